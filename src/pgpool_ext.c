@@ -15,6 +15,7 @@
 #include "shared/lock_hooks.h"
 #include "protocol/control_message.h"
 #include "session/catalog_invalidation.h"
+#include "session/server_catalog.h"
 #include "worker/worker.h"
 #include "fdw/handler.h"
 
@@ -38,4 +39,5 @@ _PG_init(void)
 	pgpx_control_init(pgpx_workers);
 	pgpx_worker_register();
 	pgpx_catalog_invalidation_init();
+	pgpx_scram_init();
 }

@@ -48,6 +48,12 @@
 #include "commands/explain_format.h"
 #include "commands/explain_state.h"
 #include "storage/waiteventset.h"
+
+/*
+ * A session keeps the SCRAM keys that its client has proved to know, and
+ * postgres_fdw has the option use_scram_passthrough.
+ */
+#define PGPX_HAS_SCRAM_PASSTHROUGH 1
 #endif
 
 /* 18 has pg_noreturn as a prefix and removed the suffix form */

@@ -171,6 +171,10 @@ const PgpxOption pgpx_option_table[] = {
 	{"password_required", PGPX_KIND_BOOL, PGPX_ON_MAPPING, -1, 0, 1, 1},
 	{"use_password_command", PGPX_KIND_BOOL, PGPX_ON_MAPPING | PGPX_SUPERUSER,
 	 -1, 0, 1, 0},
+#ifdef PGPX_HAS_SCRAM_PASSTHROUGH
+	{"use_scram_passthrough", PGPX_KIND_BOOL, PGPX_ON_SERVER | PGPX_ON_MAPPING,
+	 -1, 0, 1, 0},
+#endif
 	LIBPQ_TEXT("sslcert", PGPX_ON_SERVER | PGPX_ON_MAPPING | PGPX_SUPERUSER),
 	LIBPQ_TEXT("sslkey", PGPX_ON_SERVER | PGPX_ON_MAPPING | PGPX_SUPERUSER),
 	LIBPQ_TEXT("sslpassword", PGPX_ON_MAPPING | PGPX_SUPERUSER),
@@ -188,12 +192,11 @@ static const struct
 }			refused[] = {
 	{"client_encoding",
 	 "A pool's client encoding is always the database's encoding."},
-	{"replication",
-	 "A replication connection cannot be shared."},
-	{"scram_",
-	 "SCRAM keys belong to one session and cannot be shared by a pool."},
-	{"use_scram_passthrough",
-	 "SCRAM keys belong to one session and cannot be shared by a pool."},
+	{"replication", "A replication connection cannot be shared."},
+	{"scram_", "SCRAM keys are those of the session that uses the pool."},
+#ifndef PGPX_HAS_SCRAM_PASSTHROUGH
+	{"use_scram_passthrough", "SCRAM pass-through needs PostgreSQL 18."},
+#endif
 	{"gssdelegation",
 	 "Delegated credentials belong to one session and cannot be shared by a "
 	 "pool."},
@@ -205,8 +208,7 @@ static const struct
 	 "\"max_lifetime\"."},
 	{"parallel_commit",
 	 "Remote transactions on several servers always commit at the same time."},
-	{"parallel_abort",
-	 "An abort never waits for a remote server."},
+	{"parallel_abort", "An abort never waits for a remote server."},
 	{"oauth_",
 	 "OAuth tokens belong to one session and cannot be shared by a pool."},
 };
@@ -679,8 +681,7 @@ check_option(const char *name, const char *value, int slot)
 	pgpx_options_check_hosts(name, value);
 
 	/* as in postgres_fdw, every user may set the stricter value */
-	if (option != NULL && option->kind == PGPX_KIND_BOOL &&
-		slot == PGPX_ON_MAPPING && result == 0 && !superuser())
+	if (strcmp(name, "password_required") == 0 && result == 0 && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to set option \"%s\" to false",
@@ -743,8 +744,9 @@ pgpx_options_check_base(List *options)
 		DefElem    *def = lfirst_node(DefElem, lc);
 		const PgpxOption *option = pgpx_option_find(def->defname);
 
-		if (option != NULL ? (option->where & PGPX_LIBPQ) == 0 :
-			!pgpx_options_is_libpq(def->defname))
+		if (strcmp(def->defname, "use_scram_passthrough") != 0 &&
+			(option != NULL ? (option->where & PGPX_LIBPQ) == 0 :
+			 !pgpx_options_is_libpq(def->defname)))
 			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),

@@ -268,7 +268,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	Verdict		server;
 	Verdict		verdict = compare_mapping(key, fingerprint, &user, &base);
 
-	if (verdict == GONE)
+	if (verdict == GONE || !pgpx_scram_is_current(key))
 		return GONE;
 	server = compare_server(key->server, fingerprint->server,
 							&fingerprint->settings);
@@ -291,8 +291,9 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 			has_mapping(InvalidOid, key->server))
 			return GONE;
 	}
-	if (verdict == REPLACED && !has_base(key->server, base))
-		return GONE;
+	if (verdict == REPLACED &&
+		(OidIsValid(key->scram_role) || !has_base(key->server, base)))
+		return GONE;			/* perhaps no longer with SCRAM keys */
 	if (verdict == IN_PLACE &&
 		!pgpx_server_spec_read_settings(key->server, base, opts))
 		return REPLACED;
@@ -422,6 +423,12 @@ apply_change(const PoolChange *change)
 		pool->server_name = change->server_name;
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_catalog_request_check(void)
+{
+	objects_changed = true;
 }
 
 void

@@ -28,4 +28,10 @@ extern void pgpx_catalog_invalidation_init(void);
  */
 extern void pgpx_catalog_note_private_pool(void);
 
+/*
+ * Compare the pools of this database with the catalogs at the end of this
+ * transaction, as if it had changed them.
+ */
+extern void pgpx_catalog_request_check(void);
+
 #endif							/* PGPX_CATALOG_INVALIDATION_H */

@@ -141,6 +141,10 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			refuse_second_private_pool(spec);
 			if (TransactionIdIsValid(spec->key.xid))
 				pgpx_catalog_note_private_pool();
+
+			/* close those with earlier keys, if no session has done so */
+			if (OidIsValid(spec->key.scram_role))
+				pgpx_catalog_request_check();
 			index = pgpx_pool_find(&ref, &pool_id);
 
 			/* these values were those of the former pool */

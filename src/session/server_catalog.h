@@ -86,6 +86,33 @@ extern void pgpx_server_catalog_on_change(SyscacheCallbackFunction callback);
  */
 extern bool pgpx_server_catalog_names_user(HeapTuple row);
 
+/*
+ * The SCRAM keys of this session, for a login with use_scram_passthrough, in
+ * base64.  The caller wipes them.
+ */
+typedef struct PgpxScramKeys
+{
+	char		client[64];
+	char		server[64];
+} PgpxScramKeys;
+
+/* Prepare the digests of keys; once, in the postmaster. */
+extern void pgpx_scram_init(void);
+
+/*
+ * pgpx_scram_find_keys
+ *		Return the keys of this session, and enter their role and digest into
+ *		the spec's key.
+ *
+ * Returns false if the session has none, because it did not log in by SCRAM or
+ * is a background worker.  Errors: 0A000 before PostgreSQL 18, 28000 the role's
+ * password has changed since the login.
+ */
+extern bool pgpx_scram_find_keys(PgpxServerSpec *spec, PgpxScramKeys *keys);
+
+/* Return whether the keys of a pool are those of the role's password. */
+extern bool pgpx_scram_is_current(const PgpxPoolKey *key);
+
 /* Return whether servers of this foreign-data wrapper can have pools. */
 extern bool pgpx_server_catalog_has_pools(Oid wrapper);
 

@@ -9,7 +9,8 @@
  * - Options for libpq are checked again here, because another wrapper may
  *   have validated them, and the server may have had another owner when
  *   they were set.
- * - The password comes from the user mapping, or there is none.
+ * - The password comes from the user mapping or from the password command, or
+ *	 the SCRAM keys of the session are used, or there is none.
  *
  * Specs are cached in this session by server name and current user.  Rules
  * of the cache:
@@ -207,7 +208,9 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 		if (!pgpx_options_apply(&spec->opts, &spec->start_commands,
 								&spec->reset_command, name,
 								defGetString(def)) &&
-			strcmp(name, "base_server") != 0 && !pgpx_options_is_libpq(name))
+			strcmp(name, "base_server") != 0 &&
+			strcmp(name, "use_scram_passthrough") != 0 &&
+			!pgpx_options_is_libpq(name))
 			ereport(ERROR,
 					(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 					 errmsg("invalid option \"%s\" of server \"%s\"",
@@ -301,6 +304,33 @@ check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
 }
 
 /*
+ * Log in with the SCRAM keys of this session if the user mapping, or else the
+ * server, has use_scram_passthrough.  Returns false if it has not, or if the
+ * session has no keys.  The login then is as without the option, as in
+ * postgres_fdw.
+ */
+static bool
+take_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
+{
+	const char *option = "use_scram_passthrough";
+	const char *value = pgpx_server_catalog_value(rows->mapping_options,
+												  option);
+	bool		uses;
+	PgpxScramKeys keys;
+
+	if (value == NULL)
+		value = pgpx_server_catalog_value(rows->base.options, option);
+	if (value == NULL || (parse_bool(value, &uses) && !uses) ||
+		!pgpx_scram_find_keys(spec, &keys))
+		return false;
+	set_param(spec, "scram_client_key", keys.client);
+	set_param(spec, "scram_server_key", keys.server);
+	set_param(spec, "require_auth", "scram-sha-256");
+	explicit_bzero(&keys, sizeof(keys));
+	return true;
+}
+
+/*
  * Return whether the password command provides the password of the user
  * mapping.  Raise an error if the owner of the server with the connection
  * options is not a superuser, because the owner could then send the password to
@@ -335,7 +365,7 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
 	const char *required = pgpx_server_catalog_value(rows->mapping_options,
 													 "password_required");
-	const char *through;
+	bool		has_keys = take_scram_keys(spec, rows);
 	bool		value;
 	ListCell   *lc;
 
@@ -343,26 +373,17 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
-		if (pgpx_options_is_libpq(def->defname))
+		/* the keys take the place of the password */
+		if (pgpx_options_is_libpq(def->defname) &&
+			!(has_keys && strcmp(def->defname, "password") == 0))
 			take_libpq_option(spec, rows, def->defname,
 							  defGetString(def), true);
 	}
 
-	through = pgpx_server_catalog_value(rows->mapping_options, "use_scram_passthrough");
-	if (through == NULL)
-		through = pgpx_server_catalog_value(rows->base.options, "use_scram_passthrough");
-	if (through != NULL && (!parse_bool(through, &value) || value))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("server \"%s\" cannot be used as a pool",
-						rows->base.name),
-				 errdetail("With \"use_scram_passthrough\" a connection "
-						   "belongs to one session and cannot be shared.")));
-
 	spec->need_password = spec->key.superuser == 0 &&
 		(required == NULL || !parse_bool(required, &value) || value);
-	spec->password_command = uses_password_command(rows);
-	if (spec->need_password && !spec->password_command &&
+	spec->password_command = !has_keys && uses_password_command(rows);
+	if (spec->need_password && !has_keys && !spec->password_command &&
 		pgpx_server_catalog_value(rows->mapping_options, "password") == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),

@@ -462,6 +462,7 @@ pgpx_pool_needs_reader(int index, PgpxPoolKey *key, uint32 *pool_id)
 	*pool_id = pool->pool_id;
 	lacks = pool->pool_id != 0 && !pool->gone && !pool->damaged &&
 		!TransactionIdIsValid(pool->key.xid) &&
+		!OidIsValid(pool->key.scram_role) &&
 		pgpx_pool_worker_incarnation(pool) != 0 &&
 		!pgpx_pool_has_conninfo_locked(pool);
 	warm = pool->opts.min_size > 0 || pool->opts.min_idle > 0;

@@ -107,7 +107,7 @@ extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
  *		Must the catalog reader publish the conninfo of a pool?
  *
  * That is so if the worker lacks it and the pool has distributed locks or the
- * option min_size or min_idle.  Sets *key and *pool_id in any case.
+ * option min_size or min_idle.  The reader has no SCRAM keys.  Sets *key and *pool_id in any case.
  */
 extern bool pgpx_pool_needs_reader(int index, PgpxPoolKey *key,
 								   uint32 *pool_id);

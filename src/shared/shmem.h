@@ -299,6 +299,8 @@ typedef struct PgpxPoolKey
 	uint32		superuser;		/* 1: the local user is a superuser */
 	TransactionId xid;			/* transaction that uses its own uncommitted
 								 * catalog changes; 0: none */
+	Oid			scram_role;		/* whose SCRAM keys log in; InvalidOid: none */
+	uint32		scram_digest[3];	/* keyed digest of these keys */
 } PgpxPoolKey;
 
 /*

@@ -31,7 +31,7 @@ use PgpxSession;
 our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
-  worker_pid threads_of terminate lease seconds delay_begin delay_end log_clock log_times connects_of
+  worker_pid threads_of in_shared_memory terminate lease seconds delay_begin delay_end log_clock log_times connects_of
   one_leased_one_idle idle_of alive closes takes_effect over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
@@ -336,6 +336,35 @@ sub threads_of
 		$threads{ (split ' ', $line =~ s/.*\)//sr)[38] == 5 ? 'idle' : 'normal' }++;
 	}
 	return "$threads{normal} $threads{idle}";
+}
+
+# Counts the chunks of shared memory (which other users of the machine might be able to
+# read) that contain $what, and not $unless. Returns undef if the memory cannot be read.
+sub in_shared_memory
+{
+	my ($node, $what, $unless) = @_;
+	my $pid = worker_pid($node);
+	my ($found, $read) = (0, 0);
+
+	return if !-r "/proc/$pid/maps";
+	foreach my $line (grep { m{rw-s } } split /\n/, PostgreSQL::Test::Utils::slurp_file("/proc/$pid/maps"))
+	{
+		my ($from, $to) = map { hex } $line =~ /^(\w+)-(\w+)/;
+		my $memory = '';
+
+		open my $fh, '<:raw', "/proc/$pid/mem" or next;
+		next unless sysseek $fh, $from, 0;
+		for (my $at = $from; $at < $to; $at += 1 << 20)
+		{
+			my $tail = substr $memory, -64;
+
+			sysread($fh, $memory, $to - $at < 1 << 20 ? $to - $at : 1 << 20) or last;
+			$read++;
+			$memory = $tail . $memory;
+			$found++ if $memory =~ /\Q$what\E/ && !(defined $unless && $memory =~ /\Q$unless\E/);
+		}
+	}
+	return $read > 0 ? $found : undef;
 }
 
 # pg_terminate_backend, and wait until the process is gone.

@@ -184,7 +184,7 @@ SELECT name, n, r.state, r.message, r.detail, r.hint
 SELECT r.state, r.message, r.detail
   FROM (VALUES
     (1, 'client_encoding'), (2, 'replication'), (3, 'scram_client_key'),
-    (4, 'use_scram_passthrough'), (5, 'gssdelegation'), (6, 'oauth_issuer')
+    (4, 'gssdelegation'), (5, 'oauth_issuer')
   ) AS v(n, name), pg_temp.try_server(name, '1') AS r
  ORDER BY n;
 
@@ -380,14 +380,9 @@ CREATE SERVER options_other FOREIGN DATA WRAPPER postgres_fdw
 CREATE USER MAPPING FOR CURRENT_USER SERVER options_other;
 SELECT r.* FROM pg_temp.try_name('options_other') AS r;
 ALTER SERVER options_other
-    OPTIONS (DROP replication, ADD use_scram_passthrough 'true');
-SELECT r.* FROM pg_temp.try_name('options_other') AS r;
-ALTER SERVER options_other OPTIONS (SET use_scram_passthrough 'false');
+    OPTIONS (DROP replication, ADD use_scram_passthrough 'false');
 ALTER USER MAPPING FOR CURRENT_USER SERVER options_other
-    OPTIONS (ADD use_scram_passthrough 'maybe');
-SELECT r.* FROM pg_temp.try_name('options_other') AS r;
-ALTER USER MAPPING FOR CURRENT_USER SERVER options_other
-    OPTIONS (SET use_scram_passthrough 'false', ADD host '127.0.0.1');
+    OPTIONS (ADD use_scram_passthrough 'false', ADD host '127.0.0.1');
 SELECT r.* FROM pg_temp.try_name('options_other') AS r;
 DROP FOREIGN DATA WRAPPER postgres_fdw CASCADE;
 

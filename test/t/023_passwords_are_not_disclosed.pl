@@ -80,42 +80,13 @@ like($log, qr/pgpool_ext connected to server/, 'log reports connections');
 like($log, qr/password authentication failed/, 'log reports failures');
 unlike($log, qr/\Q$_\E/, 'log contains no password') foreach $REMOTE_APP_PASSWORD, $wrong, $of_command;
 
-# Counts the chunks of shared memory (which other users of the machine might be able to
-# read) that contain $what, and not $unless. Returns undef if the memory cannot be read.
-sub in_shared
-{
-	my ($what, $unless) = @_;
-	my $pid = worker_pid($local);
-	my ($found, $read) = (0, 0);
-
-	return if !-r "/proc/$pid/maps";
-	foreach my $line (grep { m{rw-s } } split /\n/, slurp_file("/proc/$pid/maps"))
-	{
-		my ($from, $to) = map { hex } $line =~ /^(\w+)-(\w+)/;
-		my $memory = '';
-
-		open my $fh, '<:raw', "/proc/$pid/mem" or next;
-		next unless sysseek $fh, $from, 0;
-		for (my $at = $from; $at < $to; $at += 1 << 20)
-		{
-			my $tail = substr $memory, -64;
-
-			sysread($fh, $memory, $to - $at < 1 << 20 ? $to - $at : 1 << 20) or last;
-			$read++;
-			$memory = $tail . $memory;
-			$found++ if $memory =~ /\Q$what\E/ && !(defined $unless && $memory =~ /\Q$unless\E/);
-		}
-	}
-	return $read > 0 ? $found : undef;
-}
-
 SKIP:
 {
-	skip 'no /proc', 1 unless defined in_shared($wrong);
+	skip 'no /proc', 1 unless defined in_shared_memory($local, $wrong);
 
 	# (the catalog's pages in shared buffers contain the mapping's password)
-	is(in_shared($wrong, "password=$wrong"), 0, 'shared memory contains no password');
-	is(in_shared($of_command), 0, 'nor that of the command');
+	is(in_shared_memory($local, $wrong, "password=$wrong"), 0, 'shared memory contains no password');
+	is(in_shared_memory($local, $of_command), 0, 'nor that of the command');
 
 	# a pending statement is wiped after use (the text is in two pieces here because
 	# views show queries)
@@ -125,10 +96,10 @@ SKIP:
 
 	$waiter->start(q{SELECT length(a) FROM pgpool.query('shard1', 'select $1', 'for the ' || 'remote alone') AS t(a text)});
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'statement with a parameter waits');
-	cmp_ok(in_shared($value), '>', 0, 'parameter is in shared memory for the session that will send it');
+	cmp_ok(in_shared_memory($local, $value), '>', 0, 'parameter is in shared memory for the session that will send it');
 	$boss->run("SELECT pgpool.checkin($leases[0])");
 	is($waiter->finish(30) . $waiter->error, length $value, 'pending statement is executed');
-	is(in_shared($value), 0, 'parameter is wiped from shared memory');
+	is(in_shared_memory($local, $value), 0, 'parameter is wiped from shared memory');
 	$boss->run("SELECT pgpool.checkin($leases[1])");
 	$waiter->quit;
 
@@ -142,10 +113,10 @@ SKIP:
 	$waiter->start(q{SELECT length(a) FROM pgpool.query('few', 'select $1', 'of the ended ' || 'session') AS t(a text)});
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'another session waits');
 	$refused->fails(q{SELECT a FROM pgpool.query('few', 'select $1', 'of the refused ' || 'session') AS t(a text)}, '53300', qr/too many sessions wait/, 'session is refused because the queue is full');
-	is(in_shared('of the refused session'), 0, 'parameter of the refused session is not in shared memory');
-	cmp_ok(in_shared('of the ended session'), '>', 0, 'parameter of the waiter is in shared memory');
+	is(in_shared_memory($local, 'of the refused session'), 0, 'parameter of the refused session is not in shared memory');
+	cmp_ok(in_shared_memory($local, 'of the ended session'), '>', 0, 'parameter of the waiter is in shared memory');
 	ok(terminate($local, $waiter->pid), 'waiter is terminated');
-	is(in_shared('of the ended session'), 0, 'parameter of the terminated waiter is wiped');
+	is(in_shared_memory($local, 'of the ended session'), 0, 'parameter of the terminated waiter is wiped');
 	$boss->run("SELECT pgpool.checkin($leases[2])");
 	$_->quit foreach $waiter, $refused;
 }

@@ -302,7 +302,7 @@ sub valid_values
 }
 
 # The names in a row, which may have several.
-sub names { return split /, /, $_[0]->[0] =~ s/ \(libpq \d+\)$//r; }
+sub names { return split /, /, $_[0]->[0] =~ s/ \((?:libpq|PostgreSQL) \d+\)$//r; }
 
 sub options
 {
@@ -320,18 +320,22 @@ CREATE SERVER readme FOREIGN DATA WRAPPER pgpool_fdw;
 GRANT USAGE ON FOREIGN SERVER readme TO readme_user;
 EOT
 
-	# the table also has options of later libpq versions
+	# the tables also have options of later versions
+	my $is_newer = sub { return $_[0]->[0] =~ /(?:(?:libpq|PostgreSQL)|PostgreSQL) \d/; };
 	foreach ([ readme_super => @pool, @of_tables, @libpq ], [ readme_user => @pool, @of_tables, @for_all ])
 	{
 		my ($role, @rows) = @$_;
 		my %valid = map { $_ => 1 } valid_names('server', $role);
-		my @newer = map { names($_) } grep { $_->[0] =~ /libpq \d/ } @libpq;
+		my @newer = map { names($_) } grep { $is_newer->($_) } @libpq;
 		my %newer = map { $_ => 1 } @newer;
 
 		same([ grep { $valid{$_} || !$newer{$_} } map { names($_) } @rows ],
 			[ keys %valid ], "tables have the options of a server: $role");
 	}
-	same([ map { names($_) } @mapping ], [ valid_names('mapping', 'readme_super') ],
+	my %of_mapping = map { $_ => 1 } valid_names('mapping', 'readme_super');
+
+	@mapping = grep { !$is_newer->($_) || $of_mapping{(names($_))[0]} } @mapping;
+	same([ map { names($_) } @mapping ], [ keys %of_mapping ],
 		'table has the options of a user mapping: superuser');
 	same([ map { names($_) } grep { $_->[3] !~ /^superuser/ } @mapping ],
 		[ valid_names('mapping', 'readme_user') ],
