@@ -1344,7 +1344,7 @@ RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_lock_setup'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_setup(pg_catalog.text) IS
-'creates the tables of distributed locks and the function fence_check in schema pgpool_lock of a remote database, or verifies them; call it once for each database that keeps locks';
+'creates the tables of distributed locks and of cluster_connections and the function fence_check in schema pgpool_lock of a remote database, or verifies them; call it once for each database that keeps locks or shares';
 
 CREATE FUNCTION pgpool.lock(
 	pool pg_catalog.text,
@@ -1501,6 +1501,65 @@ COMMENT ON COLUMN pgpool.locks.valid_until IS
 'time until which no other session can hold it; each ping extends it';
 COMMENT ON COLUMN pgpool.locks.ttl IS
 'time for which the lock remains held after the last ping';
+
+CREATE TYPE pgpool.cluster_shares_row AS (
+	database pg_catalog.name,
+	server pg_catalog.name,
+	cap pg_catalog.int4,
+	weight pg_catalog.int4,
+	share pg_catalog.int4,
+	used pg_catalog.int4,
+	wanted pg_catalog.int4,
+	others pg_catalog.int4,
+	members pg_catalog.int4,
+	agreed_at pg_catalog.timestamptz,
+	valid_until pg_catalog.timestamptz,
+	failing_since pg_catalog.timestamptz,
+	error pg_catalog.text);
+COMMENT ON TYPE pgpool.cluster_shares_row IS
+'row of function cluster_shares';
+
+CREATE FUNCTION pgpool.cluster_shares()
+RETURNS SETOF pgpool.cluster_shares_row
+AS 'MODULE_PATHNAME', 'pgpx_view_cluster_shares'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION pgpool.cluster_shares() IS
+'returns the rows of view cluster_shares: one for each foreign server that has a pool and the option cluster_connections';
+
+CREATE VIEW pgpool.cluster_shares AS
+SELECT
+	f.database, f.server, f.cap, f.weight, f.share, f.used, f.wanted, f.others,
+	f.members, f.agreed_at, f.valid_until, f.failing_since, f.error
+FROM pgpool.cluster_shares() AS f;
+GRANT SELECT ON pgpool.cluster_shares TO PUBLIC;
+COMMENT ON VIEW pgpool.cluster_shares IS
+'shares of cluster_connections: how many of the remote connections of all local servers this one may have';
+COMMENT ON COLUMN pgpool.cluster_shares.database IS
+'database of the foreign server';
+COMMENT ON COLUMN pgpool.cluster_shares.server IS
+'foreign server';
+COMMENT ON COLUMN pgpool.cluster_shares.cap IS
+'the smallest cluster_connections of the members';
+COMMENT ON COLUMN pgpool.cluster_shares.weight IS
+'option cluster_weight';
+COMMENT ON COLUMN pgpool.cluster_shares.share IS
+'number of connections that this server may have open';
+COMMENT ON COLUMN pgpool.cluster_shares.used IS
+'number that it has open, is opening or is closing';
+COMMENT ON COLUMN pgpool.cluster_shares.wanted IS
+'number that it could use: leases, waiters, min_size and min_idle';
+COMMENT ON COLUMN pgpool.cluster_shares.others IS
+'number that the other members hold';
+COMMENT ON COLUMN pgpool.cluster_shares.members IS
+'number of servers that take part, with this one';
+COMMENT ON COLUMN pgpool.cluster_shares.agreed_at IS
+'time of the last agreement; NULL: none yet';
+COMMENT ON COLUMN pgpool.cluster_shares.valid_until IS
+'time until which connections may be opened without a further agreement';
+COMMENT ON COLUMN pgpool.cluster_shares.failing_since IS
+'time since when the remote database could not be asked; NULL: it answers';
+COMMENT ON COLUMN pgpool.cluster_shares.error IS
+'why it could not be asked; <insufficient privilege> unless you may see it';
 
 CREATE FUNCTION pgpool.check_invariants()
 RETURNS pg_catalog.void

@@ -707,9 +707,7 @@ wait_reason(const PgpxView *view)
 		return "full";
 	if (pgpx_view_backs_off(view))
 		return "unavailable";
-	if (pool->opts.max_server_connections > 0 &&
-		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >=
-			pool->opts.max_server_connections)
+	if (pgpx_pool_server_tokens_left(pool) <= 0)
 		return "server_cap";
 	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
 		return "global_cap";

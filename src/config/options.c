@@ -98,6 +98,8 @@ const PgpxOption pgpx_option_table[] = {
 	POOL_INT(min_size, 0, MAX_POOL, 0),
 	POOL_INT(min_idle, 0, MAX_POOL, 0),
 	POOL_INT(max_server_connections, 0, MAX_POOL, 0),
+	POOL_INT(cluster_connections, 0, MAX_POOL, 0),
+	POOL_INT(cluster_weight, 1, 1000, 1),
 	POOL_WORD(strategy, PGPX_STRATEGY_LIFO),
 	POOL_TIME(checkout_timeout, 0, 30 * SECOND),
 	POOL_INT(max_waiters, 0, MAX_POOL, 0),
@@ -227,10 +229,8 @@ const PgpxOption *
 pgpx_option_find(const char *name)
 {
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
-	{
 		if (same_name(o->name, name))
 			return o;
-	}
 	return NULL;
 }
 
@@ -262,10 +262,8 @@ find_libpq_option(const char *name)
 	const PQconninfoOption *o;
 
 	for (o = pgpx_option_libpq(); o->keyword != NULL; o++)
-	{
 		if (same_name(o->keyword, name))
 			return o;
-	}
 	return NULL;
 }
 

@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * lock_functions.c
- *	  SQL functions on distributed locks, the view "locks", and the hooks
- *	  through which lower layers call the functions of locks/.
+ *	  SQL functions on distributed locks, the views "locks" and
+ *	  "cluster_shares", and the hooks through which lower layers call the functions of locks/.
  *
  *-------------------------------------------------------------------------
  */
 #include "base/compat.h"
 
+#include "nodes/bitmapset.h"
+#include "storage/spin.h"
 #include "utils/builtins.h"
 
 #include "shared/lock_hooks.h"
@@ -289,6 +291,58 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		pgpx_row_interval(&row, lock.ttl * 1000);
 		pgpx_row_store(&row);
 	}
+	return (Datum) 0;
+}
+
+PG_FUNCTION_INFO_V1(pgpx_view_cluster_shares);
+
+/* Append the row of the server of a pool. */
+static void
+share_row(PgpxRow *row, const PgpxView *view)
+{
+	const PgpxPool *pool = &view->pool;
+	PgpxServer *server = &pgpx_servers[pool->server];
+	PgpxShareInfo info;
+	PgpxTime	until;
+	int			share = pgpx_cap_share(&server->cap, &until);
+
+	SpinLockAcquire(&server->share_mutex);
+	info = server->share;
+	SpinLockRelease(&server->share_mutex);
+	pgpx_row_name(row, NameStr(pool->database_name));
+	pgpx_row_name(row, NameStr(pool->server_name));
+	pgpx_row_int(row, info.cap > 0 ? info.cap : pool->opts.cluster_connections);
+	pgpx_row_int(row, pool->opts.cluster_weight);
+	pgpx_row_int(row, share);
+	pgpx_row_int(row, pgpx_cap_used(&server->cap, NULL));
+	pgpx_row_int(row, info.wanted);
+	pgpx_row_int(row, info.others);
+	pgpx_row_int(row, info.members);
+	pgpx_row_instant(row, info.agreed_at);
+	pgpx_row_instant(row, pgpx_steady_to_now(until));
+	pgpx_row_instant(row, info.failing_since);
+	pgpx_row_secret(row, pgpx_view_sees_pool(view),
+					info.error[0] != '\0' ? info.error : NULL);
+	pgpx_row_store(row);
+}
+
+/* cluster_shares() returns setof record */
+Datum
+pgpx_view_cluster_shares(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxView   *view;
+	Bitmapset  *seen = NULL;
+
+	pgpx_row_begin(&row, fcinfo);
+	view = pgpx_view_begin(0);
+	while (pgpx_view_next(view))
+		if (view->pool.opts.cluster_connections > 0 &&
+			!bms_is_member(view->pool.server, seen))
+		{
+			seen = bms_add_member(seen, view->pool.server);
+			share_row(&row, view);
+		}
 	return (Datum) 0;
 }
 

@@ -30,6 +30,7 @@
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
+#include "locks/share.h"
 #include "shared/pool.h"
 #include "worker/events.h"
 #include "worker/password.h"
@@ -64,6 +65,8 @@ pgpx_pinger_drop(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_LOOKUP)
 		pgpx_lookup_abandon(pgpx_pinger_looked_up, lookup_tag(p));
+	if (p->phase == PGPX_PINGER_SHARE)
+		pgpx_share_aborted(p->pool);
 	if (p->fd >= 0)
 		pgpx_event_unwatch(p->fd);
 	p->fd = -1;
@@ -516,14 +519,17 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	p->backoff = p->backoff == 0 ? RETRY_MIN_US :
 		Min(p->backoff * 2, RETRY_MAX_US);
 	p->retry_at = pgpx_now() + p->backoff;
-	if (!p->failing)
+	if (!p->failing && pgpx_dlock_any(p->pool, p->pool_id))
+	{
+		p->failing = true;
 		ereport(LOG,
 				(errmsg("pgpool_ext cannot ping the locks of server \"%s\" of database \"%s\"",
 						NameStr(pool->server_name),
 						NameStr(pool->database_name)),
 				 errdetail_internal("%s", text)));
-	p->failing = true;
+	}
 	pgpx_dlock_release_failed(p->pool, p->pool_id, text);
+	pgpx_share_failed(p->pool, p->pool_id, text);
 	next_run = 0;
 }
 
@@ -716,6 +722,9 @@ pgpx_pinger_ready(int index, uint32 events)
 		case PGPX_PINGER_RELEASE:
 			step_work(p);
 			break;
+		case PGPX_PINGER_SHARE:
+			pgpx_share_step(p);
+			break;
 	}
 }
 
@@ -770,6 +779,7 @@ run_pool(PgpxPinger *p)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	ping_at;
+	PgpxTime	share_at = pgpx_share_due(p->pool, p->pool_id);
 	PgpxDlockDue due;
 
 	pgpx_dlock_due(p->pool, p->pool_id, &due);
@@ -796,8 +806,11 @@ run_pool(PgpxPinger *p)
 			send_work(p, PGPX_PINGER_RELEASE, release_sql,
 					  lock_timeout(p, &due));
 	}
+	else if (p->phase == PGPX_PINGER_IDLE && share_at <= now)
+		pgpx_share_send(p);
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
-			 (ping_at <= now || (due.nreleases > 0 && due.release_at <= now)))
+			 (Min(ping_at, share_at) <= now ||
+			  (due.nreleases > 0 && due.release_at <= now)))
 	{
 		int64		timeout = Max(lock_timeout(p, &due), 1000);
 
@@ -812,10 +825,11 @@ run_pool(PgpxPinger *p)
 
 	if (p->deadline != 0)
 		return p->deadline;		/* of the current phase */
-	if (due.nheld == 0 && due.nreleases == 0)
-		return PG_INT64_MAX;	/* close_idle closes it */
+	ping_at = Min(ping_at, pgpx_share_due(p->pool, p->pool_id));
 	if (due.nreleases > 0)
 		ping_at = Min(ping_at, due.release_at);
+	if (ping_at == PG_INT64_MAX)
+		return PG_INT64_MAX;	/* close_idle closes it */
 	return p->phase == PGPX_PINGER_NONE ? Max(ping_at, p->retry_at) : ping_at;
 }
 
@@ -834,7 +848,8 @@ close_idle(PgpxTime now)
 	{
 		PgpxPinger *p = pingers[i];
 
-		if (p == NULL || p->phase == PGPX_PINGER_NONE)
+		if (p == NULL || p->phase == PGPX_PINGER_NONE ||
+			pgpx_share_due(p->pool, p->pool_id) != PG_INT64_MAX)
 			continue;
 		if (p->phase == PGPX_PINGER_IDLE && now >= p->used_at + IDLE_US &&
 			!pgpx_dlock_any(p->pool, p->pool_id))
@@ -854,11 +869,12 @@ pgpx_pinger_run(void)
 {
 	uint32		changes = pg_atomic_read_u32(&pgpx_shared->dlocks_changed);
 	PgpxTime	expires;
+	PgpxTime	plan_at = pgpx_share_plan(pgpx_now());
 	uint32		pool_id;
 	int			pool;
 
-	if (changes == seen_changes && pgpx_now() < next_run)
-		return next_run;
+	if (plan_at != 0 && changes == seen_changes && pgpx_now() < next_run)
+		return Min(next_run, plan_at);
 	seen_changes = changes;
 
 	/* expire first: an expired lock must not be pinged */
@@ -873,6 +889,12 @@ pgpx_pinger_run(void)
 			break;
 		next_run = Min(next, run_pool(get_pinger(pool, pool_id)));
 	}
+	for (pool = -1; (pool = pgpx_share_next_pool(pool + 1, &pool_id)) >= 0;)
+	{
+		PgpxTime	next = run_pool(get_pinger(pool, pool_id));
+
+		next_run = Min(next_run, next);
+	}
 	next_run = Min(next_run, close_idle(pgpx_now()));
-	return next_run;
+	return plan_at == 0 ? next_run : Min(next_run, plan_at);
 }

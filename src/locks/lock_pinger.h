@@ -6,7 +6,8 @@
  * Each pool that has locks has one pinger connection, beside the pool's
  * connections.  It pings all locks of the pool with one statement, and sends
  * their releases.  It is opened when a ping or release is due, and closed some
- * seconds after the last lock.
+ * seconds after the last lock.  It also sends the statements of share.c, if the
+ * server of the pool has cluster_connections.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,7 +44,8 @@ typedef enum PgpxPingerPhase
 	PGPX_PINGER_PREPARE,		/* SETTINGS run */
 	PGPX_PINGER_IDLE,
 	PGPX_PINGER_PING,
-	PGPX_PINGER_RELEASE
+	PGPX_PINGER_RELEASE,
+	PGPX_PINGER_SHARE			/* a statement of share.c */
 } PgpxPingerPhase;
 
 typedef struct PgpxPinger

@@ -39,18 +39,6 @@ PgpxDlockTurn *pgpx_dlock_turns = NULL;
 int			pgpx_dlock_own_count = 0;
 
 PgpxTime
-pgpx_steady_now(void)
-{
-	struct timespec ts;
-
-#ifdef CLOCK_BOOTTIME
-	if (clock_gettime(CLOCK_BOOTTIME, &ts) != 0)
-#endif
-		clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
-}
-
-PgpxTime
 pgpx_steady_to_now(PgpxTime t)
 {
 	return t == 0 ? 0 : pgpx_now() + (t - pgpx_steady_now());

@@ -149,13 +149,6 @@ extern PgpxDlockTurn *pgpx_dlock_turns; /* [PGPX_DLOCK_TURNS] */
 /* Attempts of the worker to release a lock at the remote. */
 #define PGPX_DLOCK_ATTEMPTS 3
 
-/*
- * Returns the time of the steady clock, in microseconds.  It is monotonic,
- * runs at the pace of real time and does not stop while the machine is
- * suspended.
- */
-extern PgpxTime pgpx_steady_now(void);
-
 /* Converts a steady time to one of pgpx_now; 0 stays 0. */
 extern PgpxTime pgpx_steady_to_now(PgpxTime t);
 

@@ -20,6 +20,8 @@ pgpx_cap_init(PgpxCap *cap)
 {
 	SpinLockInit(&cap->mutex);
 	cap->used = 0;
+	cap->share = 0;
+	cap->share_until = 0;
 	cap->moves = 0;
 	cap->starved = -1;
 	cap->next_in_line = 0;
@@ -39,15 +41,26 @@ has_older(PgpxCap *cap, int pool, int64 since)
 		(since == 0 || oldest < since);
 }
 
+/* Return how many tokens are left.  The caller must hold the spinlock. */
+static int
+tokens_left(const PgpxCap *cap, int limit, int64 now)
+{
+	int			left = limit > 0 ? limit - cap->used : PG_INT32_MAX;
+
+	if (now == 0)
+		return left;
+	return now < cap->share_until ? Min(left, cap->share - cap->used) : 0;
+}
+
 PgpxToken
-pgpx_cap_acquire(PgpxCap *cap, int limit, int pool, int64 since)
+pgpx_cap_acquire(PgpxCap *cap, int limit, int64 now, int pool, int64 since)
 {
 	PgpxToken	token = PGPX_TOKEN_DENIED;
 
 	SpinLockAcquire(&cap->mutex);
 	if (!has_older(cap, pool, since))
 	{
-		if (limit <= 0 || cap->used < limit)
+		if (tokens_left(cap, limit, now) > 0)
 		{
 			cap->used++;
 			cap->moves++;
@@ -91,6 +104,65 @@ pgpx_cap_used(PgpxCap *cap, uint32 *moves)
 		*moves = cap->moves;
 	SpinLockRelease(&cap->mutex);
 	return used;
+}
+
+int
+pgpx_cap_left(PgpxCap *cap, int limit, int64 now)
+{
+	int			left;
+
+	SpinLockAcquire(&cap->mutex);
+	left = tokens_left(cap, limit, now);
+	SpinLockRelease(&cap->mutex);
+	return left;
+}
+
+int
+pgpx_cap_surplus(PgpxCap *cap, int limit, int64 now)
+{
+	int			surplus;
+
+	SpinLockAcquire(&cap->mutex);
+	surplus = limit > 0 ? cap->used - limit : 0;
+	if (now != 0 && now < cap->share_until)
+		surplus = Max(surplus, cap->used - cap->share);
+	SpinLockRelease(&cap->mutex);
+	return Max(surplus, 0);
+}
+
+int
+pgpx_cap_set_share(PgpxCap *cap, int share, int64 until)
+{
+	int			used;
+
+	SpinLockAcquire(&cap->mutex);
+	cap->share = share;
+	if (until != 0)
+		cap->share_until = until;
+	used = cap->used;
+	SpinLockRelease(&cap->mutex);
+	return used;
+}
+
+void
+pgpx_cap_forget_share(PgpxCap *cap)
+{
+	SpinLockAcquire(&cap->mutex);
+	cap->share = 0;
+	cap->share_until = 0;
+	SpinLockRelease(&cap->mutex);
+}
+
+int
+pgpx_cap_share(PgpxCap *cap, int64 *until)
+{
+	int			share;
+
+	SpinLockAcquire(&cap->mutex);
+	share = cap->share;
+	*until = cap->share_until;
+	SpinLockRelease(&cap->mutex);
+	return share;
 }
 
 bool

@@ -1,14 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * cap.h
- *	  A cap over several pools: max_server_connections for the pools of a
- *	  server, max_connections for all pools.
+ *	  A cap over several pools: max_server_connections and the share of
+ *	  cluster_connections for the pools of a server, max_connections for all
+ *	  pools.
  *
  * Each connection has a token of each cap.  The token is acquired before the
  * worker connects and released after the connection has closed.  A pool that is
  * denied a token for a waiter competes by the age of that waiter: the cap
  * records the pool with the oldest waiter as next in line, and while it is
  * recorded no pool with a younger waiter gets a token.
+ *
+ * The share (locks/share.c) is a second limit, which the worker changes at any
+ * time.  It is read in the critical section that counts the token: once the
+ * worker has lowered it, no process acquires a token under the old value.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,6 +31,9 @@ typedef struct PgpxCap
 
 	/* protected by mutex */
 	int			used;			/* tokens in use */
+	int			share;			/* tokens that other servers leave to this one */
+	int64		share_until;	/* pgpx_steady_now: the share may be used until
+								 * then; 0: it was never granted */
 	uint32		moves;			/* incremented by each acquire and release */
 	int			starved;		/* the pool that is next in line */
 	uint32		next_in_line;	/* incremented when a denied pool becomes
@@ -52,11 +60,37 @@ extern void pgpx_cap_init(PgpxCap *cap);
  * pgpx_cap_acquire
  *		Acquire a token for a pool.
  *
- * limit: the number of tokens; 0: no limit.  since: start of the wait of the
- * first waiter of the pool; 0: it has no waiter.
+ * limit: the number of tokens; 0: no limit.  now: the steady time if the share
+ * is a limit, too; 0: it is none.  since: start of the wait of the first waiter
+ * of the pool; 0: it has no waiter.
  */
-extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit, int pool,
+extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit, int64 now, int pool,
 								  int64 since);
+
+/*
+ * Return how many tokens are left, 0 or less if none.  limit and now: as for
+ * pgpx_cap_acquire.
+ */
+extern int	pgpx_cap_left(PgpxCap *cap, int limit, int64 now);
+
+/*
+ * Return how many tokens exceed the limit or the share, 0 if none.  A share
+ * that is no longer valid has no surplus: connections stay open, and none is
+ * added.
+ */
+extern int	pgpx_cap_surplus(PgpxCap *cap, int limit, int64 now);
+
+/*
+ * Set the share and its validity, and return the tokens in use.  until: steady
+ * time; 0: leave it unchanged.
+ */
+extern int	pgpx_cap_set_share(PgpxCap *cap, int share, int64 until);
+
+/* Reset the share to one that was never granted. */
+extern void pgpx_cap_forget_share(PgpxCap *cap);
+
+/* Return the share, and its validity in *until. */
+extern int	pgpx_cap_share(PgpxCap *cap, int64 *until);
 
 /* Release a token; returns how many were in use before. */
 extern int	pgpx_cap_release(PgpxCap *cap);

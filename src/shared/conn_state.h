@@ -275,4 +275,23 @@ extern void pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
  */
 extern bool pgpx_pool_is_empty_locked(const PgpxPool *pool);
 
+/* Return the steady time if the pool's server has a share, else 0. */
+static inline PgpxTime
+pgpx_pool_share_now(const PgpxPool *pool)
+{
+	return pool->opts.cluster_connections > 0 ? pgpx_steady_now() : 0;
+}
+
+/*
+ * Return how many more connections max_server_connections and the share of
+ * cluster_connections allow; 0 or less: none.
+ */
+static inline int
+pgpx_pool_server_tokens_left(const PgpxPool *pool)
+{
+	return pgpx_cap_left(&pgpx_servers[pool->server].cap,
+						 pool->opts.max_server_connections,
+						 pgpx_pool_share_now(pool));
+}
+
 #endif							/* PGPX_CONN_STATE_H */

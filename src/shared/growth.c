@@ -183,14 +183,10 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 static int
 tokens_left(const PgpxPool *pool)
 {
-	int			limit = pool->opts.max_server_connections;
 	int			left = pgpx_shared->max_connections -
 		pgpx_cap_used(&pgpx_shared->cap, NULL);
 
-	if (limit <= 0)
-		return left;
-	return Min(left,
-			   limit - pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL));
+	return Min(left, pgpx_pool_server_tokens_left(pool));
 }
 
 int
@@ -213,6 +209,19 @@ pgpx_pool_queued_locked(PgpxPool *pool)
 		served += Max(slots, 0);
 	}
 	return Max(pool->nwaiting - served, 0);
+}
+
+int
+pgpx_pool_wanted_locked(const PgpxPool *pool)
+{
+	int			used = pgpx_pool_total_locked(pool) -
+		pgpx_pool_free_locked(pool) - pool->count[PGPX_CONN_CLOSING];
+	int			wanted = used + pgpx_pool_missing_locked(pool, 0);
+
+	Assert(LWLockHeldByMe(pool->lock));
+	wanted = Max(wanted, used + pgpx_pool_min_idle_locked(pool));
+	wanted = Max(wanted, pgpx_pool_min_size_locked(pool));
+	return Max(Min(wanted, pgpx_pool_cap_locked(pool)), 0);
 }
 
 /* Move an estimate toward a new duration. */

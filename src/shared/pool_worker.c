@@ -295,6 +295,26 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 }
 
 void
+pgpx_pool_fail_waiters(PgpxPool *pool, int sqlstate, const char *text)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
+		pool->queue_head >= 0 && pgpx_pool_live_locked(pool) == 0)
+	{
+		pool->last_error_at = pgpx_now();
+		pool->last_sqlstate = sqlstate;
+		strlcpy(pool->last_error, text, sizeof(pool->last_error));
+		while (pool->queue_head >= 0)
+			pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
+									sqlstate, text, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
 pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -760,14 +780,11 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 PgpxCap *
 pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra)
 {
-	PgpxCap    *server_cap = &pgpx_servers[pool->server].cap;
-	int			limit = pool->opts.max_server_connections;
-
 	Assert(LWLockHeldByMe(pool->lock));
 	if (pgpx_pool_missing_locked(pool, extra) == 0)
 		return NULL;
-	if (limit > 0 && pgpx_cap_used(server_cap, NULL) >= limit)
-		return server_cap;
+	if (pgpx_pool_server_tokens_left(pool) <= 0)
+		return &pgpx_servers[pool->server].cap;
 	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
 		return &pgpx_shared->cap;
 	return NULL;

@@ -23,6 +23,7 @@
  */
 #include "shared/registry.h"
 
+#include "storage/spin.h"
 #include "utils/builtins.h"
 
 #include "shared/lock_hooks.h"
@@ -95,6 +96,10 @@ find_server_locked(Oid database, Oid server, bool make)
 	pgpx_servers[empty].npools = 0;
 	pg_atomic_write_u32(&pgpx_servers[empty].paused, 0);
 	pg_atomic_write_u32(&pgpx_servers[empty].draining, 0);
+	pgpx_cap_forget_share(&pgpx_servers[empty].cap);
+	SpinLockAcquire(&pgpx_servers[empty].share_mutex);
+	memset(&pgpx_servers[empty].share, 0, sizeof(PgpxShareInfo));
+	SpinLockRelease(&pgpx_servers[empty].share_mutex);
 	return empty;
 }
 

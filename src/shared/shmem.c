@@ -200,6 +200,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
 		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
 		pgpx_cap_init(&pgpx_servers[i].cap);
+		SpinLockInit(&pgpx_servers[i].share_mutex);
 	}
 	for (int i = 0; i < pgpx_max_pools; i++)
 		init_pool(&pgpx_pools[i], &locks[2 + i].lock);
@@ -292,6 +293,18 @@ pgpx_now(void)
 	struct timespec ts;
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+PgpxTime
+pgpx_steady_now(void)
+{
+	struct timespec ts;
+
+#ifdef CLOCK_BOOTTIME
+	if (clock_gettime(CLOCK_BOOTTIME, &ts) != 0)
+#endif
+		clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }
 

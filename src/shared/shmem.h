@@ -27,6 +27,8 @@
  *						one for all		server's, then the one for all; the first
  *										is released before the second is acquired.
  *	4. free_mutex		spinlock, one	the list of FREE connections.
+ *	-  share_mutex		spinlock, per	PgpxShareInfo; acquired alone.
+ *						server
  *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h); acquired
  *										alone or under the registry lock.  The
  *										invariant checks query the server's
@@ -304,6 +306,23 @@ typedef struct PgpxPoolKey
 } PgpxPoolKey;
 
 /*
+ * What the worker last learned about the share of a server (locks/share.c), for
+ * the view cluster_shares.
+ */
+typedef struct PgpxShareInfo
+{
+	int			cap;			/* smallest cluster_connections of the members;
+								 * 0: not known yet */
+	int			weight;
+	int			wanted;
+	int			others;			/* connections of the other members */
+	int			members;		/* live ones, including this one */
+	PgpxTime	agreed_at;		/* 0: never */
+	PgpxTime	failing_since;	/* 0: the last statement succeeded */
+	char		error[PGPX_WHY_LEN];
+} PgpxShareInfo;
+
+/*
  * State that the pools of one foreign server share.  The slot is occupied
  * with the first pool or pause, and freed with the last.
  */
@@ -319,7 +338,11 @@ typedef struct PgpxServer
 								 * continue */
 	pg_atomic_uint32 draining;	/* also close free connections */
 
-	PgpxCap		cap;			/* max_server_connections; has its own lock */
+	PgpxCap		cap;			/* max_server_connections and the share of
+								 * cluster_connections; has its own lock */
+
+	PgpxShareInfo share;		/* protected by share_mutex */
+	slock_t		share_mutex;
 } PgpxServer;
 
 typedef struct PgpxPool
@@ -539,6 +562,13 @@ extern void pgpx_shmem_require(void);
 
 /* Return the monotonic clock in microseconds. */
 extern PgpxTime pgpx_now(void);
+
+/*
+ * Return the time of the steady clock, in microseconds.  It is monotonic,
+ * runs at the pace of real time and does not stop while the machine is
+ * suspended.
+ */
+extern PgpxTime pgpx_steady_now(void);
 
 /*
  * Convert a monotonic time to a timestamp of the wall clock.  The result for

@@ -361,6 +361,18 @@ pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout)
 void
 pgpx_connect_step(PgpxWorkerConn *w)
 {
+	if (w->phase == PGPX_PHASE_PUBLISH)
+	{
+		if (!PQconsumeInput(w->pg))
+		{
+			char	   *text = pstrdup(PQerrorMessage(w->pg));
+
+			pgpx_event_pool_changed(w->pool);
+			pgpx_connect_refused(w, text);
+			pfree(text);
+		}
+		return;
+	}
 	if (w->phase != PGPX_PHASE_CONNECT)
 	{
 		pgpx_connect_step_start(w);
@@ -426,6 +438,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
 			 w->phase == PGPX_PHASE_PASSWORD ? "The password command" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
+			 w->phase == PGPX_PHASE_PUBLISH ? "The statement that publishes the session for cluster_connections" :
 			 "The start commands",
 			 hurried ? "the time limit for an attempt while another pool waits for its slot" :
 			 "connect_timeout",
@@ -530,6 +543,8 @@ params_fit(PgpxWorkerConn *w, char *text, size_t size)
 	return false;
 }
 
+static void start(PgpxWorkerConn *w);
+
 /* Login and start commands are complete: makes the connection available. */
 static void
 opened(PgpxWorkerConn *w)
@@ -603,6 +618,32 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 		pgpx_connect_refused(w, "The remote session began inside a transaction.");
 		return;
 	}
+	pgpx_conns[w->index].remote_pid = PQbackendPID(w->pg);
+	if (pgpx_pools[w->pool].opts.cluster_connections > 0)
+	{
+		/* no statement may run in a session that the others cannot count */
+		w->published_by = 0;
+		w->phase = PGPX_PHASE_PUBLISH;
+		return;
+	}
+	start(w);
+}
+
+void
+pgpx_connect_published(PgpxWorkerConn *w)
+{
+	Assert(w->phase == PGPX_PHASE_PUBLISH);
+	pgpx_event_pool_changed(w->pool);
+	if (!pgpx_connect_overtaken(w))
+		start(w);
+}
+
+/* Runs the start commands, if there are any. */
+static void
+start(PgpxWorkerConn *w)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+
 	if (ci->start_commands[0] == '\0')
 	{
 		opened(w);

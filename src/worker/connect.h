@@ -57,6 +57,12 @@ extern bool pgpx_connect_overtaken(PgpxWorkerConn *w);
  */
 extern void pgpx_connect_logged_in(PgpxWorkerConn *w);
 
+/*
+ * Continues an attempt in phase PUBLISH, because the remote's table of shares
+ * now has the PID of the session.
+ */
+extern void pgpx_connect_published(PgpxWorkerConn *w);
+
 /* Continues the start commands after an event on the socket. */
 extern void pgpx_connect_step_start(PgpxWorkerConn *w);
 

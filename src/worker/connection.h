@@ -38,6 +38,7 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_LOOKUP,			/* a thread resolves the host name */
 	PGPX_PHASE_PASSWORD,		/* waits for the password command */
 	PGPX_PHASE_CONNECT,			/* the login: see login.c */
+	PGPX_PHASE_PUBLISH,			/* logged in; waits until its PID is published */
 	PGPX_PHASE_START,			/* the start commands are running */
 	PGPX_PHASE_OPEN,			/* idle or leased; the worker sends nothing */
 	PGPX_PHASE_RESET,			/* the answer to a reset or check is read */
@@ -100,6 +101,8 @@ struct PgpxWorkerConn
 	PgpxHosts  *hosts;			/* in phases PASSWORD and CONNECT */
 	PgpxTime	password_at;	/* of the password that the login uses */
 	PgpxTime	until;			/* end of connect_timeout, for all hosts */
+	uint64		published_by;	/* phase PUBLISH: request of the statement with
+								 * its PID; 0: not sent yet */
 	uint64		before;			/* waiters enqueued before the attempt have
 								 * positions below this */
 	PgpxWire	wire;			/* in phase RESET */

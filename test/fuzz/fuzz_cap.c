@@ -41,7 +41,7 @@ take(PgpxCap *cap, Told *told, int limit, int pool, int64 since)
 	bool		full = limit > 0 && told->used >= limit;
 
 	FUZZ_CHECK(pgpx_cap_has_older(cap, pool, since) == unread_reset);
-	switch (pgpx_cap_acquire(cap, limit, pool, since))
+	switch (pgpx_cap_acquire(cap, limit, 0, pool, since))
 	{
 		case PGPX_TOKEN_ACQUIRED:
 			FUZZ_CHECK(!unread_reset && !full);

@@ -1,0 +1,893 @@
+/*-------------------------------------------------------------------------
+ *
+ * share.c
+ *	  Fair shares: the local servers that connect to one remote database agree
+ *	  how many connections each may have (cluster_connections).
+ *
+ * Each foreign server with the option is a *member*.  Its name is the name of
+ * this server run (system identifier and a random number, so that clones
+ * differ), with the OIDs of the local database and of the foreign server.  Each
+ * member has a row in pgpool_lock.shares of the remote database: what it wants,
+ * what it holds (its share), and the PIDs of its remote sessions.
+ *
+ * The cap is never exceeded:
+ *
+ * - One statement (append_statement) does everything.  It first locks the row
+ *   of share_turn, so statements of all members run one after the other, each
+ *   with the rows that the ones before have committed.
+ * - A member raises "held" only up to the cap less what the other rows hold.
+ * - It opens connections only up to its share: each has a token of the server's
+ *   PgpxCap, from before the login until the remote has closed the session.
+ * - It lowers its own limit first, and "held" in the next statement, which
+ *   counts the tokens in use after that.
+ * - Statements of a member have increasing numbers (request), and a row never
+ *   takes a lower one, so a statement that is executed late has no effect.
+ *
+ * Dead members.  No clock of any server's time of day is used.  A member
+ * observes the request numbers of the others.  A number that has not changed for
+ * DEAD_US of the observer's steady clock belongs to a member that is dead or cut
+ * off.  The observer names it in its statements, and if the row still has that
+ * number, the statement counts those of its PIDs that are still sessions of the
+ * remote, instead of "held".  It removes the row when none is left.
+ *
+ * The member itself may open connections until VALID_US after it has sent its
+ * last successful statement, by its own steady clock.  That is less than
+ * DEAD_US, and the observer's time starts later, so it never opens one after
+ * others have begun to count its sessions.  Login attempts are ended then, too.
+ * Its open connections remain in use, because they are counted one by one.  For
+ * this, each PID is published before the first statement runs in its session
+ * (PGPX_PHASE_PUBLISH).  Sessions whose PID was not published are idle, so the
+ * remote ends them as soon as the member closes them or dies.
+ *
+ * Fairness.  Each member computes the same max-min fair shares by weight from
+ * the rows: nobody has more than it wants, what it does not want is left to the
+ * others, and each one that wants any has at least one.  A member raises "held"
+ * to its fair share as far as there is room.  It keeps more than that only as
+ * long as no other member lacks room (excess).  If more members want connections
+ * than the cap has, they take turns: a member that has had one for TURN_US gives
+ * it back, and the free ones are for those that have waited longest ("since",
+ * which counts statements).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "locks/share.h"
+
+#include "lib/stringinfo.h"
+#include "storage/spin.h"
+#include "utils/memutils.h"
+
+#include "shared/pool.h"
+#include "shared/pool_worker.h"
+#include "shared/registry.h"
+#include "worker/connect.h"
+#include "worker/events.h"
+#include "worker/worker.h"
+
+#define DEAD_US		(5 * 1000 * 1000)
+#define VALID_US	(4 * 1000 * 1000)
+#define TURN_US		(1000 * 1000)
+
+/* Intervals between the statements of a member. */
+#define PING_US		(500 * 1000)	/* with connections */
+#define STARVED_US	(200 * 1000)	/* if it wants more than it holds */
+#define LEAST_US	(10 * 1000)		/* at any news */
+
+/* How long it still wants what it has wanted. */
+#define WINDOW_US	(1000 * 1000)
+
+/* Shortest interval between two plans. */
+#define PLAN_US		(5 * 1000)
+
+#define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
+
+#define NAME_LEN	(PGPX_INSTANCE_LEN + 24)
+#define MEMBERS_MAX 1000
+#define MOST		262143		/* connections of a member; as in options.c */
+
+/* A row of the table. */
+typedef struct Member
+{
+	char		name[NAME_LEN]; /* "": this member */
+	uint64		request;
+	int			cap;
+	int			weight;
+	int			wanted;
+	int			held;			/* dead: its sessions that are left */
+	int64		since;
+	bool		dead;			/* the statement has counted its sessions */
+	PgpxTime	unchanged_since;	/* steady: first sight of this request */
+} Member;
+
+/* A foreign server with cluster_connections. */
+typedef struct Share
+{
+	/* determined by each plan */
+	int			pool;			/* whose pinger sends; -1: none */
+	uint32		pool_id;
+	bool		planned;
+	int			cap;			/* the option */
+	int			weight;
+	int			wants_now;
+	int			wanted;			/* most of the last WINDOW_US */
+	int			peak[2];		/* of the current and the previous half of it */
+	PgpxTime	peak_since;
+	PgpxTime	due;
+	Oid			database;
+	Oid			server;
+
+	/* the last result, and the rows of the one that is being read */
+	Member	   *members;		/* others, in the order of names */
+	int			nmembers;
+	Member	   *rows;
+	int			nrows;
+	Member		mine;			/* request 0: none */
+	Member		mine_read;
+	int			common_cap;		/* smallest cap of the live members */
+	PgpxTime	held_since;		/* steady: since when it has held any */
+	bool		differs_logged;
+
+	/* the statement in flight */
+	bool		in_flight;
+	uint64		request;
+	int			target;
+	PgpxTime	sent_at;		/* steady */
+	PgpxTime	last_sent;
+
+	bool		failing;
+} Share;
+
+static Share *shares = NULL;	/* [max_pools], at the index of the PgpxServer */
+static PgpxTime planned_at = 0;
+static bool any_planned = false;
+
+static bool
+is_of(int pool, int server)
+{
+	return pgpx_pools[pool].pool_id != 0 && pgpx_pools[pool].server == server &&
+		pgpx_pools[pool].worker == pgpx_worker_index;
+}
+
+static bool
+knows_conninfo(int pool)
+{
+	return pgpx_wpools[pool].pool_id == pgpx_pools[pool].pool_id &&
+		pgpx_wpools[pool].conninfo.version != 0;
+}
+
+/* --- fair shares -------------------------------------------------------- */
+
+/* Return what a member would have at this level, in thousandths of weight 1. */
+static int
+at_level(const Member *m, int64 level)
+{
+	int64		share = level * m->weight / 1000;
+
+	return m->dead || m->wanted == 0 ? 0 : (int) Min(Max(share, 1), m->wanted);
+}
+
+/*
+ * Compute the max-min fair shares of members in the order of their names.  At
+ * most "cap" of them want any.
+ */
+static void
+fair_shares(Member *const *members, int n, int cap, int *fair)
+{
+	int64		low = 0;		/* fits */
+	int64		high = (int64) MOST * 1000 + 1; /* at most */
+	int64		left = cap;
+
+	while (high - low > 1)
+	{
+		int64		middle = (low + high) / 2;
+		int64		sum = 0;
+
+		for (int i = 0; i < n; i++)
+			sum += at_level(members[i], middle);
+		if (sum <= cap)
+			low = middle;
+		else
+			high = middle;
+	}
+	for (int i = 0; i < n; i++)
+	{
+		fair[i] = at_level(members[i], low);
+		left -= fair[i];
+	}
+
+	/* the rest of the division: to those that the next level would raise */
+	for (int i = 0; i < n && left > 0; i++)
+		if (at_level(members[i], low + 1) > fair[i])
+		{
+			fair[i]++;
+			left--;
+		}
+}
+
+/*
+ * Return how many connections this member holds if more members want some than
+ * the cap has.
+ */
+static int
+target_in_turn(const Share *s, Member *const *members, int n, int cap)
+{
+	const Member *mine = NULL;
+	int			before = 0;
+	int			starved = 0;
+	int64		held = 0;
+
+	for (int i = 0; i < n; i++)
+		if (members[i]->name[0] == '\0')
+			mine = members[i];
+	for (int i = 0; i < n; i++)
+	{
+		const Member *m = members[i];
+
+		if (m == mine)
+			continue;
+		held += m->held;
+		if (m->dead || m->wanted == 0 || m->held > 0)
+			continue;
+		starved++;
+		if (m->since < mine->since)
+			before++;
+	}
+	if (mine->wanted == 0)
+		return 0;
+	if (mine->held > 0)
+		return starved > 0 && pgpx_steady_now() - s->held_since >= TURN_US ?
+			0 : 1;
+	return held + before < cap ? 1 : 0;
+}
+
+/*
+ * Return how many connections this member should hold now.  used: its
+ * connections.
+ */
+static int
+choose_target(Share *s, int used)
+{
+	int			n = s->nmembers + 1;
+	Member	  **members = palloc(n * sizeof(Member *));
+	int		   *fair = palloc0(n * sizeof(int));
+	Member		mine = s->mine;
+	int			cap = s->common_cap > 0 ? Min(s->cap, s->common_cap) : s->cap;
+	int			at = 0;			/* of this member */
+	int			wanting = 0;
+	int64		lacking = 0;
+	int64		held = 0;
+	int			keep;
+	char		own[NAME_LEN];
+
+	snprintf(own, sizeof(own), "%s/%u/%u", pgpx_shared->instance, s->database,
+			 s->server);
+	mine.name[0] = '\0';
+	mine.weight = s->weight;
+	mine.wanted = Min(s->wanted, MOST);
+	mine.dead = false;
+	while (at < s->nmembers && strcmp(s->members[at].name, own) < 0)
+		at++;
+	for (int i = 0; i < n; i++)
+	{
+		members[i] = i == at ? &mine : &s->members[i < at ? i : i - 1];
+		wanting += !members[i]->dead && members[i]->wanted > 0;
+		held += i == at ? Max(mine.held, used) : members[i]->held;
+	}
+	if (wanting > cap)
+		keep = target_in_turn(s, members, n, cap);
+	else
+	{
+		fair_shares(members, n, cap, fair);
+		for (int i = 0; i < n; i++)
+			if (i != at)
+				lacking += Max(fair[i] - members[i]->held, 0);
+		lacking -= Max(cap - held, 0);
+		keep = Max(fair[at], used);
+		keep -= (int) Min(Max(lacking, 0), keep - fair[at]);
+	}
+	pfree(members);
+	pfree(fair);
+	return keep;
+}
+
+/* --- the plan ----------------------------------------------------------- */
+
+/* End the attempts whose sessions the other members would not know. */
+static void
+end_attempts(int server)
+{
+	for (int i = 0; i < pgpx_conns_end(); i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+
+		if ((w->phase != PGPX_PHASE_LOOKUP && w->phase != PGPX_PHASE_CONNECT &&
+			 w->phase != PGPX_PHASE_PUBLISH) ||
+			pgpx_pools[w->pool].server != server)
+			continue;
+		pgpx_event_pool_changed(w->pool);
+		pgpx_connect_refused(w, "The share of cluster_connections has expired, because the remote server's table of shares could not be updated.");
+	}
+}
+
+/* Does a new session wait until its PID is published? */
+static bool
+has_unpublished(int server)
+{
+	for (int i = 0; i < pgpx_conns_end(); i++)
+		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
+			pgpx_wconns[i].published_by == 0 &&
+			pgpx_pools[pgpx_wconns[i].pool].server == server)
+			return true;
+	return false;
+}
+
+/*
+ * Determine what the server wants: the most of the last second, because
+ * connections that are idle for a moment should not be closed for others.
+ */
+static void
+set_wanted(Share *s, PgpxTime now)
+{
+	if (now - s->peak_since >= WINDOW_US / 2)
+	{
+		s->peak[1] = now - s->peak_since < WINDOW_US ? s->peak[0] : 0;
+		s->peak[0] = 0;
+		s->peak_since = now;
+	}
+	s->peak[0] = Max(s->peak[0], s->wants_now);
+	s->wanted = Max(s->peak[0], s->peak[1]);
+}
+
+static void
+set_due(Share *s, int server, PgpxTime now)
+{
+	PgpxCap    *cap = &pgpx_servers[server].cap;
+	PgpxTime	steady = pgpx_steady_now();
+	PgpxTime	until;
+	int			share = pgpx_cap_share(cap, &until);
+	int			used = pgpx_cap_used(cap, NULL);
+	bool		valid = steady < until;
+
+	if (valid)
+		pgpx_event_due_at(now + (until - steady));
+	else
+		end_attempts(server);
+	if (s->in_flight || s->pool < 0)
+		s->due = PG_INT64_MAX;
+	else if (has_unpublished(server))
+		s->due = now;
+	else if (s->mine.held > Max(share, used) ||
+			 (s->wanted > s->mine.wanted && s->wanted > s->mine.held))
+		s->due = s->last_sent + LEAST_US;
+	else if (s->wanted > s->mine.held || (!valid && used > 0))
+		s->due = s->last_sent + STARVED_US;
+	else if (used > 0 || s->mine.held > 0 || s->wanted > 0)
+		s->due = s->last_sent + PING_US;
+	else
+		s->due = PG_INT64_MAX;
+}
+
+/* Add a pool to the plan of its server. */
+static void
+plan_pool(int index)
+{
+	PgpxPool   *pool = &pgpx_pools[index];
+	Share	   *s = &shares[pool->server];
+	int			cap;
+	int			weight;
+	int			wanted;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	cap = pool->opts.cluster_connections;
+	weight = pool->opts.cluster_weight;
+	wanted = pgpx_pool_wanted_locked(pool);
+	if (pool->opts.max_server_connections > 0)
+		wanted = Min(wanted, pool->opts.max_server_connections);
+	LWLockRelease(pool->lock);
+	if (cap == 0)
+		return;
+
+	/* another server has taken the slot */
+	if (s->database != pool->key.database || s->server != pool->key.server)
+	{
+		Member	   *members = s->members;
+		Member	   *rows = s->rows;
+
+		memset(s, 0, sizeof(*s));
+		s->members = members;
+		s->rows = rows;
+		s->pool = -1;
+		s->database = pool->key.database;
+		s->server = pool->key.server;
+	}
+	if (!s->planned)
+		s->wants_now = 0;
+	s->planned = true;
+	s->cap = cap;
+	s->weight = weight;
+	s->wants_now = Min(s->wants_now + wanted, MOST);
+	if (s->pool < 0 && knows_conninfo(index))
+	{
+		s->pool = index;
+		s->pool_id = pool->pool_id;
+	}
+}
+
+PgpxTime
+pgpx_share_plan(PgpxTime now)
+{
+	if (any_planned && now < planned_at + PLAN_US)
+		return planned_at + PLAN_US;
+	if (shares == NULL)
+	{
+		shares = MemoryContextAllocZero(TopMemoryContext,
+										mul_size(pgpx_shared->max_pools,
+												 sizeof(Share)));
+		for (int i = 0; i < pgpx_shared->max_pools; i++)
+			shares[i].pool = -1;
+	}
+	planned_at = now;
+	for (int i = 0; any_planned && i < pgpx_shared->max_pools; i++)
+	{
+		Share	   *s = &shares[i];
+
+		s->planned = false;
+		if (s->pool >= 0 &&
+			(!is_of(s->pool, i) || s->pool_id != pgpx_pools[s->pool].pool_id ||
+			 !knows_conninfo(s->pool)))
+			s->pool = -1;
+	}
+	any_planned = false;
+	for (int i = 0; i < pgpx_pools_end(); i++)
+		if (pgpx_pools[i].opts.cluster_connections > 0 &&
+			is_of(i, pgpx_pools[i].server))
+		{
+			plan_pool(i);
+			any_planned = true;
+		}
+	if (!any_planned)
+		return PG_INT64_MAX;
+	for (int i = 0; i < pgpx_pools_end(); i++)
+		if (shares[i].planned)
+		{
+			set_wanted(&shares[i], now);
+			set_due(&shares[i], i, now);
+		}
+	return 0;
+}
+
+/* Return the share whose statements this pool's pinger sends, or NULL. */
+static Share *
+share_of(int pool, uint32 pool_id)
+{
+	Share	   *s;
+
+	if (!any_planned)
+		return NULL;
+	s = &shares[pgpx_pools[pool].server];
+	return s->planned && s->pool == pool && s->pool_id == pool_id ? s : NULL;
+}
+
+int
+pgpx_share_next_pool(int pool, uint32 *pool_id)
+{
+	for (; any_planned && pool < pgpx_pools_end(); pool++)
+	{
+		*pool_id = pgpx_pools[pool].pool_id;
+		if (*pool_id != 0 && share_of(pool, *pool_id) != NULL)
+			return pool;
+	}
+	return -1;
+}
+
+PgpxTime
+pgpx_share_due(int pool, uint32 pool_id)
+{
+	Share	   *s = share_of(pool, pool_id);
+
+	return s != NULL ? s->due : PG_INT64_MAX;
+}
+
+/* --- the statement ------------------------------------------------------ */
+
+/* Append the PIDs of all sessions, and note those that are published by it. */
+static void
+append_pids(const Share *s, int server, StringInfo sql)
+{
+	const char *separator = "";
+
+	for (int i = 0; i < pgpx_conns_end(); i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+		int			pool = conn->pool;
+
+		if (pool < 0 || pgpx_pools[pool].server != server ||
+			conn->remote_pid <= 0)
+			continue;
+		appendStringInfo(sql, "%s%d", separator, conn->remote_pid);
+		separator = ",";
+		if (w->phase == PGPX_PHASE_PUBLISH)
+			w->published_by = s->request;
+	}
+}
+
+/* Append the names and requests of members that have not changed for long. */
+static void
+append_dead(const Share *s, StringInfo sql)
+{
+	StringInfoData requests;
+	PgpxTime	before = pgpx_steady_now() - DEAD_US;
+	const char *separator = "";
+
+	initStringInfo(&requests);
+	appendStringInfoString(sql, "pg_catalog.unnest('{");
+	for (int i = 0; i < s->nmembers; i++)
+		if (s->members[i].unchanged_since < before)
+		{
+			appendStringInfo(sql, "%s%s", separator, s->members[i].name);
+			appendStringInfo(&requests, "%s" UINT64_FORMAT, separator,
+							 s->members[i].request);
+			separator = ",";
+		}
+	appendStringInfo(sql, "}'::pg_catalog.text[]), pg_catalog.unnest('{%s}'::pg_catalog.int8[])",
+					 requests.data);
+	pfree(requests.data);
+}
+
+/*
+ * The names in the statement have no characters that need quotes (is_name).
+ * The search_path of the session is that of SETTINGS in lock_pinger.c.
+ */
+static void
+append_statement(const Share *s, int server, int used, StringInfo sql)
+{
+	appendStringInfoString(sql,
+						   "UPDATE pgpool_lock.share_turn SET turn = turn + 1 WHERE id = 1; "
+						   "WITH dead AS (SELECT d.member, d.request FROM ROWS FROM (");
+	append_dead(s, sql);
+	appendStringInfo(sql,
+					 ") AS d(member, request)), "
+					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.wanted, s.since,"
+					 " d.member IS NOT NULL AS dead,"
+					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
+					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)) END AS held"
+					 " FROM pgpool_lock.shares AS s LEFT JOIN dead AS d ON d.member = s.member AND d.request = s.request"
+					 " WHERE s.member <> '%s/%u/%u'), "
+					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
+					 " WHERE s.member = o.member AND o.dead AND o.held = 0), "
+					 "room AS (SELECT LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
+					 " COALESCE(pg_catalog.sum(o.held), 0) AS used FROM others AS o), "
+					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
+					 " (member, request, cap, weight, wanted, held, pids, since, pinged)"
+					 " SELECT '%s/%u/%u', " UINT64_FORMAT ", %d, %d, %d,"
+					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4, '{",
+					 pgpx_shared->instance, s->database, s->server, s->cap,
+					 pgpx_shared->instance, s->database, s->server, s->request,
+					 s->cap, s->weight, s->wanted, used, s->target);
+	append_pids(s, server, sql);
+	appendStringInfo(sql,
+					 "}'::pg_catalog.int4[], t.turn, pg_catalog.clock_timestamp()"
+					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
+					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
+					 " cap = excluded.cap, weight = excluded.weight, wanted = excluded.wanted,"
+					 " held = excluded.held, pids = excluded.pids, pinged = excluded.pinged,"
+					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.wanted > 0) = (excluded.wanted > 0)"
+					 " THEN s.since ELSE excluded.since END"
+					 " WHERE s.request < excluded.request RETURNING s.held, s.since) "
+					 "SELECT o.member, o.request, o.cap, o.weight, o.wanted, o.held, o.since, o.dead"
+					 " FROM others AS o UNION ALL "
+					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false"
+					 " FROM mine AS m, room AS r",
+					 s->request, s->weight, s->wanted);
+}
+
+#define COLUMNS 8
+
+/* Upper limit for a statement, in ms: leaves time for another attempt. */
+#define ANSWER_MAX_MS 2000
+
+/* Choose what to hold, and build the statement. */
+static void
+build_statement(int pool, StringInfo sql)
+{
+	int			server = pgpx_pools[pool].server;
+	Share	   *s = &shares[server];
+	PgpxCap    *cap = &pgpx_servers[server].cap;
+	PgpxTime	until;
+	int			share = pgpx_cap_share(cap, &until);
+	int			used;
+
+	s->target = choose_target(s, pgpx_cap_used(cap, NULL));
+
+	/* lower the limit first: what is in use then cannot rise above it */
+	used = pgpx_cap_set_share(cap, Min(share, s->target), 0);
+	s->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	s->in_flight = true;
+	s->nrows = 0;
+	s->mine_read.request = 0;
+	s->last_sent = pgpx_now();
+	s->sent_at = pgpx_steady_now();
+	append_statement(s, server, used, sql);
+}
+
+/* Is this the name of a member, which needs no quotes? */
+static bool
+is_name(const char *name)
+{
+	return strlen(name) < NAME_LEN &&
+		strspn(name, "0123456789abcdef-/") == strlen(name);
+}
+
+/* Read a number, limited to a range. */
+static int
+number(const PGresult *res, int row, int column, int min, int max)
+{
+	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
+
+	return (int) Min(Max(n, min), max);
+}
+
+/* Read rows of the result.  Returns false if they are not as expected. */
+static bool
+read_rows(int pool, const PGresult *res)
+{
+	Share	   *s = &shares[pgpx_pools[pool].server];
+
+	if (PQnfields(res) != COLUMNS)
+		return false;
+	for (int row = 0; row < PQntuples(res); row++)
+	{
+		const char *name = PQgetvalue(res, row, 0);
+		bool		mine = name[0] == '\0';
+		Member	   *m;
+
+		if (!is_name(name) || (!mine && s->nrows == MEMBERS_MAX))
+			return false;
+		if (s->rows == NULL)
+		{
+			s->rows = MemoryContextAlloc(TopMemoryContext,
+										 MEMBERS_MAX * sizeof(Member));
+			s->members = MemoryContextAlloc(TopMemoryContext,
+											MEMBERS_MAX * sizeof(Member));
+		}
+		m = mine ? &s->mine_read : &s->rows[s->nrows++];
+		strlcpy(m->name, name, sizeof(m->name));
+		m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
+		m->cap = number(res, row, 2, 1, MOST);
+		m->weight = number(res, row, 3, 1, 1000);
+		m->wanted = number(res, row, 4, 0, MOST);
+		m->held = number(res, row, 5, 0, MOST);
+		m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
+		m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
+	}
+	return true;
+}
+
+static int
+compare_names(const void *a, const void *b)
+{
+	return strcmp(((const Member *) a)->name, ((const Member *) b)->name);
+}
+
+/* Replace the members by the rows that were read. */
+static void
+take_rows(Share *s)
+{
+	Member	   *before = s->members;
+	PgpxTime	now = pgpx_steady_now();
+
+	for (int i = 0; i < s->nrows; i++)
+	{
+		Member	   *m = &s->rows[i];
+		const Member *old = bsearch(m, before, s->nmembers, sizeof(Member),
+									compare_names);
+
+		m->unchanged_since = old != NULL && old->request == m->request ?
+			old->unchanged_since : now;
+	}
+	qsort(s->rows, s->nrows, sizeof(Member), compare_names);
+	s->members = s->rows;
+	s->nmembers = s->nrows;
+	s->rows = before;
+	if (s->mine.held == 0 && s->mine_read.held > 0)
+		s->held_since = now;
+	s->mine = s->mine_read;
+	s->common_cap = s->mine.cap;
+}
+
+/* Log once that the members have different caps. */
+static void
+log_differences(Share *s, const PgpxPool *pool)
+{
+	bool		differs = s->common_cap != s->cap;
+
+	for (int i = 0; i < s->nmembers; i++)
+		if (!s->members[i].dead && s->members[i].cap != s->cap)
+			differs = true;
+	if (differs && !s->differs_logged)
+		ereport(WARNING,
+				(errmsg("servers that connect to the remote database of server \"%s\" of database \"%s\" have different values of cluster_connections",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name)),
+				 errdetail("It is %d here. The smallest, %d, applies to all.",
+						   s->cap, s->common_cap)));
+	s->differs_logged = differs;
+}
+
+/* Show the state in the view. */
+static void
+publish_info(const Share *s, int server)
+{
+	PgpxShareInfo info = {0};
+
+	info.cap = s->common_cap;
+	info.weight = s->weight;
+	info.wanted = s->wanted;
+	info.members = 1;
+	for (int i = 0; i < s->nmembers; i++)
+	{
+		info.others += s->members[i].held;
+		info.members += !s->members[i].dead;
+	}
+	info.agreed_at = pgpx_now();
+	SpinLockAcquire(&pgpx_servers[server].share_mutex);
+	pgpx_servers[server].share = info;
+	SpinLockRelease(&pgpx_servers[server].share_mutex);
+}
+
+/* The statement has committed.  Returns false if its result is incomplete. */
+static bool
+take_result(int pool)
+{
+	int			server = pgpx_pools[pool].server;
+	Share	   *s = &shares[server];
+	PgpxCap    *cap = &pgpx_servers[server].cap;
+	int			limit;
+
+	if (s->mine_read.request != s->request)
+		return false;
+	s->in_flight = false;
+	take_rows(s);
+
+	/* the next statement publishes what this one leaves to others */
+	limit = Min(s->mine.held, s->target);
+	limit = Min(limit, choose_target(s, pgpx_cap_used(cap, NULL)));
+	(void) pgpx_cap_set_share(cap, limit, s->sent_at + VALID_US);
+	planned_at = 0;
+	if (s->failing)
+		ereport(LOG,
+				(errmsg("pgpool_ext agrees on the share of server \"%s\" of database \"%s\" again",
+						NameStr(pgpx_pools[pool].server_name),
+						NameStr(pgpx_pools[pool].database_name))));
+	s->failing = false;
+	log_differences(s, &pgpx_pools[pool]);
+	publish_info(s, server);
+
+	for (int i = 0; i < pgpx_conns_end(); i++)
+		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
+			pgpx_wconns[i].published_by == s->request &&
+			pgpx_pools[pgpx_wconns[i].pool].server == server)
+			pgpx_connect_published(&pgpx_wconns[i]);
+
+	/* open what the share allows, close what exceeds it */
+	for (int i = 0; i < pgpx_pools_end(); i++)
+		if (is_of(i, server))
+			pgpx_event_pool_changed(i);
+	return true;
+}
+
+void
+pgpx_share_send(PgpxPinger *p)
+{
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	build_statement(p->pool, &sql);
+	p->phase = PGPX_PINGER_SHARE;
+	p->error[0] = '\0';
+	p->deadline = pgpx_now() + ANSWER_MAX_MS * 1000;
+	if (!PQsendQuery(p->pg, sql.data))
+		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+	else
+		pgpx_pinger_sent(p);
+	pfree(sql.data);
+}
+
+/* Row callback of the statement. */
+static void
+take_share(PgpxPinger *p, const PGresult *res)
+{
+	if (!read_rows(p->pool, res))
+		strlcpy(p->error, "unexpected result", sizeof(p->error));
+}
+
+void
+pgpx_share_step(PgpxPinger *p)
+{
+	if (!pgpx_pinger_results(p, take_share))
+		return;
+	if (p->error[0] == '\0' && !take_result(p->pool))
+		strlcpy(p->error, "the table pgpool_lock.share_turn has no row",
+				sizeof(p->error));
+	if (p->error[0] != '\0')
+	{
+		pgpx_pinger_failed(p, p->error);
+		return;
+	}
+	p->backoff = 0;
+	p->retry_at = 0;
+	p->answered = true;
+	pgpx_pinger_ready_to_work(p);
+}
+
+void
+pgpx_share_aborted(int pool)
+{
+	Share	   *s = &shares[pgpx_pools[pool].server];
+
+	s->in_flight = false;
+	planned_at = 0;
+	for (int i = 0; i < pgpx_conns_end(); i++)
+		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
+			pgpx_wconns[i].published_by == s->request)
+			pgpx_wconns[i].published_by = 0;
+}
+
+/* Let the pinger of the server's next pool send, if there is another one. */
+static void
+use_next_pool(Share *s, int server)
+{
+	int			end = pgpx_pools_end();
+
+	for (int i = 1; i <= end; i++)
+	{
+		int			next = (s->pool + i) % end;
+
+		if (is_of(next, server) && knows_conninfo(next))
+		{
+			s->pool = next;
+			s->pool_id = pgpx_pools[next].pool_id;
+			return;
+		}
+	}
+	s->pool = -1;
+}
+
+void
+pgpx_share_failed(int pool, uint32 pool_id, const char *why)
+{
+	int			server = pgpx_pools[pool].server;
+	Share	   *s = share_of(pool, pool_id);
+	PgpxShareInfo *info = &pgpx_servers[server].share;
+	PgpxTime	until;
+	char		text[PGPX_ERROR_LEN];
+	bool		valid;
+
+	if (s == NULL)
+		return;
+	snprintf(text, sizeof(text),
+			 "The servers cannot agree on the shares of cluster_connections: %s",
+			 why);
+	(void) pgpx_cap_share(&pgpx_servers[server].cap, &until);
+	valid = pgpx_steady_now() < until;
+	SpinLockAcquire(&pgpx_servers[server].share_mutex);
+	if (info->failing_since == 0)
+		info->failing_since = pgpx_now();
+	strlcpy(info->error, why, sizeof(info->error));
+	SpinLockRelease(&pgpx_servers[server].share_mutex);
+	if (!s->failing)
+		ereport(LOG,
+				(errmsg("pgpool_ext cannot agree on the share of server \"%s\" of database \"%s\"",
+						NameStr(pgpx_pools[pool].server_name),
+						NameStr(pgpx_pools[pool].database_name)),
+				 errdetail_internal("%s", why),
+				 errhint("The remote database needs the tables that pgpool.lock_setup creates. Open connections remain in use.")));
+	s->failing = true;
+	for (int i = 0; !valid && i < pgpx_pools_end(); i++)
+		if (is_of(i, server))
+			pgpx_pool_fail_waiters(&pgpx_pools[i],
+								   CANNOT_CONNECT,
+								   text);
+	use_next_pool(s, server);
+	planned_at = 0;
+}

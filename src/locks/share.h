@@ -1,0 +1,50 @@
+/*-------------------------------------------------------------------------
+ *
+ * share.h
+ *	  Fair shares: the local servers that connect to one remote database agree
+ *	  how many connections each may have (cluster_connections).
+ *
+ * share.c has the protocol.  Its statements are sent by the pinger of one pool
+ * of each server (lock_pinger.c).  All functions run in the worker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_SHARE_H
+#define PGPX_SHARE_H
+
+#include "locks/lock_pinger.h"
+
+/*
+ * pgpx_share_plan
+ *		Determine what each server with cluster_connections wants, and when its
+ *		next statement is due.  Ends login attempts of servers whose share is
+ *		no longer valid.
+ *
+ * Returns 0 if a plan was made for at least one server.  Otherwise returns when
+ * to call it again; PG_INT64_MAX: after the next event.
+ */
+extern PgpxTime pgpx_share_plan(PgpxTime now);
+
+/*
+ * Return the next pool, from index "pool" on, whose pinger sends the statements
+ * of a server; -1: there is none.  Sets *pool_id.
+ */
+extern int	pgpx_share_next_pool(int pool, uint32 *pool_id);
+
+/*
+ * Return when that pinger must send the next statement; PG_INT64_MAX: not
+ * before an event, or another pool's pinger sends them.
+ */
+extern PgpxTime pgpx_share_due(int pool, uint32 pool_id);
+
+/* Send the next statement; read its result after an event on the socket. */
+extern void pgpx_share_send(PgpxPinger *p);
+extern void pgpx_share_step(PgpxPinger *p);
+
+/* The outcome of the statement in flight, if any, will not be known. */
+extern void pgpx_share_aborted(int pool);
+
+/* The pinger has failed: it could not connect, or the statement failed. */
+extern void pgpx_share_failed(int pool, uint32 pool_id, const char *why);
+
+#endif							/* PGPX_SHARE_H */

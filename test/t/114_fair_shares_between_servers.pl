@@ -1,0 +1,240 @@
+# Four local servers share the connections of a remote database (cluster_connections).
+# The remote server never has more sessions than the cap, every server that wants
+# connections has its fair share, and what one does not use the others have, also when
+# it was killed. While the table of shares cannot be used, open connections remain in
+# use.
+#
+# The remote role has a limit of connections, so one too many is an error.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my ($cap, $pause) = (8, 0.02);
+my $remote = remote_node('remote');
+my @nodes = map { local_node("local$_", conf => ['fsync = off']) } 0 .. 3;
+
+foreach my $node (@nodes)
+{
+	make_pool($node, $remote,
+		server => 'shared',
+		options => { pool_size => 12, cluster_connections => $cap, retry_max => '200ms' });
+	$node->safe_psql('postgres', <<'EOT');
+CREATE TABLE control (run boolean);
+INSERT INTO control VALUES (true);
+CREATE TABLE done (n bigint, failed bigint);
+
+-- Use connections until control says otherwise.
+CREATE PROCEDURE work(pause float8) LANGUAGE plpgsql AS $$
+DECLARE
+	n bigint := 0;
+	failed bigint := 0;
+BEGIN
+	WHILE (SELECT run FROM control) LOOP
+		BEGIN
+			PERFORM pgpool.exec('shared', format('SELECT pg_sleep(%s)', pause));
+			n := n + 1;
+		EXCEPTION WHEN connection_exception OR query_canceled THEN
+			failed := failed + 1;
+			PERFORM pg_sleep(0.1);
+		END;
+		COMMIT;
+	END LOOP;
+	INSERT INTO done VALUES (n, failed);
+END $$;
+EOT
+}
+make_pool($nodes[0], $remote, server => 'plain', user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
+
+# beside the sessions of the pools: one of each server for the shares, and one that the
+# remote server has not ended yet
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT ' . ($cap + @nodes + 1));
+
+# The remote server samples the number of sessions until it is told to stop.
+$remote->safe_psql('postgres', 'CREATE TABLE stop (); CREATE TABLE cap (n int); INSERT INTO cap VALUES (' . $cap . ')');
+my $sampler = PgpxSession->new($remote);
+$sampler->start(<<'EOT');
+CREATE TABLE sampled AS SELECT 0::bigint AS most, 0 AS samples WHERE false;
+DO $$
+DECLARE
+	most bigint := 0; samples int := 0; n bigint;
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM pg_class WHERE relname = 'stopped') LOOP
+		PERFORM pg_stat_clear_snapshot();
+		SELECT count(*) INTO n FROM pg_stat_activity
+			WHERE usename = 'remote_app' AND application_name LIKE 'pgpool_ext%' AND application_name <> 'pgpool_ext lock';
+		most := greatest(most, n);
+		samples := samples + 1;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	INSERT INTO sampled VALUES (most, samples);
+END $$;
+EOT
+
+sub share
+{
+	my ($node, $columns) = @_;
+
+	return $node->safe_psql('postgres', "SELECT $columns FROM pgpool.cluster_shares WHERE server = 'shared'");
+}
+
+# Wait until servers have these numbers of connections.
+sub used_become
+{
+	my ($name, @used) = @_;
+	my $wanted = join ' ', @used;
+
+	return ok(wait_until($nodes[0], sub { join ' ', map { $used[$_] eq '-' ? '-' : share($nodes[$_], 'used') } 0 .. $#used }, $wanted, 20),
+		"$name: $wanted") || die "shares are wrong\n";
+}
+
+my %working;
+
+# Begin to use connections in some sessions of a server; end that, and return the
+# numbers of statements and of failures.
+sub begin_work
+{
+	my ($i, $sessions) = @_;
+
+	$nodes[$i]->safe_psql('postgres', 'UPDATE control SET run = true; DELETE FROM done');
+	$working{$i} = [ map { PgpxSession->new($nodes[$i]) } 1 .. $sessions ];
+	$_->start("CALL work($pause)") foreach @{ $working{$i} };
+	return;
+}
+
+sub end_work
+{
+	my ($i) = @_;
+
+	$nodes[$i]->safe_psql('postgres', 'UPDATE control SET run = false');
+	$_->finish(60) foreach @{ $working{$i} };
+	$_->quit foreach @{ $working{$i} };
+	delete $working{$i};
+	return $nodes[$i]->safe_psql('postgres', 'SELECT sum(n) > 0, sum(failed) FROM done');
+}
+
+# --- without the tables
+my $session = PgpxSession->new($nodes[0]);
+$session->fails(q{SELECT pgpool.checkout('shared', '30 s')},
+	'08001', qr/cannot agree on the shares.*pgpool_lock\.share.* does not exist/s, 'checkout without the tables fails at once');
+$nodes[0]->safe_psql('postgres', q{SELECT pgpool.lock_setup('plain')});
+$remote->safe_psql('remote_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpool_lock TO remote_app');
+ok( wait_until($nodes[0], sub { $session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) }, '1', 30),
+	'checkout succeeds after lock_setup');
+is(share($nodes[0], 'cap, weight, members, failing_since, error'), "$cap|1|1||", 'view shows the agreement');
+
+# --- one server may have all
+my @holders = map { PgpxSession->new($nodes[0]) } 1 .. $cap;
+lease($_, 'shared') foreach @holders;
+is(share($nodes[0], 'used, share'), "$cap|$cap", 'one busy server has all connections');
+my $waiter = PgpxSession->new($nodes[0]);
+$waiter->start(q{SELECT pgpool.checkout('shared', '60 s')});
+ok(wait_until($nodes[0], 'SELECT reason FROM pgpool.waiters', 'server_cap', 30), 'another session waits because of the share');
+
+# --- its idle connections are given back
+$_->run('SELECT pgpool.checkin_all()') foreach @holders;
+like($waiter->finish(60), qr/^\d+$/, 'waiter is granted a connection');
+$waiter->run('SELECT pgpool.checkin_all()');
+begin_work($_, 4) foreach 1 .. 3;
+my $delay = delay_begin();
+my $before = time;
+my $ok = wait_until($nodes[1], sub { join ' ', map { share($nodes[$_], 'used') > 1 ? 'yes' : 'no' } 1 .. 3 }, 'yes yes yes', 30);
+my $took = time - $before;
+ok($ok, 'idle connections go to the busy servers');
+cmp_ok($took, '<', 3 + delay_end($delay, 20), '.. within three seconds');
+
+# --- all are busy: equal shares
+begin_work(0, 4);
+used_become('equal shares', (2) x 4);
+is(end_work(0), 't|0', 'server 0 made progress');
+is(end_work(1), 't|0', 'server 1 made progress');
+used_become('connections of servers that became idle are used', '-', '-', 4, 4);
+
+# --- weights
+$nodes[2]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD cluster_weight '3')});
+begin_work(1, 8);
+used_become('one server has the weight 3', '-', 2, 4, 2);
+$nodes[2]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP cluster_weight)});
+end_work(1);
+end_work(2);
+
+# --- a stopped worker keeps its connections: they are counted by their PIDs
+begin_work(1, 12);
+used_become('two busy servers', '-', 4, '-', 4);
+my $stopped = worker_pid($nodes[3]);
+kill 'STOP', $stopped;
+ok( wait_until($nodes[1], sub { $remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.shares WHERE clock_timestamp() - pinged > '6 s'}) }, '1', 30),
+	'its share has expired');
+is(share($nodes[1], 'used'), '4', 'sessions of a stopped worker still count');
+kill 'CONT', $stopped;
+ok(wait_until($nodes[3], q{SELECT valid_until > clock_timestamp() FROM pgpool.cluster_shares}, 't', 30), 'worker agrees again when it continues');
+
+# --- a killed server
+delete $working{3};
+my @victims = split /\n/, $nodes[3]->safe_psql('postgres', 'SELECT pid FROM pg_stat_activity');
+$nodes[3]->kill9;
+kill 'KILL', @victims;
+used_become('share of a killed server is used by another one', '-', $cap);
+is(share($nodes[1], 'members'), '1', 'neither the killed server nor the idle ones are members');
+like(end_work(1), qr/^t\|0$/, 'no statement failed');
+
+# --- different caps, and fewer connections than servers
+$nodes[1]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET cluster_connections '2')});
+begin_work($_, 3) foreach 0 .. 2;
+ok(wait_until($nodes[1], sub { join ' ', map { share($nodes[$_], 'cap') } 0 .. 2 }, '2 2 2', 30), 'smallest of different caps applies to all');
+ok(wait_until($nodes[0], sub { slurp_file($nodes[0]->logfile) =~ /different values of cluster_connections/ ? 1 : 0 }, '1', 30), 'different caps are logged');
+ok(wait_until($nodes[1], sub { my $n = 0; $n += share($nodes[$_], 'used') foreach 0 .. 2; $n <= 2 ? 1 : 0 }, '1', 30), 'sessions decrease to the smaller cap');
+my @before = map { $nodes[$_]->safe_psql('postgres', q{SELECT sum(checkouts) FROM pgpool.stats WHERE server = 'shared'}) } 0 .. 2;
+ok( wait_until($nodes[0], sub { join ' ', map { $nodes[$_]->safe_psql('postgres', q{SELECT sum(checkouts) FROM pgpool.stats WHERE server = 'shared'}) > $before[$_] + 5 ? 1 : 0 } 0 .. 2 }, '1 1 1', 30),
+	'three servers take turns with two connections');
+like(end_work($_), qr/^t\|0$/, "server $_ did not starve") foreach 0 .. 2;
+my $logged = () = slurp_file($nodes[0]->logfile) =~ /different values of cluster_connections/g;
+is($logged, 1, 'different caps are logged once');
+$nodes[1]->safe_psql('postgres', qq{ALTER SERVER shared OPTIONS (SET cluster_connections '$cap')});
+
+# --- the table cannot be used
+my $lease = lease($session, 'shared');
+foreach my $fault (
+	[ 'is missing', 'ALTER TABLE pgpool_lock.shares RENAME TO elsewhere', 'ALTER TABLE pgpool_lock.elsewhere RENAME TO shares', 'does not exist' ],
+	[ 'was altered', 'ALTER TABLE pgpool_lock.shares RENAME held TO has', 'ALTER TABLE pgpool_lock.shares RENAME has TO held', 'does not exist' ],
+	[ 'has no turn', 'DELETE FROM pgpool_lock.share_turn', 'INSERT INTO pgpool_lock.share_turn VALUES (1, 1000)', 'has no row' ],
+	[ 'is read-only', 'ALTER SYSTEM SET default_transaction_read_only = on', 'ALTER SYSTEM SET default_transaction_read_only = off', 'read-only transaction' ])
+{
+	my ($name, $break, $mend, $error) = @$fault;
+
+	$remote->safe_psql('remote_db', $break);
+	$remote->reload;
+	ok(wait_until($nodes[0], "SELECT error ~ '$error' FROM pgpool.cluster_shares WHERE failing_since IS NOT NULL", 't', 30), "table $name: view shows the error");
+	is($session->run("SELECT pgpool.exec($lease, 'SELECT 1')"), '1', "table $name: open connection is in use");
+	$remote->safe_psql('remote_db', "SET default_transaction_read_only = off; $mend");
+	$remote->reload;
+	ok(wait_until($nodes[0], 'SELECT failing_since IS NULL FROM pgpool.cluster_shares', 't', 30), "table $name: agreement is possible again");
+}
+
+# --- it cannot be used for long
+$remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.shares RENAME TO elsewhere');
+ok(wait_until($nodes[0], 'SELECT valid_until < clock_timestamp() FROM pgpool.cluster_shares', 't', 30), 'share expires');
+is($session->run("SELECT pgpool.exec($lease, 'SELECT 1')"), '1', 'lease remains');
+is($session->run("SELECT pgpool.checkin($lease)"), '', 'it is returned');
+is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'its connection is leased again');
+is(share($nodes[0], 'used'), '1', '.. and no other one is opened');
+$remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.elsewhere RENAME TO shares');
+lease($_, 'shared') foreach @holders;
+is(share($nodes[0], 'used'), $cap, 'connections are opened again');
+$_->run('SELECT pgpool.checkin_all()') foreach @holders;
+
+# --- the cap was kept throughout
+$remote->safe_psql('postgres', 'CREATE TABLE stopped ()');
+$sampler->finish(30);
+is($remote->safe_psql('postgres', 'SELECT most, samples > 100 FROM sampled'), "$cap|t", 'the remote server never had more sessions than the cap');
+unlike(slurp_file($remote->logfile), qr/too many connections for role/, 'no session was refused');
+foreach my $node (@nodes[ 0 .. 2 ])
+{
+	stats_add_up($node);
+	check_invariants($node);
+}
+leak_check($_) foreach @nodes[ 0 .. 2 ];
+done_testing();
