@@ -23,6 +23,7 @@ my %in_place = (
 	min_idle => 1,
 	statement_cache => 5,
 	max_server_connections => 9,
+	cluster_connections => 0,
 	cluster_weight => 2,
 	strategy => 'fifo',
 	checkout_timeout => '3s',
