@@ -26,7 +26,7 @@
 #include "shared/registry.h"
 #include "session/checkout.h"
 #include "session/checkout_wait.h"
-#include "session/server_catalog.h"
+#include "session/server_spec.h"
 #include "api/arguments.h"
 
 PG_FUNCTION_INFO_V1(pgpx_pause);

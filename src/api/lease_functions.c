@@ -26,7 +26,7 @@
 #include "values/params.h"
 #include "session/async.h"
 #include "session/checkout.h"
-#include "session/lease_return.h"
+#include "session/lease.h"
 #include "session/statement.h"
 #include "api/arguments.h"
 

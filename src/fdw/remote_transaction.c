@@ -39,9 +39,8 @@
 #include "base/debug_point.h"
 #include "session/checkout.h"
 #include "session/lease.h"
-#include "session/lease_return.h"
-#include "fdw/remote_sql.h"
 #include "fdw/remote_scan.h"
+#include "fdw/remote_sql.h"
 
 /*
  * Limits for reading an unread answer at the end of the local transaction: that

@@ -32,8 +32,8 @@
 #include "base/debug_point.h"
 #include "locks/share.h"
 #include "shared/pool.h"
+#include "worker/conninfo.h"
 #include "worker/events.h"
-#include "worker/password.h"
 #include "worker/relay_tls.h"
 #include "worker/worker.h"
 

@@ -41,7 +41,7 @@
 #include "protocol/remote_message.h"
 #include "session/checkout.h"
 #include "session/checkout_wait.h"
-#include "session/lease_return.h"
+#include "session/lease.h"
 
 /*
  * lock_timeout at the remote, for transactions that have called fence_check.

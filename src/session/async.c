@@ -22,7 +22,6 @@
 #include "base/debug_point.h"
 #include "session/checkout.h"
 #include "session/lease.h"
-#include "session/lease_return.h"
 #include "session/statement.h"
 
 /* ------------------------------------------------------------------------

@@ -46,8 +46,8 @@
 #include "base/debug_point.h"
 #include "shared/lock_hooks.h"
 #include "shared/registry.h"
-#include "session/lease_return.h"
-#include "session/server_catalog.h"
+#include "session/lease.h"
+#include "session/server_spec.h"
 
 /*
  * set by the callbacks, which do nothing else because they may be called at

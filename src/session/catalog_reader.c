@@ -48,7 +48,7 @@
 
 #include "shared/registry.h"
 #include "session/checkout_wait.h"
-#include "session/server_catalog.h"
+#include "session/server_spec.h"
 
 /* worker/catalog_request.c starts it; arg: OID of the database */
 PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);

@@ -8,7 +8,7 @@
 #ifndef PGPX_CHECKOUT_H
 #define PGPX_CHECKOUT_H
 
-#include "session/lease_return.h"
+#include "session/lease.h"
 
 /* Value of a timeout argument that the caller did not specify. */
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* use the GUC, else the server's option */

@@ -9,7 +9,9 @@
 #ifndef PGPX_CHECKOUT_WAIT_H
 #define PGPX_CHECKOUT_WAIT_H
 
-#include "session/lease_return.h"
+#include "session/lease.h"
+
+#include "shared/wait_queue.h"
 
 /* A checkout in progress. */
 typedef struct PgpxCheckout
@@ -124,5 +126,43 @@ pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
 
 /* Raise 08006: the statement was sent, but its answer cannot be read. */
 pg_noreturn extern void pgpx_checkout_raise_lost(PgpxCheckout *c);
+
+/* --- Deadlock ------------------------------------------------------------
+ *
+ * Detection of deadlocks between sessions that wait for connections.
+ */
+
+typedef struct PgpxDeadlock PgpxDeadlock;
+
+/*
+ * pgpx_deadlock_check_at
+ *		Return the time of this session's next check for a deadlock; 0: never,
+ *		because it holds no lease that another session could wait for.
+ *
+ * since: the time of the last check in this wait if "again" is set, else the
+ * start of the wait.
+ */
+extern PgpxTime pgpx_deadlock_check_at(PgpxTime since, bool again);
+
+/*
+ * pgpx_deadlock_find
+ *		Return the deadlock that this session must end.  That is one in which
+ *		this session began to wait last.
+ *
+ * Returns NULL if there is no deadlock, if another session ends it, or if there
+ * is no memory for the check.  waiter: that of this process, which is enqueued.
+ * The caller must hold no lock.  The result is allocated in the current memory
+ * context.
+ */
+extern PgpxDeadlock *pgpx_deadlock_find(PgpxWaiter *waiter);
+
+/*
+ * pgpx_deadlock_raise
+ *		Raise 40P01, with a line for each session of the deadlock.
+ *
+ * The caller must have left the queue.
+ */
+pg_noreturn extern void pgpx_deadlock_raise(const PgpxDeadlock *deadlock,
+											const char *server_name);
 
 #endif							/* PGPX_CHECKOUT_WAIT_H */

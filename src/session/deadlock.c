@@ -43,7 +43,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "session/deadlock.h"
+#include "session/checkout_wait.h"
 
 #include "lib/stringinfo.h"
 #include "miscadmin.h"

@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "session/lease_return.h"
+#include "session/lease.h"
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -20,7 +20,6 @@
 
 #include "base/debug_point.h"
 #include "values/binary_input.h"
-#include "session/lease.h"
 #include "session/statement_cache.h"
 
 /* ------------------------------------------------------------------------

@@ -14,7 +14,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "session/server_catalog.h"
+#include "session/server_spec.h"
 
 #include "access/htup_details.h"
 #include "access/xact.h"

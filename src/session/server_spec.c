@@ -35,7 +35,6 @@
 #include "utils/syscache.h"
 
 #include "base/debug_point.h"
-#include "session/server_catalog.h"
 #include "session/statement_cache.h"
 
 /* Parameters that fill_parameters() adds, and the terminator. */

@@ -18,7 +18,7 @@
 #ifndef PGPX_SOCKET_CACHE_H
 #define PGPX_SOCKET_CACHE_H
 
-#include "shared/busy_poll.h"
+#include "shared/shmem.h"
 #include "protocol/wire.h"
 
 #include "lib/ilist.h"

@@ -316,7 +316,7 @@ pgpx_run_process_input(PgpxRun *run)
  * again.  In the middle of a large answer the session pauses so that more input
  * arrives for each read, unless the last read found none.  Otherwise it
  * busy-polls before it sleeps, where that is likely to be worthwhile
- * (busy_poll.c).  If the previous holder has sent the statement, the answer has
+ * (shmem.c).  If the previous holder has sent the statement, the answer has
  * often arrived already, so it is read before the first wait.
  */
 static PgpxRunStep

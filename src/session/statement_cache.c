@@ -15,7 +15,7 @@
  *	 The parameters of INSERT and UPDATE of a foreign table have the types of its
  *	 remote columns, which usually change together with those of its local
  *	 columns.  So the latter are part of the hash.
- *	 The table of a connection (shared/prepared.h) lists its statements.  It is
+ *	 The table of a connection (conn_state.h) lists its statements.  It is
  *	 bounded in number and in bytes of text; the least recently used statement is
  *	 closed in the same pipeline that prepares another one.
  *	 A statement enters the table when its ParseComplete was read.  While that is

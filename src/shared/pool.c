@@ -17,7 +17,7 @@
 
 #include "port/pg_bitutils.h"
 
-#include "shared/prepared.h"
+#include "shared/conn_state.h"
 #include "shared/registry.h"
 
 #define EXPIRE_SPACING_US (1000 * 1000)

@@ -44,13 +44,14 @@
 #define PGPX_SHMEM_H
 
 #include "base/settings.h"
-#include "config/options.h"
-#include "shared/cap.h"
 
 #include "port/atomics.h"
 #include "storage/itemptr.h"
 #include "storage/lwlock.h"
 #include "storage/s_lock.h"
+
+#include "config/options.h"
+#include "shared/cap.h"
 
 #define PGPX_WHY_LEN 128		/* bytes of "why" that are stored, with the
 								 * NUL */
@@ -456,7 +457,7 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint32 must_restart;	/* one of its pools is damaged */
 	pg_atomic_uint32 descriptors;
 	pg_atomic_uint32 max_descriptors;	/* limit for connections */
-	pg_atomic_uint64 polled;	/* rounds without a sleep, see busy_poll.c */
+	pg_atomic_uint64 polled;	/* rounds without a sleep, see shmem.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
 	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_missed */
 } PgpxWorkerSlot;
@@ -496,7 +497,7 @@ typedef struct PgpxShared
 										 * to check the locks */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
-	pg_atomic_uint32 npolling;	/* processes that busy poll, see busy_poll.c */
+	pg_atomic_uint32 npolling;	/* processes that busy poll, see shmem.c */
 	pg_atomic_uint32 visited_database;	/* last database that the catalog
 										 * reader visited after the server's
 										 * start, in the order of OIDs */
@@ -575,5 +576,39 @@ extern PgpxTime pgpx_steady_now(void);
  * one time does not change unless the wall clock is set.
  */
 extern TimestampTz pgpx_timestamp(PgpxTime t);
+
+/* --- Busy poll ------------------------------------------------------------
+ *
+ * Busy polling: checking for input for a short time before sleeping.
+ */
+
+/* Record of the success of busy polling; all zero at the start. */
+typedef struct PgpxBusyPoll
+{
+	int			misses;			/* score: misses add 2, hits subtract 1 */
+	int			skip;			/* waits to skip before polling again */
+} PgpxBusyPoll;
+
+/*
+ * pgpx_busy_poll_is_calm
+ *		Are the processors likely to have time for busy polling on this pool?
+ *		Reads without a lock, so the result may be stale.
+ */
+extern bool pgpx_busy_poll_is_calm(int pool);
+
+/*
+ * pgpx_busy_poll_begin
+ *		Return until when this process may poll; 0: it must sleep at once.
+ *
+ * If the result is not 0, the process has one of the polling slots until it
+ * calls pgpx_busy_poll_leave, and must not raise an error until then.
+ */
+extern PgpxTime pgpx_busy_poll_begin(PgpxBusyPoll *poll);
+
+/* Record whether polling found input. */
+extern void pgpx_busy_poll_end(PgpxBusyPoll *poll, bool found);
+
+/* Release the polling slot, if this process has one. */
+extern void pgpx_busy_poll_leave(void);
 
 #endif							/* PGPX_SHMEM_H */

@@ -27,7 +27,6 @@
 #define PGPX_WAIT_QUEUE_H
 
 #include "shared/conn_state.h"
-#include "shared/prepared.h"
 
 typedef enum PgpxWaiterState
 {

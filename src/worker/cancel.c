@@ -24,7 +24,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker/cancel.h"
+#include "worker/connection.h"
 
 #include <errno.h>
 #include <poll.h>

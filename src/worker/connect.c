@@ -25,11 +25,9 @@
 
 #include "base/debug_point.h"
 #include "protocol/remote_message.h"
-#include "worker/cancel.h"
 #include "worker/connection.h"
+#include "worker/conninfo.h"
 #include "worker/events.h"
-#include "worker/password.h"
-#include "worker/relay.h"
 #include "worker/relay_tls.h"
 #include "worker/worker.h"
 

@@ -23,11 +23,9 @@
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
+#include "shared/conn_state.h"
 #include "shared/pool_worker.h"
-#include "shared/prepared.h"
-#include "worker/cancel.h"
 #include "worker/events.h"
-#include "worker/relay.h"
 
 /* How long, in ms, to wait for the remote to close after Terminate. */
 #define CLOSE_MS 1000

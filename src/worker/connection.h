@@ -209,4 +209,79 @@ extern void pgpx_abort_pause_over(PgpxWorkerConn *w);
 /* Closes the connection at once, in whatever state the remote is. */
 extern void pgpx_abort_abandon(PgpxWorkerConn *w);
 
+/* --- Cancel ------------------------------------------------------------
+ *
+ * Nonblocking cancel requests.
+ */
+
+/*
+ * pgpx_cancel_start
+ *		Start a cancel request for the statement that runs on a connection.
+ *
+ * "ended" is called once, when the remote has closed the cancel connection, or
+ * the request has failed, perhaps before this function returns.  If a request
+ * is in flight already, it goes on, and only its "ended" is replaced.
+ */
+extern void pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended);
+
+/* Handle events on the socket of the request; handle its deadline. */
+extern void pgpx_cancel_ready(PgpxWorkerConn *w);
+extern void pgpx_cancel_deadline_passed(PgpxWorkerConn *w);
+
+/*
+ * Start and continue a request while the worker exits, without the event loop.
+ * Both return the events to wait for on cancel.fd, or 0 when the request is
+ * finished.  If cancel.fd is -1 a thread runs the request and the caller has to
+ * poll.
+ */
+extern uint32 pgpx_cancel_begin_last(PgpxWorkerConn *w);
+extern uint32 pgpx_cancel_step_last(PgpxWorkerConn *w);
+
+/*
+ * Drops a cancel request in flight because its connection is being closed.
+ * "ended" is not called.
+ */
+extern void pgpx_cancel_drop(PgpxWorkerConn *w);
+
+/*
+ * Records the cancel key after a login.  libpq before 17 has the key but no
+ * function that returns it.
+ */
+extern void pgpx_cancel_find_key(PgpxWorkerConn *w);
+
+/* --- Relay ------------------------------------------------------------
+ *
+ * The relay between a TLS connection and the socket pair that sessions use
+ * in its place.
+ */
+
+/*
+ * Creates the relay of a TLS connection that libpq has opened.  Returns NULL,
+ * or the error.
+ */
+extern const char *pgpx_relay_begin(PgpxWorkerConn *w);
+
+/*
+ * Returns the end of the pair that sessions use; -1 after pgpx_relay_cut.
+ */
+extern int	pgpx_relay_socket(const PgpxRelay *relay);
+
+/* Handles events on one of its descriptors: the local end or the remote's. */
+extern void pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events);
+
+/*
+ * Test whether any relay has bytes to move of which epoll does not know; move
+ * one chunk of each.
+ */
+extern bool pgpx_relay_has_more(void);
+extern void pgpx_relay_resume(void);
+
+/*
+ * Shuts both sides down.  With graceful, sends Terminate to the remote first.
+ */
+extern void pgpx_relay_cut(PgpxWorkerConn *w, bool graceful);
+
+/* Frees the relay.  Must be called before PQfinish. */
+extern void pgpx_relay_end(PgpxWorkerConn *w);
+
 #endif							/* PGPX_CONNECTION_H */

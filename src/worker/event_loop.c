@@ -24,13 +24,11 @@
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
-#include "shared/busy_poll.h"
 #include "shared/lock_hooks.h"
-#include "worker/cancel.h"
+#include "shared/shmem.h"
 #include "worker/connect.h"
 #include "worker/connection.h"
 #include "worker/events.h"
-#include "worker/relay.h"
 
 #define EVENTS_AT_ONCE 64
 #define MESSAGES_AT_ONCE 64		/* from the control socket, per round */

@@ -20,7 +20,6 @@
 #include "shared/lock_hooks.h"
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
-#include "worker/cancel.h"
 #include "worker/connect.h"
 #include "worker/connection.h"
 #include "worker/events.h"

@@ -30,7 +30,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker/password.h"
+#include "worker/conninfo.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -28,7 +28,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker/relay.h"
+#include "worker/connection.h"
 
 #include <errno.h>
 #include <sys/epoll.h>

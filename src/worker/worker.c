@@ -46,13 +46,13 @@
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
-#include "shared/busy_poll.h"
 #include "shared/lock_hooks.h"
 #include "shared/pool.h"
 #include "shared/registry.h"
-#include "worker/cancel.h"
+#include "shared/shmem.h"
+#include "worker/connection.h"
+#include "worker/conninfo.h"
 #include "worker/events.h"
-#include "worker/password.h"
 
 int			pgpx_worker_index = -1;
 uint64		pgpx_worker_incarnation = 0;

@@ -21,7 +21,7 @@
 
 #include "fuzz.h"
 #include "worker/events.h"
-#include "worker/relay.h"
+#include "worker/connection.h"
 #include "worker/relay_tls.h"
 
 #define LIMIT (1024 * 1024)		/* bytes in each direction */

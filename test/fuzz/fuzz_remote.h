@@ -18,7 +18,6 @@
 
 #include "worker/conninfo.h"
 #include "worker/events.h"
-#include "worker/password.h"
 
 /* --- tasks: executed at once, here, and ended by the harness --------------- */
 
