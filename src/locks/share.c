@@ -6,7 +6,9 @@
  *
  * Each foreign server with the option is a *member*.  Its name is the name of
  * this server run (system identifier and a random number, so that clones
- * differ), with the OIDs of the local database and of the foreign server.  Each
+ * differ), with the OIDs of the local database and of the foreign server, and
+ * with the worker's incarnation: a worker that starts does not know the remote
+ * sessions of its predecessor, which may not have ended yet.  Each
  * member has a row in pgpool_lock.shares of the remote database: what it wants,
  * what it holds (its share), and the PIDs of its remote sessions.
  *
@@ -26,9 +28,9 @@
  * Dead members.  No clock of any server's time of day is used.  A member
  * observes the request numbers of the others.  A number that has not changed for
  * DEAD_US of the observer's steady clock belongs to a member that is dead or cut
- * off.  The observer names it in its statements, and if the row still has that
- * number, the statement counts those of its PIDs that are still sessions of the
- * remote, instead of "held".  It removes the row when none is left.
+ * off.  The observer names it in its statements (a worker names its predecessors
+ * at once).  If the row still has that number, the statement counts those of its
+ * PIDs that are sessions of the remote, and removes the row when none is left.
  *
  * The member itself may open connections until VALID_US after it has sent its
  * last successful statement, by its own steady clock.  That is less than
@@ -40,13 +42,11 @@
  * remote ends them as soon as the member closes them or dies.
  *
  * Fairness.  Each member computes the same max-min fair shares by weight from
- * the rows: nobody has more than it wants, what it does not want is left to the
- * others, and each one that wants any has at least one.  A member raises "held"
- * to its fair share as far as there is room.  It keeps more than that only as
- * long as no other member lacks room (excess).  If more members want connections
- * than the cap has, they take turns: a member that has had one for TURN_US gives
- * it back, and the free ones are for those that have waited longest ("since",
- * which counts statements).
+ * the rows; each one that wants any has at least one.  A member raises "held" to
+ * its share as far as there is room, and keeps more only as long as no other one
+ * lacks room.  If more members want connections than the cap has, they take
+ * turns: a member that has had one for TURN_US gives it back, and free ones are
+ * for those that have waited longest ("since", which counts statements).
  *
  *-------------------------------------------------------------------------
  */
@@ -72,15 +72,12 @@
 #define STARVED_US	(200 * 1000)	/* if it wants more than it holds */
 #define LEAST_US	(10 * 1000)		/* at any news */
 
-/* How long it still wants what it has wanted. */
-#define WINDOW_US	(1000 * 1000)
-
-/* Shortest interval between two plans. */
-#define PLAN_US		(5 * 1000)
+#define WINDOW_US	(1000 * 1000)	/* it still wants what it has wanted */
+#define PLAN_US		(5 * 1000)	/* shortest interval between two plans */
 
 #define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
 
-#define NAME_LEN	(PGPX_INSTANCE_LEN + 24)
+#define NAME_LEN	(PGPX_INSTANCE_LEN + 48)
 #define MEMBERS_MAX 1000
 #define MOST		262143		/* connections of a member; as in options.c */
 
@@ -128,12 +125,11 @@ typedef struct Share
 
 	/* the statement in flight */
 	bool		in_flight;
+	bool		failing;
 	uint64		request;
 	int			target;
 	PgpxTime	sent_at;		/* steady */
 	PgpxTime	last_sent;
-
-	bool		failing;
 } Share;
 
 static Share *shares = NULL;	/* [max_pools], at the index of the PgpxServer */
@@ -239,6 +235,15 @@ target_in_turn(const Share *s, Member *const *members, int n, int cap)
 	return held + before < cap ? 1 : 0;
 }
 
+/* Write this member's name.  Returns the length of what predecessors share. */
+static size_t
+write_name(const Share *s, char *name)
+{
+	snprintf(name, NAME_LEN, "%s/%u/%u/" UINT64_FORMAT, pgpx_shared->instance,
+			 s->database, s->server, pgpx_worker_incarnation);
+	return strrchr(name, '/') + 1 - name;
+}
+
 /*
  * Return how many connections this member should hold now.  used: its
  * connections.
@@ -258,8 +263,7 @@ choose_target(Share *s, int used)
 	int			keep;
 	char		own[NAME_LEN];
 
-	snprintf(own, sizeof(own), "%s/%u/%u", pgpx_shared->instance, s->database,
-			 s->server);
+	write_name(s, own);
 	mine.name[0] = '\0';
 	mine.weight = s->weight;
 	mine.wanted = Min(s->wanted, MOST);
@@ -541,6 +545,9 @@ append_dead(const Share *s, StringInfo sql)
 static void
 append_statement(const Share *s, int server, int used, StringInfo sql)
 {
+	char		own[NAME_LEN];
+
+	write_name(s, own);
 	appendStringInfoString(sql,
 						   "UPDATE pgpool_lock.share_turn SET turn = turn + 1 WHERE id = 1; "
 						   "WITH dead AS (SELECT d.member, d.request FROM ROWS FROM (");
@@ -552,18 +559,17 @@ append_statement(const Share *s, int server, int used, StringInfo sql)
 					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
 					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)) END AS held"
 					 " FROM pgpool_lock.shares AS s LEFT JOIN dead AS d ON d.member = s.member AND d.request = s.request"
-					 " WHERE s.member <> '%s/%u/%u'), "
+					 " WHERE s.member <> '%s'), "
 					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
 					 " WHERE s.member = o.member AND o.dead AND o.held = 0), "
 					 "room AS (SELECT LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
 					 " COALESCE(pg_catalog.sum(o.held), 0) AS used FROM others AS o), "
 					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
 					 " (member, request, cap, weight, wanted, held, pids, since, pinged)"
-					 " SELECT '%s/%u/%u', " UINT64_FORMAT ", %d, %d, %d,"
+					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
 					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4, '{",
-					 pgpx_shared->instance, s->database, s->server, s->cap,
-					 pgpx_shared->instance, s->database, s->server, s->request,
-					 s->cap, s->weight, s->wanted, used, s->target);
+					 own, s->cap, own, s->request, s->cap, s->weight, s->wanted,
+					 used, s->target);
 	append_pids(s, server, sql);
 	appendStringInfo(sql,
 					 "}'::pg_catalog.int4[], t.turn, pg_catalog.clock_timestamp()"
@@ -582,9 +588,7 @@ append_statement(const Share *s, int server, int used, StringInfo sql)
 }
 
 #define COLUMNS 8
-
-/* Upper limit for a statement, in ms: leaves time for another attempt. */
-#define ANSWER_MAX_MS 2000
+#define ANSWER_MAX_MS 2000		/* of a statement: leaves time for another */
 
 /* Choose what to hold, and build the statement. */
 static void
@@ -675,6 +679,8 @@ take_rows(Share *s)
 {
 	Member	   *before = s->members;
 	PgpxTime	now = pgpx_steady_now();
+	char		own[NAME_LEN];
+	size_t		shared = write_name(s, own);
 
 	for (int i = 0; i < s->nrows; i++)
 	{
@@ -682,8 +688,9 @@ take_rows(Share *s)
 		const Member *old = bsearch(m, before, s->nmembers, sizeof(Member),
 									compare_names);
 
-		m->unchanged_since = old != NULL && old->request == m->request ?
-			old->unchanged_since : now;
+		m->unchanged_since = strncmp(m->name, own, shared) == 0 ? PG_INT64_MIN :
+			old != NULL && old->request == m->request ? old->unchanged_since :
+			now;
 	}
 	qsort(s->rows, s->nrows, sizeof(Member), compare_names);
 	s->members = s->rows;

@@ -315,6 +315,13 @@ pgpx_worker_forget_connections(void)
 
 		if (pool->worker != pgpx_worker_index)
 			continue;
+
+		/*
+		 * Expire the share first: remote sessions may outlive their tokens, and
+		 * the next worker counts them before it opens others (locks/share.c).
+		 */
+		if (pool->server >= 0)
+			pgpx_cap_forget_share(&pgpx_servers[pool->server].cap);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		pool->conninfo_incarnation = 0;
 		for (int i = 0; i < pgpx_conns_end() && !pool->damaged; i++)

@@ -222,9 +222,18 @@ is($session->run("SELECT pgpool.checkin($lease)"), '', 'it is returned');
 is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'its connection is leased again');
 is(share($nodes[0], 'used'), '1', '.. and no other one is opened');
 $remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.elsewhere RENAME TO shares');
-lease($_, 'shared') foreach @holders;
+my @leases = map { lease($_, 'shared') } @holders;
 is(share($nodes[0], 'used'), $cap, 'connections are opened again');
-$_->run('SELECT pgpool.checkin_all()') foreach @holders;
+
+# --- a worker ends, and the remote server goes on with the statements of its sessions
+my $stubborn = q{DO $$ BEGIN FOR i IN 1 .. 40 LOOP BEGIN PERFORM pg_sleep(0.1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$};
+$holders[$_]->start("SELECT pgpool.exec($leases[$_], \$remote\$$stubborn\$remote\$)") foreach 0 .. $#holders;
+ok( wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active' AND query LIKE 'DO %'}, $cap),
+	'remote server executes statements');
+kill 'TERM', worker_pid($nodes[0]);
+$_->finish(30) foreach @holders;
+is(join(' ', map { $_->sqlstate } @holders), join(' ', ('08006') x $cap), 'leases end with their worker');
+is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'next worker opens a connection when the remote server has ended one') or diag($session->error);
 
 # --- the cap was kept throughout
 $remote->safe_psql('postgres', 'CREATE TABLE stopped ()');
