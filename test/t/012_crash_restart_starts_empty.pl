@@ -59,10 +59,9 @@ foreach my $round (1 .. 2)
 	crash($sessions[ $round == 1 ? 2 : 5 ]->pid, $round == 1 ? 'holder killed' : 'waiter killed');
 	foreach my $session (@sessions[ 2, 5 ])
 	{
+		# psql may report a failed write and keep its connection, so the backend is tested
 		$session->finish;
-		# the end of a relay may have been reported before the session's own end
-		$session->run('SELECT 1') unless $session->is_gone;
-		ok($session->is_gone, 'busy session has ended');
+		ok(!kill(0, $session->pid), 'busy session has ended');
 	}
 }
 
