@@ -299,6 +299,16 @@ choose_target(Share *s, int used)
 static void
 end_attempts(int server)
 {
+	char		why[PGPX_WHY_LEN];
+	char		text[PGPX_ERROR_LEN];
+
+	SpinLockAcquire(&pgpx_servers[server].share_mutex);
+	strlcpy(why, pgpx_servers[server].share.error, sizeof(why));
+	SpinLockRelease(&pgpx_servers[server].share_mutex);
+	snprintf(text, sizeof(text),
+			 "The share of cluster_connections has expired: %s",
+			 why[0] != '\0' ? why :
+			 "the remote server's table of shares was not updated in time");
 	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
@@ -308,7 +318,7 @@ end_attempts(int server)
 			pgpx_pools[w->pool].server != server)
 			continue;
 		pgpx_event_pool_changed(w->pool);
-		pgpx_connect_refused(w, "The share of cluster_connections has expired, because the remote server's table of shares could not be updated.");
+		pgpx_connect_refused(w, text);
 	}
 }
 
@@ -814,7 +824,7 @@ pgpx_share_step(PgpxPinger *p)
 	if (!pgpx_pinger_results(p, take_share))
 		return;
 	if (p->error[0] == '\0' && !take_result(p->pool))
-		strlcpy(p->error, "the table pgpool_lock.share_turn has no row",
+		strlcpy(p->error, "pgpool_lock.share_turn has no row, or this server's row in pgpool_lock.shares was altered",
 				sizeof(p->error));
 	if (p->error[0] != '\0')
 	{
