@@ -20,10 +20,11 @@ use warnings;
 
 use IO::Select;
 use IPC::Open3;
+use List::Util 'max';
 use PostgreSQL::Test::Utils;
 use Symbol 'gensym';
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(time usleep);
 
 # sessions that END has to terminate unless the test did
 my @sessions;
@@ -95,11 +96,12 @@ sub done
 	return $self->is_complete ? 1 : 0;
 }
 
-# Wait for the end of the started statement and return its rows.
+# Wait for the end of the started statement and return its rows. The timeout is not
+# shorter than a minute, so that only a hang exceeds it.
 sub finish
 {
 	my ($self, $timeout) = @_;
-	my $end = time() + ($timeout // $PostgreSQL::Test::Utils::timeout_default);
+	my $end = time() + max(60, $timeout // $PostgreSQL::Test::Utils::timeout_default);
 
 	$self->read_output(1) until $self->is_complete || time() > $end;
 	die "the statement did not end in time: $self->{text} $self->{error}"
@@ -154,8 +156,18 @@ sub reset_statement_timeout
 	return;
 }
 
-# True if psql has ended, and so its session.
-sub is_gone { return $_[0]->{read}->count == 0; }
+# True if the session has ended. psql can report a failed write as an error of the
+# statement and continue, so the backend counts, which can exist a little longer than
+# its connection.
+sub is_gone
+{
+	my ($self) = @_;
+	my $end = time() + 60;
+
+	return 1 if $self->{read}->count == 0;
+	usleep(10_000) while kill(0, $self->{backend}) && time() < $end;
+	return !kill(0, $self->{backend});
+}
 
 sub quit
 {

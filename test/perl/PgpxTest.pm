@@ -24,7 +24,7 @@ use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(time usleep clock_gettime CLOCK_PROCESS_CPUTIME_ID);
 
 use PgpxSession;
 
@@ -213,14 +213,17 @@ sub sessions_query
 	  . " WHERE application_name LIKE 'pgpool_ext%' AND backend_type = 'client backend'";
 }
 
-# Poll until the result equals the expected one, at most for $timeout seconds. $what is
-# SQL for the node, or a function. Returns true on success; otherwise prints the last
+# Poll until the result equals the expected one, at most for $timeout seconds. On a slow
+# machine, where so many polls take longer, it is longer, up to the default timeout. $what
+# is SQL for the node, or a function. Returns true on success; otherwise prints the last
 # result.
 sub wait_until
 {
 	my ($node, $what, $expected, $timeout) = @_;
-	my $end = time() + ($timeout // $PostgreSQL::Test::Utils::timeout_default);
-	my ($got, $err);
+	my $default = $PostgreSQL::Test::Utils::timeout_default;
+	my $end = time() + ($timeout // $default);
+	my $last = $timeout ? time() + $default : $end;
+	my ($got, $err, $polls) = (undef, undef, 0);
 
 	$expected //= 't';
 	while (1)
@@ -240,7 +243,8 @@ sub wait_until
 			$err = $@ if !defined $status;
 		}
 		return 1 if defined $got && $got eq $expected;
-		last if time() > $end;
+		$polls++;
+		last if time() > $end && ($polls >= 10 * ($timeout // 0) || time() > $last);
 		usleep(50_000);
 	}
 	diag('timed out waiting for "' . $expected . '"'
@@ -397,9 +401,12 @@ sub seconds(&)
 	return time() - $start;
 }
 
-# Measure how late this machine is: the longest oversleep among many short sleeps
-# between delay_begin and delay_end. A time bound has to add this delay once for each
-# step that it covers, about ten steps if several processes and a connect are involved.
+# Measure how late this machine is between delay_begin and delay_end: the longest
+# oversleep among many short sleeps, plus the time that 20 ms of computation take longer
+# than on an idle processor. A process that sleeps most of the time is scheduled sooner
+# than one that computes, so the sleeps alone would be too short a measure. A time bound
+# has to add this delay once for each step that it covers, about ten steps if several
+# processes and a connect are involved.
 sub delay_begin
 {
 	pipe my $read, my $write or die "pipe: $!";
@@ -408,7 +415,7 @@ sub delay_begin
 
 	if ($pid == 0)
 	{
-		my ($late, $stop) = (0, 0);
+		my ($late, $stop, $computed, $elapsed) = (0, 0, 0, 0);
 
 		# sessions end only when no process has their pipes open
 		POSIX::close($_) foreach grep { $_ != fileno $write } 3 .. 255;
@@ -421,7 +428,17 @@ sub delay_begin
 			usleep(5_000);
 			my $this = time() - $began - 0.005;
 			$late = $this if $this > $late && !$stop;
+
+			# compute for a millisecond of processor time
+			my $used = clock_gettime(CLOCK_PROCESS_CPUTIME_ID);
+			my $more = 0;
+
+			$began = time();
+			$more = clock_gettime(CLOCK_PROCESS_CPUTIME_ID) - $used while $more < 0.001;
+			$computed += $more;
+			$elapsed += time() - $began;
 		}
+		$late += 0.02 * ($elapsed / $computed - 1) if $computed > 0 && $elapsed > $computed;
 		syswrite $write, $late;
 		POSIX::_exit(0);
 	}
