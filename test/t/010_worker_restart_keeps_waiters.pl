@@ -68,7 +68,7 @@ foreach my $session (@holders, @waiters, @busy)
 	is($session->run("SELECT * FROM pgpool.query('shard1', 'select 7') $row"),
 		'7', 'session that was connected before the restart works');
 }
-cmp_ok(remote_sessions($remote), '<=', 2, 'remote server has no more sessions than pool_size');
+ok(wait_until($remote, sub { remote_sessions($remote) <= 2 ? 1 : 0 }, 1), 'remote server has no more sessions than pool_size');
 is($local->safe_psql('postgres', "SELECT checkouts, checkins, reclaimed, waited - granted FROM pgpool.stats WHERE server = 'shard1'"),
 	'18|16|2|0', 'every lease is counted once');
 

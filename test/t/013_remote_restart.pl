@@ -31,6 +31,10 @@ foreach my $mode (qw(fast immediate))
 	$sessions[2]->failed('08006', qr/connection to server "shard1" was lost/, "$mode: query fails");
 	$sessions[1]->fails("SELECT * FROM pgpool.query($leases[1], 'select 1') $row",
 		'08006', qr/connection to server "shard1" was lost/, "$mode: idle lease fails at its next use");
+
+	# over TLS a session notices the end only after the worker has
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'reset_pending')}, 0), "$mode: worker has noticed the end of the idle connection")
+	  if over_tls();
 	my $delay = delay_begin();
 	my $took = seconds {
 		$sessions[0]->fails("SELECT pgpool.checkout('shard1', '8 s')", '08001',

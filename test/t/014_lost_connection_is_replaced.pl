@@ -106,6 +106,7 @@ is($session->run("SELECT * FROM pgpool.query('one', 'select 4') $row") . $sessio
 my $pid = $session->run("SELECT * FROM pgpool.query('one', 'select pg_backend_pid()') $row");
 $remote->append_conf('postgresql.conf', 'restart_after_crash = on');
 $remote->restart;
+seen();
 $lease = lease($session, 'one');
 $pid = $session->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
 $session->start("SELECT * FROM pgpool.query($lease, 'select 1 from pg_sleep(300)') $row");

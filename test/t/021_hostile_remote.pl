@@ -250,7 +250,7 @@ my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
-$fake->make_servers($session, '2s');
+$fake->make_servers($session, '5s');
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset 'never')") foreach grep { /unreset/ } keys %behaviours;
 my $worker = worker_pid($local);
 
@@ -352,8 +352,8 @@ foreach my $what (qw(huge_row endless_rows silent))
 		$session->fails("SET statement_timeout = '1s';\n" . query("s_$what"), '57014', qr/statement timeout/,
 			"$what: query can be cancelled");
 	};
-	cmp_ok($took, '<', 10, "$what: cancel takes effect soon");
-	$session->run('RESET statement_timeout');
+	cmp_ok($took, '<', 60, "$what: cancel takes effect soon");
+	$session->reset_statement_timeout;
 }
 
 # The same after a local error. The rest of the result is read within bounds: of bytes
@@ -382,11 +382,11 @@ foreach my $what (qw(endless_rows endless_tiny))
 	my $query = query("s_$what") =~ s/'s_$what'/$lease/r;
 
 	$session->fails("SET statement_timeout = '500ms';\n$query", '57014', qr/statement timeout/, "$what: query on a lease can be cancelled");
-	$session->run('RESET statement_timeout');
+	$session->reset_statement_timeout;
 	my $took = seconds {
 		$session->fails($query, '08006', qr/was lost/, "$what: lease is lost");
 	};
-	cmp_ok($took, '<', 10, "$what: loss is reported soon");
+	cmp_ok($took, '<', 60, "$what: loss is reported soon");
 	$session->run("SELECT pgpool.checkin($lease)");
 }
 is($session->run("SET client_min_messages = error;\n" . query('s_notices')), '1', 'query survives a flood of notices');

@@ -32,7 +32,7 @@ sub usable
 
 $session->fails("SET statement_timeout = '300ms'; SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
 	'57014', qr/statement timeout/, 'statement_timeout ends the local query');
-$session->run('RESET statement_timeout');
+$session->reset_statement_timeout;
 usable('statement_timeout');
 
 foreach my $sql ("SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
@@ -58,9 +58,9 @@ foreach my $round (1 .. 20)
 
 # in a remote transaction, which fails and can be rolled back
 $session->run("SELECT pgpool.exec($lease, 'begin')");
-$session->fails("SET statement_timeout = '200ms'; SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
+$session->fails("SET statement_timeout = '1s'; SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
 	'57014', qr/statement timeout/, 'statement_timeout ends a query in a remote transaction');
-$session->run('RESET statement_timeout');
+$session->reset_statement_timeout;
 $session->fails("SELECT pgpool.exec($lease, 'select 1')", '25P02', qr/current transaction is aborted/, 'remote transaction has failed');
 is($session->run("SELECT pgpool.exec($lease, 'rollback')") . $session->error, '0', 'remote transaction can be rolled back');
 usable('remote transaction');
@@ -108,7 +108,8 @@ $session->finish(10);
 $session->failed('57014', qr/canceling statement/, 'cancel ends the call');
 ok(wait_until($remote, $running, '0', 10), 'remote query of the cancelled call has ended');
 is($session->run("SELECT * FROM pgpool.query('one', 'select 3') $row") . $session->error, '3', 'pool works after a cancelled call');
-cmp_ok($local->safe_psql('postgres', 'SELECT cancels FROM pgpool.stats'), '>', 20, 'cancels are counted');
+# a statement with a short timeout may not have been sent when it is cancelled
+cmp_ok($local->safe_psql('postgres', 'SELECT cancels FROM pgpool.stats'), '>=', 6, 'cancels of running statements are counted');
 
 $session->quit;
 stats_add_up($local);

@@ -142,7 +142,7 @@ my $lease = lease($session, 'one');
 my $row = 'AS t(a int)';
 $session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query($lease, 'select pg_sleep(300)') $row",
 	'57014', qr/statement timeout/, 'statement_timeout ends the local statement');
-is(-s $requests, 1, 'remote server has received a request') if wait_until($local, sub { -s $requests ? 1 : 0 }, 1);
+ok(wait_until($local, sub { -s $requests ? 1 : 0 }, 1), 'remote server has received a request');
 my $took = seconds {
 	is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
 		'1', 'lease stays usable although the first request was ignored');
@@ -171,7 +171,9 @@ ok(wait_until($local, sub { noted('begin') }, '1', 30), 'streaming: statement ru
 is($session->run("SELECT pgpool.cancel($lease)") . $session->error, 't', 'streaming: statement is cancelled');
 $session->fails("SELECT count(*) FROM pgpool.result($lease) AS t(a text)", '57014', qr/canceled/,
 	'streaming: request is repeated while rows arrive');
-is(noted('request'), 3, 'streaming: request is repeated until the statement ends');
+
+# a request may be under way when the statement ends
+like(slurp_file($journal), qr/^login\nbegin\n(request\n){3,4}end\n(request\n)?$/, 'streaming: request is repeated until the statement ends');
 $session->run("RESET statement_timeout; SELECT pgpool.checkin($lease)");
 
 # --- abandoned: a call, a discarded lease with a running statement, start commands
@@ -200,7 +202,7 @@ sub next_one_waits_for_the_end
 	};
 	is(join(' ', grep { /login|begin|end/ } split /\n/, slurp_file($journal)),
 		'login begin end login', "$what: new connection is opened only after the end of the statement");
-	cmp_ok($took, '<', 30, "$what: connection is granted at once then");
+	cmp_ok($took, '<', 50, "$what: connection is granted before operation_timeout");
 	check_invariants($local, "$what: invariants hold");
 	return;
 }
@@ -211,7 +213,7 @@ foreach my $kind ('stubborn', 'chatty', 'deaf')
 	$session->run("SELECT pgpool.prewarm('$kind', 1)");
 	$session->fails("SET statement_timeout = '1s'; SELECT pgpool.exec('$kind', 'select pg_sleep(300)')",
 		'57014', qr/statement timeout/, "$kind: statement_timeout ends a call");
-	$session->run('RESET statement_timeout');
+	$session->reset_statement_timeout;
 	next_one_waits_for_the_end($kind, $kind);
 	cmp_ok(noted('request'), '>=', 3, "$kind: cancel request was repeated") unless $kind eq 'deaf';
 }
@@ -243,7 +245,7 @@ scenario('endless', operation_timeout => '5s');
 $session->run("SELECT pgpool.prewarm('endless', 1)");
 $session->fails("SET statement_timeout = '1s'; SELECT * FROM pgpool.query('endless', 'select pg_sleep(300)') $row",
 	'57014', qr/statement timeout/, 'endless: statement_timeout ends a call');
-$session->run('RESET statement_timeout');
+$session->reset_statement_timeout;
 is($local->safe_psql('postgres', "SELECT cancelling, total, state FROM pgpool.pools WHERE server = 'endless'"),
 	'1|1|full', 'endless: slot is occupied');
 $other->start("SELECT * FROM pgpool.query('endless', 'select 1') $row");
@@ -272,7 +274,7 @@ my $error_after = seconds {
 	$session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
 		'start commands never end');
 };
-cmp_ok($error_after, '<', 30, 'waiter gets the error long before operation_timeout');
+cmp_ok($error_after, '<', 50, 'waiter gets the error long before operation_timeout');
 is($local->safe_psql('postgres', "SELECT cancelling, total, state FROM pgpool.pools WHERE server = 'endless'"),
 	'1|1|unavailable', 'slot is occupied and the pool is shown as unavailable');
 $session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,

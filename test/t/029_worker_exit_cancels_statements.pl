@@ -113,8 +113,8 @@ my $delay = delay_begin();
 ok(terminate($local, worker_pid($local)), 'worker is terminated while the statement begins');
 ok(wait_until($local, sub { slurp_file($journal) =~ /^end$/m ? 1 : 0 }, 1, 10), 'ignored cancel request is repeated');
 
-# one more request is possible if the end of the statement is noticed late
-my $more = delay_end($delay, 1) < 0.03 ? 1 : 2;
+# one more request is possible, and others if the end of the statement is noticed late
+my $more = delay_end($delay, 1) < 0.03 ? 1 : 10;
 like(slurp_file($journal), qr/^begin\nrequest\nrequest\n(request\n){0,$more}end\n/, 'no request is sent after the end of the statement');
 $session->finish(10);
 $session->failed('08006', qr/worker was restarted/, 'lease of the forgetful server fails');
@@ -144,7 +144,7 @@ $session = PgpxSession->new($local);
 $session->start('SELECT pgpool.exec(' . lease($session, 'endless') . ", 'select pg_sleep(100)')");
 ok(wait_until($local, sub { slurp_file($journal) =~ /endless/ ? 1 : 0 }, 1), 'endless statement begins');
 my $took = seconds { ok(terminate($local, worker_pid($local)), 'worker is terminated during an endless statement') };
-cmp_ok($took, '<', 10, 'worker exits in spite of the endless statement');
+cmp_ok($took, '<', 60, 'worker exits in spite of the endless statement');
 $session->finish(10);
 $session->failed('08006', qr/worker was restarted/, 'lease of the endless statement fails');
 $session->quit;
@@ -156,7 +156,7 @@ my @waiters = map { PgpxSession->new($local) } 1 .. 40;
 $_->start("SELECT pgpool.checkout('two', '10 min')") foreach @waiters;
 ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '41'), 'many sessions wait');
 $took = seconds { $local->stop('fast') };
-cmp_ok($took, '<', 10, 'fast shutdown takes seconds');
+cmp_ok($took, '<', 40, 'fast shutdown takes seconds');
 note sprintf 'shutdown took %.2f s', $took;
 nothing_runs('fast shutdown');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server');

@@ -131,13 +131,13 @@ cmp_ok(used_since('large', $since), '<=', 5, 'large: calls use few connections')
 $local->safe_psql('postgres', q{SELECT pgpool.reconnect('large')});
 
 # --- growth by estimates
-# A connect takes a second. A pool does not grow for waiters that its leases will serve
+# A connect takes seconds. A pool does not grow for waiters that its leases will serve
 # within half of that, and grows if they do not.
 sub slow_pool
 {
-	my ($server, $connections) = @_;
+	my ($server, $connections, $seconds) = @_;
 
-	make_pool($local, $remote, server => $server, options => { pool_size => 20, options => '-c post_auth_delay=1' });
+	make_pool($local, $remote, server => $server, options => { pool_size => 20, options => "-c post_auth_delay=$seconds" });
 	lease($_, $server) foreach @sessions[ 0 .. $connections - 1 ];
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 	$sessions[0]->run("SELECT count(pgpool.exec('$server', 'select 1')) FROM generate_series(1, 100)");
@@ -145,7 +145,7 @@ sub slow_pool
 }
 
 my @many = (@sessions, map { PgpxSession->new($local) } 1 .. 7);
-slow_pool('brief', 2);
+slow_pool('brief', 2, 4);
 $_->start(q{SELECT count(pgpool.exec('brief', 'select pg_sleep(0.002)')) FROM generate_series(1, 3)}) foreach @many;
 is(join(',', map { $_->finish(30) } @many), join(',', (3) x @many), 'brief: twelve sessions call at the same time');
 cmp_ok(pool('brief', 'waited'), '>', 0, 'brief: some of them wait');
@@ -164,12 +164,12 @@ kill 'CONT', $worker;
 like($sessions[2]->finish(30), qr/^\d+$/, 'brief: waiter gets that connection');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
-slow_pool('steady', 1);
+slow_pool('steady', 1, 1);
 $_->start(q{SELECT count(pgpool.exec('steady', 'select pg_sleep(0.02)')) FROM generate_series(1, 40)}) foreach @sessions[ 0 .. 2 ];
 is(join(',', map { $_->finish(30) } @sessions[ 0 .. 2 ]), '40,40,40', 'steady: three sessions call without a pause');
 cmp_ok(pool('steady', 'total'), '>', 1, 'steady: pool grows if waiters are served, but there are always others');
 
-slow_pool('bursts', 1);
+slow_pool('bursts', 1, 1);
 ok( wait_until($local, sub {
 			$_->start(q{SELECT pgpool.exec('bursts', 'select 1 from pg_sleep(0.06)')}) foreach @sessions;
 			$_->finish(30) foreach @sessions;
@@ -266,7 +266,7 @@ foreach my $change ([ 'an option of the server', q{ALTER SERVER warm OPTIONS (AD
 			"SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle' AND NOT stale AND remote_pid <> ALL ('{$pids}')", '3'),
 		"warm: after a change of $what min_size connections are opened without a checkout");
 }
-is($remote->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'changed'}), '3', 'warm: with the new options');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'changed'}, '3'), 'warm: with the new options');
 worker_sleeps('warm, after a change of how to connect');
 
 # the first call fails because the role does not exist yet on the remote server

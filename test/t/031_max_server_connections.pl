@@ -134,6 +134,7 @@ lease($_, 'capped') foreach @u1[ 0, 1 ];
 $u1[1]->run('SELECT pgpool.checkin_all()');
 is($u2[0]->run("SELECT pgpool.exec('capped', 'select 1')"), '1', 'second user opens a connection');
 $u1[0]->run('SELECT pgpool.checkin_all()');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'capped' AND state = 'idle'}, '3'), 'all connections are reset');
 my @before = split / /, idle_pids();
 is(scalar @before, 3, 'three connections of two users are idle');
 like(lease($u3, 'capped'), qr/^\d+$/, 'third user is granted a connection');
@@ -179,7 +180,7 @@ my $fake = PgpxFakeServer->new(
 		append_to_file($seen, "goes\n");
 	});
 append_to_file($seen, '');
-make_capped('dark', "pool_size '1', max_server_connections '1', connect_timeout '3s', retry_min '60s', retry_max '60s', sslmode 'disable'", $fake, 'dark');
+make_capped('dark', "pool_size '1', max_server_connections '1', connect_timeout '6s', retry_min '60s', retry_max '60s', sslmode 'disable'", $fake, 'dark');
 $u1[0]->start("SELECT pgpool.checkout('dark', '60 s')");
 ok(wait_until($local, sub { slurp_file($seen) }, "dark\n"), 'connection attempt is in progress');
 waits($u2[0], 'dark', 'server_cap', 'attempt occupies the slot, so another user waits');

@@ -149,7 +149,7 @@ is(calls("count(*) > 4, min(took) >= '1490 ms'", "state = '08001' AND ended > '$
 	q{patient: on_unavailable 'wait' waits, and then reports the reason});
 is(calls('count(*)', $unknown, 'patient'), '0', 'patient: failed calls have a known reason')
   or diag(calls("string_agg(DISTINCT detail, '; ')", $unknown, 'patient'));
-is(calls("count(*) > 1000", "state = '08001' AND took < '50 ms'"), 't', q{shard1: on_unavailable 'fail' does not wait});
+is(calls("count(*) > 200", "state = '08001' AND took < '50 ms'"), 't', q{shard1: on_unavailable 'fail' does not wait});
 my $first = calls("extract(epoch FROM min(ended) - '$back')", "state = '00000' AND ended > '$back'");
 note "first success followed after $first s";
 # several processes and a connect: ten times the delay of one sleep
@@ -189,14 +189,13 @@ $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD 'another'");
 my $before = attempts();
 my $began = time();
 $_->start(q{CALL loop_until_stopped('shard1')}) foreach @sessions;
-ok(wait_until($local, "SELECT now() - min(ended) > '6 s' FROM calls", 't'), 'many sessions call with a wrong password for 6 s');
+ok(wait_until($local, q{SELECT now() - min(ended) > '6 s' AND count(*) FILTER (WHERE state = '08001' AND detail ~ 'password authentication failed for user') > 500 FROM calls}, 't'),
+	'many sessions call with a wrong password for 6 s, and report the reason');
 my ($tried, $span) = (attempts() - $before, time() - $began);
 $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$REMOTE_APP_PASSWORD'");
 # the pause starts with 100 ms and doubles up to retry_max, each up to a quarter shorter
 cmp_ok($tried, '<=', 6 + $span / (0.75 * $retry_max), "wrong password: remote server had $tried attempts in $span s");
 cmp_ok($tried, '>=', 2, 'wrong password: there is more than one attempt');
-cmp_ok(calls('count(*)', "state = '08001' AND detail ~ 'password authentication failed for user'"), '>', 500,
-	'wrong password: hundreds of calls report the reason');
 ok(wait_until($local, "SELECT count(*) > 0 FROM calls WHERE state = '00000'", 't', 30), 'wrong password: pool works when the password is right again');
 $local->safe_psql('postgres', 'DROP TABLE stop');
 $_->finish(60) foreach @sessions;

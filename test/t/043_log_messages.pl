@@ -116,6 +116,7 @@ ok( wait_until($local, sub {
 		}, 't'), 'several attempts fail');
 $remote->start;
 ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('down', 'select 1')") }, '1', 30), 'remote server works again after the outage');
+ok(wait_until($local, sub { scalar(my @again = lines(qr/connects to server "down" .* again/)) }, 1), 'end of the outage is logged');
 @lines = lines(qr/server "down"/);
 @lines = grep { /LOG:/ } @lines;
 is(scalar @lines, 2, 'outage is logged with two lines') or diag("@lines");

@@ -120,7 +120,7 @@ is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'b', pgpool.lock('$mine->[1
 		$more[0]->run("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
 		$cancelled++ if $more[0]->sqlstate eq '57014';
 	}
-	$more[0]->run('RESET statement_timeout');
+	$more[0]->reset_statement_timeout;
 	is($cancelled, 40, 'each statement is cancelled');
 	is($more[0]->run("SELECT pgpool.exec($lease, 'select 1')") . $more[0]->error, '1', 'lease stays usable');
 	ok(wait_until($local, $more_than_needed, 4), 'no descriptor of a cancel request is left, beside the control sockets of both workers');

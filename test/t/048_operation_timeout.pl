@@ -9,7 +9,7 @@ use PgpxTest;
 use Test::More;
 use Time::HiRes qw(time);
 
-use constant SECONDS => 6;
+use constant SECONDS => 9;
 
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
@@ -75,7 +75,7 @@ foreach my $server (sort keys %fakes)
 	my $query = "SELECT * FROM pgpool.query($lease, 'select 1') $row";
 
 	$session->fails("SET statement_timeout = '300ms'; $query", '57014', qr/statement timeout/, "$server: statement times out");
-	$session->run('RESET statement_timeout');
+	$session->reset_statement_timeout;
 	$other->start("SELECT pgpool.checkout('$server', '60 s')");
 	$took = seconds { $session->fails($query, '08006', qr/was lost/, "$server: lease is unusable") };
 	in_time($took, "$server: error is reported at operation_timeout");
@@ -89,7 +89,7 @@ foreach my $server (sort keys %fakes)
 	# a call, whose connection the worker has to abort
 	$session->fails("SET statement_timeout = '300ms'; SELECT * FROM pgpool.query('$server', 'select 1') $row",
 		'57014', qr/statement timeout/, "$server: call times out");
-	$session->run('RESET statement_timeout');
+	$session->reset_statement_timeout;
 	$took = seconds { like(lease($other, $server), qr/^\d+$/, "$server: slot is occupied until the call is aborted") };
 	in_time($took, "$server: slot is free at operation_timeout");
 	$other->run('SELECT pgpool.checkin_all()');

@@ -400,7 +400,7 @@ foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a 
 $lease = queue_behind('one', ['SELECT 1'], $second, "SET statement_timeout = '500 ms'; " . query('one', 'SELECT 12', 'a int'));
 $second->finish(30);
 $second->failed('57014', qr/statement timeout/, 'session with a pending statement leaves the queue');
-$second->run('RESET statement_timeout');
+$second->reset_statement_timeout;
 $second->start("SELECT pgpool.checkout('one')");
 wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
 $before = pipelined_count('one');

@@ -124,7 +124,7 @@ ok(wait_until($remote, $asleep, '0'), 'freeze: nothing runs on the remote server
 $session->run("SELECT pgpool.exec('way', 'select 1')");
 $proxy->command(over_tls() ? 'hold all' : 'hold');
 $session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'hold: statement times out');
-$session->run('RESET statement_timeout');
+$session->reset_statement_timeout;
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state NOT IN ('idle', 'reset_pending')", '0', 20),
 	'hold: slot is free after operation_timeout');
 $proxy->command('pass');

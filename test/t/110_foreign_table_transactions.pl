@@ -193,7 +193,7 @@ sub slow_runs
 	return ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'", '1'), 'remote statement runs');
 }
 $session->fails("SET statement_timeout = '300ms'; $slow", '57014', qr/statement timeout/, 'statement_timeout ends a remote statement');
-$session->run('RESET statement_timeout');
+$session->reset_statement_timeout;
 nothing_is_left('timeout');
 $session->start($slow);
 slow_runs();
