@@ -81,7 +81,7 @@ is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays us
 is($session->run("SELECT pgpool.exec('s', 'select 1')"), '1', 'pool works after cancels');
 $session->run('SELECT pgpool.checkin_all()');
 $session->quit;
-is($local->safe_psql('postgres', "SELECT count(*) FROM pg_ls_tmpdir()"), '0', 'no temporary file is left');
+ok(wait_until($local, 'SELECT count(*) FROM pg_ls_tmpdir()', '0'), 'no temporary file is left');
 
 stats_add_up($local);
 check_invariants($local);

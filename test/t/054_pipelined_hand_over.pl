@@ -256,7 +256,7 @@ my $sleep = query('one', 'SELECT 1 FROM pg_sleep(600)', 'a int');
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
 my %ends = (
 	cancel => [ sub { 'SELECT pg_cancel_backend(' . $_[0]->pid . ')' }, '57014' ],
-	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '3 s'; " ],
+	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '8 s'; " ],
 	terminate => [ sub { 'SELECT pg_terminate_backend(' . $_[0]->pid . ', 20000)' } ],
 	revoke => [ sub { 'SELECT pgpool.terminate(lease) FROM pgpool.leases' }, 'PX001' ],
 	worker => [ sub { 'SELECT pg_terminate_backend(pid, 20000) FROM pgpool.workers' }, '08006' ],
@@ -397,7 +397,7 @@ foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a 
 }
 
 # a pending statement must not remain when its session leaves the queue
-$lease = queue_behind('one', ['SELECT 1'], $second, "SET statement_timeout = '500 ms'; " . query('one', 'SELECT 12', 'a int'));
+$lease = queue_behind('one', ['SELECT 1'], $second, "SET statement_timeout = '4 s'; " . query('one', 'SELECT 12', 'a int'));
 $second->finish(30);
 $second->failed('57014', qr/statement timeout/, 'session with a pending statement leaves the queue');
 $second->reset_statement_timeout;
@@ -417,7 +417,7 @@ foreach my $what (grep { $_ ne 'gone' } sort keys %behaviours)
 
 	$first->run(<<"EOT");
 CREATE SERVER s_$what FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$what',
-	sslmode 'disable', pool_size '1', operation_timeout '2s', test_period '-1');
+	sslmode 'disable', pool_size '1', operation_timeout '5s', test_period '-1');
 CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'somebody', password 'something');
 EOT
 	$lease = lease($first, "s_$what");

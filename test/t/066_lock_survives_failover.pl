@@ -80,7 +80,7 @@ like($other->run(q{SELECT pgpool.lock('keeper', 'c', '20 s', '20 s')}), qr/^\d+$
 	my ($postmaster) = split /\n/, slurp_file($primary->data_dir . '/postmaster.pid');
 
 	make_pool($one, $primary, server => 'any_host',
-		options => { host => $options{host}, port => $options{port}, pool_size => 2, connect_timeout => '1s', retry_max => '200ms' });
+		options => { host => $options{host}, port => $options{port}, pool_size => 2, connect_timeout => '4s', retry_max => '200ms' });
 	my $d = $holder->run(q{SELECT pgpool.lock('any_host', 'd', ttl => '1 min')});
 	ok(wait_until($one, q{SELECT last_ping > '-infinity' FROM pgpool.locks WHERE name = 'd'}, 't'), 'lock of any host is pinged at the first one');
 	kill 'STOP', $postmaster;

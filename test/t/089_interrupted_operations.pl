@@ -221,7 +221,7 @@ is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}),
 wait_until($local, sub { -e $halved ? 1 : 0 }, 1) or die 'no half notice';
 
 # over TLS two processes have to relay it
-$session->run('SELECT pg_sleep(0.3)') if over_tls();
+$session->run('SELECT pg_sleep(1.5)') if over_tls();
 $session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '08006', qr/a message did not end within operation_timeout/i, 'half a notice before a statement is awaited until operation_timeout');
 $session->run('SELECT pgpool.checkin_all()');
 $session->run(q{SELECT pgpool.checkout('behind') AS lease \gset});

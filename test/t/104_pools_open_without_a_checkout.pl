@@ -91,7 +91,7 @@ ok( wait_until($local, sub { log_count(qr/"refused" of database "postgres" for u
 	'user without USAGE has no pool, and the log has the reason');
 foreach my $user ('trusted', $super)
 {
-	is(log_count(qr/"trap" of database "postgres" for user "$user" before a checkout.*\n.*pgpool_ext opens no connection without a password.*/), 1,
+	ok(wait_until($local, sub { log_count(qr/"trap" of database "postgres" for user "$user" before a checkout.*\n.*pgpool_ext opens no connection without a password.*/) }, 1),
 		"owner of a server gets no connections of $user without a password");
 }
 is(log_count(qr/FATAL:.*not currently accepting connections/), 0, 'database that does not allow connections is skipped');
@@ -104,7 +104,7 @@ check_invariants($local);
 my $victim = PgpxSession->new($local);
 my $start = $local->safe_psql('postgres', 'SELECT started_at FROM pgpool.workers');
 kill 'KILL', $victim->pid;
-ok(wait_until($local, sub { scalar $local->psql('postgres', 'SELECT 1') }, '0', 60), 'server restarts');
+ok(wait_until($local, "SELECT started_at > '$start' FROM pgpool.workers", 't', 60), 'server restarts');
 becomes($after_start, 'pools with min_size are open again after a crash');
 
 # --- changes of options while no session uses the pool
@@ -160,7 +160,7 @@ foreach my $round (1 .. 5)
 	$local->safe_psql('tenant', q{SELECT pgpool.exec('there', 'select 1'); ALTER SERVER there OPTIONS (ADD application_name 'changed')});
 	push @took, seconds { $local->safe_psql('postgres', 'DROP DATABASE tenant') };
 }
-cmp_ok((sort { $a <=> $b } @took)[-1], '<', 10, 'database can be dropped while the catalog reader works in it');
+cmp_ok((sort { $a <=> $b } @took)[-1], '<', 60, 'database can be dropped while the catalog reader works in it');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE database = 'tenant'}, '0'), 'pools of a dropped database are removed');
 
 # --- several workers, and no background worker slot for the catalog reader

@@ -172,7 +172,7 @@ is(pipelined(), 0, 'it was not pipelined');
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
 my %ends = (
 	cancel => [ sub { 'SELECT pg_cancel_backend(' . $_[0]->pid . ')' }, '57014' ],
-	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '3 s'; " ],
+	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '8 s'; " ],
 	terminate => [ sub { 'SELECT pg_terminate_backend(' . $_[0]->pid . ', 20000)' } ],
 	revoke => [ sub { 'SELECT pgpool.terminate(lease) FROM pgpool.leases' }, 'PX001' ],
 	worker => [ sub { 'SELECT pg_terminate_backend(pid, 20000) FROM pgpool.workers' }, '08006' ],
