@@ -174,7 +174,7 @@ END $$;
 
 -- a statement that was cancelled remotely is an ordinary error
 SELECT pgpool.checkout('one') AS lease \gset
-SELECT pgpool.exec(:lease, 'set statement_timeout = ''50ms''');
+SELECT pgpool.exec(:lease, 'set statement_timeout = ''500ms''');
 SELECT pgpool.exec(:lease, 'select pg_sleep(60)');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.checkin(:lease);

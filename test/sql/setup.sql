@@ -91,7 +91,7 @@ END $$;
 CREATE FUNCTION test.wait_for(query text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-	deadline timestamptz := clock_timestamp() + '10 s';
+	deadline timestamptz := clock_timestamp() + '60 s';
 	ok boolean;
 BEGIN
 	LOOP
