@@ -230,8 +230,7 @@ target_in_turn(const Share *s, Member *const *members, int n, int cap)
 	if (mine->wanted == 0)
 		return 0;
 	if (mine->held > 0)
-		return starved > 0 && pgpx_steady_now() - s->held_since >= TURN_US ?
-			0 : 1;
+		return starved == 0 || pgpx_steady_now() < s->held_since + TURN_US;
 	return held + before < cap ? 1 : 0;
 }
 
@@ -305,10 +304,8 @@ end_attempts(int server)
 	SpinLockAcquire(&pgpx_servers[server].share_mutex);
 	strlcpy(why, pgpx_servers[server].share.error, sizeof(why));
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
-	snprintf(text, sizeof(text),
-			 "The share of cluster_connections has expired: %s",
-			 why[0] != '\0' ? why :
-			 "the remote server's table of shares was not updated in time");
+	snprintf(text, sizeof(text), "The share of cluster_connections has expired: %s",
+			 why[0] != '\0' ? why : "its table was not updated in time");
 	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
@@ -660,9 +657,8 @@ read_rows(int pool, const PGresult *res)
 		if (s->rows == NULL)
 		{
 			s->rows = MemoryContextAlloc(TopMemoryContext,
-										 MEMBERS_MAX * sizeof(Member));
-			s->members = MemoryContextAlloc(TopMemoryContext,
-											MEMBERS_MAX * sizeof(Member));
+										 2 * MEMBERS_MAX * sizeof(Member));
+			s->members = s->rows + MEMBERS_MAX;
 		}
 		m = mine ? &s->mine_read : &s->rows[s->nrows++];
 		strlcpy(m->name, name, sizeof(m->name));
@@ -735,18 +731,17 @@ log_differences(Share *s, const PgpxPool *pool)
 static void
 publish_info(const Share *s, int server)
 {
-	PgpxShareInfo info = {0};
+	PgpxShareInfo info = {.cap = s->common_cap,
+						  .weight = s->weight,
+						  .wanted = s->wanted,
+						  .members = 1,
+						  .agreed_at = pgpx_now()};
 
-	info.cap = s->common_cap;
-	info.weight = s->weight;
-	info.wanted = s->wanted;
-	info.members = 1;
 	for (int i = 0; i < s->nmembers; i++)
 	{
 		info.others += s->members[i].held;
 		info.members += !s->members[i].dead;
 	}
-	info.agreed_at = pgpx_now();
 	SpinLockAcquire(&pgpx_servers[server].share_mutex);
 	pgpx_servers[server].share = info;
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
@@ -827,14 +822,14 @@ pgpx_share_step(PgpxPinger *p)
 		strlcpy(p->error, "pgpool_lock.share_turn has no row, or this server's row in pgpool_lock.shares was altered",
 				sizeof(p->error));
 	if (p->error[0] != '\0')
-	{
 		pgpx_pinger_failed(p, p->error);
-		return;
+	else
+	{
+		p->backoff = 0;
+		p->retry_at = 0;
+		p->answered = true;
+		pgpx_pinger_ready_to_work(p);
 	}
-	p->backoff = 0;
-	p->retry_at = 0;
-	p->answered = true;
-	pgpx_pinger_ready_to_work(p);
 }
 
 void
@@ -878,15 +873,12 @@ pgpx_share_failed(int pool, uint32 pool_id, const char *why)
 	PgpxShareInfo *info = &pgpx_servers[server].share;
 	PgpxTime	until;
 	char		text[PGPX_ERROR_LEN];
-	bool		valid;
 
 	if (s == NULL)
 		return;
 	snprintf(text, sizeof(text),
-			 "The servers cannot agree on the shares of cluster_connections: %s",
-			 why);
+			 "The servers cannot agree on the shares of cluster_connections: %s", why);
 	(void) pgpx_cap_share(&pgpx_servers[server].cap, &until);
-	valid = pgpx_steady_now() < until;
 	SpinLockAcquire(&pgpx_servers[server].share_mutex);
 	if (info->failing_since == 0)
 		info->failing_since = pgpx_now();
@@ -900,11 +892,9 @@ pgpx_share_failed(int pool, uint32 pool_id, const char *why)
 				 errdetail_internal("%s", why),
 				 errhint("The remote database needs the tables that pgpool.lock_setup creates. Open connections remain in use.")));
 	s->failing = true;
-	for (int i = 0; !valid && i < pgpx_pools_end(); i++)
+	for (int i = 0; pgpx_steady_now() >= until && i < pgpx_pools_end(); i++)
 		if (is_of(i, server))
-			pgpx_pool_fail_waiters(&pgpx_pools[i],
-								   CANNOT_CONNECT,
-								   text);
+			pgpx_pool_fail_waiters(&pgpx_pools[i], CANNOT_CONNECT, text);
 	use_next_pool(s, server);
 	planned_at = 0;
 }
