@@ -37,7 +37,7 @@ echo "\$PGPOOL_DATABASE|\$PGPOOL_SERVER|\$PGPOOL_LOCAL_USER|\$PGPOOL_HOST|\$PGPO
 EOT
 
 my $remote = remote_node('remote');
-my $local = local_node('local', conf => [ 'pgpool_ext.log_connections = on', 'log_min_messages = debug1', 'log_statement = none', 'log_min_error_statement = panic' ]);
+my $local = local_node('local', conf => [ 'restart_after_crash = on', 'pgpool_ext.log_connections = on', 'log_min_messages = debug1', 'log_statement = none', 'log_min_error_statement = panic' ]);
 my $port = $remote->port;
 my $super = PgpxSession->new($local);
 make_pool($local, $remote, server => 'plain');
@@ -186,6 +186,25 @@ ok(terminate($local, worker_pid($local)), 'worker is terminated');
 is($waiter->finish(60) . $waiter->error, '1', 'waiter has its connection from the next worker');
 ok(wait_until($local, sub { scalar grep { kill 0, $_ } @pids }, 0), 'processes of the command are killed');
 $waiter->quit;
+
+# a worker that is killed cannot kill its command, which is ended by its output
+make_server('killed');
+put('mode', 'echo $$ >pid.new; mv pid.new pid; while [ ! -e end ]; do sleep 0.05; done; while :; do echo token; done');
+unlink "$folder/pid";
+$waiter = PgpxSession->new($local, user => 'app');
+$waiter->start(sprintf $one, 'killed');
+ok(wait_until($local, sub { -e "$folder/pid" ? 1 : 0 }, 1), 'command is running');
+@pids = split ' ', slurp_file("$folder/pid");
+kill 'KILL', worker_pid($local);
+$waiter->finish(60);
+ok(wait_until($local, sub { $local->psql('postgres', 'SELECT 1') == 0 ? 1 : 0 }, 1), 'server restarts after its worker was killed');
+put('mode', 'cat token');
+put('end', '');
+ok(wait_until($local, sub { scalar grep { kill 0, $_ } @pids }, 0), 'command ends when it writes its output');
+$_->quit foreach $waiter, $super, $app;
+$super = PgpxSession->new($local);
+$app = PgpxSession->new($local, user => 'app');
+ok(wait_until($local, sub { $run->($app, 'killed') }, '1'), 'pool has its password from another run');
 
 # --- privileges
 $super->run(q{CREATE ROLE tenant LOGIN; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO tenant; GRANT USAGE ON FOREIGN SERVER shard1 TO tenant});
