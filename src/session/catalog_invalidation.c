@@ -27,7 +27,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "session/catalog_invalidation.h"
+#include "session/server_spec.h"
 
 #include "access/htup_details.h"
 #include "access/xact.h"
@@ -47,7 +47,6 @@
 #include "shared/lock_hooks.h"
 #include "shared/registry.h"
 #include "session/lease.h"
-#include "session/server_spec.h"
 
 /*
  * set by the callbacks, which do nothing else because they may be called at
@@ -142,7 +141,7 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	HeapTuple	row;
 	Form_pg_user_mapping mapping;
 	bool		same;
-	bool		lost = false;
+	Verdict		verdict;
 
 	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
 	if (!HeapTupleIsValid(row))
@@ -155,13 +154,14 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
 	*user = OidIsValid(mapping->umuser) ? mapping->umuser : key->local_user;
 	*server = mapping->umserver;
+	verdict = same ? SAME : REPLACED;
+
+	/* from one pool for all users to one pool for each user, or vice versa */
 	if (!same && !OidIsValid(mapping->umuser) &&
 		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
-		lost = true;			/* from one pool for all users to one pool for
-								 * each user, or vice versa */
+		verdict = GONE;
 	ReleaseSysCache(row);
-	return same ? SAME : lost ? GONE :
-								REPLACED;
+	return verdict;
 }
 
 /*

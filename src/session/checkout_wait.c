@@ -26,7 +26,6 @@
 #include "shared/registry.h"
 #include "protocol/control_message.h"
 #include "protocol/remote_message.h"
-#include "session/catalog_invalidation.h"
 
 pg_noreturn static void raise_unreachable(PgpxCheckout *c, int sqlstate,
 										  const char *text, int64 wait_ms);

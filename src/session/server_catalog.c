@@ -175,11 +175,25 @@ is_supported(const char *wrapper)
 		strcmp(wrapper, "dblink_fdw") == 0;
 }
 
+/* Look up the name of a foreign-data wrapper.  Returns false without it. */
+static bool
+find_wrapper(Oid wrapper, NameData *name)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+									  ObjectIdGetDatum(wrapper));
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	*name = ((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname;
+	ReleaseSysCache(row);
+	return true;
+}
+
 void
 pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 {
 	Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
-	HeapTuple	wrapper;
+	NameData	wrapper;
 	StringInfoData buf;
 	StringInfoData in_place;
 	List	   *options;
@@ -191,16 +205,8 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	appendStringInfoChar(&buf, superuser_arg(form->srvowner) ? 1 : 0);
 	appendBinaryStringInfo(&buf, NameStr(form->srvname), NAMEDATALEN);
 
-	wrapper = SearchSysCache1(FOREIGNDATAWRAPPEROID,
-							  ObjectIdGetDatum(form->srvfdw));
-	if (HeapTupleIsValid(wrapper))
-	{
-		Form_pg_foreign_data_wrapper w =
-			(Form_pg_foreign_data_wrapper) GETSTRUCT(wrapper);
-
-		appendBinaryStringInfo(&buf, NameStr(w->fdwname), NAMEDATALEN);
-		ReleaseSysCache(wrapper);
-	}
+	if (find_wrapper(form->srvfdw, &wrapper))
+		appendBinaryStringInfo(&buf, NameStr(wrapper), NAMEDATALEN);
 
 	options = row_options(FOREIGNSERVEROID, row,
 						  Anum_pg_foreign_server_srvoptions);
@@ -230,33 +236,20 @@ pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
 	Form_pg_foreign_server form;
-	HeapTuple	wrapper;
-	const char *name;
-	bool		supported;
+	NameData	wrapper = {{0}};
 
 	if (!HeapTupleIsValid(row))
 		return false;
 	form = (Form_pg_foreign_server) GETSTRUCT(row);
-	wrapper = SearchSysCache1(FOREIGNDATAWRAPPEROID,
-							  ObjectIdGetDatum(form->srvfdw));
-	if (!HeapTupleIsValid(wrapper))
-	{
-		ReleaseSysCache(row);
-		return false;
-	}
-	name = NameStr(((Form_pg_foreign_data_wrapper)
-						GETSTRUCT(wrapper))
-					   ->fdwname);
-	supported = is_supported(name);
+	(void) find_wrapper(form->srvfdw, &wrapper);
 	server->oid = oid;
 	server->name = pstrdup(NameStr(form->srvname));
 	server->owner = form->srvowner;
-	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
+	server->own_wrapper = strcmp(NameStr(wrapper), "pgpool_fdw") == 0;
 	server->options = row_options(FOREIGNSERVEROID, row,
 								  Anum_pg_foreign_server_srvoptions);
-	ReleaseSysCache(wrapper);
 	ReleaseSysCache(row);
-	return supported;
+	return is_supported(NameStr(wrapper));
 }
 
 uint64
@@ -287,16 +280,9 @@ pgpx_server_catalog_value(List *options, const char *name)
 bool
 pgpx_server_catalog_has_pools(Oid wrapper)
 {
-	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
-									  ObjectIdGetDatum(wrapper));
-	bool		supported;
+	NameData	name;
 
-	if (!HeapTupleIsValid(row))
-		return false;
-	supported = is_supported(
-		NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname));
-	ReleaseSysCache(row);
-	return supported;
+	return find_wrapper(wrapper, &name) && is_supported(NameStr(name));
 }
 
 static void
@@ -442,18 +428,16 @@ static void
 refuse_mapping(const PgpxServerRows *rows, const char *user_name, Oid user)
 {
 	HeapTuple	row = find_mapping(user, rows->pool.oid);
-	bool		is_public;
+	Oid			owner;
 
 	if (!HeapTupleIsValid(row))
 		return;
-	is_public = !OidIsValid(((Form_pg_user_mapping)
-								 GETSTRUCT(row))
-								->umuser);
+	owner = ((Form_pg_user_mapping) GETSTRUCT(row))->umuser;
 	ReleaseSysCache(row);
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("user mapping for \"%s\" on server \"%s\" cannot be used",
-					is_public ? "public" : user_name, rows->pool.name),
+					OidIsValid(owner) ? user_name : "public", rows->pool.name),
 			 errdetail("The server's user mappings are those of its base "
 					   "server \"%s\".",
 					   rows->base.name),

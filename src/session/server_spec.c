@@ -458,8 +458,15 @@ fill_parameters(PgpxServerSpec *spec)
 			  psprintf("%s %s", options, PINNED_OPTIONS));
 }
 
-void
-pgpx_server_spec_read(PgpxServerSpec *spec, const char *name, Oid user)
+/*
+ * Fill in a spec for a server and a user, from the catalogs.
+ *
+ * The spec must be zeroed except for its memory context and the defaults of its
+ * commands.  Results are allocated in that context, temporary data in the
+ * current one.  Errors are those of pgpx_server_spec_get.
+ */
+static void
+read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 {
 	PgpxServerRows rows = {0};
 	int			max_params;
@@ -526,9 +533,8 @@ static HTAB *cache = NULL;
 static dlist_head live_specs = DLIST_STATIC_INIT(live_specs);
 static uint64 invalidations = 0;
 
-/* the spec returned last, and its user */
+/* the spec returned last */
 static PgpxServerSpec *last_spec = NULL;
-static Oid	last_user = InvalidOid;
 
 /*
  * Invalidate all specs, because a catalog from which they are read has changed.
@@ -546,23 +552,19 @@ invalidate_specs(Datum arg, int cacheid, uint32 hashvalue)
 static void
 init_cache(void)
 {
-	static bool registered = false;
-	HASHCTL		ctl;
+	HASHCTL		ctl = {
+		.keysize = sizeof(CacheKey),
+		.entrysize = sizeof(CacheEntry),
+		.hcxt = CacheMemoryContext,
+	};
 
-	if (!registered)
-	{
-		/* callbacks cannot be unregistered, so register them once */
-		registered = true;
-		pgpx_server_catalog_on_change(invalidate_specs);
-	}
-	if (cache == NULL)
-	{
-		ctl.keysize = sizeof(CacheKey);
-		ctl.entrysize = sizeof(CacheEntry);
-		ctl.hcxt = CacheMemoryContext;
-		cache = hash_create("pgpool_ext server specs", 16, &ctl,
-							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	}
+	if (cache != NULL)
+		return;
+	cache = hash_create("pgpool_ext server specs", 16, &ctl,
+						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+
+	/* raises no error, only FATAL */
+	pgpx_server_catalog_on_change(invalidate_specs);
 }
 
 /* Wipe and free an unpinned spec. */
@@ -651,7 +653,7 @@ replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
 		CacheEntry *entry;
 
 		MemoryContextSwitchTo(scratch);
-		pgpx_server_spec_read(spec, name, key->user);
+		read_spec(spec, name, key->user);
 		MemoryContextSwitchTo(caller);
 		entry = hash_search(cache, key, HASH_ENTER, NULL);
 		entry->spec = spec;
@@ -693,7 +695,7 @@ pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 	PgpxServerSpec *spec;
 
 	AcceptInvalidationMessages();
-	if (last_spec != NULL && last_spec->valid && last_user == user &&
+	if (last_spec != NULL && last_spec->valid && last_spec->reader == user &&
 		last_spec->by_table == by_table &&
 		strcmp(NameStr(last_spec->server_name), name) == 0)
 	{
@@ -726,7 +728,6 @@ pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 	}
 
 	last_spec = spec;
-	last_user = user;
 	return spec;
 }
 

@@ -8,9 +8,6 @@
  * user: the pool's key, its options, and the connection parameters with
  * their secrets.  It lives in this session's private memory only.
  *
- * The functions that read a spec from the catalogs are for server_spec.c
- * and catalog_invalidation.c.
- *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_SERVER_SPEC_H
@@ -95,17 +92,6 @@ extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 
 /* Release a pin.  Never throws. */
 extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
-
-/*
- * pgpx_server_spec_read
- *		Fill in a spec for a server and a user, from the catalogs.
- *
- * The spec must be zeroed except for its memory context and the defaults of its
- * commands.  Results are allocated in that context, temporary data in the
- * current one.  Errors are those of pgpx_server_spec_get.
- */
-extern void pgpx_server_spec_read(PgpxServerSpec *spec, const char *name,
-								  Oid user);
 
 /*
  * pgpx_server_spec_read_settings
@@ -250,5 +236,33 @@ extern const char *pgpx_server_catalog_value(List *options, const char *name);
  * PUBLIC may now apply in its place, although its row was not changed.
  */
 extern bool pgpx_server_catalog_mapping_dropped;
+
+/* --- Catalog changes ----------------------------------------------------------
+ *
+ * Apply catalog changes to pools: ALTER, DROP and REVOKE take effect at commit.
+ */
+
+/*
+ * Register for catalog changes.  Called in the postmaster, so that every
+ * process inherits it.
+ */
+extern void pgpx_catalog_invalidation_init(void);
+
+/*
+ * pgpx_catalog_note_private_pool
+ *		Record that this transaction creates a private pool, for objects that
+ *		it has changed itself.
+ *
+ * The pool is retired at the end of the transaction, whether it commits or
+ * aborts.  Its key contains the transaction id, so no other session can find
+ * it.
+ */
+extern void pgpx_catalog_note_private_pool(void);
+
+/*
+ * Compare the pools of this database with the catalogs at the end of this
+ * transaction, as if it had changed them.
+ */
+extern void pgpx_catalog_request_check(void);
 
 #endif							/* PGPX_SERVER_SPEC_H */

@@ -86,9 +86,9 @@ static void
 from_array(ArrayType *array, bool texts, PgpxStatement *statement)
 {
 	Oid			type = ARR_ELEMTYPE(array);
-	int16		len;
-	bool		byval;
-	char		align;
+	int16		len = -1;
+	bool		byval = false;
+	char		align = TYPALIGN_INT;
 	Datum	   *elements;
 	bool	   *nulls;
 	const char **values;
@@ -106,28 +106,22 @@ from_array(ArrayType *array, bool texts, PgpxStatement *statement)
 	statement->values = NULL;
 	if (ARR_NDIM(array) == 0)
 		return;					/* no parameters: the most common call */
-	if (texts || type == TEXTOID)
-	{
-		/* the second most common call: needs no catalog lookup */
-		deconstruct_array(array, type, -1, false, TYPALIGN_INT, &elements,
-						  &nulls, &statement->nparams);
-		values = palloc0(sizeof(char *) * statement->nparams);
-		for (int i = 0; i < statement->nparams; i++)
-			if (!nulls[i])
-				values[i] = TextDatumGetCString(elements[i]);
-		statement->values = values;
-		return;
-	}
 
-	get_typlenbyvalalign(type, &len, &byval, &align);
+	/* texts, the second most common, need no catalog lookup */
+	texts |= type == TEXTOID;
+	if (!texts)
+	{
+		get_typlenbyvalalign(type, &len, &byval, &align);
+		getTypeOutputInfo(type, &output, &varlena);
+		fmgr_info(output, &flinfo);
+	}
 	deconstruct_array(array, type, len, byval, align, &elements, &nulls,
 					  &statement->nparams);
-	getTypeOutputInfo(type, &output, &varlena);
-	fmgr_info(output, &flinfo);
 	values = palloc0(sizeof(char *) * Max(statement->nparams, 1));
 	for (int i = 0; i < statement->nparams; i++)
 		if (!nulls[i])
-			values[i] = OutputFunctionCall(&flinfo, elements[i]);
+			values[i] = texts ? TextDatumGetCString(elements[i]) :
+				OutputFunctionCall(&flinfo, elements[i]);
 	statement->values = values;
 }
 
@@ -139,17 +133,14 @@ raise_null_array(void)
 			 errmsg("array of parameters must not be null")));
 }
 
-/* Convert the elements of argument "at", a text[] or param[]. */
-static void
-from_text_array(FunctionCallInfo fcinfo, int at, PgpxStatement *statement)
+static char *
+value_text(Oid type, Datum value)
 {
-	statement->nparams = 0;
-	statement->values = NULL;
-	if (PG_NARGS() <= at)
-		return;
-	if (PG_ARGISNULL(at))
-		raise_null_array();
-	from_array(PG_GETARG_ARRAYTYPE_P(at), true, statement);
+	Oid			output;
+	bool		varlena;
+
+	getTypeOutputInfo(type, &output, &varlena);
+	return OidOutputFunctionCall(output, value);
 }
 
 /*
@@ -181,17 +172,13 @@ from_any(FunctionCallInfo fcinfo, int at, PgpxStatement *statement)
 	for (int i = 0; i < statement->nparams; i++)
 	{
 		Oid			type = get_fn_expr_argtype(fcinfo->flinfo, at + i);
-		Oid			output;
-		bool		varlena;
 
 		if (!OidIsValid(type))
 			ereport(ERROR,
 					(errcode(ERRCODE_INDETERMINATE_DATATYPE),
 					 errmsg("could not determine data type of parameter $%d", i + 1)));
-		if (PG_ARGISNULL(at + i))
-			continue;
-		getTypeOutputInfo(type, &output, &varlena);
-		values[i] = OidOutputFunctionCall(output, PG_GETARG_DATUM(at + i));
+		if (!PG_ARGISNULL(at + i))
+			values[i] = value_text(type, PG_GETARG_DATUM(at + i));
 	}
 	statement->values = values;
 	pgpx_params_end_styles(level);
@@ -202,21 +189,25 @@ pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
 				 PgpxStatement *statement)
 {
 	if (any)
+	{
 		from_any(fcinfo, at, statement);
-	else
-		from_text_array(fcinfo, at, statement);
+		return;
+	}
+	statement->nparams = 0;
+	statement->values = NULL;
+	if (PG_NARGS() <= at)
+		return;
+	if (PG_ARGISNULL(at))
+		raise_null_array();
+	from_array(PG_GETARG_ARRAYTYPE_P(at), true, statement);
 }
 
 char *
 pgpx_params_text(Oid type, Datum value)
 {
 	int			level = pgpx_params_begin_styles(false);
-	Oid			output;
-	bool		varlena;
-	char	   *text;
+	char	   *text = value_text(type, value);
 
-	getTypeOutputInfo(type, &output, &varlena);
-	text = OidOutputFunctionCall(output, value);
 	pgpx_params_end_styles(level);
 	return text;
 }

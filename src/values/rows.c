@@ -72,11 +72,13 @@ holds_instant(Oid type)
 }
 
 /*
+ * Raise 0A000 if texts of the remote cannot be read as this type.
+ *
  * In all styles but ISO a time zone is an abbreviation, which is ambiguous:
- * "IST" can be Israel's or India's.  So such values are rejected.
+ * "IST" can be Israel's or India's.
  */
-void
-pgpx_styles_check(const PgpxWire *wire, Oid type)
+static void
+check_type_styles(const PgpxWire *wire, Oid type)
 {
 	if (wire->datestyle_iso || !holds_instant(type))
 		return;
@@ -96,8 +98,12 @@ pgpx_styles_set(const char *name, const char *value)
 							 GUC_ACTION_SAVE, true, 0, false);
 }
 
-int
-pgpx_styles_begin(const PgpxWire *wire)
+/*
+ * Set the local styles to those of the remote's texts.  Returns the GUC nest
+ * level to end with AtEOXact_GUC.
+ */
+static int
+begin_styles(const PgpxWire *wire)
 {
 	char		datestyle[sizeof(wire->datestyle) + 8];
 	int			level = NewGUCNestLevel();
@@ -121,8 +127,15 @@ pgpx_styles_begin(const PgpxWire *wire)
 	return level;
 }
 
-int
-pgpx_neutral_begin(void)
+/*
+ * Override the local settings that would change or reject a value.  Returns a
+ * GUC nest level as begin_styles, or 0 if no setting had to be changed.
+ *
+ * The override must end after each row, because other code runs between rows
+ * and results of other leases are read there.
+ */
+static int
+begin_neutral(void)
 {
 	int			level;
 
@@ -232,64 +245,6 @@ map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 					format_type_be(type)),
 			 errdetail_internal("%s", detail.data),
 			 errhint("Select each column of the type once, in any order; AS gives a column another name.")));
-}
-
-/* Raise 42804: the result has n columns, the column list has "expected". */
-static void
-raise_column_list(int n, const PgpxColumn *columns, int expected, int lead,
-				  const char *lead_name)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_DATATYPE_MISMATCH),
-			 errmsg("remote result does not match the column list"),
-			 lead == 0 ?
-			 errdetail_plural("The remote statement returns %d column, the column list has %d.",
-							  "The remote statement returns %d columns, the column list has %d.",
-							  n, n, expected) :
-			 errdetail_plural("The remote statement returns %d column, the column list has %d after the pool column.",
-							  "The remote statement returns %d columns, the column list has %d after the pool column.",
-							  n, n, expected),
-			 n == 0 ? 0 :
-			 n > LIST_SHOWN ?
-			 errhint("pgpool.column_list returns the column list for a statement.") :
-			 errhint("Use %s.", pgpx_column_list(n, columns, NULL, lead_name))));
-}
-
-int
-pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
-			  int lead, int **map, PgpxColumn **described)
-{
-	int			n = pgpx_wire_parse_ncolumns(msg);
-	int			expected = tupdesc->natts - lead;
-	PgpxColumn *columns;
-
-	if (n < 0)
-		return -1;
-	columns = palloc(sizeof(PgpxColumn) * Max(n, 1));
-	if (!pgpx_wire_parse_columns(msg, n, columns))
-		return -1;
-
-	*map = palloc(sizeof(int) * Max(n, 1));
-	if (OidIsValid(type) && type_is_rowtype(type))
-		map_by_name(tupdesc, type, n, columns, *map);
-	else
-	{
-		if (n != expected && !OidIsValid(type))
-			raise_column_list(n, columns, expected, lead, lead == 0 ? NULL :
-							  NameStr(TupleDescAttr(tupdesc, 0)->attname));
-		if (n != expected)
-			ereport(ERROR,
-					(errcode(ERRCODE_DATATYPE_MISMATCH),
-					 errmsg("remote result does not match type %s",
-							format_type_be(type)),
-					 errdetail("The remote statement returns %d columns, and a type that is not a row type needs exactly one.",
-							   n),
-					 errhint("Use a NULL of a table's or composite type as template, or pgpool.query with a column list.")));
-		for (int i = 0; i < n; i++)
-			(*map)[i] = i + lead;
-	}
-	*described = columns;
-	return n;
 }
 
 char *
@@ -497,23 +452,68 @@ check_styles(const PgpxRows *t)
 		/* a binary value has no style, unless it is converted to text here */
 		if (column->attribute >= 0 &&
 			(!column->binary || OidIsValid(column->via_text_type)))
-			pgpx_styles_check(t->wire, attribute_type(t, column->attribute));
+			check_type_styles(t->wire, attribute_type(t, column->attribute));
 	}
 }
 
-/* Map the columns of a result as pgpx_rows_map does, by attribute numbers. */
-static int
-map_attributes(const PgpxRows *t, const PgpxWireMessage *msg, int **map,
-			   PgpxColumn **columns)
+/*
+ * Set map[i] to the attribute of column i, as in Column, for a result whose
+ * rows go to the tuplestore.  Raises 42804 if the columns do not match.
+ *
+ * Every attribute, except dropped and leading ones, must have one column.  The
+ * type of the rows determines the mapping:
+ *
+ *		InvalidOid	tupdesc is a column list; columns are mapped by position
+ *		a row type	columns are mapped by name, in any order
+ *		other types	tupdesc has one attribute, which has the one column,
+ *					whatever its name is
+ */
+static void
+map_columns(const PgpxRows *t, int n, const PgpxColumn *columns, int *map)
 {
-	int			n = pgpx_wire_parse_ncolumns(msg);
+	int			expected = t->tupdesc->natts - t->lead;
 
-	if (n < 0)
-		return -1;
-	*columns = palloc(sizeof(PgpxColumn) * Max(n, 1));
-	*map = palloc(sizeof(int) * Max(n, 1));
-	if (!pgpx_wire_parse_columns(msg, n, *columns))
-		return -1;
+	if (OidIsValid(t->type) && type_is_rowtype(t->type))
+	{
+		map_by_name(t->tupdesc, t->type, n, columns, map);
+		return;
+	}
+	if (n != expected && !OidIsValid(t->type))
+	{
+		const char *lead = t->lead == 0 ? NULL :
+			NameStr(TupleDescAttr(t->tupdesc, 0)->attname);
+
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("remote result does not match the column list"),
+				 lead == NULL ?
+				 errdetail_plural("The remote statement returns %d column, the column list has %d.",
+								  "The remote statement returns %d columns, the column list has %d.",
+								  n, n, expected) :
+				 errdetail_plural("The remote statement returns %d column, the column list has %d after the pool column.",
+								  "The remote statement returns %d columns, the column list has %d after the pool column.",
+								  n, n, expected),
+				 n == 0 ? 0 :
+				 n > LIST_SHOWN ?
+				 errhint("pgpool.column_list returns the column list for a statement.") :
+				 errhint("Use %s.", pgpx_column_list(n, columns, NULL, lead))));
+	}
+	if (n != expected)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("remote result does not match type %s",
+						format_type_be(t->type)),
+				 errdetail("The remote statement returns %d columns, and a type that is not a row type needs exactly one.",
+						   n),
+				 errhint("Use a NULL of a table's or composite type as template, or pgpool.query with a column list.")));
+	for (int i = 0; i < n; i++)
+		map[i] = i + t->lead;
+}
+
+/* As map_columns, by attribute numbers. */
+static void
+map_attributes(const PgpxRows *t, int n, int *map)
+{
 	if (t->nattnums > 0 && n != t->nattnums)
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_ERROR),
@@ -521,10 +521,9 @@ map_attributes(const PgpxRows *t, const PgpxWireMessage *msg, int **map,
 				 errdetail("The remote statement returns %d columns, and %d are expected.",
 						   n, t->nattnums)));
 	for (int i = 0; i < n; i++)
-		(*map)[i] = t->nattnums == 0 ? -1 :
+		map[i] = t->nattnums == 0 ? -1 :
 			t->attnums[i] == SelfItemPointerAttributeNumber ?
 			t->tupdesc->natts : t->attnums[i] - 1;
-	return n;
 }
 
 /*
@@ -536,8 +535,9 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
 	PgpxRows   *t = arg;
 	MemoryContext old = MemoryContextSwitchTo(t->cxt);
-	PgpxColumn *remote;
-	int		   *map;
+	int			n = pgpx_wire_parse_ncolumns(msg);
+	PgpxColumn *remote = palloc(sizeof(PgpxColumn) * Max(n, 1));
+	int		   *map = palloc(sizeof(int) * Max(n, 1));
 
 	pgpx_rows_end(t);
 	if (t->columns != NULL)
@@ -548,21 +548,22 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		pfree(t->gains);
 		t->columns = NULL;
 	}
-	if (t->nattnums >= 0)
-		t->ncolumns = map_attributes(t, msg, &map, &remote);
-	else
-		t->ncolumns = pgpx_rows_map(msg, t->tupdesc, t->type, t->lead, &map,
-									&remote);
-	if (t->ncolumns < 0)
+	t->ncolumns = -1;
+	if (n < 0 || !pgpx_wire_parse_columns(msg, n, remote))
 	{
 		MemoryContextSwitchTo(old);
 		return false;
 	}
-	t->fields = palloc0(sizeof(PgpxField) * Max(t->ncolumns, 1));
-	t->formats = palloc0(sizeof(int16) * Max(t->ncolumns, 1));
-	t->gains = palloc0(sizeof(int) * Max(t->ncolumns, 1));
-	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
-	for (int i = 0; i < t->ncolumns; i++)
+	if (t->nattnums >= 0)
+		map_attributes(t, n, map);
+	else
+		map_columns(t, n, remote, map);
+	t->ncolumns = n;
+	t->fields = palloc0(sizeof(PgpxField) * Max(n, 1));
+	t->formats = palloc0(sizeof(int16) * Max(n, 1));
+	t->gains = palloc0(sizeof(int) * Max(n, 1));
+	t->columns = palloc0(sizeof(Column) * Max(n, 1));
+	for (int i = 0; i < n; i++)
 	{
 		t->columns[i].attribute = map[i];
 		if (map[i] < 0)
@@ -727,8 +728,8 @@ add_row(void *arg, const PgpxWireMessage *msg)
 
 	/* async.c restores the settings before it reads rows of another remote */
 	if (t->guc_level == 0 && has_other_styles(t))
-		t->guc_level = pgpx_styles_begin(t->wire);
-	level = pgpx_neutral_begin();
+		t->guc_level = begin_styles(t->wire);
+	level = begin_neutral();
 	MemoryContextReset(t->row_cxt);
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)

@@ -1,16 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rows.h
- *	  Rows of a remote result into a tuplestore.
- *
- * pgpx_styles_*, pgpx_neutral_begin: the settings of both sides that determine
- * how the text of a value is read.
- *
- * pgpx_rows_map: the mapping of remote columns to local attributes.
- *
- * pgpx_rows_*: the conversion of rows.
- *
- * pgpx_column_list*: column definition lists for remote results.
+ *	  Rows of a remote result into a tuplestore; column definition lists.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,58 +40,8 @@ typedef struct PgpxSink
 	void	   *arg;
 } PgpxSink;
 
-/*
- * pgpx_styles_check
- *		Raises 0A000 if texts of the remote cannot be read as this type.
- *
- * That is the case if the remote's DateStyle is not ISO and values of the type
- * contain a time zone.
- */
-extern void pgpx_styles_check(const PgpxWire *wire, Oid type);
-
 /* Sets a local setting until the current GUC nest level ends (AtEOXact_GUC). */
 extern void pgpx_styles_set(const char *name, const char *value);
-
-/*
- * pgpx_styles_begin
- *		Sets the local styles to those of the remote's texts.
- *
- * Returns the GUC nest level that the caller must end with AtEOXact_GUC.
- */
-extern int	pgpx_styles_begin(const PgpxWire *wire);
-
-/*
- * pgpx_neutral_begin
- *		Overrides the local settings that would change or reject a value.
- *
- * The caller must end the override after each row, because other code runs
- * between rows and results of other leases are read there.  Returns a GUC nest
- * level as pgpx_styles_begin does, or 0 if no setting had to be changed.
- */
-extern int	pgpx_neutral_begin(void);
-
-/*
- * pgpx_rows_map
- *		Maps each column of a RowDescription to an attribute of tupdesc.
- *
- * Every attribute, except dropped and leading ones, must have one column.  type
- * determines the mapping:
- *
- *		InvalidOid	tupdesc is a column list; columns are mapped by position
- *		a row type	columns are mapped by name, in any order
- *		other types	tupdesc has one attribute, which has the one column,
- *					whatever its name is
- *
- * lead: number of leading attributes that do not come from the remote.
- *
- * Returns the number of columns, or -1 if the message is malformed.  *map
- * (indexes of attributes, from 0) and *columns (the parsed description) are
- * allocated in the current memory context.  Raises 42804 if the columns do not
- * match.
- */
-extern int	pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc,
-						  Oid type, int lead, int **map,
-						  PgpxColumn **columns);
 
 typedef struct PgpxRows PgpxRows;
 
@@ -110,7 +51,7 @@ typedef struct PgpxRows PgpxRows;
  *
  * The tuplestore spills to disk beyond work_mem.  The result is allocated in
  * the current memory context.  type: the type of the rows, InvalidOid for a
- * column list; see pgpx_rows_map.
+ * column list.  It determines how columns are mapped, see map_columns.
  */
 extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
 								 Oid type);
