@@ -24,7 +24,6 @@
 
 #include "base/debug_point.h"
 #include "values/params.h"
-#include "session/async.h"
 #include "session/checkout.h"
 #include "session/lease.h"
 #include "session/statement.h"

@@ -14,15 +14,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "session/async.h"
+#include "session/statement.h"
 
 #include "storage/latch.h"
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
 #include "session/checkout.h"
-#include "session/lease.h"
-#include "session/statement.h"
 
 /* ------------------------------------------------------------------------
  * Statements in flight, and notifications
@@ -42,10 +40,8 @@
 /* A statement that was sent.  It is allocated as one chunk with its texts. */
 typedef struct PgpxInFlight
 {
+	PgpxRun		run;			/* when it was sent; without its pointers */
 	PgpxPrediction prediction;
-	int			nformats;		/* number of formats requested */
-	bool		cached;			/* as in PgpxRun */
-	bool		prepares;
 	PgpxStatement statement;
 	const char *values[FLEXIBLE_ARRAY_MEMBER];
 } PgpxInFlight;
@@ -248,9 +244,7 @@ pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	in_flight->nformats = run.nformats;
-	in_flight->cached = run.cached;
-	in_flight->prepares = run.prepares;
+	in_flight->run = run;
 	lease->in_flight = in_flight;
 	lease->scanned = 0;
 	lease->in_use = false;
@@ -263,16 +257,11 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	PgpxInFlight *copy = copy_statement(CurrentMemoryContext, &sent->statement,
 										sent->statement.nparams);
 	PgpxPrediction prediction = sent->prediction;
-	PgpxRun		run = {
-		.lease = lease,
-		.statement = &copy->statement,
-		.sink = sink,
-		.may_cache = true,
-		.cached = sent->cached,
-		.prepares = sent->prepares,
-		.nformats = sent->nformats,
-		.formats = prediction.formats,
-	};
+	PgpxRun		run = sent->run;
+
+	run.statement = &copy->statement;
+	run.sink = sink;
+	run.formats = prediction.formats;
 
 	/* after this the lease has no statement in flight, even on an error */
 	pgpx_lease_clear_in_flight(lease);

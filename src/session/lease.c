@@ -375,30 +375,6 @@ pgpx_notes_drop(PgpxLease *lease)
 /* Interval at which a wait without interrupts checks the clock. */
 #define QUIET_CHECK_MS 1000
 
-void
-pgpx_stream_report_activity(PgpxLease *lease)
-{
-	if (lease->sock->wire.phase == PGPX_WIRE_BROKEN)
-		set_activity(lease, PGPX_ACT_BROKEN);
-	else if (lease->sock->wire.tx == 'T')
-		set_activity(lease, PGPX_ACT_TRANSACTION);
-	else if (lease->sock->wire.tx == 'E')
-		set_activity(lease, PGPX_ACT_FAILED);
-	else
-		set_activity(lease, PGPX_ACT_IDLE);
-}
-
-void
-pgpx_stream_check_lost_cancel(PgpxLease *lease)
-{
-	PgpxWire   *wire = &lease->sock->wire;
-
-	if (!pgpx_conn_cancel_is_lost(&pgpx_conns[lease->conn]))
-		return;
-	pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
-	pgpx_lease_raise_broken(lease, wire->broken, NULL);
-}
-
 bool
 pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline)
 {

@@ -176,13 +176,6 @@ extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
 extern int	pgpx_lease_count(uint32 pool_id, int server);
 
 /*
- * Mark the lease as broken and raise 08006 if one of its cancel requests was
- * lost.  Such a request may still arrive at any time and cancel a later
- * statement.  To be called before a statement, with PgpxConn.cancel NONE.
- */
-extern void pgpx_stream_check_lost_cancel(PgpxLease *lease);
-
-/*
  * Send the contents of the output buffer.  Waits and serves interrupts.
  * Returns false if the stream is broken.
  */
@@ -201,11 +194,6 @@ extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
 
 /* Request that the worker cancel the statement that runs on the lease. */
 extern void pgpx_stream_cancel(PgpxLease *lease);
-
-/*
- * After a statement, report the state of the remote transaction to the views.
- */
-extern void pgpx_stream_report_activity(PgpxLease *lease);
 
 /* --- Lease return ------------------------------------------------------------
  *

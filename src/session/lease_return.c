@@ -214,24 +214,6 @@ send_pending(int fd, uint64 lease_id, bool reset, bool commit,
 }
 
 /*
- * Send the pending statement, and wake its waiter.  The waiter reads nothing
- * before pgpx_pending_statement_sent.
- */
-static void
-send_and_wake(PgpxHandOver *hand_over, int fd, uint64 sender, bool reset,
-			  bool commit)
-{
-	PgpxPendingState how = send_pending(fd, sender, reset, commit, hand_over);
-
-	/* the statement may contain private values of the waiter's user */
-	explicit_bzero(hand_over->messages, hand_over->len);
-
-	PGPX_DEBUG_POINT("hand_over_sent");
-	if (pgpx_pending_statement_sent(hand_over, how))
-		pgpx_process_wake(PGPX_WAITER_INDEX(hand_over->waiter));
-}
-
-/*
  * End a lease by a pipelined hand-over: send the pending statement of the first
  * waiter, after a reset, and grant it the connection.
  *
@@ -247,6 +229,7 @@ hand_over_lease(PgpxLease *lease)
 	bool		commit = lease->sock->wire.tx != 'I';
 	PgpxUsage	usage;
 	PgpxHandOver hand_over;
+	PgpxPendingState how;
 
 	/* without the lock: a stale value only costs a round trip */
 	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
@@ -263,9 +246,15 @@ hand_over_lease(PgpxLease *lease)
 							 &hand_over))
 		return false;
 	PGPX_DEBUG_POINT("hand_over");
-	send_and_wake(&hand_over, lease->sock->fd, lease->id, reset, commit);
-	lease->spec->last_conn = lease->conn;
-	lease->spec->last_conn_generation = lease->generation;
+	how = send_pending(lease->sock->fd, lease->id, reset, commit, &hand_over);
+
+	/* the statement may contain private values of the waiter's user */
+	explicit_bzero(hand_over.messages, hand_over.len);
+
+	/* the waiter reads nothing before this */
+	PGPX_DEBUG_POINT("hand_over_sent");
+	if (pgpx_pending_statement_sent(&hand_over, how))
+		pgpx_process_wake(PGPX_WAITER_INDEX(hand_over.waiter));
 	pgpx_lease_forget(lease);
 	return true;
 }
@@ -434,6 +423,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 	PgpxReleaseAction action;
 	PgpxCloseReason reason = PGPX_CLOSE_NONE;
 	int			unread_reset = 0;
+	bool		reports = may_wait && end == PGPX_END_CHECKIN;
 
 	Assert(lease->id != 0);
 	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
@@ -460,25 +450,22 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 		return;
 	}
 
-	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
-		lease->in_flight != NULL)
+	if (reports && lease->broken == NULL && lease->in_flight != NULL)
 		drop_in_flight(lease);
-	if (may_wait && end == PGPX_END_CHECKIN && is_usable(lease) &&
-		sock->wire.tx != 'I')
+	if (reports && is_usable(lease) && sock->wire.tx != 'I')
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lease " UINT64_FORMAT " was returned with an open remote transaction, which is rolled back",
 						lease->id)));
 
+	lease->spec->last_conn = lease->conn;
+	lease->spec->last_conn_generation = lease->generation;
 	if (end == PGPX_END_CHECKIN && hand_over_lease(lease))
 		return;
 	action = choose_release_action(lease, end, may_wait, &unread_reset,
 								   &reason);
 	lease->usage.bytes_received = sock->wire.bytes_in;
 	lease->usage.bytes_sent = sock->wire.bytes_out;
-
-	lease->spec->last_conn = lease->conn;
-	lease->spec->last_conn_generation = lease->generation;
 	pgpx_pool_release(conn, lease->id, end, action, unread_reset, reason,
 					  &lease->usage);
 	pgpx_lease_forget(lease);

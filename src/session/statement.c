@@ -42,6 +42,40 @@
 static uint32 wait_query = 0;
 
 static const char malformed[] = "the remote server sent a malformed message";
+static const char cancel_is_late[] = "a cancel request did not end within operation_timeout";
+
+/* Break the stream and raise 08006.  remote_text may be NULL. */
+pg_noreturn static void
+raise_unusable(PgpxLease *lease, const char *why, const char *remote_text)
+{
+	PgpxWire   *wire = &lease->sock->wire;
+
+	pgpx_wire_break(wire, why);
+	pgpx_lease_raise_broken(lease, wire->broken, remote_text);
+}
+
+/* The stream is broken: raise 08006, with the remote's error if there is one. */
+pg_noreturn static void
+raise_broken(const PgpxRun *run)
+{
+	pgpx_lease_raise_broken(run->lease, run->lease->sock->wire.broken,
+							run->error.set ? run->error.primary : NULL);
+}
+
+/*
+ * After a statement, report the state of the remote transaction to the views.
+ */
+static void
+report_activity(const PgpxLease *lease)
+{
+	const PgpxWire *wire = &lease->sock->wire;
+
+	pgpx_conn_set_activity(&pgpx_conns[lease->conn], lease->id,
+						   wire->phase == PGPX_WIRE_BROKEN ? PGPX_ACT_BROKEN :
+						   wire->tx == 'T' ? PGPX_ACT_TRANSACTION :
+						   wire->tx == 'E' ? PGPX_ACT_FAILED : PGPX_ACT_IDLE,
+						   false);
+}
 
 static void
 handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
@@ -130,8 +164,7 @@ poll(PgpxRun *run)
 		while ((event = pgpx_wire_next(wire, &msg)) != PGPX_EV_NEED_INPUT)
 		{
 			if (event == PGPX_EV_BROKEN)
-				pgpx_lease_raise_broken(lease, wire->broken,
-								  run->error.set ? run->error.primary : NULL);
+				raise_broken(run);
 			handle_event(run, event, &msg);
 		}
 		if (pgpx_wire_at_boundary(wire) && !more)
@@ -145,11 +178,21 @@ poll(PgpxRun *run)
 			deadline = pgpx_lease_operation_deadline(lease);
 		if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_query, "PgpoolQuery")))
-		{
-			pgpx_wire_break(wire, "a message did not end within operation_timeout");
-			pgpx_lease_raise_broken(lease, wire->broken, NULL);
-		}
+			raise_unusable(lease, "a message did not end within operation_timeout",
+						   NULL);
 	}
+}
+
+/*
+ * Raise 08006 if one of the lease's cancel requests was lost.  Such a request
+ * may still arrive at any time and cancel a later statement.  To be called
+ * before a statement, with PgpxConn.cancel NONE.
+ */
+static void
+check_lost_cancel(PgpxLease *lease)
+{
+	if (pgpx_conn_cancel_is_lost(&pgpx_conns[lease->conn]))
+		raise_unusable(lease, cancel_is_late, NULL);
 }
 
 /*
@@ -176,7 +219,7 @@ make_ready(PgpxRun *run)
 			poll(run);
 		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 		{
-			pgpx_stream_check_lost_cancel(lease);
+			check_lost_cancel(lease);
 			return;
 		}
 	}
@@ -197,10 +240,8 @@ make_ready(PgpxRun *run)
 		CHECK_FOR_INTERRUPTS();
 		pause *= 2;
 		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
-		{
-			pgpx_wire_break(wire, "a cancelled statement did not end within operation_timeout");
-			pgpx_lease_raise_broken(lease, wire->broken, NULL);
-		}
+			raise_unusable(lease, "a cancelled statement did not end within operation_timeout",
+						   NULL);
 
 		/* a cancel that arrives before its statement has no effect */
 		pgpx_stream_cancel(lease);
@@ -211,12 +252,9 @@ make_ready(PgpxRun *run)
 		pgpx_lease_check_revoked(lease);
 		if (!pgpx_session_wait_latch(deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
-		{
-			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
-			pgpx_lease_raise_broken(lease, wire->broken, NULL);
-		}
+			raise_unusable(lease, cancel_is_late, NULL);
 	}
-	pgpx_stream_check_lost_cancel(lease);
+	check_lost_cancel(lease);
 }
 
 /*
@@ -265,8 +303,7 @@ step(PgpxRun *run)
 			return PGPX_RUN_END;
 		}
 		if (event == PGPX_EV_BROKEN)
-			pgpx_lease_raise_broken(lease, wire->broken,
-							  run->error.set ? run->error.primary : NULL);
+			raise_broken(run);
 		if (event == PGPX_EV_NEED_INPUT)
 			return wire->phase == PGPX_WIRE_IDLE ?
 				PGPX_RUN_END :	/* part of a notice */
@@ -281,20 +318,13 @@ step(PgpxRun *run)
 static void
 check_answer(PgpxRun *run)
 {
-	PgpxWire   *wire = &run->lease->sock->wire;
-
 	if (run->lease->not_run)
 		return;
 	if (!run->error.set && !run->has_statement && !run->empty && !run->describe)
-	{
-		pgpx_wire_break(wire, malformed);
-		pgpx_lease_raise_broken(run->lease, malformed, NULL);
-	}
+		raise_unusable(run->lease, malformed, NULL);
 	if (run->error.set && run->error.fatal)
-	{
-		pgpx_wire_break(wire, "the remote server ended the session");
-		pgpx_lease_raise_broken(run->lease, wire->broken, run->error.primary);
-	}
+		raise_unusable(run->lease, "the remote server ended the session",
+					   run->error.primary);
 }
 
 bool
@@ -394,52 +424,52 @@ pgpx_run_try_next(PgpxRun *run)
 
 /*
  * Clean up after an error in the middle of an answer.  Drain the stream to a
- * message boundary if that is cheap, otherwise have the worker cancel.
+ * message boundary if that is done by drain_until (0: do not try), otherwise
+ * have the worker cancel.  Returns whether it was told to.
  */
-static void
-clean_up(PgpxLease *lease, bool may_drain)
+static bool
+clean_up(PgpxLease *lease, PgpxTime drain_until)
 {
 	PgpxWire   *wire = &lease->sock->wire;
-	int			code = geterrcode();
+	bool		cancels = false;
 
 	/* a partially sent statement must not run later */
 	pgpx_wire_abandon(wire);
 
 	/* IDLE: no statement is running, though part of a notice may be unread */
-	if (wire->phase == PGPX_WIRE_BROKEN || wire->phase == PGPX_WIRE_IDLE)
-		return;
-	if (may_drain && code != ERRCODE_QUERY_CANCELED &&
-		code != ERRCODE_ADMIN_SHUTDOWN &&
-		pgpx_stream_drain(lease, DRAIN_BYTES, pgpx_now() + DRAIN_US, true))
-		return;
-	if (wire->phase == PGPX_WIRE_BROKEN)
-		return;
-	pgpx_stream_cancel(lease);
-
-	/*
-	 * A remote that is blocked sending rows does not process a cancel, so drain
-	 * for a moment.  (Not for scope CALL: that connection is closed anyway.)
-	 */
-	if (may_drain && code == ERRCODE_QUERY_CANCELED &&
-		lease->scope != PGPX_SCOPE_CALL)
-		(void) pgpx_stream_drain(lease, CANCEL_BYTES, pgpx_now() + DRAIN_US,
-								 true);
+	if (wire->phase != PGPX_WIRE_BROKEN && wire->phase != PGPX_WIRE_IDLE)
+		cancels = drain_until == 0 ||
+			(!pgpx_stream_drain(lease, DRAIN_BYTES, drain_until, true) &&
+			 wire->phase != PGPX_WIRE_BROKEN);
+	if (cancels)
+		pgpx_stream_cancel(lease);
+	if (pgpx_conn_activity(&pgpx_conns[lease->conn]) == PGPX_ACT_ACTIVE)
+		report_activity(lease);
+	return cancels;
 }
 
 void
 pgpx_run_failed(PgpxRun *run, bool may_drain)
 {
 	PgpxLease  *lease = run->lease;
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	int			code = geterrcode();
+	bool		drains = may_drain && code != ERRCODE_QUERY_CANCELED &&
+		code != ERRCODE_ADMIN_SHUTDOWN;
 
 	if (run->sink != NULL)
 		run->sink->restore(run->sink->arg);
 
 	/* before the steps that may run out of memory */
 	lease->in_use = false;
-	clean_up(lease, may_drain);
-	if (pgpx_conn_activity(conn) == PGPX_ACT_ACTIVE)
-		pgpx_stream_report_activity(lease);
+
+	/*
+	 * A remote that is blocked sending rows does not process a cancel, so drain
+	 * for a moment.  (Not for scope CALL: that connection is closed anyway.)
+	 */
+	if (clean_up(lease, drains ? pgpx_now() + DRAIN_US : 0) && may_drain &&
+		code == ERRCODE_QUERY_CANCELED && lease->scope != PGPX_SCOPE_CALL)
+		(void) pgpx_stream_drain(lease, CANCEL_BYTES, pgpx_now() + DRAIN_US,
+								 true);
 }
 
 void
@@ -546,22 +576,14 @@ pgpx_run_finish(PgpxRun *run)
 {
 	run->lease->in_use = false;
 	pgpx_statement_cache_settle(run->lease);
-	pgpx_stream_report_activity(run->lease);
+	report_activity(run->lease);
 }
 
 void
 pgpx_run_abandon(PgpxLease *lease)
 {
-	PgpxWire   *wire = &lease->sock->wire;
-
 	lease->in_use = false;
-	pgpx_wire_abandon(wire);
-	if (wire->phase != PGPX_WIRE_BROKEN && wire->phase != PGPX_WIRE_IDLE &&
-		!pgpx_stream_drain(lease, DRAIN_BYTES, pgpx_now(), true) &&
-		wire->phase != PGPX_WIRE_BROKEN)
-		pgpx_stream_cancel(lease);
-	if (pgpx_conn_activity(&pgpx_conns[lease->conn]) == PGPX_ACT_ACTIVE)
-		pgpx_stream_report_activity(lease);
+	(void) clean_up(lease, pgpx_now());
 }
 
 uint64
@@ -865,20 +887,11 @@ pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 		.sink = &sink,
 		.describe = true,
 	};
+	PgpxPrediction none = {0};
 
 	description->n = 0;
 	pgpx_run_check(lease, statement);
-	PG_TRY();
-	{
-		pgpx_run_send(&run, false);
-		pgpx_run_read(&run);
-	}
-	PG_CATCH();
-	{
-		pgpx_run_failed(&run, true);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	run_once(&run, &none);
 	(void) pgpx_run_end(&run);
 
 	description->types = palloc0(sizeof(char *) * Max(description->n, 1));

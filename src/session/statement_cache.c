@@ -207,22 +207,17 @@ is_parsed_here(const PgpxLease *lease, const PgpxPreparedKey *key)
 	return false;
 }
 
-/* Remember the statement whose answer settle awaits. */
-static void
-begin_prepare(PgpxLease *lease, const PgpxPreparedChoice *choice)
-{
-	lease->preparing = true;
-	lease->preparing_closes = choice->ncloses > 1;
-	lease->preparing_bytes = choice->bytes;
-}
-
 /* Record how a statement is sent, by this holder or the previous one. */
 static void
 note_choice(PgpxLease *lease, const PgpxPreparedChoice *choice)
 {
 	lease->cached_key = choice->key;
 	if (choice->use == PGPX_PREPARED_PARSE)
-		begin_prepare(lease, choice);
+	{
+		lease->preparing = true;
+		lease->preparing_closes = choice->ncloses > 1;
+		lease->preparing_bytes = choice->bytes;
+	}
 	else if (choice->use == PGPX_PREPARED_EXECUTE)
 		lease->usage.cache_hits++;
 }

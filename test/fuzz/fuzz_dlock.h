@@ -409,11 +409,6 @@ pgpx_lease_check_broken(PgpxLease *lease)
 }
 
 void
-pgpx_stream_check_lost_cancel(PgpxLease *lease)
-{
-}
-
-void
 pgpx_lease_check_revoked(PgpxLease *lease)
 {
 }
@@ -428,11 +423,6 @@ void
 pgpx_stream_cancel(PgpxLease *lease)
 {
 	lease->cancelled = true;
-}
-
-void
-pgpx_stream_report_activity(PgpxLease *lease)
-{
 }
 
 void
