@@ -40,7 +40,8 @@
 /* A statement that was sent.  It is allocated as one chunk with its texts. */
 typedef struct PgpxInFlight
 {
-	PgpxRun		run;			/* when it was sent; without its pointers */
+	PgpxRun		run;			/* when it was sent; its statement and formats
+								 * are those below */
 	PgpxPrediction prediction;
 	PgpxStatement statement;
 	const char *values[FLEXIBLE_ARRAY_MEMBER];

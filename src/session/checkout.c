@@ -325,7 +325,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
  * Validate a lease whose socket is cached and that needs no reset.  Makes a
  * single system call.
  *
- * Never throws.  Returns false if the lease needs validate.
+ * Never throws.  Returns false if the lease needs validate().
  */
 static bool
 validate_quickly(PgpxLease *lease)
@@ -468,25 +468,6 @@ pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 }
 
 /*
- * Lease a free connection of the locked pool and record the lease, unless
- * waiters are ahead of this checkout.  Returns false if none was leased.
- */
-static bool
-lease_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxLease *lease)
-{
-	PgpxConn   *conn = NULL;
-	uint64		lease_id = 0;
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pool->nwaiting == 0 || c->position != 0)
-		conn = pick_and_lease_locked(c, pool, pgpx_now(), &lease_id);
-	if (conn == NULL)
-		return false;
-	note_lease(c, pool, conn, lease_id, lease);
-	return true;
-}
-
-/*
  * Prepare the statement for a pipelined hand-over.  To be called without the
  * lock, because it allocates memory.
  */
@@ -507,17 +488,6 @@ withdraw_pending(PgpxCheckout *c)
 	if (c->prepared)
 		pgpx_pending_statement_set(NULL, 0, NULL);
 	c->prepared = false;
-}
-
-/*
- * No connection is free, and the checkout must not wait.  Request one for a
- * later checkout.  The pool is locked; releases the lock.
- */
-static void
-leave_without_wait(PgpxPool *pool)
-{
-	pgpx_pool_grow_locked(pool, 1);
-	LWLockRelease(pool->lock);
 }
 
 /* Enqueue this session in the locked pool, and request connections. */
@@ -591,9 +561,15 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 {
 	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
 	PgpxWaiter *waiter;
+	PgpxConn   *conn = NULL;
+	uint64		lease_id;
 
-	if (lease_free_locked(c, pool, lease))
+	/* a checkout that was in the queue already is ahead of the waiters */
+	if (pool->nwaiting == 0 || c->position != 0)
+		conn = pick_and_lease_locked(c, pool, pgpx_now(), &lease_id);
+	if (conn != NULL)
 	{
+		note_lease(c, pool, conn, lease_id, lease);
 		LWLockRelease(pool->lock);
 		withdraw_pending(c);	/* it is not needed */
 		return ATTEMPT_LEASED;
@@ -609,7 +585,9 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 	}
 	if (c->no_wait)
 	{
-		leave_without_wait(pool);
+		/* request a connection for a later checkout */
+		pgpx_pool_grow_locked(pool, 1);
+		LWLockRelease(pool->lock);
 		return ATTEMPT_NONE;
 	}
 	if (c->pending != NULL && !c->prepared)

@@ -27,15 +27,21 @@
 #include "protocol/control_message.h"
 #include "protocol/remote_message.h"
 
-pg_noreturn static void raise_unreachable(PgpxCheckout *c, int sqlstate,
-										  const char *text, int64 wait_ms);
-
 /* ------------------------------------------------------------------------
  * The pool
  * ------------------------------------------------------------------------
  */
 
 #define MOST_READS 10			/* attempts, if the catalogs change each time */
+
+/* The checkout is from another pool now: reset what was for the former one. */
+static void
+forget_pool(PgpxCheckout *c)
+{
+	c->position = 0;
+	c->published_incarnation = 0;
+	c->published_version = 0;
+}
 
 bool
 pgpx_checkout_refresh(PgpxCheckout *c)
@@ -59,12 +65,9 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	}
 	pgpx_server_spec_unpin(old);
 	c->spec = fresh;
-	if (same)
-		return true;
-	c->position = 0;
-	c->published_incarnation = 0;
-	c->published_version = 0;
-	return false;
+	if (!same)
+		forget_pool(c);
+	return same;
 }
 
 /*
@@ -145,11 +148,8 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 				pgpx_catalog_request_check();
 			index = pgpx_pool_find(&ref, &pool_id);
 
-			/* these values were those of the former pool */
 			read_at = 0;
-			c->position = 0;
-			c->published_incarnation = 0;
-			c->published_version = 0;
+			forget_pool(c);
 			if (index < 0)
 				ereport(ERROR,
 						(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
@@ -289,214 +289,12 @@ pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline)
 }
 
 /* ------------------------------------------------------------------------
- * The wait
+ * The errors of a wait
  *
  * The detail of a timeout has the numbers of leases and waiters, and its hint
  * names the setting to change.
  * ------------------------------------------------------------------------
  */
-
-/*
- * Publish the conninfo and request connections again, after the worker has
- * restarted or the options have changed during the wait.  Only a session whose
- * options equal the pool's may publish.  Returns false if the spec now has
- * another pool.
- */
-static bool
-publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
-{
-	bool		current = false;
-	bool		unread = false;
-	uint64		version = 0;
-	uint64		read_at = 0;	/* as in pgpx_checkout_lock_pool */
-
-	PGPX_DEBUG_POINT("publish");
-	for (int attempt = 0; !current && (attempt < 2 || unread); attempt++)
-	{
-		if (attempt > 0 && !pgpx_checkout_refresh(c))
-			return false;
-		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		unread = pgpx_pool_needs_options_locked(pool);
-		if (unread && read_at == pool->options_version)
-			pgpx_pool_adopt_locked(pool, NameStr(c->spec->server_name),
-								   NameStr(c->spec->user_name),
-								   &c->spec->fingerprint, &c->spec->opts);
-		read_at = pool->options_version;
-		version = pool->version;
-		current = pgpx_pool_is_current_locked(pool, &c->spec->fingerprint);
-		pgpx_my_waiter()->options_version =
-			current ? pool->options_version : 0;
-		LWLockRelease(pool->lock);
-	}
-
-	/* if not current, the session that set the new options publishes them */
-	c->published_incarnation = incarnation;
-	c->published_version = version;
-	if (!current)
-		return true;
-	send_conninfo(c, pool->worker, incarnation, version);
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	pgpx_pool_grow_locked(pool, 0);
-	LWLockRelease(pool->lock);
-	return true;
-}
-
-/*
- * Leave the queue because of an error.
- *
- * Returns true if the pending statement was already sent.  It is cancelled
- * then, but it may have run.  The caller must raise 08006 so that the statement
- * is not repeated.
- */
-static bool
-dequeue(PgpxWaiter *waiter)
-{
-	PgpxConn   *conn;
-	uint64		lease_id;
-	int			sqlstate;
-	PgpxTime	waited;
-
-	return pgpx_waiter_dequeue(waiter, PGPX_DEQUEUE_CANCEL, &conn, &lease_id,
-							   &sqlstate, NULL,
-							   &waited) == PGPX_WAITER_GRANTED &&
-		(pgpx_pending_statement_state() == PGPX_PENDING_SENT ||
-		 pgpx_pending_statement_state() == PGPX_PENDING_ABANDONED);
-}
-
-/*
- * Returns whether the waiter is still waiting, or its statement is being sent.
- */
-static bool
-is_enqueued(const volatile PgpxWaiter *waiter)
-{
-	return waiter->state == PGPX_WAITER_WAITING ||
-		pgpx_pending_statement_state() == PGPX_PENDING_SENDING;
-}
-
-/*
- * Let the pool grow for its waiters if they have waited for longer than
- * expected.  Returns when to do so again; 0: never.
- */
-static PgpxTime
-grow_late(PgpxPool *pool)
-{
-	PgpxTime	due;
-
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	pgpx_pool_grow_locked(pool, 0);
-	due = pgpx_pool_growth_due_locked(pool);
-	LWLockRelease(pool->lock);
-	return due;
-}
-
-/* Returns whether a time has been reached; 0: never. */
-static bool
-is_due(PgpxTime time, PgpxTime now)
-{
-	return time != 0 && now >= time;
-}
-
-/* Return the earlier of two times; 0: never. */
-static PgpxTime
-earlier(PgpxTime a, PgpxTime b)
-{
-	if (a == 0 || b == 0)
-		return Max(a, b);
-	return Min(a, b);
-}
-
-static void raise_notice(PgpxCheckout *c, PgpxPool *pool);
-
-/* Return the time for the NOTICE of a long wait; 0: never, or it was sent. */
-static PgpxTime
-notice_at(const PgpxCheckout *c)
-{
-	int64		notice_after = c->spec->opts.notice_after;
-
-	return notice_after == 0 || c->noticed ? 0 :
-		c->started + notice_after * 1000;
-}
-
-PgpxConn *
-pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
-				   uint64 *lease_id, bool *pool_changed)
-{
-	static uint32 wait_event = 0;
-	PgpxWaiterState was;
-	PgpxConn   *conn = NULL;
-	int			sqlstate = 0;
-	char		text[PGPX_ERROR_LEN];
-	volatile bool in_time = true;
-	PgpxDeadlock *volatile deadlock = NULL;
-	volatile PgpxTime check_at = pgpx_deadlock_check_at(pgpx_now(), false);
-
-	*pool_changed = false;
-	PG_TRY();
-	{
-		while (is_enqueued(waiter) && in_time && !*pool_changed &&
-			   deadlock == NULL)
-		{
-			uint64		incarnation = pgpx_pool_worker_incarnation(pool);
-			PgpxTime	next_event = earlier(earlier(check_at, c->grow_at),
-											 notice_at(c));
-
-			if (must_publish(c, pool, incarnation))
-				*pool_changed = !publish_again(c, pool, incarnation);
-			else if (!pgpx_session_wait_worker(pool->worker,
-											   earlier(next_event, c->deadline),
-											   pgpx_wait_event(&wait_event, "PgpoolCheckout")))
-			{
-				PgpxTime	now = pgpx_now();
-
-				in_time = !is_due(c->deadline, now);
-				if (in_time && is_due(notice_at(c), now))
-					raise_notice(c, pool);
-				if (in_time && is_due(c->grow_at, now))
-					c->grow_at = grow_late(pool);
-				if (in_time && is_due(check_at, now))
-				{
-					deadlock = pgpx_deadlock_find(waiter);
-					check_at = pgpx_deadlock_check_at(pgpx_now(), true);
-				}
-			}
-		}
-		if (deadlock != NULL)
-			PGPX_DEBUG_POINT("deadlocked");
-	}
-	PG_CATCH();
-	{
-		PGPX_DEBUG_POINT("cancelled");
-		(void) dequeue(waiter);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-
-	if (*pool_changed)
-	{
-		/* the statement must not run twice */
-		if (dequeue(waiter))
-			pgpx_checkout_raise_lost(c);
-		return NULL;
-	}
-	if (!in_time)
-		PGPX_DEBUG_POINT("timed_out");
-	was = pgpx_waiter_dequeue(waiter,
-							  deadlock != NULL ? PGPX_DEQUEUE_DEADLOCK :
-							  in_time ? PGPX_DEQUEUE_CLAIM :
-							  PGPX_DEQUEUE_TIMEOUT,
-							  &conn, lease_id, &sqlstate, text, &c->waited);
-	if (was == PGPX_WAITER_GRANTED && conn == NULL)
-		pgpx_checkout_raise_lost(c);
-	if (was == PGPX_WAITER_FAILED)
-		raise_unreachable(c, sqlstate, text, 0);
-	if (was != PGPX_WAITER_GRANTED && deadlock != NULL)
-		pgpx_deadlock_raise(deadlock, NameStr(c->spec->server_name));
-	if (was != PGPX_WAITER_GRANTED && c->only_try)
-		return NULL;
-	if (was != PGPX_WAITER_GRANTED)
-		pgpx_checkout_raise_timeout(c, pool, false);
-	return conn;
-}
 
 #define DETAIL_LEN 512
 
@@ -741,6 +539,222 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
 }
 
+void
+pgpx_checkout_raise_lost(PgpxCheckout *c)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("connection to server \"%s\" was lost",
+					NameStr(c->spec->server_name)),
+			 errdetail("The statement was sent, but its answer was lost. It may have been executed."),
+			 errhint("Check on the remote server whether the statement was executed before you repeat it.")));
+}
+
+/* ------------------------------------------------------------------------
+ * The wait
+ * ------------------------------------------------------------------------
+ */
+
+/*
+ * Publish the conninfo and request connections again, after the worker has
+ * restarted or the options have changed during the wait.  Only a session whose
+ * options equal the pool's may publish.  Returns false if the spec now has
+ * another pool.
+ */
+static bool
+publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
+{
+	bool		current = false;
+	bool		unread = false;
+	uint64		version = 0;
+	uint64		read_at = 0;	/* as in pgpx_checkout_lock_pool */
+
+	PGPX_DEBUG_POINT("publish");
+	for (int attempt = 0; !current && (attempt < 2 || unread); attempt++)
+	{
+		if (attempt > 0 && !pgpx_checkout_refresh(c))
+			return false;
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		unread = pgpx_pool_needs_options_locked(pool);
+		if (unread && read_at == pool->options_version)
+			pgpx_pool_adopt_locked(pool, NameStr(c->spec->server_name),
+								   NameStr(c->spec->user_name),
+								   &c->spec->fingerprint, &c->spec->opts);
+		read_at = pool->options_version;
+		version = pool->version;
+		current = pgpx_pool_is_current_locked(pool, &c->spec->fingerprint);
+		pgpx_my_waiter()->options_version =
+			current ? pool->options_version : 0;
+		LWLockRelease(pool->lock);
+	}
+
+	/* if not current, the session that set the new options publishes them */
+	c->published_incarnation = incarnation;
+	c->published_version = version;
+	if (!current)
+		return true;
+	send_conninfo(c, pool->worker, incarnation, version);
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pgpx_pool_grow_locked(pool, 0);
+	LWLockRelease(pool->lock);
+	return true;
+}
+
+/*
+ * Leave the queue because of an error.
+ *
+ * Returns true if the pending statement was already sent.  It is cancelled
+ * then, but it may have run.  The caller must raise 08006 so that the statement
+ * is not repeated.
+ */
+static bool
+dequeue(PgpxWaiter *waiter)
+{
+	PgpxConn   *conn;
+	uint64		lease_id;
+	int			sqlstate;
+	PgpxTime	waited;
+
+	return pgpx_waiter_dequeue(waiter, PGPX_DEQUEUE_CANCEL, &conn, &lease_id,
+							   &sqlstate, NULL,
+							   &waited) == PGPX_WAITER_GRANTED &&
+		(pgpx_pending_statement_state() == PGPX_PENDING_SENT ||
+		 pgpx_pending_statement_state() == PGPX_PENDING_ABANDONED);
+}
+
+/*
+ * Returns whether the waiter is still waiting, or its statement is being sent.
+ */
+static bool
+is_enqueued(const volatile PgpxWaiter *waiter)
+{
+	return waiter->state == PGPX_WAITER_WAITING ||
+		pgpx_pending_statement_state() == PGPX_PENDING_SENDING;
+}
+
+/*
+ * Let the pool grow for its waiters if they have waited for longer than
+ * expected.  Returns when to do so again; 0: never.
+ */
+static PgpxTime
+grow_late(PgpxPool *pool)
+{
+	PgpxTime	due;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pgpx_pool_grow_locked(pool, 0);
+	due = pgpx_pool_growth_due_locked(pool);
+	LWLockRelease(pool->lock);
+	return due;
+}
+
+/* Returns whether a time has been reached; 0: never. */
+static bool
+is_due(PgpxTime time, PgpxTime now)
+{
+	return time != 0 && now >= time;
+}
+
+/* Return the earlier of two times; 0: never. */
+static PgpxTime
+earlier(PgpxTime a, PgpxTime b)
+{
+	if (a == 0 || b == 0)
+		return Max(a, b);
+	return Min(a, b);
+}
+
+/* Return the time for the NOTICE of a long wait; 0: never, or it was sent. */
+static PgpxTime
+notice_at(const PgpxCheckout *c)
+{
+	int64		notice_after = c->spec->opts.notice_after;
+
+	return notice_after == 0 || c->noticed ? 0 :
+		c->started + notice_after * 1000;
+}
+
+PgpxConn *
+pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
+				   uint64 *lease_id, bool *pool_changed)
+{
+	static uint32 wait_event = 0;
+	PgpxWaiterState was;
+	PgpxConn   *conn = NULL;
+	int			sqlstate = 0;
+	char		text[PGPX_ERROR_LEN];
+	volatile bool in_time = true;
+	PgpxDeadlock *volatile deadlock = NULL;
+	volatile PgpxTime check_at = pgpx_deadlock_check_at(pgpx_now(), false);
+
+	*pool_changed = false;
+	PG_TRY();
+	{
+		while (is_enqueued(waiter) && in_time && !*pool_changed &&
+			   deadlock == NULL)
+		{
+			uint64		incarnation = pgpx_pool_worker_incarnation(pool);
+			PgpxTime	next_event = earlier(earlier(check_at, c->grow_at),
+											 notice_at(c));
+
+			if (must_publish(c, pool, incarnation))
+				*pool_changed = !publish_again(c, pool, incarnation);
+			else if (!pgpx_session_wait_worker(pool->worker,
+											   earlier(next_event, c->deadline),
+											   pgpx_wait_event(&wait_event, "PgpoolCheckout")))
+			{
+				PgpxTime	now = pgpx_now();
+
+				in_time = !is_due(c->deadline, now);
+				if (in_time && is_due(notice_at(c), now))
+					raise_notice(c, pool);
+				if (in_time && is_due(c->grow_at, now))
+					c->grow_at = grow_late(pool);
+				if (in_time && is_due(check_at, now))
+				{
+					deadlock = pgpx_deadlock_find(waiter);
+					check_at = pgpx_deadlock_check_at(pgpx_now(), true);
+				}
+			}
+		}
+		if (deadlock != NULL)
+			PGPX_DEBUG_POINT("deadlocked");
+	}
+	PG_CATCH();
+	{
+		PGPX_DEBUG_POINT("cancelled");
+		(void) dequeue(waiter);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	if (*pool_changed)
+	{
+		/* the statement must not run twice */
+		if (dequeue(waiter))
+			pgpx_checkout_raise_lost(c);
+		return NULL;
+	}
+	if (!in_time)
+		PGPX_DEBUG_POINT("timed_out");
+	was = pgpx_waiter_dequeue(waiter,
+							  deadlock != NULL ? PGPX_DEQUEUE_DEADLOCK :
+							  in_time ? PGPX_DEQUEUE_CLAIM :
+							  PGPX_DEQUEUE_TIMEOUT,
+							  &conn, lease_id, &sqlstate, text, &c->waited);
+	if (was == PGPX_WAITER_GRANTED && conn == NULL)
+		pgpx_checkout_raise_lost(c);
+	if (was == PGPX_WAITER_FAILED)
+		raise_unreachable(c, sqlstate, text, 0);
+	if (was != PGPX_WAITER_GRANTED && deadlock != NULL)
+		pgpx_deadlock_raise(deadlock, NameStr(c->spec->server_name));
+	if (was != PGPX_WAITER_GRANTED && c->only_try)
+		return NULL;
+	if (was != PGPX_WAITER_GRANTED)
+		pgpx_checkout_raise_timeout(c, pool, false);
+	return conn;
+}
+
 /*
  * Return the name of a cap that is full with leases of this session alone, and
  * its value in *size.  No other session can make room under such a cap.
@@ -849,15 +863,4 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 		LWLockRelease(pool->lock);
 		raise_unreachable(c, sqlstate, text, wait_ms);
 	}
-}
-
-void
-pgpx_checkout_raise_lost(PgpxCheckout *c)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_CONNECTION_FAILURE),
-			 errmsg("connection to server \"%s\" was lost",
-					NameStr(c->spec->server_name)),
-			 errdetail("The statement was sent, but its answer was lost. It may have been executed."),
-			 errhint("Check on the remote server whether the statement was executed before you repeat it.")));
 }

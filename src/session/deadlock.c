@@ -126,47 +126,32 @@ pgpx_deadlock_check_at(PgpxTime since, bool again)
 	return since + (again ? Max(pause, CHECK_EACH_US) : pause);
 }
 
-/* Allocate one of the arrays of a deadlock.  Returns NULL without memory. */
-static void *
-alloc_array(int n, size_t size)
-{
-	return palloc_extended(n * size, MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
-}
-
-static void
-deadlock_free(PgpxDeadlock *deadlock)
-{
-	void	   *arrays[] = {deadlock->waits, deadlock->held, deadlock->pools,
-					  deadlock->wait_of, deadlock};
-
-	for (int i = 0; i < lengthof(arrays); i++)
-		if (arrays[i] != NULL)
-			pfree(arrays[i]);
-}
-
 /*
- * Returns NULL without memory.  Then this check is skipped, and the wait goes
- * on.
+ * Allocate a deadlock and its arrays as one chunk.  Returns NULL without memory.
+ * Then this check is skipped, and the wait goes on.
  */
 static PgpxDeadlock *
 deadlock_alloc(void)
 {
-	PgpxDeadlock *deadlock = alloc_array(1, sizeof(PgpxDeadlock));
+	size_t		waits = MAXALIGN(sizeof(PgpxDeadlock));
+	size_t		held = waits +
+		MAXALIGN(sizeof(Wait) * (1 + pgpx_shared->max_connections));
+	size_t		pools = held +
+		MAXALIGN(sizeof(Held) * pgpx_shared->max_connections);
+	size_t		wait_of = pools +
+		MAXALIGN(sizeof(PoolState) * pgpx_shared->max_pools);
+	size_t		end = wait_of + sizeof(int) * pgpx_shared->nwaiter_slots;
+	int			flags = MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO;
+	char	   *chunk = palloc_extended(end, flags);
+	PgpxDeadlock *deadlock = (PgpxDeadlock *) chunk;
 
-	if (deadlock == NULL)
+	if (chunk == NULL)
 		return NULL;
-	deadlock->waits = alloc_array(1 + pgpx_shared->max_connections,
-								  sizeof(Wait));
-	deadlock->held = alloc_array(pgpx_shared->max_connections, sizeof(Held));
-	deadlock->pools = alloc_array(pgpx_shared->max_pools, sizeof(PoolState));
-	deadlock->wait_of = alloc_array(pgpx_shared->nwaiter_slots, sizeof(int));
-	if (deadlock->waits == NULL || deadlock->held == NULL ||
-		deadlock->pools == NULL || deadlock->wait_of == NULL)
-	{
-		deadlock_free(deadlock);
-		return NULL;
-	}
-	memset(deadlock->wait_of, -1, pgpx_shared->nwaiter_slots * sizeof(int));
+	deadlock->waits = (Wait *) (chunk + waits);
+	deadlock->held = (Held *) (chunk + held);
+	deadlock->pools = (PoolState *) (chunk + pools);
+	deadlock->wait_of = (int *) (chunk + wait_of);
+	memset(deadlock->wait_of, -1, end - wait_of);
 	return deadlock;
 }
 
@@ -458,10 +443,10 @@ pgpx_deadlock_find(PgpxWaiter *waiter)
 			is_victim(deadlock);
 	}
 	if (again != NULL)
-		deadlock_free(again);
+		pfree(again);
 	if (found)
 		return deadlock;
-	deadlock_free(deadlock);
+	pfree(deadlock);
 	return NULL;
 }
 

@@ -44,7 +44,379 @@
 #include "shared/conn_state.h"
 #include "protocol/control_message.h"
 
-static void remove_from_wait_set(PgpxCachedSocket *sock);
+/* ------------------------------------------------------------------------
+ * Waiting
+ * ------------------------------------------------------------------------
+ */
+
+/* pgpx_session_wait_for_more: wait for this many bytes, at most this long */
+#define GATHER_BYTES (256 * 1024)
+#define GATHER_MS 2
+
+/* Maximum interval between checks for room in the control socket, in ms. */
+#define CONTROL_CHECK_MS 100
+
+/* Interval at which a session checks for a worker that is not running. */
+#define MISSED_CHECK_US (1000 * 1000)
+
+#define EVENTS_AT_ONCE 8
+
+/* Maximum number of sessions that keep a socket registered without waiting. */
+#define WATCHING_MAX 16
+
+static int	sockets = -1;		/* the epoll set */
+static dlist_head watched = DLIST_STATIC_INIT(watched); /* the sockets
+														 * registered in it */
+static WaitEventSet *waits = NULL;	/* latch, postmaster, epoll set */
+
+/*
+ * Adjust the number of sessions in which the socket is registered.  Sessions
+ * that hold a socket of a closed connection are not counted, and its slot may
+ * have been reused.  The count is close enough, because that is rare.
+ */
+static void
+count_watching(const PgpxCachedSocket *sock, int32 change)
+{
+	PgpxConn   *conn = &pgpx_conns[sock->conn];
+
+	if (*(volatile uint64 *) &conn->generation == sock->generation)
+		pg_atomic_fetch_add_u32(&conn->nregistered, change);
+}
+
+static int
+others_watching(const PgpxCachedSocket *sock)
+{
+	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nregistered) -
+		(sock->events != 0 ? 1 : 0);
+}
+
+/*
+ * Register the socket for these events (WL_SOCKET_*).  Returns false and sets
+ * errno on failure.
+ */
+static bool
+watch(PgpxCachedSocket *sock, uint32 events)
+{
+	struct epoll_event ev = {.data.ptr = sock};
+
+	if (sock->events == events)
+		return true;
+	if (events & WL_SOCKET_READABLE)
+		ev.events |= EPOLLIN;
+	if (events & WL_SOCKET_WRITEABLE)
+		ev.events |= EPOLLOUT;
+	if (epoll_ctl(sockets, sock->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+				  sock->fd, &ev) < 0)
+		return false;
+	if (sock->events == 0)
+	{
+		dlist_push_tail(&watched, &sock->watched);
+		count_watching(sock, 1);
+	}
+	sock->events = events;
+	return true;
+}
+
+/* Unregister a socket, e.g. before it is closed.  Never throws. */
+static void
+remove_from_wait_set(PgpxCachedSocket *sock)
+{
+	struct epoll_event ev = {0};
+
+	/*
+	 * a close would not unregister it, because other processes have it open
+	 */
+	if (sock->events == 0)
+		return;
+	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, sock->fd, &ev);
+	dlist_delete(&sock->watched);
+	count_watching(sock, -1);
+	sock->events = 0;
+}
+
+bool
+pgpx_session_can_wait(void)
+{
+	return waits != NULL;
+}
+
+/* At exit, subtract this session from the counts of registered sessions. */
+static void
+exit_callback(int code, Datum arg)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &watched)
+		remove_from_wait_set(dlist_container(PgpxCachedSocket, watched,
+											 iter.cur));
+}
+
+void
+pgpx_session_prepare(void)
+{
+	static bool registered = false;
+	WaitEventSet *volatile made = NULL;
+
+	if (waits != NULL)
+		return;
+	if (!registered)
+		on_shmem_exit(exit_callback, (Datum) 0);
+	registered = true;
+	if (sockets < 0)
+	{
+		if (!AcquireExternalFD())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not wait for pooled connections"),
+					 errdetail("This session has too many open descriptors."),
+					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
+		sockets = epoll_create1(EPOLL_CLOEXEC);
+		if (sockets < 0)
+		{
+			ReleaseExternalFD();
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not wait for pooled connections: %m")));
+		}
+	}
+	PG_TRY();
+	{
+		made = pgpx_create_wait_event_set(3);
+		AddWaitEventToSet(made, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(made, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
+						  NULL);
+		AddWaitEventToSet(made, WL_SOCKET_READABLE, sockets, NULL, NULL);
+	}
+	PG_CATCH();
+	{
+		if (made != NULL)
+			FreeWaitEventSet(made);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	waits = made;
+}
+
+/*
+ * Returns whether the socket is ready.  Unregisters other sockets that are
+ * ready, because they would be reported at each check.  Most likely another
+ * session has leased their connections.
+ */
+static bool
+is_ready(const PgpxCachedSocket *sock)
+{
+	struct epoll_event events[EVENTS_AT_ONCE];
+	bool		found = false;
+	int			n;
+
+	do
+	{
+		n = epoll_wait(sockets, events, lengthof(events), 0);
+		for (int i = 0; i < n; i++)
+		{
+			if (events[i].data.ptr == sock)
+				found = true;
+			else
+				remove_from_wait_set(events[i].data.ptr);
+		}
+	} while (n == lengthof(events) && !found);
+	return found;
+}
+
+/*
+ * Unregister all other sockets.  Input on them would wake this process although
+ * it is most likely for another session.
+ */
+static void
+register_only(const PgpxCachedSocket *sock)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &watched)
+	{
+		PgpxCachedSocket *other = dlist_container(PgpxCachedSocket, watched,
+												  iter.cur);
+
+		if (other != sock)
+			remove_from_wait_set(other);
+	}
+}
+
+/*
+ * Returns whether other sessions use the socket so much that it should be
+ * registered only while this session waits for it.
+ */
+static bool
+pool_is_contended(const PgpxCachedSocket *sock)
+{
+	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
+
+	/* without a lock: a stale value only costs a little time */
+	return others_watching(sock) >= WATCHING_MAX ||
+		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
+}
+
+void
+pgpx_session_unregister_if_contended(PgpxCachedSocket *sock)
+{
+	if (sock->events != 0 && pool_is_contended(sock))
+		remove_from_wait_set(sock);
+}
+
+bool
+pgpx_session_has_no_input(PgpxCachedSocket *sock)
+{
+	struct pollfd one = {.fd = sock->fd, .events = POLLIN};
+
+	if ((sock->events != 0 || !pool_is_contended(sock)) &&
+		watch(sock, WL_SOCKET_READABLE))
+		return !is_ready(sock);
+	return poll(&one, 1, 0) == 0;
+}
+
+bool
+pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
+{
+	PgpxTime	now;
+
+	*ms = most;
+	if (deadline == 0)
+		return true;
+	now = pgpx_now();
+	if (now >= deadline)
+		return false;
+	*ms = (long) Min((deadline - now) / 1000 + 1,
+					 most < 0 ? INT_MAX / 2 : most);
+	return true;
+}
+
+bool
+pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+	long		timeout;
+	int			rc;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	if (timeout >= 0)
+		events |= WL_TIMEOUT;
+	rc = WaitLatch(MyLatch, events, timeout, wait_event);
+	if (rc & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+bool
+pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
+{
+	PgpxTime	until = deadline;
+
+	if (pgpx_worker_missed(worker))
+	{
+		until = pgpx_now() + MISSED_CHECK_US;
+		if (deadline != 0 && deadline < until)
+			until = deadline;
+	}
+	return pgpx_session_wait_latch(until, wait_event);
+}
+
+/*
+ * Wait for a descriptor that is not a cached socket, or the latch, for at most
+ * "most" ms.  Returns false if the deadline has passed.
+ */
+static bool
+wait_fd(int fd, uint32 events, PgpxTime deadline, long most, uint32 wait_event)
+{
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, most, &timeout))
+		return false;
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  events,
+						  fd, timeout, wait_event) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+bool
+pgpx_session_wait_control(int worker, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+
+	return wait_fd(pgpx_control_session_fd(worker), WL_SOCKET_WRITEABLE,
+				   deadline, CONTROL_CHECK_MS,
+				   pgpx_wait_event(&wait_event, "PgpoolControl"));
+}
+
+/* Wait for the socket or the latch.  timeout is in ms, -1: none. */
+static void
+wait_for_events(PgpxCachedSocket *sock, uint32 events, long timeout,
+				uint32 wait_event)
+{
+	WaitEvent	occurred[3];
+	int			n;
+
+	if (!watch(sock, events))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not wait for a pooled connection: %m")));
+	register_only(sock);
+	n = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
+						 wait_event);
+	for (int i = 0; i < n; i++)
+		if (occurred[i].events & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+}
+
+bool
+pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
+				  uint32 wait_event)
+{
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	wait_for_events(sock, events, timeout, wait_event);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/*
+ * The remote sends 8 kB at a time.  Waking up for each 8 kB costs both sides
+ * time and prevents larger reads.
+ *
+ * SO_RCVLOWAT is an attribute of the socket, which other processes share.  So
+ * it is set only during the sleep, and reset also after an error.
+ */
+void
+pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
+{
+	int			much = GATHER_BYTES;
+	int			any = 1;
+
+	(void) setsockopt(sock->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
+	PG_TRY();
+	{
+		wait_for_events(sock, WL_SOCKET_READABLE, GATHER_MS, wait_event);
+	}
+	PG_FINALLY();
+	{
+		(void) setsockopt(sock->fd, SOL_SOCKET, SO_RCVLOWAT, &any,
+						  sizeof(any));
+	}
+	PG_END_TRY();
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* ------------------------------------------------------------------------
+ * The cache
+ * ------------------------------------------------------------------------
+ */
 
 static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
 static int	ncached = 0;
@@ -287,9 +659,8 @@ wait_for_reply(PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
 
-	return pgpx_session_wait_fd(reply_pair[0], WL_SOCKET_READABLE, deadline,
-								REPLY_CHECK_MS,
-								pgpx_wait_event(&wait_event, "PgpoolSocket"));
+	return wait_fd(reply_pair[0], WL_SOCKET_READABLE, deadline, REPLY_CHECK_MS,
+				   pgpx_wait_event(&wait_event, "PgpoolSocket"));
 }
 
 PgpxFetch
@@ -362,366 +733,4 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 		if (!wait_for_reply(deadline))
 			return PGPX_FETCH_TIMEOUT;
 	}
-}
-
-/* pgpx_session_wait_for_more: wait for this many bytes, at most this long */
-#define GATHER_BYTES (256 * 1024)
-#define GATHER_MS 2
-
-/* Maximum interval between checks for room in the control socket, in ms. */
-#define CONTROL_CHECK_MS 100
-
-/* Interval at which a session checks for a worker that is not running. */
-#define MISSED_CHECK_US (1000 * 1000)
-
-#define EVENTS_AT_ONCE 8
-
-/* Maximum number of sessions that keep a socket registered without waiting. */
-#define WATCHING_MAX 16
-
-static int	sockets = -1;		/* the epoll set */
-static dlist_head watched = DLIST_STATIC_INIT(watched); /* the sockets
-														 * registered in it */
-static WaitEventSet *waits = NULL;	/* latch, postmaster, epoll set */
-
-bool
-pgpx_session_can_wait(void)
-{
-	return waits != NULL;
-}
-
-/* At exit, subtract this session from the counts of registered sessions. */
-static void
-exit_callback(int code, Datum arg)
-{
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &watched)
-		remove_from_wait_set(dlist_container(PgpxCachedSocket, watched,
-											 iter.cur));
-}
-
-void
-pgpx_session_prepare(void)
-{
-	static bool registered = false;
-	WaitEventSet *volatile made = NULL;
-
-	if (waits != NULL)
-		return;
-	if (!registered)
-		on_shmem_exit(exit_callback, (Datum) 0);
-	registered = true;
-	if (sockets < 0)
-	{
-		if (!AcquireExternalFD())
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-					 errmsg("could not wait for pooled connections"),
-					 errdetail("This session has too many open descriptors."),
-					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
-		sockets = epoll_create1(EPOLL_CLOEXEC);
-		if (sockets < 0)
-		{
-			ReleaseExternalFD();
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-					 errmsg("could not wait for pooled connections: %m")));
-		}
-	}
-	PG_TRY();
-	{
-		made = pgpx_create_wait_event_set(3);
-		AddWaitEventToSet(made, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-		AddWaitEventToSet(made, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
-						  NULL);
-		AddWaitEventToSet(made, WL_SOCKET_READABLE, sockets, NULL, NULL);
-	}
-	PG_CATCH();
-	{
-		if (made != NULL)
-			FreeWaitEventSet(made);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	waits = made;
-}
-
-/*
- * Adjust the number of sessions in which the socket is registered.  Sessions
- * that hold a socket of a closed connection are not counted, and its slot may
- * have been reused.  The count is close enough, because that is rare.
- */
-static void
-count_watching(const PgpxCachedSocket *sock, int32 change)
-{
-	PgpxConn   *conn = &pgpx_conns[sock->conn];
-
-	if (*(volatile uint64 *) &conn->generation == sock->generation)
-		pg_atomic_fetch_add_u32(&conn->nregistered, change);
-}
-
-static int
-others_watching(const PgpxCachedSocket *sock)
-{
-	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nregistered) -
-		(sock->events != 0 ? 1 : 0);
-}
-
-/*
- * Register the socket for these events (WL_SOCKET_*).  Returns false and sets
- * errno on failure.
- */
-static bool
-watch(PgpxCachedSocket *sock, uint32 events)
-{
-	struct epoll_event ev = {.data.ptr = sock};
-
-	if (sock->events == events)
-		return true;
-	if (events & WL_SOCKET_READABLE)
-		ev.events |= EPOLLIN;
-	if (events & WL_SOCKET_WRITEABLE)
-		ev.events |= EPOLLOUT;
-	if (epoll_ctl(sockets, sock->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
-				  sock->fd, &ev) < 0)
-		return false;
-	if (sock->events == 0)
-	{
-		dlist_push_tail(&watched, &sock->watched);
-		count_watching(sock, 1);
-	}
-	sock->events = events;
-	return true;
-}
-
-/* Unregister a socket, e.g. before it is closed.  Never throws. */
-static void
-remove_from_wait_set(PgpxCachedSocket *sock)
-{
-	struct epoll_event ev = {0};
-
-	/*
-	 * a close would not unregister it, because other processes have it open
-	 */
-	if (sock->events == 0)
-		return;
-	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, sock->fd, &ev);
-	dlist_delete(&sock->watched);
-	count_watching(sock, -1);
-	sock->events = 0;
-}
-
-/*
- * Returns whether the socket is ready.  Unregisters other sockets that are
- * ready, because they would be reported at each check.  Most likely another
- * session has leased their connections.
- */
-static bool
-is_ready(const PgpxCachedSocket *sock)
-{
-	struct epoll_event events[EVENTS_AT_ONCE];
-	bool		found = false;
-	int			n;
-
-	do
-	{
-		n = epoll_wait(sockets, events, lengthof(events), 0);
-		for (int i = 0; i < n; i++)
-		{
-			if (events[i].data.ptr == sock)
-				found = true;
-			else
-				remove_from_wait_set(events[i].data.ptr);
-		}
-	} while (n == lengthof(events) && !found);
-	return found;
-}
-
-/*
- * Unregister all other sockets.  Input on them would wake this process although
- * it is most likely for another session.
- */
-static void
-register_only(const PgpxCachedSocket *sock)
-{
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &watched)
-	{
-		PgpxCachedSocket *other = dlist_container(PgpxCachedSocket, watched,
-												  iter.cur);
-
-		if (other != sock)
-			remove_from_wait_set(other);
-	}
-}
-
-/*
- * Returns whether other sessions use the socket so much that it should be
- * registered only while this session waits for it.
- */
-static bool
-pool_is_contended(const PgpxCachedSocket *sock)
-{
-	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
-
-	/* without a lock: a stale value only costs a little time */
-	return others_watching(sock) >= WATCHING_MAX ||
-		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
-}
-
-void
-pgpx_session_unregister_if_contended(PgpxCachedSocket *sock)
-{
-	if (sock->events != 0 && pool_is_contended(sock))
-		remove_from_wait_set(sock);
-}
-
-bool
-pgpx_session_has_no_input(PgpxCachedSocket *sock)
-{
-	struct pollfd one = {.fd = sock->fd, .events = POLLIN};
-
-	if ((sock->events != 0 || !pool_is_contended(sock)) &&
-		watch(sock, WL_SOCKET_READABLE))
-		return !is_ready(sock);
-	return poll(&one, 1, 0) == 0;
-}
-
-bool
-pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
-{
-	PgpxTime	now;
-
-	*ms = most;
-	if (deadline == 0)
-		return true;
-	now = pgpx_now();
-	if (now >= deadline)
-		return false;
-	*ms = (long) Min((deadline - now) / 1000 + 1,
-					 most < 0 ? INT_MAX / 2 : most);
-	return true;
-}
-
-bool
-pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
-{
-	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
-	long		timeout;
-	int			rc;
-
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
-		return false;
-	if (timeout >= 0)
-		events |= WL_TIMEOUT;
-	rc = WaitLatch(MyLatch, events, timeout, wait_event);
-	if (rc & WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	return true;
-}
-
-bool
-pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
-{
-	PgpxTime	until = deadline;
-
-	if (pgpx_worker_missed(worker))
-	{
-		until = pgpx_now() + MISSED_CHECK_US;
-		if (deadline != 0 && deadline < until)
-			until = deadline;
-	}
-	return pgpx_session_wait_latch(until, wait_event);
-}
-
-bool
-pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline, long most,
-					 uint32 wait_event)
-{
-	long		timeout;
-
-	Assert(most >= 0);
-	if (!pgpx_session_time_left(deadline, most, &timeout))
-		return false;
-	if (WaitLatchOrSocket(MyLatch,
-						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
-							  events,
-						  fd, timeout, wait_event) &
-		WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	return true;
-}
-
-bool
-pgpx_session_wait_control(int worker, PgpxTime deadline)
-{
-	static uint32 wait_event = 0;
-
-	return pgpx_session_wait_fd(pgpx_control_session_fd(worker),
-								WL_SOCKET_WRITEABLE, deadline, CONTROL_CHECK_MS,
-								pgpx_wait_event(&wait_event, "PgpoolControl"));
-}
-
-/* Wait for the socket or the latch.  timeout is in ms, -1: none. */
-static void
-wait_for_events(PgpxCachedSocket *sock, uint32 events, long timeout,
-				uint32 wait_event)
-{
-	WaitEvent	occurred[3];
-	int			n;
-
-	if (!watch(sock, events))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not wait for a pooled connection: %m")));
-	register_only(sock);
-	n = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
-						 wait_event);
-	for (int i = 0; i < n; i++)
-		if (occurred[i].events & WL_LATCH_SET)
-			ResetLatch(MyLatch);
-}
-
-bool
-pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
-				  uint32 wait_event)
-{
-	long		timeout;
-
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
-		return false;
-	wait_for_events(sock, events, timeout, wait_event);
-	CHECK_FOR_INTERRUPTS();
-	return true;
-}
-
-/*
- * The remote sends 8 kB at a time.  Waking up for each 8 kB costs both sides
- * time and prevents larger reads.
- *
- * SO_RCVLOWAT is an attribute of the socket, which other processes share.  So
- * it is set only during the sleep, and reset also after an error.
- */
-void
-pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
-{
-	int			much = GATHER_BYTES;
-	int			any = 1;
-
-	(void) setsockopt(sock->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
-	PG_TRY();
-	{
-		wait_for_events(sock, WL_SOCKET_READABLE, GATHER_MS, wait_event);
-	}
-	PG_FINALLY();
-	{
-		(void) setsockopt(sock->fd, SOL_SOCKET, SO_RCVLOWAT, &any,
-						  sizeof(any));
-	}
-	PG_END_TRY();
-	CHECK_FOR_INTERRUPTS();
 }

@@ -132,14 +132,6 @@ extern bool pgpx_session_wait_worker(int worker, PgpxTime deadline,
 									 uint32 wait_event);
 
 /*
- * pgpx_session_wait_fd
- *		Wait in the same way for a descriptor that is not a cached socket, for
- *		at most "most" ms (not -1).
- */
-extern bool pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline,
-								 long most, uint32 wait_event);
-
-/*
  * pgpx_session_wait_for_more
  *		Wait for at most 2 ms until much input has arrived, in the middle of a
  *		large answer.

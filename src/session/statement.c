@@ -62,9 +62,7 @@ raise_broken(const PgpxRun *run)
 							run->error.set ? run->error.primary : NULL);
 }
 
-/*
- * After a statement, report the state of the remote transaction to the views.
- */
+/* Report the state of the remote transaction to the views. */
 static void
 report_activity(const PgpxLease *lease)
 {
@@ -424,8 +422,8 @@ pgpx_run_try_next(PgpxRun *run)
 
 /*
  * Clean up after an error in the middle of an answer.  Drain the stream to a
- * message boundary if that is done by drain_until (0: do not try), otherwise
- * have the worker cancel.  Returns whether it was told to.
+ * message boundary until drain_until (0: do not try); if that fails, request
+ * a cancel.  Returns whether a cancel was requested.
  */
 static bool
 clean_up(PgpxLease *lease, PgpxTime drain_until)
@@ -783,11 +781,8 @@ note_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	if (!pgpx_wire_parse_columns(msg, n, columns))
 		return false;
 	for (int i = 0; i < n; i++)
-	{
-		char	   *name = pnstrdup(columns[i].name, NAMEDATALEN - 1);
-
-		columns[i].name = pgpx_text_clean(name);
-	}
+		columns[i].name = pgpx_text_clean(pnstrdup(columns[i].name,
+												   NAMEDATALEN - 1));
 	description->n = n;
 	description->columns = columns;
 	return true;
