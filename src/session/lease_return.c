@@ -99,6 +99,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 	for (int i = 0; i < statement->nparams && len < PGPX_PENDING_MAX; i++)
 		if (statement->values[i] != NULL)
 			len += strlen(statement->values[i]);
+
 	/*
 	 * In the pool of a PUBLIC mapping nothing is sent before the waiter runs,
 	 * because its rights are checked again after the grant, and the next user

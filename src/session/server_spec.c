@@ -93,6 +93,19 @@ default_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 		set_param(spec, keyword, value);
 }
 
+/* The owner of the server with the connection options may not set an option. */
+pg_noreturn static void
+raise_not_superuser(const PgpxServerRows *rows, const char *option)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied to use option \"%s\" of server "
+					"\"%s\"",
+					option, rows->base.name),
+			 errdetail("Its owner \"%s\" is not a superuser.",
+					   GetUserNameFromId(rows->base.owner, false))));
+}
+
 /* Pass an option on to libpq, or raise the reason why that is not allowed. */
 static void
 take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
@@ -126,13 +139,7 @@ take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 						   in_mapping ? "user mapping" : "server")));
 	if (!as_superuser &&
 		!pgpx_options_libpq_allowed(name, false, in_mapping))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to use option \"%s\" of server "
-						"\"%s\"",
-						name, rows->base.name),
-				 errdetail("Its owner \"%s\" is not a superuser.",
-						   GetUserNameFromId(rows->base.owner, false))));
+		raise_not_superuser(rows, name);
 	pgpx_options_check_hosts(name, value);
 	set_param(spec, name, value);
 }
@@ -346,13 +353,7 @@ uses_password_command(const PgpxServerRows *rows)
 	if (value == NULL || !parse_bool(value, &uses) || !uses)
 		return false;
 	if (!superuser_arg(rows->base.owner))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to use option \"%s\" of server "
-						"\"%s\"",
-						option, rows->base.name),
-				 errdetail("Its owner \"%s\" is not a superuser.",
-						   GetUserNameFromId(rows->base.owner, false))));
+		raise_not_superuser(rows, option);
 	return true;
 }
 

@@ -107,8 +107,8 @@ extern bool pgpx_server_spec_read_settings(Oid server, Oid base,
 										   PgpxPoolOptions *opts);
 
 /*
- * Do all leases begin with the settings of the startup packet?  Start commands
- * and, without a reset, earlier leases may have changed them.
+ * Return whether all leases begin with the settings of the startup packet.
+ * Start commands or, without a reset, earlier leases may have changed them.
  */
 static inline bool
 pgpx_server_spec_keeps_settings(const PgpxServerSpec *spec)
@@ -232,8 +232,8 @@ extern bool pgpx_server_catalog_has_pools(Oid wrapper);
 extern const char *pgpx_server_catalog_value(List *options, const char *name);
 
 /*
- * Return whether this transaction has dropped a user mapping.  The mapping of
- * PUBLIC may now apply in its place, although its row was not changed.
+ * This transaction has dropped a user mapping.  The mapping of PUBLIC may now
+ * apply in its place, although its row was not changed.
  */
 extern bool pgpx_server_catalog_mapping_dropped;
 

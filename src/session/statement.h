@@ -27,7 +27,7 @@ typedef struct PgpxRun
 	PgpxWireEvent stop_at;		/* stop after each such event, see
 								 * pgpx_run_next; NONE: read all */
 	bool		may_cache;		/* the caller repeats the statement if
-								 * pgpx_run_must_repeat tells it to */
+								 * pgpx_run_must_repeat returns true */
 	bool		cached;			/* it was sent as a prepared statement */
 	bool		prepares;		/* .. which is parsed with it */
 	PgpxRemoteError error;
@@ -70,8 +70,8 @@ extern void pgpx_run_read(PgpxRun *run);
  *		Wait for the next event "stop_at" of the answer, or for its end.
  *
  * stop_at must be set: to PGPX_EV_ROW, or to PGPX_EV_BEGUN for a statement that
- * the previous holder has sent.  Returns true at such an event, so after the
- * sink has converted a row; false at the end of the answer.
+ * the previous holder has sent.  Returns true at such an event (at a row: after
+ * the sink has converted it), and false at the end of the answer.
  */
 extern bool pgpx_run_next(PgpxRun *run);
 
@@ -143,8 +143,8 @@ extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 
 /*
  * pgpx_run_must_repeat
- *		Return whether the statement must be sent again, because it is prepared
- *		and the remote could not execute it as it is.
+ *		Return whether the statement must be sent again, because it was
+ *		prepared before and its Bind has failed.
  *
  * To be called when the answer is complete.  If so, the statement was not
  * executed, and pgpx_run_send has it parsed again.

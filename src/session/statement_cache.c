@@ -18,9 +18,8 @@
  *	 The table of a connection (conn_state.h) lists its statements.  It is
  *	 bounded in number and in bytes of text; the least recently used statement is
  *	 closed in the same pipeline that prepares another one.
- *	 A statement enters the table when its ParseComplete was read.  While that is
- *	 awaited, the table is marked as UNKNOWN, so that a session may die at any
- *	 point.
+ *	 A statement enters the table when its ParseComplete was read.  From its Parse
+ *	 until then the table is marked as UNKNOWN, because the session may end.
  *
  * What is not prepared
  *	 Classes of texts decide (pgpx_statement_class).  Only a query may be prepared,
@@ -197,7 +196,7 @@ pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN], const char *kind,
 			 key->hash[0], key->hash[1]);
 }
 
-/* Has the current remote transaction parsed the statement? */
+/* Return whether the current remote transaction has parsed the statement. */
 static bool
 is_parsed_here(const PgpxLease *lease, const PgpxPreparedKey *key)
 {

@@ -16,7 +16,7 @@
 
 #define PGPX_CACHED_NAME_LEN 48
 
-/* How a statement is sent that is, or becomes, prepared. */
+/* How to send a statement that is prepared, or is to be prepared. */
 typedef struct PgpxCachedStatement
 {
 	PgpxPipeline pipeline;
@@ -37,11 +37,11 @@ extern bool pgpx_statement_cache_note(PgpxLease *lease, const char *sql,
 
 /*
  * pgpx_statement_cache_choose
- *		Choose how a cacheable statement is sent.
+ *		Choose how to send a cacheable statement.
  *
- * Returns true, and fills in *cached, if the statement is prepared, or is to be
- * prepared now.  The caller must send it at once, after the stream was made
- * ready.  The pipeline needs the formats from the caller.
+ * Returns true, and fills in *cached except for the formats of the pipeline, if
+ * the statement is prepared, or is to be prepared now.  The stream must be
+ * ready, and the caller must send the statement at once.
  */
 extern bool pgpx_statement_cache_choose(PgpxLease *lease,
 										const PgpxStatement *statement,
@@ -69,11 +69,11 @@ extern bool pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
 
 /*
  * pgpx_statement_cache_find
- *		Choose how a statement is sent whose key is in *choice.
+ *		Choose how to send the statement whose key is in *choice.
  *
- * again: parse it again if it is prepared.  Returns false if it is sent as
- * without a cache.  Otherwise the caller must send it at once, and close the
- * statements in *choice before.
+ * again: parse it again if it is prepared.  Returns false if it is to be sent as
+ * without a cache.  Otherwise the caller must send it at once, after a Close for
+ * each statement that *choice lists.
  */
 extern bool pgpx_statement_cache_find(PgpxLease *lease, bool again,
 									  PgpxPreparedChoice *choice);
