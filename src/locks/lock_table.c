@@ -105,6 +105,53 @@ pgpx_dlock_renew(int slot, PgpxDlock *lock)
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
+/*
+ * How long a server may hand a lock to its own sessions before it backs off.
+ */
+#define TURN_US (1000 * 1000)
+
+static PgpxDlockTurn *
+find_turn(uint64 queue)
+{
+	return &pgpx_dlock_turns[queue / 2 % PGPX_DLOCK_TURNS];
+}
+
+/* Record that a lock is granted, for fairness between servers. */
+static void
+begin_turn_locked(uint64 queue)
+{
+	PgpxDlockTurn *turn = find_turn(queue);
+	PgpxTime	now = pgpx_now();
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	if (turn->queue == queue && turn->since != 0 &&
+		now - turn->last < TURN_US)
+		return;
+	turn->queue = queue;
+	turn->since = now;
+	turn->back_off_until = 0;
+}
+
+/*
+ * Record that a lock is released.  contended: another server has requested it
+ * meanwhile.
+ */
+static void
+end_turn_locked(uint64 queue, bool contended)
+{
+	PgpxDlockTurn *turn = find_turn(queue);
+	PgpxTime	now = pgpx_now();
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	if (turn->queue != queue)
+		return;
+	turn->last = now;
+	if (!contended || turn->since == 0 || now - turn->since < TURN_US)
+		return;
+	turn->since = 0;
+	turn->back_off_until = now + PGPX_DLOCK_BACK_OFF_US;
+}
+
 void
 pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at)
 {
@@ -118,7 +165,7 @@ pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at)
 	lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl);
 	lock->since = pgpx_now();
 	worker = lock->worker;
-	pgpx_dlock_turn_begins_locked(lock->queue);
+	begin_turn_locked(lock->queue);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	wake_lock_worker(worker);
 }
@@ -137,6 +184,24 @@ static bool
 is_held(const PgpxDlock *lock)
 {
 	return lock->state == PGPX_DLOCK_HELD || lock->state == PGPX_DLOCK_LOST;
+}
+
+/*
+ * Log the loss of a lock.  refused: the remote rejected a ping; otherwise the
+ * validity expired.
+ */
+static void
+log_loss(const PgpxDlock *lock, bool refused)
+{
+	ereport(LOG,
+			(errmsg("pgpool_ext lost lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", held by PID %d",
+					lock->name, NameStr(lock->server_name),
+					NameStr(lock->database_name), lock->token,
+					lock->owner_pid),
+			 refused ?
+			 errdetail("On the remote server the lock expired, or was released by force.") :
+			 errdetail("No ping was answered within the ttl of " INT64_FORMAT " ms.",
+					   lock->ttl)));
 }
 
 int
@@ -182,24 +247,10 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (lost)
 	{
-		pgpx_dlock_log_loss(copy, false);
+		log_loss(copy, false);
 		wake_lock_worker(copy->worker);
 	}
 	return slot;
-}
-
-void
-pgpx_dlock_log_loss(const PgpxDlock *lock, bool refused)
-{
-	ereport(LOG,
-			(errmsg("pgpool_ext lost lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", held by PID %d",
-					lock->name, NameStr(lock->server_name),
-					NameStr(lock->database_name), lock->token,
-					lock->owner_pid),
-			 refused ?
-			 errdetail("On the remote server the lock expired, or was released by force.") :
-			 errdetail("No ping was answered within the ttl of " INT64_FORMAT " ms.",
-					   lock->ttl)));
 }
 
 bool
@@ -332,11 +383,6 @@ pgpx_dlock_copy(int slot, PgpxDlock *copy)
 }
 
 /*
- * How long a server may hand a lock to its own sessions before it backs off.
- */
-#define TURN_US (1000 * 1000)
-
-/*
  * The hash depends on the server and not on the pool, so that waiters of all
  * pools of a server share it.  If two locks have the same hash, their waiters
  * queue together, which only delays them.
@@ -369,8 +415,12 @@ is_first_locked(const PgpxDlockWaiter *self)
 	return true;
 }
 
-void
-pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake)
+/*
+ * Add the first waiter of each pool's queue to *wake, because the lock may be
+ * free.
+ */
+static void
+add_firsts_locked(uint64 queue, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
 	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
@@ -418,43 +468,6 @@ pgpx_dlock_has_waiters(const PgpxDlock *lock)
 	return any;
 }
 
-static PgpxDlockTurn *
-find_turn(uint64 queue)
-{
-	return &pgpx_dlock_turns[queue / 2 % PGPX_DLOCK_TURNS];
-}
-
-void
-pgpx_dlock_turn_begins_locked(uint64 queue)
-{
-	PgpxDlockTurn *turn = find_turn(queue);
-	PgpxTime	now = pgpx_now();
-
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	if (turn->queue == queue && turn->since != 0 &&
-		now - turn->last < TURN_US)
-		return;
-	turn->queue = queue;
-	turn->since = now;
-	turn->back_off_until = 0;
-}
-
-void
-pgpx_dlock_turn_ends_locked(uint64 queue, bool contended)
-{
-	PgpxDlockTurn *turn = find_turn(queue);
-	PgpxTime	now = pgpx_now();
-
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	if (turn->queue != queue)
-		return;
-	turn->last = now;
-	if (!contended || turn->since == 0 || now - turn->since < TURN_US)
-		return;
-	turn->since = 0;
-	turn->back_off_until = now + PGPX_DLOCK_BACK_OFF_US;
-}
-
 PgpxTime
 pgpx_dlock_backs_off(uint64 queue)
 {
@@ -481,7 +494,7 @@ pgpx_dlock_leave(void)
 	if (waiter->position != 0)
 	{
 		waiter->position = 0;
-		pgpx_dlock_add_firsts_locked(waiter->queue, &wake);
+		add_firsts_locked(waiter->queue, &wake);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	pgpx_wake_flush(&wake);
@@ -547,7 +560,7 @@ pgpx_dlock_expire(int worker)
 		}
 		LWLockRelease(pgpx_shared->dlock_lock);
 		if (found)
-			pgpx_dlock_log_loss(&lost, false);
+			log_loss(&lost, false);
 	} while (found);
 	return next;
 }
@@ -669,7 +682,7 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended, PgpxTime sent_at)
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (lost)
-		pgpx_dlock_log_loss(&copy, !extended);
+		log_loss(&copy, !extended);
 }
 
 /*
@@ -687,7 +700,7 @@ finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
 		if (lock->awaited)
 			pgpx_wake_add(wake, lock->owner_procno);
 	}
-	pgpx_dlock_add_firsts_locked(lock->queue, wake);
+	add_firsts_locked(lock->queue, wake);
 }
 
 void
@@ -703,7 +716,7 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool released, bool contended)
 			lock->result = released ? PGPX_DLOCK_RELEASED :
 				lock->attempts > 0 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OWNER;
 		finish_release_locked(lock, &wake);
-		pgpx_dlock_turn_ends_locked(lock->queue, contended);
+		end_turn_locked(lock->queue, contended);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	pgpx_wake_flush(&wake);
@@ -773,12 +786,12 @@ reclaim(PgpxDlock *lock, const PgpxDlock *seen)
 			PGPX_DLOCK_FREE : PGPX_DLOCK_RELEASING;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
-	if (unchanged)
-		pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
-	if (unchanged)
-		ereport(LOG,
-				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d no longer exists",
-						seen->name, seen->owner_pid)));
+	if (!unchanged)
+		return;
+	pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+	ereport(LOG,
+			(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d no longer exists",
+					seen->name, seen->owner_pid)));
 }
 
 bool

@@ -13,10 +13,10 @@
  *
  * State transitions of an entry:
  *
- * FREE      -> ASKED      the session is about to request the lock
- * ASKED     -> HELD       the remote granted it
- * ASKED     -> FREE       the remote refused it
- * ASKED     -> RELEASING  no answer: the remote may have granted it
+ * FREE      -> REQUESTED  the session is about to request the lock
+ * REQUESTED -> HELD       the remote granted it
+ * REQUESTED -> FREE       the remote refused it
+ * REQUESTED -> RELEASING  no answer: the remote may have granted it
  * HELD      -> RELEASING  unlock, or end of the lock's scope
  * HELD      -> LOST       the validity expired, or the remote rejected a ping
  * LOST      -> RELEASING  the session released it
@@ -199,12 +199,6 @@ extern int	pgpx_dlock_find(const PgpxPoolKey *key, const char *name,
 extern bool pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *lock);
 
 /*
- * Logs the loss of a lock.  refused: the remote rejected a ping; otherwise the
- * validity expired.
- */
-extern void pgpx_dlock_log_loss(const PgpxDlock *lock, bool refused);
-
-/*
  * Records that the owner was warned of the loss.  Returns false if it was
  * already warned, or if the slot has another request now.
  */
@@ -258,24 +252,10 @@ extern bool pgpx_dlock_has_waiters(const PgpxDlock *lock);
 extern void pgpx_dlock_leave(void);
 
 /*
- * Record that a lock is granted, or released, for fairness between servers.
- * contended: another server has requested the lock meanwhile.  The caller must
- * hold dlock_lock exclusively.
- */
-extern void pgpx_dlock_turn_begins_locked(uint64 queue);
-extern void pgpx_dlock_turn_ends_locked(uint64 queue, bool contended);
-
-/*
  * Returns the time until which sessions of this server must not request the
  * lock.  If it is 0 or in the past, they may.
  */
 extern PgpxTime pgpx_dlock_backs_off(uint64 queue);
-
-/*
- * Adds the first waiter of each pool's queue to *wake, because the lock may be
- * free.  The caller must hold dlock_lock exclusively.
- */
-extern void pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake);
 
 /*
  * --- for the worker -------------------------------------------------------
