@@ -178,7 +178,7 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	[PGPX_WIRE_DESCRIBE] = {
 		ASYNC(DESCRIBE),
 		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, EXECUTE),
-		[M_NO_DATA] = R(NO_DATA, EXECUTE),
+		[M_NO_DATA] = R(NO_DATA, EXECUTE_NO_ROWS),
 		[M_ERROR] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_EXECUTE] = {
@@ -196,6 +196,14 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		 * ReadyForQuery messages would be unknown.
 		 */
 		[M_COPY_IN] = R(COPY, BROKEN),
+		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
+	},
+	[PGPX_WIRE_EXECUTE_NO_ROWS] = {
+		ASYNC(EXECUTE_NO_ROWS),
+		[M_CLOSE_COMPLETE] = R(NONE, EXECUTE_NO_ROWS),
+		[M_COMMAND] = R(COMMAND, SYNC),
+		[M_ERROR] = R(ERROR, SYNC),
+		[M_COPY_IN] = R(COPY, BROKEN),	/* as in EXECUTE */
 		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
 	},
 	[PGPX_WIRE_REBIND] = {

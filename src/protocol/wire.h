@@ -48,6 +48,7 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_BIND,
 	PGPX_WIRE_DESCRIBE,
 	PGPX_WIRE_EXECUTE,
+	PGPX_WIRE_EXECUTE_NO_ROWS,	/* the remote has sent NoData */
 	PGPX_WIRE_REBIND,			/* Bind, Execute, Sync were sent */
 	PGPX_WIRE_DESCRIBE_PARSE,	/* Parse, Describe, Sync were sent */
 	PGPX_WIRE_DESCRIBE_PARAMS,

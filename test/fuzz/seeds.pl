@@ -79,6 +79,7 @@ my %wire = (
 	extended_done_early => "\2\0" . $parsed . $done . $ready,
 	extended_two_results => "\2\0" . $parsed . ($columns . $row . $done) x 2 . $ready,
 	extended_columns_twice => "\2\0" . $parsed . $columns . $columns . $row . $done . $ready,
+	extended_row_after_no_data => "\2\0" . $parsed . message('n', '') . $row . $done . $ready,
 	extended_row_late => "\2\0" . $parsed . $columns . $done . $row . $ready,
 	carried => "\6\0" . $parsed . $discarded . $parsed . $columns . $row . $done . $ready . $params,
 	carried_alone => "\7\0" . $parsed . $columns . $row . $done . $ready,
