@@ -876,8 +876,7 @@ pgpx_share_failed(int pool, uint32 pool_id, const char *why)
 
 	if (s == NULL)
 		return;
-	snprintf(text, sizeof(text),
-			 "The servers cannot agree on the shares of cluster_connections: %s", why);
+	snprintf(text, sizeof(text), PGPX_SHARES_FAILED ": %s", why);
 	(void) pgpx_cap_share(&pgpx_servers[server].cap, &until);
 	SpinLockAcquire(&pgpx_servers[server].share_mutex);
 	if (info->failing_since == 0)

@@ -481,6 +481,8 @@ raise_unreachable(PgpxCheckout *c, int sqlstate,
 			 errmsg("could not connect to server \"%s\"",
 					NameStr(c->spec->server_name)),
 			 errdetail_internal("%s", reason),
+			 strncmp(text, PGPX_SHARES_FAILED, strlen(PGPX_SHARES_FAILED)) == 0 ?
+			 errhint("The option \"cluster_connections\" needs the tables that pgpool.lock_setup creates in the remote database, and privileges on them.") :
 			 wait_ms > 0 ?
 			 errhint("The next attempt is made in " INT64_FORMAT " ms at the earliest.",
 					 wait_ms) : 0));

@@ -56,6 +56,10 @@
 #define PGPX_WHY_LEN 128		/* bytes of "why" that are stored, with the
 								 * NUL */
 #define PGPX_ERROR_LEN 512		/* bytes of an error message that are stored */
+
+/* Begins the errors about cluster_connections; the session adds a hint to them. */
+#define PGPX_SHARES_FAILED \
+	"The servers cannot agree on the shares of cluster_connections"
 #define PGPX_ADDR_LEN 48
 #define PGPX_VERSION_LEN 64
 #define PGPX_TLS_LEN 48

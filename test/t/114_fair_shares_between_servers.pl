@@ -119,7 +119,7 @@ sub end_work
 # --- without the tables
 my $session = PgpxSession->new($nodes[0]);
 $session->fails(q{SELECT pgpool.checkout('shared', '30 s')},
-	'08001', qr/cannot agree on the shares.*pgpool_lock\.share.* does not exist/s, 'checkout without the tables fails at once');
+	'08001', qr/cannot agree on the shares.*pgpool_lock\.share.* does not exist\nHINT:  .*pgpool\.lock_setup/s, 'checkout without the tables fails at once');
 $nodes[0]->safe_psql('postgres', q{SELECT pgpool.lock_setup('plain')});
 $remote->safe_psql('remote_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpool_lock TO remote_app');
 ok( wait_until($nodes[0], sub { $session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) }, '1', 30),
