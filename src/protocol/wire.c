@@ -188,6 +188,12 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_COMMAND] = R(COMMAND, SYNC),
 		[M_SUSPENDED] = R(SUSPENDED, SYNC),
 		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_EXECUTE_NO_ROWS] = {
+		ASYNC(EXECUTE_NO_ROWS),
+		[M_CLOSE_COMPLETE] = R(NONE, EXECUTE_NO_ROWS),
+		[M_COMMAND] = R(COMMAND, SYNC),
+		[M_ERROR] = R(ERROR, SYNC),
 
 		/*
 		 * The server discards the Sync that was sent with Execute if it has
@@ -196,14 +202,6 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		 * ReadyForQuery messages would be unknown.
 		 */
 		[M_COPY_IN] = R(COPY, BROKEN),
-		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
-	},
-	[PGPX_WIRE_EXECUTE_NO_ROWS] = {
-		ASYNC(EXECUTE_NO_ROWS),
-		[M_CLOSE_COMPLETE] = R(NONE, EXECUTE_NO_ROWS),
-		[M_COMMAND] = R(COMMAND, SYNC),
-		[M_ERROR] = R(ERROR, SYNC),
-		[M_COPY_IN] = R(COPY, BROKEN),	/* as in EXECUTE */
 		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
 	},
 	[PGPX_WIRE_REBIND] = {

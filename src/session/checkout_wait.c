@@ -443,6 +443,8 @@ raise_unreachable(PgpxCheckout *c, int sqlstate,
 {
 	char	   *reason = pgpx_text_clean(pstrdup(text));
 	char		detail[DETAIL_LEN] = "";
+	bool		shares = strncmp(text, PGPX_SHARES_FAILED,
+								 strlen(PGPX_SHARES_FAILED)) == 0;
 
 	if (add_descriptors(&pgpx_pools[c->spec->pool], text, detail,
 						sizeof(detail)))
@@ -481,7 +483,7 @@ raise_unreachable(PgpxCheckout *c, int sqlstate,
 			 errmsg("could not connect to server \"%s\"",
 					NameStr(c->spec->server_name)),
 			 errdetail_internal("%s", reason),
-			 strncmp(text, PGPX_SHARES_FAILED, strlen(PGPX_SHARES_FAILED)) == 0 ?
+			 shares ?
 			 errhint("The option \"cluster_connections\" needs the tables that pgpool.lock_setup creates in the remote database, and privileges on them.") :
 			 wait_ms > 0 ?
 			 errhint("The next attempt is made in " INT64_FORMAT " ms at the earliest.",

@@ -165,7 +165,7 @@ extern bool pgpx_statement_has_word(const char *sql, const char *word);
  * less work on both sides.  For a statement that writes it may not, because a
  * rule may add results, which only the simple protocol returns.  After a
  * refused COPY the lease stays usable only in the simple protocol, see the
- * rules of PGPX_WIRE_EXECUTE.
+ * rules of PGPX_WIRE_EXECUTE_NO_ROWS.
  */
 extern bool pgpx_statement_fits_simple(const char *sql);
 
