@@ -225,8 +225,9 @@ same_name(const char *a, const char *b)
 	return a[0] == b[0] && strcmp(a, b) == 0;
 }
 
-const PgpxOption *
-pgpx_option_find(const char *name)
+/* Returns the table's entry of an option, NULL if there is none. */
+static const PgpxOption *
+option_find(const char *name)
 {
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
 		if (same_name(o->name, name))
@@ -297,7 +298,7 @@ refusal(const char *name, const PQconninfoOption *libpq)
 bool
 pgpx_option_is_in_place(const char *name)
 {
-	const PgpxOption *option = pgpx_option_find(name);
+	const PgpxOption *option = option_find(name);
 
 	if (option != NULL)
 		return (option->where & PGPX_IN_PLACE) != 0;
@@ -305,16 +306,10 @@ pgpx_option_is_in_place(const char *name)
 		strcmp(name, "use_scram_passthrough") != 0;
 }
 
-const char *
-pgpx_option_refusal(const char *name)
-{
-	return refusal(name, find_libpq_option(name));
-}
-
 int
 pgpx_option_flags(const char *name)
 {
-	const PgpxOption *option = pgpx_option_find(name);
+	const PgpxOption *option = option_find(name);
 	const PQconninfoOption *libpq;
 
 	if (option != NULL && (option->where & PGPX_LIBPQ) == 0)
@@ -380,7 +375,7 @@ list_valid_names(int slot, const char **names)
 		 (slot & (PGPX_ON_SERVER | PGPX_ON_MAPPING)) && libpq->keyword != NULL;
 		 libpq++)
 	{
-		if (pgpx_option_find(libpq->keyword) == NULL &&
+		if (option_find(libpq->keyword) == NULL &&
 			pgpx_options_libpq_allowed(libpq->keyword, superuser(),
 									   slot == PGPX_ON_MAPPING))
 			names[n++] = libpq->keyword;
@@ -388,8 +383,13 @@ list_valid_names(int slot, const char **names)
 	return n;
 }
 
-char *
-pgpx_option_hint(const char *name, int slot)
+/*
+ * Returns a hint for an invalid option name: the closest valid name, or all valid
+ * names if none is close.  slot: PGPX_ON_SERVER, _MAPPING, _TABLE or _COLUMN.
+ * Valid names are those that the current user can set there.
+ */
+static char *
+option_hint(const char *name, int slot)
 {
 	const char **names = palloc(sizeof(char *) * count_names());
 	int			n = list_valid_names(slot, names);
@@ -637,7 +637,7 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 pg_noreturn static void
 refuse_name(const char *name, int slot)
 {
-	const char *why = pgpx_option_refusal(name);
+	const char *why = refusal(name, find_libpq_option(name));
 	int			flags = pgpx_option_flags(name);
 
 	ereport(ERROR,
@@ -655,14 +655,14 @@ refuse_name(const char *name, int slot)
 			 errhint("This is an option of the foreign table.") :
 			 (flags & PGPX_ON_COLUMN) ?
 			 errhint("This is an option of a column of the foreign table.") :
-			 errhint("%s", pgpx_option_hint(name, slot))));
+			 errhint("%s", option_hint(name, slot))));
 }
 
 /* Check one option for the current user. */
 static void
 check_option(const char *name, const char *value, int slot)
 {
-	const PgpxOption *option = pgpx_option_find(name);
+	const PgpxOption *option = option_find(name);
 	int			flags = pgpx_option_flags(name);
 	int64		result = 0;
 
@@ -716,7 +716,7 @@ find_number(List *list, const char *name, int64 *result)
 		DefElem    *def = lfirst_node(DefElem, lc);
 
 		if (strcmp(def->defname, name) == 0)
-			return parse_value(pgpx_option_find(name), defGetString(def),
+			return parse_value(option_find(name), defGetString(def),
 							   result);
 	}
 	return false;
@@ -740,7 +740,7 @@ pgpx_options_check_base(List *options)
 	foreach(lc, options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
-		const PgpxOption *option = pgpx_option_find(def->defname);
+		const PgpxOption *option = option_find(def->defname);
 
 		if (strcmp(def->defname, "use_scram_passthrough") != 0 &&
 			(option != NULL ? (option->where & PGPX_LIBPQ) == 0 :
@@ -860,7 +860,7 @@ pgpx_options_follow(PgpxPoolOptions *opts)
 bool
 pgpx_options_is_valid(const char *name, const char *value)
 {
-	const PgpxOption *option = pgpx_option_find(name);
+	const PgpxOption *option = option_find(name);
 	int64		result;
 
 	return option == NULL ? pgpx_options_is_libpq(name) :
@@ -872,7 +872,7 @@ pgpx_options_apply(PgpxPoolOptions *opts, const char **start_commands,
 				   const char **reset_command, const char *name,
 				   const char *value)
 {
-	const PgpxOption *option = pgpx_option_find(name);
+	const PgpxOption *option = option_find(name);
 
 	if (option == NULL)
 		return false;

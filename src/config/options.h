@@ -203,9 +203,6 @@ typedef struct PgpxOption
 
 extern const PgpxOption pgpx_option_table[];
 
-/* Returns the table's entry of an option, NULL if there is none. */
-extern const PgpxOption *pgpx_option_find(const char *name);
-
 /*
  * pgpx_option_flags
  *		Returns the flags of an option: where it may be set, and by whom.
@@ -225,13 +222,6 @@ extern int	pgpx_option_flags(const char *name);
 extern bool pgpx_option_is_in_place(const char *name);
 
 /*
- * pgpx_option_refusal
- *		Returns, as a sentence, why an option is rejected for all users; NULL if
- *		it is not.
- */
-extern const char *pgpx_option_refusal(const char *name);
-
-/*
  * pgpx_option_libpq
  *		Returns the list of libpq's options, ended by a NULL keyword.
  *
@@ -239,15 +229,5 @@ extern const char *pgpx_option_refusal(const char *name);
  * Raises HV001 if memory is exhausted.
  */
 extern const PQconninfoOption *pgpx_option_libpq(void);
-
-/*
- * pgpx_option_hint
- *		Returns a hint for an invalid option name: the closest valid name, or
- *		all valid names if none is close.
- *
- * slot: PGPX_ON_SERVER, _MAPPING, _TABLE or _COLUMN.  Valid names are those that the
- * current user can set there.
- */
-extern char *pgpx_option_hint(const char *name, int slot);
 
 #endif							/* PGPX_OPTIONS_H */

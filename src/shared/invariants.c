@@ -420,8 +420,11 @@ walk_free(PgpxCheck *check, bool first)
 	return nsuspects;
 }
 
-void
-pgpx_check_pass_locks(void)
+/*
+ * Wait until every process that held a pool lock at the call has released it.
+ */
+static void
+check_pass_locks(void)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
@@ -442,7 +445,7 @@ check_free(PgpxCheck *check, int nsuspects)
 {
 	for (int walk = 0; walk < 2 && nsuspects > 0; walk++)
 	{
-		pgpx_check_pass_locks();
+		check_pass_locks();
 		nsuspects = walk_free(check, false);
 	}
 	if (nsuspects == 0)
@@ -682,7 +685,7 @@ pgpx_check_caps(PgpxCheck *check)
 			read_cap(&pgpx_servers[i].cap, &seen[i]);
 
 		/* wait for processes that are acquiring or releasing a token */
-		pgpx_check_pass_locks();
+		check_pass_locks();
 		for (int i = 0; i < n; i++)
 		{
 			PgpxPool   *pool = &pgpx_pools[i];

@@ -61,11 +61,6 @@ extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 /* Does the process of a lease or a waiter exist? */
 extern bool pgpx_check_is_alive(int procno, int pid);
 
-/*
- * Wait until every process that held a pool lock at the call has released it.
- */
-extern void pgpx_check_pass_locks(void);
-
 /* Check the tokens of the caps over several pools. */
 extern void pgpx_check_caps(PgpxCheck *check);
 

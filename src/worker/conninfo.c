@@ -66,6 +66,12 @@ struct PgpxLookup
 	char	   *in_hostaddr;	/* NULL: none */
 	char	   *in_port;
 	char		error[256];		/* empty: no error */
+
+	/*
+	 * Lists of equal length for libpq.  A resolved host appears once for each
+	 * of its addresses, in the resolver's order; any other host once, with the
+	 * address it has.
+	 */
 	char	   *host;
 	char	   *hostaddr;
 	char	   *port;
@@ -119,8 +125,14 @@ is_name(const char *host, const char *addr)
 		host[0] != '@' && !is_numeric(host);
 }
 
-bool
-pgpx_lookup_needed(const char *host, const char *hostaddr)
+/*
+ * Tests whether libpq's "host" (a list) has an element that must be
+ * resolved: one that is not empty, not a socket directory, not a numeric
+ * address, and has no address in "hostaddr" (NULL, or a list whose
+ * elements may be empty).
+ */
+static bool
+lookup_needed(const char *host, const char *hostaddr)
 {
 	char		one[HOST_LEN];
 	char		addr[HOST_LEN] = "";
@@ -277,8 +289,8 @@ too_many(const PgpxLookupUser *user)
 {
 	dlist_iter	iter;
 	int			all = 0;
+	int			of_user = 0;
 	int			abandoned = 0;
-	int			left = 0;
 
 	dlist_foreach(iter, &running)
 	{
@@ -288,20 +300,26 @@ too_many(const PgpxLookupUser *user)
 		if (other->user.database != user->database ||
 			strcmp(NameStr(other->user.name), NameStr(user->name)) != 0)
 			continue;
-		abandoned++;
-		left += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
+		of_user++;
+		abandoned += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
 	}
-	if (left >= MAX_ABANDONED)
+	if (abandoned >= MAX_ABANDONED)
 		return "too many host names are being looked up for attempts of this user that have ended";
-	if (abandoned >= MAX_OF_USER)
+	if (of_user >= MAX_OF_USER)
 		return "too many host names are being looked up for this user";
 	return all >= MAX_RUNNING ? TOO_MANY : NULL;
 }
 
-const char *
-pgpx_lookup_start(const PgpxLookupUser *user, const char *host,
-				  const char *hostaddr, const char *port,
-				  PgpxLookupAnswer answer, uint64 tag)
+/*
+ * Starts to resolve the elements of the list "host" that have no address
+ * in "hostaddr"; "port" is the list of ports.  Returns NULL, or the
+ * reason why it could not start: no thread could be started, or too many
+ * are running.  The answer carries "tag".
+ */
+static const char *
+lookup_start(const PgpxLookupUser *user, const char *host,
+			 const char *hostaddr, const char *port,
+			 PgpxLookupAnswer answer, uint64 tag)
 {
 	const char *why = too_many(user);
 	PgpxLookup *job;
@@ -355,24 +373,6 @@ const char *
 pgpx_lookup_error(const PgpxLookup *lookup)
 {
 	return lookup->error[0] != '\0' ? lookup->error : NULL;
-}
-
-const char *
-pgpx_lookup_host(const PgpxLookup *lookup)
-{
-	return lookup->host;
-}
-
-const char *
-pgpx_lookup_hostaddr(const PgpxLookup *lookup)
-{
-	return lookup->hostaddr;
-}
-
-const char *
-pgpx_lookup_port(const PgpxLookup *lookup)
-{
-	return lookup->port;
 }
 
 /* Parameters that pgpx_conninfo_login adds, and the end of the list. */
@@ -468,8 +468,8 @@ pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
 bool
 pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 {
-	return pgpx_lookup_needed(pgpx_conninfo_param(ci, "host"),
-							  pgpx_conninfo_param(ci, "hostaddr"));
+	return lookup_needed(pgpx_conninfo_param(ci, "host"),
+						 pgpx_conninfo_param(ci, "hostaddr"));
 }
 
 const char *
@@ -483,9 +483,9 @@ pgpx_conninfo_start_lookup(int index, PgpxLookupAnswer answer, uint64 tag)
 	user.database = pool->key.database;
 	user.name = pool->user_name;
 	LWLockRelease(pool->lock);
-	return pgpx_lookup_start(&user, pgpx_conninfo_param(ci, "host"),
-							 pgpx_conninfo_param(ci, "hostaddr"),
-							 pgpx_conninfo_param(ci, "port"), answer, tag);
+	return lookup_start(&user, pgpx_conninfo_param(ci, "host"),
+						pgpx_conninfo_param(ci, "hostaddr"),
+						pgpx_conninfo_param(ci, "port"), answer, tag);
 }
 
 static bool
@@ -580,11 +580,11 @@ pgpx_hosts_of(int pool, const PgpxLookup *lookup)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	const PgpxConninfo *ci = &wp->conninfo;
-	const char *host = nonempty(lookup ? pgpx_lookup_host(lookup) :
+	const char *host = nonempty(lookup ? lookup->host :
 							 pgpx_conninfo_param(ci, "host"));
-	const char *hostaddr = nonempty(lookup ? pgpx_lookup_hostaddr(lookup) :
+	const char *hostaddr = nonempty(lookup ? lookup->hostaddr :
 								 pgpx_conninfo_param(ci, "hostaddr"));
-	const char *port = nonempty(lookup ? pgpx_lookup_port(lookup) :
+	const char *port = nonempty(lookup ? lookup->port :
 							 pgpx_conninfo_param(ci, "port"));
 	const char *balance = pgpx_conninfo_param(ci, "load_balance_hosts");
 	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext,

@@ -22,15 +22,6 @@
 typedef struct PgpxLookup PgpxLookup;
 
 /*
- * pgpx_lookup_needed
- *		Tests whether libpq's "host" (a list) has an element that must be
- *		resolved: one that is not empty, not a socket directory, not a numeric
- *		address, and has no address in "hostaddr" (NULL, or a list whose
- *		elements may be empty).
- */
-extern bool pgpx_lookup_needed(const char *host, const char *hostaddr);
-
-/*
  * Receives the result of a lookup.  Called in the event loop; "lookup" is
  * freed when it returns.
  */
@@ -47,18 +38,6 @@ typedef struct PgpxLookupUser
 } PgpxLookupUser;
 
 /*
- * pgpx_lookup_start
- *		Starts to resolve the elements of the list "host" that have no address
- *		in "hostaddr"; "port" is the list of ports.  Returns NULL, or the
- *		reason why it could not start: no thread could be started, or too many
- *		are running.  The answer carries "tag".
- */
-extern const char *pgpx_lookup_start(const PgpxLookupUser *user,
-									 const char *host, const char *hostaddr,
-									 const char *port, PgpxLookupAnswer answer,
-									 uint64 tag);
-
-/*
  * Abandons a lookup: its thread ends after the name that it is resolving, and
  * "answer" is not called.
  */
@@ -68,15 +47,6 @@ extern uint64 pgpx_lookup_tag(const PgpxLookup *lookup);
 
 /* Returns the reason why no address was found, or NULL. */
 extern const char *pgpx_lookup_error(const PgpxLookup *lookup);
-
-/*
- * Lists of equal length for libpq's host, hostaddr and port.  A resolved host
- * appears once for each of its addresses, in the resolver's order; any other
- * host once, with the address it has.
- */
-extern const char *pgpx_lookup_host(const PgpxLookup *lookup);
-extern const char *pgpx_lookup_hostaddr(const PgpxLookup *lookup);
-extern const char *pgpx_lookup_port(const PgpxLookup *lookup);
 
 /*
  * A candidate host of a login, as passed to libpq; a NULL field is not passed.
