@@ -10,6 +10,8 @@
 way_sessions() {
   case $1 in
     pool) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
+    polled) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
+    unpolled) PGOPTIONS='-c pgpool_ext.busy_poll=0' sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     never) sessions sessions_pool "$2" remote_never -D server="'p8_never'" ;;
     dblink) sessions sessions_dblink "$2" remote_each -D server="'m'" ;;
     tls) sessions sessions_pool "$2" remote_tls -D server="'p8_tls'" ;;
@@ -76,13 +78,15 @@ group_4() {
     ways+=(sessions:bouncer_tls_reset:60 sessions:bouncer_tls:60)
   fi
   measure "$rounds" "${ways[@]}"
+  measure "$rounds" sessions:polled:60 sessions:unpolled:60
   measure 1 order:60 order:200
 }
 
 report_4() {
   local n w
 
-  declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never"
+  declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never" [polled]="pgpool_ext, busy_poll 100 us"
+    [unpolled]="pgpool_ext, busy_poll 0"
     [dblink]="dblink, one per session" [bouncer]="dblink to PgBouncer, 8, no reset"
     [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one per session"
     [plproxy]="PL/Proxy, one per session"
@@ -93,7 +97,7 @@ report_4() {
   for n in 8 60 200 500; do
     grid "$n sessions" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
       "imbalance, %=.uneven" "remote backends=.backends" "private, MB=.own" "PSS, MB=.pss"
-    for w in pool never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
+    for w in pool polled unpolled never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
@@ -105,6 +109,7 @@ report_4() {
   ratio "60 sessions on 8 / dblink with 60 connections" free:sessions:pool:60.tps free:sessions:dblink:60.tps ">=1.0"
   ratio "60 sessions on 8, p99 / dblink with 60 connections" free:sessions:pool:60.p99 free:sessions:dblink:60.p99 "<=1.0"
   ratio "60 sessions on 8 / postgres_fdw with 60 connections" free:sessions:pool:60.tps free:sessions:fdw:60.tps ">=1.4"
+  ratio "60 sessions on 8, busy_poll 100 us / busy_poll 0" free:sessions:polled:60.tps free:sessions:unpolled:60.tps ">=0.97"
   limit "60 sessions: remote backends" free:sessions:pool:60.backends "<=8"
   ratio "60 sessions on 8 / PgBouncer, both with resets" free:sessions:pool:60.tps free:sessions:bouncer_reset:60.tps -
   ratio "60 sessions on 8 / PgBouncer, both without resets" free:sessions:never:60.tps free:sessions:bouncer:60.tps -
