@@ -51,7 +51,7 @@ typedef struct PgpxLookupUser
  *		Starts to resolve the elements of the list "host" that have no address
  *		in "hostaddr"; "port" is the list of ports.  Returns NULL, or the
  *		reason why it could not start: no thread could be started, or too many
- *		are running.  The answer carries "tag".
+ *		are running.  "tag" is passed on to the answer.
  */
 extern const char *pgpx_lookup_start(const PgpxLookupUser *user,
 									 const char *host, const char *hostaddr,
