@@ -40,7 +40,7 @@ my $local = local_node('local', start => 0);
 $local->append_conf('postgresql.conf', 'autovacuum = off');
 
 # --- at server start
-fail_next($local, 'socketpair', who => 'all', errno => EMFILE);
+fail_next($local, 'socketpair', process => 'all', errno => EMFILE);
 is(failing($local, sub { $local->start(fail_ok => 1) }), 0, 'no control socket: server does not start');
 like(slurp_file($local->logfile), qr/FATAL: .*could not create control socket of pgpool_ext: Too many open files/, 'no control socket: log has the reason');
 failing($local, sub { $local->start });
@@ -150,7 +150,7 @@ check_invariants($local);
 {
 	my $fresh = PgpxSession->new($local);
 
-	fail_next($local, 'PQconninfoParse', who => 'session');
+	fail_next($local, 'PQconninfoParse', process => 'session');
 	$fresh->fails(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')}, 'HV001', qr/out of memory/, 'out of memory for the list of options is an error');
 	$fresh->run(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')});
 	is($fresh->error, '', 'next attempt succeeds');
@@ -162,10 +162,10 @@ check_invariants($local);
 {
 	my $fresh = PgpxSession->new($local);
 
-	fail_next($local, 'socketpair', who => 'session', errno => EMFILE);
+	fail_next($local, 'socketpair', process => 'session', errno => EMFILE);
 	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not create a socket pair: Too many open files/, 'session without a socket pair gets an error');
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'failed checkout leaves no lease');
-	fail_next($local, 'sendmsg', who => 'session', errno => ETOOMANYREFS);
+	fail_next($local, 'sendmsg', process => 'session', errno => ETOOMANYREFS);
 	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'session waits while too many descriptors are in flight') or diag($fresh->error);
 	ok(has_failed($local), 'request was sent again');
 	$fresh->run('SELECT pgpool.checkin_all()');
@@ -173,28 +173,28 @@ check_invariants($local);
 
 	# no epoll set, and a socket that cannot be added to it
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'epoll_create1', who => 'session', errno => EMFILE);
+	fail_next($local, 'epoll_create1', process => 'session', errno => EMFILE);
 	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not wait for pooled connections: Too many open files/, 'session without an epoll set gets an error');
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'failed checkout leaves no lease without an epoll set');
-	fail_next($local, 'epoll_ctl', who => 'session', errno => ENOSPC);
+	fail_next($local, 'epoll_ctl', process => 'session', errno => ENOSPC);
 	$fresh->fails(q{SELECT a FROM pgpool.query('one', 'select pg_sleep(0.3)::text') AS t(a text)}, '53000', qr/could not wait for a pooled connection: No space left on device/, 'session that cannot wait for a socket gets an error');
 	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
 	$fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))});
-	fail_next($local, 'epoll_ctl', who => 'session', errno => ENOSPC);
+	fail_next($local, 'epoll_ctl', process => 'session', errno => ENOSPC);
 	is($fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))}) . $fresh->error, '', 'idle socket that cannot be registered is checked in another way');
 	ok(has_failed($local), 'registration has failed');
 	$fresh->quit;
 
 	# the next connection is tried without an error
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'sendmsg', who => 'session', errno => EPIPE);
+	fail_next($local, 'sendmsg', process => 'session', errno => EPIPE);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a int)}) . $fresh->error, '7', 'failed request: another connection is used');
 	$fresh->quit;
 
 	# the conninfo cannot be sent
 	$fresh = PgpxSession->new($local);
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD keepalives_idle '100')});
-	fail_next($local, 'sendmsg', who => 'session', errno => EPIPE);
+	fail_next($local, 'sendmsg', process => 'session', errno => EPIPE);
 	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '08006', qr/could not send the options of server "one" to the pool worker: Broken pipe/, 'conninfo that cannot be sent is an error that names the reason');
 	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'next checkout sends it') or diag($fresh->error);
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (DROP keepalives_idle)});
@@ -203,20 +203,20 @@ check_invariants($local);
 	# a reply that cannot be received: the same, and the next request has a new socket
 	# pair
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'recvmsg', who => 'session', errno => EPIPE);
+	fail_next($local, 'recvmsg', process => 'session', errno => EPIPE);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 8') AS t(a int)}) . $fresh->error, '8', 'failed reply: another connection is used');
 	ok(has_failed($local), 'receiving has failed');
 	$fresh->quit;
 
 	# a lost reply: until the checkout times out, or operation_timeout
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'sendmsg', who => 'worker', errno => EPIPE);
+	fail_next($local, 'sendmsg', process => 'worker', errno => EPIPE);
 	$fresh->fails(q{SELECT pgpool.checkout('one', '500 ms')}, '55P03', qr/no connection to server "one" came free within 500 ms/, 'lost reply: checkout times out');
 	like($fresh->run(q{SELECT pgpool.checkout('one', '20 s')}), qr/^\d+$/, 'next request is answered') or diag($fresh->error);
 	$fresh->quit;
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '300 ms')});
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'sendmsg', who => 'worker', errno => EPIPE);
+	fail_next($local, 'sendmsg', process => 'worker', errno => EPIPE);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 8') AS t(a int)}) . $fresh->error, '8', 'lost reply: another connection is used after operation_timeout');
 	ok(has_failed($local), 'reply was lost');
 	$fresh->quit;
@@ -238,7 +238,7 @@ works('one', 'Terminate that cannot be sent');
 # --- signals that interrupt a call
 foreach my $function (qw(send recv))
 {
-	fail_next($local, $function, who => 'session', errno => EINTR);
+	fail_next($local, $function, process => 'session', errno => EINTR);
 	is($session->run(q{SELECT a FROM pgpool.query('one', 'select 9') AS t(a int)}) . $session->error, '9', "$function: interrupted call is repeated");
 	ok(has_failed($local), "$function: call was interrupted");
 }
@@ -277,7 +277,7 @@ foreach my $function (qw(send recv))
 	$remote->safe_psql('remote_db', 'CREATE TABLE taken (a int); GRANT ALL ON taken TO remote_app');
 	foreach my $sql ("'insert into taken values (1)'", "'insert into taken values (\$1)', 1")
 	{
-		fail_next($local, 'send', who => 'session', errno => EAGAIN, times => 1_000_000_000);
+		fail_next($local, 'send', process => 'session', errno => EAGAIN, times => 1_000_000_000);
 		$fresh->run(q{SET statement_timeout = '300 ms'});
 		$fresh->fails("SELECT pgpool.exec($lease, $sql)", '57014', qr/statement timeout/, "$sql: statement cannot be sent");
 		unlink PgpxFailing::order($local);
@@ -286,7 +286,7 @@ foreach my $function (qw(send recv))
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM taken'), '0', 'no statement was executed');
 
 	# a reset that cannot be sent: the connection closes without waiting
-	fail_next($local, 'send', who => 'session', errno => EAGAIN, times => 1_000_000_000);
+	fail_next($local, 'send', process => 'session', errno => EAGAIN, times => 1_000_000_000);
 	$fresh->run("SELECT pgpool.checkin($lease)");
 	unlink PgpxFailing::order($local);
 	is($fresh->error . $local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE remote_pid = $pid AND state <> 'closing'"), '0', 'connection closes if the reset cannot be sent');
@@ -299,7 +299,7 @@ foreach my $function (qw(send recv))
 	$fresh->run("SELECT pgpool.exec($lease, 'set work_mem = ''7MB''')");
 	$waiter->start(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)});
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'single'}, '1'), 'session waits with a pending statement');
-	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN);
+	fail_next($local, 'sendmsg', process => 'session', errno => EAGAIN);
 	$fresh->run("SELECT pgpool.checkin($lease)");
 	is($waiter->finish(60) . $waiter->error, '4MB', 'pending statement runs in a clean session');
 	ok(has_failed($local), 'hand-over has failed');
@@ -311,7 +311,7 @@ foreach my $function (qw(send recv))
 	$waiter->start(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)});
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'single'}, '1'), 'session waits again with a pending statement');
 	kill 'STOP', $waiter->pid;
-	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN);
+	fail_next($local, 'sendmsg', process => 'session', errno => EAGAIN);
 	$fresh->run("SELECT pgpool.checkin($lease)");
 	ok(has_failed($local), 'hand-over has failed again');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
@@ -520,7 +520,7 @@ foreach my $case (
 	$app->quit;
 }
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'lock is still held');
-fail_next($local, 'clock_gettime', who => 'session', times => 3);
+fail_next($local, 'clock_gettime', process => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'lock is valid by the other clock if CLOCK_BOOTTIME is missing');
 is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is released');
 
@@ -576,18 +576,18 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 # --- options change, and no session can publish them: the worker does not connect with
 # the old ones for the waiters
 {
-	make_pool($local, $remote, server => 'untold', options => { %quick, pool_size => 1 });
-	my $lease = lease($session, 'untold');
+	make_pool($local, $remote, server => 'unpublished', options => { %quick, pool_size => 1 });
+	my $lease = lease($session, 'unpublished');
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
-	$other->start(q{SELECT a FROM pgpool.query('untold', 'select current_database()') AS t(a text)});
-	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'untold'}, 1), 'unpublished: session waits');
-	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN, times => 1_000_000_000);
-	$local->safe_psql('postgres', q{ALTER SERVER untold OPTIONS (SET dbname 'postgres')});
+	$other->start(q{SELECT a FROM pgpool.query('unpublished', 'select current_database()') AS t(a text)});
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'unpublished'}, 1), 'unpublished: session waits');
+	fail_next($local, 'sendmsg', process => 'session', errno => EAGAIN, times => 1_000_000_000);
+	$local->safe_psql('postgres', q{ALTER SERVER unpublished OPTIONS (SET dbname 'postgres')});
 	is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', 'unpublished: connection with the old options is returned');
-	ok(wait_until($local, q{SELECT total, waiters FROM pgpool.pools WHERE server = 'untold'}, '0|1'), 'unpublished: connection with the old options closes');
+	ok(wait_until($local, q{SELECT total, waiters FROM pgpool.pools WHERE server = 'unpublished'}, '0|1'), 'unpublished: connection with the old options closes');
 	unlink PgpxFailing::order($local);
 	is($other->finish(60) . $other->error, 'postgres', 'unpublished: waiter is granted a connection with the new options');
-	is($local->safe_psql('postgres', q{SELECT connects FROM pgpool.stats WHERE server = 'untold'}), '2', 'unpublished: no superfluous connection was opened');
+	is($local->safe_psql('postgres', q{SELECT connects FROM pgpool.stats WHERE server = 'unpublished'}), '2', 'unpublished: no superfluous connection was opened');
 }
 
 # --- the worker learns of new options and of the end of a look-up, or of a login, at
@@ -684,7 +684,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 		return;
 	};
 	# nor do all attempts reach the point at which they have to wait
-	my $is_told = sub {
+	my $fails_with = sub {
 		my ($server, $why, $name) = @_;
 
 		ok(wait_until($local, sub {
@@ -693,7 +693,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 		}, 1), $name) or diag($session->error);
 		return;
 	};
-	my $tell_anew = sub {
+	my $change_mappings = sub {
 		$session->run("ALTER USER MAPPING FOR CURRENT_USER SERVER $_ OPTIONS (SET password '$REMOTE_APP_PASSWORD')") foreach @_;
 		return;
 	};
@@ -716,9 +716,9 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	make_pool($local, $remote, server => 'newcomer', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1');
 	$leave_behind->(20, @held);
-	$tell_anew->('held1');
+	$change_mappings->('held1');
 	$leave_behind->(24, 'held1');
-	$is_told->('held1', $before_it, 'further login of the pool has to wait');
+	$fails_with->('held1', $before_it, 'further login of the pool has to wait');
 	works('newcomer', 'pool without abandoned logins');
 	check_invariants($local);
 
@@ -729,9 +729,9 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	hold_logins($local, 'remote_db', 'template1', 'more_db');
 	$leave_behind->(68, map { "more$_" } 0 .. 10);
 	my $too_many = qr/did not end within connect_timeout \(0\.3 s\): too many logins of this user are still computing their authentication/;
-	$is_told->('more11', $too_many, 'further server of the same user has to wait');
+	$fails_with->('more11', $too_many, 'further server of the same user has to wait');
 	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
-	$is_told->('held1', $too_many, 'new user mapping does not lift the limit');
+	$fails_with->('held1', $too_many, 'new user mapping does not lift the limit');
 	ok(wait_until($local, $threads, '0 68'), 'no login has got another thread');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can connect');
 	check_invariants($local);
