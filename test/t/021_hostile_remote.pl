@@ -360,20 +360,20 @@ foreach my $what (qw(huge_row endless_rows silent))
 # if it never pauses, of time if it does.
 $session->run("SELECT * FROM pgpool.query('s_silent_row', 'select 1') AS t(a int)", 20);
 $session->failed('22P02', qr/invalid input syntax/, 'silent_row: local error ends the query');
-my $heard = q{SELECT bytes_received FROM pgpool.stats WHERE server = 's_endless_tiny'};
-my $before = $local->safe_psql('postgres', $heard);
+my $received = q{SELECT bytes_received FROM pgpool.stats WHERE server = 's_endless_tiny'};
+my $before = $local->safe_psql('postgres', $received);
 $session->run("SELECT * FROM pgpool.query('s_endless_tiny', 'select 1') AS t(a int)", 20);
 $session->failed('22P02', qr/invalid input syntax/, 'endless_tiny: local error ends the query');
-cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read');
+cmp_ok($local->safe_psql('postgres', $received) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read');
 
 # the same for a statement in flight
-$before = $local->safe_psql('postgres', $heard);
+$before = $local->safe_psql('postgres', $received);
 my $flying = lease($session, 's_endless_tiny');
 $session->run("SELECT pgpool.send($flying, 'select 1')");
 is($session->run("SELECT pgpool.wait($flying, '60 s')"), 't', 'endless_tiny: answer of a statement in flight arrives');
 $session->run("SELECT pgpool.checkin($flying)", 20);
 like($session->error, qr/WARNING: .*lease $flying was returned with a statement in flight, which is cancelled/, 'endless_tiny: lease can be returned with the statement in flight');
-cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read at checkin');
+cmp_ok($local->safe_psql('postgres', $received) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read at checkin');
 
 # a lease that is used again: the rest is read for operation_timeout at most
 foreach my $what (qw(endless_rows endless_tiny))

@@ -218,12 +218,12 @@ SKIP:
 	foreach my $length (0, 400, 500, 600, 700, 800, 2000)
 	{
 		my $session = PgpxSession->new($local);
-		my $told = "never sent with $length bytes";
+		my $sent = "never sent with $length bytes";
 
-		make_pool($local, $remote, server => "long$length", password => $told,
+		make_pool($local, $remote, server => "long$length", password => $sent,
 			options => { host => 'a,b,c', port => '1,2', start_commands => 'SELECT 1 /*' . 'x' x $length . '*/' });
 		$session->fails("SELECT pgpool.checkout('long$length')", '08001', qr/could not match/, "$length bytes: session publishes the conninfo");
-		is($found_in->($session->pid, qr/\Q$told\E/) - $found_in->($session->pid, qr/password=\Q$told\E/), 1, "$length bytes: session keeps one copy of the password");
+		is($found_in->($session->pid, qr/\Q$sent\E/) - $found_in->($session->pid, qr/password=\Q$sent\E/), 1, "$length bytes: session keeps one copy of the password");
 		$local->safe_psql('postgres', "DROP SERVER long$length CASCADE");
 		$session->quit;
 	}

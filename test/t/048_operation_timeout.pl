@@ -32,12 +32,12 @@ my $slow = sub {
 	}
 };
 my $fake = PgpxFakeServer->new(silent => $silent, slow => $slow, cancel => sub { sleep 3600 });
-my $deaf = PgpxFakeServer->new(silent => $silent);
+my $unresponsive = PgpxFakeServer->new(silent => $silent);
 my $endless = PgpxFakeServer->new(silent => $silent, slow => $slow,
 	first => sub { my ($fake) = @_; $fake->receive; $fake->send($fake->answer('1')); $fake->receive; sleep 3600 },
 	login => { login => sub { sleep 3600 } },
 	cancel => sub { sleep 3600 });
-my %fakes = (held => $fake, deaf => $deaf);
+my %fakes = (held => $fake, unresponsive => $unresponsive);
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
 # Assert that an operation took about a second, by the server's clock.

@@ -402,9 +402,9 @@ $proxy->command('pass');
 ok(wait_until($nodes[0], "SELECT coalesce(bool_and(state = 'free'), true) $status = 'no answer'", 't', 10),
 	'lock that was granted nevertheless is released');
 
-# Send a request, and keep back the answer once the remote server has granted the lock.
+# Send a request, and hold back the answer once the remote server has granted the lock.
 # Returns the token.
-sub grant_unheard
+sub grant_without_answer
 {
 	my ($name, $how) = @_;
 	my $token;
@@ -420,7 +420,7 @@ sub grant_unheard
 
 # the remote server crashes after the grant and before the reply (row 46): the outcome
 # is requested again, not assumed
-my $granted = grant_unheard('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
+my $granted = grant_without_answer('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
 $remote->stop('immediate');
 $proxy->command('drop');
 usleep(500_000);
@@ -429,14 +429,14 @@ is($session->finish(40), $granted, 'crash: session acquires the lock with the to
 is($session->run("SELECT pgpool.lock_valid('keeper', 'crash', $granted), pgpool.unlock('keeper', 'crash', $granted)"), 't|t', 'crash: lock is valid and can be released');
 
 # the session's lease is terminated: the lock is not left behind
-$granted = grant_unheard('taken', q{pgpool.lock('keeper', 'taken', '30 s', '1 hour')});
+$granted = grant_without_answer('taken', q{pgpool.lock('keeper', 'taken', '30 s', '1 hour')});
 is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'taken: lease is terminated');
 $proxy->command('drop');
 is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: session has no lock') or diag($session->error);
 ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: lock is released');
 
 # the answer is delayed: the ttl counts from the request
-$granted = grant_unheard('slow', q{pgpool.lock('keeper', 'slow', '30 s', '1 hour')});
+$granted = grant_without_answer('slow', q{pgpool.lock('keeper', 'slow', '30 s', '1 hour')});
 my $asked_before = $nodes[1]->safe_psql('postgres', 'SELECT clock_timestamp()');
 $proxy->command('pass');
 is($session->finish(40), $granted, 'slow: session has the lock') or diag($session->error);
@@ -445,7 +445,7 @@ is($session->run("SELECT pgpool.unlock('keeper', 'slow', $granted)"), 't', 'slow
 
 # the answer arrives after the lock has expired but before the session's timeout, and
 # then no connection is free to ask again
-$granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
+$granted = grant_without_answer('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
 ok(wait_until($nodes[0], "SELECT state = 'expired' $status = 'late'", 't', 10), 'late: lock expires');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.pause('keeper')});
 $proxy->command('pass');

@@ -227,10 +227,10 @@ is($holder->run("SELECT pgpool.unlock('logged', 'twice', $next)"), 't', 'lock is
 # release on another connection. Both statements are executed in the end.
 my $short = PgpxSession->new($one);
 $short->run(q{SELECT pgpool.lock('keeper', 'short', '10 s', '1500 ms')});
-$token = $holder->run(q{SELECT pgpool.lock('keeper', 'unheard', '10 s', '1 min')});
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'repeated', '10 s', '1 min')});
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
-$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'unheard' FOR NO KEY UPDATE});
-$holder->start("SELECT pgpool.unlock('keeper', 'unheard', $token)");
+$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'repeated' FOR NO KEY UPDATE});
+$holder->start("SELECT pgpool.unlock('keeper', 'repeated', $token)");
 ok(wait_until($remote, q{SELECT count(*) >= 2 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}
 	  . q{ AND wait_event_type = 'Lock' AND query LIKE '%SET state = ''free''%'}, 't', 10), 'release is repeated');
 $blocker->run('ROLLBACK');
@@ -239,8 +239,8 @@ is($holder->error, '', 'no warning is raised');
 
 # --- a request does not wait for the row on the remote server, however long the ttl
 $log = -s $remote->logfile;
-$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'unheard' FOR NO KEY UPDATE});
-$busy[0]->start(q{SELECT pgpool.lock('keeper', 'unheard', '1 h', '1 day')});
+$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'repeated' FOR NO KEY UPDATE});
+$busy[0]->start(q{SELECT pgpool.lock('keeper', 'repeated', '1 h', '1 day')});
 ok(wait_until($remote, sub { slurp_file($remote->logfile, $log) =~ /canceling statement due to lock timeout/ ? 1 : 0 }, 1, 40), 'request for a locked row ends');
 $blocker->run('ROLLBACK');
 like($busy[0]->finish(20), qr/^\d+$/, 'request is repeated') or diag($busy[0]->error);

@@ -103,7 +103,7 @@ works('timeout and grant: pool works');
 # a cancel or terminate at the moment of the grant: the connection is handed back
 foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_terminate_backend', '57P01' ])
 {
-	my ($point, $function, $told) = @$case;
+	my ($point, $function, $sqlstate) = @$case;
 	my ($holder, $waiter, $next) = waiting($point, '60 s');
 
 	$local->safe_psql('postgres', "SELECT $function(" . $waiter->pid . ')');
@@ -114,7 +114,7 @@ foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_t
 	check_invariants($local, "$function: invariants hold in between");
 	go_on($point);
 	$waiter->finish;
-	is($waiter->sqlstate, $told, "$function: waiter gets the error") or diag($waiter->error);
+	is($waiter->sqlstate, $sqlstate, "$function: waiter gets the error") or diag($waiter->error);
 	like($next->finish, qr/^\d+$/, "$function: next session is granted the connection");
 	$_->quit foreach $holder, $waiter, $next;
 }

@@ -62,7 +62,7 @@ my $fake = PgpxFakeServer->new(
 	mute => fake(sub { $_[0]->receive; sleep }),
 	garbage => fake(sub { $_[0]->receive; $_[0]->send("\x9F" x 100); sleep }),
 	wide => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('1', ''), message('2', ''), columns(2), row('1', '2'), done('SELECT 1'), ready()); sleep }),
-	deaf => { login => sub { sleep } },
+	no_login => { login => sub { sleep } },
 	gone => fake(sub { $_[0]->receive; }),
 	chatty => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('A', pack('N', 1) . "a\0b\0")); select undef, undef, undef, 0.05; $_[0]->send(failure(S => 'ERROR', C => 'XX000', M => 'chatty'), ready()); sleep }));
 my $fake_host = sub { return "SET port '" . $fake->port . "', SET dbname '$_[0]'" };
@@ -79,7 +79,7 @@ my %cases = (
 	mute => [ $fake_host->('mute'), qr/did not answer in time|did not end in time/ ],
 	garbage => [ $fake_host->('garbage'), qr/lost synchronization|message type/ ],
 	wide => [ $fake_host->('wide'), qr/unexpected result/ ],
-	deaf => [ $fake_host->('deaf'), qr/The connection attempt did not end in time/ ],
+	no_login => [ $fake_host->('no_login'), qr/The connection attempt did not end in time/ ],
 	gone => [ $fake_host->('gone'), qr{closed the connection unexpectedly|SSL (?:connection has been closed|error|SYSCALL)} ],
 	chatty => [ $fake_host->('chatty'), qr/chatty/ ]);
 

@@ -192,12 +192,12 @@ SELECT format('%s(%s) | %s | %s', p.proname,
 FROM pg_proc p WHERE p.pronamespace = 'pgpool'::regnamespace
 EOT
 
-	my @told = map {
+	my @actual = map {
 		my ($cell, $returns, undef, $who) = @$_;
 		map { "$_ | $returns | $who" } signatures($cell)
 	} table('Functions');
 
-	same(\@told, \@expected, 'table of functions agrees with pg_proc, including privileges');
+	same(\@actual, \@expected, 'table of functions agrees with pg_proc, including privileges');
 	return;
 }
 
