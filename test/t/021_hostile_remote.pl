@@ -319,11 +319,11 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 		unlink $done, $said;
 		if ($what =~ /notice/)
 		{
-			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: notice is not taken for an answer");
+			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: notice is not accepted as an answer");
 		}
 		else
 		{
-			$session->fails($query, '08006', qr/connection to server "s_$what" was lost/, "$what: message is not taken for the next answer");
+			$session->fails($query, '08006', qr/connection to server "s_$what" was lost/, "$what: message is not accepted as the next answer");
 		}
 		like($session->error, qr/The remote server reported: bye/, "$what: error has the remote server's message") if $what =~ /error/;
 		$session->fails($query, '08006', qr/was lost/, "$what: lease stays unusable") if $what !~ /notice/;
@@ -352,7 +352,7 @@ foreach my $what (qw(huge_row endless_rows silent))
 		$session->fails("SET statement_timeout = '1s';\n" . query("s_$what"), '57014', qr/statement timeout/,
 			"$what: query can be cancelled");
 	};
-	cmp_ok($took, '<', 60, "$what: cancel takes effect soon");
+	cmp_ok($took, '<', 60, "$what: cancel ends the query before its timeout");
 	$session->reset_statement_timeout;
 }
 
@@ -447,7 +447,7 @@ SKIP:
 	is($session->run(query('s_few'), 20) . $session->error, '1', 'connection survives some key updates') foreach 1 .. 4;
 	$session->run(q{ALTER SERVER s_renegotiates OPTIONS (ADD ssl_max_protocol_version 'TLSv1.2')});
 	$session->fails(query('s_renegotiates'), '08006', qr/was lost/, 'connection closes if the remote server requests a renegotiation');
-	ok(!-e "$folder/renegotiated", 'renegotiation does not take place');
+	ok(!-e "$folder/renegotiated", 'renegotiation is refused');
 	$session->run(q{ALTER SERVER s_start_flood OPTIONS (SET connect_timeout '60s', ADD checkout_timeout '2min')});
 	my $other = PgpxSession->new($local);
 	is($other->run(query('good')), '1', 'another pool works');

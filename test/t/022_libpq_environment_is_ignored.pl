@@ -42,10 +42,10 @@ my %wanted = (
 foreach my $name (sort keys %wanted)
 {
 	like($session->run("SELECT * FROM pgpool.query('shard1', 'show $name') AS t(a text)"),
-		$wanted{$name}, "$name is not taken from the environment");
+		$wanted{$name}, "$name of the environment is ignored");
 }
 is($session->run("SELECT * FROM pgpool.query('shard1', 'select current_user::text, current_database()::text') AS t(a text, b text)"),
-	'remote_app|remote_db', 'user and database are not taken from the environment');
+	'remote_app|remote_db', 'user and database of the environment are ignored');
 
 # A superuser's mapping may lack a password. None is taken from the environment.
 my $port = $remote->port;

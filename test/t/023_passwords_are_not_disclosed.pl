@@ -107,7 +107,7 @@ SKIP:
 	my $refused = PgpxSession->new($local);
 
 	make_pool($local, $remote, server => 'few', options => { pool_size => 1, max_waiters => 1 });
-	is($refused->run(q{SELECT pgpool.exec('few', 'select 1')}), '1', 'session knows the pool');
+	is($refused->run(q{SELECT pgpool.exec('few', 'select 1')}), '1', 'session has cached the pool');
 	push @leases, lease($boss, 'few');
 	$waiter = PgpxSession->new($local);
 	$waiter->start(q{SELECT length(a) FROM pgpool.query('few', 'select $1', 'of the ended ' || 'session') AS t(a text)});
@@ -206,7 +206,7 @@ SKIP:
 	my $found = sub { return $found_in->(worker_pid($local), qr/\Q$unsent\E/); };
 
 	make_pool($local, $remote, server => 'unfound', password => $unsent, options => { host => 'a,b,c', port => '1,2' });
-	$boss->fails(q{SELECT pgpool.checkout('unfound')}, '08001', qr/could not match 2 port numbers to 3 hosts/, 'connection attempt fails before libpq gets the password');
+	$boss->fails(q{SELECT pgpool.checkout('unfound')}, '08001', qr/could not match 2 port numbers to 3 hosts/, 'connection attempt fails before the password is passed to libpq');
 	skip "the worker's memory cannot be read", 16 if $found->() eq 'unreadable';
 	is($found->(), 1, "worker has the pool's password once");
 	$local->safe_psql('postgres', 'DROP SERVER unfound CASCADE');

@@ -274,11 +274,11 @@ my $error_after = seconds {
 	$session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
 		'start commands never end');
 };
-cmp_ok($error_after, '<', 50, 'waiter gets the error long before operation_timeout');
+cmp_ok($error_after, '<', 50, 'waiter receives the error long before operation_timeout');
 is($local->safe_psql('postgres', "SELECT cancelling, total, state FROM pgpool.pools WHERE server = 'endless'"),
 	'1|1|unavailable', 'slot is occupied and the pool is shown as unavailable');
 $session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
-	'next session gets the error, too');
+	'next session receives the error, too');
 check_invariants($local, 'start commands: invariants hold');
 
 $_->quit foreach $session, $other;

@@ -165,14 +165,14 @@ foreach my $server (qw(shard1 patient warm))
 {
 	my ($too_many, $in) = connects_of($remote, $server);
 
-	is($too_many, 0, "$server: connection attempts come one, two, four at a time");
+	is($too_many, 0, "$server: connection attempts start one, two, four at a time");
 	cmp_ok($in, '<=', $size, "$server: attempts do not exceed pool_size ($in)");
 	cmp_ok($in, '>=', 2, "$server: more than one connection is opened");
 }
 ok(wait_until($local, "SELECT idle, unavailable_since IS NULL FROM pgpool.pools WHERE server = 'warm'", '2|t', 60),
 	'min_size connections are open again without a call');
 is($local->safe_psql('postgres', "SELECT waited - granted - failed, timeouts, cancelled FROM pgpool.stats WHERE server = 'shard1'"),
-	'0|0|0', 'every waiter was granted a connection or got an error');
+	'0|0|0', 'every waiter was granted a connection or received an error');
 is($local->safe_psql('postgres', "SELECT unavailable > 0, connects_failed > 0 FROM pgpool.stats WHERE server = 'shard1'"),
 	't|t', 'calls during a pause between attempts fail at once');
 
@@ -250,7 +250,7 @@ ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'burs
 my $nobody = $listener->sockport;
 close $listener;
 $_->finish(60) foreach @sessions[ 0 .. 7 ];
-is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all sessions get an error');
+is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all sessions receive an error');
 ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'burst'}, '8'), 'burst: all attempts have failed');
 is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at BETWEEN '30 s' AND '61 s' FROM pgpool.pools WHERE server = 'burst'}), 't', 'burst: pause is that after one failure');
 

@@ -139,7 +139,7 @@ ok(wait_until($standby, 'SELECT reason FROM pgpool.waiters', 'paused'), 'standby
 is($there[1]->run("SELECT pgpool.resume('shard1')") . $there[1]->error, '', 'standby: resume works');
 is($there[2]->finish(30), '1', 'standby: waiter is granted a connection');
 is($there[1]->run("SELECT pgpool.terminate($lease)") . $there[1]->error, 't', 'standby: terminate works');
-$there[0]->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'standby: holder gets the error');
+$there[0]->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'standby: holder receives the error');
 $there[0]->run('SELECT pgpool.checkin_all()');
 is($there[1]->run("SELECT pgpool.drain('shard1', '30 s')") . $there[1]->error, 't', 'standby: drain works');
 $there[1]->run('SELECT pgpool.resume()');

@@ -93,7 +93,7 @@ while (keys %took < @wait && time() - $began < 25)
 cmp_ok($served, '>', 20, "another pool executed $served statements meanwhile");
 is($session{other}->error, '', 'other pool reports no error');
 ok($took{$_}, sprintf '%s: statement ends, after %.1f s', $_, $took{$_} // -1) && $session{$_}->finish foreach @wait;
-$session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: holder gets the error that the connection is lost")
+$session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: holder receives the error that the connection is lost")
   foreach qw(keepalive user_timeout);
 $session{statement}->failed('57014', qr/statement timeout/, 'statement: local statement_timeout does not wait for the network');
 $session{$_}->failed('08001', qr/DETAIL:.*within connect_timeout \(2 s\)/, "$_: connection attempt ends at connect_timeout") foreach qw(tested connected);

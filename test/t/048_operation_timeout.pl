@@ -161,7 +161,7 @@ ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE server IS NULL OR
 $session = PgpxSession->new($local);
 
 # ten seconds have passed, and no session needs the slot
-ok(wait_until($local, q{SELECT clock_timestamp() - state_since > '11 s' FROM pgpool.connections WHERE server = 'years'}), 'years: attempt goes on')
+ok(wait_until($local, q{SELECT clock_timestamp() - state_since > '11 s' FROM pgpool.connections WHERE server = 'years'}), 'years: attempt continues')
   or diag($local->safe_psql('postgres', q{SELECT state, state_since FROM pgpool.connections WHERE server = 'years'}));
 $local->safe_psql('postgres', 'DROP SERVER years CASCADE');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'years' OR server IS NULL}, '0', 60), 'years: attempt ends with DROP SERVER');

@@ -81,7 +81,7 @@ SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY place) - row_number() O
 	FROM came JOIN got USING (pid)) t WHERE moved <> 0
 EOT
 my ($too_many, $in) = connects_of($remote, 'wanted');
-is($too_many, 0, 'connection attempts come one, two, four at a time');
+is($too_many, 0, 'connection attempts start one, two, four at a time');
 cmp_ok($in, '<=', $size, "connections do not exceed pool_size ($in)");
 cmp_ok($most, '<=', $size, "remote sessions do not exceed pool_size ($most)");
 is($local->safe_psql('postgres', 'SELECT waited - granted, timeouts, failed FROM pgpool.stats'), '0|0|0', 'counters agree');

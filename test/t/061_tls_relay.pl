@@ -148,7 +148,7 @@ foreach my $way ('pgpool.discard(%s)', 'pgpool.checkin(%s)', 'pg_terminate_backe
 	$lease = lease($leaver, 'one');
 	$leaver->run("SELECT pgpool.send($lease, 'select ''secret'' from generate_series(1, 1000000)')");
 	$leaver->run('SELECT ' . sprintf($way, $lease));
-	is($session->run("SELECT a FROM pgpool.query('one', 'select ''mine''') $row") . $session->error, 'mine', "$way: next session gets its own answer");
+	is($session->run("SELECT a FROM pgpool.query('one', 'select ''mine''') $row") . $session->error, 'mine', "$way: next session receives its own answer");
 	$leaver->quit;
 }
 

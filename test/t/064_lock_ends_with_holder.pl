@@ -135,7 +135,7 @@ like($log, qr/LOG: +pgpool_ext took over lock "stopped" of server "keeper" of da
 	'log names the former holder');
 unlike($log, qr/took over lock "session"/, 'acquisition of a released lock is not logged as a takeover');
 kill 'CONT', reverse @stopped;
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'former holder knows of the loss before it writes');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'former holder has noticed the loss before it writes');
 is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'stopped'}), 'lost', 'view shows the loss');
 $holder->fails(fenced_write('stopped', $token), '55000', qr/token $token of lock "stopped" is not valid any more/,
 	'fenced write with the old token is refused');
@@ -188,7 +188,7 @@ foreach my $how (qw(kill immediate))
 	is($remote->safe_psql('remote_db', "SELECT since >= '$expires' FROM pgpool_lock.locks WHERE name = 'crash'"), 't', "$how: lock is not free before its expiry");
 	$watch->run('DISCARD ALL');
 	$one->start if $how eq 'immediate';
-	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: server knows of no lock after the crash");
+	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: server lists no lock after the crash");
 	check_invariants($one);
 }
 

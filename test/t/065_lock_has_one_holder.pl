@@ -260,17 +260,17 @@ my @faults = (
 		kill 'STOP', @stopped;
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', reverse @stopped;
-		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder knows of the loss, and its fenced write is refused') } ],
+		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder has noticed the loss, and its fenced write is refused') } ],
 	[ 'worker stopped', 0, $long, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		kill 'STOP', $worker;
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', $worker;
-		has_noted($node, $token, 'valid_at_end', 'f', 'holder knows of the loss') } ],
+		has_noted($node, $token, 'valid_at_end', 'f', 'holder has noticed the loss') } ],
 	[ 'holder cut off', 1, $long, sub { my ($node, $pid, $token, $other) = @_;
 		$proxy->command('freeze');
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		$proxy->command('pass');
-		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder knows of the loss, and its fenced write is refused') } ],
+		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder has noticed the loss, and its fenced write is refused') } ],
 	[ 'contender cut off', 0, $long, sub { my ($node, $pid, $token) = @_;
 		$proxy->command('freeze');
 		outlive('time longer than the ttl passes');
@@ -317,7 +317,7 @@ my @moves = (
 		move_clock(0);
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', $worker;
-		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'holder knows of the loss') }, $patient ]);
+		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'holder has noticed the loss') }, $patient ]);
 
 push @faults, @moves if can_set_clocks();
 foreach my $fault (@faults)
@@ -429,11 +429,11 @@ is($session->finish(40), $granted, 'crash: session acquires the lock with the to
 is($session->run("SELECT pgpool.lock_valid('keeper', 'crash', $granted), pgpool.unlock('keeper', 'crash', $granted)"), 't|t', 'crash: lock is valid and can be released');
 
 # the session's lease is terminated: the lock is not left behind
-$granted = grant_without_answer('taken', q{pgpool.lock('keeper', 'taken', '30 s', '1 hour')});
-is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'taken: lease is terminated');
+$granted = grant_without_answer('revoked', q{pgpool.lock('keeper', 'revoked', '30 s', '1 hour')});
+is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'revoked: lease is terminated');
 $proxy->command('drop');
-is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: session has no lock') or diag($session->error);
-ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: lock is released');
+is($session->finish(40) . $session->sqlstate, 'PX001', 'revoked: session has no lock') or diag($session->error);
+ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'revoked'", 't', 10), 'revoked: lock is released');
 
 # the answer is delayed: the ttl counts from the request
 $granted = grant_without_answer('slow', q{pgpool.lock('keeper', 'slow', '30 s', '1 hour')});

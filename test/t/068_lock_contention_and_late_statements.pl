@@ -20,7 +20,7 @@ EOT
 make_pool($one, $remote, server => 'noisy', options => { start_commands => q{DO $$ BEGIN RAISE WARNING 'hostile start'; END $$} });
 my $holder = PgpxSession->new($one);
 my $token = $holder->run(q{SELECT pgpool.lock('noisy', 'noise', '10 s', '1 min')});
-like($holder->error, qr/WARNING:.*hostile INSERT of pgpool_ext/, 'session gets the notices of its own statements');
+like($holder->error, qr/WARNING:.*hostile INSERT of pgpool_ext/, 'session receives the notices of its own statements');
 ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't', 10), 'worker pings');
 is($holder->run("SELECT pgpool.unlock('noisy', 'noise', $token)"), 't', 'lock is released');
 like(slurp_file($remote->logfile), qr/hostile UPDATE of pgpool_ext lock/, 'ping and release caused notices');
@@ -167,7 +167,7 @@ foreach my $i (0, 1)
 }
 $busy[1]->fails(q{SELECT pgpool.lock('endless', 'x', '100 ms')}, '55P03', qr/did not come free within 100 ms/, 'session with a lease can wait for a lock with a timeout');
 $busy[0]->run('SELECT pgpool.checkin_all()');
-is($holder->finish(20), '42', 'holder gets a connection');
+is($holder->finish(20), '42', 'holder is granted a connection');
 like($busy[1]->run(q{SELECT pgpool.lock('endless', 'y')}), qr/^\d+$/, 'session with a lease can acquire a free lock') or diag($busy[1]->error);
 $_->run('DISCARD ALL') foreach $holder, @busy[ 0, 1 ];
 
@@ -204,7 +204,7 @@ my $again = "PREPARE ask AS $statement; EXECUTE ask ($values)";
 my $row = q{SELECT token, state, expires > now() + interval '50 s' FROM pgpool_lock.locks WHERE name = 'twice'};
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET log_statement');
 $remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET expires = now() + interval '30 s' WHERE name = 'twice'});
-like($remote->safe_psql('remote_db', $again), qr/^$token\|/, 'repeated request gets the same token');
+like($remote->safe_psql('remote_db', $again), qr/^$token\|/, 'repeated request returns the same token');
 is($remote->safe_psql('remote_db', $row), "$token|held|t", 'lock is kept for its holder');
 my $pinged = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 ok(wait_until($one, "SELECT last_ping > '$pinged' FROM pgpool.locks", 't'), 'lock is still pinged');
@@ -266,7 +266,7 @@ $holder->run(<<'EOT', 60);
 DO $$ DECLARE began timestamptz; BEGIN
 	LOOP
 		began := clock_timestamp();
-		IF began > statement_timestamp() + interval '30 s' THEN RAISE 'it never stands back'; END IF;
+		IF began > statement_timestamp() + interval '30 s' THEN RAISE 'it never backs off'; END IF;
 		PERFORM pgpool.unlock('keeper', 'wanted', pgpool.lock('keeper', 'wanted', '10 s'));
 		EXIT WHEN clock_timestamp() > began + interval '0.33 s';
 	END LOOP;

@@ -136,7 +136,7 @@ foreach my $what (qw(notices notifies))
 	my $log = -s $local->logfile;
 
 	is($session->run(query('loud')), '1', 'answer behind a warning and a LOG message is correct');
-	like($session->error, qr/WARNING:.*a loud WARNING.*NOTICE:.*a loud LOG/s, 'client gets both messages');
+	like($session->error, qr/WARNING:.*a loud WARNING.*NOTICE:.*a loud LOG/s, 'client receives both messages');
 	unlike(substr(PostgreSQL::Test::Utils::slurp_file($local->logfile), $log), qr/a loud/, 'log has neither message');
 }
 

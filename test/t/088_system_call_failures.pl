@@ -118,7 +118,7 @@ SKIP:
 	works('one', 'after the postmaster has missed an exit');
 }
 
-# --- a host name look-up, a login, or its start commands cannot begin
+# --- a host name lookup, a login, or its start commands cannot begin
 foreach my $case (
 	[ named => 'pthread_create', { errno => EAGAIN }, '53000', qr/too many host names are being looked up/ ],
 	[ named => 'calloc', {}, '53000', qr/too many host names are being looked up/ ],
@@ -140,7 +140,7 @@ foreach my $case (
 	is($session->run("SELECT pgpool.drain('$server', '10 s')"), 't', "$name: pool is empty");
 	fail_next($local, $function, %$how);
 	$session->run("SELECT pgpool.resume('$server'); SELECT pgpool.checkout('$server', '10 s')");
-	ok($session->sqlstate eq $sqlstate && $session->error =~ $said, "$name: waiter gets the error") or diag($session->error);
+	ok($session->sqlstate eq $sqlstate && $session->error =~ $said, "$name: waiter receives the error") or diag($session->error);
 	unlink PgpxFailing::order($local);
 	$session->run('SELECT pgpool.checkin_all()');
 	works($server, $name);
@@ -163,7 +163,7 @@ check_invariants($local);
 	my $fresh = PgpxSession->new($local);
 
 	fail_next($local, 'socketpair', process => 'session', errno => EMFILE);
-	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not create a socket pair: Too many open files/, 'session without a socket pair gets an error');
+	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not create a socket pair: Too many open files/, 'session without a socket pair receives an error');
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'failed checkout leaves no lease');
 	fail_next($local, 'sendmsg', process => 'session', errno => ETOOMANYREFS);
 	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'session waits while too many descriptors are in flight') or diag($fresh->error);
@@ -174,10 +174,10 @@ check_invariants($local);
 	# no epoll set, and a socket that cannot be added to it
 	$fresh = PgpxSession->new($local);
 	fail_next($local, 'epoll_create1', process => 'session', errno => EMFILE);
-	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not wait for pooled connections: Too many open files/, 'session without an epoll set gets an error');
+	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not wait for pooled connections: Too many open files/, 'session without an epoll set receives an error');
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'failed checkout leaves no lease without an epoll set');
 	fail_next($local, 'epoll_ctl', process => 'session', errno => ENOSPC);
-	$fresh->fails(q{SELECT a FROM pgpool.query('one', 'select pg_sleep(0.3)::text') AS t(a text)}, '53000', qr/could not wait for a pooled connection: No space left on device/, 'session that cannot wait for a socket gets an error');
+	$fresh->fails(q{SELECT a FROM pgpool.query('one', 'select pg_sleep(0.3)::text') AS t(a text)}, '53000', qr/could not wait for a pooled connection: No space left on device/, 'session that cannot wait for a socket receives an error');
 	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
 	$fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))});
 	fail_next($local, 'epoll_ctl', process => 'session', errno => ENOSPC);
@@ -318,7 +318,7 @@ foreach my $function (qw(send recv))
 	kill 'CONT', $waiter->pid;
 	$waiter->finish(60);
 	$waiter->failed('57014', qr/canceling statement/, 'waiter is cancelled');
-	is($fresh->run(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)}) . $fresh->error, '4MB', 'next session gets a clean session');
+	is($fresh->run(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)}) . $fresh->error, '4MB', 'next session is granted a clean remote session');
 	$local->safe_psql('postgres', 'DROP SERVER single CASCADE');
 	$waiter->quit;
 	$fresh->quit;
@@ -524,21 +524,21 @@ fail_next($local, 'clock_gettime', process => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'lock is valid by the other clock if CLOCK_BOOTTIME is missing');
 is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is released');
 
-# --- a look-up that ends after its attempt was given up
+# --- a lookup that ends after its attempt was given up
 {
 	$session->run(q{SELECT pgpool.drain('named'); SELECT pgpool.resume('named'); ALTER SERVER named OPTIONS (ADD connect_timeout '300ms')});
 	hold_logins($local, 'localhost');
-	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout \(0\.3 s\)/, 'look-up exceeds connect_timeout');
+	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout \(0\.3 s\)/, 'lookup exceeds connect_timeout');
 	hold_logins($local);
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'look-up ends later');
-	works('named', 'late look-up');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup ends later');
+	works('named', 'late lookup');
 
 	# a host with a colon that is not an address is looked up, too
 	make_pool($local, $remote, server => 'colon', options => { %quick, host => 'x:y.invalid', connect_timeout => '300ms' });
 	hold_logins($local, 'x:y.invalid');
-	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout/, 'name with a colon is looked up in a thread');
+	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout/, 'name with a colon is looked up in a thread');
 	hold_logins($local);
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'look-up of the name with a colon ends');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup of the name with a colon ends');
 	$session->run(q{ALTER SERVER colon OPTIONS (SET connect_timeout '30s')});
 	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/could not translate host name "x:y\.invalid"/, 'name with a colon has no address');
 	$session->run(q{ALTER SERVER colon OPTIONS (SET host 'fe80::1%lo')});
@@ -567,7 +567,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	hold_logins($local);
 	is($session->finish(60) . $session->error, '1', 'waiting call succeeds');
 	ok(wait_until($local, sprintf($pinged, $now), 1, 60), 'lock is pinged again');
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'look-ups have ended');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookups have ended');
 	ok(!IO::Select->new($old)->can_read(0.5), 'no connection to the old host is opened');
 	is($session->run("SELECT pgpool.unlock('moved', 'a', $moved)"), 't', 'lock is released');
 	$other->run('SELECT pgpool.checkin_all()');
@@ -590,7 +590,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	is($local->safe_psql('postgres', q{SELECT connects FROM pgpool.stats WHERE server = 'unpublished'}), '2', 'unpublished: no superfluous connection was opened');
 }
 
-# --- the worker learns of new options and of the end of a look-up, or of a login, at
+# --- the worker learns of new options and of the end of a lookup, or of a login, at
 # the same time
 {
 	my $old = IO::Socket::INET->new(Listen => 5, LocalAddr => '127.0.0.1') or die "no socket: $!";
@@ -621,7 +621,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	make_pool($local, $remote, server => 'at_once', options => { %quick, host => 'localhost', port => $old->sockport });
 	hold_logins($local, 'localhost');
 	$other->start(q{SELECT pgpool.checkout('at_once', '1 min')});
-	$at_once->('at_once', 'a look-up', q{SET host '127.0.0.1', SET port '} . $remote->port . q{'});
+	$at_once->('at_once', 'a lookup', q{SET host '127.0.0.1', SET port '} . $remote->port . q{'});
 	ok(!IO::Select->new($old)->can_read(0.5), 'no connection to the old host is opened');
 
 	make_pool($local, $fake, server => 'overtaken', remote_dbname => 'overtaken', options => { %quick, sslmode => PgpxFakeServer::sslmode() });
@@ -636,7 +636,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	$busy->quit;
 }
 
-# --- abandoned look-ups: at most sixteen for each user, and they look up no further
+# --- abandoned lookups: at most sixteen for each user, and they look up no further
 # names
 {
 	my $worker = worker_pid($local);
@@ -646,15 +646,15 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	make_pool($local, $remote, server => 'dead', options => { %quick, connect_timeout => '50ms', host => 'localhost,held.example' });
 	make_pool($local, $remote, server => 'alive', options => { %quick, host => 'LOCALHOST' });
 	hold_logins($local, 'localhost', 'held.example');
-	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts time out before their look-ups until there are too many')
+	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts time out before their lookups until there are too many')
 	  or diag($session->error);
 	is($session->sqlstate, '53000', 'refused attempt is an error');
-	ok(wait_until($local, sub { threads_of($worker) }, '16 0'), 'sixteen look-ups are abandoned');
+	ok(wait_until($local, sub { threads_of($worker) }, '16 0'), 'sixteen lookups are abandoned');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('alive', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'names of another user are looked up');
 	hold_logins($local, 'held.example');
-	ok(wait_until($local, sub { threads_of($worker) }, '0 0'), 'abandoned look-up does not look up further names');
+	ok(wait_until($local, sub { threads_of($worker) }, '0 0'), 'abandoned lookup does not look up further names');
 	hold_logins($local);
-	works('alive', 'look-ups');
+	works('alive', 'lookups');
 }
 
 # --- abandoned logins that compute: at most four for a pool with the same conninfo, and
@@ -732,7 +732,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	$fails_with->('more11', $too_many, 'further server of the same user has to wait');
 	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$fails_with->('held1', $too_many, 'new user mapping does not lift the limit');
-	ok(wait_until($local, $threads, '0 68'), 'no login has got another thread');
+	ok(wait_until($local, $threads, '0 68'), 'no login has started another thread');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can connect');
 	check_invariants($local);
 	hold_logins($local, 'remote_db', 'template1');

@@ -150,7 +150,7 @@ ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'slo
 $local->safe_psql('postgres', q{ALTER SERVER slow OPTIONS (ADD start_commands 'set geqo = off')});
 $session->run(q{SELECT pgpool.try_checkout('slow')});
 $proxy->command('pass');
-is($other->finish(60), 'off', 'waiter gets a connection with the new options') or diag($other->error);
+is($other->finish(60), 'off', 'waiter is granted a connection with the new options') or diag($other->error);
 
 # --- a cancel request is in progress when the lease is returned, and the server is
 # altered or the worker ends

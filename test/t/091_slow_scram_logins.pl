@@ -66,8 +66,8 @@ sub masks
 my $kept = q{SELECT sum(descriptors) - } . descriptors_wanted() . q{ FROM pgpool.workers};
 
 # --- connect_timeout
-$other->fails(q{SELECT pgpool.checkout('late', '30 s')}, '08001', qr/did not end within connect_timeout \(1 s\): what the remote server asks for takes longer to compute/, 'waiter gets the reason');
-ok(wait_until($local, \&threads, '0 1'), 'abandoned login goes on at idle priority');
+$other->fails(q{SELECT pgpool.checkout('late', '30 s')}, '08001', qr/did not end within connect_timeout \(1 s\): what the remote server asks for takes longer to compute/, 'waiter receives the reason');
+ok(wait_until($local, \&threads, '0 1'), 'abandoned login continues at idle priority');
 ok(wait_until($local, $kept, 1), 'abandoned login keeps its socket');
 ok(wait_until($local, \&threads, '0 0'), 'abandoned login ends');
 ok(wait_until($local, $kept, 0), 'socket of the abandoned login is closed');

@@ -53,7 +53,7 @@ my $log = -s $local->logfile;
 $local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
 ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), 'woken: session is woken by something else');
 kill 'CONT', $worker;
-like($session->finish(60), qr/^\d+$/, 'woken: session waits on and gets the reply') or diag($session->error);
+like($session->finish(60), qr/^\d+$/, 'woken: session continues to wait and receives the reply') or diag($session->error);
 $session->run('SELECT pgpool.checkin_all()');
 serves($session, 'woken');
 
@@ -92,7 +92,7 @@ make_pool($local, $remote, server => 'sent', options => { pool_size => 1, operat
 	kill 'STOP', $worker;
 	is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', 'sent: lease is returned');
 	$next->finish(60);
-	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, but its answer was lost\. It may have been executed\./, 'sent: owner gets the error');
+	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, but its answer was lost\. It may have been executed\./, 'sent: owner receives the error');
 	kill 'CONT', $worker;
 	is($next->run(q{SELECT a FROM pgpool.query('sent', 'select 42') AS t(a int)}, 60) . $next->error, '42', 'sent: next call of the session succeeds');
 	$_->quit foreach $holder, $next;

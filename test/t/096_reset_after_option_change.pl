@@ -67,10 +67,10 @@ foreach my $cache (0, 10)
 	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
 	is(traces($first, $server), 'left1', "$server: on_transfer: session finds its own traces");
 	is(traces($second, $server), '0', "$server: on_transfer: another session finds none");
-	is(traces($first, $server), '0', "$server: on_transfer: traces are gone after another session");
+	is(traces($first, $server), '0', "$server: on_transfer: traces are removed by another session");
 	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
 	$first->run('DISCARD ALL');
-	is(traces($first, $server), '0', "$server: on_transfer: traces are gone after a local DISCARD ALL");
+	is(traces($first, $server), '0', "$server: on_transfer: traces are removed by a local DISCARD ALL");
 
 	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
 	$first->run('DISCARD PLANS');

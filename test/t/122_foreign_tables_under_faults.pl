@@ -117,8 +117,8 @@ sub first_come_first_served
 			$errors .= $waiters[$n]->error;
 		}
 	}
-	is("@order", join(' ', 0 .. $#waiters), 'waiters get connections in their order');
-	is($errors, '', 'no waiter gets an error');
+	is("@order", join(' ', 0 .. $#waiters), 'waiters are granted connections in their order');
+	is($errors, '', 'no waiter receives an error');
 	$_->quit foreach @holders, @waiters;
 	return;
 }

@@ -84,7 +84,7 @@ $remote->safe_psql('postgres', 'INSERT INTO stop VALUES (true)');
 $sampler->finish;
 
 is($remote->safe_psql('remote_db', "SELECT string_agg(pid::text, ' ' ORDER BY id) FROM (SELECT id, pid FROM served ORDER BY id LIMIT $sessions) AS first"),
-	$queue, 'sessions get the connection in the order of the queue');
+	$queue, 'sessions are granted the connection in the order of the queue');
 is($remote->safe_psql('remote_db', 'SELECT count(*), count(DISTINCT pid) FROM served'), "$all|$sessions", 'each transaction was committed once');
 is($remote->safe_psql('remote_db', "SELECT count(*) FROM (SELECT FROM served GROUP BY pid HAVING count(*) <> $each) AS other"), '0', 'no session was passed over');
 
