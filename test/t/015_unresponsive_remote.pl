@@ -1,5 +1,5 @@
-# A remote server that accepts and never answers, and one that drops connection
-# attempts: a checkout fails at connect_timeout, and other pools work meanwhile.
+# A remote server accepts connections and never answers, or drops connection attempts: a
+# checkout fails at connect_timeout, and other pools work meanwhile.
 use strict;
 use warnings;
 
@@ -124,7 +124,7 @@ foreach my $server (qw(no_backlog_first names no_standby))
 	is(connects($server), '1|0', "$server: both hosts are tried in one attempt");
 }
 
-# after the login the start commands may take all remaining time, not only the host's
+# after the login the start commands may use all remaining time, not only the host's
 # share
 make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(4)', connect_timeout => '7s' });
 like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands may last longer than the share of a host') or diag($session->error);
@@ -142,8 +142,8 @@ $session->run(q{SELECT pgpool.checkin_all(); ALTER SERVER silent_first OPTIONS (
 $session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'changed options make the first host the first again');
 is(accepted(), 1, 'first host is tried');
 
-# The first host reports, late in its share, that it is starting up. libpq itself goes
-# on to the second host, which drops one packet. The second host has a share of its own,
+# The first host reports, late in its share, that it is starting up. libpq itself
+# continues with the second host, which drops one packet. The second host has a share of its own,
 # not the rest of the first one's.
 {
 	my ($starting, $dropping) = map { IO::Socket::INET->new(Listen => $_, LocalAddr => '127.0.0.1') or die "no listener: $!" } 5, 0;

@@ -1,5 +1,5 @@
-# Whatever a remote server sends, the session gets a clear error or can be cancelled,
-# the worker survives, and other pools work.
+# A hostile remote server: for anything that it sends, the session receives a clear error
+# or can be cancelled, the worker survives, and other pools work.
 use strict;
 use warnings;
 
@@ -164,8 +164,8 @@ sub after_reset
 	return;
 }
 
-# Answer the reset like this. Any later query gets a wrong answer, so that its use is
-# detected.
+# Answer the reset with these messages. Any later query receives a wrong answer, so that
+# its use is detected.
 sub bad_reset
 {
 	my ($fake, @answer) = @_;
@@ -305,7 +305,7 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 }
 harmless('unsolicited answers');
 
-# during a lease: the next statement must not take the message for its own answer
+# during a lease: the next statement must not accept the message as its own answer
 foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 {
 	foreach my $params ([], ['x'])
@@ -334,8 +334,8 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 }
 harmless('unsolicited answers on a lease');
 
-# (long timeouts: these answers must be rejected for their content, not for the time
-# that they take)
+# (long timeouts: these answers must be rejected because of their content, not because of
+# a timeout)
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
 $session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach qw(reset_endless reset_long);
 $session->run('SET client_min_messages = error');

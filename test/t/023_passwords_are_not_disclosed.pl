@@ -156,7 +156,7 @@ $app->fails("SELECT pgpool.checkout('shard1')", '2F003', qr/password is required
 $boss->run("REVOKE USAGE ON FOREIGN SERVER mistaken FROM app");
 $app->fails("SELECT pgpool.checkout('mistaken')", '42501', qr/permission denied/, 'USAGE on the server is required');
 
-# a lease belongs to one session and one user
+# a lease can be used by one session and one user only
 my $lease = lease($boss, 'shard1');
 $app->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/another session/, 'lease cannot be used by another session');
 $app->fails("SELECT pgpool.checkin($lease)", '42501', qr/another session/, 'lease cannot be returned by another session');

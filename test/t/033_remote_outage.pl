@@ -16,7 +16,7 @@ my $down = $ENV{PGPX_TEST_OUTAGE} // 20;
 my $clients = 50;
 my $size = 5;
 my $retry_max = 2;
-my $timeout = 10;    # longer than the machine may stand still, so that no call times out
+my $timeout = 10;    # longer than the machine may stall, so that no call times out
 my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local');
 make_pool($local, $remote, server => 'shard1',
@@ -28,7 +28,7 @@ $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT @{[ $size
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1')"), '1', 'pool with min_size is used');
 ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'pool with min_size is open');
 
-# for each call: when it ended, how long it took, its SQLSTATE and detail
+# for each call: its end, duration, SQLSTATE and detail
 $local->safe_psql('postgres', <<'EOT');
 CREATE UNLOGGED TABLE calls (server text, ended timestamptz, took interval, late interval, state text, detail text, value int);
 CREATE TABLE stop ();
@@ -222,7 +222,7 @@ $_->finish(30) foreach @sessions[ 2 .. 9 ];
 is(join('', map { $_->error } @sessions[ 2 .. 9 ]), '', 'no room: returned connections are granted to the waiters');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
-# --- the connections belong to another pool of the server: sessions wait, too
+# --- the connections are those of another pool of the server: sessions wait, too
 is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained again');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'remote server again has no session of the pools');
 $local->safe_psql('postgres', 'SELECT pgpool.resume(), pgpool.reconnect()');

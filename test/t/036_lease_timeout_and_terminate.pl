@@ -1,6 +1,6 @@
 # Leases that are held too long: leak_warning logs a warning once, lease_timeout and
-# terminate end the lease. The slot is free at once. The holder's next call reports what
-# happened, even if the slot has been leased again. Two sessions never share a
+# terminate end the lease. The slot is free at once. The holder's next call reports the
+# reason, even if the slot has been leased again. Two sessions never share a
 # connection.
 use strict;
 use warnings;

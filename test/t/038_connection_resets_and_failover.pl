@@ -1,7 +1,7 @@
-# A network that resets connections again and again: nothing hangs, no answer belongs to
-# another statement, and afterwards everything works. And a remote server that becomes
-# read-only while another one becomes the primary.
-# PGPX_TEST_STORM: seconds that the resets go on (default 15; use 1800 for a long run).
+# A network that resets connections again and again: nothing hangs, no statement
+# receives the answer to another one, and afterwards everything works. Also: a remote
+# server becomes read-only while another one becomes the primary.
+# PGPX_TEST_STORM: duration of the resets in seconds (default 15; use 1800 for a long run).
 use strict;
 use warnings;
 

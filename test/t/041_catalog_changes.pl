@@ -361,7 +361,7 @@ make_pool($local, $remote, server => 'torn');
 }
 $local->safe_psql('postgres', 'DROP SERVER torn CASCADE');
 
-# --- waiters use the new options, whether the waiter or the commit comes first
+# --- waiters use the new options, for either order of enqueueing and commit
 my $rounds = 50;
 my $served = 0;
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
@@ -469,7 +469,7 @@ my $quiet = $other->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backen
 ok(wait_until($local, $tested, 'idle'), 'connection is idle');
 kill 'STOP', $quiet;
 
-# in one go, because the test fails after 2 s
+# in one message, because the test of the connection fails after 2 s
 my ($tried, $then) = split /\n/, $other->run(qq(SELECT pgpool.try_checkout('tested'); ALTER SERVER tested OPTIONS (ADD application_name 'pgpool_ext tested'); $tested));
 is($tried . $other->error, '', 'test of the connection is slow');
 is($then, 'checking', 'test continues while the options change');

@@ -79,8 +79,8 @@ SELECT string_agg(DISTINCT state, ' '), extract(epoch FROM max(late))
 FROM generate_series(1, 5) n, LATERAL try('$_', '600 ms' + n * '1 us'::interval)
 EOT
 
-# Each statement must end while another pool works. The last one takes about six
-# seconds; one that ignores its option takes half a minute.
+# Each statement must end while another pool works. The last one ends after about six
+# seconds; without its option a statement ends after half a minute.
 my @wait = qw(keepalive user_timeout statement tested connected asked idle patient);
 my %took;
 my $served = 0;

@@ -1,4 +1,4 @@
-# Host names are looked up for each connection attempt, so that changes are followed. A
+# The host name is looked up for each connection attempt, so that changes are followed. A
 # name server that does not answer delays only the pools that need it.
 use strict;
 use warnings;
@@ -89,7 +89,7 @@ make_pool($local, $remote, server => 'good', options => { host => 'good.example'
 make_pool($control, $remote, server => 'good', options => { pool_size => 3 });
 make_pool($local, $remote, server => "slow$_", options => { host => "slow$_.example", connect_timeout => '8s', pool_size => 3 }) foreach 1 .. 3;
 
-# libpq itself must not look up the name behind one that is too long
+# libpq itself must not look up the name that follows a name that is too long
 make_pool($local, $remote, server => 'slow4', options => { host => 'x' x 600 . ',slow4.example', connect_timeout => '8s', pool_size => 3 });
 
 # nor a name without an address in front of one with an address

@@ -250,7 +250,7 @@ if (!over_tls())
 	is($second->finish(30), '14', 'statement of the next session is not cancelled') or diag($second->error);
 }
 
-# A pipelined statement belongs to its owner: it ends by cancel, timeout, terminate, the
+# A pipelined statement is that of its owner: it ends by cancel, timeout, terminate, the
 # administrative function, the end of the worker, and the end of the remote session.
 my $sleep = query('one', 'SELECT 1 FROM pg_sleep(600)', 'a int');
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
@@ -459,7 +459,7 @@ kill 'CONT', worker_pid($local);
 is($second->finish(30), '1', 'closed connection is replaced without an error') or diag($second->error);
 $first->run('DROP SERVER s_gone CASCADE');
 
-# Many calls with cancels at random moments: each session gets its own answer, in a
+# Many calls with cancels at random moments: each session receives its own answer, in a
 # session without traces, or an error. Repeated until there were many cancels.
 make_pool($local, $remote, server => 'crowded', options => { pool_size => 2 });
 $local->safe_psql('postgres', <<'EOT');

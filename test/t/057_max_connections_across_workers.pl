@@ -20,7 +20,7 @@ my $forever = q{SELECT pgpool.exec('two', 'SELECT pg_sleep(0.002)') FROM generat
 $_->start($forever) foreach @busy;
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'two'", '2'), 'busy pool has all connections');
 
-# each call must get a connection from the busy pool, which then gets it back
+# for each call the busy pool must close a connection, and open it again afterwards
 foreach my $round (1 .. 10)
 {
 	is($first->run(q{SELECT pgpool.exec('one', 'SELECT 1')}), '1', 'other pool is granted a slot') or diag($first->error);

@@ -1,5 +1,6 @@
-# The network truncates or corrupts an answer at each of its bytes: the session gets an
-# error or, if the answer was complete, the right rows, and the pool works on. Also:
+# The network truncates or corrupts an answer at each of its bytes: the session
+# receives an error or, if the answer was complete, the right rows, and the pool works
+# afterwards. Also:
 # delays, no traffic at all, the end of one direction, lost cancel requests.
 use strict;
 use warnings;
@@ -64,7 +65,7 @@ foreach my $kind (sort keys %asked)
 	$session->run("SELECT pgpool.checkin($lease)");
 	cmp_ok($length, '>', 80, "$kind: answer has $length bytes");
 
-	# all positions for one kind of fault; for the others some positions and the end
+	# all positions for one kind of fault; for other kinds some positions and the end
 	my @some = grep { $_ % 9 == 0 || $_ > $length - 7 } 0 .. $length - 1;
 	my %where = (cut => $kind eq 'simple' ? \@some : [ 0 .. $length - 1 ], reset => \@some, half => \@some, garbage => \@some);
 

@@ -1,6 +1,6 @@
 # Invalid lease ids: stale ones, those of other sessions, near and distant numbers. Each
-# call fails, the leases of others are not affected, nothing is counted, and nothing is
-# left behind.
+# call fails, the leases of other sessions are not affected, nothing is counted, and
+# nothing is left behind.
 # PGPX_TEST_GUESSES: number of guesses (default 20000).
 use strict;
 use warnings;
@@ -18,7 +18,7 @@ my @leases = map { lease($holder, 'three') } 1 .. 3;
 my @pids = map { $holder->run("SELECT * FROM pgpool.query($_, 'SELECT pg_backend_pid()') AS t(a int)") } @leases;
 $holder->run("SELECT pgpool.send($leases[1], 'SELECT 42, pg_sleep(0)::text')");
 
-# The guesser had a lease of its own, so it knows what ids look like.
+# The guesser had a lease of its own, so its guesses are near valid ids.
 my $stats = q{SELECT checkouts, checkins, discards, reclaimed, terminated FROM pgpool.stats WHERE local_user <> 'app'};
 my $before = $local->safe_psql('postgres', $stats);
 $guesser->run(q{SELECT pgpool.checkout('three') AS own \gset} . "\nSELECT pgpool.checkin(:own);\nSELECT pgpool.checkin(:own)");

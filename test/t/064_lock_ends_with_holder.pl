@@ -1,5 +1,5 @@
 # A distributed lock ends with its holder: at once if only the session ends, after the
-# ttl if its whole server does. A holder that cannot ping knows of the loss before
+# ttl if its whole server does. A holder that cannot ping notices the loss before
 # another session acquires the lock, and the fence refuses its token.
 use strict;
 use warnings;
@@ -119,8 +119,8 @@ is($holder->error, '', 'warning is raised once');
 ok(wait_until($one, sub { slurp_file($one->logfile) =~ /pgpool_ext lost lock "kept" of server "keeper"/ ? 1 : 0 }, 1), 'loss is logged');
 is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 'f', 'unlock reports the loss');
 
-# --- a whole server is stopped, the lock is taken over, and the server continues (row
-# 45)
+# --- a whole server is stopped, another server acquires the lock, and the first server
+# continues (row 45)
 $token = $holder->run(lock_sql('stopped', ttl => '3 s'));
 $holder->run(fenced_write('stopped', $token));
 is($holder->error, '', 'fenced write with the token succeeds') or diag($holder->error);
@@ -247,7 +247,7 @@ foreach my $i (0, @others)
 }
 
 # --- The shortest ttl equals the interval of pings; the lock must be pinged before it
-# expires. Repeated, because this machine may stand still.
+# expires. Repeated, because this machine may stall.
 ok(wait_until($one, sub {
 			my $short = $holder->run(lock_sql('short', ttl => '1 s'));
 			my $state = q{SELECT state = 'held', last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'short'};

@@ -4,7 +4,7 @@
 # lower token than an earlier one.
 #
 # Each holder records when it acquired the lock, and the last time before which
-# lock_valid was true. Times are taken by the monotonic clock of this machine
+# lock_valid was true. Times are measured by the monotonic clock of this machine
 # (/proc/uptime, hundredths of a second) and by the time of day (microseconds). The
 # first server's time of day is moved by hours, which are subtracted again.
 #
@@ -30,7 +30,7 @@ my $hour = 3600;
 my $question = 3000;
 
 # Seconds: how long a holder that will be interrupted keeps the lock; and a ttl within
-# which this machine may stand still.
+# which this machine may stall.
 my ($long, $patient) = (60, 6);
 
 my @nodes = map { local_node("local$_", start => 0, conf => [ 'restart_after_crash = on', 'fsync = off' ]) } 1 .. 2;
@@ -245,7 +245,7 @@ my $since_boot = $began - (split ' ', slurp_file('/proc/uptime'))[0];
 contend($_) foreach @nodes;
 
 # --- Faults, one after the other, each while a session of the server holds the lock:
-# name, server, hold time, action, ttl (default 1 s). The action gets the server, the
+# name, server, hold time, action, ttl (default 1 s). The arguments of the action are the server, the
 # holder's PID and token, the other server, and the worker. A holder that will be
 # interrupted holds the lock long enough for a slow machine. A holder that must keep it,
 # or still have it when a clock has been set, has a sufficient ttl.

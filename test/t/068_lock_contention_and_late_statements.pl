@@ -1,4 +1,4 @@
-# A distributed lock while sessions contend for others, and statements on it that the
+# A distributed lock while sessions contend for other ones, and statements on it that the
 # remote server executes late, twice, or after the session has left.
 use strict;
 use warnings;
@@ -122,9 +122,9 @@ $one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
 $shut_out->finish;
 $shut_out->failed('57014', qr/canceling statement/, 'session without a connection can be cancelled');
 
-# A session that sends a request and is cancelled before the answer does not block
-# others either. Its release, which may be unnecessary and does not end, must not delay
-# others.
+# A session that sends a request and is cancelled before the answer does not block other
+# sessions either. Its release, which may be unnecessary and does not end, must not delay
+# other releases.
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE ROLE remote_slow LOGIN PASSWORD 'slow' IN ROLE remote_app;
 CREATE TABLE awake ();
@@ -171,7 +171,7 @@ is($holder->finish(20), '42', 'holder is granted a connection');
 like($busy[1]->run(q{SELECT pgpool.lock('endless', 'y')}), qr/^\d+$/, 'session with a lease can acquire a free lock') or diag($busy[1]->error);
 $_->run('DISCARD ALL') foreach $holder, @busy[ 0, 1 ];
 
-# --- the user mapping is replaced while its user waits for a lock: the lock belongs to
+# --- the user mapping is replaced while its user waits for a lock: the lock is acquired in
 # the new pool
 make_pool($one, $remote, server => 'moving');
 my $pools = q{SELECT count(*) FROM pgpool.stats WHERE server = 'moving' AND checkins > 0 AND pool_id};
@@ -192,7 +192,7 @@ is($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE server 
 $_->quit foreach @app, $shut_out;
 
 # --- a request is executed a second time, as by a backend that received it before the
-# connection was lost: the same statement, taken from the remote server's log
+# connection was lost: the same statement, read from the remote server's log
 $remote->safe_psql('postgres', q{ALTER ROLE remote_app SET log_statement = 'all'});
 make_pool($one, $remote, server => 'logged');
 my $log = -s $remote->logfile;
@@ -276,7 +276,7 @@ is($holder->error, '', 'server backs off for another server');
 $remote->safe_psql('remote_db', 'DROP TRIGGER wants ON pgpool_lock.locks');
 
 # --- a remote server that is too slow for locks with a short ttl, of which there is
-# always one: these are lost, others are not
+# always one: these are lost, locks with a longer ttl are not
 $token = $holder->run(q{SELECT pgpool.lock('keeper', 'patient', '10 s', '6 s')});
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE FUNCTION sluggish() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.45); RETURN NULL; END';

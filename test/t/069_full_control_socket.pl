@@ -1,5 +1,5 @@
 # The worker does not read its control socket: sessions request sockets until it is
-# full. Each call ends in time, can be cancelled, and returns what it was granted. When
+# full. Each call ends in time, can be cancelled, and returns a granted connection. When
 # the worker reads again everything works, and no descriptor is left on either side.
 use strict;
 use warnings;
@@ -37,7 +37,7 @@ BEGIN
 	DROP TABLE outcomes;
 END $f$;
 EOT
-# sockets and epoll sets; other files belong to PostgreSQL
+# sockets and epoll sets; other files are those of PostgreSQL
 my $descriptors = sub { return scalar grep { (readlink // '') =~ /^(?:socket:|anon_inode)/ } glob "/proc/$_[0]/fd/*"; };
 my $mine = $descriptors->($session->pid);
 my $worker = worker_pid($local);

@@ -315,7 +315,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 }
 
 # A waiter is about to publish its conninfo to a new worker. Meanwhile its statement is
-# pipelined, and then its user mapping is replaced, which leads to another pool: the
+# pipelined, and then its user mapping is replaced, which selects another pool: the
 # statement must not run there again.
 {
 	my ($holder, $next, $waiter) = map { PgpxSession->new($local, user => 'app') } 1 .. 3;
@@ -403,7 +403,7 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 }
 
 # The session that returns the connection is stopped while it sends the waiter's
-# statement. The waiter ends nevertheless, and what is sent later does no harm.
+# statement. The waiter ends nevertheless, and bytes that are sent later do no harm.
 foreach my $point (qw(hand_over hand_over_sent))
 {
 	foreach my $case (qw(cancelled terminated late))
@@ -523,7 +523,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 }
 
 # A waiter has timed out and is granted a connection, and then its user mapping is
-# replaced: it must not get the connection of the former user.
+# replaced: it must not be granted the connection of the former user.
 {
 	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -593,8 +593,8 @@ my %damages = (
 	is($damager->error, '', 'damage: invariants hold when all damage is undone');
 	kill 'CONT', $worker;
 
-	# A holder that is gone without an exit callback, which cannot happen: the worker
-	# takes its lease back.
+	# A holder that has exited without an exit callback, which cannot happen: the worker
+	# reclaims its lease.
 	my %gone = (lock_owner => qr/pgpool_ext releases lock "a": its holder with PID 1 no longer exists/, holder => qr/pgpool_ext reclaimed lease \d+: its holder with PID 1 no longer exists/);
 	foreach my $what (qw(lock_owner holder))
 	{
@@ -616,8 +616,8 @@ my %damages = (
 	$_->quit foreach $holder, $first, $second, $damager;
 }
 
-# A pool with damaged shared state goes out of service and is rebuilt, while the server
-# runs on.
+# A pool with damaged shared state is out of service until it is rebuilt, while the server
+# continues to run.
 {
 	my $node = local_node('damaged', conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 20' ]);
 
@@ -657,7 +657,7 @@ my %damages = (
 		$_->quit foreach $holder, $damager;
 	};
 
-	# damage found by a checkout: what sessions see until the worker has restarted
+	# damage found by a checkout: the errors of sessions until the worker has restarted
 	{
 		my ($holder, $damager, $kept, @leases) = $prepare->();
 		my $waiter = PgpxSession->new($node);
@@ -798,7 +798,7 @@ foreach my $n (1 .. 12)
 is($wrong, '', 'out of memory after a wrong format prediction: lease stays usable');
 is(join(' ', sort keys %ends), '42804 53200', 'both errors occurred');
 
-# The same in the worker, which exits and restarts. Because that takes two seconds, only
+# The same in the worker, which exits and restarts. Because that lasts two seconds, only
 # every fourth allocation fails, beginning with a random one; PGPX_TEST_ALLOCATIONS=all:
 # every one.
 my $each = ($ENV{PGPX_TEST_ALLOCATIONS} // '') eq 'all' ? 1 : 4;
@@ -821,7 +821,7 @@ cmp_ok($ended, '>=', 5, "out of memory ended the worker $ended times");
 is($all, 1, 'every allocation was reached');
 arm(debug_oom => 0);
 
-# --- deadlocks: what happens during a check, and before the victim has left the queue
+# --- deadlocks: changes during a check, and before the victim has left the queue
 make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '10min' }) foreach qw(east west);
 
 # The first session holds one of east, waits for one of west, and completes a deadlock
@@ -857,8 +857,8 @@ sub deadlock_ended
 	return;
 }
 
-# a lease is revoked between the two readings, and its connection goes to a session that
-# does not wait any more
+# a lease is revoked between the two readings, and its connection is granted to a session
+# that does not wait any more
 my $third = PgpxSession->new($local);
 my @cross = cross('deadlock_read', 'wait', $third);
 $local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'west'});

@@ -1,7 +1,7 @@
 # Outages of the remote server with the default pauses between connection attempts: how
 # soon a checkout reports the outage and how soon one succeeds again; sessions in the
-# middle of a statement get one error each; no session gets another one's answer when
-# the remote server crashes.
+# middle of a statement receive one error each; no session receives another one's answer
+# when the remote server crashes.
 use strict;
 use warnings;
 

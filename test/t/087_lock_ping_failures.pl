@@ -1,6 +1,6 @@
 # The worker's connection for lock pings fails in different ways: it is refused, does
 # not answer, answers wrongly, ends. Each failure is logged once with the reason, and
-# does not affect others. When it works again, the lock (which has a long ttl) is pinged
+# does not affect other servers. When it works again, the lock (which has a long ttl) is pinged
 # again and still held.
 use strict;
 use warnings;
@@ -11,7 +11,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# only the pinger's connection fails; the pools' connections get correct answers
+# only the pinger's connection fails; the pools' connections receive correct answers
 sub fake
 {
 	my ($do) = @_;
@@ -177,7 +177,7 @@ is($holder->run("SELECT pgpool.unlock('mute', 'mute', $token{mute})") . $holder-
 is($holder->run("SELECT pgpool.unlock('gone', 'gone', $token{gone})"), 't', 'unlock publishes the conninfo of each server');
 
 # --- between two pings the remote server begins a huge message: the worker does not
-# read it (the lock is lost, because the fake server does not know it)
+# read it (the lock is lost, because the fake server does not store it)
 make_pool($local, $remote, server => 'endless', options => { sslmode => PgpxFakeServer::sslmode() });
 like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '10 s')}), qr/^\d+$/, 'endless: lock is held');
 $local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('endless') . ')');

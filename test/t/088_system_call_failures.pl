@@ -1,6 +1,6 @@
 # Failures of system calls, libc and libpq functions that hardly ever fail: threads,
-# sockets, pipes, memory. The affected session gets an error, others are not affected,
-# nothing is left behind, and the next attempt succeeds.
+# sockets, pipes, memory. The affected session receives an error, other sessions are
+# not affected, nothing is left behind, and the next attempt succeeds.
 use strict;
 use warnings;
 
@@ -16,8 +16,8 @@ use Test::More;
 
 PgpxFailing::skip_all_without();
 
-# "overtaken" logs in when the file $said exists, and writes to the journal what it
-# receives. (The server is made first, because its processes inherit the pipes of
+# "overtaken" logs in when the file $said exists, and writes the messages that it receives
+# to the journal. (The server is made first, because its processes inherit the pipes of
 # existing sessions.)
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 my $said = "$journal.said";
@@ -136,7 +136,7 @@ foreach my $case (
 	my ($server, $function, $how, $sqlstate, $said) = @$case;
 	my $name = join ' ', $function, %$how;
 
-	# close all connections that others could use
+	# close all connections that other sessions could use
 	is($session->run("SELECT pgpool.drain('$server', '10 s')"), 't', "$name: pool is empty");
 	fail_next($local, $function, %$how);
 	$session->run("SELECT pgpool.resume('$server'); SELECT pgpool.checkout('$server', '10 s')");
@@ -304,8 +304,8 @@ foreach my $function (qw(send recv))
 	is($waiter->finish(60) . $waiter->error, '4MB', 'pending statement runs in a clean session');
 	ok(has_failed($local), 'hand-over has failed');
 
-	# the same if the waiter is cancelled before it wakes: the next session must not get
-	# the unreset connection
+	# the same if the waiter is cancelled before it wakes: the next session must not
+	# be granted the connection before its reset
 	$lease = lease($fresh, 'single');
 	$fresh->run("SELECT pgpool.exec($lease, 'set work_mem = ''7MB''')");
 	$waiter->start(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)});
@@ -459,7 +459,7 @@ foreach my $case (
 	logs($log, qr/cannot ping the locks of server "started".*\n.*$said/, "$function: reason is logged");
 	logs($log, qr/pings the locks of server "started" .* again/, "$function: lock is pinged again");
 }
-# (a login that computes, or waits for others that do, has been accepted, so its host
+# (a login that computes, or waits for other such logins, has been accepted, so its host
 # counts as responsive and the next one of the list is not tried)
 {
 	my $log = -s $local->logfile;
@@ -524,11 +524,11 @@ fail_next($local, 'clock_gettime', process => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'lock is valid by the other clock if CLOCK_BOOTTIME is missing');
 is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is released');
 
-# --- a lookup that ends after its attempt was given up
+# --- a lookup that ends after its attempt has timed out
 {
 	$session->run(q{SELECT pgpool.drain('named'); SELECT pgpool.resume('named'); ALTER SERVER named OPTIONS (ADD connect_timeout '300ms')});
 	hold_logins($local, 'localhost');
-	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout \(0\.3 s\)/, 'lookup exceeds connect_timeout');
+	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout \(0\.3 s\)/, 'lookup exceeds connect_timeout');
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup ends later');
 	works('named', 'late lookup');
@@ -536,7 +536,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	# a host with a colon that is not an address is looked up, too
 	make_pool($local, $remote, server => 'colon', options => { %quick, host => 'x:y.invalid', connect_timeout => '300ms' });
 	hold_logins($local, 'x:y.invalid');
-	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout/, 'name with a colon is looked up in a thread');
+	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout/, 'name with a colon is looked up in a thread');
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup of the name with a colon ends');
 	$session->run(q{ALTER SERVER colon OPTIONS (SET connect_timeout '30s')});
@@ -722,7 +722,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	works('newcomer', 'pool without abandoned logins');
 	check_invariants($local);
 
-	# a user who can change user mappings and create servers has a limit
+	# the logins of a user that can change user mappings and create servers are limited
 	$remote->safe_psql('postgres', 'CREATE DATABASE more_db OWNER remote_app');
 	make_pool($local, $remote, server => $_, remote_dbname => 'more_db', options => \%hasty) foreach map { "more$_" } 0 .. 11;
 	make_pool($local, $remote, server => 'of_others', remote_dbname => 'postgres', options => \%quick);
@@ -751,7 +751,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	$_->quit foreach $session, $other;
 
 	# nor more than the worker has file descriptors for: at most a third of them is for
-	# other things than the server's own files, and over TLS a login takes two
+	# other purposes than the server's own files, and over TLS a login needs two
 	my $most = over_tls() ? 250 : 130;
 	$local->append_conf('postgresql.conf', "max_files_per_process = $most");
 	failing($local, sub { $local->restart });

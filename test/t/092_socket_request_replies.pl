@@ -37,7 +37,7 @@ sub serves
 	return $session->quit;
 }
 
-# --- a late reply is not taken for the reply to the next request
+# --- a late reply is not accepted as the reply to the next request
 my $session = PgpxSession->new($local);
 asks($session, q{SELECT pgpool.checkout('one', '60 s')}, 'late');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
@@ -57,8 +57,8 @@ like($session->finish(60), qr/^\d+$/, 'woken: session continues to wait and rece
 $session->run('SELECT pgpool.checkin_all()');
 serves($session, 'woken');
 
-# --- the lease is terminated before the worker has replied: the session gets another
-# connection
+# --- the lease is terminated before the worker has replied: the session is
+# granted another connection
 foreach my $how ('unanswered', 'refused')
 {
 	my $closed = $local->safe_psql('postgres', 'SELECT closed_terminated FROM pgpool.stats');
@@ -79,8 +79,8 @@ foreach my $how ('unanswered', 'refused')
 	serves($session, $how);
 }
 
-# --- A pipelined statement was sent, and its owner cannot get the socket: the statement
-# is not repeated, and the error says that it may have run.
+# --- A pipelined statement was sent, and its owner cannot receive the socket: the statement
+# is not repeated, and the error reports that it may have run.
 make_pool($local, $remote, server => 'sent', options => { pool_size => 1, operation_timeout => '2 s' });
 {
 	my ($holder, $next) = map { PgpxSession->new($local) } 1 .. 2;
@@ -125,7 +125,7 @@ make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test
 	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'tested'}, 'idle'), 'tested: connection is idle');
 	kill 'STOP', $pid;
 
-	# in one go, because the test fails after 2 s
+	# in one message, because the test of the connection fails after 2 s
 	my ($tried, $state, $waiting) = split /\n/, $own->run(q{SELECT pgpool.try_checkout('tested');
 		SELECT state FROM pgpool.connections WHERE server = 'tested'; SELECT count(*) FROM pgpool.waiters});
 	is($tried . $own->error, '', 'tested: try_checkout returns NULL');

@@ -1,5 +1,5 @@
-# A connection that was left without a reset, as the pool's options said, is leased
-# under options that require one: the new options apply. No session finds traces of
+# A connection without a reset, as the pool's options permitted, is leased under options
+# that require one: the new options apply. No session finds traces of
 # another one, nor, with reset 'always', its own. All of this also holds with the
 # statement cache, whose reset keeps the prepared statements.
 use strict;
@@ -49,7 +49,7 @@ foreach my $cache (0, 10)
 	is(found('never', 'always', $cache), '0', "statement_cache $cache: change from never to always: session is clean");
 }
 
-# --- on_transfer: a session finds its own traces, others find none
+# --- on_transfer: a session finds its own traces, other sessions find none
 sub traces
 {
 	my ($session, $server) = @_;

@@ -27,7 +27,7 @@ sub say_binary
 }
 
 # Rows of 1 kB: 3 MB at once, then 2,000 rows one by one at their due times (several at
-# once after a late sleep). A file records how long these took.
+# once after a late sleep). A file records their duration.
 my $trickled = PostgreSQL::Test::Utils::tempdir . '/trickled';
 
 sub trickle

@@ -36,8 +36,8 @@ is($local->safe_psql('postgres', "SELECT sum(leased), sum(waiters) FROM pgpool.p
 is($local->safe_psql('postgres', "SELECT bool_and(waited > 0) FROM pgpool.stats WHERE server IN ('a')"), 't', 'fan-outs did wait for each other');
 
 # Two slots for all pools: a fan-out that holds one waits for the other as long as the
-# holder of the other may return it. The last of those that wait for each other gets
-# 40P01.
+# holder of the other may return it. The last of those that wait for each other fails
+# with 40P01.
 my $small = local_node('small', conf => ['pgpool_ext.max_connections = 2', 'pgpool_ext.checkout_timeout = 0', q{deadlock_timeout = '100ms'}]);
 make_pool($small, $remote, server => $_, options => { pool_size => 2 }) foreach qw(a b);
 my @holders = map { PgpxSession->new($small) } 0, 1;

@@ -1,6 +1,6 @@
 # A broken lease, that is, one whose remote session has ended: the views show it,
-# another connection takes its slot in the pool, and its holder gets the remote server's
-# last message.
+# another connection takes its slot in the pool, and its holder receives the remote
+# server's last message.
 use strict;
 use warnings;
 
@@ -37,7 +37,7 @@ sub ends
 	return;
 }
 
-# --- a new session, a waiter, and the holder itself get the slot
+# --- a new session, a waiter, and the holder itself are granted the slot
 make_pool($local, $remote, server => 'one', options => { pool_size => 1, checkout_timeout => '60s' });
 my $lease = broken_lease($holder, 'one');
 my $new = lease($other, 'one');

@@ -1,6 +1,6 @@
 # Sessions that hold connections and wait for each other's: the session that began to
-# wait last gets 40P01 after deadlock_timeout, and the others go on. All checkout
-# timeouts are far longer than the test.
+# wait last fails with 40P01 after deadlock_timeout, and the other sessions continue. All
+# checkout timeouts are far longer than the test.
 use strict;
 use warnings;
 
@@ -253,7 +253,7 @@ continues($s[0], 'session behind that one is granted its connection in turn');
 end_all();
 
 # --- sessions that wait behind a deadlock are not victims, even if they hold a
-# connection and came last
+# connection and were enqueued last
 my @behind = map { PgpxSession->new($local) } 0 .. 2;
 begin_with($behind[2], 'two');
 $s[1]->run("SET deadlock_timeout = '8s'");
@@ -343,7 +343,7 @@ $s[0]->failed('40P01', qr/deadlock detected.*\nDETAIL:  \Q${\ line($s[0], 'serve
 end_all();
 $local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (SET pool_size '2')});
 
-# --- a broken lease is no longer a connection of its pool, whoever holds it
+# --- a broken lease is no longer a connection of its pool, regardless of its holder
 begin_with($s[2], 'a');
 my $killed = $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.leases WHERE server = 'a'});
 terminate($remote, $killed);

@@ -1,7 +1,7 @@
-# Hundreds of sessions on foreign tables of a pool of 8 use at most 8 remote sessions and get the
-# connections in the order in which they began to wait. No statement fails, and nothing is left.
-# PGPX_TEST_CLIENTS: how many sessions; fewer on a machine with too little memory, or too few
-# processes or file descriptors.
+# Hundreds of sessions on foreign tables of a pool of 8 use at most 8 remote sessions, and are
+# granted connections in the order in which they began to wait. No statement fails, and nothing is
+# left. PGPX_TEST_CLIENTS: number of sessions; fewer on a machine with too little memory, or too
+# few processes or file descriptors.
 use strict;
 use warnings;
 
