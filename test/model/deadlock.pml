@@ -90,7 +90,7 @@ byte waits[NS];				/* 0, or the pool + 1 */
 byte wait_id[NS];
 byte next_wait;
 
-/* --- not in C: what the assertions and the search need -------------------- */
+/* --- not in C: state for the assertions and the search -------------------- */
 
 bit changed[NS];			/* since the session's last check */
 bit victim[NS];				/* it is about to leave the queue */

@@ -168,7 +168,7 @@
 #define REQUESTED 1
 #define SENT 2
 
-/* what the worker is doing with a connection: worker.h */
+/* the activity of the worker on a connection: worker.h */
 #define P_NONE 0
 #define P_CONNECT 1
 #define P_OPEN 2
@@ -249,7 +249,7 @@ byte open_now;				/* connects less closed */
 /* --- latches and signals ------------------------------------------------ */
 
 byte arrival[NS];			/* number of the first wait of this checkout */
-bit holds[NS];				/* its socket belongs to the current remote session */
+bit holds[NS];				/* its socket is that of the current remote session */
 byte slot[NS];				/* slot of its lease */
 bit latch[NS];
 bit worker_latch;
@@ -1221,7 +1221,7 @@ inline start_cancel(c)
 	flying[c] = 1
 }
 
-/* pgpx_pool_cancel_done, and what the worker does after it */
+/* pgpx_pool_cancel_done, and the next steps of the worker */
 inline cancel_done(c)
 {
 	flying[c] = 0;

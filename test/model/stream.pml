@@ -249,7 +249,7 @@ inline read_answer()
 /* One statement. */
 inline exchange()
 {
-	/* unsolicited messages belong to no statement */
+	/* unsolicited messages are not the answer to a statement */
 	if
 	:: nempty(from) -> close_stream()
 	:: empty(from) -> skip

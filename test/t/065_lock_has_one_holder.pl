@@ -69,9 +69,10 @@ CREATE FUNCTION uptime() RETURNS float8 LANGUAGE sql VOLATILE AS $$
 SELECT split_part(pg_read_file('/proc/uptime'), ' ', 1)::float8
 $$;
 
--- Take the lock again and again.  Holders note the time after they got it, and the
--- last time before which it was valid; who has had it for long writes then, fenced.
--- How long they hold it can be changed meanwhile.  No pg_sleep: it goes by the time of day.
+-- Acquire the lock repeatedly.  Holders record the time after they acquired it, and the
+-- last time before which it was valid; a holder that has held it for long enough then
+-- writes, fenced.  The hold time can be changed meanwhile.  pg_sleep is not used, because
+-- it depends on the time of day.
 CREATE PROCEDURE contend() LANGUAGE plpgsql AS $$
 DECLARE
 	t bigint; b timestamptz; e timestamptz; n timestamptz; up float8; last float8; u float8;

@@ -351,9 +351,9 @@ sub trigger
 	my ($body) = @_;
 
 	$remote->safe_psql('remote_db', <<"EOT");
-DROP TRIGGER IF EXISTS says ON pgpool_lock.locks;
-CREATE OR REPLACE FUNCTION says() RETURNS trigger LANGUAGE plpgsql AS \$f\$ BEGIN $body; RETURN NEW; END \$f\$;
-CREATE TRIGGER says BEFORE INSERT OR UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.state = 'held') EXECUTE FUNCTION says();
+DROP TRIGGER IF EXISTS raises ON pgpool_lock.locks;
+CREATE OR REPLACE FUNCTION raises() RETURNS trigger LANGUAGE plpgsql AS \$f\$ BEGIN $body; RETURN NEW; END \$f\$;
+CREATE TRIGGER raises BEFORE INSERT OR UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.state = 'held') EXECUTE FUNCTION raises();
 EOT
 	return;
 }
@@ -385,7 +385,7 @@ my %who = map { $_ => 1 } slurp_file($remote->logfile, $log_asked) =~ /asked by 
 is(scalar keys %who, 4, 'retries use other connections, because the primary may have moved');
 trigger(q{RAISE EXCEPTION 'as if lost' USING ERRCODE = '08006'});
 $session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'unreachable remote server is not reported as a held lock');
-$remote->safe_psql('remote_db', 'DROP TRIGGER says ON pgpool_lock.locks');
+$remote->safe_psql('remote_db', 'DROP TRIGGER raises ON pgpool_lock.locks');
 $session->run('SET pgpool_ext.checkout_timeout = 0');
 like($session->run(q{SELECT pgpool.lock('one', 'e')}), qr/^\d+$/, 'lock without a timeout is granted') or diag($session->error);
 $session->run('RESET pgpool_ext.checkout_timeout; DISCARD ALL');
