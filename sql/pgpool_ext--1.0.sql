@@ -4,7 +4,7 @@
 \echo Use "CREATE EXTENSION pgpool_ext" to load this file. \quit
 
 -- The schema is a member of the extension: it must not exist before, so that
--- nobody else can have put anything into it, and it goes with the extension.
+-- no other user can have created objects in it, and it is dropped with the extension.
 CREATE SCHEMA pgpool;
 GRANT USAGE ON SCHEMA pgpool TO PUBLIC;
 COMMENT ON SCHEMA pgpool IS 'functions and views of pgpool_ext, connection pools for outbound connections';
@@ -662,9 +662,9 @@ COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the server in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
 
 --
--- What there is to see: views, each on a function of its name, which returns a row
--- type of its own: \df would be as wide as a list of all columns otherwise.  All databases are
--- shown to everybody; texts of others only to roles with the privileges of
+-- Views.  Each is defined on a function of the same name, which returns a row type of
+-- its own, because \df would otherwise list all columns.  Rows of all databases are
+-- visible to each role; texts of other users only to roles with the privileges of
 -- pg_read_all_stats.
 --
 

@@ -9,7 +9,7 @@
 #   make_debian SUITE FOLDER PACKAGES [MAJOR FROM]
 #   inside FOLDER COMMAND ...
 
-# shellcheck disable=SC2034 # for those who source it
+# shellcheck disable=SC2034 # for scripts that source it
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${PGPX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pgpool_ext}
 mirror=${PGPX_DEBIAN_MIRROR:-http://deb.debian.org/debian}

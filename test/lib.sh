@@ -84,7 +84,7 @@ keep_between_runs() {
   say "$key" >"$kept/key.new"
 }
 
-# Start a command as that user, in its own process group: it does not get Ctrl-C, and
+# Start a command as that user, in its own process group: it does not receive Ctrl-C, and
 # the clean-up can end all of it. One at a time.
 start_child() {
   set -m
@@ -221,9 +221,9 @@ build() {
 }
 
 # PostgreSQL finds its files relative to its programs. So a tree with copies of the
-# programs and links to the rest of the installation is a separate server, and gets an
-# extension without a change of the installation (as the temporary installation of
-# PostgreSQL's own "make check").
+# programs and links to the rest of the installation is a separate server, in which an
+# extension can be installed without a change of the installation (as in the temporary
+# installation of PostgreSQL's own "make check").
 private_install() {
   local root=${kept:-$work}/install real_bin real_lib real_share file
 
@@ -322,7 +322,7 @@ start_server() {
     printf '%s\n' "$@"
   } >>"$work/$name/postgresql.conf"
 
-  # another process may take the port before the server does
+  # another process may use the port before the server does
   for try in 1 2 3; do
     port=$(free_port)
     if as_user "$bindir/pg_ctl" start -w -D "$work/$name" -o "-p $port" \

@@ -13,19 +13,19 @@
  *					included; the worker keeps them in private memory.
  *					Idempotent and without a reply.
  *		SOCKET		requests the socket of a connection that the session has
- *					leased.  Carries a descriptor for the reply.
+ *					leased.  Contains a descriptor for the reply.
  *
  *	  worker -> session, over the descriptor of a SOCKET request:
  *
  *		PgpxReply, with the socket of the connection.
  *
  * The control socket and its unread messages survive a crash restart.  So each
- * message carries the boot id of shared memory and the incarnation of the
+ * message contains the boot id of shared memory and the incarnation of the
  * worker.  The worker drops a message in which either does not match, and
  * closes its descriptor.  The session does the same with a reply that does not
  * match its request.
  *
- * Because each SOCKET request carries the descriptor for its reply, the worker
+ * Because each SOCKET request contains the descriptor for its reply, the worker
  * keeps no descriptors of sessions.
  *
  *-------------------------------------------------------------------------

@@ -475,7 +475,7 @@ pgpx_libpq_one_line(char *to, size_t size, const char *from)
 }
 
 /*
- * Does a line "SQLSTATE: text" tell that the remote accepts no more
+ * Does a line "SQLSTATE: text" mean that the remote accepts no more
  * connections?
  */
 static bool

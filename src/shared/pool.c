@@ -716,7 +716,7 @@ pgpx_stats_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 			break;
 	}
 
-	/* a lease that was never used tells nothing about the others */
+	/* a lease that was never used is no estimate for the others */
 	if (end != PGPX_END_RETRIED)
 		pgpx_growth_note_lease_locked(pool, held);
 

@@ -156,7 +156,7 @@ share_pause_locked(PgpxPool *pool)
 
 /*
  * Pauses between attempts while the remote is full and sessions wait.  The
- * remote does not tell when another client disconnects.  Each refused attempt
+ * remote does not report that another client disconnects.  Each refused attempt
  * costs it a process.
  */
 #define FULL_RETRY_US (1000 * 1000)

@@ -15,7 +15,7 @@
  * the pool lock.  Every end of a wait goes through pgpx_waiter_dequeue:
  * timeout, cancel, terminate and exit, too.
  *
- * A waiter also carries
+ * A waiter also contains
  *	- the pending statement, which a releasing session may send for it
  *	  (lease_return.c);
  *	- the reasons why leases of its process were revoked.  They are stored here

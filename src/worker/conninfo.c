@@ -314,7 +314,7 @@ too_many(const PgpxLookupUser *user)
  * Starts to resolve the elements of the list "host" that have no address
  * in "hostaddr"; "port" is the list of ports.  Returns NULL, or the
  * reason why it could not start: no thread could be started, or too many
- * are running.  The answer carries "tag".
+ * are running.  "tag" is passed on to the answer.
  */
 static const char *
 lookup_start(const PgpxLookupUser *user, const char *host,

@@ -73,16 +73,16 @@ public class Pool {
 
     static void handOver(HikariDataSource pool, int threads) throws Exception {
         Connection held = pool.getConnection();
-        long[] got = new long[threads];
-        long[] gave = new long[threads];
+        long[] granted = new long[threads];
+        long[] released = new long[threads];
         List<Thread> all = new ArrayList<>();
         for (int i = 0; i < threads; i++) {
             int me = i;
             Thread thread = new Thread(() -> {
                 try {
                     Connection mine = pool.getConnection();
-                    got[me] = System.nanoTime();
-                    gave[me] = System.nanoTime();
+                    granted[me] = System.nanoTime();
+                    released[me] = System.nanoTime();
                     mine.close();
                 } catch (Exception e) {
                     throw new RuntimeException(e);
@@ -91,7 +91,7 @@ public class Pool {
             thread.start();
             all.add(thread);
         }
-        // all of them asleep: who is only about to wait would be handed nothing
+        // wait until all threads sleep: one that is about to wait is not handed a connection
         while (pool.getHikariPoolMXBean().getThreadsAwaitingConnection() < threads
             || all.stream().anyMatch(t -> t.getState() != Thread.State.TIMED_WAITING)) {
             Thread.sleep(20);
@@ -104,10 +104,10 @@ public class Pool {
         for (int i = 0; i < threads; i++) {
             order[i] = i;
         }
-        java.util.Arrays.sort(order, (a, b) -> Long.compare(got[a], got[b]));
+        java.util.Arrays.sort(order, (a, b) -> Long.compare(granted[a], granted[b]));
         List<Double> us = new ArrayList<>();
         for (int i = 1; i < threads; i++) {
-            us.add((got[order[i]] - gave[order[i - 1]]) / 1e3);
+            us.add((granted[order[i]] - released[order[i - 1]]) / 1e3);
         }
         Collections.sort(us);
         System.out.printf("p50 %.1f%np99 %.1f%nmax %.1f%n", us.get(us.size() / 2),

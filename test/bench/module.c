@@ -4,10 +4,10 @@
  *	  Measurements of the bench in C.  This module is loaded into the bench's
  *	  server only and is not part of the extension.
  *
- * Loops over checkout and checkin and over advisory locks, which call the
- * functions as C calls functions of SQL.  The round trip between the latches of
- * two sessions, and a chain of latches of many sessions, which are the lower
- * bounds of a wakeup.
+ * It has loops over checkout and checkin and over advisory locks, which call the
+ * SQL functions from C.  It measures the round trip between the latches of two
+ * sessions and a chain of latches of many sessions, which are lower bounds of a
+ * wakeup.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,10 +36,10 @@ PG_FUNCTION_INFO_V1(bench_nothing);
 PG_FUNCTION_INFO_V1(bench_latch_open);
 PG_FUNCTION_INFO_V1(bench_latch_answer);
 PG_FUNCTION_INFO_V1(bench_latch_ask);
-PG_FUNCTION_INFO_V1(bench_line_open);
-PG_FUNCTION_INFO_V1(bench_line_wait);
-PG_FUNCTION_INFO_V1(bench_line_next);
-PG_FUNCTION_INFO_V1(bench_line_length);
+PG_FUNCTION_INFO_V1(bench_queue_open);
+PG_FUNCTION_INFO_V1(bench_queue_wait);
+PG_FUNCTION_INFO_V1(bench_queue_next);
+PG_FUNCTION_INFO_V1(bench_queue_length);
 
 static double
 now_us(void)
@@ -63,8 +63,8 @@ look_up(FmgrInfo *function, const char *name, int nargs, const Oid *types)
 Datum
 bench_pairs(PG_FUNCTION_ARGS)
 {
-	const Oid	takes[3] = {TEXTOID, INTERVALOID, TEXTOID};
-	const Oid	gives[1] = {INT8OID};
+	const Oid	checkout_args[3] = {TEXTOID, INTERVALOID, TEXTOID};
+	const Oid	checkin_args[1] = {INT8OID};
 	int			n = PG_GETARG_INT32(1);
 	FmgrInfo	checkout,
 				checkin;
@@ -72,8 +72,8 @@ bench_pairs(PG_FUNCTION_ARGS)
 
 	LOCAL_FCINFO(call, 3);
 
-	look_up(&checkout, "checkout", 3, takes);
-	look_up(&checkin, "checkin", 1, gives);
+	look_up(&checkout, "checkout", 3, checkout_args);
+	look_up(&checkin, "checkin", 1, checkin_args);
 
 	for (int i = -n / 10; i < n; i++)
 	{
@@ -95,7 +95,7 @@ bench_pairs(PG_FUNCTION_ARGS)
 	PG_RETURN_FLOAT8((now_us() - start) / n);
 }
 
-/* c_advisory(n int): the same of an advisory lock and its end */
+/* c_advisory(n int): the same for an advisory lock and its release */
 Datum
 bench_advisory(PG_FUNCTION_ARGS)
 {
@@ -113,7 +113,7 @@ bench_advisory(PG_FUNCTION_ARGS)
 	PG_RETURN_FLOAT8((now_us() - start) / n);
 }
 
-/* c_nothing(n int): the same of two functions that do nothing */
+/* c_nothing(n int): the same for two functions that do nothing */
 Datum
 bench_nothing(PG_FUNCTION_ARGS)
 {
@@ -133,21 +133,21 @@ bench_nothing(PG_FUNCTION_ARGS)
 
 /* --- latches --------------------------------------------------------------- */
 
-/* How many questions and answers there have been. */
+/* The numbers of requests and answers. */
 typedef struct Counts
 {
-	pg_atomic_uint32 asked;
+	pg_atomic_uint32 requested;
 	pg_atomic_uint32 answered;
 } Counts;
 
-/* latch_open(): a handle of memory that both see */
+/* latch_open(): the handle of memory that both sessions share */
 Datum
 bench_latch_open(PG_FUNCTION_ARGS)
 {
 	dsm_segment *segment = dsm_create(sizeof(Counts), 0);
 	Counts	   *counts = dsm_segment_address(segment);
 
-	pg_atomic_init_u32(&counts->asked, 0);
+	pg_atomic_init_u32(&counts->requested, 0);
 	pg_atomic_init_u32(&counts->answered, 0);
 	dsm_pin_mapping(segment);
 	PG_RETURN_INT64(dsm_segment_handle(segment));
@@ -190,19 +190,19 @@ process_of(int pid)
 	return proc;
 }
 
-/* latch_answer(handle bigint, pid int, n int): answer n questions of pid */
+/* latch_answer(handle bigint, pid int, n int): answer n requests of process pid */
 Datum
 bench_latch_answer(PG_FUNCTION_ARGS)
 {
 	Counts	   *counts = memory_of((dsm_handle) PG_GETARG_INT64(0));
-	PGPROC	   *asker = process_of(PG_GETARG_INT32(1));
+	PGPROC	   *client = process_of(PG_GETARG_INT32(1));
 	int			n = PG_GETARG_INT32(2);
 
 	for (int i = 1; i <= n; i++)
 	{
-		wait_until(&counts->asked, i);
+		wait_until(&counts->requested, i);
 		pg_atomic_write_u32(&counts->answered, i);
-		SetLatch(&asker->procLatch);
+		SetLatch(&client->procLatch);
 	}
 	PG_RETURN_VOID();
 }
@@ -212,7 +212,7 @@ Datum
 bench_latch_ask(PG_FUNCTION_ARGS)
 {
 	Counts	   *counts = memory_of((dsm_handle) PG_GETARG_INT64(0));
-	PGPROC	   *partner = process_of(PG_GETARG_INT32(1));
+	PGPROC	   *peer = process_of(PG_GETARG_INT32(1));
 	int			n = PG_GETARG_INT32(2);
 	double		start = 0;
 
@@ -220,73 +220,73 @@ bench_latch_ask(PG_FUNCTION_ARGS)
 	{
 		if (i == n / 10 + 1)
 			start = now_us();
-		pg_atomic_write_u32(&counts->asked, i);
-		SetLatch(&partner->procLatch);
+		pg_atomic_write_u32(&counts->requested, i);
+		SetLatch(&peer->procLatch);
 		wait_until(&counts->answered, i);
 	}
 	PG_RETURN_FLOAT8((now_us() - start) / (n - n / 10));
 }
 
-/* --- a line of sessions, each of which wakes the next ------------------------- */
+/* --- a queue of sessions, each of which wakes the next one -------------------- */
 
-typedef struct Line
+typedef struct Queue
 {
-	pg_atomic_uint32 joined;
+	pg_atomic_uint32 enqueued;
 	pg_atomic_uint32 turn;
 	int			room;
-	PGPROC	   *who[FLEXIBLE_ARRAY_MEMBER];
-} Line;
+	PGPROC	   *waiters[FLEXIBLE_ARRAY_MEMBER];
+} Queue;
 
-/* line_open(n int): a handle of one for n sessions, there until the server ends */
+/* queue_open(n int): the handle of a queue for n sessions, which lasts until the server ends */
 Datum
-bench_line_open(PG_FUNCTION_ARGS)
+bench_queue_open(PG_FUNCTION_ARGS)
 {
 	int			n = PG_GETARG_INT32(0);
-	dsm_segment *segment = dsm_create(offsetof(Line, who) + (n + 1) * sizeof(PGPROC *), 0);
-	Line	   *line = dsm_segment_address(segment);
+	dsm_segment *segment = dsm_create(offsetof(Queue, waiters) + (n + 1) * sizeof(PGPROC *), 0);
+	Queue	   *queue = dsm_segment_address(segment);
 
-	memset(line, 0, offsetof(Line, who) + (n + 1) * sizeof(PGPROC *));
-	pg_atomic_init_u32(&line->joined, 0);
-	pg_atomic_init_u32(&line->turn, 0);
-	line->room = n;
+	memset(queue, 0, offsetof(Queue, waiters) + (n + 1) * sizeof(PGPROC *));
+	pg_atomic_init_u32(&queue->enqueued, 0);
+	pg_atomic_init_u32(&queue->turn, 0);
+	queue->room = n;
 	dsm_pin_segment(segment);
 	PG_RETURN_INT64(dsm_segment_handle(segment));
 }
 
-/* line_wait(handle bigint): stand in it; returns one's place when it is one's turn */
+/* queue_wait(handle bigint): enqueue the session, wait for its turn, and return its slot */
 Datum
-bench_line_wait(PG_FUNCTION_ARGS)
+bench_queue_wait(PG_FUNCTION_ARGS)
 {
-	Line	   *line = memory_of((dsm_handle) PG_GETARG_INT64(0));
-	uint32		place = pg_atomic_fetch_add_u32(&line->joined, 1);
+	Queue	   *queue = memory_of((dsm_handle) PG_GETARG_INT64(0));
+	uint32		slot = pg_atomic_fetch_add_u32(&queue->enqueued, 1);
 
-	if (place >= line->room)
-		elog(ERROR, "the line is full");
-	line->who[place] = MyProc;
+	if (slot >= queue->room)
+		elog(ERROR, "the queue is full");
+	queue->waiters[slot] = MyProc;
 	pg_memory_barrier();
-	wait_until(&line->turn, place);
-	PG_RETURN_INT32(place);
+	wait_until(&queue->turn, slot);
+	PG_RETURN_INT32(slot);
 }
 
-/* line_next(handle bigint, place int): it is the next one's turn */
+/* queue_next(handle bigint, slot int): wake the session in the slot behind this one */
 Datum
-bench_line_next(PG_FUNCTION_ARGS)
+bench_queue_next(PG_FUNCTION_ARGS)
 {
-	Line	   *line = memory_of((dsm_handle) PG_GETARG_INT64(0));
+	Queue	   *queue = memory_of((dsm_handle) PG_GETARG_INT64(0));
 	int			next = PG_GETARG_INT32(1) + 1;
 
-	pg_atomic_write_u32(&line->turn, next);
+	pg_atomic_write_u32(&queue->turn, next);
 	pg_memory_barrier();
-	if (line->who[next] != NULL)
-		SetLatch(&line->who[next]->procLatch);
+	if (queue->waiters[next] != NULL)
+		SetLatch(&queue->waiters[next]->procLatch);
 	PG_RETURN_VOID();
 }
 
-/* line_length(handle bigint): how many have come to stand in it */
+/* queue_length(handle bigint): the number of sessions that have been enqueued */
 Datum
-bench_line_length(PG_FUNCTION_ARGS)
+bench_queue_length(PG_FUNCTION_ARGS)
 {
-	Line	   *line = memory_of((dsm_handle) PG_GETARG_INT64(0));
+	Queue	   *queue = memory_of((dsm_handle) PG_GETARG_INT64(0));
 
-	PG_RETURN_INT32(pg_atomic_read_u32(&line->joined));
+	PG_RETURN_INT32(pg_atomic_read_u32(&queue->enqueued));
 }

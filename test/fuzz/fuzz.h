@@ -11,8 +11,8 @@
 #include <setjmp.h>
 
 /*
- * Where ereport(ERROR) leads to, if an error may be thrown at all, and no PG_TRY of
- * the sources is nearer.
+ * The handler of ereport(ERROR) outside of the PG_TRY blocks of the sources, while an
+ * error may be thrown.
  */
 extern sigjmp_buf fuzz_error;
 extern bool fuzz_may_throw;

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_cap.c
- *	  Limits over several pools, whose sessions and workers ask in any order: which
- *	  pool gets the next token, and that pools with longer waits come first.
+ *	  Limits over several pools, whose sessions and workers call in any order: the pool
+ *	  that acquires the next token, and that pools with longer waits precede others.
  *
  * The input is operations of three bytes: the operation, the pool (and the limit),
- * and the time since when its first ticket waits.
+ * and the start of the wait of its first waiter.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,60 +23,60 @@ s_lock(volatile slock_t *lock, const char *file, int line, const char *func)
 	return 0;
 }
 
-/* The state of a limit, as reported by its calls. */
-typedef struct Told
+/* The expected state of a limit, computed from the results of its calls. */
+typedef struct Expected
 {
 	int			used;
 	int			starved;			/* -1: none */
 	int64		since;			/* of that one */
-	bool		looked;			/* no pool was denied a token since */
+	bool		unchanged;		/* no pool was denied a token since */
 	uint32		next_in_line;			/* at that time */
-} Told;
+} Expected;
 
 static void
-take(PgpxCap *cap, Told *told, int limit, int pool, int64 since)
+acquire(PgpxCap *cap, Expected *expected, int limit, int pool, int64 since)
 {
-	bool		unread_reset = told->starved >= 0 && told->starved != pool &&
-		(since == 0 || told->since < since);
-	bool		full = limit > 0 && told->used >= limit;
+	bool		preceded = expected->starved >= 0 && expected->starved != pool &&
+		(since == 0 || expected->since < since);
+	bool		full = limit > 0 && expected->used >= limit;
 
-	FUZZ_CHECK(pgpx_cap_has_older(cap, pool, since) == unread_reset);
+	FUZZ_CHECK(pgpx_cap_has_older(cap, pool, since) == preceded);
 	switch (pgpx_cap_acquire(cap, limit, 0, pool, since))
 	{
 		case PGPX_TOKEN_ACQUIRED:
-			FUZZ_CHECK(!unread_reset && !full);
-			told->used++;
+			FUZZ_CHECK(!preceded && !full);
+			expected->used++;
 			break;
 		case PGPX_TOKEN_DENIED:
-			FUZZ_CHECK(unread_reset || (full && (since == 0 || told->starved == pool)));
+			FUZZ_CHECK(preceded || (full && (since == 0 || expected->starved == pool)));
 			break;
 		case PGPX_TOKEN_DENIED_NEXT:
-			FUZZ_CHECK(!unread_reset && full && since != 0 && told->starved != pool);
-			told->starved = pool;
-			told->since = since;
-			told->looked = false;
+			FUZZ_CHECK(!preceded && full && since != 0 && expected->starved != pool);
+			expected->starved = pool;
+			expected->since = since;
+			expected->unchanged = false;
 			break;
 	}
 }
 
-/* Admission has visited all pools, and names the pool that is next in line, or none. */
+/* Admission has visited all pools, and sets the pool that is next in line, or none. */
 static void
-name(PgpxCap *cap, Told *told, int pool, int64 since)
+set_next(PgpxCap *cap, Expected *expected, int pool, int64 since)
 {
-	bool		ended = pgpx_cap_set_next_in_line(cap, pool, since, told->next_in_line);
+	bool		ended = pgpx_cap_set_next_in_line(cap, pool, since, expected->next_in_line);
 
-	FUZZ_CHECK(ended == (told->looked && since == 0 && told->starved >= 0));
-	if (!told->looked)
+	FUZZ_CHECK(ended == (expected->unchanged && since == 0 && expected->starved >= 0));
+	if (!expected->unchanged)
 		return;					/* a pool that was denied one in between stays in line */
-	told->starved = since == 0 ? -1 : pool;
-	told->since = since;
+	expected->starved = since == 0 ? -1 : pool;
+	expected->since = since;
 }
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	PgpxCap		cap;
-	Told		told = {0, -1, 0, true, 0};
+	Expected		expected = {0, -1, 0, true, 0};
 
 	pgpx_cap_init(&cap);
 	for (; size >= 3; data += 3, size -= 3)
@@ -87,28 +87,28 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		switch (data[0] % 5)
 		{
 			case 0:
-				take(&cap, &told, data[1] / 4 % 4, pool, data[2]);
+				acquire(&cap, &expected, data[1] / 4 % 4, pool, data[2]);
 				break;
 			case 1:
-				if (told.used > 0)
-					FUZZ_CHECK(pgpx_cap_release(&cap) == told.used--);
+				if (expected.used > 0)
+					FUZZ_CHECK(pgpx_cap_release(&cap) == expected.used--);
 				break;
 			case 2:
-				(void) pgpx_cap_next_in_line(&cap, &told.next_in_line);
-				told.looked = true;
+				(void) pgpx_cap_next_in_line(&cap, &expected.next_in_line);
+				expected.unchanged = true;
 				break;
 			case 3:
-				name(&cap, &told, pool, data[2]);
+				set_next(&cap, &expected, pool, data[2]);
 				break;
 			case 4:
 				pgpx_cap_forget(&cap, pool);
-				if (told.starved == pool)
-					told.starved = -1;
+				if (expected.starved == pool)
+					expected.starved = -1;
 				break;
 		}
-		FUZZ_CHECK(pgpx_cap_used(&cap, NULL) == told.used);
-		FUZZ_CHECK(pgpx_cap_next_in_line(&cap, &next_in_line) == told.starved);
-		FUZZ_CHECK(told.looked == (next_in_line == told.next_in_line));
+		FUZZ_CHECK(pgpx_cap_used(&cap, NULL) == expected.used);
+		FUZZ_CHECK(pgpx_cap_next_in_line(&cap, &next_in_line) == expected.starved);
+		FUZZ_CHECK(expected.unchanged == (next_in_line == expected.next_in_line));
 	}
 	return 0;
 }

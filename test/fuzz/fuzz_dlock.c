@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_dlock.c
- *	  What a hostile remote can make a session believe about distributed locks: its
- *	  answers to the statements of lock_remote.c, through the wire, statement.c and
- *	  rows.c, up to the decision about a grant.
+ *	  Answers of a hostile remote to the statements of distributed locks (lock_remote.c),
+ *	  through the wire, statement.c and rows.c, up to the decision about a grant.
  *
  * The first byte selects the statement, the end of the answer, and whether the rest
  * is the stream itself, or the values of rows in an otherwise correct answer; the
@@ -32,13 +31,13 @@
 
 static const uint8_t *stream;
 static size_t stream_size;
-static size_t fed;				/* bytes of it that have been sent */
+static size_t sent_size;		/* bytes of it that have been sent */
 static size_t chunk;
 static int	remote_fd;
 static uint32 echoed;			/* exchange whose token has been echoed */
 static enum
 {
-	ENDS, CANCELLED, FALLS_SILENT
+	ENDS, CANCELLED, STOPS_ANSWERING
 }			end;
 
 /* A wait for more input. */
@@ -46,7 +45,7 @@ bool
 pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
 {
-	size_t		n = Min(chunk, stream_size - fed);
+	size_t		n = Min(chunk, stream_size - sent_size);
 	const PgpxWire *wire = &sock->wire;
 
 	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->token.exchange != echoed)
@@ -57,15 +56,15 @@ pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 	}
 	if (n > 0)
 	{
-		ssize_t		sent = send(remote_fd, stream + fed, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+		ssize_t		sent = send(remote_fd, stream + sent_size, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		FUZZ_CHECK(sent > 0);
-		fed += sent;
+		sent_size += sent;
 		return true;
 	}
 	if (end == CANCELLED)
 		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("cancelled")));
-	if (end == FALLS_SILENT && deadline != 0)
+	if (end == STOPS_ANSWERING && deadline != 0)
 	{
 		FUZZ_CHECK(now_us < deadline);
 		now_us = deadline;
@@ -76,7 +75,7 @@ pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 }
 
 /* The remote's answer, up to its end. */
-typedef struct Said
+typedef struct SentAnswer
 {
 	int			ncolumns;		/* -1: no description */
 	int			descriptions;
@@ -88,7 +87,7 @@ typedef struct Said
 	bool		error;
 	bool		ready;
 	bool		more;			/* more results than requested */
-} Said;
+} SentAnswer;
 
 static uint32
 read_number(const uint8_t *data, int bytes)
@@ -101,69 +100,69 @@ read_number(const uint8_t *data, int bytes)
 }
 
 static void
-hear_columns(Said *said, const uint8_t *data, size_t len)
+read_columns(SentAnswer *sent, const uint8_t *data, size_t len)
 {
-	said->descriptions++;
-	said->ncolumns = len >= 2 ? read_number(data, 2) : -1;
+	sent->descriptions++;
+	sent->ncolumns = len >= 2 ? read_number(data, 2) : -1;
 }
 
 static void
-hear_row(Said *said, const uint8_t *data, size_t len)
+read_row(SentAnswer *sent, const uint8_t *data, size_t len)
 {
 	size_t		at = 2;
 
-	if (said->rows++ > 0 || len < 2)
+	if (sent->rows++ > 0 || len < 2)
 		return;
-	said->fields = read_number(data, 2);
-	for (int i = 0; i < Min(said->fields, NCOLUMNS) && at + 4 <= len; i++)
+	sent->fields = read_number(data, 2);
+	for (int i = 0; i < Min(sent->fields, NCOLUMNS) && at + 4 <= len; i++)
 	{
-		said->len[i] = (int) read_number(data + at, 4);
+		sent->len[i] = (int) read_number(data + at, 4);
 		at += 4;
-		if (said->len[i] < 0)
+		if (sent->len[i] < 0)
 			continue;
-		said->value[i] = data + at;
-		at += said->len[i];
+		sent->value[i] = data + at;
+		at += sent->len[i];
 		FUZZ_CHECK(at <= len);
 	}
 }
 
 static void
-hear(Said *said, bool believed)
+read_answer(SentAnswer *sent, bool believed)
 {
 	size_t		at = 0;
 
-	memset(said, 0, sizeof(*said));
-	said->ncolumns = -1;
-	while (at + 5 <= fed)
+	memset(sent, 0, sizeof(*sent));
+	sent->ncolumns = -1;
+	while (at + 5 <= sent_size)
 	{
 		char		type = stream[at];
 		const uint8_t *data = stream + at + 5;
 		size_t		len = (size_t) read_number(stream + at + 1, 4) - 4;
 
-		if (len > fed - at - 5)
+		if (len > sent_size - at - 5)
 			break;
 		at += 5 + len;
-		if (said->ready)
-			said->more |= type != 0 && strchr("12TDCIZGHW", type) != NULL;
+		if (sent->ready)
+			sent->more |= type != 0 && strchr("12TDCIZGHW", type) != NULL;
 		else if (type == 'T')
-			hear_columns(said, data, len);
+			read_columns(sent, data, len);
 		else if (type == 'D' && believed)
-			hear_row(said, data, len);
+			read_row(sent, data, len);
 		else if (type == 'C')
-			said->commands++;
+			sent->commands++;
 		else if (type == 'E')
-			said->error = true;
+			sent->error = true;
 		else if (type == 'Z')
-			said->ready = true;
+			sent->ready = true;
 	}
 }
 
-/* Whether the value is this text. */
+/* Is the value this text? */
 static bool
-is_text(const Said *said, int at, const char *text)
+is_text(const SentAnswer *sent, int at, const char *text)
 {
-	return said->value[at] != NULL && said->len[at] == strlen(text) &&
-		memcmp(said->value[at], text, strlen(text)) == 0;
+	return sent->value[at] != NULL && sent->len[at] == strlen(text) &&
+		memcmp(sent->value[at], text, strlen(text)) == 0;
 }
 
 /* The number in a text; 0 if there is none, or if it is not positive. */
@@ -204,38 +203,38 @@ check_text(const char *value)
 
 /* Request a lock, and compare the result with the answer. */
 static bool
-ask(bool waits)
+request_lock(bool waits)
 {
 	static PgpxDlockAnswer answer;
 	PgpxDlock	lock = {.request = 5, .ttl = 10000, .name = "a lock", .holder = "me"};
 	volatile bool thrown = true;
-	Said		said;
+	SentAnswer		sent;
 
 	if (sigsetjmp(fuzz_error, 0) == 0)
 	{
 		pgpx_dlock_send(&lease, &lock, waits, 100, now_us + 1000, &answer);
 		thrown = false;
 	}
-	hear(&said, !thrown);
+	read_answer(&sent, !thrown);
 	if (thrown)
 	{
 		/* a request that was not refused is released later */
 		FUZZ_CHECK(answer.token <= 0);
-		FUZZ_CHECK(!answer.refused || (said.error && said.ready));
+		FUZZ_CHECK(!answer.refused || (sent.error && sent.ready));
 		return false;
 	}
 	FUZZ_CHECK(!answer.refused);
-	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
-	FUZZ_CHECK(said.descriptions <= 1 && said.rows == nrows);
-	FUZZ_CHECK(said.rows == 0 || (said.ncolumns == NCOLUMNS && said.fields == NCOLUMNS));
+	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 0 && !sent.more);
+	FUZZ_CHECK(sent.descriptions <= 1 && sent.rows == nrows);
+	FUZZ_CHECK(sent.rows == 0 || (sent.ncolumns == NCOLUMNS && sent.fields == NCOLUMNS));
 	FUZZ_CHECK(answer.token >= 0);
-	FUZZ_CHECK(answer.token == (said.value[0] == NULL ? 0 : token_of(said.value[0], said.len[0])));
-	FUZZ_CHECK((answer.token != 0) == (said.value[0] != NULL));
-	FUZZ_CHECK(answer.already_released == (answer.token == 0 && is_text(&said, 6, "true")));
+	FUZZ_CHECK(answer.token == (sent.value[0] == NULL ? 0 : token_of(sent.value[0], sent.len[0])));
+	FUZZ_CHECK((answer.token != 0) == (sent.value[0] != NULL));
+	FUZZ_CHECK(answer.already_released == (answer.token == 0 && is_text(&sent, 6, "true")));
 	if (answer.held)
 	{
-		FUZZ_CHECK(!answer.already_released && said.value[1] != NULL && said.value[3] != NULL &&
-				   said.value[4] != NULL);
+		FUZZ_CHECK(!answer.already_released && sent.value[1] != NULL && sent.value[3] != NULL &&
+				   sent.value[4] != NULL);
 		/* callers compute with it in microseconds */
 		FUZZ_CHECK(answer.left > 0 && answer.left < PG_INT64_MAX / 1000000);
 	}
@@ -252,46 +251,46 @@ show_status(void)
 	static const Oid types[NSTATUS] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID,
 	TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID};
 	TupleDesc	desc = CreateTemplateTupleDesc(NSTATUS);
-	Said		said;
+	SentAnswer		sent;
 
 	for (int i = 0; i < NSTATUS; i++)
 		TupleDescInitEntry(desc, i + 1, NULL, types[i], -1, 0);
 	nrows = 0;
 	pgpx_dlock_status(&lease, desc, STORE);
-	hear(&said, true);
-	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
-	FUZZ_CHECK(said.rows == nrows);
-	FUZZ_CHECK(said.rows == 0 || (said.ncolumns == NSTATUS && said.fields == NSTATUS));
+	read_answer(&sent, true);
+	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 0 && !sent.more);
+	FUZZ_CHECK(sent.rows == nrows);
+	FUZZ_CHECK(sent.rows == 0 || (sent.ncolumns == NSTATUS && sent.fields == NSTATUS));
 }
 
 /* False: an error was raised. */
 static bool
 run_statement(int which, bool waits)
 {
-	Said		said;
+	SentAnswer		sent;
 	bool		held;
 
 	if (which == 0)
-		return ask(waits);
+		return request_lock(waits);
 	if (sigsetjmp(fuzz_error, 0) != 0)
 		return false;
 	switch (which)
 	{
 		case 1:
 			held = pgpx_dlock_force_release(&lease, "a lock");
-			hear(&said, true);
-			FUZZ_CHECK(said.rows == 0 || (said.ncolumns == 1 && said.fields == 1));
-			FUZZ_CHECK(held == is_text(&said, 0, "true"));
+			read_answer(&sent, true);
+			FUZZ_CHECK(sent.rows == 0 || (sent.ncolumns == 1 && sent.fields == 1));
+			FUZZ_CHECK(held == is_text(&sent, 0, "true"));
 			break;
 		case 2:
 			show_status();
 			return true;
 		case 3:
 			pgpx_dlock_create_tables(&lease);
-			hear(&said, false);
+			read_answer(&sent, false);
 			break;
 	}
-	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
+	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 0 && !sent.more);
 	return true;
 }
 
@@ -305,7 +304,7 @@ put(StringInfo buf, char type, const char *body, int len)
 	appendBinaryStringInfo(buf, body, len);
 }
 
-/* Whether an honest remote can have this value there. */
+/* Can an honest remote return this value in this column? */
 static bool
 is_fit(int which, bool first, int column, const uint8_t *value, int len)
 {
@@ -317,8 +316,8 @@ is_fit(int which, bool first, int column, const uint8_t *value, int len)
 }
 
 /*
- * Values (a length, 255 for NULL, and so many bytes) as rows of an honest answer.
- * True: that it is then.
+ * Writes values (a length, 255 for NULL, and as many bytes) as the rows of an
+ * otherwise honest answer.  Returns whether the values are honest, too.
  */
 static bool
 make_stream(int which, const uint8_t *data, size_t size)
@@ -401,7 +400,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) < 0)
 		abort();
 	remote_fd = pair[1];
-	fed = 0;
+	sent_size = 0;
 	nrows = 0;
 	levels = 0;
 	now_us = 1;
@@ -433,8 +432,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	/* unread bytes are unchanged */
 	left = wire->in_end - wire->in_start;
-	FUZZ_CHECK(left <= fed &&
-			   memcmp(wire->in + wire->in_start, stream + fed - left, left) == 0);
+	FUZZ_CHECK(left <= sent_size &&
+			   memcmp(wire->in + wire->in_start, stream + sent_size - left, left) == 0);
 	pgpx_wire_free(wire);
 	close(pair[0]);
 	close(pair[1]);

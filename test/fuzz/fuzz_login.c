@@ -7,8 +7,8 @@
  *
  * First byte: whether there are start commands, whether a password is required,
  * whether the remote completes the login before the input begins, whether it closes
- * at the end, and whether the login is given up in the middle of a step; the second
- * one: the size of the pieces.
+ * at the end, and whether the login is abandoned in the middle of a step; the second
+ * one: the size of the chunks.
  *
  *-------------------------------------------------------------------------
  */
@@ -219,7 +219,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	pgpx_connect_open(w);
 	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],
 				  (data[0] & 4) != 0);
-	while (is_connecting(w) && remote_says(&remote))
+	while (is_connecting(w) && remote_send_chunk(&remote))
 	{
 		pgpx_connect_step(w);
 		remote_task_ends();
@@ -230,7 +230,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	{
 		pgpx_connect_step(w);
 		if (data[0] & 16)
-			break;				/* given up in the middle of a step */
+			break;				/* abandoned in the middle of a step */
 		remote_task_ends();
 	}
 	if (is_connecting(w))

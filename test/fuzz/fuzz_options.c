@@ -4,7 +4,7 @@
  *	  The parsers of options: numbers, durations, ports, keywords, texts.
  *
  * The first byte selects the option, the rest is its value.  An accepted value is in
- * the option's range, the same value gives the same result twice, and a rejected one
+ * the option's range, the same value has the same result twice, and a rejected one
  * changes nothing.
  *
  *-------------------------------------------------------------------------

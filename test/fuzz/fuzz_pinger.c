@@ -4,11 +4,10 @@
  *	  Hostile remotes on the connection for locks: during the login, and in answers
  *	  to settings, pings and releases.  The real libpq is in between.
  *
- * First byte: whether there are start commands, whether the remote completes the
- * login before the input begins, whether a release is due instead of a ping, whether
- * it closes at the end, whether nothing answers from then on, whether the locks are
- * gone from the first answer or the end on, whether they have a long ttl, and whether
- * an answer can come before its request.  The second one: the size of the pieces.
+ * The bits of the first byte select: start commands; a login that is complete before
+ * the input begins; a release instead of a ping; a close at the end; no answers after
+ * the end; locks that end with the first answer or with the input; a long ttl; answers
+ * that may precede their requests.  The second byte is the size of the chunks.
  *
  *-------------------------------------------------------------------------
  */
@@ -246,9 +245,9 @@ check_deadline(void)
 	FUZZ_CHECK(p->deadline > now && p->deadline <= now + most * 1000);
 }
 
-/* There may be input. */
+/* Polls the pinger, which may have input, and checks its state. */
 static void
-hears(void)
+poll_pinger(void)
 {
 	bool		idle;
 
@@ -363,15 +362,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; (data[0] & 2) && i < 16 &&
 		 pingers[0]->phase == PGPX_PINGER_CONNECT;
 		 i++)
-		hears();
+		poll_pinger();
 
-	/* a new connection after an end gets no answer */
-	while (is_up() && remote_nlogins == 1 && remote_says(&remote))
-		hears();
+	/* a new connection after an end receives no answer */
+	while (is_up() && remote_nlogins == 1 && remote_send_chunk(&remote))
+		poll_pinger();
 	if (data[0] & 8)
 		shutdown(remote.fd, SHUT_WR);
 	for (int i = 0; i < 8 && is_up() && remote_nlogins == 1; i++)
-		hears();
+		poll_pinger();
 
 	/* all locks of the statement, or none; and a failure is not retried at once */
 	FUZZ_CHECK(nanswers % 2 == 0);

@@ -2,13 +2,13 @@
  *
  * fuzz_relay.c
  *	  The relay between a session and a TLS connection, with any behaviour of either
- *	  side: no byte is lost, duplicated or reordered, no more than one piece is
+ *	  side: no byte is lost, duplicated or reordered, no more than one chunk is
  *	  buffered, and while a byte can be moved the relay waits for an event.
  *
  * relay.c is the real one, and so is its socket pair; OpenSSL is replaced by a
- * simulated one that gives and accepts as many bytes as the input says, has to write
- * before it reads and the other way round, and ends.  Two bytes of input are an
- * operation and its amount.
+ * a simulation.  The input determines how many bytes it returns and accepts, when it
+ * must write before it can read or read before it can write, and when it ends.  Two
+ * bytes of input are an operation and its amount.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,12 +31,12 @@ PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxConn   *pgpx_conns = NULL;
 
 /* Bytes sent by the remote and received by the session, and the other direction. */
-static size_t said;
-static size_t had;
-static size_t written;
-static size_t taken;
+static size_t remote_sent;
+static size_t session_received;
+static size_t session_sent;
+static size_t remote_received;
 
-/* Bytes that TLS gives and accepts; the event it needs first; its end. */
+/* Bytes that TLS returns and accepts; the event it needs first; its end. */
 static size_t readable;
 static size_t writable;
 static bool read_blocked;
@@ -87,7 +87,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	}
 	n = Min(size, readable);
 	for (size_t i = 0; i < n; i++)
-		data[i] = byte_at(said - readable + i, true);
+		data[i] = byte_at(remote_sent - readable + i, true);
 	readable -= n;
 	if (n == size)
 		tls->pending = true;
@@ -116,10 +116,10 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 	}
 	n = Min(len, writable);
 	for (size_t i = 0; i < n; i++)
-		FUZZ_CHECK(data[i] == byte_at(taken + i, false) ||
+		FUZZ_CHECK(data[i] == byte_at(remote_received + i, false) ||
 				   (len == 5 && data[0] == 'X'));
-	if (!(len == 5 && data[0] == 'X' && taken == written))
-		taken += n;
+	if (!(len == 5 && data[0] == 'X' && remote_received == session_sent))
+		remote_received += n;
 	writable -= n;
 	return n;
 }
@@ -135,7 +135,7 @@ pgpx_tls_end(PgpxTlsStream *tls)
 {
 }
 
-/* --- the reactor ------------------------------------------------------------ */
+/* --- the event loop --------------------------------------------------------- */
 
 void
 pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
@@ -252,15 +252,15 @@ session_writes(PgpxWorkerConn *w, size_t n)
 	char		data[4096];
 	int			fd = pgpx_relay_socket(w->relay);
 
-	n = Min(n, Min(sizeof(data), LIMIT - written));
+	n = Min(n, Min(sizeof(data), LIMIT - session_sent));
 	for (size_t i = 0; i < n; i++)
-		data[i] = byte_at(written + i, false);
+		data[i] = byte_at(session_sent + i, false);
 	if (fd >= 0)
 	{
 		ssize_t		sent = send(fd, data, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (sent > 0)
-			written += sent;
+			session_sent += sent;
 	}
 }
 
@@ -276,10 +276,10 @@ session_reads(PgpxWorkerConn *w, size_t n)
 		return false;
 	got = recv(fd, data, Min(n, sizeof(data)), MSG_DONTWAIT);
 	for (ssize_t i = 0; i < got; i++)
-		FUZZ_CHECK(data[i] == byte_at(had + i, true));
+		FUZZ_CHECK(data[i] == byte_at(session_received + i, true));
 	if (got > 0)
-		had += got;
-	FUZZ_CHECK(had <= said);
+		session_received += got;
+	FUZZ_CHECK(session_received <= remote_sent);
 	return got > 0;
 }
 
@@ -300,9 +300,9 @@ operate(PgpxWorkerConn *w, int operation, int amount)
 			(void) session_reads(w, n);
 			break;
 		case 2:
-			if (said + n <= LIMIT && !remote_ended)
+			if (remote_sent + n <= LIMIT && !remote_ended)
 			{
-				said += n;
+				remote_sent += n;
 				readable += n;
 			}
 			break;
@@ -350,7 +350,7 @@ drain(PgpxWorkerConn *w)
 
 	for (rounds = 0; rounds < 2000 && idle < 8; rounds++)
 	{
-		size_t		before = had + taken;
+		size_t		before = session_received + remote_received;
 		struct epoll_event have = {.events = local_state()};
 
 		writable = LIMIT;
@@ -360,14 +360,14 @@ drain(PgpxWorkerConn *w)
 			pgpx_relay_resume();
 		while (session_reads(w, LIMIT))
 			;
-		idle = before == had + taken ? idle + 1 : 0;
+		idle = before == session_received + remote_received ? idle + 1 : 0;
 	}
 	FUZZ_CHECK(rounds < 2000);
 	FUZZ_CHECK(!pgpx_relay_has_more());
 	if (!remote_broken)
-		FUZZ_CHECK(had == said);
+		FUZZ_CHECK(session_received == remote_sent);
 	if (!remote_broken && !remote_ended)
-		FUZZ_CHECK(taken == written);
+		FUZZ_CHECK(remote_received == session_sent);
 }
 
 int
@@ -389,7 +389,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		FUZZ_CHECK(pgpx_relay_begin(&pgpx_wconns[0]) != NULL && external == 0);
 		external_max = 2;
 	}
-	said = had = written = taken = readable = writable = 0;
+	remote_sent = session_received = session_sent = remote_received = readable = writable = 0;
 	read_blocked = write_blocked = remote_ended = remote_broken = false;
 	remote_events = local_events = 0;
 	local_fd = -1;

@@ -54,7 +54,7 @@ static int	remote_listener = -1;
 static int	remote_nlogins;
 static char remote_host[64];
 
-/* The rest of the remote's input, and the size of its pieces. */
+/* The rest of the remote's input, and the size of its chunks. */
 typedef struct Remote
 {
 	int			fd;
@@ -134,14 +134,14 @@ remote_accept(Remote *remote, const uint8_t *data, size_t size, size_t chunk,
 					MSG_NOSIGNAL);
 }
 
-/* Send the next piece; false at the end. */
+/* Sends the next chunk; returns false at the end. */
 static bool
-remote_says(Remote *remote)
+remote_send_chunk(Remote *remote)
 {
 	size_t		n = Min(remote->chunk, remote->size);
-	char		heard[4096];
+	char		discarded[4096];
 
-	while (recv(remote->fd, heard, sizeof(heard), MSG_DONTWAIT) > 0)
+	while (recv(remote->fd, discarded, sizeof(discarded), MSG_DONTWAIT) > 0)
 		;
 	if (n == 0)
 		return false;

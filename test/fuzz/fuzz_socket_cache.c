@@ -8,9 +8,9 @@
  * input is a list of operations: of the session, and, while it waits for a reply, of
  * the worker.  A reply that differs from the request in one field, has another
  * length, no descriptor or several ones is rejected, and so is a reply to a request
- * that was given up.  The first correct reply is accepted, with the socket that came
- * with it.  No descriptor is lost, the count of descriptors is right, and an honest
- * worker is understood after all that.
+ * that timed out.  The first correct reply is accepted, with the socket that it
+ * contains.  No descriptor is lost, the count of descriptors is right, and the replies
+ * of an honest worker are accepted afterwards.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,13 +25,13 @@
 
 #define NCONNS (CACHE_MAX + 8)
 #define INCARNATION 3
-#define QUESTIONS 4				/* that the worker stores */
+#define REQUESTS 4				/* that the worker stores */
 #define ORPHANS 8
 
 static const uint8_t *input;
 static size_t input_left;
 
-/* --- the expected state of the session----------------------------------------- */
+/* --- the expected state of the session ---------------------------------------- */
 
 typedef struct Socket
 {
@@ -48,14 +48,14 @@ static bool had_orphans;
 
 /* --- the request and its outcome ---------------------------------------------- */
 
-typedef struct Question
+typedef struct Request
 {
-	PgpxSocketRequest request;
+	PgpxSocketRequest message;
 	int			fd;				/* for the reply; -1: none */
-} Question;
+} Request;
 
-static Question questions[QUESTIONS];	/* [0] is the newest */
-static bool spoilt;				/* the socket pair has reached end of file */
+static Request requests[REQUESTS];	/* [0] is the newest */
+static bool at_end_of_file;				/* the socket pair has reached end of file */
 static uint64 next_lease;
 static PgpxTime deadline;
 
@@ -77,16 +77,16 @@ take_byte(void)
 }
 
 static void
-forget_question(Question *question)
+discard_request(Request *request)
 {
-	if (question->fd >= 0)
-		close(question->fd);
-	question->fd = -1;
+	if (request->fd >= 0)
+		close(request->fd);
+	request->fd = -1;
 }
 
 /* Read the requests, as the worker does. */
 static void
-read_questions(void)
+read_requests(void)
 {
 	static char buffer[PGPX_MESSAGE_MAX];
 	bool		more;
@@ -96,10 +96,10 @@ read_questions(void)
 	while ((len = pgpx_control_receive(0, INCARNATION, buffer, &fd, &more)) > 0)
 	{
 		FUZZ_CHECK(len == sizeof(PgpxSocketRequest) && fd >= 0);
-		forget_question(&questions[QUESTIONS - 1]);
-		memmove(questions + 1, questions, sizeof(Question) * (QUESTIONS - 1));
-		memcpy(&questions[0].request, buffer, len);
-		questions[0].fd = fd;
+		discard_request(&requests[REQUESTS - 1]);
+		memmove(requests + 1, requests, sizeof(Request) * (REQUESTS - 1));
+		memcpy(&requests[0].message, buffer, len);
+		requests[0].fd = fd;
 	}
 	FUZZ_CHECK(!more);
 }
@@ -122,23 +122,23 @@ honest_reply(const PgpxSocketRequest *request)
 }
 
 /*
- * Answer a question, with lies: a field for each bit of the mask; and the message in
- * another length, or with another number of sockets than one.  The epoch is not
- * compared: the question's own number is one of this session's life.
+ * Answers a request.  Each bit of "lies" makes one field wrong; the length and the
+ * number of sockets may be wrong, too.  The session does not compare the incarnation,
+ * because the number of the request is unique during the session.
  */
 static void
 answer(int which, int lies, int len, int nfds)
 {
-	const Question *question = &questions[which];
+	const Request *request = &requests[which];
 	char		data[256] = {0};
-	PgpxReply	reply = honest_reply(&question->request);
+	PgpxReply	reply = honest_reply(&request->message);
 	bool		right;
 	ino_t		ino = 0;
 
-	if (question->fd < 0)
+	if (request->fd < 0)
 		return;
 	right = (lies & ~(1 << 1 | 1 << 6)) == 0 && len == sizeof(reply) &&
-		nfds <= 1 && question->request.lease_id == asking;
+		nfds <= 1 && request->message.lease_id == asking;
 	reply.boot_id ^= lies & 1 << 0;
 	reply.incarnation ^= lies & 1 << 1;
 	reply.conn ^= lies & 1 << 2;
@@ -149,10 +149,10 @@ answer(int which, int lies, int len, int nfds)
 	if (lies & 1 << 6)
 		reply.ok = 0;
 	memcpy(data, &reply, sizeof(reply));
-	if (!send_message(question->fd, data, len, nfds, &ino))
+	if (!send_message(request->fd, data, len, nfds, &ino))
 		return;
 	if (len == 0)
-		spoilt = true;			/* it looks the same as end of file */
+		at_end_of_file = true;	/* an empty message is read as end of file */
 	if (right && !answered)
 	{
 		answered = true;
@@ -161,9 +161,9 @@ answer(int which, int lies, int len, int nfds)
 	}
 }
 
-/* One operation of the worker, or another event; true: one more follows. */
+/* Executes an operation of the worker, or another event; true: one more follows. */
 static bool
-happen(void)
+run_worker_step(void)
 {
 	int			op = take_byte();
 	int			lies;
@@ -188,31 +188,31 @@ happen(void)
 			answer(0, take_byte() & 64, sizeof(PgpxReply), (op >> 4 & 7) % (MOST_FDS + 1));
 			break;
 		case 4:
-			answer(1 + (op >> 4 & 7) % (QUESTIONS - 1), 0, sizeof(PgpxReply), 1);
+			answer(1 + (op >> 4 & 7) % (REQUESTS - 1), 0, sizeof(PgpxReply), 1);
 			break;
 		case 5:
 			len = take_byte() % sizeof(raw);
 			for (int i = 0; i < len; i++)
 				raw[i] = take_byte();
-			if (len > 0 && questions[0].fd >= 0)
-				(void) send_message(questions[0].fd, raw, len, op >> 4 & 1, &ino);
+			if (len > 0 && requests[0].fd >= 0)
+				(void) send_message(requests[0].fd, raw, len, op >> 4 & 1, &ino);
 			break;
 		case 6:
 			InterruptPending = true;
 			break;
 		case 7:
 			/* the connection is no longer leased to us */
-			pg_atomic_write_u64(&pgpx_conns[questions[0].request.conn].lease_id, 0);
+			pg_atomic_write_u64(&pgpx_conns[requests[0].message.conn].lease_id, 0);
 			break;
 		case 8:
-			if (questions[0].fd >= 0)
+			if (requests[0].fd >= 0)
 			{
-				shutdown(questions[0].fd, SHUT_WR);
-				spoilt = true;
+				shutdown(requests[0].fd, SHUT_WR);
+				at_end_of_file = true;
 			}
 			break;
 		case 9:
-			forget_question(&questions[0]);
+			discard_request(&requests[0]);
 			break;
 		case 10:
 			external_max = external + (op >> 4 & 3);
@@ -231,10 +231,10 @@ WaitLatchOrSocket(Latch *latch, int events, pgsocket test_sock, long timeout,
 {
 	FUZZ_CHECK((events & WL_SOCKET_READABLE) != 0 && test_sock >= 0);
 	FUZZ_CHECK((events & WL_TIMEOUT) == 0 || timeout > 0);
-	read_questions();
+	read_requests();
 	now++;
 	if (input_left > 0)
-		while (happen())
+		while (run_worker_step())
 			;
 	else
 		now = deadline;
@@ -254,9 +254,9 @@ drop_socket(Socket *s)
 	nsockets--;
 }
 
-/* Unused sockets may have been closed, if there was a reason. */
+/* Finds sockets that were closed.  Without a reason ("for_room") there are none. */
 static void
-look_for_lost(bool for_room)
+find_closed(bool for_room)
 {
 	for (int i = 0; i < NCONNS; i++)
 	{
@@ -347,36 +347,36 @@ fetch(int conn)
 		if (!(answered && !granted) &&
 			pg_atomic_read_u64(&pgpx_conns[conn].lease_id) == asking)
 		{
-			FUZZ_CHECK(spoilt);
-			spoilt = false;		/* there will be another one */
+			FUZZ_CHECK(at_end_of_file);
+			at_end_of_file = false; /* the session creates another socket pair */
 		}
 	}
 	else
 		FUZZ_CHECK(!answered && now >= deadline);
 	asking = 0;
 	InterruptPending = false;
-	look_for_lost(refused || before >= CACHE_MAX);
+	find_closed(refused || before >= CACHE_MAX);
 	FUZZ_CHECK(external == nsockets + PGPX_SESSION_WAIT_FDS ||
 			   external == nsockets + PGPX_SESSION_WAIT_FDS + 2);
 }
 
-/* The check before a lease or after one; its other end is closed. */
+/* Checks the socket before or after a lease; its other end is closed. */
 static void
-next_check(PgpxCachedSocket *sock, bool sought_after)
+next_check(PgpxCachedSocket *sock, bool contended)
 {
 	if (sock == NULL)
 		return;
-	pgpx_pools[0].nwaiting = sought_after ? 1 : 0;
+	pgpx_pools[0].nwaiting = contended ? 1 : 0;
 	FUZZ_CHECK(!pgpx_session_has_no_input(sock));
 	pgpx_session_unregister_if_contended(sock);
-	FUZZ_CHECK(!sought_after || sock->events == 0);
+	FUZZ_CHECK(!contended || sock->events == 0);
 }
 
 static void
 fetch_honestly(int conn)
 {
 	static const uint8_t honest = 0;
-	bool		again = spoilt;
+	bool		again = at_end_of_file;
 
 	input = &honest;
 	input_left = 1;
@@ -422,8 +422,8 @@ set_up(void)
 	pg_atomic_init_u32(&pgpx_shared->pools_end, 1);
 	pg_atomic_init_u32(&pgpx_shared->conns_end, NCONNS);
 	pg_atomic_init_u64(&pgpx_shared->worker[0].incarnation, INCARNATION);
-	for (int i = 0; i < QUESTIONS; i++)
-		questions[i].fd = -1;
+	for (int i = 0; i < REQUESTS; i++)
+		requests[i].fd = -1;
 	pgpx_control_init(1);
 	external_max = INT_MAX;
 
@@ -452,8 +452,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		set_up();
 	if (size > 4096)
 		return 0;
-	for (int i = 0; i < QUESTIONS; i++)
-		forget_question(&questions[i]);
+	for (int i = 0; i < REQUESTS; i++)
+		discard_request(&requests[i]);
 	chunks = fuzz_chunks();
 	fds = count_fds();
 	input = data;
@@ -502,8 +502,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fetch_honestly(i);
 	FUZZ_CHECK(nsockets <= CACHE_MAX);
 	drop_all();
-	for (int i = 0; i < QUESTIONS; i++)
-		forget_question(&questions[i]);
+	for (int i = 0; i < REQUESTS; i++)
+		discard_request(&requests[i]);
 	FUZZ_CHECK(nsockets == 0 && external == PGPX_SESSION_WAIT_FDS + 2);
 	FUZZ_CHECK(fuzz_chunks() == chunks);
 	FUZZ_CHECK(count_fds() == fds);

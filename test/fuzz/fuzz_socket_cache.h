@@ -7,8 +7,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef FUZZ_CACHED_H
-#define FUZZ_CACHED_H
+#ifndef FUZZ_SOCKET_CACHE_H
+#define FUZZ_SOCKET_CACHE_H
 
 #include <fcntl.h>
 #include <poll.h>
@@ -260,4 +260,4 @@ pgpx_busy_poll_leave(void)
 {
 }
 
-#endif							/* FUZZ_CACHED_H */
+#endif							/* FUZZ_SOCKET_CACHE_H */

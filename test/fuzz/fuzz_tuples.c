@@ -157,7 +157,7 @@ OidInputFunctionCall(Oid function, char *text, Oid ioparam, int32 typmod)
 	return InputFunctionCall(NULL, text, ioparam, typmod);
 }
 
-/* Reads as many bytes as the first one says, so that too few are tested as well. */
+/* Reads as many bytes as the first one specifies, so that too few are tested as well. */
 Datum
 ReceiveFunctionCall(FmgrInfo *info, StringInfo buf, Oid ioparam, int32 typmod)
 {

@@ -5,12 +5,12 @@
  *
  * The first byte selects the user and the kind of object; the rest is names and
  * values in turn, each followed by a NUL.  A name that begins with a byte below 32
- * stands for the entry with that number in the table of our options and libpq's, so
- * that these are reached.
+ * means the entry with that number in the table of our options and libpq's, so that
+ * these are reached.
  *
  * Options that the validator accepts are accepted by the reader of the pool's
- * options; superusers' options are refused to others; the same options in another
- * order give the same result.
+ * options; options of superusers are refused to other users; the same options in
+ * another order have the same result.
  *
  *-------------------------------------------------------------------------
  */
@@ -81,7 +81,7 @@ accepted(Oid catalog)
 	return ok;
 }
 
-/* The name that a byte stands for. */
+/* The name that a byte means. */
 static const char *
 name_of(int number)
 {

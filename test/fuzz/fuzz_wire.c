@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_wire.c
- *	  What a hostile remote can send to a session, or to the worker.
+ *	  Messages of a hostile remote to a session or to the worker.
  *
  * The first byte selects the request and whether the harness echoes the token, the
- * second one how the answer is split; the rest is the stream.  It goes through a
- * socket and the reader as in statement.c and connection.c, and each body through its
- * decoder.
+ * second one how the answer is split; the rest is the stream.  It is read from a
+ * socket as in statement.c and connection.c, and each body is decoded.
  *
  *-------------------------------------------------------------------------
  */
@@ -141,7 +140,7 @@ write_all_lengths(void)
 	done = true;
 }
 
-/* Each event comes in its order; statement.c relies on that. */
+/* Events occur in their order, on which statement.c relies. */
 static void
 check_order(const PgpxWire *wire, PgpxWireEvent event)
 {
@@ -179,7 +178,7 @@ check_order(const PgpxWire *wire, PgpxWireEvent event)
 	}
 }
 
-/* Send a pipeline of foreign tables, of the kind that the number says. */
+/* Sends a pipeline of foreign tables; "kind" selects its parts. */
 static void
 send_pipeline(PgpxWire *wire, int kind)
 {
@@ -205,7 +204,7 @@ send_pipeline(PgpxWire *wire, int kind)
 	pgpx_wire_send_pipeline(wire, &p);
 }
 
-/* Send as the first byte says; the remote's end of the socket is "remote". */
+/* Sends the request that "how" selects; "remote" is the remote's end of the socket. */
 static void
 ask(PgpxWire *wire, int how, int remote)
 {

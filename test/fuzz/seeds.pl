@@ -1,8 +1,8 @@
 # Write the seeds of the corpus: perl test/fuzz/seeds.pl
 #
-# One for each course of a conversation, and for each false message that was found to
-# matter; found bugs are added here.  Inputs of a long run that reach new paths may be
-# added to the corpus (PGPX_FUZZ_KEEP of test/fuzz/run).
+# There is one seed for each course of a conversation, and for each false message that
+# was found to matter.  Found bugs are added here.  Inputs of a long run that reach new
+# paths may be added to the corpus (PGPX_FUZZ_KEEP of test/fuzz/run).
 use strict;
 use warnings;
 use FindBin;
@@ -44,7 +44,7 @@ my $discarded = message('C', "DISCARD ALL\0");
 # answer is split
 my %wire = (
 	simple => "\1\0" . $columns . $row . $row . $done . $ready,
-	in_pieces => "\1\3" . $columns . $row . $done . $ready,
+	in_chunks => "\1\3" . $columns . $row . $done . $ready,
 	extended => "\2\5" . $parsed . $columns . $row . $done . $ready,
 	no_data => "\2\0" . $parsed . message('n', '') . message('I', '') . $ready,
 	flight => "\1\303" . $columns . $row . $done . $ready,
@@ -54,13 +54,13 @@ my %wire = (
 	copy_in => "\2\0" . $parsed . message('n', '') . message('G', "\0\0\0") . $error . $ready,
 	copy_out => "\1\0" . message('H', "\0\0\0") . message('d', 'x') . message('c', '')
 	  . message('C', "COPY 1\0") . $ready,
-	owed => "\3\0" . $params . $discarded . $ready,
-	owed_two => "\5\3" . $discarded . $ready . message('C', "SET\0") . $ready,
-	owed_rows => "\4\0" . $discarded . $ready . $columns . $row . $done . $ready,
-	owed_notice => "\3\0" . $notice . $note . $discarded . $ready,
-	owed_error => "\3\0" . $error . $ready,
-	owed_in_transaction => "\3\0" . $discarded . message('Z', 'T'),
-	owed_other_encoding => "\3\0" . message('S', "client_encoding\0LATIN1\0") . $discarded . $ready,
+	reset_pending => "\3\0" . $params . $discarded . $ready,
+	reset_pending_two => "\5\3" . $discarded . $ready . message('C', "SET\0") . $ready,
+	reset_pending_rows => "\4\0" . $discarded . $ready . $columns . $row . $done . $ready,
+	reset_pending_notice => "\3\0" . $notice . $note . $discarded . $ready,
+	reset_pending_error => "\3\0" . $error . $ready,
+	reset_pending_in_transaction => "\3\0" . $discarded . message('Z', 'T'),
+	reset_pending_other_encoding => "\3\0" . message('S', "client_encoding\0LATIN1\0") . $discarded . $ready,
 	huge => "\1\0" . $columns . "D\x3f\xff\xff\xff",
 	too_huge => "\1\0" . $columns . "D\xff\xff\xff\xff",
 	length_of_nothing => "\1\0" . "C\0\0\0\3",
@@ -81,22 +81,22 @@ my %wire = (
 	extended_columns_twice => "\2\0" . $parsed . $columns . $columns . $row . $done . $ready,
 	extended_row_after_no_data => "\2\0" . $parsed . message('n', '') . $row . $done . $ready,
 	extended_row_late => "\2\0" . $parsed . $columns . $done . $row . $ready,
-	carried => "\6\0" . $parsed . $discarded . $parsed . $columns . $row . $done . $ready . $params,
-	carried_alone => "\7\0" . $parsed . $columns . $row . $done . $ready,
-	carried_to_another => "\10\0" . $parsed . $columns . $row . $done . $ready,
-	carried_words => "\6\0" . (join '', map { $_ . $notice . $note } message('1', ''), message('2', ''), $discarded) . $parsed . $columns . $done . $ready,
-	carried_words_at_once => "\6\0" . $notice . $note . $parsed . $discarded . $parsed . $columns . $done . $ready,
-	carried_error => "\6\0" . $parsed . $error . $ready,
+	pipelined => "\6\0" . $parsed . $discarded . $parsed . $columns . $row . $done . $ready . $params,
+	pipelined_alone => "\7\0" . $parsed . $columns . $row . $done . $ready,
+	pipelined_to_another => "\10\0" . $parsed . $columns . $row . $done . $ready,
+	pipelined_words => "\6\0" . (join '', map { $_ . $notice . $note } message('1', ''), message('2', ''), $discarded) . $parsed . $columns . $done . $ready,
+	pipelined_words_at_once => "\6\0" . $notice . $note . $parsed . $discarded . $parsed . $columns . $done . $ready,
+	pipelined_error => "\6\0" . $parsed . $error . $ready,
 	check => "\11\0" . $ready,
 	own_reset => "\12\0" . $columns . $row . $done . $ready,
 	own_reset_without_end => "\12\0" . $columns . $row . $ready,
 	no_echo => "\305\0" . $columns . $row . $done . $ready,
-	carried_ready => "\6\0" . $parsed . $ready,
+	pipelined_ready => "\6\0" . $parsed . $ready,
 );
 put("fuzz_wire/$_", $wire{$_}) foreach sort keys %wire;
 
-# first byte: 1 a correct header, 2 a descriptor is passed; except for 4 the incarnation,
-# 8 the epoch, 16 the pool (32: too high), 64 the length
+# first byte: 1 a correct header, 2 a descriptor is passed; except for 4 the boot id,
+# 8 the incarnation, 16 the pool (32: too high), 64 the length
 my $header = pack('LLQQlL', 1, 0, 7, 3, 1, 9);
 my $texts = "start\0DISCARD ALL\0host\0h\0password\0p\0";
 my %control = (
@@ -105,11 +105,11 @@ my %control = (
 	unterminated => "\1" . $header . pack('QLL', 4, 1, 0) . "start\0DISCARD",
 	many => "\1" . $header . pack('QLL', 4, 1, 0xffffffff) . "a\0b\0",
 	socket => "\3" . pack('LLQQlL', 2, 0, 7, 3, 1, 9) . pack('lx4QQQ', 1, 2, 3, 4),
-	old_life => "\0" . pack('LLQQlL', 1, 32, 6, 3, 1, 9),
+	old_boot_id => "\0" . pack('LLQQlL', 1, 32, 6, 3, 1, 9),
 	short => "\2abc",
 	header_only => "\1" . $header,
-	other_life => "\7" . $header . pack('QLL', 4, 1, 2) . $texts,
-	other_epoch => "\13" . $header . pack('QLL', 4, 1, 2) . $texts,
+	other_boot_id => "\7" . $header . pack('QLL', 4, 1, 2) . $texts,
+	other_incarnation => "\13" . $header . pack('QLL', 4, 1, 2) . $texts,
 	other_length => "\103" . $header . pack('QLL', 4, 1, 2) . $texts,
 	no_pool => "\23" . $header . pack('QLL', 4, 1, 2) . $texts,
 	no_such_pool => "\63" . $header . pack('QLL', 4, 1, 2) . $texts,
@@ -218,7 +218,7 @@ my %results = (
 put("fuzz_tuples/$_", $results{$_}) foreach sort keys %results;
 
 # first byte: 1 start commands, 2 a password is required, 4 the login completes before the
-# input, 8 the remote closes at the end; second: the size of the pieces, divided by three
+# input, 8 the remote closes at the end; second: the size of the chunks, divided by three
 my $auth = message('R', pack 'N', 0);
 my $key = message('K', pack 'NN', 5, 0xfffffffe);
 my %login = (
@@ -255,8 +255,8 @@ my %login = (
 put("fuzz_login/$_", $login{$_}) foreach sort keys %login;
 
 # first byte: 1 start commands, 2 the login completes, 4 a release is due, 8 as above, 16 no
-# answers follow, 32 the locks are gone after an answer, 64 they have a long ttl,
-# 128 answers arrive before their requests
+# answers follow, 32 the locks end with an answer, 64 they have a long ttl, 128 answers
+# arrive before their requests
 my $set = message('C', "SET\0");
 my $settings = $set x 3 . $columns . message('C', "SELECT 0\0") . $ready;
 my $bound = message('1', '') . message('2', '');
@@ -326,7 +326,7 @@ put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;
 # it, 10 descriptors run out, 11 no wait set can be created, 12 time passes; 128: and)
 my $fetch = "\0\1";
 my $length = length pack 'QQllQQQ', (0) x 7;
-my %kept = (
+my %socket_cache = (
 	honest => $fetch . "\0",
 	some => join('', map(pack('C3', 0, $_, 0), 1 .. 9)) . "\3\5",
 	waits => $fetch . "\14\1\14\1\0",
@@ -343,7 +343,7 @@ my %kept = (
 	raw => $fetch . "\25\4abcd\0",
 	interrupted => $fetch . "\6" . "\0\2" . "\24\0",
 	interrupted_with_answer => $fetch . "\200\6" . $fetch . "\0",
-	gone => $fetch . "\7" . $fetch . "\0",
+	revoked => $fetch . "\7" . $fetch . "\0",
 	shut_down => $fetch . "\10" . $fetch . "\0",
 	closed => $fetch . "\11\14\377",
 	no_descriptors => "\0\2\0" . "\6\0" . $fetch . "\0" . "\206\0",
@@ -351,18 +351,18 @@ my %kept = (
 	no_room_for_answer => $fetch . "\200\12" . "\206\0" . $fetch . "\0",
 	no_wait_set => $fetch . "\213\0" . $fetch . "\0",
 	no_wait_set_again => join('', ($fetch . "\213\0") x 4),
-	let_go => join('', map(pack('C3', 0, $_, 0), 0 .. 70)),
+	evicted => join('', map(pack('C3', 0, $_, 0), 0 .. 70)),
 	other_generation => $fetch . "\0\5\1" . $fetch . "\0",
 	old_generation_leased => $fetch . "\0\4\1\5\1" . $fetch . "\0",
 	old_generation_dropped => $fetch . "\0\4\1\5\1" . $fetch . "\0\7\0" . "\0\2\0",
 	dropped_when_watched => $fetch . "\0\17\1\3\1" . "\0\2\0\17\2",
 	(map { ("lie_$_" => $fetch . "\21" . chr(1 << $_) . "\0") } 0 .. 6),
 );
-put("fuzz_socket_cache/$_", $kept{$_}) foreach sort keys %kept;
+put("fuzz_socket_cache/$_", $socket_cache{$_}) foreach sort keys %socket_cache;
 
 # first byte: 0 the request of a lock, 1 a forced release, 2 the status, 3 the set-up;
 # 4 the session is cancelled at the end, 8 the remote stops answering, else it closes;
-# 16 only the values of rows; 32 the session waits. Second: the size of the pieces
+# 16 only the values of rows; 32 the session waits. Second: the size of the chunks
 sub head { my ($n) = @_; return $bound . message('T', pack('n', $n) . ("c\0" . pack('NnNnNn', 0, 0, 25, -1, -1, 0)) x $n); }
 sub values_of { return join '', map { defined $_ ? pack('C/a', $_) : "\377" } @_; }
 my @nulls = (undef) x 6;
@@ -370,21 +370,21 @@ my @other = (undef, 'who', 'why', '2026-01-01 00:00:00+00', '2026-01-01 00:00:10
 my $some = message('C', "SELECT 1\0");
 my %dlock = (
 	granted => "\0\0" . head(7) . texts('1700000000000000', @nulls) . $some . $ready,
-	granted_in_pieces => "\0\3" . head(7) . texts('1700000000000000', @nulls) . $some . $ready,
+	granted_in_chunks => "\0\3" . head(7) . texts('1700000000000000', @nulls) . $some . $ready,
 	held => "\40\0" . head(7) . texts(@other, '10000', 'false') . $some . $ready,
-	spent => "\0\0" . head(7) . texts(@other, '10000', 'true') . $some . $ready,
-	nobody => "\0\0" . head(7) . message('C', "SELECT 0\0") . $ready,
+	already_released => "\0\0" . head(7) . texts(@other, '10000', 'true') . $some . $ready,
+	no_row => "\0\0" . head(7) . message('C', "SELECT 0\0") . $ready,
 	both => "\0\0" . head(7) . texts('5', @other[1 .. 4], '10000', 'true') . $some . $ready,
 	two_rows => "\0\0" . head(7) . texts('5', @nulls) . texts(@other, '1', 'false') . $some . $ready,
 	granted_and_refused => "\0\0" . head(7) . texts('5', @nulls) . $error . $ready,
 	granted_and_not_committed => "\0\0" . head(7) . texts('5', @nulls) . $some . $error . $ready,
-	granted_and_gone => "\0\0" . head(7) . texts('5', @nulls) . $some,
-	granted_and_silent => "\10\0" . head(7) . texts('5', @nulls) . $some,
+	granted_and_closed => "\0\0" . head(7) . texts('5', @nulls) . $some,
+	granted_and_unresponsive => "\10\0" . head(7) . texts('5', @nulls) . $some,
 	granted_and_cancelled => "\4\0" . head(7) . texts('5', @nulls) . $some,
-	error_and_gone => "\0\0" . head(7) . texts('5', @nulls) . $error,
-	error_and_silent => "\10\0" . $bound . $error,
+	error_and_closed => "\0\0" . head(7) . texts('5', @nulls) . $error,
+	error_and_unresponsive => "\10\0" . $bound . $error,
 	granted_twice => "\0\0" . (head(7) . texts('5', @nulls) . $some . $ready) x 2,
-	granted_unasked => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . texts('6', @nulls),
+	granted_unrequested => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . texts('6', @nulls),
 	granted_with_notice => "\0\0" . $notice . head(7) . texts('5', @nulls) . $some . $ready . $notice,
 	last_words => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0"),
 	last_words_and_zeros => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0") . message("\0", "\0" x 8),
@@ -395,7 +395,7 @@ my %dlock = (
 	fewer_columns => "\0\0" . head(1) . texts('5') . $some . $ready,
 	fewer_values => "\0\0" . head(7) . texts('5') . $some . $ready,
 	more_values => "\0\0" . head(7) . texts('5', @nulls, 'x') . $some . $ready,
-	more_said => "\0\0" . head(7) . message('D', pack('n', 8) . substr(substr(texts('5', @nulls), 5), 2)) . $some . $ready,
+	more_fields => "\0\0" . head(7) . message('D', pack('n', 8) . substr(substr(texts('5', @nulls), 5), 2)) . $some . $ready,
 	binary => "\0\0" . $bound . message('T', pack('n', 7) . ("c\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 1)) x 7)
 	  . texts('12345678', @nulls) . $some . $ready,
 	other_binary => "\0\0" . $bound . message('T', pack('n', 7) . ("c\0" . pack('NnNnNn', 0, 0, 3802, 8, -1, 1)) x 7)
@@ -419,10 +419,10 @@ my %dlock = (
 		[ null => undef ], [ word => 'soon' ])),
 	rows => "\20\0" . join('', map { values_of($_, @nulls) } 1 .. 50),
 	not_utf8 => "\20\0" . values_of(undef, "wh\xf6", "wh\xff", 's', 'e', '5', 'false'),
-	spent_otherwise => "\20\0" . values_of(@other, '5', 't'),
+	already_released_otherwise => "\20\0" . values_of(@other, '5', 't'),
 	force => "\21\0" . values_of('true'),
 	force_free => "\21\0" . values_of('false'),
-	force_nobody => "\1\0" . head(1) . message('C', "UPDATE 0\0") . $ready,
+	force_no_row => "\1\0" . head(1) . message('C', "UPDATE 0\0") . $ready,
 	force_null => "\21\0" . values_of(undef, 'true'),
 	force_error => "\1\0" . head(1) . texts('true') . $error . $ready,
 	status => "\22\0" . values_of('name', 'held', 'p', 'who', undef, '2026', '5', '2026', '2026') x 3,
@@ -438,23 +438,24 @@ my %dlock = (
 );
 put("fuzz_dlock/$_", $dlock{$_}) foreach sort keys %dlock;
 
-# operations: 0 a token is taken, 1 returned, 2 admission visits the pools, 3 and names one,
-# 4 a pool is removed; the pool and its limit; the start of its wait, 0: it does not wait
-sub take { my ($pool, $since, $limit) = @_; return pack 'CCC', 0, 4 * ($limit // 1) + $pool, $since; }
-my ($give, $look) = ("\1\0\0", "\2\0\0");
-sub names { my ($pool, $since) = @_; return pack 'CCC', 3, $pool, $since; }
-sub ends { return pack 'CCC', 4, $_[0], 0; }
+# operations: 0 a token is acquired, 1 released, 2 admission visits the pools, 3 and sets
+# the next in line, 4 a pool is removed; the pool and its limit; the start of its wait, 0:
+# it does not wait
+sub acquire { my ($pool, $since, $limit) = @_; return pack 'CCC', 0, 4 * ($limit // 1) + $pool, $since; }
+my ($release, $visit) = ("\1\0\0", "\2\0\0");
+sub set_next { my ($pool, $since) = @_; return pack 'CCC', 3, $pool, $since; }
+sub remove { return pack 'CCC', 4, $_[0], 0; }
 my %cap = (
-	no_limit => take(0, 0, 0) x 5,
-	limit => take(0, 0, 2) x 3 . $give . take(1, 0, 2),
-	line => take(0, 0) . take(1, 5) . $give . take(2, 0) . take(2, 9) . take(0, 0) . take(1, 5),
-	older => take(0, 0) . take(1, 5) . take(2, 3) . $give . take(1, 5) . take(2, 3),
-	twice => take(0, 0) . take(1, 5) . take(1, 5) . take(1, 7),
-	named => take(0, 0) . $look . take(1, 5) . names(2, 7) . $give . take(2, 7) . take(1, 5),
-	named_nobody => take(0, 0) . $look . take(1, 5) . names(0, 0) . $look . names(0, 0) . $give . take(2, 7),
-	named_one => take(0, 0) . $look . names(2, 7) . $give . take(1, 9) . take(2, 7),
-	nobody_named => $look . names(0, 0),
-	named_again => take(0, 0) . take(1, 5) . $look . names(1, 0) . take(1, 5) . $give . take(2, 7),
-	ended => take(0, 0) . take(1, 5) . ends(2) . $give . take(2, 9) . ends(1) . take(2, 9),
+	no_limit => acquire(0, 0, 0) x 5,
+	limit => acquire(0, 0, 2) x 3 . $release . acquire(1, 0, 2),
+	line => acquire(0, 0) . acquire(1, 5) . $release . acquire(2, 0) . acquire(2, 9) . acquire(0, 0) . acquire(1, 5),
+	older => acquire(0, 0) . acquire(1, 5) . acquire(2, 3) . $release . acquire(1, 5) . acquire(2, 3),
+	twice => acquire(0, 0) . acquire(1, 5) . acquire(1, 5) . acquire(1, 7),
+	next_set => acquire(0, 0) . $visit . acquire(1, 5) . set_next(2, 7) . $release . acquire(2, 7) . acquire(1, 5),
+	next_none => acquire(0, 0) . $visit . acquire(1, 5) . set_next(0, 0) . $visit . set_next(0, 0) . $release . acquire(2, 7),
+	next_set_alone => acquire(0, 0) . $visit . set_next(2, 7) . $release . acquire(1, 9) . acquire(2, 7),
+	next_none_at_start => $visit . set_next(0, 0),
+	next_set_again => acquire(0, 0) . acquire(1, 5) . $visit . set_next(1, 0) . acquire(1, 5) . $release . acquire(2, 7),
+	ended => acquire(0, 0) . acquire(1, 5) . remove(2) . $release . acquire(2, 9) . remove(1) . acquire(2, 9),
 );
 put("fuzz_cap/$_", $cap{$_}) foreach sort keys %cap;

@@ -4,10 +4,9 @@
  *	  The functions of the server that the fuzzed sources of ../../src call, without
  *	  a server.
  *
- * Memory comes from malloc, so that the sanitizer sees each byte beside an
- * allocation; pfree is free.  ereport(ERROR) leaves by longjmp to the harness's
- * handler.  StringInfo, strlcpy and encodings are the real ones, from libpgcommon and
- * libpgport.
+ * Memory is allocated by malloc, so that the sanitizer detects accesses beside an
+ * allocation; pfree is free.  ereport(ERROR) jumps to the harness's handler.
+ * StringInfo, strlcpy and encodings are the real ones, from libpgcommon and libpgport.
  *
  *-------------------------------------------------------------------------
  */

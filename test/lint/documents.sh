@@ -128,11 +128,11 @@ complain("the FAQ explains no errors") unless $n;
 
 # --- wait events
 my $events = join ' ', sort map { slurp($_) =~ /"(Pgpool[A-Z]\w*)"/g } glob('src/*.c src/*/*.c');
-my @told = slurp('doc/operating.md') =~ /^\| `(Pgpool\w+)` \|/mg;
-my $told = join ' ', sort @told;
+my @documented = slurp('doc/operating.md') =~ /^\| `(Pgpool\w+)` \|/mg;
+my $documented = join ' ', sort @documented;
 
 $events =~ s/\b(\w+)(?: \1\b)+/$1/g;
-complain("wait events: src/ has $events, doc/operating.md $told") unless $events eq $told;
+complain("wait events: src/ has $events, doc/operating.md $documented") unless $events eq $documented;
 
 # --- files
 my $inside = slurp('src/README.md');

@@ -14,7 +14,7 @@ done < <(grep -oE '\<pgpx_[a-z0-9_]+\>' test/model/README.md | sort -u)
 # README.md names each search and mutant of a model, and no others
 while read -r name; do
   grep -q "\`$name\`" test/model/README.md || {
-    printf 'model: test/model/README.md does not tell of %s\n' "$name"
+    printf 'model: test/model/README.md does not name %s\n' "$name"
     wrong=1
   }
 done < <(sed -n 's/^ \* mutant \([A-Z0-9_]*\):.*/\1/p' test/model/*.pml | sort -u)

@@ -57,7 +57,7 @@
 #define CANCELS 0			/* waits that are cancelled, or time out */
 #endif
 #ifndef REVOKES
-#define REVOKES 0			/* leases that are taken away */
+#define REVOKES 0			/* leases that are revoked */
 #endif
 #ifdef LAST_ONCE
 #define CHECKOUTS(s) (ROUNDS - ((s) == NS - 1))	/* the last session holds nothing while it waits */
@@ -90,7 +90,7 @@ byte waits[NS];				/* 0, or the pool + 1 */
 byte wait_id[NS];
 byte next_wait;
 
-/* --- not in C: what the assertions and the search need -------------------- */
+/* --- not in C: state for the assertions and the search -------------------- */
 
 bit changed[NS];			/* since the session's last check */
 bit victim[NS];				/* it is about to leave the queue */
@@ -184,8 +184,8 @@ inline release(c)
 }
 
 /*
- * The truth: live[] of all sessions.  A session is live if it does not wait, or if it
- * is kept waiting by a slot that is closing or whose owner is live.
+ * Computes live[] of all sessions, independently of the check.  A session is live if
+ * it does not wait, or if it waits for a slot that is closing or whose owner is live.
  */
 inline find_live()
 {
@@ -526,7 +526,7 @@ proctype Session(byte s)
 			};
 			if
 			:: is_mine ->
-				/* pgpx_waiter_dequeue: a grant in the meantime is taken */
+				/* pgpx_waiter_dequeue: a grant in the meantime is claimed */
 				atomic {
 					is_mine = 0;
 					victim[s] = 0;

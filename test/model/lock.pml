@@ -4,7 +4,7 @@
  *	  remote, messages that are late or lost, a clock that advances at any time.
  *
  * The row is changed by one statement at a time (atomic below).  A statement that
- * was given up may still be executed by the remote later ("late").  A session that
+ * timed out may still be executed by the remote later ("late").  A session that
  * believes that it holds the lock may write to the protected resource at any later time.
  *
  * Asserted:
@@ -33,8 +33,8 @@
  *	 LATE_ANSWER	 its answer counts after the lock has expired (each of these two
  *					 rules covers for the other)
  *	 BLIND_RELEASE	 a release names the lock without its token
- *	 EARLY_TAKEOVER	 a contender takes a lock that is about to expire
- *	 ASSUME			 a session that gets no answer assumes that the lock was granted
+ *	 EARLY_TAKEOVER	 a contender acquires a lock that is about to expire
+ *	 ASSUME			 a session that receives no answer assumes that the lock was granted
  *	 SAME_TOKEN		 the token is the clock's, not higher than the last one
  *	 NO_FENCE		 the protected resource does not check the token
  *	 REVIVED		 a token is reused after a release
@@ -49,19 +49,19 @@
 #define LOSSES 1
 #define WRITES 2
 
-mtype = { NONE, ASK, PING, RELEASE };
+mtype = { NONE, ACQUIRE, PING, RELEASE };
 
 typedef Session {
 	mtype	out;		/* the statement that waits for its answer */
 	bool	done;		/* the remote has executed it; the answer is in flight */
 	bool	yes;		/* its result */
-	byte	given;		/* its token */
-	byte	asked_at;
+	byte	new_token;		/* its token */
+	byte	sent_at;
 	byte	request;
 	bool	held;		/* HELD in shared memory */
 	byte	token;
 	byte	until;		/* valid until then */
-	mtype	late;		/* given up; the remote may still execute it */
+	mtype	late;		/* timed out; the remote may still execute it */
 	byte	late_token;
 	byte	late_request;
 	byte	writes;		/* a token with which it is about to write; 0: none */
@@ -93,8 +93,8 @@ inline forget(i)
 	:: s[i].out == NONE ->
 		s[i].done = false;
 		s[i].yes = false;
-		s[i].given = 0;
-		s[i].asked_at = 0
+		s[i].new_token = 0;
+		s[i].sent_at = 0
 	:: else
 	fi;
 	if
@@ -178,19 +178,19 @@ inline release(me, its)
 proctype session(byte i)
 {
 	bool yes;
-	byte given;
+	byte new_token;
 
 	do
 	/* send, and repeat the same request if the answer was lost */
 	:: atomic { s[i].out == NONE && !s[i].held && requests < REQUESTS ->
 		requests++;
 		s[i].request = requests;
-		s[i].asked_at = now;
-		s[i].out = ASK;
+		s[i].sent_at = now;
+		s[i].out = ACQUIRE;
 		s[i].done = false }
 	:: atomic { s[i].out == NONE && s[i].held && now < s[i].until && pings < PINGS ->
 		pings++;
-		s[i].asked_at = now;
+		s[i].sent_at = now;
 		s[i].out = PING;
 		s[i].done = false }
 	:: atomic { s[i].out == NONE && s[i].held ->
@@ -202,7 +202,7 @@ proctype session(byte i)
 	/* the remote executes it, at any time after it was sent */
 	:: atomic { s[i].out != NONE && !s[i].done ->
 		if
-		:: s[i].out == ASK -> grant(i, s[i].request, s[i].yes, s[i].given)
+		:: s[i].out == ACQUIRE -> grant(i, s[i].request, s[i].yes, s[i].new_token)
 		:: s[i].out == PING -> ping(i, s[i].request, s[i].token, s[i].yes)
 		:: s[i].out == RELEASE -> release(i, s[i].request)
 		fi;
@@ -211,13 +211,13 @@ proctype session(byte i)
 	/* the answer arrives, at any time after that */
 	:: atomic { s[i].out != NONE && s[i].done ->
 		if
-		:: s[i].out == ASK && s[i].yes ->
+		:: s[i].out == ACQUIRE && s[i].yes ->
 #ifdef BUG_LATE_DEADLINE
 			s[i].until = now + TTL;
 #else
-			s[i].until = s[i].asked_at + TTL;
+			s[i].until = s[i].sent_at + TTL;
 #endif
-			s[i].token = s[i].given;
+			s[i].token = s[i].new_token;
 			s[i].held = now < s[i].until
 		:: s[i].out == PING && s[i].held ->
 			if
@@ -229,7 +229,7 @@ proctype session(byte i)
 #ifdef BUG_LATE_DEADLINE
 				s[i].until = now + TTL
 #else
-				s[i].until = s[i].asked_at + TTL
+				s[i].until = s[i].sent_at + TTL
 #endif
 			:: else -> s[i].held = false
 			fi
@@ -240,18 +240,18 @@ proctype session(byte i)
 		forget(i) }
 
 	/* no answer arrives (for one session only); it may still be executed */
-	:: atomic { i == 0 && s[i].out == ASK && losses < LOSSES ->
+	:: atomic { i == 0 && s[i].out == ACQUIRE && losses < LOSSES ->
 		losses++;
 		if
 		:: !s[i].done ->
-			s[i].late = ASK;
+			s[i].late = ACQUIRE;
 			s[i].late_request = s[i].request
 		:: s[i].done
 		fi;
 #ifdef BUG_ASSUME
 		s[i].held = true;
 		s[i].token = granted;
-		s[i].until = s[i].asked_at + TTL;
+		s[i].until = s[i].sent_at + TTL;
 		s[i].out = NONE;
 		only_one()
 #else
@@ -260,7 +260,7 @@ proctype session(byte i)
 		:: s[i].out = RELEASE; s[i].done = false		/* the worker releases it */
 		:: requests < REQUESTS ->						/* sent again */
 			requests++;
-			s[i].asked_at = now;
+			s[i].sent_at = now;
 			s[i].done = false
 		fi
 #endif
@@ -279,13 +279,13 @@ proctype session(byte i)
 		forget(i) }
 	:: atomic { s[i].late != NONE && s[i].late != 0 ->
 		if
-		:: s[i].late == ASK -> grant(i, s[i].late_request, yes, given)
+		:: s[i].late == ACQUIRE -> grant(i, s[i].late_request, yes, new_token)
 		:: s[i].late == PING -> ping(i, s[i].late_request, s[i].late_token, yes)
 		:: s[i].late == RELEASE -> release(i, s[i].late_request)
 		fi;
 		s[i].late = NONE;
 		yes = false;
-		given = 0;
+		new_token = 0;
 		forget(i) }
 
 	/* a session reads the clock */

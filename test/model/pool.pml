@@ -18,21 +18,21 @@
  * run exit: -DNS=2 -DDEADLINES=1 -DKILLS=1
  * run losses: -DNS=2 -DLOSSES=1 -DKILLS=1
  * run resets: -DNS=2 -DRESETFAILS=1 -DKILLS=1
- * run cancel: -DNS=2 -DASKS=1 -DINTERRUPTS=1
- * run cancel_lost: -DNS=2 -DASKS=2 -DCANCELLOSSES=1
- * run cancel_lost_pipeline: -DNS=2 -DPIPELINE -DASKS=1 -DCANCELLOSSES=1
- * run revoke: -DNS=2 -DREVOKES=1 -DASKS=1
+ * run cancel: -DNS=2 -DCANCELS=1 -DINTERRUPTS=1
+ * run cancel_lost: -DNS=2 -DCANCELS=2 -DCANCELLOSSES=1
+ * run cancel_lost_pipeline: -DNS=2 -DPIPELINE -DCANCELS=1 -DCANCELLOSSES=1
+ * run revoke: -DNS=2 -DREVOKES=1 -DCANCELS=1
  * run outage: -DNS=2 -DCONNFAILS=2 -DKILLS=1
  * run restart: -DNS=2 -DRESTARTS=1
  * run damage: -DNS=2 -DRESTARTS=1 -DDAMAGE
- * run versions: -DNS=2 -DRECONNECTS=1 -DASKS=1
- * run places: -DNC=2 -DNS=2 -DDEADLINES=1
+ * run versions: -DNS=2 -DRECONNECTS=1 -DCANCELS=1
+ * run slots: -DNC=2 -DNS=2 -DDEADLINES=1
  * run delays: -DNC=2 -DNS=2 -DDELAYS=1
  * run pipeline: -DNS=2 -DPIPELINE -DDEADLINES=1 -DINTERRUPTS=1
  * run pipeline_end: -DNS=2 -DPIPELINE -DKILLS=1 -DRESETFAILS=1
  * run pipeline_lost: -DNS=2 -DPIPELINE -DLOSSES=1
- * run pipeline_taken: -DNS=2 -DPIPELINE -DREVOKES=1
- * run pipeline_asked: -DNS=2 -DPIPELINE -DASKS=1
+ * run pipeline_revoked: -DNS=2 -DPIPELINE -DREVOKES=1
+ * run pipeline_cancelled: -DNS=2 -DPIPELINE -DCANCELS=1
  * deep pipeline_restart: -DNS=2 -DPIPELINE -DRESTARTS=1 -DKILLS=1
  * run pipeline_stopped: -DNS=2 -DPIPELINE -DSTOPS=1 -DDEADLINES=1 -DINTERRUPTS=1
  * run pipeline_stopped_end: -DNS=2 -DPIPELINE -DSTOPS=1 -DKILLS=1 -DLOSSES=1
@@ -47,39 +47,39 @@
  * mutant BUG_EXIT: -DNS=2 -DKILLS=1
  * mutant BUG_LATCH: -DNS=2
  * mutant BUG_WORKERLATCH: -DNS=2
- * mutant BUG_SERVE: -DNS=2
+ * mutant BUG_DISPATCH: -DNS=2
  * mutant BUG_HEAD: -DNS=3 -DLOSSES=1
  * mutant BUG_FAILWAKE: -DNS=2 -DCONNFAILS=1
  * mutant BUG_STALE: -DNS=2 -DREVOKES=1
- * mutant BUG_OWED: -DNS=2
+ * mutant BUG_UNREAD: -DNS=2
  * mutant BUG_RESETBAD: -DNS=2 -DRESETFAILS=1
- * mutant BUG_CANCEL: -DNS=2 -DASKS=1
- * mutant BUG_CANCELLOST: -DNS=2 -DASKS=1 -DCANCELLOSSES=1
- * mutant BUG_PLACE: -DNS=2 -DRECONNECTS=1
- * mutant BUG_EPOCH: -DNS=2 -DRESTARTS=1
+ * mutant BUG_CANCEL: -DNS=2 -DCANCELS=1
+ * mutant BUG_CANCELLOST: -DNS=2 -DCANCELS=1 -DCANCELLOSSES=1
+ * mutant BUG_SLOT: -DNS=2 -DRECONNECTS=1
+ * mutant BUG_INCARNATION: -DNS=2 -DRESTARTS=1
  * mutant BUG_FORGET: -DNS=2 -DRESTARTS=1
  * mutant BUG_DAMAGE: -DNS=2 -DRESTARTS=1 -DDAMAGE
  * mutant BUG_TICK: -DNS=1
  * mutant BUG_SLEEP: -DNS=1
  * mutant BUG_DELAY: -DNC=2 -DNS=2 -DDELAYS=1
  * mutant BUG_SENDING: -DNS=2 -DPIPELINE -DINTERRUPTS=1
- * mutant BUG_GIVENON: -DNS=3 -DPIPELINE -DINTERRUPTS=1
+ * mutant BUG_HANDEDOVER: -DNS=3 -DPIPELINE -DINTERRUPTS=1
  * mutant BUG_TWICE: -DNS=2 -DPIPELINE -DLOSSES=1
  * mutant BUG_AHEAD: -DNS=2 -DPIPELINE -DRESETFAILS=1
  * mutant BUG_NOTRUN: -DNS=2 -DPIPELINE -DRESETFAILS=1
- * mutant BUG_PIPELINECANCEL: -DNS=2 -DPIPELINE -DASKS=1
+ * mutant BUG_PIPELINECANCEL: -DNS=2 -DPIPELINE -DCANCELS=1
  * mutant BUG_ACTIVE: -DNS=2 -DPIPELINE -DREVOKES=1
  * mutant BUG_ABANDON: -DNS=3 -DPIPELINE -DSTOPS=1 -DINTERRUPTS=1
  * mutant BUG_BROKEN: -DNC=2 -DSIZE=1 -DNS=2 -DREVOKES=1
  * mutant BUG_NOTWOKEN: -DNS=2 -DPIPELINE
  *
  * deep sections_restart: -DNS=2 -DSECTIONS -DRESTARTS=1
- * deep sections_revoke: -DNS=2 -DSECTIONS -DREVOKES=1 -DASKS=1
+ * deep sections_revoke: -DNS=2 -DSECTIONS -DREVOKES=1 -DCANCELS=1
  * deep queue: -DNS=3 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1
  * deep rounds: -DNS=3 -DROUNDS=2 -DLOSSES=1 -DRESETFAILS=1 -DREVOKES=1
- * deep worker: -DNC=2 -DNS=2 -DROUNDS=2 -DKILLS=1 -DASKS=1 -DCONNFAILS=1 -DRESTARTS=2
+ * deep worker: -DNC=2 -DNS=2 -DROUNDS=2 -DKILLS=1 -DCANCELS=1 -DCONNFAILS=1 -DRESTARTS=2
  * deep pipeline: -DNS=3 -DPIPELINE -DROUNDS=2 -DDEADLINES=1 -DINTERRUPTS=1 -DKILLS=1 -DREVOKES=1 -DRESETFAILS=1 -DLOSSES=1
- * deep all: -DNC=2 -DNS=3 -DROUNDS=2 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1 -DASKS=1 -DREVOKES=1 -DCONNFAILS=1 -DRESETFAILS=1 -DLOSSES=1 -DRESTARTS=1 -DRECONNECTS=1
+ * deep all: -DNC=2 -DNS=3 -DROUNDS=2 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1 -DCANCELS=1 -DREVOKES=1 -DCONNFAILS=1 -DRESETFAILS=1 -DLOSSES=1 -DRESTARTS=1 -DRECONNECTS=1
  */
 
 /* sizes, and how often each fault may occur */
@@ -101,8 +101,8 @@
 #ifndef KILLS
 #define KILLS 0				/* pg_terminate_backend of a session */
 #endif
-#ifndef ASKS
-#define ASKS 0				/* statements cancelled by their holder */
+#ifndef CANCELS
+#define CANCELS 0				/* statements cancelled by their holder */
 #endif
 #ifndef STOPS
 #define STOPS 0				/* senders that are stopped: their waiters leave */
@@ -165,10 +165,10 @@
 #define ABANDONED 5
 
 /* states of a cancel: conn_state.h */
-#define ASKED 1
+#define REQUESTED 1
 #define SENT 2
 
-/* what the worker is doing with a connection: worker.h */
+/* the activity of the worker on a connection: worker.h */
 #define P_NONE 0
 #define P_CONNECT 1
 #define P_OPEN 2
@@ -189,7 +189,7 @@
 #define G_CANCEL_CLOSE 4
 #define G_CLOSE 5
 
-#define NOBODY NS
+#define NO_SESSION NS
 #define NOCONN NC
 #define NEVER 255
 
@@ -197,7 +197,7 @@
 
 typedef Conn {
 	byte state;
-	byte owner;				/* the lease: its session, or NOBODY */
+	byte owner;				/* the lease: its session, or NO_SESSION */
 	byte cancel;
 	bit unread_reset;
 	bit reason;				/* close_reason is set */
@@ -239,7 +239,7 @@ byte incarnation = 1;
 bit damaged;				/* the pool is out of service */
 #endif
 bit ticking;
-bit missed;					/* it was asked to connect, and lacks the connection string */
+bit missed;					/* it was requested to connect, and lacks the connection string */
 
 /* sums that must be zero at the end: they follow the counters */
 byte leases_out;			/* checkouts less all ends */
@@ -249,8 +249,8 @@ byte open_now;				/* connects less closed */
 /* --- latches and signals ------------------------------------------------ */
 
 byte arrival[NS];			/* number of the first wait of this checkout */
-bit holds[NS];				/* its socket belongs to the current remote session */
-byte place[NS];				/* slot of its lease */
+bit holds[NS];				/* its socket is that of the current remote session */
+byte slot[NS];				/* slot of its lease */
 bit latch[NS];
 bit worker_latch;
 bit killed[NS];				/* SIGTERM is pending */
@@ -284,22 +284,22 @@ byte stray_target[NC];
 #define is_lost(c) false
 #endif
 /* retire_reason */
-#define is_spent(c) (conn[c].hung || conn[c].old || is_lost(c))
+#define must_retire(c) (conn[c].hung || conn[c].old || is_lost(c))
 
 /* --- the worker's private memory ----------------------------------------- */
 
 byte phase[NC];
 byte before[NC];			/* next wait number when the connect began */
 #if RESTARTS > 0
-bit knows;					/* has the conninfo */
+bit has_conninfo;					/* has the conninfo */
 #else
-bit knows = 1;
+bit has_conninfo = 1;
 #endif
 
 /* --- budgets -------------------------------------------------------------- */
 
 byte b_deadline = DEADLINES;
-byte b_ask = ASKS;
+byte b_cancels = CANCELS;
 byte b_stop = STOPS;
 byte b_delay = DELAYS;
 byte b_connfail = CONNFAILS;
@@ -322,7 +322,7 @@ inline wake_worker()
 }
 
 /* pgpx_conn_notify_worker */
-inline ask_worker(c)
+inline notify_worker(c)
 {
 	conn[c].work = 1;
 	wake_worker()
@@ -331,7 +331,7 @@ inline ask_worker(c)
 /* pgpx_conn_set_state out of LEASED */
 inline clear_lease(c)
 {
-	conn[c].owner = NOBODY
+	conn[c].owner = NO_SESSION
 }
 
 /* pgpx_pool_close_locked */
@@ -341,7 +341,7 @@ inline close_conn(c)
 	clear_lease(c);
 	conn[c].state = CLOSING;
 	conn[c].reason = 1;
-	ask_worker(c)
+	notify_worker(c)
 }
 
 /* pgpx_conn_free_locked, with the count of the close */
@@ -371,7 +371,7 @@ inline free_conn(c)
 	cut[c] = 0; dirty[c] = 0;
 	for (j : 0 .. NS - 1) {
 		if
-		:: place[j] == c -> holds[j] = 0
+		:: slot[j] == c -> holds[j] = 0
 		:: else
 		fi
 	};
@@ -401,18 +401,18 @@ inline pick()
 }
 
 /*
- * pgpx_pool_lease_locked.  A session has one lease at a time, so its number stands
- * for the lease's id; "holds" is whether its socket belongs to the remote session
- * that uses the slot now: the generation.
+ * pgpx_pool_lease_locked.  A session has one lease at a time, so its number is the
+ * lease's id.  "holds" models the generation: it is set if the session's socket is
+ * connected to the remote session that uses the slot now.
  */
-inline take_conn(c, s)
+inline lease_conn(c, s)
 {
 	assert(conn[c].state == IDLE || conn[c].state == RESET_PENDING);
 	conn[c].state = LEASED;
 	conn[c].owner = s;
 	conn[c].busy = 0;
 	holds[s] = 1;
-	place[s] = c;
+	slot[s] = c;
 	leases_out++
 }
 
@@ -478,7 +478,7 @@ inline grow()
 		:: num > 0 && conn[i].state == FREE ->
 			num--;
 			conn[i].state = CONNECTING;
-			ask_worker(i)
+			notify_worker(i)
 		:: else
 		fi
 	}
@@ -513,7 +513,7 @@ inline assert_first(s)
 }
 
 /* pgpx_pool_dispatch_locked with pgpx_waiter_grant_locked */
-inline serve()
+inline dispatch()
 {
 	do
 	:: len(queue) == 0 || is_damaged -> break
@@ -525,7 +525,7 @@ inline serve()
 			queue?_, j;
 			waiter[j].state = GRANTED;
 			waiter[j].conn = k;
-			take_conn(k, j);
+			lease_conn(k, j);
 			latch[j] = 1;
 			n = j;
 			assert_first(n)
@@ -535,7 +535,7 @@ inline serve()
 }
 
 /* release_locked and pgpx_pool_release */
-inline give(c, how)
+inline release_conn(c, how)
 {
 	if
 #ifdef BUG_STALE
@@ -561,25 +561,25 @@ inline give(c, how)
 			conn[c].reason = 1;
 			conn[c].state = CANCELLING;
 			if
-			:: conn[c].cancel == 0 -> conn[c].cancel = ASKED
+			:: conn[c].cancel == 0 -> conn[c].cancel = REQUESTED
 			:: else
 			fi;
-			ask_worker(c)
+			notify_worker(c)
 		:: else ->
 			if
-			:: is_spent(c) -> close_conn(c)
+			:: must_retire(c) -> close_conn(c)
 #ifndef BUG_CANCEL
-			:: !is_spent(c) &&
+			:: !must_retire(c) &&
 				(how == G_CANCEL || (conn[c].cancel != 0 && how != G_RESET_PENDING)) ->
 				clear_lease(c);
 				conn[c].reason = 0;
 				conn[c].state = CANCELLING;
-				ask_worker(c)
-			:: !is_spent(c) && conn[c].cancel != 0 && how == G_RESET_PENDING ->
+				notify_worker(c)
+			:: !must_retire(c) && conn[c].cancel != 0 && how == G_RESET_PENDING ->
 				clear_lease(c);
 				conn[c].reason = 1;
 				conn[c].state = CANCELLING;
-				ask_worker(c)
+				notify_worker(c)
 #endif
 			:: else ->
 				clear_lease(c);
@@ -596,8 +596,8 @@ inline give(c, how)
 				fi
 			fi
 		fi;
-#ifndef BUG_SERVE
-		serve()
+#ifndef BUG_DISPATCH
+		dispatch()
 #endif
 	:: else
 	fi
@@ -616,7 +616,7 @@ inline revoke(c, by_worker)
 #endif
 		if
 		:: conn[c].busy && conn[c].cancel == 0 ->
-			conn[c].cancel = ASKED;
+			conn[c].cancel = REQUESTED;
 			target[c] = conn[c].owner + 1
 		:: else
 		fi;
@@ -624,7 +624,7 @@ inline revoke(c, by_worker)
 		clear_lease(c);
 		conn[c].reason = 1;
 		conn[c].state = CANCELLING;
-		ask_worker(c)
+		notify_worker(c)
 	fi
 }
 
@@ -677,7 +677,7 @@ inline forget_connections()
 #define reachable (c < NC && alive[c] && holds[s] && !cut[c])
 #define T_NEXT 1			/* where a session continues after a release */
 #define T_STOP 2
-#define T_TAKE 3
+#define T_CHECKOUT 3
 #define signalled (killed[s] || interrupted[s])
 #if defined(PIPELINE) && !defined(BUG_SENDING)
 #define may_leave (pending[s] != SENDING)	/* the sender never waits */
@@ -708,7 +708,7 @@ proctype Session(byte s)
 
 again:
 	atomic {
-		published = 0; arrival[s] = 0; c = NOCONN; place[s] = 0; holds[s] = 0;
+		published = 0; arrival[s] = 0; c = NOCONN; slot[s] = 0; holds[s] = 0;
 		used = 0; deadline = 0;
 #ifdef PIPELINE
 		pending[s] = 0; ran[s] = 0;
@@ -720,8 +720,8 @@ again:
 	};
 
 first:
-take:
-	/* take() in checkout.c: one section of the lock */
+checkout:
+	/* attempt() in checkout.c: one section of the lock */
 	atomic {
 		c = NOCONN;
 		if
@@ -737,7 +737,7 @@ take:
 		if
 		:: c != NOCONN ->
 			assert_first(s);
-			take_conn(c, s);
+			lease_conn(c, s);
 			goto validate
 		:: else
 		fi;
@@ -798,7 +798,7 @@ wait:
 #endif
 		:: else
 		fi;
-#ifdef BUG_EPOCH
+#ifdef BUG_INCARNATION
 		if
 		:: incarnation != 0 && conninfo_incarnation != incarnation && published == 0 -> goto publish_again
 		:: else
@@ -817,7 +817,7 @@ wait:
 	:: atomic { latch[s] ->
 		latch[s] = 0;
 		if
-		:: signalled -> goto give_up
+		:: signalled -> goto cancel_wait
 		:: else -> goto wait
 		fi }
 	:: deadline -> goto timed_out
@@ -826,7 +826,7 @@ wait:
 publish:
 	/* send_conninfo: the control socket may be full */
 	if
-	:: atomic { len(control) < NS -> published = incarnation; control!published; goto take }
+	:: atomic { len(control) < NS -> published = incarnation; control!published; goto checkout }
 	:: atomic { len(control) == NS && signalled -> interrupted[s] = 0; goto again }
 	fi;
 
@@ -901,7 +901,7 @@ timed_out:
 	};
 #endif
 
-give_up:
+cancel_wait:
 	/* pgpx_waiter_dequeue(CANCEL), from PG_CATCH or from the exit callback */
 #if STOPS > 0
 	if
@@ -938,14 +938,14 @@ give_up:
 	/* .. and the second section: passed on, unchanged, if nothing was sent */
 	atomic {
 		how = G_AS_IT_WAS; then = T_STOP;
-#if defined(PIPELINE) && !defined(BUG_GIVENON)
+#if defined(PIPELINE) && !defined(BUG_HANDEDOVER)
 		if
 		:: pending[s] == SENT_ON -> how = G_CANCEL_CLOSE
 		:: pending[s] == NOT_SENT -> how = G_CLOSE
 		:: else
 		fi;
 #endif
-		goto giving
+		goto releasing
 	};
 
 #if STOPS > 0
@@ -959,7 +959,7 @@ abandons:
 			c = waiter[s].conn;
 			waiter[s].state = NONE;
 			waits_out--
-		:: else -> goto give_up
+		:: else -> goto cancel_wait
 		fi
 	};
 	atomic {
@@ -969,7 +969,7 @@ abandons:
 		how = G_CANCEL_CLOSE;
 #endif
 		then = T_STOP;
-		goto giving
+		goto releasing
 	};
 #endif
 
@@ -980,8 +980,8 @@ validate:
 	 */
 	if
 	:: atomic { mine && reachable && !conn[c].unread_reset && signalled ->
-		how = G_AS_IT_WAS; then = T_STOP; goto giving }
-#ifndef BUG_OWED
+		how = G_AS_IT_WAS; then = T_STOP; goto releasing }
+#ifndef BUG_UNREAD
 	:: atomic { mine && conn[c].unread_reset && reachable && len(out[c]) > 0 ->
 		out[c]?got;
 		assert(got == RST || got == BAD);	/* never another session's answer */
@@ -995,7 +995,7 @@ validate:
 		fi }
 	:: atomic { !mine || !reachable -> goto dead }
 	:: atomic { mine && conn[c].unread_reset && signalled ->
-		target[c] = RST; how = G_CANCEL_CLOSE; then = T_STOP; goto giving }
+		target[c] = RST; how = G_CANCEL_CLOSE; then = T_STOP; goto releasing }
 	:: atomic { mine && !conn[c].unread_reset && reachable -> assert(len(out[c]) == 0) }
 #else
 	:: true
@@ -1004,9 +1004,9 @@ validate:
 	goto use;
 
 dead:
-	/* checkout in checkout.c: it was lost while idle; the next one, with the old number */
+	/* checkout() in checkout.c: the connection was lost while idle; retry with the old number */
 	atomic {
-		how = G_CLOSE; then = T_TAKE; goto giving
+		how = G_CLOSE; then = T_CHECKOUT; goto releasing
 	};
 
 use:
@@ -1025,7 +1025,7 @@ use:
 			dirty[c] = s + 1;
 			target[c] = s + 1;
 			in[c]!(s + 1)
-		:: mine && !reachable -> how = G_CLOSE; then = T_NEXT; goto giving
+		:: mine && !reachable -> how = G_CLOSE; then = T_NEXT; goto releasing
 		:: !mine -> goto next			/* revoked: PX001 */
 		fi
 	};
@@ -1055,10 +1055,10 @@ sent_answer:
 #ifdef BUG_TWICE
 	:: atomic { !reachable && mine -> used = 0; pending[s] = 0; goto dead }
 #else
-	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto giving }
+	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto releasing }
 #endif
 	:: atomic { !mine && !reachable -> goto next }
-	:: atomic { signalled -> how = G_CANCEL_CLOSE; then = T_STOP; goto giving }
+	:: atomic { signalled -> how = G_CANCEL_CLOSE; then = T_STOP; goto releasing }
 	fi;
 #endif
 
@@ -1073,17 +1073,17 @@ answer:
 		:: mine -> conn[c].busy = 0
 		:: else
 		fi }
-	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto giving }
+	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto releasing }
 	:: atomic { !mine && !reachable -> goto next }
-	:: atomic { b_ask > 0 && mine && conn[c].cancel == 0 ->
+	:: atomic { b_cancels > 0 && mine && conn[c].cancel == 0 ->
 		/* pgpx_stream_cancel, under the lock */
-		b_ask--;
-		conn[c].cancel = ASKED;
-		ask_worker(c);
+		b_cancels--;
+		conn[c].cancel = REQUESTED;
+		notify_worker(c);
 		goto answer }
 	:: atomic { signalled ->
 		/* during a statement: the worker cancels and closes */
-		how = G_CANCEL_CLOSE; then = T_STOP; goto giving }
+		how = G_CANCEL_CLOSE; then = T_STOP; goto releasing }
 	fi;
 
 back:
@@ -1102,13 +1102,13 @@ back:
 	fi;
 	/* pgpx_pool_hand_over */
 	atomic {
-		got = NOBODY;
+		got = NO_SESSION;
 		if
 		:: len(queue) > 0 -> queue?<k, j>; got = j; k = 0; j = 0
 		:: else
 		fi;
 		if
-		:: got != NOBODY && mine && !is_damaged && pending[got] == OPEN && !is_spent(c) &&
+		:: got != NO_SESSION && mine && !is_damaged && pending[got] == OPEN && !must_retire(c) &&
 			no_cancel ->
 			queue?_, _;
 			leases_out--;
@@ -1118,7 +1118,7 @@ back:
 			waiter[got].state = GRANTED;
 			waiter[got].conn = c;
 			pending[got] = SENDING;
-			take_conn(c, got);
+			lease_conn(c, got);
 			n = got;
 			assert_first(n);
 			n = 0;
@@ -1174,15 +1174,15 @@ no_pipeline:
 	/* .. then pgpx_pool_release */
 	then = T_NEXT;
 
-giving:
+releasing:
 	atomic {
 		if
-		:: c != NOCONN -> give(c, how)
+		:: c != NOCONN -> release_conn(c, how)
 		:: else
 		fi;
 		how = 0;
 		if
-		:: then == T_TAKE -> c = NOCONN; then = 0; goto take
+		:: then == T_CHECKOUT -> c = NOCONN; then = 0; goto checkout
 		:: then == T_STOP -> then = 0; interrupted[s] = 0; goto again
 		:: else -> then = 0
 		fi
@@ -1200,7 +1200,7 @@ done:
 
 /* --- the worker ------------------------------------------------------------- */
 
-/* Whether there is an event on a watched socket. */
+/* Is there an event on a watched socket? */
 #define event(c) ( \
 	(phase[c] == P_RESET && (len(out[c]) > 0 || !alive[c])) || \
 	(phase[c] == P_CONNECT) || \
@@ -1221,7 +1221,7 @@ inline start_cancel(c)
 	flying[c] = 1
 }
 
-/* pgpx_pool_cancel_done, and what the worker does after it */
+/* pgpx_pool_cancel_done, and the next steps of the worker */
 inline cancel_done(c)
 {
 	flying[c] = 0;
@@ -1238,13 +1238,13 @@ inline cancel_done(c)
 			:: else
 			fi
 		fi;
-		must_serve = 1
+		must_dispatch = 1
 	:: conn[c].state == LEASED -> latch[conn[c].owner] = 1
 	:: else
 	fi
 }
 
-/* The remote has no session more than the pool's size. */
+/* The number of remote sessions is at most the size of the pool. */
 inline assert_size()
 {
 #if SIZE < NC
@@ -1277,7 +1277,7 @@ inline events_of(c)
 		if
 		:: conn[c].state == CANCELLING && !conn[c].reason ->
 			close_conn(c);
-			must_serve = 1
+			must_dispatch = 1
 		:: conn[c].state == LEASED -> latch[conn[c].owner] = 1
 		:: else
 		fi
@@ -1301,7 +1301,7 @@ inline events_of(c)
 				:: conn[c].old -> close_conn(c)
 				:: else -> conn[c].state = IDLE
 				fi;
-				must_serve = 1
+				must_dispatch = 1
 			:: b_connfail > 0 ->
 				/* pgpx_pool_connect_failed */
 				b_connfail--;
@@ -1326,7 +1326,7 @@ inline events_of(c)
 					od
 				:: else
 				fi;
-				must_serve = 1
+				must_dispatch = 1
 #endif
 			fi
 		:: phase[c] == P_RESET && conn[c].state == RESETTING &&
@@ -1342,7 +1342,7 @@ inline events_of(c)
 			:: k == RST && !conn[c].old -> conn[c].state = IDLE
 			:: else -> close_conn(c)
 			fi;
-			must_serve = 1
+			must_dispatch = 1
 		:: phase[c] == P_OPEN && !alive[c] && !conn[c].hung ->
 			/* pgpx_connection_ready: EPOLLRDHUP */
 			conn[c].hung = 1;
@@ -1350,12 +1350,12 @@ inline events_of(c)
 			:: conn[c].state == IDLE || conn[c].state == RESET_PENDING ||
 				conn[c].state == RESETTING || conn[c].state == CANCELLING ->
 				close_conn(c);
-				must_serve = 1
+				must_dispatch = 1
 #if SIZE < NC
 			:: conn[c].state == LEASED ->
 				/* pgpx_pool_lost: another connection may take its slot */
 				conn[c].broken = 1;
-				must_serve = 1
+				must_dispatch = 1
 #endif
 			:: else
 			fi
@@ -1364,14 +1364,14 @@ inline events_of(c)
 			if
 			:: !alive[c] ->
 				close_conn(c);
-				must_serve = 1
+				must_dispatch = 1
 			:: alive[c] && len(in[c]) == 0 -> cut[c] = 1
 			:: alive[c] && len(in[c]) > 0 -> start_cancel(c)
 			fi
 		:: phase[c] == P_CLOSING && !alive[c] ->
 			/* close_now and pgpx_pool_closed */
 			free_conn(c);
-			must_serve = 1
+			must_dispatch = 1
 		:: else
 	fi;
 	k = 0; n = 0; i = 0; j = 0; num = 0
@@ -1389,8 +1389,8 @@ inline work_on(c)
 				control?k;
 				if
 				:: k == incarnation ->
-					knows = 1; conninfo_incarnation = incarnation;
-					missed = 0; must_serve = 1
+					has_conninfo = 1; conninfo_incarnation = incarnation;
+					missed = 0; must_dispatch = 1
 				:: else
 				fi
 			:: len(control) == 0 -> break
@@ -1401,7 +1401,7 @@ inline work_on(c)
 		if
 		:: k == 1 && conn[c].state == CONNECTING && phase[c] == P_NONE ->
 			if
-			:: knows ->
+			:: has_conninfo ->
 				/* pgpx_connect_open */
 				phase[c] = P_CONNECT;
 				next_number();
@@ -1424,11 +1424,11 @@ inline work_on(c)
 			/* pgpx_abort_begin */
 			phase[c] = P_ENDING;
 			if
-			:: conn[c].cancel == ASKED -> start_cancel(c)
+			:: conn[c].cancel == REQUESTED -> start_cancel(c)
 			:: else
 			fi
 		:: k == 1 && (conn[c].state == LEASED || conn[c].state == CANCELLING) &&
-			!conn[c].reason && conn[c].cancel == ASKED ->
+			!conn[c].reason && conn[c].cancel == REQUESTED ->
 			start_cancel(c)
 		:: k == 1 && conn[c].state == CANCELLING && !conn[c].reason &&
 			conn[c].cancel == 0 && flying[c] == 0 ->
@@ -1437,9 +1437,9 @@ inline work_on(c)
 			/* pgpx_connection_close */
 			phase[c] = P_CLOSING;
 			cut[c] = 1;
-#ifdef BUG_PLACE
+#ifdef BUG_SLOT
 			free_conn(c);
-			must_serve = 1
+			must_dispatch = 1
 #endif
 		:: else
 		fi;
@@ -1471,13 +1471,13 @@ inline tick(c)
 proctype Worker()
 {
 	byte incarnations = 0;
-	bit must_serve;		/* waiters are served once, at the end of a round */
+	bit must_dispatch;		/* the queue is dispatched once, at the end of a round */
 
 #if RESTARTS > 0
 start:
 	/* set_up in worker.c */
 #ifndef BUG_FORGET
-	atomic { forget_connections(); knows = 0; worker_timer = 0 };
+	atomic { forget_connections(); has_conninfo = 0; worker_timer = 0 };
 #endif
 	atomic { incarnations++; incarnation = incarnations; worker_latch = 1 };
 #endif
@@ -1517,8 +1517,8 @@ end_sleep:
 				control?k;
 				if
 				:: k == incarnation ->
-					knows = 1; conninfo_incarnation = incarnation;
-					missed = 0; must_serve = 1
+					has_conninfo = 1; conninfo_incarnation = incarnation;
+					missed = 0; must_dispatch = 1
 				:: else
 				fi
 			:: len(control) == 0 -> break
@@ -1541,13 +1541,13 @@ end_sleep:
 #ifndef BUG_FAILWAKE
 			:: len(queue) > 0 && retry == 1 -> worker_timer = 1
 #endif
-			:: len(queue) > 0 && retry != 1 -> must_serve = 1
+			:: len(queue) > 0 && retry != 1 -> must_dispatch = 1
 			:: else
 			fi;
 			SECTION
 			k = 0;
 			if
-			:: must_serve -> must_serve = 0; serve()
+			:: must_dispatch -> must_dispatch = 0; dispatch()
 			:: else
 			fi
 		};
@@ -1582,7 +1582,7 @@ stop:
 		num = 0;
 		conninfo_incarnation = 0;
 #endif
-		knows = 0; ticking = 0; worker_timer = 0; worker_killed = 0;
+		has_conninfo = 0; ticking = 0; worker_timer = 0; worker_killed = 0;
 		worker_latch = 0
 	};
 	goto start
@@ -1736,7 +1736,7 @@ proctype Env()
 			:: else
 			fi
 		};
-		serve();
+		dispatch();
 		s = 0 }
 	:: atomic { restarts > 0 && incarnation != 0 ->
 #ifdef DAMAGE
@@ -1759,7 +1759,7 @@ proctype Monitor()
 		n = 0;
 		for (i : 0 .. NC - 1) {
 			assert(conn[i].state == FREE || conn[i].state == IDLE);
-			assert(conn[i].cancel == 0 && conn[i].owner == NOBODY);
+			assert(conn[i].cancel == 0 && conn[i].owner == NO_SESSION);
 			assert((conn[i].state == IDLE) == alive[i]);
 			assert(conn[i].state == FREE || (len(in[i]) == 0 && len(out[i]) == 0));
 			if
@@ -1777,7 +1777,7 @@ init
 
 	atomic {
 		for (s : 0 .. NC - 1) {
-			conn[s].owner = NOBODY;
+			conn[s].owner = NO_SESSION;
 			run Remote(s)
 		};
 		run Worker();

@@ -4,7 +4,7 @@
  *	  statements that are late or lost, servers that die or are cut off.
  *
  * A statement is executed in one step, because it locks the row of share_turn.  A
- * statement that was given up may still be executed later ("late").  Time advances at
+ * statement that timed out may still be executed later ("late").  Time advances at
  * any step; both servers measure it at the same pace, from different starts.
  *
  * A session is NEW from its login until its PID is published, and READY after that.
@@ -209,7 +209,7 @@ end:
 		fi;
 		forget(statement[i]) }
 
-	/* give up a statement, which the remote may still execute */
+	/* a statement times out, which the remote may still execute */
 	:: d_step { server[i].alive && statement[i].sent && !late[i].sent ->
 		late[i].sent = !statement[i].done;
 		late[i].request = statement[i].request;

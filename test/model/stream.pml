@@ -8,7 +8,7 @@
  * After its last answer it sends the reset and ends; the next lease reads the answer
  * to the reset.
  *
- * After CopyInResponse the server goes on in one of two ways (copyfromparse.c and
+ * After CopyInResponse the server continues in one of two ways (copyfromparse.c and
  * postgres.c of PostgreSQL):
  *	 - it waits for data: a Sync is swallowed, CopyFail is an error, and so is any other
  *	   message; then all is skipped up to the next Sync, which is answered
@@ -17,7 +17,7 @@
  * So the session does not know the number of ReadyForQuery messages.
  *
  * Asserted:
- *	 - an answer is accepted only by the exchange that it belongs to
+ *	 - an answer is accepted only by its own exchange
  *	 - a statement runs only in a session that was reset after the previous lease
  *
  * There are two rules, and either is enough against COPY:
@@ -249,7 +249,7 @@ inline read_answer()
 /* One statement. */
 inline exchange()
 {
-	/* unsolicited messages belong to no statement */
+	/* unsolicited messages are not the answer to a statement */
 	if
 	:: nempty(from) -> close_stream()
 	:: empty(from) -> skip

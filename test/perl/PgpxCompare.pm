@@ -7,8 +7,8 @@
 #   my $result = compare($both, $sql_script);
 #   $result->{count}{same}, $result->{differs}[0]
 #
-# Through the pool, large results come in binary from the second time on. Each query is
-# therefore also executed with its rows multiplied, twice.
+# The pool requests large results in binary from the second execution on. So each query
+# is also executed with its rows multiplied, twice.
 #
 # SELECT, VALUES, TABLE and WITH are compared. Other statements of the script are
 # executed locally, which is also the remote side, and SET in all three sessions.
@@ -283,7 +283,7 @@ sub comparable
 # Runs a script in a session of the node, and counts the results of the comparisons.
 #   environment => {...}   of psql
 #   echo => 1              also send each value as a parameter
-#   settings => 'here'     SET in this session only; 'there': only in the others
+#   settings => 'here'     SET in this session only; 'there': only in the other sessions
 sub compare
 {
 	my ($node, $script, %args) = @_;

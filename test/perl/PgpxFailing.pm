@@ -3,11 +3,11 @@
 #
 #   PgpxFailing::skip_all_without();
 #   failing($node, sub { $node->start });                # requests are possible from now on
-#   fail_next($node, 'socketpair', who => 'session');    # the next call; or worker, all
+#   fail_next($node, 'socketpair', process => 'session'); # the next call; or worker, all
 #   fail_next($node, 'strdup', skip => 2, times => 3);   # the third to the fifth call
 #   ok(has_failed($node), ...);                          # all requested failures have occurred
 #   hold_logins($node, 'db1', 'host1');       # until the next call: logins to these databases
-#                                            # and look-ups of these hosts do not end
+#                                            # and lookups of these hosts do not end
 #   stop_in_recv($node, $session->pid);       # until the next call: stop in the next recv
 #   is_stopped_in_recv($node, $session->pid); # 1 or 0
 #   stop_before_sleep($node, $postmaster);    # the same for a postmaster of 15 about to sleep
@@ -69,7 +69,7 @@ sub fail_next
 {
 	my ($node, $function, %args) = @_;
 
-	put(order($node), join ' ', $function, $args{who} // 'worker', $args{skip} // 0, $args{times} // 1, $args{errno} // ENOMEM, ++$number);
+	put(order($node), join ' ', $function, $args{process} // 'worker', $args{skip} // 0, $args{times} // 1, $args{errno} // ENOMEM, ++$number);
 	return;
 }
 
@@ -95,13 +95,13 @@ sub has_stopped
 {
 	my ($file, $node, $pid) = @_;
 
-	return -e $node->data_dir . "/pgpool_ext.${file}s.$pid" ? 1 : 0;
+	return -e $node->data_dir . "/pgpool_ext.$file.$pid" ? 1 : 0;
 }
 
-sub stop_in_recv { return name_in(stand => @_); }
-sub is_stopped_in_recv { return has_stopped(stand => @_); }
-sub stop_before_sleep { return name_in(doze => @_); }
-sub is_stopped_before_sleep { return has_stopped(doze => @_); }
+sub stop_in_recv { return name_in(stop_in_recv => @_); }
+sub is_stopped_in_recv { return has_stopped(stop_in_recv => @_); }
+sub stop_before_sleep { return name_in(stop_before_sleep => @_); }
+sub is_stopped_before_sleep { return has_stopped(stop_before_sleep => @_); }
 sub send_endless_notices { return name_in(endless => @_); }
 
 # True if libpq can send cancel requests asynchronously (from 17 on; it may be newer

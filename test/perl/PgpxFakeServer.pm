@@ -13,13 +13,13 @@
 #
 # With "folder" the server listens on a Unix-domain socket in that folder, without TLS.
 #
-# "cancel" is called with the process ID in a cancel request and the socket on which it
-# came. {startup} has the parameters of the startup packet. {ended}, if set, is called
-# when the client has closed the connection while the server sends.
+# "cancel" is called with the process ID of a cancel request and the socket that received
+# it. {startup} has the parameters of the startup packet. {ended}, if set, is called when
+# the client has closed the connection while the server sends.
 #
 # Each connection is served by a process of its own. The server ends with the test.
-# Pools set sslmode to PgpxFakeServer::sslmode(): in the suites over TLS a tls_front.c
-# stands in front of each connection.
+# Pools set sslmode to PgpxFakeServer::sslmode(): in the suites over TLS each connection
+# is accepted by a tls_front.c.
 package PgpxFakeServer;
 
 use strict;
@@ -173,7 +173,7 @@ sub read_to_end
 }
 
 # Read what the client sends up to a Query or a Sync, and echo the token in front of it
-# unless {mute} is set.  Returns the SQL, and remembers which protocol it came in.
+# unless {mute} is set.  Returns the SQL, and records its protocol, simple or extended.
 # Terminate ends the process or, if {stays} is set, returns undef.
 sub receive
 {
@@ -225,14 +225,14 @@ sub send
 sub update_keys { return kill 'USR1', $_[0]{front}; }
 
 # Over TLS: send a flood of such messages. Create the file $begun when the client begins
-# to read them, and $taken when it has read them all. The client sends nothing
+# to read them, and $ended when it has read them all. The client sends nothing
 # meanwhile.
 sub flood
 {
-	my ($self, $begun, $taken) = @_;
+	my ($self, $begun, $ended) = @_;
 
 	kill 'USR2', $self->{front};
-	foreach my $file ($begun, $taken)
+	foreach my $file ($begun, $ended)
 	{
 		$self->read_bytes(1);
 		open my $fh, '>', $file or die "open: $!";

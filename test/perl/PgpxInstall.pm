@@ -83,7 +83,7 @@ sub scripts
 	return sort map { /pgpool_ext--(.*)\.sql$/ } glob "$self->{share}/pgpool_ext--*.sql";
 }
 
-# Replaces the installed library by one that has all its functions and those of a C
+# Replaces the installed library by one that contains all its functions and those of a C
 # source. Processes that have loaded the old one keep it.
 sub newer_library
 {

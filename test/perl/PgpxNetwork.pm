@@ -21,7 +21,7 @@
 # sockets are not affected.
 #
 # Packets are dropped by using an Ethernet address that does not exist, so no firewall
-# is needed, and a connection attempt gets no answer of any kind.
+# is needed, and a connection attempt receives no answer of any kind.
 package PgpxNetwork;
 
 use strict;

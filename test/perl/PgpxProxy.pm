@@ -16,14 +16,14 @@
 #   flip 1000      corrupt the 1000th byte
 #
 # Faults for all connections, until the next command:
-#   freeze         pass nothing on
-#   delay 20       pass everything on 20 ms late
-#   hold           accept cancel requests and do not pass them on
-#   hold all       the same for all new connections, which over TLS look alike
+#   freeze         forward nothing
+#   delay 20       forward everything 20 ms late
+#   hold           accept cancel requests and do not forward them
+#   hold all       the same for all new connections, because over TLS a cancel request is not recognized
 #   mute           lose answers; the connections close afterwards
 #   swallow 3000   lose the next answer to a message of 3000 bytes or more, and close its
 #                 connection; then pass
-#   keep 3000      keep such an answer back; the status is 'kept' then
+#   keep 3000      hold such an answer back; the status is 'kept' then
 #   drop           lose the answer that is kept back
 #   pass           no fault
 #

@@ -1,4 +1,4 @@
-# Everything that a database's catalogs say about the extension, as lines of text that
+# Everything that a database's catalogs contain about the extension, as lines of text that
 # do not depend on how the objects were made: members, definitions, owners, privileges,
 # initial privileges (used by pg_dump), comments. Used to compare an upgraded schema
 # with a new one, and a restored schema with the dumped one.

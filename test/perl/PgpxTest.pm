@@ -214,7 +214,7 @@ sub sessions_query
 }
 
 # Poll until the result equals the expected one, at most for $timeout seconds. On a slow
-# machine, where so many polls take longer, it is longer, up to the default timeout. $what
+# machine, where polls take longer, the timeout is longer, up to the default one. $what
 # is SQL for the node, or a function. Returns true on success; otherwise prints the last
 # result.
 sub wait_until
@@ -238,7 +238,7 @@ sub wait_until
 			# the connection
 			my $status = eval { $node->psql('postgres', $what, stdout => \$got, stderr => \$err) };
 
-			# ignore a result that came with an error
+			# ignore a result with an error
 			$got = undef if !defined $status || $status != 0;
 			$err = $@ if !defined $status;
 		}
@@ -371,7 +371,7 @@ sub in_shared_memory
 	return $read > 0 ? $found : undef;
 }
 
-# pg_terminate_backend, and wait until the process is gone.
+# Call pg_terminate_backend, and wait until the process has exited.
 sub terminate
 {
 	my ($node, $pid) = @_;
@@ -537,8 +537,8 @@ sub alive
 }
 
 # Assert that SQL, or a function, makes the worker close the connection to a remote
-# session within a second plus the measured delay of this machine. The time is taken
-# from the log, because a call of a function could itself cause the close.
+# session within a second plus the measured delay of this machine. The log has the time
+# of the close, because a call of a function could itself cause it.
 sub closes
 {
 	my ($stage, $pid, $what, $name) = @_;
@@ -550,7 +550,7 @@ sub closes
 
 	ref $what ? $what->() : $local->safe_psql('postgres', $what);
 	my $closed = wait_until($local, sub {
-			# take the last line, because slots are reused
+			# use the last line, because slots are reused
 			my $at = (log_times($local, "closed connection $connection to server"))[-1] // return 0;
 
 			$took = $at - $since;

@@ -1,22 +1,23 @@
 /*
- * Calls that fail on a test's command, for resources that a test cannot exhaust: threads,
+ * Makes calls fail on a test's command, for resources that a test cannot exhaust: threads,
  * memory outside of PostgreSQL's contexts, descriptors at an exact moment.  Preloaded
  * (LD_PRELOAD) into a server; see PgpxFailing.pm.
  *
  * The file pgpool_ext.fail in the working directory, which is a server's data
- * directory, has: FUNCTION WHO SKIP TIMES ERRNO.  After SKIP calls of it in a process
- * TIMES calls fail, then the file is removed.  WHO: worker, session (any other
+ * directory, has: FUNCTION PROCESS SKIP TIMES ERRNO.  After SKIP calls of it in a process
+ * TIMES calls fail, then the file is removed.  PROCESS: worker, session (any other
  * process), all.  Only calls that pgpool_ext.so itself makes are counted, so that
  * the server and other libraries are not affected.
  *
  * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
  * from a login to it, as in a long computation, but without use of the processor.  The
  * same with a host's name for getaddrinfo, and with "PQcancelPoll" for that function.
- * A process listed in pgpool_ext.stand stops in its next recv, and creates the file
- * pgpool_ext.stands.PID.  A process listed in pgpool_ext.endless receives notices without
- * end, and never waits for one.  A postmaster listed in pgpool_ext.doze stops just before
- * it sleeps for the time that it has computed, and creates the file pgpool_ext.dozes.PID;
- * signals reach it there.  (The postmaster of version 15 sleeps in select.)
+ * A process listed in pgpool_ext.stop_in_recv stops in its next recv, and creates the
+ * file pgpool_ext.stop_in_recv.PID.  A process listed in pgpool_ext.endless receives
+ * notices without end, and never waits for one.  A postmaster listed in
+ * pgpool_ext.stop_before_sleep stops just before it sleeps for the time that it has
+ * computed, and creates the file pgpool_ext.stop_before_sleep.PID; it still receives
+ * signals.  (The postmaster of version 15 sleeps in select.)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,9 +37,9 @@
 
 #define ORDER "pgpool_ext.fail"
 #define HOLD "pgpool_ext.hold"
-#define STAND "pgpool_ext.stand"
+#define STOP_IN_RECV "pgpool_ext.stop_in_recv"
 #define ENDLESS "pgpool_ext.endless"
-#define DOZE "pgpool_ext.doze"
+#define STOP_BEFORE_SLEEP "pgpool_ext.stop_before_sleep"
 
 extern void *__libc_calloc(size_t n, size_t size);
 
@@ -89,16 +90,16 @@ ordered(const char *function, void *caller)
 	static int	calls;
 	char		order[200];
 	char		name[64];
-	char		who[16];
+	char		process[16];
 	int			skip;
 	int			times;
 	int			error;
 
 	if (!slurp(ORDER, order, sizeof(order)) ||
-		sscanf(order, "%63s %15s %d %d %d", name, who, &skip, &times, &error) != 5 ||
+		sscanf(order, "%63s %15s %d %d %d", name, process, &skip, &times, &error) != 5 ||
 		strcmp(name, function) != 0 ||
 		!is_ours(caller) ||
-		(strcmp(who, "all") != 0 && (strcmp(who, "worker") == 0) != is_worker()))
+		(strcmp(process, "all") != 0 && (strcmp(process, "worker") == 0) != is_worker()))
 		return 0;
 	if (strcmp(seen, order) != 0)
 	{
@@ -168,7 +169,7 @@ WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
 WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))
 
 /* this thread is in a PQfinish that is to fail */
-static __thread int takes_nothing;
+static __thread int accepts_nothing;
 
 /* PQfinish cannot fail, but its socket accepts no data in the meantime. */
 void
@@ -178,9 +179,9 @@ PQfinish(PGconn *conn)
 
 	if (next == NULL)
 		next = (void (*) (PGconn *)) real("PQfinish");
-	takes_nothing = fails("PQfinish", CALLER);
+	accepts_nothing = fails("PQfinish", CALLER);
 	next(conn);
-	takes_nothing = 0;
+	accepts_nothing = 0;
 }
 
 ssize_t
@@ -188,7 +189,7 @@ send(int fd, const void *buf, size_t n, int flags)
 {
 	static ssize_t (*next) (int, const void *, size_t, int);
 
-	if (takes_nothing)
+	if (accepts_nothing)
 	{
 		errno = EAGAIN;
 		return -1;
@@ -217,7 +218,7 @@ stop_if_named_in(const char *file)
 
 	if (!is_named_in(file))
 		return;
-	snprintf(path, sizeof(path), "%ss.%d", file, (int) getpid());
+	snprintf(path, sizeof(path), "%s.%d", file, (int) getpid());
 	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
 	while (is_named_in(file))
 		usleep(10000);
@@ -225,7 +226,7 @@ stop_if_named_in(const char *file)
 }
 
 static ssize_t
-say_notices(char *buf, size_t n)
+make_notices(char *buf, size_t n)
 {
 	static const char notice[] = "N\0\0\0\037SNOTICE\0VNOTICE\0C00000\0Mx\0";
 	static size_t at = 0;
@@ -245,9 +246,9 @@ recv(int fd, void *buf, size_t n, int flags)
 	if (next == NULL)
 		next = (ssize_t (*) (int, void *, size_t, int)) real("recv");
 	if (is_ours(CALLER) && (flags & MSG_PEEK) == 0 && is_named_in(ENDLESS))
-		return say_notices(buf, n);
+		return make_notices(buf, n);
 	if (is_ours(CALLER))
-		stop_if_named_in(STAND);
+		stop_if_named_in(STOP_IN_RECV);
 	return next(fd, buf, n, flags);
 }
 
@@ -259,7 +260,7 @@ select(int nfds, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
 	if (next == NULL)
 		next = (int (*) (int, fd_set *, fd_set *, fd_set *, struct timeval *)) real("select");
 	if (nfds > 0)
-		stop_if_named_in(DOZE);
+		stop_if_named_in(STOP_BEFORE_SLEEP);
 	return next(nfds, r, w, e, timeout);
 }
 

@@ -7,12 +7,12 @@
  *	  tls_front CERTIFICATE KEY	with the connection as descriptor 0, the plain
  *								side as descriptor 1
  *
- * The end of each side is passed on to the other.  Calls may block: there is one connection.
+ * The end of each side is forwarded to the other.  Calls may block: there is one connection.
  *
- *	  SIGUSR1	some KeyUpdates, in one piece with the next bytes of the plain side
- *	  SIGUSR2	a flood of them.  The plain side gets "<" when the other side begins to
- *				read it, and ">" when it has read all of it
- *	  SIGHUP	TLS 1.2: another handshake is requested.  The plain side gets "~" after it
+ *	  SIGUSR1	some KeyUpdates, in one segment with the next bytes of the plain side
+ *	  SIGUSR2	a flood of them.  The plain side receives "<" when the other side begins
+ *				to read it, and ">" when it has read all of it
+ *	  SIGHUP	TLS 1.2: another handshake is requested, and "~" written to the plain side
  *
  *-------------------------------------------------------------------------
  */
@@ -87,7 +87,7 @@ update_keys(SSL *ssl, int times)
 
 /*
  * A flood of key updates, in parts: the computation of all of them takes seconds on a
- * loaded machine, and the client may give up before it receives the first one.
+ * loaded machine, and the client may time out before it receives the first one.
  */
 static void
 flood(SSL *ssl)

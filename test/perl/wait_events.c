@@ -1,5 +1,5 @@
 /*
- * A library that takes all names of wait events that a server has, before any other
+ * A library that registers as many wait events as a server supports, before any other
  * library can: see 056_wait_events.pl.
  */
 #include "postgres.h"

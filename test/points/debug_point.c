@@ -373,5 +373,5 @@ pgpx_debug_damage(const char *what)
 	if (ndamaged == 0)
 		damage_lock(what);
 	if (ndamaged == 0)
-		elog(PANIC, "pgpool_ext: nobody knows what to damage by \"%s\"", what);
+		elog(PANIC, "pgpool_ext: unknown kind of damage: \"%s\"", what);
 }

@@ -1,9 +1,9 @@
-# Compare what postgres_fdw's tests have printed with what PostgreSQL expects:
+# Compare the output of postgres_fdw's tests with the output that PostgreSQL expects:
 # compare.pl DIFFERENCES MAJOR EXPECTED RESULTS ... -- TEST ...
 #
-# DIFFERENCES lists the differences that there are, in their order (an empty argument:
-# none); its head describes its form.  Each test passes if the differences are these and
-# no others.  The last line is "N passed, N failed, N skipped".
+# DIFFERENCES lists the permitted differences in their order (an empty argument: none);
+# its head describes its form.  Each test passes if it has exactly these differences.
+# The last line is "N passed, N failed, N skipped".
 use strict;
 use warnings;
 
@@ -45,7 +45,7 @@ print "$passed passed, $failed failed, 0 skipped\n";
 exit($failed == 0 ? 0 : 1);
 
 # The hunks of a difference, as text: the lines that are missing and those that are new,
-# without numbers, since what comes before a hunk may move it.  As pg_regress, without regard to
+# without numbers, because earlier hunks may move them.  As pg_regress, without regard to
 # blanks.
 sub hunks
 {

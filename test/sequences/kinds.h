@@ -3,8 +3,8 @@
  * kinds.h
  *	  The statements that sequences.c combines, with their answers.
  *
- * In texts "%u" stands for a unique word, "%n" for a random number
- * of rows.  A statement returns one column, or none.  Its answer is
+ * In texts "%u" is replaced by a unique word, "%n" by a random number of rows.  A
+ * statement returns one column, or none.  Its answer is
  *
  *	  "=text"			one row with this text
  *	  "#12", "#n"		this number of rows; with "#n" each row begins with the word
@@ -23,7 +23,7 @@
 #define ENDLESS		0x0004		/* runs until the driver ends it, then fails with 57014 */
 #define FATAL		0x0008		/* ends the remote session */
 #define ALONE		0x0010		/* not within a transaction block of the driver */
-#define LAST		0x0020		/* leaves a state in which others fail: the lease ends */
+#define LAST		0x0020		/* later statements would fail: the lease ends */
 #define COPY_IN		0x0040		/* extended: may close the connection */
 #define CLOSES		0x0080		/* closes the connection, or may */
 #define SUPER		0x0100		/* needs a superuser */
@@ -58,7 +58,7 @@ static const Kind kinds[] = {
 	{"no column", WITNESS | EXEC_ONLY, NULL, "select from generate_series(1, %n)", "#n-", NULL},
 	{"insert", 0, NULL, "insert into plain values ('%u')", "#1", NULL},
 	{"insert returning", 0, NULL, "insert into plain values ('%u') returning a", "=%u", NULL},
-	{"delete", 0, NULL, "delete from plain where a = 'nobody %u'", "#0", NULL},
+	{"delete", 0, NULL, "delete from plain where a = 'missing %u'", "#0", NULL},
 	{"rule", EXEC_ONLY, NULL, "insert into ruled values ('%u')", "#*", NULL},
 	{"utility", 0, NULL, "set work_mem = '5MB'", "#0", NULL},
 	{"explain", 0, NULL, "explain (costs off) select 1", "#*", NULL},

@@ -7,11 +7,11 @@
  *	  sequences SEED SECONDS LOCAL REMOTE POOL ...
  *
  * LOCAL and REMOTE are conninfos of superusers.  kinds.h has the statements and their
- * answers.  Most of them contain a unique word, so an answer that belongs to another
- * statement is recognized.
+ * answers.  Most of them contain a unique word, so the answer to another statement is
+ * recognized.
  *
- * Each pool in turn has a round of episodes.  In an episode session 0 takes a lease, runs
- * statements of all kinds by all functions, and returns it in one of several ways.
+ * Each pool in turn has a round of episodes.  In an episode session 0 acquires a lease,
+ * runs statements of all kinds by all functions, and returns it in one of several ways.
  * Meanwhile sessions 1 and 2 wait in the queue with one statement each, which the
  * previous session pipelines after the reset, or they use the connection afterwards.
  * Sessions 1 and 2 run witnesses: statements that never fail by themselves, so that any
@@ -50,7 +50,7 @@
 								 * the timeouts of the pools, which would end some hangs */
 #define TEXT 1024
 
-/* The function that runs a statement; the last five take a pool. */
+/* The function that runs a statement; the last five have a pool as argument. */
 typedef enum Way
 {
 	EXEC, QUERY, QUERY_AS, SEND,
@@ -500,7 +500,7 @@ run_endless(Session *s, const Statement *st, bool *lost)
 
 		if (st->way == SEND)
 		{
-			/* the result takes long */
+			/* the result arrives late */
 			while ((half = PQgetResult(s->conn)) != NULL)
 				PQclear(half);
 			start(s, "select a from pgpool.result($1::int8) as t(a text)", 1, values);

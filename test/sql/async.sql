@@ -20,7 +20,7 @@ SELECT * FROM pgpool.result(:a) AS t(sum int);
 SELECT pgpool.send(:a, 'select $1', VARIADIC ARRAY[repeat('x', 100000)]);
 SELECT length(x) FROM pgpool.result(:a) AS t(x text);
 
--- a large result comes in binary from the second time on
+-- a large result is requested in binary from the second execution on
 SELECT test.server('flights', 'pool_size', '1');
 CREATE FUNCTION test.flights_bytes() RETURNS numeric LANGUAGE sql AS
 	$$SELECT sum(bytes_received) FROM pgpool.stats WHERE server = 'flights'$$;
@@ -262,7 +262,7 @@ SELECT channel, payload FROM pgpool.wait_notifications(:a, '10 s');
 SELECT pgpool.exec(:b, 'notify news, ''too late''');
 SELECT pgpool.checkin(:a);
 SELECT pgpool.checkout('shards') AS a \gset
-SELECT pgpool.exec(:b, 'notify news, ''for nobody''');
+SELECT pgpool.exec(:b, 'notify news, ''unreceived''');
 SELECT count(*) FROM pgpool.wait_notifications(:a, '50 ms');
 
 --
@@ -290,7 +290,7 @@ SELECT pgpool.send(:x, 'select pg_sleep(60)');
 COMMIT;
 \set VERBOSITY default
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
--- of a revoked lease: the error says so
+-- of a revoked lease: the error has the reason
 BEGIN;
 SELECT pgpool.checkout_xact('shards') AS x \gset
 SELECT pgpool.send(:x, 'select 1');

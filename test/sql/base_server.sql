@@ -25,7 +25,7 @@ LANGUAGE sql AS $$
 $$;
 
 --
--- Which options belong to which server
+-- The options of the base server and of the dependent server
 --
 
 -- created before its base server, as in a dump sorted by name
@@ -181,8 +181,8 @@ SET ROLE regress_pgpool_first;
 SELECT pgpool.exec('oltp', 'select 1');
 RESET ROLE;
 
--- an option of the base server that its owner cannot set is refused, whoever owns
--- this server
+-- an option of the base server that its owner cannot set is refused; the owner of
+-- this server does not matter
 ALTER SERVER data OPTIONS (ADD options '-c work_mem=7MB');
 SELECT work_mem FROM test.who('oltp');
 ALTER SERVER data OWNER TO regress_pgpool_owner;
@@ -326,7 +326,7 @@ ALTER SERVER data RENAME TO base_data;
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 ALTER SERVER oltp OPTIONS (SET base_server 'base_data');
 SELECT pgpool.exec('oltp', 'select 1');
--- another server gets the name, and is the base server from then on
+-- another server has the name, and is the base server from then on
 BEGIN;
 ALTER SERVER base_data RENAME TO old_data;
 SELECT test.server('base_data', 'application_name', 'of the next');

@@ -1,6 +1,6 @@
 --
--- Binary results: a statement that has returned many rows gets them in binary from
--- the next time on, for columns whose type is the same locally and remotely.
+-- Binary results: after a statement has returned many rows, its rows are requested in
+-- binary, for columns whose type is the same locally and remotely.
 --
 SELECT test.server('fast', 'pool_size', '1');
 CREATE DOMAIN test.small AS int CHECK (value < 1000000);
@@ -83,7 +83,7 @@ SELECT pgpool.checkin(:lease);
 -- an error in the middle of the result leaves the lease usable
 SELECT sum(a) FROM pgpool.query('fast', 'select i from generate_series(1, 1000) as i') AS t(a int);
 SELECT sum(a) FROM pgpool.query('fast', 'select 1000 / (500 - i) from generate_series(1, 1000) as i') AS t(a int);
--- an error with the same SQLSTATE during execution belongs to the statement, which
+-- an error with the same SQLSTATE during execution is that of the statement, which
 -- runs once
 SELECT pgpool.exec('fast', 'create sequence runs; create function strange(i int) returns int language plpgsql as $f$ begin
 	if i < 0 then perform nextval(''runs''); raise ''strange'' using errcode = ''08P01''; end if; return i; end $f$; create table sign as select 1 as s');

@@ -29,7 +29,7 @@ SELECT pgpool.exec(:lease, 'create type "my types".mood as enum (''fine''); crea
 SELECT * FROM pgpool.describe(:lease, 'select null::"my types".mood as m, null::"my types".mood[] as ms, 1 as i, row(1, 2)::"my types"."Pair" as p, 7::"my types".age as d, null::"my types".age[] as ds');
 SELECT pgpool.column_list(:lease, 'select null::"my types".mood as m, null::"my types".mood[] as ms, 1 as i');
 
--- a column list that does not fit: the hint has one that fits
+-- a column list that does not match the result: the hint has the right list
 SELECT * FROM pgpool.query(:lease, 'select a, b, ''fine''::"my types".mood from t') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1 as a, 2 as a, ''ä'' as "Ä"') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1 as a, 2 as a, ''ä'' as "Ä"') AS t(a integer, a_2 integer, "Ä" text);

@@ -1,5 +1,5 @@
 --
--- Errors and notices of the remote server, and what ends a statement early.
+-- Errors and notices of the remote server, and statements that end early.
 --
 
 SELECT pgpool.checkout('one') AS lease \gset
@@ -52,7 +52,7 @@ DO $$
 BEGIN
 	PERFORM pgpool.exec('shard1', 'selec 1');
 END $$;
--- an empty message, and one that is too long: truncated between characters
+-- an empty message; a message that is too long is truncated between characters
 SELECT pgpool.exec(:lease, $sql$do $do$ begin raise exception ''; end $do$$sql$);
 DO $$
 DECLARE

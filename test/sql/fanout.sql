@@ -17,7 +17,7 @@ SELECT * FROM pgpool.fanout('{f1}', 'select 1') AS t(a int);
 SELECT * FROM pgpool.fanout('{f1}', 'select 1, 2') AS t(pool text, a int);
 -- many rows from all pools at once
 SELECT pool, count(*), sum(length(x)) FROM pgpool.fanout('{f1,f2,f3,f4}', 'select i, repeat(''x'', 100) from generate_series(1, 50000) as i') AS t(pool text, i int, x text) GROUP BY pool ORDER BY pool;
--- simultaneous execution: each statement waits for the others
+-- simultaneous execution: each statement waits for all the other ones
 SELECT pgpool.exec('shard1', $$create function meet(n int) returns bool language plpgsql as $f$
 begin
 	perform pg_advisory_lock_shared(77);
@@ -32,7 +32,7 @@ end $f$ $$);
 SELECT pool, met FROM pgpool.fanout('{f1,f2,f3,f4}', 'select meet(4)') AS t(pool text, met bool) ORDER BY pool;
 SELECT pgpool.exec('shard1', 'drop function meet');
 SELECT server, leased, waiters FROM pgpool.pools WHERE server LIKE 'f_' ORDER BY server;
--- one statement fails: the others are cancelled, the error names the server
+-- one statement fails: all other ones are cancelled, and the error names the server
 SELECT * FROM pgpool.fanout('{f1,f2,f3}', $$select case when application_name = 'pgpool_ext/f2' then (1 / (pid - pid))::text else pg_sleep(60)::text end from pg_stat_activity where pid = pg_backend_pid()$$) AS t(pool text, a text);
 SELECT test.wait_for('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where query like ''''%pg_sleep(60)%'''' and pid <> pg_backend_pid() and state = ''''active'''''') AS t(n bigint)');
 -- one value does not fit
@@ -40,7 +40,7 @@ SELECT count(*) FROM pgpool.fanout('{f1,f2}', $$select case when application_nam
 -- one server does not exist
 SELECT * FROM pgpool.fanout('{f1,f2,nowhere}', 'select 1') AS t(pool text, a int);
 SELECT pgpool.checkout('f3') AS a, pgpool.checkout('f3') AS b \gset
--- a large result comes in binary from each pool
+-- a large result is read in binary from each pool
 SELECT pgpool.exec('f1', 'create table fan as select i + 1000000000 as a, i * 1000003::bigint + 10000000000000 as b from generate_series(1, 2000) as i');
 CREATE FUNCTION test.fan_bytes() RETURNS numeric LANGUAGE sql AS
 	$$SELECT sum(bytes_received) FROM pgpool.stats WHERE server IN ('f1', 'f2')$$;

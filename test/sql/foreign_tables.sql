@@ -1,6 +1,6 @@
 --
--- Foreign tables on a pool: what they read, how scans share a lease, how they
--- follow the local transaction, IMPORT FOREIGN SCHEMA, ANALYZE.
+-- Foreign tables on a pool: values, scans that share a lease, the end of the local
+-- transaction, IMPORT FOREIGN SCHEMA, ANALYZE.
 --
 SELECT test.server('tables', 'pool_size', '2', 'fetch_size', '10');
 SELECT pgpool.exec('shard1', $$
@@ -40,7 +40,7 @@ CREATE VIEW pg_temp.held AS SELECT server, scope, state, why FROM pgpool.leases
 	WHERE pid = pg_backend_pid() AND scope = 'fdw' ORDER BY server, why;
 
 --
--- What is read
+-- Values
 --
 SET timezone = 'UTC';
 SELECT * FROM ft.numbers WHERE id <= 2 ORDER BY id;
@@ -49,14 +49,14 @@ SELECT * FROM ft.all_types \gx
 -- the same in binary, which is requested from the second execution on
 SELECT count(*), sum(id), min(at), max(name) FROM (SELECT * FROM ft.numbers OFFSET 0) AS t;
 SELECT count(*), sum(id), min(at), max(name) FROM (SELECT * FROM ft.numbers OFFSET 0) AS t;
--- a scan that expects many rows asks for the types first, and so gets already the first rows in binary
+-- a scan that expects many rows requests the types first, so that already its first rows are binary
 SELECT pgpool.exec('shard1', $$CREATE TABLE ft.wide AS SELECT md5(i::text)::uuid AS u,
 	'2026-01-01'::timestamptz + i * interval '1 s' AS at FROM generate_series(1, 1000) AS i$$);
 CREATE FOREIGN TABLE ft.wide (u uuid, at timestamptz) SERVER tables OPTIONS (schema_name 'ft');
 SELECT bytes_received AS before FROM pgpool.stats WHERE server = 'tables' \gset
 SELECT count(*), min(at), max(u::text) FROM (SELECT * FROM ft.wide OFFSET 0) AS t;
 SELECT bytes_received - :before < 50000 AS binary FROM pgpool.stats WHERE server = 'tables';
--- what a remote column of another type returns is read all the same
+-- a remote column of another type is read, too
 SELECT pgpool.exec('shard1', 'ALTER TABLE ft.wide ALTER u TYPE text');
 CREATE FOREIGN TABLE ft.wide_text (u uuid, at text) SERVER tables OPTIONS (schema_name 'ft', table_name 'wide');
 SELECT count(*), min(at::timestamptz), max(u::text) FROM (SELECT * FROM ft.wide_text OFFSET 0) AS t;
@@ -65,17 +65,17 @@ SELECT pgpool.exec('shard1', 'ALTER TABLE ft.wide RENAME TO wide_gone');
 SELECT u, at FROM ft.wide_text;
 SELECT pgpool.exec('shard1', 'DROP TABLE ft.wide_gone');
 DROP FOREIGN TABLE ft.wide, ft.wide_text;
--- settings here do not change what is read, nor what is sent
+-- local settings change neither the values that are read nor the texts that are sent
 SET datestyle = 'German'; SET intervalstyle = 'sql_standard'; SET extra_float_digits = 0;
 SELECT tz, iv, f8 = 0.30000000000000004 AS exact FROM ft.all_types WHERE tz = '2026-06-01 10:00+00';
 SELECT d FROM ft.all_types WHERE d < ALL (SELECT '0044-03-16 BC'::date FROM ft.odd);
 RESET datestyle; RESET intervalstyle; RESET extra_float_digits;
--- whole rows, system columns, columns that nobody asked for
+-- whole rows, system columns, columns that the query does not need
 SELECT n FROM ft.numbers AS n WHERE id = 7;
 SELECT k, n.id FROM ft.numbers AS n JOIN ft.kinds AS k ON k.id = n.kind WHERE n.id = 12;
 SELECT ctid, tableoid::regclass, id FROM ft.kinds ORDER BY id LIMIT 2;
 SELECT count(*) FROM ft.odd WHERE random() >= 0;
--- push-down, and what is left to this server
+-- conditions that are pushed down, and conditions that are evaluated locally
 EXPLAIN (VERBOSE, COSTS OFF) SELECT k.label, sum(n.amount) FROM ft.numbers AS n
 	JOIN ft.kinds AS k ON k.id = n.kind GROUP BY 1 ORDER BY 1 LIMIT 2;
 SELECT k.label, sum(n.amount) FROM ft.numbers AS n JOIN ft.kinds AS k ON k.id = n.kind
@@ -166,7 +166,7 @@ BEGIN
 	END LOOP;
 	RAISE NOTICE 'total %, failed %', total, failed;
 END $$;
--- a cursor whose first row was read in what was rolled back has no portal any more
+-- a cursor whose first row was read in a subtransaction that was rolled back has no portal
 BEGIN;
 DECLARE a CURSOR FOR SELECT id FROM ft.numbers WHERE random() >= 0 ORDER BY id;
 SAVEPOINT s;
@@ -193,7 +193,7 @@ SELECT count(*) FROM ft.odd;
 SELECT bytes_received AS before FROM pgpool.stats WHERE server = 'tables' \gset
 SELECT id FROM ft.numbers WHERE random() >= 0 LIMIT 5;
 SELECT bytes_received - :before < 2000 AS few_bytes FROM pgpool.stats WHERE server = 'tables';
--- leases of foreign tables are counted apart from the others
+-- leases of foreign tables are counted separately
 CREATE TEMP TABLE stats_before AS SELECT * FROM pgpool.stats WHERE server = 'tables';
 SELECT pgpool.exec('tables', 'SELECT 1');
 BEGIN;
@@ -232,7 +232,7 @@ SELECT * FROM test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
 SELECT * FROM test.err(format('SELECT pgpool.checkin(%s)', :lease));
 SELECT pgpool.checkin_all();
 SELECT count(*) FROM ft.kinds;
--- one that is taken away fails at its next use
+-- a lease that is revoked fails at its next use
 SELECT pgpool.terminate(:lease);
 SELECT * FROM test.err('SELECT count(*) FROM ft.kinds');
 COMMIT;
@@ -240,7 +240,7 @@ SELECT count(*) FROM ft.kinds;
 -- nothing is leased for a plan that does not run
 EXPLAIN (COSTS OFF) SELECT * FROM ft.kinds;
 SELECT count(*) FROM (SELECT 1 WHERE false) AS x, ft.kinds;
--- what postgres_fdw would do by itself
+-- an option that postgres_fdw would execute by itself
 SELECT * FROM test.err('ALTER FOREIGN TABLE ft.kinds OPTIONS (ADD use_remote_estimate ''true'')');
 
 --
@@ -356,7 +356,7 @@ COMMIT;
 CREATE TABLE ft.p6 PARTITION OF ft.parted FOR VALUES IN (6);
 SELECT count(*) FROM ft.parted WHERE random() >= 0;
 RESET statement_timeout;
--- one that fails
+-- a partition that fails
 ALTER FOREIGN TABLE ft.p3 OPTIONS (ADD table_name 'missing');
 SELECT count(*) FROM ft.parted WHERE random() >= 0;
 SELECT count(*) FROM pg_temp.held;
@@ -364,7 +364,7 @@ SELECT count(*) FROM pg_temp.held;
 --
 -- EXPLAIN
 --
--- what is added to the output of postgres_fdw; times are replaced
+-- lines that are added to the output of postgres_fdw; times are replaced
 CREATE FUNCTION pg_temp.explain(options text, query text) RETURNS SETOF text LANGUAGE plpgsql AS $$
 DECLARE line text;
 BEGIN

@@ -8,7 +8,7 @@ SELECT test.server('writes', 'pool_size', '2');
 GRANT USAGE ON FOREIGN SERVER writes TO regress_pgpool_app;
 SELECT test.mapping('regress_pgpool_app', 'writes');
 
--- what the remote has, seen by another connection
+-- the rows of the remote, read by another connection
 CREATE FUNCTION test.remote(query text) RETURNS SETOF text LANGUAGE sql AS
 $$ SELECT r FROM pgpool.query('shard1', format('select x::text from (%s) x', query)) AS q(r text) $$;
 
@@ -65,7 +65,7 @@ INSERT INTO fw.nothing DEFAULT VALUES;
 INSERT INTO fw.nothing SELECT FROM generate_series(1, 5);
 SELECT count(*) FROM fw.nothing;
 
--- columns that the foreign table lacks have the remote's defaults; others the local ones
+-- columns that the foreign table lacks have the remote defaults, all other ones the local defaults
 INSERT INTO fw.touched_some (by) VALUES ('x') RETURNING v, by;
 INSERT INTO fw.touched (id, v) VALUES (50, 'local') RETURNING *;
 INSERT INTO fw.touched (id, v) VALUES (51, 'skip') RETURNING *;
@@ -142,7 +142,7 @@ DELETE FROM fw.plain WHERE id = 8 RETURNING 'gone' AS what;
 PREPARE change(int, text) AS UPDATE fw.plain SET name = $2 WHERE id = $1 RETURNING id, name;
 EXECUTE change(1, 'first');
 EXECUTE change(2, NULL);
-EXECUTE change(-1, 'nobody');
+EXECUTE change(-1, 'no row');
 DEALLOCATE change;
 UPDATE fw.plain SET n = 5 WHERE id < 4;
 
@@ -174,7 +174,7 @@ UPDATE fw.plain SET n = 1 WHERE id = 1 AND random() < 2 RETURNING *, tableoid::r
 DELETE FROM fw.plain p USING test.wanted w WHERE p.id = w.id AND w.name IS NULL RETURNING p.id, w.id, p.tableoid::regclass;
 DELETE FROM fw.plain p USING test.wanted w WHERE p.id = w.id AND false;
 SELECT id, name, n FROM fw.plain ORDER BY id;
--- a row that the statement updates twice, and one that it no longer finds
+-- a row that the statement updates twice, and a row that no longer matches
 UPDATE fw.plain SET n = w.x FROM (VALUES (10, 1), (10, 2)) w(id, x), test.wanted WHERE plain.id = w.id AND random() < 2;
 WITH changed AS (UPDATE fw.plain SET name = name || '+' WHERE id = 12 AND random() < 2 RETURNING id, name)
 	SELECT c.*, p.name AS before_or_after FROM changed c JOIN fw.plain p USING (id);
@@ -198,7 +198,7 @@ SELECT id, name FROM fw.plain ORDER BY id;
 --
 -- Triggers here
 --
-CREATE FUNCTION test.tell() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION test.show() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE NOTICE '% % % %: % -> %', TG_NAME, TG_WHEN, TG_OP, TG_LEVEL,
 		CASE WHEN TG_LEVEL = 'ROW' AND TG_OP <> 'INSERT' THEN OLD::text END,
@@ -206,22 +206,22 @@ BEGIN
 	RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 CREATE TRIGGER a_after AFTER INSERT OR UPDATE OR DELETE ON fw.touched
-	FOR EACH ROW EXECUTE FUNCTION test.tell();
+	FOR EACH ROW EXECUTE FUNCTION test.show();
 CREATE TRIGGER s_statement AFTER INSERT OR UPDATE OR DELETE ON fw.touched
-	FOR EACH STATEMENT EXECUTE FUNCTION test.tell();
+	FOR EACH STATEMENT EXECUTE FUNCTION test.show();
 INSERT INTO fw.touched (id, v) VALUES (60, 'after'), (61, 'skip');
 UPDATE fw.touched SET v = 'changed' WHERE id = 60;
 UPDATE fw.touched SET v = 'skip' WHERE id = 60;
 DELETE FROM fw.touched WHERE id = 60 RETURNING v;
 CREATE TRIGGER b_before BEFORE INSERT OR UPDATE OR DELETE ON fw.touched
-	FOR EACH ROW EXECUTE FUNCTION test.tell();
+	FOR EACH ROW EXECUTE FUNCTION test.show();
 INSERT INTO fw.touched (id, v) VALUES (62, 'both') RETURNING *;
 UPDATE fw.touched SET v = 'again' WHERE id = 62;
 DELETE FROM fw.touched WHERE id = 62;
 DROP TRIGGER a_after ON fw.touched;
 DROP TRIGGER b_before ON fw.touched;
 DROP TRIGGER s_statement ON fw.touched;
--- one that writes to the same server, one that changes the row
+-- a trigger that writes to the same server, and changes the row
 CREATE FUNCTION test.log_write() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO fw.other VALUES (NEW.id, 'log of ' || NEW.v);
@@ -236,11 +236,11 @@ SELECT * FROM fw.small WHERE id >= 30 ORDER BY id;
 SELECT * FROM fw.other ORDER BY id, label;
 DELETE FROM fw.small WHERE id >= 30;
 -- transition tables need the rows
-CREATE TRIGGER trans AFTER INSERT ON fw.small REFERENCING NEW TABLE AS new FOR EACH STATEMENT EXECUTE FUNCTION test.tell();
+CREATE TRIGGER trans AFTER INSERT ON fw.small REFERENCING NEW TABLE AS new FOR EACH STATEMENT EXECUTE FUNCTION test.show();
 DROP TRIGGER IF EXISTS trans ON fw.small;
 
 --
--- Views WITH CHECK OPTION: the check sees what the remote has stored
+-- Views WITH CHECK OPTION: the check reads the row that the remote has stored
 --
 CREATE VIEW fw.checked AS SELECT * FROM fw.touched WHERE by IS NOT NULL AND id < 80 WITH CHECK OPTION;
 INSERT INTO fw.checked (id, v) VALUES (70, 'ok') RETURNING *;
@@ -345,7 +345,7 @@ DELETE FROM fw.other;
 ALTER FOREIGN TABLE fw.other OPTIONS (SET updatable 'true');
 
 --
--- Errors, savepoints, and what is left
+-- Errors, savepoints, and the rows afterwards
 --
 TRUNCATE fw.small;
 INSERT INTO fw.small VALUES (1, 'a'), (100, 'too large');
@@ -425,7 +425,7 @@ EXCEPTION WHEN OTHERS THEN
 	GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT;
 	RAISE INFO '%', split_part(context, E'\n', 1);
 END $$;
--- a value that does not fit here: the row is written, and taken back with the statement
+-- a value that is out of the local range: the row is written, and rolled back with the statement
 SELECT pgpool.exec('shard1', 'ALTER TABLE fw.other ALTER id TYPE bigint; CREATE FUNCTION fw.enlarge() RETURNS trigger LANGUAGE plpgsql AS ''BEGIN NEW.id := 5000000000; RETURN NEW; END''; CREATE TRIGGER enlarge BEFORE INSERT ON fw.other FOR EACH ROW EXECUTE FUNCTION fw.enlarge()');
 INSERT INTO fw.other VALUES (1, 'a') RETURNING *;
 INSERT INTO fw.other VALUES (1, 'a');
@@ -449,5 +449,5 @@ SET client_min_messages = warning;
 DROP SCHEMA fw CASCADE;
 RESET client_min_messages;
 DROP TABLE test.wanted;
-DROP FUNCTION test.remote, test.set_names, test.tell, test.log_write;
+DROP FUNCTION test.remote, test.set_names, test.show, test.log_write;
 SELECT test.drop('writes');

@@ -63,7 +63,7 @@ SELECT test.err(format('SELECT pgpool.checkin(%s)', :lease));
 SELECT pgpool.exec(:next, 'select 1');
 SELECT pgpool.checkin(:next);
 
--- an id as an untyped literal is taken for a server name
+-- an id as an untyped literal is interpreted as a server name
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec('42', 'select 1');
 SELECT * FROM pgpool.query('42', 'select 1') AS t(a int);
@@ -90,7 +90,7 @@ SELECT pgpool.exec('nowhere', 'select 1');
 SELECT * FROM pgpool.query('nowhere', 'select 1') AS t(a int);
 
 --
--- Leases of others
+-- Leases of other sessions and users
 --
 
 -- of another session
@@ -150,7 +150,7 @@ SELECT pgpool.try_checkout_xact('one') IS NULL AS none_free;
 SELECT pgpool.try_checkout_xact('one', 'why not') IS NULL AS none_free;
 SELECT pgpool.try_checkout_xact(NULL);
 
--- 0 means no limit, whatever the setting and the option say
+-- 0 means no limit, regardless of the setting and the option
 SET statement_timeout = '200 ms';
 SELECT test.err($$SELECT pgpool.checkout('quick', '0')$$);
 SELECT test.err($$SELECT pgpool.checkout_xact('quick', '0 s')$$);

@@ -16,7 +16,7 @@ EXCEPTION WHEN deadlock_detected THEN
 END $$;
 SELECT count(*) = current_setting('pgpool_ext.max_connections')::int AS all_used FROM pgpool.connections;
 SELECT connections_used = connections_max AS all_used FROM pgpool.workers;
--- no other pool can get a slot
+-- no other pool can allocate a slot
 SELECT pgpool.checkout('late');
 SELECT pgpool.checkout('late', '1 min');
 SELECT pgpool.exec('late', 'select 1');

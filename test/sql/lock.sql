@@ -37,7 +37,7 @@ SELECT :second > :token AS rises;
 SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
 SELECT test.wait_for($$SELECT last_ping > since FROM pgpool.lock_status('locker')$$);
 
--- an uncommitted change of the server does not redirect pings, and no lock is taken
+-- an uncommitted change of the server does not redirect pings, and no lock is acquired
 -- under it
 BEGIN;
 ALTER SERVER locker OPTIONS (ADD connect_timeout '4 s');
@@ -124,7 +124,7 @@ SELECT pgpool.try_lock('locker', 'b');
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '1 ms')$$) AS e;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
 SELECT :mask FROM test.err($$SET LOCAL pgpool_ext.checkout_timeout = '50 ms'; SELECT pgpool.lock_xact('locker', 'b')$$) AS e;
--- the purpose is shown to those who see the lock in the view
+-- the purpose is shown to users to whom the view shows the lock
 SET ROLE regress_pgpool_app;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '1 ms')$$) AS e;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
@@ -207,7 +207,7 @@ ROLLBACK TO a;
 SELECT pgpool.lock_valid('locker', 'x', :token);
 ROLLBACK;
 SELECT pgpool.unlock('locker', 'x', :token);
--- a READ ONLY transaction can take a lock, because nothing is written locally
+-- a READ ONLY transaction can acquire a lock, because nothing is written locally
 BEGIN READ ONLY;
 SELECT pgpool.lock_xact('locker', 'x', '5 s') > :token AS rises;
 COMMIT;
@@ -220,7 +220,7 @@ SELECT pgpool.exec('locker', 'SELECT pgpool_lock.fence_check($1, $2::bigint)', '
 SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token - 1)) AS e;
 SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token + 1)) AS e;
 SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''g'', %s)', :token)) AS e;
--- while a transaction has checked the token, nobody else gets the lock
+-- while a transaction has checked the token, no other session acquires the lock
 SELECT pgpool.checkout('locker') AS lease \gset
 SELECT pgpool.exec(:lease, 'BEGIN');
 SELECT pgpool.exec(:lease, 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'f', :token);
@@ -251,8 +251,8 @@ SELECT pgpool.lock('locker', 'f') > :token AS granted;
 DISCARD ALL;
 \set VERBOSITY default
 
--- row locks of others are not waited for: on this server's ping row, and on the row
--- of a lock that another server holds
+-- row locks of other sessions are not waited for: on this server's ping row, and on the
+-- row of a lock that another server holds
 SELECT pgpool.checkout('locker') AS lease \gset
 SELECT pgpool.lock('locker', 'first', '5 s') AS token \gset
 SELECT pgpool.unlock('locker', 'first', :token);
@@ -286,7 +286,7 @@ SET ROLE regress_pgpool_app;
 SELECT pgpool.unlock('locker', 'app', :token);
 RESET ROLE;
 
--- EXECUTE is not enough for a forced release: it takes the server's owner, or a
+-- EXECUTE is not enough for a forced release: the user must be the server's owner, or a
 -- member of pg_signal_backend
 GRANT EXECUTE ON FUNCTION pgpool.lock_force_release TO regress_pgpool_app;
 SET ROLE regress_pgpool_app;
@@ -324,7 +324,7 @@ RESET ROLE;
 GRANT USAGE ON FOREIGN SERVER locker TO regress_pgpool_app;
 DISCARD ALL;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
--- the server is dropped while the lock is held: pings go on, and the lock is released
+-- the server is dropped while the lock is held: pings continue, and the lock is released
 -- at the end
 SELECT test.server('going');
 SELECT pgpool.lock('going', 'app', '5 s') > :token AS rises;
@@ -339,17 +339,17 @@ SELECT name, state FROM pgpool.lock_status('locker') WHERE name = 'app';
 -- tables without privileges, altered, missing; a read-only remote
 SELECT test.server('rooted');
 SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER rooted OPTIONS (SET user ''remote_super'', SET password ''root secret'')');
-SELECT pgpool.exec('rooted', 'CREATE ROLE remote_nobody LOGIN PASSWORD ''none''');
-SELECT test.server('nobody');
-SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER nobody OPTIONS (SET user ''remote_nobody'', SET password ''none'')');
-SELECT test.err($$SELECT pgpool.lock('nobody', 'a')$$);
-SELECT test.err($$SELECT pgpool.lock_setup('nobody')$$);
-SELECT pgpool.exec('rooted', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_nobody; GRANT SELECT, INSERT, UPDATE ON pgpool_lock.locks TO remote_nobody');
-SELECT test.err($$SELECT pgpool.lock('nobody', 'a')$$);
-SELECT pgpool.exec('rooted', 'GRANT SELECT, INSERT, UPDATE, DELETE ON pgpool_lock.pings TO remote_nobody');
-SELECT pgpool.lock('nobody', 'a') IS NOT NULL AS granted;
+SELECT pgpool.exec('rooted', 'CREATE ROLE remote_nopriv LOGIN PASSWORD ''none''');
+SELECT test.server('nopriv');
+SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER nopriv OPTIONS (SET user ''remote_nopriv'', SET password ''none'')');
+SELECT test.err($$SELECT pgpool.lock('nopriv', 'a')$$);
+SELECT test.err($$SELECT pgpool.lock_setup('nopriv')$$);
+SELECT pgpool.exec('rooted', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_nopriv; GRANT SELECT, INSERT, UPDATE ON pgpool_lock.locks TO remote_nopriv');
+SELECT test.err($$SELECT pgpool.lock('nopriv', 'a')$$);
+SELECT pgpool.exec('rooted', 'GRANT SELECT, INSERT, UPDATE, DELETE ON pgpool_lock.pings TO remote_nopriv');
+SELECT pgpool.lock('nopriv', 'a') IS NOT NULL AS granted;
 SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
-SELECT bool_and(pgpool.unlock('nobody', name, token)) FROM pgpool.locks;
+SELECT bool_and(pgpool.unlock('nopriv', name, token)) FROM pgpool.locks;
 SELECT test.server('frozen', 'options', '-c default_transaction_read_only=on');
 SELECT test.err($$SELECT pgpool.try_lock('frozen', 'a')$$);
 SELECT test.err($$SELECT pgpool.lock('frozen', 'a', '20 s')$$);
@@ -433,12 +433,12 @@ RESET statement_timeout;
 SELECT test.drop('absent');
 
 -- the schema was created by another role before
-SELECT pgpool.exec('rooted', 'CREATE SCHEMA pgpool_lock AUTHORIZATION remote_nobody; GRANT ALL ON SCHEMA pgpool_lock TO PUBLIC');
+SELECT pgpool.exec('rooted', 'CREATE SCHEMA pgpool_lock AUTHORIZATION remote_nopriv; GRANT ALL ON SCHEMA pgpool_lock TO PUBLIC');
 SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
-SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; CREATE FUNCTION pgpool_lock.fence_check() RETURNS int RETURN 1; ALTER FUNCTION pgpool_lock.fence_check() OWNER TO remote_nobody');
+SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; CREATE FUNCTION pgpool_lock.fence_check() RETURNS int RETURN 1; ALTER FUNCTION pgpool_lock.fence_check() OWNER TO remote_nopriv');
 SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
 SELECT pgpool.exec('rooted', 'DROP FUNCTION pgpool_lock.fence_check()');
 SELECT pgpool.lock_setup('locker');
 
-SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP OWNED BY remote_nobody; DROP ROLE remote_nobody; DROP SCHEMA pgpool_lock CASCADE');
-SELECT test.drop('locker', 'locker2', 'rooted', 'nobody', 'frozen');
+SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP OWNED BY remote_nopriv; DROP ROLE remote_nopriv; DROP SCHEMA pgpool_lock CASCADE');
+SELECT test.drop('locker', 'locker2', 'rooted', 'nopriv', 'frozen');

@@ -38,7 +38,7 @@ SELECT * FROM test.use('größe ☃ 漢字 🐘') WHERE step <> 'application_nam
 SELECT * FROM test.use(repeat('x', 63));
 SELECT * FROM test.use(repeat('ä', 31) || 'x') WHERE step <> 'application_name';
 
--- a name of digits only is taken as a server's if there is one, not as a lease
+-- a name of digits only means a server if there is one, not a lease
 SELECT test.server('4711', 'pool_size', '1');
 SELECT pgpool.exec('4711', 'select 1');
 SELECT pgpool.exec(4711, 'select 1');
@@ -86,10 +86,10 @@ SELECT test.server('long commands', 'pool_size', '1',
 SELECT * FROM pgpool.query('long commands', 'show work_mem') AS t(a text);
 SELECT * FROM pgpool.query('long commands', 'show work_mem') AS t(a text);
 SELECT test.drop('long commands');
--- application_name is the server's name unless one is given
+-- application_name is the server's name unless the option sets another one
 SELECT result FROM test.use('named', 'application_name', 'my "app"') WHERE step = 'application_name';
 SELECT result FROM test.use('named', 'fallback_application_name', 'fallen back') WHERE step = 'application_name';
--- a password of 900 bytes; one that the remote refuses; one that exceeds the limit
+-- a password of 900 bytes; a password that the remote refuses; one that exceeds the limit
 SELECT test.server('long password', 'pool_size', '1', 'retry_min', '1ms', 'retry_max', '1ms');
 ALTER USER MAPPING FOR CURRENT_USER SERVER "long password" OPTIONS (SET password 'x');
 SELECT test.run(format('ALTER USER MAPPING FOR CURRENT_USER SERVER "long password" OPTIONS (SET password %L)', repeat('x', 900)));
@@ -108,7 +108,7 @@ SELECT test.run(format('ALTER SERVER hosts OPTIONS (SET host %L, SET port %L)',
 SELECT pgpool.exec('hosts', 'select 1');
 SELECT test.run(format('ALTER SERVER hosts OPTIONS (SET host %L, SET port %L)', 'localhost', current_setting('pgpx_test.remote_port')));
 SELECT pgpool.exec('hosts', 'select 1');
--- a refused connection: the error gives the reason
+-- a refused connection: the error has the reason
 ALTER SERVER hosts OPTIONS (SET host '127.0.0.1', SET port '1', ADD retry_min '1ms', ADD retry_max '1ms');
 SELECT test.err($$SELECT pgpool.checkout('hosts')$$);
 ALTER SERVER hosts OPTIONS (SET host '/nowhere', SET port '5432');

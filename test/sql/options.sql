@@ -191,7 +191,7 @@ SELECT r.state, r.message, r.detail
  ORDER BY n;
 
 --
--- Which object an option belongs to
+-- Options of servers and options of user mappings
 --
 
 CREATE SERVER options_server FOREIGN DATA WRAPPER pgpool_fdw;

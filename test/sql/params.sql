@@ -19,7 +19,7 @@ PREPARE literal AS SELECT * FROM pgpool.query('shard1', 'select $1::int, $2', 1,
 EXECUTE literal('x');
 SELECT name, parameter_types FROM pg_prepared_statements ORDER BY name;
 
--- in every function that takes parameters, on a lease and on a pool
+-- in every function that has parameters, on a lease and on a pool
 SELECT pgpool.checkout('shard1') AS lease \gset
 PREPARE on_lease (int8, unknown, int, unknown) AS SELECT * FROM pgpool.query($1, $2, $3, $4) AS t(a int, b text);
 EXECUTE on_lease(:lease, 'select $1::int, $2', 1, 'x');

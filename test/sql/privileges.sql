@@ -6,7 +6,7 @@ CREATE ROLE regress_pgpool_first;
 CREATE ROLE regress_pgpool_second;
 SELECT test.server('guarded', 'pool_size', '2');
 
--- everybody may execute the functions; USAGE on the server decides
+-- PUBLIC may execute the functions; USAGE on the server is required
 SELECT count(*) > 0 AS some, bool_and(has_function_privilege('public', p.oid, 'EXECUTE')) AS all_public
   FROM pg_proc AS p WHERE pronamespace = 'pgpool'::regnamespace
    AND proname IN ('checkout', 'checkout_xact', 'try_checkout', 'checkin', 'discard', 'checkin_all', 'query', 'query_as', 'exec');
@@ -51,7 +51,7 @@ SELECT pgpool.exec('guarded', 'select 1');
 RESET ROLE;
 GRANT USAGE ON FOREIGN SERVER guarded TO regress_pgpool_first;
 
--- REVOKE: a held lease goes on, the next one is refused
+-- REVOKE: a held lease continues, the next one is refused
 SET ROLE regress_pgpool_first;
 SELECT pgpool.checkout('guarded') AS lease \gset
 RESET ROLE;
@@ -132,7 +132,7 @@ RESET ROLE;
 SELECT test.drop('common');
 
 --
--- Passwords: taken from the mapping, and required by the remote
+-- Passwords: read from the mapping, and required by the remote
 --
 
 -- this server itself, through its socket, which does not ask for a password
@@ -212,7 +212,7 @@ DROP FOREIGN DATA WRAPPER other_wrapper CASCADE;
 -- Servers that are changed and dropped
 --
 
--- unused: the next checkout takes the new options
+-- unused: the next checkout uses the new options
 SELECT test.server('changing', 'pool_size', '1');
 SELECT pid, db FROM pgpool.query('changing', 'select pg_backend_pid(), current_database()') AS t(pid int, db name) \gset
 SELECT :'db';
@@ -230,7 +230,7 @@ SELECT pgpool.checkin_all();
 SELECT pgpool.exec('changing', 'select 1');
 SELECT test.wait_for('SELECT total = 1 FROM pgpool.pools WHERE server = ''changing''');
 
--- in use: the lease goes on, and its connection is closed at checkin
+-- in use: the lease continues, and its connection is closed at checkin
 SELECT pgpool.checkout('changing') AS lease \gset
 SELECT test.remote_pid(:lease) AS pid \gset
 ALTER SERVER changing OPTIONS (SET dbname 'remote_db');
@@ -260,7 +260,7 @@ SELECT pgpool.checkout('changed');
 ROLLBACK;
 SELECT * FROM pgpool.query('changed', 'select current_database()') AS t(db name);
 
--- dropped while a lease is held: the lease goes on, then the connection is closed
+-- dropped while a lease is held: the lease continues, then the connection is closed
 SELECT pgpool.checkout('changed') AS lease \gset
 SELECT test.remote_pid(:lease) AS pid \gset
 SELECT test.drop('changed');
@@ -319,10 +319,10 @@ CREATE EXTENSION pgpool_ext;
 SELECT pgpool.checkin_all();
 DROP EXTENSION pgpool_ext;
 
--- the schema already exists, prepared by somebody else
+-- the schema already exists, with a function of another user
 CREATE SCHEMA pgpool;
 CREATE FUNCTION pgpool.checkout(text, interval, text) RETURNS bigint LANGUAGE sql AS 'SELECT 1';
--- (from 18 on the server says where in the script)
+-- (from 18 on the server reports the position in the script)
 \set SHOW_CONTEXT never
 CREATE EXTENSION pgpool_ext;
 \set SHOW_CONTEXT errors

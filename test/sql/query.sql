@@ -1,5 +1,5 @@
 --
--- query and exec: what they run, where they can stand, and what they leave behind.
+-- query and exec: their statements, their positions in a query, and their effects.
 --
 
 SELECT pgpool.checkout('one') AS lease \gset
@@ -211,7 +211,7 @@ SELECT * FROM pgpool.query('one', 'copy pg_class to stdout') AS t(a int);
 SELECT pgpool.exec('one', 'select 1');
 
 --
--- Where the functions can stand
+-- Positions of the functions in a query
 --
 
 SELECT pgpool.query('one', 'select 1');

@@ -1,5 +1,5 @@
 --
--- query_as: the type of the result comes from a template.
+-- query_as: the type of the result is that of a template.
 --
 
 CREATE TABLE test.orders (id bigint, gone int, day date, total numeric(8,2));
@@ -107,7 +107,7 @@ SELECT pgpool.query_as(0, :lease, 'select');
 SELECT test.err(format('SELECT pgpool.query_as(0, %s, ''select 1, 2, 3'')', :lease));
 
 --
--- Where it can stand
+-- Positions of the function in a query
 --
 
 SELECT id, (pgpool.query_as(NULL::test.point3, :lease, 'select $1::int as x, $2::date - date ''2026-01-01'' as y, null as z', id::int, day)).*

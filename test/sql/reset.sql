@@ -60,8 +60,8 @@ SELECT pgpool.exec('always', 'set session authorization remote_app');
 SELECT * FROM pgpool.query('always', 'select current_user, session_user') AS t(c name, s name);
 RESET ROLE;
 
--- what DISCARD ALL leaves, such as the name of a custom setting, is visible to the
--- same user only
+-- state that survives DISCARD ALL, such as the name of a custom setting, is visible to
+-- the same user only
 SELECT pgpool.exec('always', 'select set_config(''my.trace'', ''mine'', false)');
 SELECT trace = '' AS empty FROM pgpool.query('always', 'select current_setting(''my.trace'', true)') AS t(trace text);
 SET ROLE regress_pgpool_app;
@@ -159,7 +159,7 @@ SELECT pid FROM pgpool.query('custom', 'select pg_backend_pid()') AS t(pid int) 
 SELECT pgpool.exec('custom', 'set datestyle = ''German, YMD''');
 SELECT test.styles('custom');
 SELECT remote_pid = :pid AS same FROM pgpool.query('custom', 'select pg_backend_pid()') AS t(remote_pid int);
--- reset_command fails: every lease gets a new connection without state
+-- reset_command fails: every lease uses a new connection without state
 ALTER SERVER custom OPTIONS (SET reset_command 'SELECT 1/0');
 SELECT count(DISTINCT pid) FROM generate_series(1, 5) AS i,
 	LATERAL pgpool.query('custom', 'select pg_backend_pid(), $1::int', i) AS t(pid int, i int);

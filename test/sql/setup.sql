@@ -1,5 +1,5 @@
 --
--- What the later tests rely on: the extension, an ordinary role, two servers that
+-- The objects of all later tests: the extension, an ordinary role, two servers that
 -- connect to the remote cluster, and helper functions in schema "test".
 CREATE EXTENSION pgpool_ext;
 CREATE EXTENSION dblink;
@@ -55,15 +55,15 @@ BEGIN
 	END LOOP;
 END $$;
 
--- Run a command given as text.
+-- Run a command.
 CREATE FUNCTION test.run(command text) RETURNS void
 LANGUAGE plpgsql SET client_min_messages = warning AS $$
 BEGIN
 	EXECUTE command;
 END $$;
 
--- Run a command that must fail, and return its error. What differs from run to run is
--- replaced: ids of leases and processes, ports, times.
+-- Run a command that must fail, and return its error. Values that differ from run to run
+-- are replaced: ids of leases and processes, ports, times.
 CREATE FUNCTION test.err(command text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
 DECLARE

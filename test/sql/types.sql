@@ -242,7 +242,7 @@ SELECT * FROM pgpool.query(:lease, 'select ''not'' || '' a date''') AS t(a date)
 -- an error in the middle of a large result leaves the lease usable
 SELECT * FROM pgpool.query(:lease, 'select case when i = 5000 then 99999999999 else i end from generate_series(1, 10000) as i') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
--- also in a result whose rest would take long to read
+-- also in a result whose rest is large
 SELECT * FROM pgpool.query(:lease, 'select case when i = 100 then 99999999999 else i end, repeat(''x'', 10000) from generate_series(1, 1000000) as i') AS t(a int, b text);
 SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
 SELECT * FROM pgpool.query('shard1', 'select case when i = 100 then 99999999999 else i end, repeat(''x'', 10000) from generate_series(1, 1000000) as i') AS t(a int, b text);

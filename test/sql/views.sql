@@ -1,4 +1,4 @@
--- The views: what they show, to whom, and what they hide.
+-- The views: their contents, and the privileges to read them.
 
 CREATE ROLE regress_views_user LOGIN;
 CREATE ROLE regress_views_other LOGIN;
@@ -86,7 +86,7 @@ SELECT pgpool.exec(:lease, 'rollback');
 SELECT state FROM pgpool.leases;
 
 --
--- What other roles see of it
+-- The same rows for other roles
 --
 
 RESET ROLE;
@@ -161,7 +161,7 @@ SELECT state, total, last_error_at - unavailable_since < '1 s' AS since,
   FROM pgpool.pools WHERE server = 'views_down';
 SET ROLE regress_views_other;
 SELECT last_error FROM pgpool.pools WHERE server ~ '^views_' ORDER BY server;
--- with a PUBLIC mapping the pool belongs to the local user
+-- with a PUBLIC mapping the pool is that of the local user
 SELECT pgpool.exec('views_public', 'select 1');
 SELECT local_user, shared, last_error FROM pgpool.pools WHERE server = 'views_public';
 RESET ROLE;
@@ -171,7 +171,7 @@ RESET ROLE;
 --
 
 SELECT test.other_session('waiter');
-SELECT dblink_exec('waiter', 'set application_name = ''who waits''');
+SELECT dblink_exec('waiter', 'set application_name = ''waiting 1''');
 SELECT dblink_exec('waiter', 'set role regress_views_user');
 SET ROLE regress_views_user;
 SELECT pgpool.checkout('views_one') AS lease \gset

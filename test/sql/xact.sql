@@ -98,15 +98,15 @@ SAVEPOINT s1;
 SELECT pgpool.checkout_xact('shard1') AS inner \gset
 SELECT test.held();
 ROLLBACK TO s1;
--- the lease taken before the savepoint is still held
+-- the lease from before the savepoint is still held
 SELECT test.held();
 SELECT pgpool.exec(:outer, 'select 1');
 SELECT pgpool.try_checkout_xact('one') AS inner \gset
--- taken again after ROLLBACK TO: it belongs to the savepoint as well
+-- leased again after ROLLBACK TO: the lease ends with the savepoint as well
 ROLLBACK TO s1;
 SELECT test.held();
 SELECT pgpool.try_checkout_xact('one') AS inner \gset
--- after RELEASE it belongs to the parent
+-- after RELEASE it ends with the parent
 RELEASE s1;
 SELECT pgpool.exec(:inner, 'select 1');
 SELECT test.held();
@@ -129,7 +129,7 @@ ROLLBACK TO s1;
 SELECT test.held();
 COMMIT;
 
--- an error in a savepoint ends the leases taken in it
+-- an error in a savepoint ends the leases acquired in it
 BEGIN;
 SELECT pgpool.checkout_xact('one') AS outer \gset
 SAVEPOINT s1;
@@ -140,7 +140,7 @@ SELECT server FROM pgpool.leases WHERE pid = pg_backend_pid();
 SELECT pgpool.exec(:outer, 'select 1');
 COMMIT;
 
--- a session lease taken in a savepoint stays
+-- a session lease acquired in a savepoint continues
 BEGIN;
 SAVEPOINT s1;
 SELECT pgpool.checkout('one') AS lease \gset
@@ -243,7 +243,7 @@ SELECT * FROM test.one_call();
 
 --
 -- An open remote transaction is rolled back on the same connection when the local one
--- aborts, whatever the option reset says
+-- aborts, regardless of the option reset
 --
 
 CREATE FUNCTION pg_temp.abort_all(sql text) RETURNS text LANGUAGE plpgsql AS $$

@@ -22,6 +22,6 @@ SELECT test.wait_for($$SELECT w.descriptors = (SELECT count(*) + 2 * count(*) FI
 	FROM pgpool.workers AS w$$);
 SELECT restarts FROM pgpool.workers;
 
--- The remote side has these connections and no others.
+-- The remote side has these connections and no other ones.
 SELECT test.wait_for($$SELECT n = (SELECT count(*) FROM pgpool.connections) FROM pgpool.query('shard1',
 	'select count(*) from pg_stat_activity where backend_type = ''client backend''') AS t(n bigint)$$);

@@ -6,8 +6,8 @@
  *	  stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART [FAULT_EACH]
  *
  * LOCAL and REMOTE are conninfos of superusers, RESTART a shell command that
- * restarts the remote.  The foreign servers "s", "c" and "l" lead to PROXY_PORT, where a
- * thread of this program passes bytes on to REMOTE_PORT, or does not.  On "s" there
+ * restarts the remote.  The foreign servers "s", "c" and "l" connect to PROXY_PORT, where
+ * a thread of this program forwards bytes to REMOTE_PORT, or does not.  On "s" there
  * are leases and calls; on "c", which has few connections, only calls, most of which are
  * pipelined; on "l" there are distributed locks.  The servers "d1" to "d3", and "a", a
  * server of postgres_fdw, have foreign tables.
@@ -53,7 +53,7 @@
 #define SESSIONS 24
 #define ROUGH 5					/* seconds of a round */
 #define QUIET 3
-#define FEW 6					/* sessions, which get the same connections again */
+#define FEW 6					/* sessions, which lease the same connections again */
 #define TEXT_MAX 3000
 #define LINKS 256				/* of the proxy */
 
@@ -74,9 +74,9 @@ typedef struct Model
 } Model;
 
 /*
- * What options "s" can have had meanwhile: the number of those that were in force
- * for certain when something began, and of the newest that were when it had ended.
- * A connection has those of one number all its life, or is closed.
+ * The options that "s" can have had during an operation: the number of those that were
+ * certainly in force at its begin, and of the newest ones at its end.  A connection keeps
+ * the options of one number until it is closed.
  */
 typedef struct Span
 {
@@ -106,10 +106,10 @@ typedef struct Session
 	int			number;
 	uint64_t	random;
 	PGconn	   *conn;
-	const char *doing;			/* for error messages */
+	const char *activity;			/* for error messages */
 	char		lease[32];
 	char		pid[32];		/* of the remote backend, if known */
-	Span		taken;			/* options at checkout */
+	Span		leased;			/* options at checkout */
 	Mark		marks[MARKS];	/* the newest ones, in a ring */
 	int			nmarks;
 	long		operations;
@@ -142,7 +142,7 @@ static bool on_transfer[100000]; /* reset of "s", by the number of its options *
 static volatile int options_begun = 0;	/* the newest ones */
 static volatile int options_ended = 0;	/* .. whose ALTER SERVER has ended */
 static volatile int spoil_at = -1;	/* the proxy cuts each after this number of bytes */
-static volatile bool heal = false;	/* .. it stops doing so */
+static volatile bool heal = false;	/* .. until this is set */
 static volatile bool frozen = false;	/* the proxy forwards nothing */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
 static pthread_barrier_t barrier;
@@ -164,7 +164,7 @@ fail(const Session *s, const char *format,...)
 	pthread_mutex_lock(&once);
 	printf("stress: FAILED with seed %lu", seed);
 	if (s != NULL)
-		printf(", session %d (%s), lease \"%s\"", s->number, s->doing,
+		printf(", session %d (%s), lease \"%s\"", s->number, s->activity,
 			   s->lease);
 	va_start(args, format);
 	exit_failed(format, args);
@@ -275,7 +275,7 @@ note_deadlock(Session *s, const char *message)
 	}
 	s->model.victims[pool]++;
 	if (in_order && pool == POOLS)
-		fail(s, "all lease in the same order, and yet: %s", message);
+		fail(s, "deadlock although all transactions lease in the same order: %s", message);
 	if (quiet)
 		__atomic_add_fetch(&deadlocks, 1, __ATOMIC_RELAXED);
 }
@@ -298,7 +298,7 @@ note_error(Session *s, const char *expected, const char *message)
 	else if (quiet && strcmp(s->sqlstate, "40P01") != 0 &&
 			 !(s->cancels && strcmp(s->sqlstate, "57014") == 0) &&
 			 (expected == NULL || strcmp(s->sqlstate, expected) != 0))
-		fail(s, "nobody disturbs, and yet: %s", message);
+		fail(s, "unexpected error in a round without faults: %s", message);
 }
 
 /*
@@ -369,16 +369,16 @@ compare(Session *s, const PGresult *res, const char *number, const char *text)
 	s->values++;
 }
 
-/* Send a value and get it back: on the lease, or in one call. */
+/* Send a value and compare the returned one: on the lease, or in one call. */
 static void
-ask_value(Session *s, bool on_lease)
+request_value(Session *s, bool on_lease)
 {
 	char		number[32];
 	char		text[TEXT_MAX];
 	const char *values[3] = {s->lease, number, text};
 	PGresult   *res;
 
-	s->doing = on_lease ? "value on a lease" : "value in a call";
+	s->activity = on_lease ? "value on a lease" : "value in a call";
 	s->pool = 0;
 	snprintf(number, sizeof(number), "%lld",
 			 (long long) roll(s, 1u << 31) * roll(s, 1u << 31));
@@ -411,7 +411,7 @@ call(Session *s)
 	const char *values[3] = {number, text, mine};
 	PGresult   *res;
 
-	s->doing = "a call of many";
+	s->activity = "a call of many";
 	s->pool = 1;
 	if (roll(s, 10) == 0)
 	{
@@ -451,7 +451,7 @@ fan_out(Session *s)
 	const char *values[3] = {quiet ? "{c}" : "{s,c}", number, text};
 	PGresult   *res;
 
-	s->doing = "fanout";
+	s->activity = "fanout";
 	s->pool = 1;
 	snprintf(number, sizeof(number), "%lld",
 			 (long long) roll(s, 1u << 31) * roll(s, 1u << 31));
@@ -475,10 +475,10 @@ notify(Session *s)
 	const char *values[2] = {s->lease, payload};
 	PGresult   *res;
 
-	s->doing = "notification";
+	s->activity = "notification";
 	s->pool = 0;
 	snprintf(payload, sizeof(payload), "%d %ld", s->number, s->operations);
-	res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('listen heard; notify heard, %L', $2::text))", 2, values);
+	res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('listen stress; notify stress, %L', $2::text))", 2, values);
 	if (res == NULL)
 		return;
 	s->model.statements[0]++;
@@ -490,7 +490,7 @@ notify(Session *s)
 	PQclear(res);
 	if (s->lease[0] != '\0')
 	{
-		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, 'unlisten heard')", 1, values);
+		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, 'unlisten stress')", 1, values);
 		s->model.statements[0] += res != NULL;
 		PQclear(res);
 	}
@@ -529,8 +529,8 @@ must_be_true(Session *s, const char *sql, const char *const *values)
 }
 
 /*
- * Take a lock, use it and release it.  Tokens always increase; and without faults, so
- * that no lock is lost, one session holds it.
+ * Acquire a lock, use it and release it.  Tokens always increase.  Without faults no
+ * lock is lost, so only this session holds it.
  */
 static void
 lock(Session *s)
@@ -544,7 +544,7 @@ lock(Session *s)
 	PGconn	   *conn = s->conn;
 	PGresult   *res;
 
-	s->doing = "lock";
+	s->activity = "lock";
 	s->pool = LOCK_POOL;
 	snprintf(name, sizeof(name), "stress %d", all);
 	res = run(s, NULL, "SELECT pgpool.try_lock('l', $1, '10 s')", 1, values);
@@ -572,7 +572,7 @@ lock(Session *s)
 		__atomic_store_n(&holder[which], 0, __ATOMIC_SEQ_CST);
 	for (int i = 0; i < 100 && s->conn == conn; i++)
 	{
-		s->doing = "unlock";
+		s->activity = "unlock";
 		res = run(s, NULL, "SELECT pgpool.unlock('l', $1, $2::bigint)", 2, values);
 		if (quiet && res != NULL && strcmp(PQgetvalue(res, 0, 0), "t") != 0)
 			fail(s, "lock \"%s\" was not held", name);
@@ -613,12 +613,12 @@ add_mark(Session *s)
 	if (mark == NULL)
 		mark = &s->marks[s->nmarks++ % MARKS];
 	memcpy(mark->pid, s->pid, sizeof(mark->pid));
-	mark->span = s->taken;
+	mark->span = s->leased;
 }
 
 /* A lease with our mark has been returned. */
 static void
-note_given(Session *s, const char *pid, Span span)
+note_returned(Session *s, const char *pid, Span span)
 {
 	Mark	   *mark = find_mark(s, pid);
 
@@ -636,8 +636,8 @@ can_be_on_transfer(const Span *options)
 }
 
 /*
- * Whether this lease may find the state that an earlier one of the session has left on
- * this backend: only if the reset can have been on_transfer both when the connection was
+ * May this lease find the state that an earlier lease of the session has left on this
+ * backend?  Only if the reset can have been on_transfer both when the connection was
  * returned and when it was leased again.  A connection outlives a change of these options.
  */
 static bool
@@ -647,7 +647,7 @@ may_be_mine(Session *s, const char *pid)
 
 	if (mark == NULL)
 		return false;
-	return can_be_on_transfer(&mark->span) && can_be_on_transfer(&s->taken);
+	return can_be_on_transfer(&mark->span) && can_be_on_transfer(&s->leased);
 }
 
 /* The remote session is clean at first, then ours, and stays the same one. */
@@ -658,10 +658,12 @@ mark(Session *s)
 	const char *values[2] = {s->lease, mine};
 	PGresult   *res;
 
-	s->doing = "mark";
+	s->activity = "mark";
 
-	/* (the lock is the connection's, too: a former connection may still hold it) */
-	/* a session that reconnects is another one */
+	/*
+	 * A session that reconnects has another name.  The advisory lock has the backend's
+	 * PID as its second key, because a former connection may still hold it.
+	 */
 	snprintf(mine, sizeof(mine), "%ld", s->number + 100 * s->reconnects);
 	res = run(s, NULL, "SELECT a, b, c FROM pgpool.query($1::bigint, 'select pg_backend_pid()::text, coalesce(current_setting(''stress.owner'', true), ''''), (select count(*) from pg_locks where locktype = ''advisory'' and pid = pg_backend_pid())::text') AS t(a text, b text, c text)", 1, values);
 	if (res == NULL)
@@ -676,9 +678,9 @@ mark(Session *s)
 
 		if (owner[0] != '\0' && !own)
 			fail(s, "the session is still that of %s (this is %s, options %d to %d)",
-				 owner, mine, s->taken.from, s->taken.to);
+				 owner, mine, s->leased.from, s->leased.to);
 		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !may_be_own)
-			fail(s, "the session has somebody's advisory lock");
+			fail(s, "the remote session holds an advisory lock of an earlier lease");
 		if (own)
 			__atomic_add_fetch(&own_traces, 1, __ATOMIC_RELAXED);
 		snprintf(s->pid, sizeof(s->pid), "%s", pid);
@@ -702,7 +704,7 @@ mark(Session *s)
 }
 
 static void
-take(Session *s)
+checkout(Session *s)
 {
 	static const char *const how[] = {
 		"SELECT pgpool.checkout('s', '2 s', 'stress')",
@@ -715,12 +717,12 @@ take(Session *s)
 	uint32_t	which = roll(s, 10);
 	PGresult   *res;
 
-	s->doing = how[which < 6 ? which : 0];
+	s->activity = how[which < 6 ? which : 0];
 	s->pool = 0;
 	s->no_wait = which == 3 || which == 4;
-	s->taken = begin_span();
-	res = run(s, NULL, s->doing, 0, NULL);
-	end_span(&s->taken);
+	s->leased = begin_span();
+	res = run(s, NULL, s->activity, 0, NULL);
+	end_span(&s->leased);
 	s->no_wait = false;
 	if (res != NULL && !PQgetisnull(res, 0, 0))
 	{
@@ -734,7 +736,7 @@ take(Session *s)
 }
 
 static void
-give(Session *s, const char *how)
+return_lease(Session *s, const char *how)
 {
 	const char *values[1] = {s->lease};
 	PGresult   *res = NULL;
@@ -746,7 +748,7 @@ give(Session *s, const char *how)
 	/* if interrupted, it is still ours */
 	for (int i = 0; i < 100 && res == NULL && s->lease[0] != '\0'; i++)
 	{
-		s->doing = how;
+		s->activity = how;
 		res = run(s, i > 0 ? "55000" : NULL, how, 1, values);
 		s->model.discarded[0] += res != NULL && strstr(how, "discard") != NULL;
 		if (res == NULL && s->lease[0] != '\0' && i > 0)
@@ -758,7 +760,7 @@ give(Session *s, const char *how)
 	PQclear(res);
 	s->lease[0] = '\0';
 	end_span(&span);
-	note_given(s, pid, span);
+	note_returned(s, pid, span);
 }
 
 /* A transaction with its own leases, and savepoints. */
@@ -776,7 +778,7 @@ transaction(Session *s)
 	};
 	const char *end = roll(s, 2) ? "COMMIT" : "ROLLBACK";
 
-	s->doing = "transaction";
+	s->activity = "transaction";
 	if (!simply(s, NULL, "BEGIN"))
 		return;
 	for (int i = roll(s, 8); i > 0; i--)
@@ -786,7 +788,7 @@ transaction(Session *s)
 		char		lease[32] = "";
 		PGconn	   *conn = s->conn;
 
-		s->doing = step;
+		s->activity = step;
 		/* no such savepoint, failed transaction, division by zero */
 		res = PQexec(s->conn, step);
 		if (PQresultStatus(res) == PGRES_FATAL_ERROR)
@@ -825,13 +827,13 @@ transaction(Session *s)
 
 			memcpy(held, s->lease, sizeof(held));
 			memcpy(s->lease, lease, sizeof(lease));
-			ask_value(s, true);
+			request_value(s, true);
 			if (s->conn != conn)
 				return;			/* the session and its leases have ended */
 			memcpy(s->lease, held, sizeof(held));
 		}
 	}
-	s->doing = end;
+	s->activity = end;
 	(void) simply(s, NULL, end);
 	if (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
 		(void) simply(s, NULL, "ROLLBACK");
@@ -849,7 +851,7 @@ cross(Session *s)
 	bool		order = in_order;
 	PGconn	   *conn = s->conn;
 
-	s->doing = "connections of several servers";
+	s->activity = "connections of several servers";
 	s->pool = LOCK_POOL;		/* not compared with the model */
 	if (!simply(s, NULL, "BEGIN"))
 		return;
@@ -1003,7 +1005,7 @@ clear_balance(Session *s, const char *expected, int bank, Balance *own)
 	*own = (Balance) {true, 0};
 }
 
-/* Fetch rows; the number of the first one is given, and of the next one returned. */
+/* Fetch rows, of which the first one must have number "first"; return the next number. */
 static int
 fetch_numbers(Session *s, const char *expected, int first, int count)
 {
@@ -1117,7 +1119,7 @@ bank_transaction(Session *s)
 	PGconn	   *conn = s->conn;
 	int			least = 0;
 
-	s->doing = "transaction on foreign tables";
+	s->activity = "transaction on foreign tables";
 	s->pool = LOCK_POOL;		/* not compared with the model */
 	memcpy(own, s->committed, sizeof(own));
 	if (!simply(s, NULL, serializable ? "BEGIN ISOLATION LEVEL SERIALIZABLE" : "BEGIN"))
@@ -1155,7 +1157,7 @@ bank_statement(Session *s)
 	int			bank = roll(s, BANKS);
 	int			n = 1 + roll(s, NUMBERS);
 
-	s->doing = "statement on foreign tables";
+	s->activity = "statement on foreign tables";
 	s->pool = LOCK_POOL;
 	snprintf(first, sizeof(first), "%d", n);
 	snprintf(count, sizeof(count), "%d", NUMBERS + 1 - n);
@@ -1202,7 +1204,7 @@ slow(Session *s)
 	PGresult   *res;
 
 	int			which = roll(s, 4);
-	bool		landed = true;
+	bool		finished = true;
 	bool		in_time;
 	long		before;
 
@@ -1211,7 +1213,7 @@ slow(Session *s)
 	switch (which)
 	{
 		case 0:
-			s->doing = "statement_timeout";
+			s->activity = "statement_timeout";
 			before = statements_of(s);
 			if (!simply(s, NULL, "SET statement_timeout = '15ms'"))
 				return;
@@ -1233,8 +1235,8 @@ slow(Session *s)
 			}
 			break;
 		case 1:
-			s->doing = "send and result";
-			landed = false;
+			s->activity = "send and result";
+			finished = false;
 			res = run(s, NULL, "SELECT pgpool.send($1::bigint, 'select 41 + 1 from pg_sleep(0.01)')", 1, values);
 			if (res == NULL || s->lease[0] == '\0')
 				break;
@@ -1243,12 +1245,12 @@ slow(Session *s)
 			res = run(s, "55000", "SELECT a FROM pgpool.result($1::bigint) AS t(a int)", 1, values);
 			if (res != NULL && (PQntuples(res) != 1 || strcmp(PQgetvalue(res, 0, 0), "42") != 0))
 				fail(s, "result is %s", PQntuples(res) > 0 ? PQgetvalue(res, 0, 0) : "none");
-			landed = res != NULL;
+			finished = res != NULL;
 			PQclear(res);
 			break;
 		case 2:
-			s->doing = "send and cancel";
-			landed = false;
+			s->activity = "send and cancel";
+			finished = false;
 			res = run(s, NULL, "SELECT pgpool.send($1::bigint, 'select pg_sleep(1)')", 1, values);
 			if (res == NULL || s->lease[0] == '\0')
 				break;
@@ -1262,7 +1264,7 @@ slow(Session *s)
 			PQclear(res);
 			break;
 		default:
-			s->doing = "many rows";
+			s->activity = "many rows";
 			res = run(s, NULL, "SELECT count(*), sum(a), max(length(b)) FROM pgpool.query($1::bigint, 'select g, repeat(''x'', g % 100) from generate_series(1, 3000) g') AS t(a int, b text)", 1, values);
 			if (res != NULL && (strcmp(PQgetvalue(res, 0, 0), "3000") != 0 ||
 								strcmp(PQgetvalue(res, 0, 1), "4501500") != 0 ||
@@ -1276,8 +1278,8 @@ slow(Session *s)
 	s->cancels = false;
 
 	/* a statement in flight prevents all operations but a checkin */
-	if (!landed && s->lease[0] != '\0')
-		give(s, roll(s, 2) ? "SELECT pgpool.checkin($1::bigint)" :
+	if (!finished && s->lease[0] != '\0')
+		return_lease(s, roll(s, 2) ? "SELECT pgpool.checkin($1::bigint)" :
 			 "SELECT pgpool.discard($1::bigint)");
 }
 
@@ -1296,14 +1298,14 @@ soil(Session *s)
 	uint32_t	which = roll(s, 6);
 	const char *values[1] = {s->lease};
 
-	s->doing = how[which];
+	s->activity = how[which];
 	s->pool = 0;
 	s->model.statements[0]++;
 	PQclear(run(s, which == 4 ? "22012" : which == 5 ? "0A000" : "25P02",
 				how[which], 1, values));
-	/* the open operation prevents others, so the lease ends here */
+	/* the open operation prevents further ones, so the lease ends here */
 	if ((which == 0 || which == 1 || which == 3) && s->lease[0] != '\0')
-		give(s, "SELECT pgpool.checkin($1::bigint)");
+		return_lease(s, "SELECT pgpool.checkin($1::bigint)");
 }
 
 static void
@@ -1327,7 +1329,7 @@ one_operation(Session *s)
 	if (s->lease[0] == '\0')
 	{
 		if (what < 27)
-			take(s);
+			checkout(s);
 		else if (what < 35)
 			cross(s);
 		else if (what < 44)
@@ -1335,7 +1337,7 @@ one_operation(Session *s)
 		else if (what < 50)
 			bank_statement(s);
 		else if (what < 63)
-			ask_value(s, false);
+			request_value(s, false);
 		else if (what < 80)
 			call(s);
 		else if (what < 84)
@@ -1347,7 +1349,7 @@ one_operation(Session *s)
 		return;
 	}
 	if (what < 32)
-		ask_value(s, true);
+		request_value(s, true);
 	else if (what < 35)
 		notify(s);
 	else if (what < 50)
@@ -1357,26 +1359,26 @@ one_operation(Session *s)
 	else if (what < 60)
 		soil(s);
 	else if (what < 63)
-		ask_value(s, false);	/* beside the lease */
+		request_value(s, false);	/* beside the lease */
 	else if (what < 67)
 		transaction(s);
 	else if (what < 69)
 		call(s);				/* of another pool */
 	else if (what < 92)
-		give(s, "SELECT pgpool.checkin($1::bigint)");
+		return_lease(s, "SELECT pgpool.checkin($1::bigint)");
 	else if (what < 96)
-		give(s, "SELECT pgpool.discard($1::bigint)");
+		return_lease(s, "SELECT pgpool.discard($1::bigint)");
 	else
 	{
 		Span		span = begin_span();
 		bool		discard = quiet && roll(s, 2);
 
-		s->doing = discard ? "DISCARD ALL" : "SELECT pgpool.checkin_all()";
-		if (simply(s, NULL, s->doing))
+		s->activity = discard ? "DISCARD ALL" : "SELECT pgpool.checkin_all()";
+		if (simply(s, NULL, s->activity))
 		{
 			s->lease[0] = '\0';
 			end_span(&span);
-			note_given(s, s->pid, span);
+			note_returned(s, s->pid, span);
 			if (discard)
 				s->nmarks = 0;	/* as a new session */
 		}
@@ -1397,7 +1399,7 @@ session_main(void *arg)
 			pthread_barrier_wait(&barrier);
 			pthread_barrier_wait(&barrier);
 			while (s->lease[0] != '\0')
-				give(s, "SELECT pgpool.checkin($1::bigint)");
+				return_lease(s, "SELECT pgpool.checkin($1::bigint)");
 			for (int i = 0; i < 100 && !simply(s, "55000", "SELECT pgpool.checkin_all()"); i++)
 				;
 			memset(s->committed, 0, sizeof(s->committed));
@@ -1439,7 +1441,7 @@ end_link(Link *link, bool reset)
 	}
 }
 
-/* Blocking writes: a peer that does not read delays all others for a while. */
+/* Blocking writes: a peer that does not read delays all links for a while. */
 static bool
 pass_on(Link *link, int side)
 {
@@ -1612,7 +1614,7 @@ typedef enum Kind
 {
 	CANCEL,
 	TERMINATE,
-	TAKE_AWAY,
+	REVOKE_LEASE,
 	KILL_REMOTE,
 	PAUSE,
 	RECONNECT,
@@ -1633,7 +1635,7 @@ static const struct
 } kinds[KINDS] = {
 	[CANCEL] = {"cancels", 30, 10},
 	[TERMINATE] = {"terminated", 15, 15},
-	[TAKE_AWAY] = {"taken away", 15, 15},
+	[REVOKE_LEASE] = {"revoked", 15, 15},
 	[KILL_REMOTE] = {"remote backends killed", 10, 10},
 	[PAUSE] = {"pauses", 5, 5},
 	[RECONNECT] = {"reconnects", 5, 5},
@@ -1671,8 +1673,8 @@ each_kind_came(void)
 }
 
 /*
- * Each once, then by weight; and every other time one that has not occurred yet, if there
- * is one: it lacked a target after the faults before it.
+ * Choose a kind: first each kind once, then by weight.  Every other time choose one that
+ * has not occurred yet, because it found no target before.
  */
 static Kind
 deal(Session *s)
@@ -1799,7 +1801,7 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 			terminate_one(local, answer, sizeof(answer));
 			hit = strcmp(answer, "t") == 0;
 			break;
-		case TAKE_AWAY:
+		case REVOKE_LEASE:
 			LOCAL("SELECT pgpool.terminate(lease) FROM pgpool.leases ORDER BY random() LIMIT 1");
 			hit = strcmp(answer, "t") == 0;
 			break;
@@ -1963,9 +1965,9 @@ read_counters(PGconn **local, int pool, long *counters)
 }
 
 /*
- * Begin a quiet round: the pools work again, and the counts start here.  In every other
- * one the reset is on_transfer, and few sessions use "s", so that they find the state that
- * they have left, and no other session does.
+ * Begin a quiet round: wait until the pools work again, and start the counts.  In every
+ * other one the reset is on_transfer, and few sessions use "s".  These find the state of
+ * their own earlier leases, and no state of others.
  */
 static void
 begin_quiet(PGconn **local)
@@ -1975,7 +1977,7 @@ begin_quiet(PGconn **local)
 	few = quiet_rounds++ % 2 == 0;
 	alter_s(local, few ? FEW : size_of_s, few);
 
-	/* a fault whose effect is still to come would affect the quiet round */
+	/* a fault with a delayed effect would affect the quiet round */
 	heal = true;
 	while (heal)
 		usleep(1000);
@@ -2281,19 +2283,19 @@ main(int argc, char **argv)
 		   crossed, deadlocks);
 	printf("stress: in quiet rounds %ld transactions on foreign tables\n", banked);
 	if (banked < rounds)
-		fail(NULL, "next to no transaction used foreign tables");
+		fail(NULL, "too few transactions used foreign tables");
 	if (crossed < rounds)
-		fail(NULL, "next to no transaction had connections of several servers");
+		fail(NULL, "too few transactions had connections of several servers");
 	if (seconds >= 60 && deadlocks == 0)
 		fail(NULL, "no deadlock was detected");
 	if (pipelined < 10L * rounds)
-		fail(NULL, "next to nothing was pipelined");
+		fail(NULL, "too few statements were pipelined");
 	if (values < 10L * rounds)
-		fail(NULL, "next to nothing was asked");
+		fail(NULL, "too few values were compared");
 	if (seconds >= 60 && own_traces == 0)
-		fail(NULL, "nobody has found what he had left");
+		fail(NULL, "no session found its own state where the reset was on_transfer");
 	if (locked < rounds)
-		fail(NULL, "next to nothing was locked");
+		fail(NULL, "too few locks were acquired");
 	printf("stress: faults:");
 	for (int i = 0; i < KINDS; i++)
 		printf("%s %ld %s", i > 0 ? "," : "", faults[i], kinds[i].name);

@@ -92,7 +92,7 @@ is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 8
 	make_pool($local, $remote, server => 'alone', options => { pool_size => 1, retry_min => '10ms', retry_max => '100ms', checkout_timeout => '60s', on_unavailable => 'wait' });
 	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 	$alone->start(q{SELECT pgpool.checkout('alone')});
-	$tries->('worker knows the conninfo and tries to connect');
+	$tries->('worker has the conninfo and tries to connect');
 	ok(terminate($local, worker_pid($local)), 'alone: worker exits');
 	$tries->('new worker has the conninfo, too');
 	$local->safe_psql('postgres', q{ALTER SERVER alone OPTIONS (ADD application_name 'alone')});

@@ -135,7 +135,7 @@ foreach my $kind (qw(call lease))
 	}
 	kill_remote(0);
 	$session->finish(10);
-	$session->failed('08006', qr/lost/, "$kind: holder gets the error");
+	$session->failed('08006', qr/lost/, "$kind: holder receives the error");
 	$session->run("SELECT pgpool.checkin($lease)") if $kind eq 'lease';
 	like($waiters[0]->finish(20), qr/^\d+$/, "$kind: first waiter is granted a new connection");
 	is($waiters[1]->done, 0, "$kind: second waiter still waits");

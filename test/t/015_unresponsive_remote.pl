@@ -1,5 +1,5 @@
-# A remote server that accepts and never answers, and one that drops connection
-# attempts: a checkout fails at connect_timeout, and other pools work meanwhile.
+# A remote server accepts connections and never answers, or drops connection attempts: a
+# checkout fails at connect_timeout, and other pools work meanwhile.
 use strict;
 use warnings;
 
@@ -65,7 +65,7 @@ my $took = seconds {
 			"$pool: deadline is connect_timeout");
 	}
 	$more[0]->finish(30);
-	$more[0]->failed('08001', qr/connect_timeout/, 'other waiters of the pool get the reason, too');
+	$more[0]->failed('08001', qr/connect_timeout/, 'other waiters of the pool receive the same reason');
 };
 cmp_ok($took, '>', 11.9, 'attempt lasts until the deadline');
 cmp_ok($took, '<', 50, 'attempt ends soon after the deadline');
@@ -124,10 +124,10 @@ foreach my $server (qw(no_backlog_first names no_standby))
 	is(connects($server), '1|0', "$server: both hosts are tried in one attempt");
 }
 
-# after the login the start commands may take all remaining time, not only the host's
+# after the login the start commands may use all remaining time, not only the host's
 # share
 make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(4)', connect_timeout => '7s' });
-like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands may take longer than the share of a host') or diag($session->error);
+like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands may last longer than the share of a host') or diag($session->error);
 
 $session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'all hosts drop packets: connect_timeout covers all of them');
 
@@ -142,8 +142,8 @@ $session->run(q{SELECT pgpool.checkin_all(); ALTER SERVER silent_first OPTIONS (
 $session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'changed options make the first host the first again');
 is(accepted(), 1, 'first host is tried');
 
-# The first host reports, late in its share, that it is starting up. libpq itself goes
-# on to the second host, which drops one packet. The second host has a share of its own,
+# The first host reports, late in its share, that it is starting up. libpq itself
+# continues with the second host, which drops one packet. The second host has a share of its own,
 # not the rest of the first one's.
 {
 	my ($starting, $dropping) = map { IO::Socket::INET->new(Listen => $_, LocalAddr => '127.0.0.1') or die "no listener: $!" } 5, 0;
@@ -167,7 +167,7 @@ is(accepted(), 1, 'first host is tried');
 	ok(!$starting->accept, 'first host is not tried again');
 	close $starting;
 	$session->finish(60);
-	$session->failed('08001', qr/port $first_port failed: .*starting up.*port $second_port failed: /s, 'waiter gets the reasons of both hosts');
+	$session->failed('08001', qr/port $first_port failed: .*starting up.*port $second_port failed: /s, 'waiter receives the reasons of both hosts');
 }
 
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('no_backlog_first')});

@@ -35,7 +35,7 @@ ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'spa
 check_invariants($local);
 
 my $log = -s $remote->logfile;
-stops('fast', 'fast shutdown takes seconds');
+stops('fast', 'fast shutdown ends within seconds');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server');
 unlike(substr(PostgreSQL::Test::Utils::slurp_file($remote->logfile), $log), qr{pgpool_ext/spare .*(?:EOF|could not|unexpected)}, 'idle connections end with Terminate');
 $_->finish(10) foreach @waiters;
@@ -52,7 +52,7 @@ lease($_, 'shard1') foreach @holders;
 @waiters = map { PgpxSession->new($local) } 1 .. 100;
 $_->start("SELECT pgpool.checkout('shard1', '10 min')") foreach @waiters;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '100'), '100 sessions wait again');
-stops('immediate', 'immediate shutdown takes seconds');
+stops('immediate', 'immediate shutdown ends within seconds');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server after an immediate shutdown');
 $_->finish(10) foreach @waiters;
 is(scalar(grep { !$_->is_gone } @waiters), 0, 'all sessions have ended after an immediate shutdown');
@@ -63,7 +63,7 @@ $local->start;
 my @busy = map { PgpxSession->new($local) } 1 .. 20;
 $_->start("SELECT pgpool.exec('shard1', 'select pg_sleep(0.01)') FROM generate_series(1, 100000)") foreach @busy;
 ok(wait_until($local, 'SELECT sum(checkouts) > 50 FROM pgpool.stats', 't'), 'sessions are busy');
-stops('fast', 'fast shutdown of a busy server takes seconds');
+stops('fast', 'fast shutdown of a busy server ends within seconds');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'busy sessions leave no session on the remote server');
 
 # a smart shutdown waits for the sessions, not for the pool

@@ -65,7 +65,7 @@ for my $round (1 .. $rounds)
 {
 	my $ms = 1 + int($slow) + int rand 4;
 
-	# the timeout comes a bit before, at, or a bit after the end of the query
+	# the timeout expires shortly before, at, or shortly after the end of the query
 	my $length = ($ms - int($slow) + rand(2) - 1.2) / 1000;
 	my $kind = $round % 4;
 
@@ -116,7 +116,7 @@ for my $round (1 .. $rounds)
 		$bystander->finish;
 		check_bystander($bystander, "round $round, next call");
 
-		# a cancel that came after the end of the call hits the local session's next
+		# a cancel that arrived after the end of the call hits the local session's next
 		# statement
 		$victim->run('SELECT 1');
 	}

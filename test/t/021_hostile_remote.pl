@@ -1,5 +1,5 @@
-# Whatever a remote server sends, the session gets a clear error or can be cancelled,
-# the worker survives, and other pools work.
+# A hostile remote server: for anything that it sends, the session receives a clear error
+# or can be cancelled, the worker survives, and other pools work.
 use strict;
 use warnings;
 
@@ -164,8 +164,8 @@ sub after_reset
 	return;
 }
 
-# Answer the reset like this. Any later query gets a wrong answer, so that its use is
-# detected.
+# Answer the reset with these messages. Any later query receives a wrong answer, so that
+# its use is detected.
 sub bad_reset
 {
 	my ($fake, @answer) = @_;
@@ -305,7 +305,7 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 }
 harmless('unsolicited answers');
 
-# during a lease: the next statement must not take the message for its own answer
+# during a lease: the next statement must not accept the message as its own answer
 foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 {
 	foreach my $params ([], ['x'])
@@ -319,11 +319,11 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 		unlink $done, $said;
 		if ($what =~ /notice/)
 		{
-			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: notice is not taken for an answer");
+			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: notice is not accepted as an answer");
 		}
 		else
 		{
-			$session->fails($query, '08006', qr/connection to server "s_$what" was lost/, "$what: message is not taken for the next answer");
+			$session->fails($query, '08006', qr/connection to server "s_$what" was lost/, "$what: message is not accepted as the next answer");
 		}
 		like($session->error, qr/The remote server reported: bye/, "$what: error has the remote server's message") if $what =~ /error/;
 		$session->fails($query, '08006', qr/was lost/, "$what: lease stays unusable") if $what !~ /notice/;
@@ -334,8 +334,8 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 }
 harmless('unsolicited answers on a lease');
 
-# (long timeouts: these answers must be rejected for their content, not for the time
-# that they take)
+# (long timeouts: these answers must be rejected because of their content, not because of
+# a timeout)
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
 $session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach qw(reset_endless reset_long);
 $session->run('SET client_min_messages = error');
@@ -352,7 +352,7 @@ foreach my $what (qw(huge_row endless_rows silent))
 		$session->fails("SET statement_timeout = '1s';\n" . query("s_$what"), '57014', qr/statement timeout/,
 			"$what: query can be cancelled");
 	};
-	cmp_ok($took, '<', 60, "$what: cancel takes effect soon");
+	cmp_ok($took, '<', 60, "$what: cancel ends the query before its timeout");
 	$session->reset_statement_timeout;
 }
 
@@ -360,20 +360,20 @@ foreach my $what (qw(huge_row endless_rows silent))
 # if it never pauses, of time if it does.
 $session->run("SELECT * FROM pgpool.query('s_silent_row', 'select 1') AS t(a int)", 20);
 $session->failed('22P02', qr/invalid input syntax/, 'silent_row: local error ends the query');
-my $heard = q{SELECT bytes_received FROM pgpool.stats WHERE server = 's_endless_tiny'};
-my $before = $local->safe_psql('postgres', $heard);
+my $received = q{SELECT bytes_received FROM pgpool.stats WHERE server = 's_endless_tiny'};
+my $before = $local->safe_psql('postgres', $received);
 $session->run("SELECT * FROM pgpool.query('s_endless_tiny', 'select 1') AS t(a int)", 20);
 $session->failed('22P02', qr/invalid input syntax/, 'endless_tiny: local error ends the query');
-cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read');
+cmp_ok($local->safe_psql('postgres', $received) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read');
 
 # the same for a statement in flight
-$before = $local->safe_psql('postgres', $heard);
+$before = $local->safe_psql('postgres', $received);
 my $flying = lease($session, 's_endless_tiny');
 $session->run("SELECT pgpool.send($flying, 'select 1')");
 is($session->run("SELECT pgpool.wait($flying, '60 s')"), 't', 'endless_tiny: answer of a statement in flight arrives');
 $session->run("SELECT pgpool.checkin($flying)", 20);
 like($session->error, qr/WARNING: .*lease $flying was returned with a statement in flight, which is cancelled/, 'endless_tiny: lease can be returned with the statement in flight');
-cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read at checkin');
+cmp_ok($local->safe_psql('postgres', $received) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read at checkin');
 
 # a lease that is used again: the rest is read for operation_timeout at most
 foreach my $what (qw(endless_rows endless_tiny))
@@ -447,7 +447,7 @@ SKIP:
 	is($session->run(query('s_few'), 20) . $session->error, '1', 'connection survives some key updates') foreach 1 .. 4;
 	$session->run(q{ALTER SERVER s_renegotiates OPTIONS (ADD ssl_max_protocol_version 'TLSv1.2')});
 	$session->fails(query('s_renegotiates'), '08006', qr/was lost/, 'connection closes if the remote server requests a renegotiation');
-	ok(!-e "$folder/renegotiated", 'renegotiation does not take place');
+	ok(!-e "$folder/renegotiated", 'renegotiation is refused');
 	$session->run(q{ALTER SERVER s_start_flood OPTIONS (SET connect_timeout '60s', ADD checkout_timeout '2min')});
 	my $other = PgpxSession->new($local);
 	is($other->run(query('good')), '1', 'another pool works');

@@ -42,12 +42,12 @@ my %wanted = (
 foreach my $name (sort keys %wanted)
 {
 	like($session->run("SELECT * FROM pgpool.query('shard1', 'show $name') AS t(a text)"),
-		$wanted{$name}, "$name is not taken from the environment");
+		$wanted{$name}, "$name of the environment is ignored");
 }
 is($session->run("SELECT * FROM pgpool.query('shard1', 'select current_user::text, current_database()::text') AS t(a text, b text)"),
-	'remote_app|remote_db', 'user and database are not taken from the environment');
+	'remote_app|remote_db', 'user and database of the environment are ignored');
 
-# A superuser's mapping may lack a password. None is taken from the environment.
+# A superuser's mapping may lack a password. A password of the environment is not used.
 my $port = $remote->port;
 $session->run(<<"EOT");
 CREATE SERVER bare FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
@@ -85,7 +85,7 @@ $session->fails("SELECT pgpool.checkout('vague')", '08001', qr/database "remote_
 	q{default database is that of the user's name});
 
 # Kerberos tickets of the server's account are not used for users who need a password,
-# whatever the remote server requests. libpq supports this from version 16 on.
+# even if the remote server requests one. libpq supports this from version 16 on.
 SKIP:
 {
 	$session->run(q(CREATE SERVER asked FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (require_auth 'gss')));

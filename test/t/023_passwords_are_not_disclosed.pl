@@ -107,7 +107,7 @@ SKIP:
 	my $refused = PgpxSession->new($local);
 
 	make_pool($local, $remote, server => 'few', options => { pool_size => 1, max_waiters => 1 });
-	is($refused->run(q{SELECT pgpool.exec('few', 'select 1')}), '1', 'session knows the pool');
+	is($refused->run(q{SELECT pgpool.exec('few', 'select 1')}), '1', 'session has cached the pool');
 	push @leases, lease($boss, 'few');
 	$waiter = PgpxSession->new($local);
 	$waiter->start(q{SELECT length(a) FROM pgpool.query('few', 'select $1', 'of the ended ' || 'session') AS t(a text)});
@@ -156,7 +156,7 @@ $app->fails("SELECT pgpool.checkout('shard1')", '2F003', qr/password is required
 $boss->run("REVOKE USAGE ON FOREIGN SERVER mistaken FROM app");
 $app->fails("SELECT pgpool.checkout('mistaken')", '42501', qr/permission denied/, 'USAGE on the server is required');
 
-# a lease belongs to one session and one user
+# a lease can be used by one session and one user only
 my $lease = lease($boss, 'shard1');
 $app->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/another session/, 'lease cannot be used by another session');
 $app->fails("SELECT pgpool.checkin($lease)", '42501', qr/another session/, 'lease cannot be returned by another session');
@@ -206,7 +206,7 @@ SKIP:
 	my $found = sub { return $found_in->(worker_pid($local), qr/\Q$unsent\E/); };
 
 	make_pool($local, $remote, server => 'unfound', password => $unsent, options => { host => 'a,b,c', port => '1,2' });
-	$boss->fails(q{SELECT pgpool.checkout('unfound')}, '08001', qr/could not match 2 port numbers to 3 hosts/, 'connection attempt fails before libpq gets the password');
+	$boss->fails(q{SELECT pgpool.checkout('unfound')}, '08001', qr/could not match 2 port numbers to 3 hosts/, 'connection attempt fails before the password is passed to libpq');
 	skip "the worker's memory cannot be read", 16 if $found->() eq 'unreadable';
 	is($found->(), 1, "worker has the pool's password once");
 	$local->safe_psql('postgres', 'DROP SERVER unfound CASCADE');
@@ -218,12 +218,12 @@ SKIP:
 	foreach my $length (0, 400, 500, 600, 700, 800, 2000)
 	{
 		my $session = PgpxSession->new($local);
-		my $told = "never sent with $length bytes";
+		my $sent = "never sent with $length bytes";
 
-		make_pool($local, $remote, server => "long$length", password => $told,
+		make_pool($local, $remote, server => "long$length", password => $sent,
 			options => { host => 'a,b,c', port => '1,2', start_commands => 'SELECT 1 /*' . 'x' x $length . '*/' });
 		$session->fails("SELECT pgpool.checkout('long$length')", '08001', qr/could not match/, "$length bytes: session publishes the conninfo");
-		is($found_in->($session->pid, qr/\Q$told\E/) - $found_in->($session->pid, qr/password=\Q$told\E/), 1, "$length bytes: session keeps one copy of the password");
+		is($found_in->($session->pid, qr/\Q$sent\E/) - $found_in->($session->pid, qr/password=\Q$sent\E/), 1, "$length bytes: session keeps one copy of the password");
 		$local->safe_psql('postgres', "DROP SERVER long$length CASCADE");
 		$session->quit;
 	}

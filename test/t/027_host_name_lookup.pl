@@ -1,4 +1,4 @@
-# Host names are looked up. A name that does not exist is reported and delays no other
+# Lookups of host names. A name that does not exist is reported and delays no other
 # session.
 use strict;
 use warnings;

@@ -47,10 +47,10 @@ my $fake = PgpxFakeServer->new(
 
 # Behaviours for abandoned connections. Each writes events to the journal.
 #   stubborn: its statement ends at the third request
-#   deaf: its statement ends when the client shuts down its side
+#   ends_at_eof: its statement ends when the client shuts down its side
 #   endless: its statement never ends
 #   chatty: sends data until the fifth request
-#   polite: ends the statement at the first request, and waits for Terminate
+#   graceful: ends the statement at the first request, and waits for Terminate
 #   streaming: sends a row every 20 ms until the third request
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 
@@ -93,7 +93,7 @@ my $given_up = PgpxFakeServer->new(
 	endless => stubborn($wait, 1_000_000),
 	streaming => stubborn(sub { my ($self) = @_; $self->send($streams++ ? () : columns(1), row('x')); $wait->() }, 3),
 	chatty => stubborn(sub { $_[0]->send(columns(1), (row('x' x 8000)) x 100); append_to_file($spoken, 'x') if noted('request') }, 5),
-	polite => sub {
+	graceful => sub {
 		my ($self) = @_;
 		my $cancelled = 0;
 
@@ -101,9 +101,9 @@ my $given_up = PgpxFakeServer->new(
 		$self->send(done('DISCARD ALL'), ready) while $self->receive !~ /sleep/;
 		$wait->() until $cancelled;
 		$self->send(failure(S => 'ERROR', V => 'ERROR', C => '57014', M => 'canceled'), ready);
-		note_down('goodbye') if $self->read_bytes(5) eq "X\0\0\0\4";
+		note_down('terminate') if $self->read_bytes(5) eq "X\0\0\0\4";
 	},
-	deaf => sub {
+	ends_at_eof => sub {
 		my ($self) = @_;
 
 		local $SIG{USR1} = 'IGNORE';
@@ -207,7 +207,7 @@ sub next_one_waits_for_the_end
 	return;
 }
 
-foreach my $kind ('stubborn', 'chatty', 'deaf')
+foreach my $kind ('stubborn', 'chatty', 'ends_at_eof')
 {
 	scenario($kind);
 	$session->run("SELECT pgpool.prewarm('$kind', 1)");
@@ -215,7 +215,7 @@ foreach my $kind ('stubborn', 'chatty', 'deaf')
 		'57014', qr/statement timeout/, "$kind: statement_timeout ends a call");
 	$session->reset_statement_timeout;
 	next_one_waits_for_the_end($kind, $kind);
-	cmp_ok(noted('request'), '>=', 3, "$kind: cancel request was repeated") unless $kind eq 'deaf';
+	cmp_ok(noted('request'), '>=', 3, "$kind: cancel request was repeated") unless $kind eq 'ends_at_eof';
 }
 # 16 MB for each request, plus socket buffers; the server counts chunks of 0.8 MB
 cmp_ok(0.8 * -s $spoken, '<', 250, 'chatty: amount of data read meanwhile is bounded');
@@ -224,20 +224,20 @@ cmp_ok($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE ser
 
 # A connection that becomes ready ends with Terminate. One success in ten attempts is
 # enough, because the answer may arrive after the socket was shut down.
-scenario('polite');
+scenario('graceful');
 foreach my $round (1 .. 10)
 {
 	# log in first, because the login may take longer than the timeout
-	$other->run("SELECT pgpool.prewarm('polite', 1)");
-	$other->run("SET statement_timeout = '50ms'; SELECT pgpool.exec('polite', 'select pg_sleep(300)')");
-	is($other->sqlstate, '57014', "polite: call times out in round $round");
+	$other->run("SELECT pgpool.prewarm('graceful', 1)");
+	$other->run("SET statement_timeout = '50ms'; SELECT pgpool.exec('graceful', 'select pg_sleep(300)')");
+	is($other->sqlstate, '57014', "graceful: call times out in round $round");
 	$other->reset_statement_timeout;
 
 	# the connection stays open if nothing was sent before the timeout
-	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'polite' AND state NOT IN ('idle', 'reset_pending')", '0');
-	last if noted('goodbye');
+	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'graceful' AND state NOT IN ('idle', 'reset_pending')", '0');
+	last if noted('terminate');
 }
-is(noted('goodbye'), 1, 'polite: connection ends with Terminate');
+is(noted('terminate'), 1, 'graceful: connection ends with Terminate');
 
 # a statement that never ends: the slot is free after operation_timeout, and the
 # requests become rare
@@ -274,11 +274,11 @@ my $error_after = seconds {
 	$session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
 		'start commands never end');
 };
-cmp_ok($error_after, '<', 50, 'waiter gets the error long before operation_timeout');
+cmp_ok($error_after, '<', 50, 'waiter receives the error long before operation_timeout');
 is($local->safe_psql('postgres', "SELECT cancelling, total, state FROM pgpool.pools WHERE server = 'endless'"),
 	'1|1|unavailable', 'slot is occupied and the pool is shown as unavailable');
 $session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
-	'next session gets the error, too');
+	'next session receives the error, too');
 check_invariants($local, 'start commands: invariants hold');
 
 $_->quit foreach $session, $other;

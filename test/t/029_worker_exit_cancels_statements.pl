@@ -107,8 +107,7 @@ unlike(slurp_file($remote->logfile), qr/too many connections/, 'remote server ne
 cmp_ok($local->safe_psql('postgres', 'SELECT sum(cancels) FROM pgpool.stats'), '>=', 12, 'cancels are counted');
 
 # A cancel request that arrives too early is ignored. The worker repeats it for 200 ms.
-# On a machine that stands still for that time no second request is sent, so the test is
-# repeated.
+# If the machine stalls for that time, no second request is sent, so the test is repeated.
 my ($session, $late);
 my $ended = 0;
 foreach (1 .. 20)
@@ -134,7 +133,7 @@ foreach (1 .. 20)
 }
 is($ended, 1, 'ignored cancel request is repeated');
 
-# one more request is possible, and others if the end of the statement is noticed late
+# one more request is possible, and several if the end of the statement is noticed late
 my $more = $late < 0.03 ? 1 : 10;
 like(slurp_file($journal), qr/^begin\nrequest\nrequest\n(request\n){0,$more}end\n/, 'no request is sent after the end of the statement');
 $session->finish(10);
@@ -143,8 +142,8 @@ $session->quit;
 stats_add_up($local);
 check_invariants($local);
 
-# a reset that a session has sent while the worker was stopped, so that the worker does
-# not know of it
+# a reset that a session has sent while the worker was stopped, so that the worker has
+# not noticed it
 foreach my $round (1 .. 3)
 {
 	my $reset = PgpxSession->new($local);
@@ -177,7 +176,7 @@ my @waiters = map { PgpxSession->new($local) } 1 .. 40;
 $_->start("SELECT pgpool.checkout('two', '10 min')") foreach @waiters;
 ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '41'), 'many sessions wait');
 $took = seconds { $local->stop('fast') };
-cmp_ok($took, '<', 40, 'fast shutdown takes seconds');
+cmp_ok($took, '<', 40, 'fast shutdown ends within seconds');
 note sprintf 'shutdown took %.2f s', $took;
 nothing_runs('fast shutdown');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server');

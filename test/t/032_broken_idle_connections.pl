@@ -15,17 +15,17 @@ my $remote = remote_node('remote', conf => ['restart_after_crash = on']);
 my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
 my $flag = PostgreSQL::Test::Utils::tempdir . '/go';
 
-# Behaviour: send something while the connection is idle, when the flag file exists.
-sub when_told
+# Behaviour: send bytes while the connection is idle, when the flag file exists.
+sub send_on_flag
 {
-	my ($what) = @_;
+	my ($bytes) = @_;
 
 	return sub {
 		my ($fake) = @_;
 
 		$fake->serve(2);
 		select undef, undef, undef, 0.05 until -e $flag;
-		$fake->send(ref $what ? $what->($fake) : $what);
+		$fake->send(ref $bytes ? $bytes->($fake) : $bytes);
 		sleep 3600;
 	};
 }
@@ -58,7 +58,7 @@ sub by_turns
 	sleep 3600;
 	return;
 }
-my $fake = PgpxFakeServer->new((map { my $name = $_; $name => sub { by_turns($name, @_) } } keys %turns), map { $_ => when_told($stray{$_} // $harmless{$_}) } keys %stray, keys %harmless);
+my $fake = PgpxFakeServer->new((map { my $name = $_; $name => sub { by_turns($name, @_) } } keys %turns), map { $_ => send_on_flag($stray{$_} // $harmless{$_}) } keys %stray, keys %harmless);
 my $session = PgpxSession->new($local);    # after the fake server, whose processes would otherwise inherit the session's pipes
 
 sub pool

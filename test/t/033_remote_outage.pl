@@ -16,7 +16,7 @@ my $down = $ENV{PGPX_TEST_OUTAGE} // 20;
 my $clients = 50;
 my $size = 5;
 my $retry_max = 2;
-my $timeout = 10;    # longer than the machine may stand still, so that no call times out
+my $timeout = 10;    # longer than the machine may stall, so that no call times out
 my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local');
 make_pool($local, $remote, server => 'shard1',
@@ -28,7 +28,7 @@ $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT @{[ $size
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1')"), '1', 'pool with min_size is used');
 ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'pool with min_size is open');
 
-# for each call: when it ended, how long it took, its SQLSTATE and detail
+# for each call: its end, duration, SQLSTATE and detail
 $local->safe_psql('postgres', <<'EOT');
 CREATE UNLOGGED TABLE calls (server text, ended timestamptz, took interval, late interval, state text, detail text, value int);
 CREATE TABLE stop ();
@@ -165,14 +165,14 @@ foreach my $server (qw(shard1 patient warm))
 {
 	my ($too_many, $in) = connects_of($remote, $server);
 
-	is($too_many, 0, "$server: connection attempts come one, two, four at a time");
+	is($too_many, 0, "$server: connection attempts start one, two, four at a time");
 	cmp_ok($in, '<=', $size, "$server: attempts do not exceed pool_size ($in)");
 	cmp_ok($in, '>=', 2, "$server: more than one connection is opened");
 }
 ok(wait_until($local, "SELECT idle, unavailable_since IS NULL FROM pgpool.pools WHERE server = 'warm'", '2|t', 60),
 	'min_size connections are open again without a call');
 is($local->safe_psql('postgres', "SELECT waited - granted - failed, timeouts, cancelled FROM pgpool.stats WHERE server = 'shard1'"),
-	'0|0|0', 'every waiter was granted a connection or got an error');
+	'0|0|0', 'every waiter was granted a connection or received an error');
 is($local->safe_psql('postgres', "SELECT unavailable > 0, connects_failed > 0 FROM pgpool.stats WHERE server = 'shard1'"),
 	't|t', 'calls during a pause between attempts fail at once');
 
@@ -222,7 +222,7 @@ $_->finish(30) foreach @sessions[ 2 .. 9 ];
 is(join('', map { $_->error } @sessions[ 2 .. 9 ]), '', 'no room: returned connections are granted to the waiters');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
-# --- the connections belong to another pool of the server: sessions wait, too
+# --- the connections are those of another pool of the server: sessions wait, too
 is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained again');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'remote server again has no session of the pools');
 $local->safe_psql('postgres', 'SELECT pgpool.resume(), pgpool.reconnect()');
@@ -250,7 +250,7 @@ ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'burs
 my $nobody = $listener->sockport;
 close $listener;
 $_->finish(60) foreach @sessions[ 0 .. 7 ];
-is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all sessions get an error');
+is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all sessions receive an error');
 ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'burst'}, '8'), 'burst: all attempts have failed');
 is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at BETWEEN '30 s' AND '61 s' FROM pgpool.pools WHERE server = 'burst'}), 't', 'burst: pause is that after one failure');
 

@@ -183,7 +183,7 @@ foreach my $in_query (0, 1)
 		'terminate: lease is ' . ($in_query ? 'executing a query' : 'idle'));
 	call_admin("terminate($leases[0])", 't');
 	$in_query ? $holders[0]->finish(30) : $holders[0]->run("SELECT pgpool.exec($leases[0], 'select 1')");
-	$holders[0]->failed('PX001', qr/./, 'terminate: holder gets the error');
+	$holders[0]->failed('PX001', qr/./, 'terminate: holder receives the error');
 	like($sessions[2]->finish(30), qr/^\d+$/, 'terminate: slot is free');
 	is($holders[1]->run("SELECT pgpool.exec($leases[1], 'select 1')"), '1', 'terminate: another lease stays usable');
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids", '0'), 'terminate: remote session has ended');

@@ -1,6 +1,6 @@
 # Leases that are held too long: leak_warning logs a warning once, lease_timeout and
-# terminate end the lease. The slot is free at once. The holder's next call reports what
-# happened, even if the slot has been leased again. Two sessions never share a
+# terminate end the lease. The slot is free at once. The holder's next call reports the
+# reason, even if the slot has been leased again. Two sessions never share a
 # connection.
 use strict;
 use warnings;
@@ -73,8 +73,8 @@ foreach my $in_query (0, 1)
 	my $remote_pid = remote_pid($others[0], $next);
 	isnt($remote_pid, $pid, "$what: connection is another one");
 	$in_query ? $holder->finish(30) : $holder->run("SELECT pgpool.exec($lease, 'select 1')");
-	$holder->failed('PX002', qr/lease $lease has timed out/, "$what: holder gets the error");
-	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/lease $lease has timed out/, "$what: holder gets the error at each call");
+	$holder->failed('PX002', qr/lease $lease has timed out/, "$what: holder receives the error");
+	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/lease $lease has timed out/, "$what: holder receives the error at each call");
 	is(remote_pid($others[0], $next), $remote_pid, "$what: next lease is not affected");
 	$holder->run("SELECT pgpool.checkin($lease)");
 	is($holder->error, '', "$what: ended lease can be returned");
@@ -95,7 +95,7 @@ $pid = remote_pid($holder, $lease);
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 like(lease($others[0], 'timed'), qr/^\d+$/, 'timed: slot of a lost connection is free although its holder keeps the lease');
 ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE lease = $lease", '0'), 'timed: lease of the lost connection ends, too');
-$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/has timed out/, 'timed: holder of the lost connection gets the error');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/has timed out/, 'timed: holder of the lost connection receives the error');
 $_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
 
 # --- lease_timeout does not include the time in the queue, even if the granted
@@ -144,7 +144,7 @@ foreach my $round (1 .. 5)
 	isnt(remote_pid($others[0], $next), $pid, "ended $round: connection is another one");
 	$others[0]->run('SELECT pgpool.checkin_all()');
 }
-$holder->fails("SELECT pgpool.exec($_, 'select 1')", 'PX001', qr/lease $_ was terminated/, "ended: holder of lease $_ gets the error later")
+$holder->fails("SELECT pgpool.exec($_, 'select 1')", 'PX001', qr/lease $_ was terminated/, "ended: holder of lease $_ receives the error later")
   foreach @ended;
 is($holder->run('SELECT pgpool.checkin_all()') . $holder->error, '5', 'ended: all terminated leases can be returned');
 
@@ -167,7 +167,7 @@ foreach my $in_query (0, 1)
 	my $took = $others[0]->run("SELECT extract(epoch FROM leased_at - '$began') FROM pgpool.leases WHERE lease = $next");
 	cmp_ok($took, '<', 1 + $delay, "$what: slot is free within a second ($took s)");
 	$in_query ? $holder->finish(30) : $holder->run("SELECT pgpool.exec($lease, 'select 1')");
-	$holder->failed('PX001', qr/lease $lease was terminated/, "$what: holder gets the error");
+	$holder->failed('PX001', qr/lease $lease was terminated/, "$what: holder receives the error");
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), "$what: remote session has ended");
 	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
 }

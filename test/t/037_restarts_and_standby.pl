@@ -54,7 +54,7 @@ cmp_ok($took, '>=', 0.7, 'stopped: timeout is not too early');
 cmp_ok($took, '<', 0.8 + 2 + delay_end($delay, 1), 'stopped: timeout is in time');
 is($sessions[1]->run("SELECT pgpool.try_checkout('shard1')"), '', 'stopped: try_checkout returns NULL');
 
-# over TLS the worker relays what a lease sends
+# over TLS the worker relays the bytes of a lease
 $sessions[0]->start("SELECT a FROM pgpool.query($kept, 'select 7') $row");
 unless (over_tls())
 {
@@ -139,7 +139,7 @@ ok(wait_until($standby, 'SELECT reason FROM pgpool.waiters', 'paused'), 'standby
 is($there[1]->run("SELECT pgpool.resume('shard1')") . $there[1]->error, '', 'standby: resume works');
 is($there[2]->finish(30), '1', 'standby: waiter is granted a connection');
 is($there[1]->run("SELECT pgpool.terminate($lease)") . $there[1]->error, 't', 'standby: terminate works');
-$there[0]->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'standby: holder gets the error');
+$there[0]->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'standby: holder receives the error');
 $there[0]->run('SELECT pgpool.checkin_all()');
 is($there[1]->run("SELECT pgpool.drain('shard1', '30 s')") . $there[1]->error, 't', 'standby: drain works');
 $there[1]->run('SELECT pgpool.resume()');
@@ -218,7 +218,7 @@ $took = seconds {
 cmp_ok($took, '<', 1 + delay_end($delay), "killed: processes end within a second ($took s)");
 $_->quit foreach @sessions, $waiter;
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 30), 'killed: no session is left on the remote server');
-# a new postmaster takes the old processes for alive until they have been reaped
+# a new postmaster considers the old processes alive until they have been reaped
 wait_until($local, sub { kill(0, $postmaster, @pids) ? 1 : 0 }, 0, 60);
 ok(wait_until($local, sub { $local->start(fail_ok => 1) }, '1', 60), 'killed: server starts again');
 is($local->safe_psql('postgres', query('shard1')), '1', 'killed: pools work');

@@ -1,7 +1,7 @@
-# A network that resets connections again and again: nothing hangs, no answer belongs to
-# another statement, and afterwards everything works. And a remote server that becomes
-# read-only while another one becomes the primary.
-# PGPX_TEST_STORM: seconds that the resets go on (default 15; use 1800 for a long run).
+# A network that resets connections again and again: nothing hangs, no statement
+# receives the answer to another one, and afterwards everything works. Also: a remote
+# server becomes read-only while another one becomes the primary.
+# PGPX_TEST_STORM: duration of the resets in seconds (default 15; use 1800 for a long run).
 use strict;
 use warnings;
 
@@ -164,7 +164,7 @@ make_pool($local, $remote, server => 'evicted', options => {%both});
 make_pool($local, $remote, server => 'lifetime', options => { %both, max_lifetime => '2s' });
 my $session = $sessions[0];
 sub insert { return "SELECT pgpool.exec('$_[0]', 'insert into written values (1)')"; }
-is($session->run(insert($_)) . $session->error, '1', "$_: write goes to the primary") foreach qw(reconnected lifetime evicted);
+is($session->run(insert($_)) . $session->error, '1', "$_: write is executed by the primary") foreach qw(reconnected lifetime evicted);
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'first server is the primary');
 
 $remote->append_conf('postgresql.conf', 'default_transaction_read_only = on');
@@ -172,10 +172,10 @@ $other->append_conf('postgresql.conf', 'default_transaction_read_only = off');
 $_->reload foreach $remote, $other;
 ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'roles are exchanged') foreach [ $remote, 'on' ], [ $other, 'off' ];
 $session->run(insert('reconnected'));
-is($session->sqlstate, '25006', 'reconnected: old primary refuses a write, and the caller gets its SQLSTATE');
+is($session->sqlstate, '25006', 'reconnected: old primary refuses a write, and the caller receives its SQLSTATE');
 $session->run("SELECT pgpool.reconnect('reconnected')");
-$session->fails(insert('evicted'), '25006', qr/read-only/, 'evicted: another pool gets the error, too');
-is($session->run(insert('evicted')) . $session->error, '1', 'evicted: connection was closed, so the next write goes to the new primary');
+$session->fails(insert('evicted'), '25006', qr/read-only/, 'evicted: another pool receives the error, too');
+is($session->run(insert('evicted')) . $session->error, '1', 'evicted: connection was closed, so the next write is executed by the new primary');
 ok(wait_until($local, "SELECT connects, closed_broken, closed_stale FROM pgpool.stats WHERE server = 'evicted'", '2|1|0'),
 	'evicted: no administrative function was called');
 is($session->run(insert('reconnected')) . $session->error, '1', 'reconnected: next write after reconnect succeeds');

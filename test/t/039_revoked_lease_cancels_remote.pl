@@ -74,7 +74,7 @@ foreach my $round (1 .. 5)
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'session waits');
 	is($local->safe_psql('postgres', "SELECT pgpool.terminate($lease)"), 't', 'lease is terminated');
 	$holder->finish(30);
-	$holder->failed('PX001', qr/was terminated/, 'holder gets the error at once');
+	$holder->failed('PX001', qr/was terminated/, 'holder receives the error at once');
 	is($next->finish(30) . $next->error, '1', 'waiter is granted a connection');
 	is($remote->safe_psql('postgres', $running), '0', 'statement had ended on the remote server before that');
 	$holder->run('SELECT pgpool.checkin_all()');
@@ -88,7 +88,7 @@ foreach my $sql ('select 1', 'begin')
 	$holder->run("SELECT pgpool.exec($lease, '$sql')");
 	$local->safe_psql('postgres', "SELECT pgpool.terminate($lease)");
 	is($next->run("SELECT * FROM pgpool.query('one', 'select 1') $row") . $next->error, '1', "$sql: next session is granted a connection");
-	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, "$sql: holder gets the error");
+	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, "$sql: holder receives the error");
 	$holder->run('SELECT pgpool.checkin_all()');
 }
 
@@ -96,7 +96,7 @@ my $lease = lease($holder, 'timed');
 $holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
 ok(wait_until($remote, $running, '1'), 'statement runs on a lease with a timeout');
 $holder->finish(30);
-$holder->failed('PX002', qr/has timed out/, 'holder gets the error of the timeout');
+$holder->failed('PX002', qr/has timed out/, 'holder receives the error of the timeout');
 is($next->run("SELECT * FROM pgpool.query('timed', 'select 1') $row") . $next->error, '1', 'next session is granted a connection after the timeout');
 is($remote->safe_psql('postgres', $running), '0', 'timed out statement had ended on the remote server before that');
 $holder->run('SELECT pgpool.checkin_all()');
@@ -108,7 +108,7 @@ $holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
 ok(wait_until($local, sub { noted() }, 'login begin'), 'stubborn statement runs');
 $local->safe_psql('postgres', "SELECT pgpool.terminate($lease)");
 $holder->finish(30);
-$holder->failed('PX001', qr/was terminated/, 'holder gets the error before the statement has ended');
+$holder->failed('PX001', qr/was terminated/, 'holder receives the error before the statement has ended');
 is($next->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row", 40) . $next->error, '1', 'next session is granted a connection after an ignored cancel request');
 is(noted(), 'login begin end login', 'stubborn statement had ended before that');
 $holder->run('SELECT pgpool.checkin_all()');

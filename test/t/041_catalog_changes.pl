@@ -361,7 +361,7 @@ make_pool($local, $remote, server => 'torn');
 }
 $local->safe_psql('postgres', 'DROP SERVER torn CASCADE');
 
-# --- waiters use the new options, whether the waiter or the commit comes first
+# --- waiters use the new options, for either order of enqueueing and commit
 my $rounds = 50;
 my $served = 0;
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
@@ -456,7 +456,7 @@ is($other->run("SELECT pgpool.exec('sleepy', 'select 1')") . $other->error, '1',
 my $sleepy = "SELECT state FROM pgpool.connections WHERE server = 'sleepy'";
 ok(wait_until($local, $sleepy, 'resetting'), 'reset is in progress');
 $local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER sleepy');
-is($local->safe_psql('postgres', $sleepy), 'resetting', 'reset goes on while the user mapping is dropped');
+is($local->safe_psql('postgres', $sleepy), 'resetting', 'reset continues while the user mapping is dropped');
 $gate->run('SELECT pg_advisory_unlock(8)');
 $gate->quit;
 ok(wait_until($local, $sleepy, '', 60), 'connection closes when the reset ends');
@@ -469,10 +469,10 @@ my $quiet = $other->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backen
 ok(wait_until($local, $tested, 'idle'), 'connection is idle');
 kill 'STOP', $quiet;
 
-# in one go, because the test fails after 2 s
+# in one message, because the test of the connection fails after 2 s
 my ($tried, $then) = split /\n/, $other->run(qq(SELECT pgpool.try_checkout('tested'); ALTER SERVER tested OPTIONS (ADD application_name 'pgpool_ext tested'); $tested));
-is($tried . $other->error, '', 'test of the connection takes long');
-is($then, 'checking', 'test goes on while the options change');
+is($tried . $other->error, '', 'test of the connection is slow');
+is($then, 'checking', 'test continues while the options change');
 kill 'CONT', $quiet;
 ok(wait_until($local, $tested, '', 30), 'connection closes when the test ends');
 $local->safe_psql('postgres', 'DROP SERVER tested CASCADE');

@@ -1,6 +1,6 @@
 # Changes of a base server and of its user mappings take effect at commit, like those of
 # the server itself: idle connections of the old version close at once, leased ones at
-# checkin, and waiters use the new options, even if they lead to another pool.
+# checkin, and waiters use the new options, even if these select another pool.
 use strict;
 use warnings;
 
@@ -94,7 +94,7 @@ ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: connection stays open');
 closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: idle connection closes');
 closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: leased connection closes at checkin');
 
-# --- waiters of a full pool: the change leads them to another pool
+# --- waiters of a full pool: the change moves them to another pool
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
 $local->safe_psql('postgres', "ALTER SERVER plain OPTIONS (ADD pool_size '1')");
 

@@ -1,4 +1,4 @@
-# Messages of pools in the server's log: one line for each event, none for what is
+# Messages of pools in the server's log: one line for each event, none for events that are
 # switched off, and not one for each call while a remote server is down. (For messages
 # on leases that are held too long see 036.)
 use strict;

@@ -91,7 +91,7 @@ foreach my $who (qw(app friend signaller))
 	$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a member of the role/, "terminate: $_ cannot end the lease of another user")
 	  foreach qw(nobody owner);
 	is($session{$who}->run("SELECT pgpool.terminate($lease)"), 't', "terminate: $who succeeds");
-	$session{app}->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/./, 'terminate: holder gets the error');
+	$session{app}->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/./, 'terminate: holder receives the error');
 	$session{app}->run('SELECT pgpool.checkin_all()');
 }
 is($session{nobody}->run("SELECT pgpool.terminate($_)"), 'f', "terminate: lease $_ does not exist") foreach $lease, 0, -1, 9_223_372_036_854_775_807;

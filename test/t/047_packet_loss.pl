@@ -79,8 +79,8 @@ SELECT string_agg(DISTINCT state, ' '), extract(epoch FROM max(late))
 FROM generate_series(1, 5) n, LATERAL try('$_', '600 ms' + n * '1 us'::interval)
 EOT
 
-# Each statement must end while another pool works. The last one takes about six
-# seconds; one that ignores its option takes half a minute.
+# Each statement must end while another pool works. The last one ends after about six
+# seconds; without its option a statement ends after half a minute.
 my @wait = qw(keepalive user_timeout statement tested connected asked idle patient);
 my %took;
 my $served = 0;
@@ -93,7 +93,7 @@ while (keys %took < @wait && time() - $began < 25)
 cmp_ok($served, '>', 20, "another pool executed $served statements meanwhile");
 is($session{other}->error, '', 'other pool reports no error');
 ok($took{$_}, sprintf '%s: statement ends, after %.1f s', $_, $took{$_} // -1) && $session{$_}->finish foreach @wait;
-$session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: holder gets the error that the connection is lost")
+$session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: holder receives the error that the connection is lost")
   foreach qw(keepalive user_timeout);
 $session{statement}->failed('57014', qr/statement timeout/, 'statement: local statement_timeout does not wait for the network');
 $session{$_}->failed('08001', qr/DETAIL:.*within connect_timeout \(2 s\)/, "$_: connection attempt ends at connect_timeout") foreach qw(tested connected);

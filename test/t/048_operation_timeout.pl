@@ -1,6 +1,6 @@
-# operation_timeout bounds what the pool itself does on a connection: a reset that does
-# not end, an answer that does not arrive, a cancel request that is accepted and never
-# executed. The tests use one second instead of the default of ten.
+# operation_timeout bounds the operations of the pool itself on a connection: a reset
+# that does not end, an answer that does not arrive, a cancel request that is accepted
+# and never executed. The tests use one second instead of the default of ten.
 use strict;
 use warnings;
 
@@ -32,12 +32,12 @@ my $slow = sub {
 	}
 };
 my $fake = PgpxFakeServer->new(silent => $silent, slow => $slow, cancel => sub { sleep 3600 });
-my $deaf = PgpxFakeServer->new(silent => $silent);
+my $unresponsive = PgpxFakeServer->new(silent => $silent);
 my $endless = PgpxFakeServer->new(silent => $silent, slow => $slow,
 	first => sub { my ($fake) = @_; $fake->receive; $fake->send($fake->answer('1')); $fake->receive; sleep 3600 },
 	login => { login => sub { sleep 3600 } },
 	cancel => sub { sleep 3600 });
-my %fakes = (held => $fake, deaf => $deaf);
+my %fakes = (held => $fake, unresponsive => $unresponsive);
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
 # Assert that an operation took about a second, by the server's clock.
@@ -48,8 +48,7 @@ sub in_time
 	return ok($took > 0.8 && $took < SECONDS, sprintf '%s, after %.1f s', $name, $took);
 }
 
-# --- a connection that no session needs may take years if its options allow it (checked
-# at the end)
+# --- a connection attempt may last for years if its options allow it (checked at the end)
 make_pool($local, $endless, server => 'years', remote_dbname => 'login', options => { pool_size => 1, sslmode => 'disable', connect_timeout => '3650d' });
 $session->fails("SELECT pgpool.checkout('years', '100 ms')", '55P03', qr/timeout/, 'years: login is not answered');
 
@@ -144,7 +143,7 @@ foreach my $server (qw(asked revoked))
 	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "$server: statement ends");
 }
 
-# a session that waits for the end of the cancel request gets the error of terminate
+# a session that waits for the end of the cancel request receives the error of terminate
 $session->start("SELECT * FROM pgpool.query($lease, 'select 1') $row");
 ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), 'revoked: next statement waits for the cancel request');
 is($other->run("SELECT pgpool.terminate($lease)"), 't', 'revoked: lease is terminated');
@@ -161,7 +160,7 @@ ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE server IS NULL OR
 $session = PgpxSession->new($local);
 
 # ten seconds have passed, and no session needs the slot
-ok(wait_until($local, q{SELECT clock_timestamp() - state_since > '11 s' FROM pgpool.connections WHERE server = 'years'}), 'years: attempt goes on')
+ok(wait_until($local, q{SELECT clock_timestamp() - state_since > '11 s' FROM pgpool.connections WHERE server = 'years'}), 'years: attempt continues')
   or diag($local->safe_psql('postgres', q{SELECT state, state_since FROM pgpool.connections WHERE server = 'years'}));
 $local->safe_psql('postgres', 'DROP SERVER years CASCADE');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'years' OR server IS NULL}, '0', 60), 'years: attempt ends with DROP SERVER');

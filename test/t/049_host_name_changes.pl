@@ -1,4 +1,4 @@
-# Host names are looked up for each connection attempt, so that changes are followed. A
+# The host name is looked up for each connection attempt, so that changes are followed. A
 # name server that does not answer delays only the pools that need it.
 use strict;
 use warnings;
@@ -89,7 +89,7 @@ make_pool($local, $remote, server => 'good', options => { host => 'good.example'
 make_pool($control, $remote, server => 'good', options => { pool_size => 3 });
 make_pool($local, $remote, server => "slow$_", options => { host => "slow$_.example", connect_timeout => '8s', pool_size => 3 }) foreach 1 .. 3;
 
-# libpq itself must not look up the name behind one that is too long
+# libpq itself must not look up the name that follows a name that is too long
 make_pool($local, $remote, server => 'slow4', options => { host => 'x' x 600 . ',slow4.example', connect_timeout => '8s', pool_size => 3 });
 
 # nor a name without an address in front of one with an address
@@ -97,7 +97,7 @@ make_pool($local, $remote, server => 'slow5', options => { host => 'slow5.exampl
 my @lost = map { PgpxSession->new($local) } 1 .. 5;
 
 # The worker opens connections with a name of its own, in turn with another server whose
-# worker has no names to look up. The slow look-ups begin meanwhile. The delay of the
+# worker has no names to look up. The slow lookups begin meanwhile. The delay of the
 # machine may differ between the two servers: two processes and a worker are involved.
 my $open = q{SELECT pgpool.discard(pgpool.checkout('good', '10 s'))};
 my ($opened, $longest, $usual, $rounds, $end) = (0, 0, 0, 0, time() + 2.5);
@@ -116,7 +116,7 @@ while (time() < $end || ($opened <= 10 && time() < $end + 3))
 }
 $delay = delay_end($delay, 3);
 is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server ~ 'slow' AND state = 'connecting'"), '5', 'five names are being looked up');
-is(scalar(grep { $_->done } @lost), 0, 'look-ups last for seconds');
+is(scalar(grep { $_->done } @lost), 0, 'lookups last for seconds');
 cmp_ok($opened, '>', 10, "another pool has opened $opened connections meanwhile");
 is($beside->error, '', 'other server opens connections without an error');
 cmp_ok($longest, '<', 0.2 + $usual + $delay,
@@ -124,10 +124,10 @@ cmp_ok($longest, '<', 0.2 + $usual + $delay,
 foreach my $n (1 .. 5)
 {
 	$lost[ $n - 1 ]->finish(60);
-	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(8 s\)/, "slow$n: look-up ends at connect_timeout");
+	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(8 s\)/, "slow$n: lookup ends at connect_timeout");
 }
 
-# --- at most 48 simultaneous look-ups of one user, and 64 in all; the mapping names no
+# --- at most 48 simultaneous lookups of one user, and 64 in all; the mapping names no
 # remote user, so each local user has pools of its own
 $session->run(<<"EOT");
 DO \$\$ BEGIN
@@ -141,13 +141,13 @@ SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 70) n;
 EOT
 is($session->error, '', 'seventy names are requested at once');
 my $refused = q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error ~ 'too many host names are being looked up for this user'};
-ok(wait_until($local, "SELECT ($refused) >= 22", 't', 30), 'superfluous look-ups of one user are refused') or diag($local->safe_psql('postgres', $refused));
+ok(wait_until($local, "SELECT ($refused) >= 22", 't', 30), 'superfluous lookups of one user are refused') or diag($local->safe_psql('postgres', $refused));
 $local->safe_psql('postgres', q{SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 40) n}, extra_params => [ '-U', 'app' ]);
 $refused = q{SELECT count(*) FROM pgpool.pools WHERE local_user = 'app' AND last_error ~ 'too many host names are being looked up(?! for)'};
-ok(wait_until($local, "SELECT ($refused) >= 24", 't', 30), 'superfluous look-ups of all users are refused') or diag($local->safe_psql('postgres', $refused));
+ok(wait_until($local, "SELECT ($refused) >= 24", 't', 30), 'superfluous lookups of all users are refused') or diag($local->safe_psql('postgres', $refused));
 $log = -s $local->logfile;
 end_pinger();
-logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*too many host names are being looked up/, 'refused look-up in a ping is logged');
+logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*too many host names are being looked up/, 'refused lookup in a ping is logged');
 is($session->run(qq{SELECT pgpool.lock_valid('named', 'a', $token)}), 't', 'lock is still valid');
 
 $_->quit foreach $session, $beside, @lost;

@@ -173,7 +173,7 @@ my @settings = (
 	map { [ '' => "SET timezone = 'Asia/Kolkata'; SET datestyle = '$_';" ] }
 	  map { my $style = $_; map { "$style, $_" } qw(MDY DMY YMD) } qw(SQL Postgres German));
 
-# only the ISO style tells which zone "IST" is in
+# only in the ISO style is the zone "IST" unambiguous
 my $instants = qr/timestamptz|tstz|nested/;
 
 foreach (@settings)
@@ -247,7 +247,7 @@ $session->fails("SELECT * FROM pgpool.query($lease, 'select repeat(''x'', 550000
 $session->run("SELECT pgpool.exec($lease, 'rollback; create temp table kept as select 7 as a')");
 is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'lease stays usable after the error');
 
-# the largest value that a server can send takes 3 GB on each side
+# the largest value that a server can send needs 3 GB on each side
 SKIP:
 {
 	skip('less than 8 GB of memory is free', 1) if free_memory() < 8;

@@ -8,7 +8,7 @@ use PgpxCompare;
 use PgpxTest;
 use Test::More;
 
-# files that others depend on come first; the order is one in which the suite can run
+# files on which other files depend are first; the suite can run in this order
 my @files = qw(
   test_setup boolean char name varchar text int2 int4 int8 oid float4 float8 bit
   numeric uuid enum money rangetypes multirangetypes pg_lsn regproc point lseg

@@ -16,7 +16,7 @@ my @encodings = qw(EUC_JP EUC_CN EUC_KR EUC_TW EUC_JIS_2004 LATIN1 LATIN2 LATIN3
   ISO_8859_7 ISO_8859_8);
 
 # The database in UTF8 is used as local and as remote one. Table chars has the
-# characters of each encoding: its alphabets, and a part of the others.
+# characters of each encoding: its alphabets, and a part of the other ones.
 $both->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext; CREATE DATABASE utf8 OWNER remote_super');
 $both->safe_psql('utf8', <<'EOT');
 CREATE EXTENSION pgpool_ext;

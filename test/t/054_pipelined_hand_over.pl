@@ -162,7 +162,7 @@ is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '0', 'no
 
 behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'COPY log FROM STDIN')});
 $second->failed('0A000', qr/COPY/, 'COPY FROM STDIN is refused');
-is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'next statement gets its own answer');
+is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'next statement receives its own answer');
 is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '1', 'next statement used another connection');
 
 # (the connection closes if the end of the answer has not arrived yet)
@@ -207,7 +207,7 @@ $remote->safe_psql('remote_db', 'TRUNCATE log');
 my $failed = counter('closed_reset', 'one');
 is(behind('one', [ $tables, "SET statement_timeout = '1 ms'" ], q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (42)')}),
 	'1', 'statement behind a failed reset succeeds');
-is($second->error, '', 'owner of the statement gets no error');
+is($second->error, '', 'owner of the statement receives no error');
 is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, chr(44)) FROM log'), '42', 'statement ran once');
 is(counter('closed_reset', 'one'), $failed + 1, 'connection of the failed reset was closed');
 is(counter('resets_failed', 'one'), '1', 'failed reset is counted');
@@ -250,7 +250,7 @@ if (!over_tls())
 	is($second->finish(30), '14', 'statement of the next session is not cancelled') or diag($second->error);
 }
 
-# A pipelined statement belongs to its owner: it ends by cancel, timeout, terminate, the
+# A pipelined statement is that of its owner: it ends by cancel, timeout, terminate, the
 # administrative function, the end of the worker, and the end of the remote session.
 my $sleep = query('one', 'SELECT 1 FROM pg_sleep(600)', 'a int');
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
@@ -276,10 +276,10 @@ foreach my $how (sort keys %ends)
 	$third->run($end->($victim));
 	is($third->error, '', "$how: action succeeds");
 	$victim->finish(30);
-	$victim->failed($sqlstate, qr/./, "$how: owner gets the error") if $sqlstate;
+	$victim->failed($sqlstate, qr/./, "$how: owner receives the error") if $sqlstate;
 	ok($victim->is_gone, "$how: owner has ended") if !$sqlstate;
 	ok(wait_until($remote, $asleep, '0'), "$how: nothing runs on the remote server");
-	is($third->run(query('one', "SELECT '$how'", 'a text')), $how, "$how: next statement gets its own answer");
+	is($third->run(query('one', "SELECT '$how'", 'a text')), $how, "$how: next statement receives its own answer");
 	$victim->quit;
 }
 $lease = queue_behind('one', ['SELECT 1'], $second, $sleep);
@@ -299,7 +299,7 @@ is($third->run('SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'lease
 ok(wait_until($remote, $asleep, '0'), 'statement ends');
 kill 'CONT', $second->pid;
 $second->finish(30);
-$second->failed('PX001', qr/was terminated/, 'stopped session gets the error');
+$second->failed('PX001', qr/was terminated/, 'stopped session receives the error');
 
 # The owner needs a socket from the worker first. A cancel meanwhile leaves a running
 # statement, which has to be cancelled.
@@ -350,7 +350,7 @@ ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FR
 $third->run($mapping->('one'));
 is($third->error, '', 'user mapping is replaced');
 kill 'CONT', $second->pid;
-is($second->finish(30), '1', 'owner gets the answer') or diag($second->error);
+is($second->finish(30), '1', 'owner receives the answer') or diag($second->error);
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '1', 'statement ran once only');
 
 # a waiter moves to another pool with its pending statement
@@ -407,7 +407,7 @@ $before = pipelined_count('one');
 $first->run("SELECT pgpool.exec($lease, 'SELECT 1'); SELECT pgpool.checkin($lease)");
 like(my $other = $second->finish(30), qr/^\d+$/, 'session enqueues again for a lease');
 is(pipelined_count('one'), $before, 'no statement was sent on the lease');
-is($second->run("SELECT * FROM pgpool.query($other, 'SELECT 13') AS t(a int)"), '13', 'session gets the answers of its own statements') or diag($second->error);
+is($second->run("SELECT * FROM pgpool.query($other, 'SELECT 13') AS t(a int)"), '13', 'session receives the answers of its own statements') or diag($second->error);
 $second->run('SELECT pgpool.checkin_all()');
 
 # all answers of fake servers, and versions that are too old for pipelining
@@ -459,7 +459,7 @@ kill 'CONT', worker_pid($local);
 is($second->finish(30), '1', 'closed connection is replaced without an error') or diag($second->error);
 $first->run('DROP SERVER s_gone CASCADE');
 
-# Many calls with cancels at random moments: each session gets its own answer, in a
+# Many calls with cancels at random moments: each session receives its own answer, in a
 # session without traces, or an error. Repeated until there were many cancels.
 make_pool($local, $remote, server => 'crowded', options => { pool_size => 2 });
 $local->safe_psql('postgres', <<'EOT');
@@ -477,7 +477,7 @@ BEGIN
 				n) AS t(a text, trace text, c text, d text);
 			PERFORM nextval('answered');
 			IF got.a <> n OR got.trace <> '' THEN
-				RETURN format('%s has got %s, %s', n, got.a, got.trace);
+				RETURN format('%s received %s, %s', n, got.a, got.trace);
 			END IF;
 		EXCEPTION WHEN query_canceled THEN
 			PERFORM nextval('cancelled');
@@ -505,7 +505,7 @@ foreach (1 .. 10)
 }
 note join ', ', map { "$_: $said{$_}" } sort keys %said;
 delete @said{ 'right', '57014' };    # a cancel between two rounds ends the loop
-is(join('; ', keys %said), '', q{no session gets another session's answer or finds traces});
+is(join('; ', keys %said), '', q{no session receives another session's answer or finds traces});
 my $pipelined = pipelined_count('crowded');
 note "$answered answered, $cancelled cancelled, $pipelined pipelined";
 cmp_ok($answered, '>', 100, 'many calls were answered');

@@ -19,11 +19,11 @@ my $local = local_node('local', conf => [ 'max_connections = ' . ($waiters + 50)
 make_pool($local, $remote, server => 'wanted', options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '10min', retry_max => '1s' });
 $remote->stop;
 $local->safe_psql('postgres', <<'EOT');
-CREATE UNLOGGED TABLE came (pid int, place int);
-CREATE UNLOGGED TABLE got (pid int, lease bigint);
+CREATE UNLOGGED TABLE arrived (pid int, queue_position int);
+CREATE UNLOGGED TABLE granted (pid int, lease bigint);
 EOT
 my $script = PostgreSQL::Test::Utils::tempdir . '/wait.sql';
-append_to_file($script, "INSERT INTO got SELECT pg_backend_pid(), pgpool.checkout('wanted');\nSELECT pgpool.checkin_all();\n");
+append_to_file($script, "INSERT INTO granted SELECT pg_backend_pid(), pgpool.checkout('wanted');\nSELECT pgpool.checkin_all();\n");
 
 # the first sessions enqueue one after the other, so that their order is known
 my @first = map { PgpxSession->new($local) } 1 .. 5;
@@ -44,7 +44,7 @@ for (my $left = $waiters - @first; $left > 0; $left -= 250)
 }
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $waiters), "$waiters sessions wait for a remote server that is down");
 check_invariants($local);
-$local->safe_psql('postgres', 'INSERT INTO came SELECT pid, position FROM pgpool.waiters');
+$local->safe_psql('postgres', 'INSERT INTO arrived SELECT pid, position FROM pgpool.waiters');
 my $tried = 0;
 my $span = seconds
 {
@@ -73,15 +73,15 @@ foreach my $n (0 .. $#bench)
 	is($bench[$n]->result(0), 0, 'pgbench succeeds') or diag($out[$n]);
 }
 $_->finish(60) foreach @first;
-is($local->safe_psql('postgres', q{SELECT string_agg(pid::text, ' ' ORDER BY lease) FROM (SELECT * FROM got ORDER BY lease LIMIT 5) t}),
+is($local->safe_psql('postgres', q{SELECT string_agg(pid::text, ' ' ORDER BY lease) FROM (SELECT * FROM granted ORDER BY lease LIMIT 5) t}),
 	join(' ', map { $_->pid } @first), 'first sessions were granted connections first');
-is($local->safe_psql('postgres', 'SELECT count(*), count(DISTINCT lease) FROM got'), "$waiters|$waiters", 'every session had its own lease');
+is($local->safe_psql('postgres', 'SELECT count(*), count(DISTINCT lease) FROM granted'), "$waiters|$waiters", 'every session had its own lease');
 is($local->safe_psql('postgres', <<'EOT'), '0', 'grants follow the queue order');
-SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY place) - row_number() OVER (ORDER BY lease) AS moved
-	FROM came JOIN got USING (pid)) t WHERE moved <> 0
+SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY queue_position) - row_number() OVER (ORDER BY lease) AS moved
+	FROM arrived JOIN granted USING (pid)) t WHERE moved <> 0
 EOT
 my ($too_many, $in) = connects_of($remote, 'wanted');
-is($too_many, 0, 'connection attempts come one, two, four at a time');
+is($too_many, 0, 'connection attempts start one, two, four at a time');
 cmp_ok($in, '<=', $size, "connections do not exceed pool_size ($in)");
 cmp_ok($most, '<=', $size, "remote sessions do not exceed pool_size ($most)");
 is($local->safe_psql('postgres', 'SELECT waited - granted, timeouts, failed FROM pgpool.stats'), '0|0|0', 'counters agree');

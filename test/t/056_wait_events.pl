@@ -71,8 +71,8 @@ $lease = lease($session, 'two');
 shows('PgpoolNotification', "SELECT * FROM pgpool.wait_notifications($lease, '300 s')");
 $session->run("SELECT pgpool.checkin($lease)");
 
-# The reset that was sent at checkin takes long. Both calls are in one message, so that
-# the worker does not take over the reset.
+# The reset that was sent at checkin is slow. Both calls are in one message, so that the
+# worker does not read its answer.
 $lease = lease($session, 'slow');
 $session->run("SELECT pgpool.exec($lease, 'select 1')");
 shows('PgpoolReset', "SELECT pgpool.checkin($lease)\\; SELECT pgpool.checkout('slow', '300 s')");

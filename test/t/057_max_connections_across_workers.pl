@@ -13,18 +13,18 @@ make_pool($local, $remote, server => $_, options => { pool_size => 2, checkout_t
 
 my $first = PgpxSession->new($local);
 is($first->run("SELECT pgpool.exec('$_', 'SELECT 1')"), '1', "pool $_ works") foreach qw(one two);
-is($local->safe_psql('postgres', "SELECT count(DISTINCT worker) FROM pgpool.pools WHERE server IN ('one', 'two')"), '2', 'pools belong to different workers');
+is($local->safe_psql('postgres', "SELECT count(DISTINCT worker) FROM pgpool.pools WHERE server IN ('one', 'two')"), '2', 'pools are served by different workers');
 
 my @busy = map { PgpxSession->new($local) } 1 .. 4;
 my $forever = q{SELECT pgpool.exec('two', 'SELECT pg_sleep(0.002)') FROM generate_series(1, 1000000)};
 $_->start($forever) foreach @busy;
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'two'", '2'), 'busy pool has all connections');
 
-# each call must get a connection from the busy pool, which then gets it back
+# for each call the busy pool must close a connection, and open it again afterwards
 foreach my $round (1 .. 10)
 {
 	is($first->run(q{SELECT pgpool.exec('one', 'SELECT 1')}), '1', 'other pool is granted a slot') or diag($first->error);
-	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'two'", '2'), 'busy pool gets the slot back');
+	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'two'", '2'), 'busy pool is granted the slot back');
 }
 my $waited = $local->safe_psql('postgres', "SELECT max_wait_time FROM pgpool.stats WHERE server = 'one'");
 my $closed = $local->safe_psql('postgres', "SELECT closed_evicted FROM pgpool.stats WHERE server = 'two'");

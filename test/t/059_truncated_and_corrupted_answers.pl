@@ -1,5 +1,6 @@
-# The network truncates or corrupts an answer at each of its bytes: the session gets an
-# error or, if the answer was complete, the right rows, and the pool works on. Also:
+# The network truncates or corrupts an answer at each of its bytes: the session
+# receives an error or, if the answer was complete, the right rows, and the pool works
+# afterwards. Also:
 # delays, no traffic at all, the end of one direction, lost cancel requests.
 use strict;
 use warnings;
@@ -41,7 +42,7 @@ sub check_fault
 	my $got = $session->run(query($lease, $sql), 30);
 	$wrong .= " got \"$got\"" if $got ne ($complete ? $rows : '');
 	# 22021: garbage in a value is found before the missing rest
-	$wrong .= ' said ' . $session->error if $session->sqlstate !~ ($complete ? qr/^$/ : $fault =~ /garbage/ ? qr/^(?:08006|08P01|22021)$/ : qr/^(?:08006|08P01)$/);
+	$wrong .= ' returned ' . $session->error if $session->sqlstate !~ ($complete ? qr/^$/ : $fault =~ /garbage/ ? qr/^(?:08006|08P01|22021)$/ : qr/^(?:08006|08P01)$/);
 	$proxy->command('pass');
 	$session->run("SELECT pgpool.checkin($lease)");
 	$wrong .= ' checkin: ' . $session->error if $session->error;
@@ -64,7 +65,7 @@ foreach my $kind (sort keys %asked)
 	$session->run("SELECT pgpool.checkin($lease)");
 	cmp_ok($length, '>', 80, "$kind: answer has $length bytes");
 
-	# all positions for one kind of fault; for the others some positions and the end
+	# all positions for one kind of fault; for other kinds some positions and the end
 	my @some = grep { $_ % 9 == 0 || $_ > $length - 7 } 0 .. $length - 1;
 	my %where = (cut => $kind eq 'simple' ? \@some : [ 0 .. $length - 1 ], reset => \@some, half => \@some, garbage => \@some);
 
@@ -114,7 +115,7 @@ my $took = seconds {
 	$session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'freeze: statement can be cancelled');
 	is($session->run('RESET statement_timeout; ' . query("'other'", $asked{simple}[0])), $asked{simple}[1], 'freeze: another pool works');
 };
-cmp_ok($took, '<', 20, 'freeze: cancel takes effect soon');
+cmp_ok($took, '<', 20, 'freeze: cancel ends the query before its timeout');
 $proxy->command('pass');
 ok(wait_until($local, "SELECT * FROM pgpool.query('way', 'select 7') AS t(a int)", '7'), 'freeze: pool works again afterwards');
 ok(wait_until($remote, $asleep, '0'), 'freeze: nothing runs on the remote server');

@@ -125,18 +125,18 @@ EOT
 $remote->reload;
 my %super = (user => 'remote_super', options => { sslmode => 'require', pool_size => 1 });
 make_pool($local, $remote, server => 'home', %super);
-make_pool($local, $remote, server => 'given', %super);
+make_pool($local, $remote, server => 'configured', %super);
 make_pool($local, $remote, server => 'strange', %super);
 $local->safe_psql('postgres', <<"EOT");
 CREATE ROLE maker LOGIN;
 GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO maker;
-ALTER USER MAPPING FOR app SERVER given OPTIONS (ADD sslcert '$certs/client.crt', ADD sslkey '$certs/client.key', ADD password_required 'false');
+ALTER USER MAPPING FOR app SERVER configured OPTIONS (ADD sslcert '$certs/client.crt', ADD sslkey '$certs/client.key', ADD password_required 'false');
 ALTER USER MAPPING FOR CURRENT_USER SERVER strange OPTIONS (ADD sslcert '$certs/stranger.crt', ADD sslkey '$certs/stranger.key');
 EOT
 $app = PgpxSession->new($local, user => 'app');
 is(transport('home'), 'relay|TLSv1.3|t|t', "home: superuser's pool uses the account's client certificate");
 $app->fails("SELECT pgpool.checkout('home')", '08001', qr/connection requires a valid client certificate/, q{home: user's pool does not use the account's client certificate});
-is($app->run("SELECT a FROM pgpool.query('given', 'select session_user') $row") . $app->error, 'remote_super', q{given: user's pool uses a client certificate that a superuser configured});
+is($app->run("SELECT a FROM pgpool.query('configured', 'select session_user') $row") . $app->error, 'remote_super', q{configured: user's pool uses a client certificate that a superuser configured});
 refused('strange', qr/unknown ca|certificate/, 'unknown client certificate is refused');
 make_pool($local, $remote, server => 'second', options => { sslmode => 'require' });
 $app->fails("SELECT pgpool.checkout('second')", '08001', qr/valid client certificate/, "second: account's client certificate is not used beside a password");

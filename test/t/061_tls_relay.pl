@@ -1,7 +1,7 @@
 # The relay is a transparent byte stream: large results and parameters arrive complete,
 # in both directions at once. A session that does not read, or a remote server that has
-# closed meanwhile, costs the worker nothing. One stream does not block others. Unread
-# data of one session is not seen by the next.
+# closed meanwhile, costs the worker nothing. One stream does not block another one.
+# Unread data of one session is not read by the next.
 use strict;
 use warnings;
 
@@ -44,7 +44,7 @@ sub sleeps
 	my @before;
 	my @after;
 
-	# retry, because activity in progress may take time, while a busy loop never ends
+	# retry, because activity in progress may last some time, while a busy loop never ends
 	foreach my $try (1 .. 10)
 	{
 		@before = used();
@@ -148,7 +148,7 @@ foreach my $way ('pgpool.discard(%s)', 'pgpool.checkin(%s)', 'pg_terminate_backe
 	$lease = lease($leaver, 'one');
 	$leaver->run("SELECT pgpool.send($lease, 'select ''secret'' from generate_series(1, 1000000)')");
 	$leaver->run('SELECT ' . sprintf($way, $lease));
-	is($session->run("SELECT a FROM pgpool.query('one', 'select ''mine''') $row") . $session->error, 'mine', "$way: next session gets its own answer");
+	is($session->run("SELECT a FROM pgpool.query('one', 'select ''mine''') $row") . $session->error, 'mine', "$way: next session receives its own answer");
 	$leaver->quit;
 }
 

@@ -24,7 +24,7 @@ foreach my $n (1 .. 6)
 }
 $session->run("SET ROLE app; SELECT pgpool.exec('s1', 'select 1'); RESET ROLE");
 my %worker = map { split /\|/ } split /\n/, $local->safe_psql('postgres', "SELECT DISTINCT server, worker FROM pgpool.pools");
-is(join(' ', sort values %worker), '0 0 1 1 2 2', 'six servers are distributed over three workers, all pools of a server belong to one');
+is(join(' ', sort values %worker), '0 0 1 1 2 2', 'six servers are distributed over three workers, all pools of a server are served by one');
 ok( wait_until($local, 'SELECT worker, state, pools, connections, descriptors, pid IS NOT NULL FROM pgpool.workers ORDER BY worker',
 	join("\n", map { my $pools = $worker{s1} == $_ ? 3 : 2; "$_|running|$pools|$pools|" . 3 * $pools . '|t' } 0 .. 2)),
 	'pgpool.workers shows the pools of each worker');
@@ -68,7 +68,7 @@ is($session->run("SELECT a FROM pgpool.query($lease, 'select 5') $row") . $sessi
 $session->run('SELECT pgpool.checkin_all()');
 is($local->safe_psql('postgres', "SELECT connection, generation, remote_pid FROM pgpool.connections WHERE server = '$theirs'"),
 	$theirs_before, 'ended: connections of another worker are kept');
-is($session->run(query($mine, 6), 60) . $session->error, '6', 'ended: next worker takes over');
+is($session->run(query($mine, 6), 60) . $session->error, '6', 'ended: next worker serves the pools');
 is($local->safe_psql('postgres', 'SELECT worker, state, restarts FROM pgpool.workers ORDER BY worker'),
 	"0|running|1\n1|running|0\n2|running|0", 'ended: pgpool.workers shows the restart');
 

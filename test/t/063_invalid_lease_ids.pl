@@ -1,6 +1,6 @@
 # Invalid lease ids: stale ones, those of other sessions, near and distant numbers. Each
-# call fails, the leases of others are not affected, nothing is counted, and nothing is
-# left behind.
+# call fails, the leases of other sessions are not affected, nothing is counted, and
+# nothing is left behind.
 # PGPX_TEST_GUESSES: number of guesses (default 20000).
 use strict;
 use warnings;
@@ -18,7 +18,7 @@ my @leases = map { lease($holder, 'three') } 1 .. 3;
 my @pids = map { $holder->run("SELECT * FROM pgpool.query($_, 'SELECT pg_backend_pid()') AS t(a int)") } @leases;
 $holder->run("SELECT pgpool.send($leases[1], 'SELECT 42, pg_sleep(0)::text')");
 
-# The guesser had a lease of its own, so it knows what ids look like.
+# The guesser had a lease of its own, so its guesses are near valid ids.
 my $stats = q{SELECT checkouts, checkins, discards, reclaimed, terminated FROM pgpool.stats WHERE local_user <> 'app'};
 my $before = $local->safe_psql('postgres', $stats);
 $guesser->run(q{SELECT pgpool.checkout('three') AS own \gset} . "\nSELECT pgpool.checkin(:own);\nSELECT pgpool.checkin(:own)");
@@ -27,7 +27,7 @@ my $own = $guesser->run("SELECT :own");
 like($own, qr/^\d+$/, 'lease id is a number');
 
 $guesser->run(<<'EOT');
-CREATE FUNCTION pg_temp.guess(guesses int, known bigint[]) RETURNS TABLE (what text, said text, n bigint) LANGUAGE plpgsql AS $f$
+CREATE FUNCTION pg_temp.guess(guesses int, known bigint[]) RETURNS TABLE (what text, outcome text, n bigint) LANGUAGE plpgsql AS $f$
 DECLARE
 	calls text[] := ARRAY['SELECT pgpool.checkin($1)', 'SELECT pgpool.discard($1)', 'SELECT pgpool.exec($1, ''SELECT 1'')',
 		'SELECT a FROM pgpool.query($1, ''SELECT 1'') AS t(a int)', 'SELECT pgpool.send($1, ''SELECT 1'')', 'SELECT pgpool.try_wait($1)',
@@ -36,7 +36,7 @@ DECLARE
 	call text;
 	guess bigint;
 BEGIN
-	CREATE TEMP TABLE heard (what text, said text);
+	CREATE TEMP TABLE outcomes (what text, outcome text);
 	FOR i IN 1 .. guesses LOOP
 		call := calls[1 + i % array_length(calls, 1)];
 		guess := known[1 + floor(random() * array_length(known, 1))];
@@ -51,19 +51,19 @@ BEGIN
 			ELSE floor(random() * 9.2e18)::bigint END;
 		BEGIN
 			EXECUTE call USING guess;
-			INSERT INTO heard VALUES (call, 'no error with ' || guess);
+			INSERT INTO outcomes VALUES (call, 'no error with ' || guess);
 		EXCEPTION WHEN OTHERS THEN
 			IF SQLSTATE NOT IN ('55000', '42501') OR i <= array_length(calls, 1) THEN
-				INSERT INTO heard VALUES (call, SQLSTATE);
+				INSERT INTO outcomes VALUES (call, SQLSTATE);
 			END IF;
 		END;
 	END LOOP;
-	RETURN QUERY SELECT h.what, h.said, count(*) FROM heard h WHERE h.said NOT IN ('55000', '42501') GROUP BY 1, 2;
+	RETURN QUERY SELECT o.what, o.outcome, count(*) FROM outcomes o WHERE o.outcome NOT IN ('55000', '42501') GROUP BY 1, 2;
 END $f$;
 EOT
 is($guesser->error, '', 'function that guesses is created');
 is($guesser->run("SELECT * FROM pg_temp.guess($guesses, ARRAY[$own, " . join(', ', @leases) . '])', 600) . $guesser->error, '', "$guesses guesses fail");
-is($guesser->run('SELECT count(DISTINCT what) FROM heard'), '10', 'every function is called');
+is($guesser->run('SELECT count(DISTINCT what) FROM outcomes'), '10', 'every function is called');
 
 is($local->safe_psql('postgres', $stats), $before, 'leases of the other session are not affected');
 is($holder->run("SELECT a FROM pgpool.result($leases[1]) AS t(a int, b text)") . $holder->error, '42', 'statement in flight on one of them is answered');

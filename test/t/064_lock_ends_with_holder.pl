@@ -1,5 +1,5 @@
 # A distributed lock ends with its holder: at once if only the session ends, after the
-# ttl if its whole server does. A holder that cannot ping knows of the loss before
+# ttl if its whole server does. A holder that cannot ping notices the loss before
 # another session acquires the lock, and the fence refuses its token.
 use strict;
 use warnings;
@@ -119,8 +119,8 @@ is($holder->error, '', 'warning is raised once');
 ok(wait_until($one, sub { slurp_file($one->logfile) =~ /pgpool_ext lost lock "kept" of server "keeper"/ ? 1 : 0 }, 1), 'loss is logged');
 is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 'f', 'unlock reports the loss');
 
-# --- a whole server is stopped, the lock is taken over, and the server continues (row
-# 45)
+# --- a whole server is stopped, another server acquires the lock, and the first server
+# continues (row 45)
 $token = $holder->run(lock_sql('stopped', ttl => '3 s'));
 $holder->run(fenced_write('stopped', $token));
 is($holder->error, '', 'fenced write with the token succeeds') or diag($holder->error);
@@ -135,7 +135,7 @@ like($log, qr/LOG: +pgpool_ext took over lock "stopped" of server "keeper" of da
 	'log names the former holder');
 unlike($log, qr/took over lock "session"/, 'acquisition of a released lock is not logged as a takeover');
 kill 'CONT', reverse @stopped;
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'former holder knows of the loss before it writes');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'former holder has noticed the loss before it writes');
 is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'stopped'}), 'lost', 'view shows the loss');
 $holder->fails(fenced_write('stopped', $token), '55000', qr/token $token of lock "stopped" is not valid any more/,
 	'fenced write with the old token is refused');
@@ -188,7 +188,7 @@ foreach my $how (qw(kill immediate))
 	is($remote->safe_psql('remote_db', "SELECT since >= '$expires' FROM pgpool_lock.locks WHERE name = 'crash'"), 't', "$how: lock is not free before its expiry");
 	$watch->run('DISCARD ALL');
 	$one->start if $how eq 'immediate';
-	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: server knows of no lock after the crash");
+	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: server lists no lock after the crash");
 	check_invariants($one);
 }
 
@@ -247,7 +247,7 @@ foreach my $i (0, @others)
 }
 
 # --- The shortest ttl equals the interval of pings; the lock must be pinged before it
-# expires. Repeated, because this machine may stand still.
+# expires. Repeated, because this machine may stall.
 ok(wait_until($one, sub {
 			my $short = $holder->run(lock_sql('short', ttl => '1 s'));
 			my $state = q{SELECT state = 'held', last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'short'};

@@ -4,7 +4,7 @@
 # lower token than an earlier one.
 #
 # Each holder records when it acquired the lock, and the last time before which
-# lock_valid was true. Times are taken by the monotonic clock of this machine
+# lock_valid was true. Times are measured by the monotonic clock of this machine
 # (/proc/uptime, hundredths of a second) and by the time of day (microseconds). The
 # first server's time of day is moved by hours, which are subtracted again.
 #
@@ -30,7 +30,7 @@ my $hour = 3600;
 my $question = 3000;
 
 # Seconds: how long a holder that will be interrupted keeps the lock; and a ttl within
-# which this machine may stand still.
+# which this machine may stall.
 my ($long, $patient) = (60, 6);
 
 my @nodes = map { local_node("local$_", start => 0, conf => [ 'restart_after_crash = on', 'fsync = off' ]) } 1 .. 2;
@@ -69,9 +69,10 @@ CREATE FUNCTION uptime() RETURNS float8 LANGUAGE sql VOLATILE AS $$
 SELECT split_part(pg_read_file('/proc/uptime'), ' ', 1)::float8
 $$;
 
--- Take the lock again and again.  Holders note the time after they got it, and the
--- last time before which it was valid; who has had it for long writes then, fenced.
--- How long they hold it can be changed meanwhile.  No pg_sleep: it goes by the time of day.
+-- Acquire the lock repeatedly.  Holders record the time after they acquired it, and the
+-- last time before which it was valid; a holder that has held it for long enough then
+-- writes, fenced.  The hold time can be changed meanwhile.  pg_sleep is not used, because
+-- it depends on the time of day.
 CREATE PROCEDURE contend() LANGUAGE plpgsql AS $$
 DECLARE
 	t bigint; b timestamptz; e timestamptz; n timestamptz; up float8; last float8; u float8;
@@ -245,7 +246,7 @@ my $since_boot = $began - (split ' ', slurp_file('/proc/uptime'))[0];
 contend($_) foreach @nodes;
 
 # --- Faults, one after the other, each while a session of the server holds the lock:
-# name, server, hold time, action, ttl (default 1 s). The action gets the server, the
+# name, server, hold time, action, ttl (default 1 s). The arguments of the action are the server, the
 # holder's PID and token, the other server, and the worker. A holder that will be
 # interrupted holds the lock long enough for a slow machine. A holder that must keep it,
 # or still have it when a clock has been set, has a sufficient ttl.
@@ -260,17 +261,17 @@ my @faults = (
 		kill 'STOP', @stopped;
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', reverse @stopped;
-		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder knows of the loss, and its fenced write is refused') } ],
+		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder has noticed the loss, and its fenced write is refused') } ],
 	[ 'worker stopped', 0, $long, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		kill 'STOP', $worker;
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', $worker;
-		has_noted($node, $token, 'valid_at_end', 'f', 'holder knows of the loss') } ],
+		has_noted($node, $token, 'valid_at_end', 'f', 'holder has noticed the loss') } ],
 	[ 'holder cut off', 1, $long, sub { my ($node, $pid, $token, $other) = @_;
 		$proxy->command('freeze');
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		$proxy->command('pass');
-		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder knows of the loss, and its fenced write is refused') } ],
+		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder has noticed the loss, and its fenced write is refused') } ],
 	[ 'contender cut off', 0, $long, sub { my ($node, $pid, $token) = @_;
 		$proxy->command('freeze');
 		outlive('time longer than the ttl passes');
@@ -317,7 +318,7 @@ my @moves = (
 		move_clock(0);
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', $worker;
-		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'holder knows of the loss') }, $patient ]);
+		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'holder has noticed the loss') }, $patient ]);
 
 push @faults, @moves if can_set_clocks();
 foreach my $fault (@faults)
@@ -402,9 +403,9 @@ $proxy->command('pass');
 ok(wait_until($nodes[0], "SELECT coalesce(bool_and(state = 'free'), true) $status = 'no answer'", 't', 10),
 	'lock that was granted nevertheless is released');
 
-# Send a request, and keep back the answer once the remote server has granted the lock.
+# Send a request, and hold back the answer once the remote server has granted the lock.
 # Returns the token.
-sub grant_unheard
+sub grant_without_answer
 {
 	my ($name, $how) = @_;
 	my $token;
@@ -420,7 +421,7 @@ sub grant_unheard
 
 # the remote server crashes after the grant and before the reply (row 46): the outcome
 # is requested again, not assumed
-my $granted = grant_unheard('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
+my $granted = grant_without_answer('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
 $remote->stop('immediate');
 $proxy->command('drop');
 usleep(500_000);
@@ -429,14 +430,14 @@ is($session->finish(40), $granted, 'crash: session acquires the lock with the to
 is($session->run("SELECT pgpool.lock_valid('keeper', 'crash', $granted), pgpool.unlock('keeper', 'crash', $granted)"), 't|t', 'crash: lock is valid and can be released');
 
 # the session's lease is terminated: the lock is not left behind
-$granted = grant_unheard('taken', q{pgpool.lock('keeper', 'taken', '30 s', '1 hour')});
-is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'taken: lease is terminated');
+$granted = grant_without_answer('revoked', q{pgpool.lock('keeper', 'revoked', '30 s', '1 hour')});
+is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'revoked: lease is terminated');
 $proxy->command('drop');
-is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: session has no lock') or diag($session->error);
-ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: lock is released');
+is($session->finish(40) . $session->sqlstate, 'PX001', 'revoked: session has no lock') or diag($session->error);
+ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'revoked'", 't', 10), 'revoked: lock is released');
 
 # the answer is delayed: the ttl counts from the request
-$granted = grant_unheard('slow', q{pgpool.lock('keeper', 'slow', '30 s', '1 hour')});
+$granted = grant_without_answer('slow', q{pgpool.lock('keeper', 'slow', '30 s', '1 hour')});
 my $asked_before = $nodes[1]->safe_psql('postgres', 'SELECT clock_timestamp()');
 $proxy->command('pass');
 is($session->finish(40), $granted, 'slow: session has the lock') or diag($session->error);
@@ -445,7 +446,7 @@ is($session->run("SELECT pgpool.unlock('keeper', 'slow', $granted)"), 't', 'slow
 
 # the answer arrives after the lock has expired but before the session's timeout, and
 # then no connection is free to ask again
-$granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
+$granted = grant_without_answer('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
 ok(wait_until($nodes[0], "SELECT state = 'expired' $status = 'late'", 't', 10), 'late: lock expires');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.pause('keeper')});
 $proxy->command('pass');

@@ -49,7 +49,7 @@ is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'refus
 my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '20 s')});
 like($token, qr/^\d+$/, 'lock is held') or diag($holder->error);
 
-# a session behind others of its own server is refused without a request
+# a session behind other sessions of its own server is refused without a request
 $other->start(q{SELECT pgpool.lock('keeper', 'a', '1 min')});
 ok(wait_until($two, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = @{[$other->pid]}", 1), 'another server waits for the lock');
 {

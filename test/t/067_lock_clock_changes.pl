@@ -23,7 +23,7 @@ foreach my $node ($remote, $one)
 
 my $holder = PgpxSession->new($one);
 my $other = PgpxSession->new($two);
-# (a ttl within which this machine may stand still)
+# (a ttl that is longer than this machine may stall)
 my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '6 s')});
 my $valid = "SELECT pgpool.lock_valid('keeper', 'a', $token)";
 my $hour = 3600;

@@ -1,4 +1,4 @@
-# A distributed lock while sessions contend for others, and statements on it that the
+# A distributed lock while sessions contend for other ones, and statements on it that the
 # remote server executes late, twice, or after the session has left.
 use strict;
 use warnings;
@@ -20,7 +20,7 @@ EOT
 make_pool($one, $remote, server => 'noisy', options => { start_commands => q{DO $$ BEGIN RAISE WARNING 'hostile start'; END $$} });
 my $holder = PgpxSession->new($one);
 my $token = $holder->run(q{SELECT pgpool.lock('noisy', 'noise', '10 s', '1 min')});
-like($holder->error, qr/WARNING:.*hostile INSERT of pgpool_ext/, 'session gets the notices of its own statements');
+like($holder->error, qr/WARNING:.*hostile INSERT of pgpool_ext/, 'session receives the notices of its own statements');
 ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't', 10), 'worker pings');
 is($holder->run("SELECT pgpool.unlock('noisy', 'noise', $token)"), 't', 'lock is released');
 like(slurp_file($remote->logfile), qr/hostile UPDATE of pgpool_ext lock/, 'ping and release caused notices');
@@ -122,9 +122,9 @@ $one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
 $shut_out->finish;
 $shut_out->failed('57014', qr/canceling statement/, 'session without a connection can be cancelled');
 
-# A session that sends a request and is cancelled before the answer does not block
-# others either. Its release, which may be unnecessary and does not end, must not delay
-# others.
+# A session that sends a request and is cancelled before the answer does not block other
+# sessions either. Its release, which may be unnecessary and does not end, must not delay
+# other releases.
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE ROLE remote_slow LOGIN PASSWORD 'slow' IN ROLE remote_app;
 CREATE TABLE awake ();
@@ -167,11 +167,11 @@ foreach my $i (0, 1)
 }
 $busy[1]->fails(q{SELECT pgpool.lock('endless', 'x', '100 ms')}, '55P03', qr/did not come free within 100 ms/, 'session with a lease can wait for a lock with a timeout');
 $busy[0]->run('SELECT pgpool.checkin_all()');
-is($holder->finish(20), '42', 'holder gets a connection');
+is($holder->finish(20), '42', 'holder is granted a connection');
 like($busy[1]->run(q{SELECT pgpool.lock('endless', 'y')}), qr/^\d+$/, 'session with a lease can acquire a free lock') or diag($busy[1]->error);
 $_->run('DISCARD ALL') foreach $holder, @busy[ 0, 1 ];
 
-# --- the user mapping is replaced while its user waits for a lock: the lock belongs to
+# --- the user mapping is replaced while its user waits for a lock: the lock is acquired in
 # the new pool
 make_pool($one, $remote, server => 'moving');
 my $pools = q{SELECT count(*) FROM pgpool.stats WHERE server = 'moving' AND checkins > 0 AND pool_id};
@@ -192,7 +192,7 @@ is($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE server 
 $_->quit foreach @app, $shut_out;
 
 # --- a request is executed a second time, as by a backend that received it before the
-# connection was lost: the same statement, taken from the remote server's log
+# connection was lost: the same statement, read from the remote server's log
 $remote->safe_psql('postgres', q{ALTER ROLE remote_app SET log_statement = 'all'});
 make_pool($one, $remote, server => 'logged');
 my $log = -s $remote->logfile;
@@ -204,7 +204,7 @@ my $again = "PREPARE ask AS $statement; EXECUTE ask ($values)";
 my $row = q{SELECT token, state, expires > now() + interval '50 s' FROM pgpool_lock.locks WHERE name = 'twice'};
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET log_statement');
 $remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET expires = now() + interval '30 s' WHERE name = 'twice'});
-like($remote->safe_psql('remote_db', $again), qr/^$token\|/, 'repeated request gets the same token');
+like($remote->safe_psql('remote_db', $again), qr/^$token\|/, 'repeated request returns the same token');
 is($remote->safe_psql('remote_db', $row), "$token|held|t", 'lock is kept for its holder');
 my $pinged = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 ok(wait_until($one, "SELECT last_ping > '$pinged' FROM pgpool.locks", 't'), 'lock is still pinged');
@@ -227,10 +227,10 @@ is($holder->run("SELECT pgpool.unlock('logged', 'twice', $next)"), 't', 'lock is
 # release on another connection. Both statements are executed in the end.
 my $short = PgpxSession->new($one);
 $short->run(q{SELECT pgpool.lock('keeper', 'short', '10 s', '1500 ms')});
-$token = $holder->run(q{SELECT pgpool.lock('keeper', 'unheard', '10 s', '1 min')});
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'repeated', '10 s', '1 min')});
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
-$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'unheard' FOR NO KEY UPDATE});
-$holder->start("SELECT pgpool.unlock('keeper', 'unheard', $token)");
+$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'repeated' FOR NO KEY UPDATE});
+$holder->start("SELECT pgpool.unlock('keeper', 'repeated', $token)");
 ok(wait_until($remote, q{SELECT count(*) >= 2 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}
 	  . q{ AND wait_event_type = 'Lock' AND query LIKE '%SET state = ''free''%'}, 't', 10), 'release is repeated');
 $blocker->run('ROLLBACK');
@@ -239,8 +239,8 @@ is($holder->error, '', 'no warning is raised');
 
 # --- a request does not wait for the row on the remote server, however long the ttl
 $log = -s $remote->logfile;
-$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'unheard' FOR NO KEY UPDATE});
-$busy[0]->start(q{SELECT pgpool.lock('keeper', 'unheard', '1 h', '1 day')});
+$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'repeated' FOR NO KEY UPDATE});
+$busy[0]->start(q{SELECT pgpool.lock('keeper', 'repeated', '1 h', '1 day')});
 ok(wait_until($remote, sub { slurp_file($remote->logfile, $log) =~ /canceling statement due to lock timeout/ ? 1 : 0 }, 1, 40), 'request for a locked row ends');
 $blocker->run('ROLLBACK');
 like($busy[0]->finish(20), qr/^\d+$/, 'request is repeated') or diag($busy[0]->error);
@@ -266,7 +266,7 @@ $holder->run(<<'EOT', 60);
 DO $$ DECLARE began timestamptz; BEGIN
 	LOOP
 		began := clock_timestamp();
-		IF began > statement_timestamp() + interval '30 s' THEN RAISE 'it never stands back'; END IF;
+		IF began > statement_timestamp() + interval '30 s' THEN RAISE 'it never backs off'; END IF;
 		PERFORM pgpool.unlock('keeper', 'wanted', pgpool.lock('keeper', 'wanted', '10 s'));
 		EXIT WHEN clock_timestamp() > began + interval '0.33 s';
 	END LOOP;
@@ -276,7 +276,7 @@ is($holder->error, '', 'server backs off for another server');
 $remote->safe_psql('remote_db', 'DROP TRIGGER wants ON pgpool_lock.locks');
 
 # --- a remote server that is too slow for locks with a short ttl, of which there is
-# always one: these are lost, others are not
+# always one: these are lost, locks with a longer ttl are not
 $token = $holder->run(q{SELECT pgpool.lock('keeper', 'patient', '10 s', '6 s')});
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE FUNCTION sluggish() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.45); RETURN NULL; END';

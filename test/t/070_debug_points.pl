@@ -26,7 +26,7 @@ sub reached
 	return wait_until($local, sub { -e path($name, 'at') ? 'yes' : 'no' }, 'yes', 30);
 }
 
-sub go_on
+sub resume
 {
 	my ($name) = @_;
 
@@ -81,8 +81,8 @@ sub waiting
 	$holder->run('SELECT pgpool.checkin_all()');
 	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'waiter is granted a connection before it has left the queue');
 	check_invariants($local, 'timeout and grant: invariants hold in between');
-	go_on('timed_out');
-	like($waiter->finish, qr/^\d+$/, 'timeout and grant: waiter gets the lease without an error');
+	resume('timed_out');
+	like($waiter->finish, qr/^\d+$/, 'timeout and grant: waiter is granted the lease without an error');
 	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '0', 'timeout and grant: no timeout is counted');
 	$_->quit foreach $holder, $waiter, $next;
 }
@@ -93,9 +93,9 @@ works('timeout and grant: pool works');
 	my ($holder, $waiter, $next) = waiting('timed_out', '100 ms');
 
 	ok(reached('timed_out'), 'waiter times out without a grant');
-	go_on('timed_out');
+	resume('timed_out');
 	$waiter->finish;
-	$waiter->failed('55P03', qr/no connection/, 'timeout alone: waiter gets the error');
+	$waiter->failed('55P03', qr/no connection/, 'timeout alone: waiter receives the error');
 	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '1', 'timeout alone: one timeout is counted');
 	$_->quit foreach $holder, $waiter, $next;
 }
@@ -103,7 +103,7 @@ works('timeout and grant: pool works');
 # a cancel or terminate at the moment of the grant: the connection is handed back
 foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_terminate_backend', '57P01' ])
 {
-	my ($point, $function, $told) = @$case;
+	my ($point, $function, $sqlstate) = @$case;
 	my ($holder, $waiter, $next) = waiting($point, '60 s');
 
 	$local->safe_psql('postgres', "SELECT $function(" . $waiter->pid . ')');
@@ -112,9 +112,9 @@ foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_t
 	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'waiter is granted a connection before it has left the queue');
 	$next->start("SELECT pgpool.checkout('one', '60 s')");
 	check_invariants($local, "$function: invariants hold in between");
-	go_on($point);
+	resume($point);
 	$waiter->finish;
-	is($waiter->sqlstate, $told, "$function: waiter gets the error") or diag($waiter->error);
+	is($waiter->sqlstate, $sqlstate, "$function: waiter receives the error") or diag($waiter->error);
 	like($next->finish, qr/^\d+$/, "$function: next session is granted the connection");
 	$_->quit foreach $holder, $waiter, $next;
 }
@@ -130,10 +130,10 @@ foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_t
 	$next->run("SET pgpool_ext.debug_point = 'nothing wait'");
 	$next->start("SELECT pgpool.checkout('one', '60 s')");
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'next session waits');
-	go_on('cancelled');
+	resume('cancelled');
 	like($next->finish, qr/^\d+$/, 'next session is granted the connection that was handed back');
 	$waiter->finish;
-	$waiter->failed('57014', qr/canceling statement/, 'cancelled waiter gets the error');
+	$waiter->failed('57014', qr/canceling statement/, 'cancelled waiter receives the error');
 	$_->quit foreach $holder, $waiter, $next;
 }
 works('cancel and grant: pool works');
@@ -156,7 +156,7 @@ foreach my $sql ("SELECT 1", "SELECT pgpool.exec((SELECT max(lease) FROM pgpool.
 	$next->start("SELECT pgpool.checkout('one', '60 s')");
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'next session waits until the exit callback');
 	check_invariants($local, 'holder ends: invariants hold');
-	go_on('exit');
+	resume('exit');
 	like($next->finish, qr/^\d+$/, 'next session is granted the connection');
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()", '0'),
 		'nothing runs on the remote server');
@@ -241,7 +241,7 @@ arm(debug_point => '');
 	$asker->start(q{SELECT a FROM pgpool.query('after', 'select current_database()') AS t(a text)});
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'reinitialization: another pool is used');
 	is($local->safe_psql('postgres', 'SELECT pool_id FROM pgpool.pools'), $pool, 'reinitialization: pool has the same number');
-	go_on('worker_starts');
+	resume('worker_starts');
 	is($asker->finish(60) . $asker->error, 'remote_db', 'reinitialization: pool uses its own options');
 	arm(debug_point => '');
 	$asker->quit;
@@ -257,7 +257,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	$local->psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($local) . ')');
 	ok(reached($point), "$point: worker reaches the point");
 	is($local->safe_psql('postgres', 'SELECT state FROM pgpool.workers'), $state, "$point: worker is shown as $state");
-	go_on($point);
+	resume($point);
 	works("$point: pool works again");
 	arm(debug_point => '');
 }
@@ -284,7 +284,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $holder->pid . ')');
 	$holder->finish(30);
 	$holder->failed('57014', qr/canceling statement/, 'holder is cancelled meanwhile');
-	go_on('worker_connects');
+	resume('worker_connects');
 	is($caller->finish(60) . $caller->error, '1', 'waiter is granted a connection by the next worker');
 	ok(wait_until($remote, $running, '0', 10), 'abandoned statement is cancelled');
 	arm(debug_point => '');
@@ -305,7 +305,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	ok(reached('worker_forgets'), 'worker is about to forget the pool after a change of its options');
 	$caller->start(q{SELECT pgpool.exec('former', 'SELECT 1')});
 	ok(wait_until($local, q{SELECT server FROM pgpool.waiters}, 'former'), 'session waits in the pool');
-	go_on('worker_forgets');
+	resume('worker_forgets');
 	is($caller->finish(30) . $caller->error, '1', 'session is granted a connection');
 	is($local->safe_psql('postgres', $pool), $before, 'pool is the same one');
 	check_invariants($local, 'forget: invariants hold');
@@ -315,7 +315,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 }
 
 # A waiter is about to publish its conninfo to a new worker. Meanwhile its statement is
-# pipelined, and then its user mapping is replaced, which leads to another pool: the
+# pipelined, and then its user mapping is replaced, which selects another pool: the
 # statement must not run there again.
 {
 	my ($holder, $next, $waiter) = map { PgpxSession->new($local, user => 'app') } 1 .. 3;
@@ -340,9 +340,9 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	ok(wait_until($remote, sub { $remote->safe_psql('remote_db', $rows) }, '1 2'), 'publish: statement was pipelined');
 	$local->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER moving;}
 		  . qq{ CREATE USER MAPPING FOR app SERVER moving OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD'); COMMIT});
-	go_on('publish');
+	resume('publish');
 	$waiter->finish(30);
-	$waiter->failed('08006', qr/The statement was sent, but its answer was lost. It may have been executed./, 'publish: owner is told that the statement may have run');
+	$waiter->failed('08006', qr/The statement was sent, but its answer was lost. It may have been executed./, 'publish: owner receives the error that the statement may have run');
 	is($remote->safe_psql('remote_db', $rows), '1 2', 'publish: statement ran once');
 	check_invariants($local, 'publish: invariants hold');
 	$_->quit foreach $holder, $next, $waiter;
@@ -390,10 +390,10 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 
 	# the socket is shut down then, so that nothing is sent
 	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/pipelined'}, '0'), "pipelined, $case: connection ends") if $case eq 'taken';
-	go_on('hand_over');
+	resume('hand_over');
 	is($holder->finish(30) . $holder->error, '', "pipelined, $case: predecessor has returned its lease");
 	$waiter->finish(30);
-	is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01' }->{$case} // '', "pipelined, $case: owner gets the expected result") or diag($waiter->error);
+	is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01' }->{$case} // '', "pipelined, $case: owner receives the expected result") or diag($waiter->error);
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM executed'), $case =~ /ed$/ && $case ne 'undisturbed' ? '0' : '1', "pipelined, $case: statement ran as often as expected");
 	ok(wait_until($remote, $running, '0'), "pipelined, $case: nothing runs on the remote server");
 	ok(wait_until($local, $counters, $case eq 'undisturbed' ? '1|0|0|0' : '0|0|0|0'), "pipelined, $case: counters are as expected");
@@ -403,7 +403,7 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 }
 
 # The session that returns the connection is stopped while it sends the waiter's
-# statement. The waiter ends nevertheless, and what is sent later does no harm.
+# statement. The waiter ends nevertheless, and bytes that are sent later do no harm.
 foreach my $point (qw(hand_over hand_over_sent))
 {
 	foreach my $case (qw(cancelled terminated late))
@@ -426,7 +426,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 		$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $waiter->pid . ')') if $case eq 'terminated';
 		$waiter->finish(60);
 		is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01', late => '08006' }->{$case}, "$name: waiter ends") or diag($waiter->error);
-		like($waiter->error, qr/It may have been executed/, "$name: error says that the statement may have run") if $case eq 'late';
+		like($waiter->error, qr/It may have been executed/, "$name: error reports that the statement may have run") if $case eq 'late';
 
 		# the pool works on, also for the same session with a pending statement
 		$waiter = PgpxSession->new($local) if $case eq 'terminated';
@@ -435,11 +435,11 @@ foreach my $point (qw(hand_over hand_over_sent))
 		$waiter->start(q{SELECT a FROM pgpool.query('pipelined', 'select 44') AS t(a int)});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 		ok(!$holder->done, "$name: first session is still stopped");
-		go_on($point);
+		resume($point);
 		is($holder->finish(30) . $holder->error, '', "$name: first session continues");
 		ok(!$waiter->done, "$name: later pending statement is not affected");
 		$second->run(q{SELECT pgpool.checkin_all()});
-		is($waiter->finish(30) . $waiter->error, '44', "$name: later pending statement gets its own answer");
+		is($waiter->finish(30) . $waiter->error, '44', "$name: later pending statement receives its own answer");
 		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM executed'), $point eq 'hand_over_sent' ? '1' : '0', "$name: first statement ran as often as expected");
 		ok(wait_until($local, q{SELECT leased, waiters FROM pgpool.pools WHERE server = 'pipelined'}, '0|0'), "$name: nothing is left");
 		check_invariants($local, "$name: invariants hold");
@@ -448,7 +448,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 	}
 }
 
-# With the relay, the answer can arrive before the waiter is told that its statement was
+# With the relay, the answer can arrive before the waiter is notified that its statement was
 # sent. A waiter that sleeps until the answer arrives must be woken nevertheless, also
 # if its lease is terminated then.
 {
@@ -487,9 +487,9 @@ foreach my $point (qw(hand_over hand_over_sent))
 			# the worker reads events in order, so it has read the answer after these
 			$local->safe_psql('postgres', q{SELECT a FROM pgpool.query('beside', 'select 1') AS t(a int)}) foreach 1 .. 3;
 		}
-		go_on('hand_over_sent');
+		resume('hand_over_sent');
 		is($holder->finish(30) . $holder->error, '', "sent, $case: predecessor has returned its lease");
-		is($waiter->finish(30) . $waiter->sqlstate, $case eq 'taken' ? 'PX001' : '43', "sent, $case: waiter gets the expected result") or diag($waiter->error);
+		is($waiter->finish(30) . $waiter->sqlstate, $case eq 'taken' ? 'PX001' : '43', "sent, $case: waiter receives the expected result") or diag($waiter->error);
 		kill 'CONT', $worker;
 		$_->quit foreach $holder, $waiter;
 		is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'relayed'}), '1', "sent, $case: statement was pipelined");
@@ -513,9 +513,9 @@ foreach my $point (qw(hand_over hand_over_sent))
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 	ok(reached('cancelled'), 'session is cancelled');
 	ok(wait_until($local, q{SELECT last_error IS NOT NULL FROM pgpool.pools WHERE server = 'pipelined'}, 't', 30), 'connection attempt fails meanwhile');
-	go_on('cancelled');
+	resume('cancelled');
 	$waiter->finish(30);
-	$waiter->failed('57014', qr/canceling statement/, 'cancel and failure: session gets the cancel');
+	$waiter->failed('57014', qr/canceling statement/, 'cancel and failure: session receives the cancel');
 	is($local->safe_psql('postgres', q{SELECT cancelled, failed FROM pgpool.stats WHERE server = 'pipelined'}), '1|0', 'cancel and failure: cancel is counted');
 	$proxy->command('pass');
 	$waiter->quit;
@@ -523,7 +523,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 }
 
 # A waiter has timed out and is granted a connection, and then its user mapping is
-# replaced: it must not get the connection of the former user.
+# replaced: it must not be granted the connection of the former user.
 {
 	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -536,10 +536,10 @@ foreach my $point (qw(hand_over hand_over_sent))
 	$holder->run("SELECT pgpool.checkin($lease)");
 	is($local->safe_psql('postgres', q{SELECT pid FROM pgpool.leases WHERE server = 'moved'}), $waiter->pid, 'waiter is granted a connection');
 	$local->safe_psql('postgres', "DROP USER MAPPING FOR CURRENT_USER SERVER moved; CREATE USER MAPPING FOR CURRENT_USER SERVER moved OPTIONS (user 'remote_super', password '$REMOTE_SUPER_PASSWORD')");
-	go_on('timed_out');
+	resume('timed_out');
 	$waiter->finish(30);
 	$waiter->run(q{SELECT a FROM pgpool.query('moved', 'select current_user') AS t(a text)});
-	is($waiter->{text}, 'remote_super', 'grant and new mapping: session gets no connection of the former user') or diag($waiter->error);
+	is($waiter->{text}, 'remote_super', 'grant and new mapping: session is granted no connection of the former user') or diag($waiter->error);
 	$_->quit foreach $holder, $waiter;
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'moved'}, '0'), 'grant and new mapping: no lease is left');
 	stats_add_up($local, 'grant and new mapping: counters add up');
@@ -593,22 +593,22 @@ my %damages = (
 	is($damager->error, '', 'damage: invariants hold when all damage is undone');
 	kill 'CONT', $worker;
 
-	# A holder that is gone without an exit callback, which cannot happen: the worker
-	# takes its lease back.
+	# A holder that has exited without an exit callback, which cannot happen: the worker
+	# reclaims its lease.
 	my %gone = (lock_owner => qr/pgpool_ext releases lock "a": its holder with PID 1 no longer exists/, holder => qr/pgpool_ext reclaimed lease \d+: its holder with PID 1 no longer exists/);
 	foreach my $what (qw(lock_owner holder))
 	{
 		my $log = -s $local->logfile;
 
 		$damager->run("SET pgpool_ext.debug_damage = '$what'");
-		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $gone{$what} ? 1 : 0 }, 1, 30), "gone, $what: worker releases it");
+		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $gone{$what} ? 1 : 0 }, 1, 30), "exited, $what: worker releases it");
 		$damager->run('RESET pgpool_ext.debug_damage');
-		is($damager->error, '', "gone, $what: damage is undone");
+		is($damager->error, '', "exited, $what: damage is undone");
 	}
-	ok(wait_until($local, q{SELECT (SELECT count(*) FROM pgpool.locks WHERE name = 'a') + (SELECT leased FROM pgpool.pools WHERE server = 'many')}, '1'), 'gone: one lease and the other lock are left');
-	is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'a'}), 'free', 'gone: lock is free on the remote server');
+	ok(wait_until($local, q{SELECT (SELECT count(*) FROM pgpool.locks WHERE name = 'a') + (SELECT leased FROM pgpool.pools WHERE server = 'many')}, '1'), 'exited: one lease and the other lock are left');
+	is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'a'}), 'free', 'exited: lock is free on the remote server');
 	$damager->run('SELECT pgpool.check_invariants()');
-	is($damager->error, '', 'gone: invariants hold');
+	is($damager->error, '', 'exited: invariants hold');
 	$holder->run('SELECT pgpool.checkin_all()');
 	like($first->finish, qr/^\d+$/, 'damage: waiter is granted a connection');
 	$first->run('SELECT pgpool.checkin_all()');
@@ -616,8 +616,8 @@ my %damages = (
 	$_->quit foreach $holder, $first, $second, $damager;
 }
 
-# A pool with damaged shared state goes out of service and is rebuilt, while the server
-# runs on.
+# A pool with damaged shared state is out of service until it is rebuilt, while the server
+# continues to run.
 {
 	my $node = local_node('damaged', conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 20' ]);
 
@@ -657,14 +657,14 @@ my %damages = (
 		$_->quit foreach $holder, $damager;
 	};
 
-	# damage found by a checkout: what sessions see until the worker has restarted
+	# damage found by a checkout: the errors of sessions until the worker has restarted
 	{
 		my ($holder, $damager, $kept, @leases) = $prepare->();
 		my $waiter = PgpxSession->new($node);
 		my $worker = $node->safe_psql('postgres', "$worker_of 'damaged'");
 		my $log = -s $node->logfile;
 
-		isnt($worker, $node->safe_psql('postgres', "$worker_of 'other'"), 'damage: pools belong to different workers');
+		isnt($worker, $node->safe_psql('postgres', "$worker_of 'other'"), 'damage: pools are served by different workers');
 		kill 'STOP', $worker;
 		$damager->run(q{SET pgpool_ext.debug_damage = 'closing'});
 
@@ -798,7 +798,7 @@ foreach my $n (1 .. 12)
 is($wrong, '', 'out of memory after a wrong format prediction: lease stays usable');
 is(join(' ', sort keys %ends), '42804 53200', 'both errors occurred');
 
-# The same in the worker, which exits and restarts. Because that takes two seconds, only
+# The same in the worker, which exits and restarts. Because that lasts two seconds, only
 # every fourth allocation fails, beginning with a random one; PGPX_TEST_ALLOCATIONS=all:
 # every one.
 my $each = ($ENV{PGPX_TEST_ALLOCATIONS} // '') eq 'all' ? 1 : 4;
@@ -821,7 +821,7 @@ cmp_ok($ended, '>=', 5, "out of memory ended the worker $ended times");
 is($all, 1, 'every allocation was reached');
 arm(debug_oom => 0);
 
-# --- deadlocks: what happens during a check, and before the victim has left the queue
+# --- deadlocks: changes during a check, and before the victim has left the queue
 make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '10min' }) foreach qw(east west);
 
 # The first session holds one of east, waits for one of west, and completes a deadlock
@@ -857,13 +857,13 @@ sub deadlock_ended
 	return;
 }
 
-# a lease is revoked between the two readings, and its connection goes to a session that
-# does not wait any more
+# a lease is revoked between the two readings, and its connection is granted to a session
+# that does not wait any more
 my $third = PgpxSession->new($local);
 my @cross = cross('deadlock_read', 'wait', $third);
 $local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'west'});
 is($third->finish(30), 't', 'connection of a revoked lease is granted to the first waiter');
-go_on('deadlock_read');
+resume('deadlock_read');
 $local->safe_psql('postgres', 'SELECT pg_sleep(0.3)');
 is($cross[0]->done, 0, 'deadlock that no longer exists in the second reading is not reported');
 $third->run('SELECT pgpool.checkin_all()');
@@ -878,8 +878,8 @@ $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $cross[1]->pid . ')'
 $cross[1]->finish(30);
 $cross[1]->failed('57014', qr/user request/, 'other session is cancelled before the victim has left the queue');
 ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'west'}, $cross[0]->pid), 'victim is granted its connection');
-go_on('deadlocked');
-is($cross[0]->finish(30) . $cross[0]->error, 't', 'victim takes the connection, and gets no error');
+resume('deadlocked');
+is($cross[0]->finish(30) . $cross[0]->error, 't', 'victim is granted the connection, and receives no error');
 deadlock_ended('grant to a victim', @cross);
 
 # the other session is cancelled or terminated between the two readings: there is no deadlock any more
@@ -889,7 +889,7 @@ foreach my $function (qw(pg_cancel_backend pg_terminate_backend))
 	$local->safe_psql('postgres', "SELECT $function(" . $cross[1]->pid . ')');
 	$cross[1]->finish(30);
 	ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'west'}, $cross[0]->pid), "$function of the other session: session that checks is granted its connection");
-	go_on('deadlock_read');
+	resume('deadlock_read');
 	is($cross[0]->finish(30) . $cross[0]->error, 't', "$function of the other session between the two readings: no deadlock is reported");
 	deadlock_ended($function, @cross);
 }
@@ -910,7 +910,7 @@ foreach my $wait (@waits)
 
 		@cross = cross('deadlocked', $action, undef, $wait);
 		$local->safe_psql('postgres', "SELECT $function(" . $cross[0]->pid . ')') if $function;
-		go_on('deadlocked') if $action eq 'wait';
+		resume('deadlocked') if $action eq 'wait';
 		is($cross[1]->finish(30) . $cross[1]->error, 't', "$what of the victim: other session is served");
 		$cross[0]->finish(30);
 		isnt($cross[0]->error, '', "$what of the victim: error or end of the session");
@@ -952,10 +952,10 @@ SKIP:
 			$session->start($transaction);
 			ok(reached($point), "$what: session has reached the point");
 			$local->safe_psql('postgres', "SELECT $function(" . $session->pid . ')') if $function;
-			go_on($point);
+			resume($point);
 			$session->finish(30);
 			# at this point interrupts are held until the statement has ended
-			isnt($session->error, '', "$what: session gets an error") unless $point eq 'fdw_committed' && $function;
+			isnt($session->error, '', "$what: session receives an error") unless $point eq 'fdw_committed' && $function;
 			ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('north', 'south')}, '0|0'), "$what: no lease is left");
 			ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'}, '0'), "$what: no remote transaction is left");
 			like($remote->safe_psql('remote_db', $values), qr/^$outcomes{$point}$/, "$what: values");
@@ -1023,7 +1023,7 @@ foreach my $action (qw(error exit))
 	ok(reached('unlock'), 'session is about to release its lock');
 	$local->safe_psql('postgres', q{SELECT pgpool.lock_force_release('keeper', 'a')});
 	ok(wait_until($local, 'SELECT state FROM pgpool.locks', 'lost', 10), 'lock is lost at this moment');
-	go_on('unlock');
+	resume('unlock');
 	is($session->finish(20), 'f', 'unlock returns false');
 	like($session->error, qr/WARNING:.*lock "a" of server "keeper" was lost/, 'warning reports the loss');
 	is(released('unlock'), '', 'lock is released');

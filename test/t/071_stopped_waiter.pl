@@ -67,7 +67,7 @@ $local->safe_psql('postgres', q{ALTER SERVER three OPTIONS (ADD application_name
 is($first->run(q{SELECT pgpool.try_checkout('three')}) . $first->error, '', 'options change, and another session reads them');
 kill 'CONT', $waiter->pid;
 my $new = $waiter->finish;
-like($new, qr/^\d+$/, 'session gets a connection') or diag($waiter->error);
+like($new, qr/^\d+$/, 'session is granted a connection') or diag($waiter->error);
 isnt($pid_of->($waiter, $new), $old, 'connection has the new options');
 $_->quit foreach $holder, $waiter, $first;
 

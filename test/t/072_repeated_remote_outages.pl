@@ -1,7 +1,7 @@
 # Outages of the remote server with the default pauses between connection attempts: how
 # soon a checkout reports the outage and how soon one succeeds again; sessions in the
-# middle of a statement get one error each; no session gets another one's answer when
-# the remote server crashes.
+# middle of a statement receive one error each; no session receives another one's answer
+# when the remote server crashes.
 use strict;
 use warnings;
 
@@ -86,7 +86,7 @@ ok(wait_until($local, sub { @closed = log_times($local, 'closed connection \d+ t
 	'in flight: slots of the calls are free');
 cmp_ok($closed[4] - $start, '<', 1 + delay_end($delay), 'in flight: slots are free within a second');
 is($local->safe_psql('postgres', q{SELECT leased, total, errors FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'busy'}),
-	'5|5|0', 'in flight: remaining slots belong to unreturned leases');
+	'5|5|0', 'in flight: remaining slots are those of unreturned leases');
 $start = log_clock($local);
 $delay = delay_begin();
 is($sessions[$_]->run('SELECT pgpool.checkin_all()') . $sessions[$_]->error, '1', 'in flight: lost lease is returned without another error') foreach 0 .. 4;
@@ -133,7 +133,7 @@ $asleep->start(q{SELECT a FROM pgpool.query('busy', 'select pg_sleep(600)::text'
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'select pg_sleep(600)::text'}, '1'), 'killed: one session executes a long query');
 my $victim = $local->safe_psql('postgres', q{SELECT max(remote_pid) FROM pgpool.connections WHERE server = 'busy'});
 kill 'KILL', $victim;
-ok(wait_until($local, q{SELECT count(*) > 0 FROM calls WHERE state <> '00000'}, 't', 30), 'killed: sessions get errors');
+ok(wait_until($local, q{SELECT count(*) > 0 FROM calls WHERE state <> '00000'}, 't', 30), 'killed: sessions receive errors');
 $asleep->finish(60);
 is($asleep->sqlstate, '08006', 'killed: long query is reported as lost');
 ok( wait_until($local, <<'EOT', '10', 90), 'killed: queries of each session succeed again');

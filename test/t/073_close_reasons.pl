@@ -46,8 +46,8 @@ sub closes_as
 		return $local->safe_psql('postgres', "SELECT string_agg(key || ' ' || value, ' ' ORDER BY key) FROM pgpool.stats s, jsonb_each_text(to_jsonb(s)) WHERE server = '$server' AND local_user = current_user AND key ~ '^closed_' AND value <> '0'");
 	};
 	ok(wait_until($local, $stats, "$counter 1", 30), "$counter is the only counter that increases");
-	my $told = sub { return slurp_file($local->logfile) =~ /closed connection \d+ to server "$server" .*\n.* DETAIL:  (.*)\n/ ? $1 : '' };
-	ok(wait_until($local, $told, $because{$counter}, 30), "$counter: log has the reason");
+	my $logged = sub { return slurp_file($local->logfile) =~ /closed connection \d+ to server "$server" .*\n.* DETAIL:  (.*)\n/ ? $1 : '' };
+	ok(wait_until($local, $logged, $because{$counter}, 30), "$counter: log has the reason");
 	$seen{$counter}++;
 	return;
 }

@@ -49,10 +49,10 @@ else
 is(polled(500, 'select 1', 0), '0', 'busy_poll 0 disables polling');
 
 # --- polling ends after busy_poll: a later answer is not found. (It may be found at the
-# first poll if the machine stands still; hence the retry.)
+# first poll if the machine stalls; hence the retry.)
 ok(wait_until($local, sub { polled(20, 'select pg_sleep(0.1)', 1) }, '0', 20), 'later answer is awaited asleep');
 
-# --- misses make polling rarer: after three misses in a row, which take 21 statements,
+# --- misses make polling rarer: after three misses in a row, which need 21 statements,
 # 63 answers are awaited asleep
 sub polled_after_misses
 {

@@ -93,7 +93,7 @@ $looping->run('SELECT pgpool.checkin_all()');
 $local->append_conf('postgresql.conf', 'pgpool_ext.busy_poll = 0');
 $local->reload;
 ok(wait_until($local, sub { growth($worker_polled, 'relayed', 100, 'select 1') == 0 ? 't' : 'f' }),
-	'busy_poll 0 takes effect');
+	'busy_poll 0 stops the polling');
 is(growth($worker_polled, 'relayed', 500, 'select 1'), '0', 'busy_poll 0 disables polling');
 
 $looping->quit;

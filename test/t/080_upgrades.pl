@@ -42,7 +42,7 @@ $local->start;
 is($local->safe_psql('postgres', "SELECT count(*) FROM pg_settings WHERE name LIKE 'pgpool%'"), '0',
 	'server starts without the library, and has none of its settings');
 is($local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext; SELECT count(*) FROM pg_extension'), '1',
-	'extension whose files are gone can be dropped');
+	'extension whose files are missing can be dropped');
 done_testing();
 
 # The number of rows in each catalog, and the names of objects.

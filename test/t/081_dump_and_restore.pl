@@ -1,6 +1,6 @@
-# Dump, restore and pg_upgrade of a database with pools: what is dumped, by a superuser
-# and by others, and what works after the restore. (For a library that is not preloaded
-# see 019.)
+# Dump, restore and pg_upgrade of a database with pools: the contents of dumps by
+# superusers and by other users, and the pools after the restore. (For a library that is
+# not preloaded see 019.)
 use strict;
 use warnings;
 
@@ -223,7 +223,7 @@ CREATE FOREIGN TABLE far (id int) SERVER far OPTIONS (schema_name 'public');
 EOT
 
 	# columns of 15.20 have an option that older releases of 18, such as 18.6, do not
-	# know
+	# support
 	$restored->safe_psql('shop', "UPDATE pg_attribute SET attoptions = NULL WHERE attrelid = 'app.orders'::regclass")
 	  if defined $to;
 	$restored->stop;

@@ -1,5 +1,5 @@
 # Lengths that a remote server only announces, and unsolicited messages, cost neither
-# memory nor log lines. Messages that arrive too early are not taken for an answer.
+# memory nor log lines. Messages that arrive too early are not accepted as an answer.
 use strict;
 use warnings;
 
@@ -7,7 +7,7 @@ use PgpxFakeServer qw(message greeting ready done columns row);
 use PgpxTest;
 use Test::More;
 
-my $claim = pack 'aN', 'D', 0x3FFFF000;    # a row of 1 GB, of which nothing comes
+my $claim = pack 'aN', 'D', 0x3FFFF000;    # a row of 1 GB, of which nothing is sent
 my $fine = message('N', "SLOG\0VLOG\0C00000\0MLOG:  an invented line\n\0\0");
 
 sub hours { sleep 3600; return; }
@@ -136,7 +136,7 @@ foreach my $what (qw(notices notifies))
 	my $log = -s $local->logfile;
 
 	is($session->run(query('loud')), '1', 'answer behind a warning and a LOG message is correct');
-	like($session->error, qr/WARNING:.*a loud WARNING.*NOTICE:.*a loud LOG/s, 'client gets both messages');
+	like($session->error, qr/WARNING:.*a loud WARNING.*NOTICE:.*a loud LOG/s, 'client receives both messages');
 	unlike(substr(PostgreSQL::Test::Utils::slurp_file($local->logfile), $log), qr/a loud/, 'log has neither message');
 }
 

@@ -1,7 +1,7 @@
 # If libpq uses another OpenSSL than the one that the relay calls, TLS is refused with a
-# clear error, so that functions of one never get objects of the other.
+# clear error, so that functions of one library are never called with objects of the other.
 #
-# A preloaded library stands for the other OpenSSL: the relay finds its function, while
+# A preloaded library simulates the other OpenSSL: the relay finds its function, while
 # libpq uses the OpenSSL that it was linked with.
 use strict;
 use warnings;

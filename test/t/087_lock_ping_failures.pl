@@ -1,6 +1,6 @@
 # The worker's connection for lock pings fails in different ways: it is refused, does
 # not answer, answers wrongly, ends. Each failure is logged once with the reason, and
-# does not affect others. When it works again, the lock (which has a long ttl) is pinged
+# does not affect other servers. When it works again, the lock (which has a long ttl) is pinged
 # again and still held.
 use strict;
 use warnings;
@@ -11,7 +11,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# only the pinger's connection fails; the pools' connections get correct answers
+# only the pinger's connection fails; the pools' connections receive correct answers
 sub fake
 {
 	my ($do) = @_;
@@ -62,7 +62,7 @@ my $fake = PgpxFakeServer->new(
 	mute => fake(sub { $_[0]->receive; sleep }),
 	garbage => fake(sub { $_[0]->receive; $_[0]->send("\x9F" x 100); sleep }),
 	wide => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('1', ''), message('2', ''), columns(2), row('1', '2'), done('SELECT 1'), ready()); sleep }),
-	deaf => { login => sub { sleep } },
+	no_login => { login => sub { sleep } },
 	gone => fake(sub { $_[0]->receive; }),
 	chatty => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('A', pack('N', 1) . "a\0b\0")); select undef, undef, undef, 0.05; $_[0]->send(failure(S => 'ERROR', C => 'XX000', M => 'chatty'), ready()); sleep }));
 my $fake_host = sub { return "SET port '" . $fake->port . "', SET dbname '$_[0]'" };
@@ -79,7 +79,7 @@ my %cases = (
 	mute => [ $fake_host->('mute'), qr/did not answer in time|did not end in time/ ],
 	garbage => [ $fake_host->('garbage'), qr/lost synchronization|message type/ ],
 	wide => [ $fake_host->('wide'), qr/unexpected result/ ],
-	deaf => [ $fake_host->('deaf'), qr/The connection attempt did not end in time/ ],
+	no_login => [ $fake_host->('no_login'), qr/The connection attempt did not end in time/ ],
 	gone => [ $fake_host->('gone'), qr{closed the connection unexpectedly|SSL (?:connection has been closed|error|SYSCALL)} ],
 	chatty => [ $fake_host->('chatty'), qr/chatty/ ]);
 
@@ -177,7 +177,7 @@ is($holder->run("SELECT pgpool.unlock('mute', 'mute', $token{mute})") . $holder-
 is($holder->run("SELECT pgpool.unlock('gone', 'gone', $token{gone})"), 't', 'unlock publishes the conninfo of each server');
 
 # --- between two pings the remote server begins a huge message: the worker does not
-# read it (the lock is lost, because the fake server does not know it)
+# read it (the lock is lost, because the fake server does not store it)
 make_pool($local, $remote, server => 'endless', options => { sslmode => PgpxFakeServer::sslmode() });
 like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '10 s')}), qr/^\d+$/, 'endless: lock is held');
 $local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('endless') . ')');

@@ -1,6 +1,6 @@
 # Failures of system calls, libc and libpq functions that hardly ever fail: threads,
-# sockets, pipes, memory. The affected session gets an error, others are not affected,
-# nothing is left behind, and the next attempt succeeds.
+# sockets, pipes, memory. The affected session receives an error, other sessions are
+# not affected, nothing is left behind, and the next attempt succeeds.
 use strict;
 use warnings;
 
@@ -16,8 +16,8 @@ use Test::More;
 
 PgpxFailing::skip_all_without();
 
-# "overtaken" logs in when the file $said exists, and writes to the journal what it
-# receives. (The server is made first, because its processes inherit the pipes of
+# "overtaken" logs in when the file $said exists, and writes the messages that it receives
+# to the journal. (The server is made first, because its processes inherit the pipes of
 # existing sessions.)
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 my $said = "$journal.said";
@@ -40,7 +40,7 @@ my $local = local_node('local', start => 0);
 $local->append_conf('postgresql.conf', 'autovacuum = off');
 
 # --- at server start
-fail_next($local, 'socketpair', who => 'all', errno => EMFILE);
+fail_next($local, 'socketpair', process => 'all', errno => EMFILE);
 is(failing($local, sub { $local->start(fail_ok => 1) }), 0, 'no control socket: server does not start');
 like(slurp_file($local->logfile), qr/FATAL: .*could not create control socket of pgpool_ext: Too many open files/, 'no control socket: log has the reason');
 failing($local, sub { $local->start });
@@ -118,7 +118,7 @@ SKIP:
 	works('one', 'after the postmaster has missed an exit');
 }
 
-# --- a host name look-up, a login, or its start commands cannot begin
+# --- a host name lookup, a login, or its start commands cannot begin
 foreach my $case (
 	[ named => 'pthread_create', { errno => EAGAIN }, '53000', qr/too many host names are being looked up/ ],
 	[ named => 'calloc', {}, '53000', qr/too many host names are being looked up/ ],
@@ -136,11 +136,11 @@ foreach my $case (
 	my ($server, $function, $how, $sqlstate, $said) = @$case;
 	my $name = join ' ', $function, %$how;
 
-	# close all connections that others could use
+	# close all connections that other sessions could use
 	is($session->run("SELECT pgpool.drain('$server', '10 s')"), 't', "$name: pool is empty");
 	fail_next($local, $function, %$how);
 	$session->run("SELECT pgpool.resume('$server'); SELECT pgpool.checkout('$server', '10 s')");
-	ok($session->sqlstate eq $sqlstate && $session->error =~ $said, "$name: waiter gets the error") or diag($session->error);
+	ok($session->sqlstate eq $sqlstate && $session->error =~ $said, "$name: waiter receives the error") or diag($session->error);
 	unlink PgpxFailing::order($local);
 	$session->run('SELECT pgpool.checkin_all()');
 	works($server, $name);
@@ -150,7 +150,7 @@ check_invariants($local);
 {
 	my $fresh = PgpxSession->new($local);
 
-	fail_next($local, 'PQconninfoParse', who => 'session');
+	fail_next($local, 'PQconninfoParse', process => 'session');
 	$fresh->fails(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')}, 'HV001', qr/out of memory/, 'out of memory for the list of options is an error');
 	$fresh->run(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')});
 	is($fresh->error, '', 'next attempt succeeds');
@@ -162,10 +162,10 @@ check_invariants($local);
 {
 	my $fresh = PgpxSession->new($local);
 
-	fail_next($local, 'socketpair', who => 'session', errno => EMFILE);
-	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not create a socket pair: Too many open files/, 'session without a socket pair gets an error');
+	fail_next($local, 'socketpair', process => 'session', errno => EMFILE);
+	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not create a socket pair: Too many open files/, 'session without a socket pair receives an error');
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'failed checkout leaves no lease');
-	fail_next($local, 'sendmsg', who => 'session', errno => ETOOMANYREFS);
+	fail_next($local, 'sendmsg', process => 'session', errno => ETOOMANYREFS);
 	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'session waits while too many descriptors are in flight') or diag($fresh->error);
 	ok(has_failed($local), 'request was sent again');
 	$fresh->run('SELECT pgpool.checkin_all()');
@@ -173,28 +173,28 @@ check_invariants($local);
 
 	# no epoll set, and a socket that cannot be added to it
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'epoll_create1', who => 'session', errno => EMFILE);
-	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not wait for pooled connections: Too many open files/, 'session without an epoll set gets an error');
+	fail_next($local, 'epoll_create1', process => 'session', errno => EMFILE);
+	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not wait for pooled connections: Too many open files/, 'session without an epoll set receives an error');
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'failed checkout leaves no lease without an epoll set');
-	fail_next($local, 'epoll_ctl', who => 'session', errno => ENOSPC);
-	$fresh->fails(q{SELECT a FROM pgpool.query('one', 'select pg_sleep(0.3)::text') AS t(a text)}, '53000', qr/could not wait for a pooled connection: No space left on device/, 'session that cannot wait for a socket gets an error');
+	fail_next($local, 'epoll_ctl', process => 'session', errno => ENOSPC);
+	$fresh->fails(q{SELECT a FROM pgpool.query('one', 'select pg_sleep(0.3)::text') AS t(a text)}, '53000', qr/could not wait for a pooled connection: No space left on device/, 'session that cannot wait for a socket receives an error');
 	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
 	$fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))});
-	fail_next($local, 'epoll_ctl', who => 'session', errno => ENOSPC);
+	fail_next($local, 'epoll_ctl', process => 'session', errno => ENOSPC);
 	is($fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))}) . $fresh->error, '', 'idle socket that cannot be registered is checked in another way');
 	ok(has_failed($local), 'registration has failed');
 	$fresh->quit;
 
 	# the next connection is tried without an error
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'sendmsg', who => 'session', errno => EPIPE);
+	fail_next($local, 'sendmsg', process => 'session', errno => EPIPE);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a int)}) . $fresh->error, '7', 'failed request: another connection is used');
 	$fresh->quit;
 
 	# the conninfo cannot be sent
 	$fresh = PgpxSession->new($local);
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD keepalives_idle '100')});
-	fail_next($local, 'sendmsg', who => 'session', errno => EPIPE);
+	fail_next($local, 'sendmsg', process => 'session', errno => EPIPE);
 	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '08006', qr/could not send the options of server "one" to the pool worker: Broken pipe/, 'conninfo that cannot be sent is an error that names the reason');
 	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'next checkout sends it') or diag($fresh->error);
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (DROP keepalives_idle)});
@@ -203,20 +203,20 @@ check_invariants($local);
 	# a reply that cannot be received: the same, and the next request has a new socket
 	# pair
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'recvmsg', who => 'session', errno => EPIPE);
+	fail_next($local, 'recvmsg', process => 'session', errno => EPIPE);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 8') AS t(a int)}) . $fresh->error, '8', 'failed reply: another connection is used');
 	ok(has_failed($local), 'receiving has failed');
 	$fresh->quit;
 
 	# a lost reply: until the checkout times out, or operation_timeout
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'sendmsg', who => 'worker', errno => EPIPE);
+	fail_next($local, 'sendmsg', process => 'worker', errno => EPIPE);
 	$fresh->fails(q{SELECT pgpool.checkout('one', '500 ms')}, '55P03', qr/no connection to server "one" came free within 500 ms/, 'lost reply: checkout times out');
 	like($fresh->run(q{SELECT pgpool.checkout('one', '20 s')}), qr/^\d+$/, 'next request is answered') or diag($fresh->error);
 	$fresh->quit;
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '300 ms')});
 	$fresh = PgpxSession->new($local);
-	fail_next($local, 'sendmsg', who => 'worker', errno => EPIPE);
+	fail_next($local, 'sendmsg', process => 'worker', errno => EPIPE);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 8') AS t(a int)}) . $fresh->error, '8', 'lost reply: another connection is used after operation_timeout');
 	ok(has_failed($local), 'reply was lost');
 	$fresh->quit;
@@ -238,7 +238,7 @@ works('one', 'Terminate that cannot be sent');
 # --- signals that interrupt a call
 foreach my $function (qw(send recv))
 {
-	fail_next($local, $function, who => 'session', errno => EINTR);
+	fail_next($local, $function, process => 'session', errno => EINTR);
 	is($session->run(q{SELECT a FROM pgpool.query('one', 'select 9') AS t(a int)}) . $session->error, '9', "$function: interrupted call is repeated");
 	ok(has_failed($local), "$function: call was interrupted");
 }
@@ -277,7 +277,7 @@ foreach my $function (qw(send recv))
 	$remote->safe_psql('remote_db', 'CREATE TABLE taken (a int); GRANT ALL ON taken TO remote_app');
 	foreach my $sql ("'insert into taken values (1)'", "'insert into taken values (\$1)', 1")
 	{
-		fail_next($local, 'send', who => 'session', errno => EAGAIN, times => 1_000_000_000);
+		fail_next($local, 'send', process => 'session', errno => EAGAIN, times => 1_000_000_000);
 		$fresh->run(q{SET statement_timeout = '300 ms'});
 		$fresh->fails("SELECT pgpool.exec($lease, $sql)", '57014', qr/statement timeout/, "$sql: statement cannot be sent");
 		unlink PgpxFailing::order($local);
@@ -286,7 +286,7 @@ foreach my $function (qw(send recv))
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM taken'), '0', 'no statement was executed');
 
 	# a reset that cannot be sent: the connection closes without waiting
-	fail_next($local, 'send', who => 'session', errno => EAGAIN, times => 1_000_000_000);
+	fail_next($local, 'send', process => 'session', errno => EAGAIN, times => 1_000_000_000);
 	$fresh->run("SELECT pgpool.checkin($lease)");
 	unlink PgpxFailing::order($local);
 	is($fresh->error . $local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE remote_pid = $pid AND state <> 'closing'"), '0', 'connection closes if the reset cannot be sent');
@@ -299,26 +299,26 @@ foreach my $function (qw(send recv))
 	$fresh->run("SELECT pgpool.exec($lease, 'set work_mem = ''7MB''')");
 	$waiter->start(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)});
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'single'}, '1'), 'session waits with a pending statement');
-	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN);
+	fail_next($local, 'sendmsg', process => 'session', errno => EAGAIN);
 	$fresh->run("SELECT pgpool.checkin($lease)");
 	is($waiter->finish(60) . $waiter->error, '4MB', 'pending statement runs in a clean session');
 	ok(has_failed($local), 'hand-over has failed');
 
-	# the same if the waiter is cancelled before it wakes: the next session must not get
-	# the unreset connection
+	# the same if the waiter is cancelled before it wakes: the next session must not
+	# be granted the connection before its reset
 	$lease = lease($fresh, 'single');
 	$fresh->run("SELECT pgpool.exec($lease, 'set work_mem = ''7MB''')");
 	$waiter->start(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)});
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'single'}, '1'), 'session waits again with a pending statement');
 	kill 'STOP', $waiter->pid;
-	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN);
+	fail_next($local, 'sendmsg', process => 'session', errno => EAGAIN);
 	$fresh->run("SELECT pgpool.checkin($lease)");
 	ok(has_failed($local), 'hand-over has failed again');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 	kill 'CONT', $waiter->pid;
 	$waiter->finish(60);
 	$waiter->failed('57014', qr/canceling statement/, 'waiter is cancelled');
-	is($fresh->run(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)}) . $fresh->error, '4MB', 'next session gets a clean session');
+	is($fresh->run(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)}) . $fresh->error, '4MB', 'next session is granted a clean remote session');
 	$local->safe_psql('postgres', 'DROP SERVER single CASCADE');
 	$waiter->quit;
 	$fresh->quit;
@@ -459,7 +459,7 @@ foreach my $case (
 	logs($log, qr/cannot ping the locks of server "started".*\n.*$said/, "$function: reason is logged");
 	logs($log, qr/pings the locks of server "started" .* again/, "$function: lock is pinged again");
 }
-# (a login that computes, or waits for others that do, has been accepted, so its host
+# (a login that computes, or waits for other such logins, has been accepted, so its host
 # counts as responsive and the next one of the list is not tried)
 {
 	my $log = -s $local->logfile;
@@ -520,25 +520,25 @@ foreach my $case (
 	$app->quit;
 }
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'lock is still held');
-fail_next($local, 'clock_gettime', who => 'session', times => 3);
+fail_next($local, 'clock_gettime', process => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'lock is valid by the other clock if CLOCK_BOOTTIME is missing');
 is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is released');
 
-# --- a look-up that ends after its attempt was given up
+# --- a lookup that ends after its attempt has timed out
 {
 	$session->run(q{SELECT pgpool.drain('named'); SELECT pgpool.resume('named'); ALTER SERVER named OPTIONS (ADD connect_timeout '300ms')});
 	hold_logins($local, 'localhost');
-	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout \(0\.3 s\)/, 'look-up exceeds connect_timeout');
+	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout \(0\.3 s\)/, 'lookup exceeds connect_timeout');
 	hold_logins($local);
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'look-up ends later');
-	works('named', 'late look-up');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup ends later');
+	works('named', 'late lookup');
 
 	# a host with a colon that is not an address is looked up, too
 	make_pool($local, $remote, server => 'colon', options => { %quick, host => 'x:y.invalid', connect_timeout => '300ms' });
 	hold_logins($local, 'x:y.invalid');
 	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout/, 'name with a colon is looked up in a thread');
 	hold_logins($local);
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'look-up of the name with a colon ends');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup of the name with a colon ends');
 	$session->run(q{ALTER SERVER colon OPTIONS (SET connect_timeout '30s')});
 	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/could not translate host name "x:y\.invalid"/, 'name with a colon has no address');
 	$session->run(q{ALTER SERVER colon OPTIONS (SET host 'fe80::1%lo')});
@@ -567,7 +567,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	hold_logins($local);
 	is($session->finish(60) . $session->error, '1', 'waiting call succeeds');
 	ok(wait_until($local, sprintf($pinged, $now), 1, 60), 'lock is pinged again');
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'look-ups have ended');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookups have ended');
 	ok(!IO::Select->new($old)->can_read(0.5), 'no connection to the old host is opened');
 	is($session->run("SELECT pgpool.unlock('moved', 'a', $moved)"), 't', 'lock is released');
 	$other->run('SELECT pgpool.checkin_all()');
@@ -576,21 +576,21 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 # --- options change, and no session can publish them: the worker does not connect with
 # the old ones for the waiters
 {
-	make_pool($local, $remote, server => 'untold', options => { %quick, pool_size => 1 });
-	my $lease = lease($session, 'untold');
+	make_pool($local, $remote, server => 'unpublished', options => { %quick, pool_size => 1 });
+	my $lease = lease($session, 'unpublished');
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
-	$other->start(q{SELECT a FROM pgpool.query('untold', 'select current_database()') AS t(a text)});
-	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'untold'}, 1), 'unpublished: session waits');
-	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN, times => 1_000_000_000);
-	$local->safe_psql('postgres', q{ALTER SERVER untold OPTIONS (SET dbname 'postgres')});
+	$other->start(q{SELECT a FROM pgpool.query('unpublished', 'select current_database()') AS t(a text)});
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'unpublished'}, 1), 'unpublished: session waits');
+	fail_next($local, 'sendmsg', process => 'session', errno => EAGAIN, times => 1_000_000_000);
+	$local->safe_psql('postgres', q{ALTER SERVER unpublished OPTIONS (SET dbname 'postgres')});
 	is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', 'unpublished: connection with the old options is returned');
-	ok(wait_until($local, q{SELECT total, waiters FROM pgpool.pools WHERE server = 'untold'}, '0|1'), 'unpublished: connection with the old options closes');
+	ok(wait_until($local, q{SELECT total, waiters FROM pgpool.pools WHERE server = 'unpublished'}, '0|1'), 'unpublished: connection with the old options closes');
 	unlink PgpxFailing::order($local);
 	is($other->finish(60) . $other->error, 'postgres', 'unpublished: waiter is granted a connection with the new options');
-	is($local->safe_psql('postgres', q{SELECT connects FROM pgpool.stats WHERE server = 'untold'}), '2', 'unpublished: no superfluous connection was opened');
+	is($local->safe_psql('postgres', q{SELECT connects FROM pgpool.stats WHERE server = 'unpublished'}), '2', 'unpublished: no superfluous connection was opened');
 }
 
-# --- the worker learns of new options and of the end of a look-up, or of a login, at
+# --- the worker learns of new options and of the end of a lookup, or of a login, at
 # the same time
 {
 	my $old = IO::Socket::INET->new(Listen => 5, LocalAddr => '127.0.0.1') or die "no socket: $!";
@@ -621,7 +621,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	make_pool($local, $remote, server => 'at_once', options => { %quick, host => 'localhost', port => $old->sockport });
 	hold_logins($local, 'localhost');
 	$other->start(q{SELECT pgpool.checkout('at_once', '1 min')});
-	$at_once->('at_once', 'a look-up', q{SET host '127.0.0.1', SET port '} . $remote->port . q{'});
+	$at_once->('at_once', 'a lookup', q{SET host '127.0.0.1', SET port '} . $remote->port . q{'});
 	ok(!IO::Select->new($old)->can_read(0.5), 'no connection to the old host is opened');
 
 	make_pool($local, $fake, server => 'overtaken', remote_dbname => 'overtaken', options => { %quick, sslmode => PgpxFakeServer::sslmode() });
@@ -636,7 +636,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	$busy->quit;
 }
 
-# --- abandoned look-ups: at most sixteen for each user, and they look up no further
+# --- abandoned lookups: at most sixteen for each user, and they look up no further
 # names
 {
 	my $worker = worker_pid($local);
@@ -646,15 +646,15 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	make_pool($local, $remote, server => 'dead', options => { %quick, connect_timeout => '50ms', host => 'localhost,held.example' });
 	make_pool($local, $remote, server => 'alive', options => { %quick, host => 'LOCALHOST' });
 	hold_logins($local, 'localhost', 'held.example');
-	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts time out before their look-ups until there are too many')
+	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts time out before their lookups until there are too many')
 	  or diag($session->error);
 	is($session->sqlstate, '53000', 'refused attempt is an error');
-	ok(wait_until($local, sub { threads_of($worker) }, '16 0'), 'sixteen look-ups are abandoned');
+	ok(wait_until($local, sub { threads_of($worker) }, '16 0'), 'sixteen lookups are abandoned');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('alive', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'names of another user are looked up');
 	hold_logins($local, 'held.example');
-	ok(wait_until($local, sub { threads_of($worker) }, '0 0'), 'abandoned look-up does not look up further names');
+	ok(wait_until($local, sub { threads_of($worker) }, '0 0'), 'abandoned lookup does not look up further names');
 	hold_logins($local);
-	works('alive', 'look-ups');
+	works('alive', 'lookups');
 }
 
 # --- abandoned logins that compute: at most four for a pool with the same conninfo, and
@@ -684,7 +684,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 		return;
 	};
 	# nor do all attempts reach the point at which they have to wait
-	my $is_told = sub {
+	my $fails_with = sub {
 		my ($server, $why, $name) = @_;
 
 		ok(wait_until($local, sub {
@@ -693,7 +693,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 		}, 1), $name) or diag($session->error);
 		return;
 	};
-	my $tell_anew = sub {
+	my $change_mappings = sub {
 		$session->run("ALTER USER MAPPING FOR CURRENT_USER SERVER $_ OPTIONS (SET password '$REMOTE_APP_PASSWORD')") foreach @_;
 		return;
 	};
@@ -716,23 +716,23 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	make_pool($local, $remote, server => 'newcomer', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1');
 	$leave_behind->(20, @held);
-	$tell_anew->('held1');
+	$change_mappings->('held1');
 	$leave_behind->(24, 'held1');
-	$is_told->('held1', $before_it, 'further login of the pool has to wait');
+	$fails_with->('held1', $before_it, 'further login of the pool has to wait');
 	works('newcomer', 'pool without abandoned logins');
 	check_invariants($local);
 
-	# a user who can change user mappings and create servers has a limit
+	# the logins of a user that can change user mappings and create servers are limited
 	$remote->safe_psql('postgres', 'CREATE DATABASE more_db OWNER remote_app');
 	make_pool($local, $remote, server => $_, remote_dbname => 'more_db', options => \%hasty) foreach map { "more$_" } 0 .. 11;
 	make_pool($local, $remote, server => 'of_others', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1', 'more_db');
 	$leave_behind->(68, map { "more$_" } 0 .. 10);
 	my $too_many = qr/did not end within connect_timeout \(0\.3 s\): too many logins of this user are still computing their authentication/;
-	$is_told->('more11', $too_many, 'further server of the same user has to wait');
+	$fails_with->('more11', $too_many, 'further server of the same user has to wait');
 	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
-	$is_told->('held1', $too_many, 'new user mapping does not lift the limit');
-	ok(wait_until($local, $threads, '0 68'), 'no login has got another thread');
+	$fails_with->('held1', $too_many, 'new user mapping does not lift the limit');
+	ok(wait_until($local, $threads, '0 68'), 'no login has started another thread');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can connect');
 	check_invariants($local);
 	hold_logins($local, 'remote_db', 'template1');
@@ -751,7 +751,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	$_->quit foreach $session, $other;
 
 	# nor more than the worker has file descriptors for: at most a third of them is for
-	# other things than the server's own files, and over TLS a login takes two
+	# other purposes than the server's own files, and over TLS a login needs two
 	my $most = over_tls() ? 250 : 130;
 	$local->append_conf('postgresql.conf', "max_files_per_process = $most");
 	failing($local, sub { $local->restart });

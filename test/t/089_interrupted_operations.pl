@@ -164,7 +164,7 @@ is($session->run('SELECT pgpool.checkin_all()') . $session->error, '1', 'answer 
 	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.603' AND state = 'active' AND pid <> pg_backend_pid()};
 
 	$other->start(q{SELECT a FROM pgpool.query('transfer', 'show geqo') AS t(a text)});
-	ok(wait_until($remote, $running, 1), 'reset takes long');
+	ok(wait_until($remote, $running, 1), 'reset is slow');
 	is($other->finish(60), 'on', 'another connection is used') or diag($other->error);
 	is($local->safe_psql('postgres', q{SELECT closed_reset FROM pgpool.stats WHERE server = 'transfer'}), '1', 'first connection was closed because of the reset');
 	ok(wait_until($remote, $running, 0, 20), 'reset is cancelled');
@@ -191,7 +191,7 @@ foreach my $how (qw(pg_cancel_backend pg_terminate_backend))
 	}
 	$local->safe_psql('postgres', "SELECT $how(" . $waiter->pid . ')');
 	$waiter->finish(60);
-	like($waiter->error, qr/57014|57P01/, "$how: owner gets the error");
+	like($waiter->error, qr/57014|57P01/, "$how: owner receives the error");
 	kill 'CONT', $worker;
 	ok(wait_until($remote, $running, 0, 30), "$how: statement ends");
 	$waiter->quit;

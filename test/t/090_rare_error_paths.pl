@@ -57,7 +57,7 @@ my $fake = PgpxFakeServer->new(
 	nameless => behind(message('S', 'DateStyle')),
 	valueless => behind(message('S', "DateStyle\0ISO")),
 	notice => behind(message('N', "SWARNING\0Mno end")),
-	said => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1') . message('N', "SWARNING\0C01000\0Msaid behind it\0\0")); $_[0]->serve },
+	trailing_notice => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1') . message('N', "SWARNING\0C01000\0Mbehind the answer\0\0")); $_[0]->serve },
 	short => sub { $_[0]->receive; $_[0]->send($_[0]->described, message('D', pack('n', 1) . "\0\0"), done('SELECT 1'), ready()); sleep },
 	stays => sub { $_[0]->serve(1); sleep },
 	notes => behind(join '', map { message('A', $_) } 'x', "\0\0\0\1channel", "\0\0\0\1channel\0payload", "\0\0\0\1\x9F\0\0", "\0\0\0\1channel\0\x9F\0", "\0\0\0\1good\0one\0"),
@@ -65,22 +65,22 @@ my $fake = PgpxFakeServer->new(
 	blanks => { login => sub { $_[0]->send(failure(S => 'FATAL', V => 'FATAL', C => '28000', M => 'it is so   ')) } },
 	start => sub { $_[0]->receive },
 	within => { login => sub { $_[0]->send(greeting('15.0'), backend_key(), message('Z', 'T')); sleep } },
-	deaf => { login => sub { sleep } });
+	no_login => { login => sub { sleep } });
 my $remote = remote_node('remote');
 my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
 my %options = (pool_size => 1, retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : () })
-  foreach qw(nameless valueless notice said short stays notes reset blanks start within deaf d_name d_type), keys %descriptions;
+  foreach qw(nameless valueless notice trailing_notice short stays notes reset blanks start within no_login d_name d_type), keys %descriptions;
 make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
 # --- malformed messages
 foreach my $case ([ nameless => qr/malformed message/ ], [ valueless => qr/malformed message/ ], [ short => qr/malformed/ ])
 {
-	my ($server, $said) = @$case;
+	my ($server, $message) = @$case;
 
-	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $said, "$server: connection is lost");
+	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $message, "$server: connection is lost");
 }
 foreach my $server (sort keys %descriptions)
 {
@@ -89,11 +89,11 @@ foreach my $server (sort keys %descriptions)
 is($session->run(q{SELECT pgpool.column_list('d_name', 'select 1')}), q{AS t("?""; drop" text)}, 'column name that is not valid text is quoted');
 is($session->run(q{SELECT pgpool.column_list('d_type', 'select 1')}), 'AS t(a "x""; y"."z; --"[])', 'type name that is not valid text is quoted');
 is($session->run(q{SELECT a FROM pgpool.query('notice', 'select 1') AS t(a int)}) . $session->error, '1', 'unterminated notice is ignored');
-$session->run(q{SELECT pgpool.checkout('said') AS lease \gset});
+$session->run(q{SELECT pgpool.checkout('trailing_notice') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer in one segment with a notice is correct');
-my $heard = $session->error;
+my $notices = $session->error;
 $session->run(q{SELECT pgpool.exec(:lease, 'select 1')}); # over TLS the notice may arrive a moment later
-like($heard . $session->error, qr/WARNING:.*said behind it/, 'notice is reported');
+like($notices . $session->error, qr/WARNING:.*behind the answer/, 'notice is reported');
 $session->run('SELECT pgpool.checkin(:lease)');
 $session->run(q{SELECT pgpool.checkout('notes') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer behind malformed notifications is correct');
@@ -108,7 +108,7 @@ ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 're
 $session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'trailing blanks of an error message are removed');
 $session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'end of the remote session in the start commands is reported');
 $session->fails(q{SELECT pgpool.checkout('within')}, '08001', qr/DETAIL:.*began inside a transaction/, 'remote session that begins in a transaction is refused');
-$other->start(q{SELECT pgpool.checkout('deaf', '5 s')});
+$other->start(q{SELECT pgpool.checkout('no_login', '5 s')});
 ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'waiter shows that a connection is being opened');
 {
 	# a stopped postmaster starts no worker
@@ -122,7 +122,7 @@ ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'waite
 	kill 'CONT', $postmaster;
 }
 $other->finish(60);
-$other->failed('55P03', qr/no connection to server "deaf" came free within 5000 ms/, 'waiter times out');
+$other->failed('55P03', qr/no connection to server "no_login" came free within 5000 ms/, 'waiter times out');
 
 # --- options in libpq's syntax
 $session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'a,b', port '5432 , 5433 ')});
@@ -150,7 +150,7 @@ ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'slo
 $local->safe_psql('postgres', q{ALTER SERVER slow OPTIONS (ADD start_commands 'set geqo = off')});
 $session->run(q{SELECT pgpool.try_checkout('slow')});
 $proxy->command('pass');
-is($other->finish(60), 'off', 'waiter gets a connection with the new options') or diag($other->error);
+is($other->finish(60), 'off', 'waiter is granted a connection with the new options') or diag($other->error);
 
 # --- a cancel request is in progress when the lease is returned, and the server is
 # altered or the worker ends
@@ -239,10 +239,10 @@ ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'leaky
 my $delay = delay_begin();
 is($session->run(q{ALTER SERVER leaky OPTIONS (SET leak_warning '1 s'); SELECT pgpool.try_checkout('leaky')}) . $session->error, '', 'leak_warning becomes shorter');
 ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 50, 30), 'each lease is logged');
-my @told = log_times($local, 'lease \d+ on server "leaky" has been held');
+my @logged = log_times($local, 'lease \d+ on server "leaky" has been held');
 # the worker handles eight at a time, and must not wait half a second for its next tick
 # (up to two ticks are allowed)
-my $took = $told[-1] - $told[0];
+my $took = $logged[-1] - $logged[0];
 $took += 86400 if $took < 0;    # midnight
 cmp_ok($took, '<', 1 + delay_end($delay, 4), 'all leases are logged at once, not eight per tick');
 $session->run('SELECT pgpool.checkin_all()');
@@ -351,9 +351,9 @@ sub trigger
 	my ($body) = @_;
 
 	$remote->safe_psql('remote_db', <<"EOT");
-DROP TRIGGER IF EXISTS says ON pgpool_lock.locks;
-CREATE OR REPLACE FUNCTION says() RETURNS trigger LANGUAGE plpgsql AS \$f\$ BEGIN $body; RETURN NEW; END \$f\$;
-CREATE TRIGGER says BEFORE INSERT OR UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.state = 'held') EXECUTE FUNCTION says();
+DROP TRIGGER IF EXISTS raises ON pgpool_lock.locks;
+CREATE OR REPLACE FUNCTION raises() RETURNS trigger LANGUAGE plpgsql AS \$f\$ BEGIN $body; RETURN NEW; END \$f\$;
+CREATE TRIGGER raises BEFORE INSERT OR UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.state = 'held') EXECUTE FUNCTION raises();
 EOT
 	return;
 }
@@ -385,7 +385,7 @@ my %who = map { $_ => 1 } slurp_file($remote->logfile, $log_asked) =~ /asked by 
 is(scalar keys %who, 4, 'retries use other connections, because the primary may have moved');
 trigger(q{RAISE EXCEPTION 'as if lost' USING ERRCODE = '08006'});
 $session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'unreachable remote server is not reported as a held lock');
-$remote->safe_psql('remote_db', 'DROP TRIGGER says ON pgpool_lock.locks');
+$remote->safe_psql('remote_db', 'DROP TRIGGER raises ON pgpool_lock.locks');
 $session->run('SET pgpool_ext.checkout_timeout = 0');
 like($session->run(q{SELECT pgpool.lock('one', 'e')}), qr/^\d+$/, 'lock without a timeout is granted') or diag($session->error);
 $session->run('RESET pgpool_ext.checkout_timeout; DISCARD ALL');

@@ -1,7 +1,7 @@
-# A remote server requests a SCRAM iteration count whose computation takes too long. It
+# A remote server requests a SCRAM iteration count whose computation lasts too long. It
 # is computed in threads beside the event loop, so other pools are not affected.
-# Abandoned computations continue at idle priority in a bounded number of threads,
-# whatever options change, do not disturb, and leave nothing in the end. (For the bounds
+# Abandoned computations continue at idle priority in a bounded number of threads, even if
+# options change, affect no other login, and leave nothing in the end. (For the bounds
 # see 088, which only simulates the computation.)
 use strict;
 use warnings;
@@ -66,8 +66,8 @@ sub masks
 my $kept = q{SELECT sum(descriptors) - } . descriptors_wanted() . q{ FROM pgpool.workers};
 
 # --- connect_timeout
-$other->fails(q{SELECT pgpool.checkout('late', '30 s')}, '08001', qr/did not end within connect_timeout \(1 s\): what the remote server asks for takes longer to compute/, 'waiter gets the reason');
-ok(wait_until($local, \&threads, '0 1'), 'abandoned login goes on at idle priority');
+$other->fails(q{SELECT pgpool.checkout('late', '30 s')}, '08001', qr/did not end within connect_timeout \(1 s\): what the remote server asks for takes longer to compute/, 'waiter receives the reason');
+ok(wait_until($local, \&threads, '0 1'), 'abandoned login continues at idle priority');
 ok(wait_until($local, $kept, 1), 'abandoned login keeps its socket');
 ok(wait_until($local, \&threads, '0 0'), 'abandoned login ends');
 ok(wait_until($local, $kept, 0), 'socket of the abandoned login is closed');
@@ -90,7 +90,7 @@ ok(wait_until($local, \&threads, '0 4'), 'four threads are left');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'forever'}, 0), 'pool has no connections');
 check_invariants($local);
 
-# --- further attempts get no thread
+# --- further attempts start no thread
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms'); SELECT pgpool.resume('forever')});
 $other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/, 'attempt after a change in place has to wait');
 is(threads(), '0 4', "attempt after a change in place has no thread");
@@ -115,7 +115,7 @@ foreach my $change (
 	$local->safe_psql('postgres', $change);
 	$left += 4;
 	ok(wait_until($local, sub {
-		# the first four attempts get a thread
+		# the first four attempts start a thread
 		$other->run(q{SELECT pgpool.checkout('forever', '10 s')});
 		return $other->sqlstate eq '08001' && $other->error =~ qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/ ? 1 : 0;
 	}, 1), "$change: further attempt has to wait") or diag($other->error);

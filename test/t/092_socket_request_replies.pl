@@ -37,7 +37,7 @@ sub serves
 	return $session->quit;
 }
 
-# --- a late reply is not taken for the reply to the next request
+# --- a late reply is not accepted as the reply to the next request
 my $session = PgpxSession->new($local);
 asks($session, q{SELECT pgpool.checkout('one', '60 s')}, 'late');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
@@ -53,12 +53,12 @@ my $log = -s $local->logfile;
 $local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
 ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), 'woken: session is woken by something else');
 kill 'CONT', $worker;
-like($session->finish(60), qr/^\d+$/, 'woken: session waits on and gets the reply') or diag($session->error);
+like($session->finish(60), qr/^\d+$/, 'woken: session continues to wait and receives the reply') or diag($session->error);
 $session->run('SELECT pgpool.checkin_all()');
 serves($session, 'woken');
 
-# --- the lease is terminated before the worker has replied: the session gets another
-# connection
+# --- the lease is terminated before the worker has replied: the session is
+# granted another connection
 foreach my $how ('unanswered', 'refused')
 {
 	my $closed = $local->safe_psql('postgres', 'SELECT closed_terminated FROM pgpool.stats');
@@ -79,8 +79,8 @@ foreach my $how ('unanswered', 'refused')
 	serves($session, $how);
 }
 
-# --- A pipelined statement was sent, and its owner cannot get the socket: the statement
-# is not repeated, and the error says that it may have run.
+# --- A pipelined statement was sent, and its owner cannot receive the socket: the statement
+# is not repeated, and the error reports that it may have run.
 make_pool($local, $remote, server => 'sent', options => { pool_size => 1, operation_timeout => '2 s' });
 {
 	my ($holder, $next) = map { PgpxSession->new($local) } 1 .. 2;
@@ -92,7 +92,7 @@ make_pool($local, $remote, server => 'sent', options => { pool_size => 1, operat
 	kill 'STOP', $worker;
 	is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', 'sent: lease is returned');
 	$next->finish(60);
-	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, but its answer was lost\. It may have been executed\./, 'sent: owner gets the error');
+	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, but its answer was lost\. It may have been executed\./, 'sent: owner receives the error');
 	kill 'CONT', $worker;
 	is($next->run(q{SELECT a FROM pgpool.query('sent', 'select 42') AS t(a int)}, 60) . $next->error, '42', 'sent: next call of the session succeeds');
 	$_->quit foreach $holder, $next;
@@ -125,7 +125,7 @@ make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test
 	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'tested'}, 'idle'), 'tested: connection is idle');
 	kill 'STOP', $pid;
 
-	# in one go, because the test fails after 2 s
+	# in one message, because the test of the connection fails after 2 s
 	my ($tried, $state, $waiting) = split /\n/, $own->run(q{SELECT pgpool.try_checkout('tested');
 		SELECT state FROM pgpool.connections WHERE server = 'tested'; SELECT count(*) FROM pgpool.waiters});
 	is($tried . $own->error, '', 'tested: try_checkout returns NULL');

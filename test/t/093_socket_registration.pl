@@ -77,7 +77,7 @@ foreach my $i (1, 2)
 $blocker->quit;
 $sessions[$_]->finish foreach 0, 1, 2;
 is(watched($sessions[0]), 0, 'session that hands over to a waiter has no socket registered');
-is(join(' ', map { $_->error } @sessions), '  ', 'no session got an error');
+is(join(' ', map { $_->error } @sessions), '  ', 'no session received an error');
 
 
 # --- few sessions keep a socket registered: with 500 the kernel would refuse further

@@ -1,6 +1,6 @@
 # Messages of a gigabyte that are announced, and sent, while libpq reads: in a login, in
-# the answer to start commands, in answers to lock pings. The worker gives up long
-# before it has read that much, and is not delayed.
+# the answer to start commands, in answers to lock pings. The worker closes the
+# connection long before it has read that much, and is not delayed.
 use strict;
 use warnings;
 
@@ -73,7 +73,7 @@ my %behaviours = (
 	start_row => sub { $_[0]->receive; $_[0]->send(columns(1)); flood($_[0], 'D') },
 	start_notice => sub { $_[0]->receive; flood($_[0], 'N') },
 
-	# endless short rows take the time that they may, and no memory
+	# endless short rows use the permitted time, and no memory
 	start_large => sub { $_[0]->receive; $_[0]->send(columns(1), (row('x' x 500_000)) x 20, done('SELECT 20'), ready); $_[0]->serve },
 	lock_login => keeper(sub { flood($_[0], 'N') }),
 	lock_names => keeper(sub { my $n = 0; while (1) { $_[0]->send(map { message('S', "p$n.$_\0" . ('v' x 2000) . "\0") } 1 .. 100); $n++ } }),
@@ -118,7 +118,7 @@ is($session->run(query('honest')), '1', 'correct answer is accepted');
 costs_little($_, sub { $session->fails(query($_), '08001', qr/sent too much data during the login/, "$_: reason is reported") })
   foreach qw(login_n login_e login_a);
 
-# the same on a Unix-domain socket, which does not tell how much has arrived
+# the same on a Unix-domain socket, which does not report the number of received bytes
 make_pool($local, $near, server => 's_near', remote_dbname => 'login_n', options => { host => $folder, pool_size => 1, connect_timeout => '20s' });
 costs_little('near', sub { $session->fails(query('near'), '08001', qr/sent too much data during the login/, 'near: reason is reported') });
 

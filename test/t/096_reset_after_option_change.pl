@@ -1,5 +1,5 @@
-# A connection that was left without a reset, as the pool's options said, is leased
-# under options that require one: the new options apply. No session finds traces of
+# A connection without a reset, as the pool's options permitted, is leased under options
+# that require one: the new options apply. No session finds traces of
 # another one, nor, with reset 'always', its own. All of this also holds with the
 # statement cache, whose reset keeps the prepared statements.
 use strict;
@@ -49,7 +49,7 @@ foreach my $cache (0, 10)
 	is(found('never', 'always', $cache), '0', "statement_cache $cache: change from never to always: session is clean");
 }
 
-# --- on_transfer: a session finds its own traces, others find none
+# --- on_transfer: a session finds its own traces, other sessions find none
 sub traces
 {
 	my ($session, $server) = @_;
@@ -67,10 +67,10 @@ foreach my $cache (0, 10)
 	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
 	is(traces($first, $server), 'left1', "$server: on_transfer: session finds its own traces");
 	is(traces($second, $server), '0', "$server: on_transfer: another session finds none");
-	is(traces($first, $server), '0', "$server: on_transfer: traces are gone after another session");
+	is(traces($first, $server), '0', "$server: on_transfer: traces are removed by another session");
 	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
 	$first->run('DISCARD ALL');
-	is(traces($first, $server), '0', "$server: on_transfer: traces are gone after a local DISCARD ALL");
+	is(traces($first, $server), '0', "$server: on_transfer: traces are removed by a local DISCARD ALL");
 
 	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
 	$first->run('DISCARD PLANS');

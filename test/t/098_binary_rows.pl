@@ -27,7 +27,7 @@ sub say_binary
 }
 
 # Rows of 1 kB: 3 MB at once, then 2,000 rows one by one at their due times (several at
-# once after a late sleep). A file records how long these took.
+# once after a late sleep). A file records their duration.
 my $trickled = PostgreSQL::Test::Utils::tempdir . '/trickled';
 
 sub trickle
@@ -148,7 +148,7 @@ foreach my $how ([ $lease, 'int', '22003' ], [ "'s'", 'int', '22003' ], [ $lease
 	$session->fails("SELECT count(*) FROM pgpool.query($where, 'select * from large order by b') AS t(a $type, b int)", $sqlstate,
 		qr/column "a" of row 500000 of the remote result/, "$type: value that does not fit in row 500,000 is an error");
 	is($session->run("SELECT * FROM pgpool.query($where, 'select 7, 8') AS t(a int, b int)"), '7|8',
-		"$type: next statement gets its own answer");
+		"$type: next statement receives its own answer");
 }
 is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays usable');
 

@@ -36,8 +36,8 @@ is($local->safe_psql('postgres', "SELECT sum(leased), sum(waiters) FROM pgpool.p
 is($local->safe_psql('postgres', "SELECT bool_and(waited > 0) FROM pgpool.stats WHERE server IN ('a')"), 't', 'fan-outs did wait for each other');
 
 # Two slots for all pools: a fan-out that holds one waits for the other as long as the
-# holder of the other may return it. The last of those that wait for each other gets
-# 40P01.
+# holder of the other may return it. The last of those that wait for each other fails
+# with 40P01.
 my $small = local_node('small', conf => ['pgpool_ext.max_connections = 2', 'pgpool_ext.checkout_timeout = 0', q{deadlock_timeout = '100ms'}]);
 make_pool($small, $remote, server => $_, options => { pool_size => 2 }) foreach qw(a b);
 my @holders = map { PgpxSession->new($small) } 0, 1;
@@ -55,7 +55,7 @@ ok(wait_until($small, $waiting, 'a,b'), 'one fan-out has its first connection, a
 $holders[1]->run('SELECT pgpool.checkin_all()');
 $fanouts[1]->finish(90);
 $fanouts[1]->failed('40P01', qr/deadlock detected while waiting for a connection to server "b"\nDETAIL:  Process \d+ waits for a connection of server "b" within pgpool_ext.max_connections; held by processes/,
-	'fan-out that completes the deadlock gets 40P01');
+	'fan-out that completes the deadlock fails with 40P01');
 is($fanouts[0]->finish(90) . $fanouts[0]->error, 'a7,b7', 'other fan-out succeeds');
 is($small->safe_psql('postgres', q{SELECT string_agg(server || ' ' || deadlocks, ',' ORDER BY server) FROM pgpool.stats}), 'a 0,b 1', 'deadlock is counted');
 is($small->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'no lease and no waiter is left in the small server');

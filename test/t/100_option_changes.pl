@@ -89,7 +89,7 @@ $holder->run('SET ROLE maker');
 $holder->fails('CREATE SERVER wrong FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (no_such_option $$$$)', 'HV00D', qr/no_such_option/, 'unknown option is refused to a user');
 my ($valid) = $holder->error =~ /Valid options in this context are: (.*)\./;
 $holder->run('RESET ROLE');
-is(join(' ', sort grep { !exists $in_place{$_} && !exists $of_tables{$_} && !exists $replaces{$_} && !$untried{$_} } split /, /, $valid // 'none'), '', 'each option belongs to a class');
+is(join(' ', sort grep { !exists $in_place{$_} && !exists $of_tables{$_} && !exists $replaces{$_} && !$untried{$_} } split /, /, $valid // 'none'), '', 'each option has a class');
 
 sub numbers
 {
@@ -214,7 +214,7 @@ $holder->run('SELECT pgpool.checkin_all()');
 # --- an attempt in progress uses the new connect_timeout
 make_pool($local, $remote, server => 'slow', options => { pool_size => 1, connect_timeout => '1h', checkout_timeout => '1h', start_commands => 'SELECT pg_sleep(3600)' });
 $other->start("SELECT pgpool.exec('slow', 'select 1')");
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND pid <> pg_backend_pid()", 1), 'connection attempt takes long');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND pid <> pg_backend_pid()", 1), 'connection attempt is in progress');
 $local->safe_psql('postgres', "ALTER SERVER slow OPTIONS (SET connect_timeout '100ms')");
 like($other->finish(30) . $other->error, qr/start commands did not end within connect_timeout \(0\.1 s\)/, 'connection attempt ends by the new connect_timeout');
 
@@ -267,7 +267,7 @@ like(numbers('moving'), qr/^0\|0\|/, 'reset_stats clears statistics');
 
 # --- DROP SERVER drops the statistics
 $local->safe_psql('postgres', 'DROP SERVER moving CASCADE');
-ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'moving'), 0), 'DROP SERVER: pool is gone');
+ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'moving'), 0), 'DROP SERVER: pool is removed');
 
 check_invariants($local);
 stats_add_up($local);

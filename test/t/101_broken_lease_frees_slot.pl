@@ -1,6 +1,6 @@
 # A broken lease, that is, one whose remote session has ended: the views show it,
-# another connection takes its slot in the pool, and its holder gets the remote server's
-# last message.
+# another connection takes its slot in the pool, and its holder receives the remote
+# server's last message.
 use strict;
 use warnings;
 
@@ -32,16 +32,16 @@ sub ends
 {
 	my ($session, $lease, $server) = @_;
 
-	$session->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/terminating connection due to administrator command/, "$server: holder gets the last message of the remote server");
+	$session->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/terminating connection due to administrator command/, "$server: holder receives the last message of the remote server");
 	is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', "$server: broken lease can be returned");
 	return;
 }
 
-# --- a new session, a waiter, and the holder itself get the slot
+# --- a new session, a waiter, and the holder itself are granted the slot
 make_pool($local, $remote, server => 'one', options => { pool_size => 1, checkout_timeout => '60s' });
 my $lease = broken_lease($holder, 'one');
 my $new = lease($other, 'one');
-is($other->run("SELECT pgpool.exec($new, 'select 1')"), '1', 'one: another session gets a new connection');
+is($other->run("SELECT pgpool.exec($new, 'select 1')"), '1', 'one: another session is granted a new connection');
 is(sessions('one'), 1, 'one: remote server has no more sessions than pool_size');
 check_invariants($local, 'one: invariants hold with a broken lease and another one');
 $third->fails("SELECT pgpool.checkout('one', '200 ms')", '55P03', qr/1 of 1 connections are leased/, 'one: pool is full');
@@ -74,7 +74,7 @@ $other->run('SELECT pgpool.checkin_all()');
 $lease = broken_lease($holder, 'one');
 is($local->safe_psql('postgres', "SELECT pgpool.terminate($lease)"), 't', 'one: broken lease is terminated');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases}, 0), 'one: no lease is left');
-$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'one: holder gets the error');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'one: holder receives the error');
 $lease = broken_lease($third, 'one');
 $third->quit;
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases}, 0), 'one: broken lease ends with its holder');
@@ -82,7 +82,7 @@ is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', '
 $lease = broken_lease($holder, 'one');
 ok(terminate($local, worker_pid($local)), 'one: worker exits while a lease is broken');
 is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'one: pool works with the next worker');
-$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/./, 'one: holder gets the error after the restart');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/./, 'one: holder receives the error after the restart');
 check_invariants($local, 'one: invariants hold after the restart');
 
 # --- all leases of a full pool, repeatedly

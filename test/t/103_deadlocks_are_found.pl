@@ -1,6 +1,6 @@
 # Sessions that hold connections and wait for each other's: the session that began to
-# wait last gets 40P01 after deadlock_timeout, and the others go on. All checkout
-# timeouts are far longer than the test.
+# wait last fails with 40P01 after deadlock_timeout, and the other sessions continue. All
+# checkout timeouts are far longer than the test.
 use strict;
 use warnings;
 
@@ -56,7 +56,7 @@ sub is_victim
 	return;
 }
 
-sub goes_on
+sub continues
 {
 	my ($session, $name) = @_;
 
@@ -100,7 +100,7 @@ sub mixed_circles
 		$s[0]->start($wait{$first}->('b'));
 		ok(wait_until($local, 'SELECT server FROM pgpool.waiters', 'b'), "$first waits for a connection");
 		is_victim($s[1], 'a', [ line($s[1], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]) ], "$victim completes a deadlock with $first", $wait{$victim}->('a'));
-		goes_on($s[0], "$first gets the victim's connection");
+		continues($s[0], "$first is granted the victim's connection");
 		end_all();
 	}
 
@@ -116,11 +116,11 @@ sub mixed_circles
 	ok(wait_until($local, q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.waiters}, 'b c c'), 'a session without a lease waits behind the circle');
 	is_victim($s[2], 'a', [ line($s[2], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]), line($s[1], 'server "c"', $s[2]) ],
 		'foreign table completes a circle of a query and a foreign table', $wait{table}->('a'));
-	goes_on($s[1], q{session of the circle gets the victim's connection});
+	continues($s[1], q{session of the circle is granted the victim's connection});
 	is(join(' ', map { $_->done } @s[ 0, 3 ]), '0 0', 'other sessions still wait');
 	$s[1]->run('COMMIT');
-	goes_on($s[3], 'session behind the circle gets its connection');
-	goes_on($s[0], 'query gets its connection');
+	continues($s[3], 'session behind the circle is granted its connection');
+	continues($s[0], 'query is granted its connection');
 	end_all();
 
 	# cancel and termination of a session of the circle
@@ -135,7 +135,7 @@ sub mixed_circles
 		$s[1]->start($wait{table}->('a'));
 		ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2'), 'foreign table waits for a connection');
 		$local->safe_psql('postgres', "SELECT $function(" . $ends->pid . ')');
-		goes_on($s[1], "$function ends the deadlock");
+		continues($s[1], "$function ends the deadlock");
 		$ends->quit;
 		$s[1]->run('ROLLBACK; RESET deadlock_timeout');
 		end_all();
@@ -165,9 +165,9 @@ EOT
 	@held = map { $_ == $of_app->pid ? $of_app : $s[0] } split /\n/, $local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases ORDER BY connection');
 	$s[0]->start('SELECT count(*) > 0 FROM of_app');
 	ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'server_cap'), 'view of another owner waits');
-	is_victim($of_app, 'capped', [ line($of_app, $within, @held), line($s[0], $within, @held) ], 'limit of the server: the later view gets 40P01',
+	is_victim($of_app, 'capped', [ line($of_app, $within, @held), line($s[0], $within, @held) ], 'limit of the server: the later view fails with 40P01',
 		'SELECT count(*) FROM of_super');
-	goes_on($s[0], 'limit of the server: the other view is read');
+	continues($s[0], 'limit of the server: the other view is read');
 	$of_app->quit;
 	end_all();
 	return;
@@ -185,27 +185,27 @@ waits($s[0], 'b');
 my $delay = delay_begin();
 my $took = seconds { $s[1]->run(q{SELECT pgpool.checkout_xact('a')}) };
 my $late = delay_end($delay);
-$s[1]->failed('40P01', qr/deadlock detected/, 'session that completes a cycle gets 40P01');
+$s[1]->failed('40P01', qr/deadlock detected/, 'session that completes a cycle fails with 40P01');
 cmp_ok($took, '>=', 0.1, 'deadlock is reported after deadlock_timeout');
 cmp_ok($took, '<', 0.3 + $late, 'deadlock is reported within 200 ms after deadlock_timeout');
-goes_on($s[0], q{first session gets the victim's connection});
+continues($s[0], q{first session is granted the victim's connection});
 end_all();
 
 begin_with($s[0], 'a');
 begin_with($s[1], 'b');
 waits($s[0], 'b');
-is_victim($s[1], 'a', [ line($s[1], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]) ], 'session that completes a cycle of two gets 40P01');
-goes_on($s[0], q{first session gets the victim's connection});
+is_victim($s[1], 'a', [ line($s[1], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]) ], 'session that completes a cycle of two fails with 40P01');
+continues($s[0], q{first session is granted the victim's connection});
 end_all();
 
 # a session lease outlives the error, until it is returned
 my $kept = lease($s[1], 'b');
 begin_with($s[0], 'a');
 waits($s[0], 'b');
-is_victim($s[1], 'a', [ line($s[1], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]) ], 'session that holds a session lease gets 40P01');
+is_victim($s[1], 'a', [ line($s[1], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]) ], 'session that holds a session lease fails with 40P01');
 is($s[0]->done, 0, 'first session still waits');
 $s[1]->run("SELECT pgpool.checkin($kept)");
-goes_on($s[0], 'first session gets the connection once the victim has returned it');
+continues($s[0], 'first session is granted the connection once the victim has returned it');
 end_all();
 
 # --- the views during a deadlock, and the cancel of one of its sessions
@@ -224,7 +224,7 @@ is(join(' ', map { $_->done } @s[ 0, 1 ]), '0 0', 'both sessions wait before dea
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $s[0]->pid . ')');
 $s[0]->finish;
 $s[0]->failed('57014', qr/user request/, 'canceled session fails with 57014');
-goes_on($s[1], 'other session gets its connection');
+continues($s[1], 'other session is granted its connection');
 $_->run('ROLLBACK; RESET deadlock_timeout') foreach @s[ 0, 1 ];
 end_all();
 
@@ -233,8 +233,8 @@ $_->run("SET pgpool_ext.checkout_timeout = 0") foreach @s[ 0, 1 ];
 begin_with($_, 'two') foreach @s[ 0, 1 ];
 waits($s[0], 'two');
 is_victim($s[1], 'two', [ line($s[1], 'server "two"', $s[0], $s[1]), line($s[0], 'server "two"', $s[0], $s[1]) ],
-	'session that wants a second connection of a full pool gets 40P01 without a timeout');
-goes_on($s[0], q{other session gets the victim's connection});
+	'session that wants a second connection of a full pool fails with 40P01 without a timeout');
+continues($s[0], q{other session is granted the victim's connection});
 $_->run('ROLLBACK; RESET pgpool_ext.checkout_timeout') foreach @s[ 0, 1 ];
 end_all();
 
@@ -245,15 +245,15 @@ begin_with($s[2], 'c');
 waits($s[0], 'b');
 waits($s[1], 'c');
 is_victim($s[2], 'a', [ line($s[2], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]), line($s[1], 'server "c"', $s[2]) ],
-	'session that completes a cycle of three gets 40P01');
-goes_on($s[1], 'session that waits for the victim gets its connection');
+	'session that completes a cycle of three fails with 40P01');
+continues($s[1], 'session that waits for the victim is granted its connection');
 is($s[0]->done, 0, 'session behind that one still waits');
 $s[1]->run('COMMIT');
-goes_on($s[0], 'session behind that one gets its connection in turn');
+continues($s[0], 'session behind that one is granted its connection in turn');
 end_all();
 
 # --- sessions that wait behind a deadlock are not victims, even if they hold a
-# connection and came last
+# connection and were enqueued last
 my @behind = map { PgpxSession->new($local) } 0 .. 2;
 begin_with($behind[2], 'two');
 $s[1]->run("SET deadlock_timeout = '8s'");
@@ -267,14 +267,14 @@ waits($behind[1], 'b');
 waits($behind[2], 'b');
 is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '5', 'three sessions wait behind the deadlock');
 $s[1]->finish;
-$s[1]->failed('40P01', qr/deadlock detected/, 'last session of the deadlock gets 40P01');
-goes_on($s[0], 'other session of the deadlock gets its connection');
+$s[1]->failed('40P01', qr/deadlock detected/, 'last session of the deadlock fails with 40P01');
+continues($s[0], 'other session of the deadlock is granted its connection');
 is(join(' ', map { $_->done } @behind), '0 0 0', 'sessions behind the deadlock still wait');
 $s[0]->run('ROLLBACK');
-goes_on($behind[0], 'session behind the deadlock gets its connection in turn');
-goes_on($behind[1], 'session behind the deadlock gets its connection in turn');
+continues($behind[0], 'session behind the deadlock is granted its connection in turn');
+continues($behind[1], 'session behind the deadlock is granted its connection in turn');
 $behind[2]->finish;
-is($behind[2]->error, '', 'last session behind the deadlock gets its connection in turn');
+is($behind[2]->error, '', 'last session behind the deadlock is granted its connection in turn');
 $_->run('ROLLBACK') foreach @behind;
 $s[1]->run('ROLLBACK; RESET deadlock_timeout');
 end_all();
@@ -294,13 +294,13 @@ waits($s[3], 'a');
 $local->safe_psql('postgres', 'SELECT pg_sleep(0.5)');
 is(join(' ', map { $_->done } @s[ 0, 1, 3 ]), '0 0 0', 'three sessions wait in a chain whose last holder does not wait');
 $s[2]->run('ROLLBACK');
-goes_on($s[1], 'session gets the connection that this holder returns');
+continues($s[1], 'session is granted the connection that this holder returns');
 $s[1]->run('ROLLBACK');
-goes_on($s[0], 'next session of the chain gets its connection');
+continues($s[0], 'next session of the chain is granted its connection');
 $s[0]->run('ROLLBACK');
-goes_on($s[3], 'last session of the chain gets its connection');
+continues($s[3], 'last session of the chain is granted its connection');
 end_all();
-is(deadlocks(), $before, 'no session got 40P01');
+is(deadlocks(), $before, 'no session failed with 40P01');
 
 # waiters of a paused pool will be served when it is resumed
 begin_with($s[0], 'a');
@@ -313,7 +313,7 @@ is(join(' ', map { $_->done } @s[ 0, 1 ]), '0 0', 'no session is a victim while 
 $local->safe_psql('postgres', q{SELECT pgpool.resume('b')});
 $s[1]->finish;
 $s[1]->failed('40P01', qr/deadlock detected/, 'deadlock is detected once the pool is resumed');
-goes_on($s[0], 'other session gets its connection');
+continues($s[0], 'other session is granted its connection');
 end_all();
 
 # --- a deadlock that arises without a new wait: a connection is closed because
@@ -329,7 +329,7 @@ is(join(' ', map { $_->done } @s[ 0, 1 ]), '0 0', 'sessions wait while one of tw
 $s[2]->run('ROLLBACK');
 $s[1]->finish;
 $s[1]->failed('40P01', qr/deadlock detected/, 'deadlock is detected by a later check, after the connection of the other holder is closed');
-goes_on($s[0], 'other session gets its connection');
+continues($s[0], 'other session is granted its connection');
 end_all();
 $local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (SET pool_size '2')});
 
@@ -339,11 +339,11 @@ waits($s[0], 'two');
 $local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (SET pool_size '1')});
 $s[1]->run('ROLLBACK');
 $s[0]->finish;
-$s[0]->failed('40P01', qr/deadlock detected.*\nDETAIL:  \Q${\ line($s[0], 'server "two"', $s[0])}\E/, 'session that waits for itself gets 40P01');
+$s[0]->failed('40P01', qr/deadlock detected.*\nDETAIL:  \Q${\ line($s[0], 'server "two"', $s[0])}\E/, 'session that waits for itself fails with 40P01');
 end_all();
 $local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (SET pool_size '2')});
 
-# --- a broken lease is no longer a connection of its pool, whoever holds it
+# --- a broken lease is no longer a connection of its pool, regardless of its holder
 begin_with($s[2], 'a');
 my $killed = $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.leases WHERE server = 'a'});
 terminate($remote, $killed);
@@ -351,7 +351,7 @@ begin_with($s[0], 'a');
 begin_with($s[1], 'b');
 waits($s[0], 'b');
 is_victim($s[1], 'a', [ line($s[1], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]) ], 'deadlock is detected although another session holds a broken lease of the pool');
-goes_on($s[0], 'other session gets its connection');
+continues($s[0], 'other session is granted its connection');
 end_all();
 
 # --- max_server_connections: pools of two users
@@ -363,8 +363,8 @@ begin_with($app, 'capped');
 begin_with($s[0], 'capped');
 waits($s[0], 'capped');
 my $cap = 'server "capped" within max_server_connections';
-is_victim($app, 'capped', [ line($app, $cap, $app, $s[0]), line($s[0], $cap, $app, $s[0]) ], 'session that waits for a server with max_server_connections reached gets 40P01');
-goes_on($s[0], 'other session gets the slot');
+is_victim($app, 'capped', [ line($app, $cap, $app, $s[0]), line($s[0], $cap, $app, $s[0]) ], 'session that waits for a server with max_server_connections reached fails with 40P01');
+continues($s[0], 'other session is granted the slot');
 $app->run('ROLLBACK');
 end_all();
 
@@ -379,12 +379,12 @@ waits($app, 'capped');
 $local->safe_psql('postgres', 'SELECT pg_sleep(0.5)');
 is($s[0]->done . $app->done, '00', 'no session is a victim while a third holder within the limit does not wait');
 $s[1]->run('ROLLBACK');
-goes_on($s[0], 'first waiter gets the slot of this holder');
+continues($s[0], 'first waiter is granted the slot of this holder');
 $s[0]->run('ROLLBACK');
-goes_on($app, 'second waiter gets the next slot');
+continues($app, 'second waiter is granted the next slot');
 $app->run('ROLLBACK');
 end_all();
-is(deadlocks(), $before, 'no session got 40P01');
+is(deadlocks(), $before, 'no session failed with 40P01');
 
 # --- many sessions: the detail is bounded
 make_pool($local, $remote, server => 'ten', options => { pool_size => 10 });
@@ -393,11 +393,11 @@ begin_with($_, 'ten') foreach @many;
 waits($_, 'ten') foreach @many[ 0 .. 8 ];
 $many[9]->run("SELECT pgpool.checkout_xact('ten')");
 $many[9]->failed('40P01', qr/held by processes (\d+, ){7}\d+ and 2 more\.\n/, 'deadlock of ten sessions');
-goes_on($many[0], 'first waiter is served');
+continues($many[0], 'first waiter is served');
 foreach my $i (1 .. 8)
 {
 	$many[ $i - 1 ]->run('ROLLBACK');
-	goes_on($many[$i], 'next waiter is served');
+	continues($many[$i], 'next waiter is served');
 }
 $_->quit foreach @many;
 end_all();
@@ -412,8 +412,8 @@ SKIP:
 	$s[1]->run('BEGIN; SELECT count(*) FROM far_b');
 	$s[0]->start('SELECT count(*) > 0 FROM far_b');
 	ok(wait_until($local, 'SELECT server FROM pgpool.waiters', 'b'), 'session waits for a connection of a foreign table');
-	$s[1]->fails('SELECT count(*) FROM far_a', '40P01', qr/deadlock detected while waiting for a connection to server "a"/, 'foreign tables: the later waiter gets 40P01');
-	goes_on($s[0], 'foreign tables: the other session continues');
+	$s[1]->fails('SELECT count(*) FROM far_a', '40P01', qr/deadlock detected while waiting for a connection to server "a"/, 'foreign tables: the later waiter fails with 40P01');
+	continues($s[0], 'foreign tables: the other session continues');
 	end_all();
 	mixed_circles();
 	views_of_two_users();
@@ -441,9 +441,9 @@ is(join(' ', map { $_->done } @t[ 0, 1 ]), '0 0', 'no session is a victim while 
 $t[2]->run("SELECT pgpool.checkout_xact('a')");
 $cap = 'within pgpool_ext.max_connections';
 $t[2]->failed('40P01', qr/server "a" $cap; held by processes.*waits for a connection of a server of database "other" $cap;/s, 'holder of the broken connection is the victim when it waits, too');
-goes_on($t[0], 'first session gets a slot');
+continues($t[0], 'first session is granted a slot');
 $t[0]->run('ROLLBACK');
-goes_on($t[1], 'second session gets the next slot');
+continues($t[1], 'second session is granted the next slot');
 $_->run('ROLLBACK') foreach @t;
 stats_add_up($small);
 check_invariants($small);

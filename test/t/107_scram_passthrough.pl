@@ -122,7 +122,7 @@ $boss->run('RESET ROLE');
 # --- a background worker has no keys
 like($pid_of->($one, 'warm'), qr/^\d+$/, 'pool with min_size is open');
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
-ok(wait_until($local, sub { $pid_of->($two) =~ /^\d+$/ ? 1 : 0 }, 1), 'session gives its keys to the next worker');
+ok(wait_until($local, sub { $pid_of->($two) =~ /^\d+$/ ? 1 : 0 }, 1), 'session publishes its keys to the next worker');
 
 # --- the password changes
 my $lease = lease($one, 'through');

@@ -53,7 +53,7 @@ make_pool($nodes[0], $remote, server => 'plain', user => 'remote_super', passwor
 # remote server has not ended yet
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT ' . ($cap + @nodes + 1));
 
-# The remote server samples the number of sessions until it is told to stop.
+# The remote server samples the number of sessions until a relation "stopped" exists.
 $remote->safe_psql('postgres', 'CREATE TABLE stop (); CREATE TABLE cap (n int); INSERT INTO cap VALUES (' . $cap . ')');
 my $sampler = PgpxSession->new($remote);
 $sampler->start(<<'EOT');
@@ -134,7 +134,7 @@ my $waiter = PgpxSession->new($nodes[0]);
 $waiter->start(q{SELECT pgpool.checkout('shared', '60 s')});
 ok(wait_until($nodes[0], 'SELECT reason FROM pgpool.waiters', 'server_cap', 30), 'another session waits because of the share');
 
-# --- its idle connections are given back
+# --- its idle connections are closed
 $_->run('SELECT pgpool.checkin_all()') foreach @holders;
 like($waiter->finish(60), qr/^\d+$/, 'waiter is granted a connection');
 $waiter->run('SELECT pgpool.checkin_all()');
@@ -203,13 +203,13 @@ foreach my $fault (
 	[ 'has no turn', 'DELETE FROM pgpool_lock.share_turn', 'INSERT INTO pgpool_lock.share_turn VALUES (1, 1000)', 'has no row' ],
 	[ 'is read-only', 'ALTER SYSTEM SET default_transaction_read_only = on', 'ALTER SYSTEM SET default_transaction_read_only = off', 'read-only transaction' ])
 {
-	my ($name, $break, $mend, $error) = @$fault;
+	my ($name, $break, $repair, $error) = @$fault;
 
 	$remote->safe_psql('remote_db', $break);
 	$remote->reload;
 	ok(wait_until($nodes[0], "SELECT error ~ '$error' FROM pgpool.cluster_shares WHERE failing_since IS NOT NULL", 't', 30), "table $name: view shows the error");
 	is($session->run("SELECT pgpool.exec($lease, 'SELECT 1')"), '1', "table $name: open connection is in use");
-	$remote->safe_psql('remote_db', "SET default_transaction_read_only = off; $mend");
+	$remote->safe_psql('remote_db', "SET default_transaction_read_only = off; $repair");
 	$remote->reload;
 	ok(wait_until($nodes[0], 'SELECT failing_since IS NULL FROM pgpool.cluster_shares', 't', 30), "table $name: agreement is possible again");
 }

@@ -121,7 +121,7 @@ foreach my $change (
 
 	$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET $set WHERE held > 0");
 	statements_follow($name);
-	is(share($nodes[0], 'used'), $cap, "$name: server has what it had");
+	is(share($nodes[0], 'used'), $cap, "$name: server keeps its connections");
 	ok(wait_until($nodes[0], sub { share($nodes[0], 'error') ? 1 : 0 }, 1, 30), "$name: view has the error") if $fails;
 	$remote->safe_psql('remote_db', 'TRUNCATE pgpool_lock.shares');
 	ok(wait_until($remote, sub { table('max(held)') }, $cap, 30), "$name: server enters its connections again");
@@ -130,7 +130,7 @@ foreach my $change (
 $waiter->start(q{SELECT pgpool.checkout('shared', '2 min')});
 ok(wait_until($nodes[1], 'SELECT reason FROM pgpool.waiters', 'server_cap', 30), 'another server waits for one of them');
 $holders[0]->run("SELECT pgpool.checkin($leases[0])");
-like($waiter->finish(60), qr/^\d+$/, 'waiter has the connection that is given back');
+like($waiter->finish(60), qr/^\d+$/, 'waiter has the connection that was returned');
 $_->run('SELECT pgpool.checkin_all()') foreach @holders, $waiter;
 
 # --- a standby

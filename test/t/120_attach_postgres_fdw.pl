@@ -1,6 +1,6 @@
-# attach_postgres_fdw and detach_postgres_fdw: who may call them and when, which sessions they
-# affect, and that DROP EXTENSION, dump, restore and pg_upgrade neither drop a table nor leave one
-# that cannot be used.
+# attach_postgres_fdw and detach_postgres_fdw: the privileges and the conditions of a call, and the
+# affected sessions. DROP EXTENSION, dump, restore and pg_upgrade neither drop a table nor leave
+# one that cannot be used.
 use strict;
 use warnings;
 

@@ -1,6 +1,6 @@
 # A thousand generated statements on foreign tables of postgres_fdw, detached and then attached:
-# rows, row counts, errors, details and contexts are equal, and so is what they leave on the remote.
-# PGPX_TEST_STATEMENTS: how many.  PGPX_TEST_SEED: others.  PGPX_TEST_KINDS='scan|join': some kinds.
+# rows, row counts, errors, details and contexts are equal, and so are the remote tables afterwards.
+# PGPX_TEST_STATEMENTS: number.  PGPX_TEST_SEED: other ones.  PGPX_TEST_KINDS='scan|join': some kinds.
 use strict;
 use warnings;
 
@@ -64,7 +64,7 @@ check_invariants($local);
 leak_check($local, $remote);
 done_testing();
 
-# Executes the statements in one session; returns what each printed.
+# Executes the statements in one session; returns the output of each.
 sub run_all
 {
 	my $out = "$folder/out";

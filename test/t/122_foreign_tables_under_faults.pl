@@ -64,7 +64,7 @@ sub sums
 		  . ' (SELECT sum(bbalance) FROM branches) - s FROM (SELECT coalesce(sum(delta), 0) AS s FROM history) AS h');
 }
 
-# pgbench with so many clients; returns what IPC::Run makes of it.
+# Starts pgbench with this number of clients; returns its harness of IPC::Run.
 sub bench
 {
 	my ($clients, $out, @options) = @_;
@@ -117,8 +117,8 @@ sub first_come_first_served
 			$errors .= $waiters[$n]->error;
 		}
 	}
-	is("@order", join(' ', 0 .. $#waiters), 'waiters get connections in their order');
-	is($errors, '', 'no waiter gets an error');
+	is("@order", join(' ', 0 .. $#waiters), 'waiters are granted connections in their order');
+	is($errors, '', 'no waiter receives an error');
 	$_->quit foreach @holders, @waiters;
 	return;
 }
@@ -140,7 +140,7 @@ sub killed_at_random
 		'a session is killed' => sub { crash("application_name = 'tpcb'") },
 		'the worker is killed' => sub { crash("backend_type = 'pgpool_ext worker'") });
 
-	# each once, then some more often than others
+	# each once, then some more often than the rest
 	my @next = sort keys %faults;
 	my @often = grep { !/crashes|killed|worker/ } @next;
 

@@ -1,7 +1,7 @@
-# Hundreds of sessions on foreign tables of a pool of 8 use at most 8 remote sessions and get the
-# connections in the order in which they began to wait. No statement fails, and nothing is left.
-# PGPX_TEST_CLIENTS: how many sessions; fewer on a machine with too little memory, or too few
-# processes or file descriptors.
+# Hundreds of sessions on foreign tables of a pool of 8 use at most 8 remote sessions, and are
+# granted connections in the order in which they began to wait. No statement fails, and nothing is
+# left. PGPX_TEST_CLIENTS: number of sessions; fewer on a machine with too little memory, or too
+# few processes or file descriptors.
 use strict;
 use warnings;
 
@@ -84,7 +84,7 @@ $remote->safe_psql('postgres', 'INSERT INTO stop VALUES (true)');
 $sampler->finish;
 
 is($remote->safe_psql('remote_db', "SELECT string_agg(pid::text, ' ' ORDER BY id) FROM (SELECT id, pid FROM served ORDER BY id LIMIT $sessions) AS first"),
-	$queue, 'sessions get the connection in the order of the queue');
+	$queue, 'sessions are granted the connection in the order of the queue');
 is($remote->safe_psql('remote_db', 'SELECT count(*), count(DISTINCT pid) FROM served'), "$all|$sessions", 'each transaction was committed once');
 is($remote->safe_psql('remote_db', "SELECT count(*) FROM (SELECT FROM served GROUP BY pid HAVING count(*) <> $each) AS other"), '0', 'no session was passed over');
 

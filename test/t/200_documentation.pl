@@ -150,7 +150,7 @@ sub examples_of
 	return $n;
 }
 
-# The functions that a row of the table stands for. PARAMS are parameters as text, of
+# The functions of a row of the table. PARAMS are parameters as text, of
 # built-in types, or of any type (for which the statement has a type of its own). ON is
 # a lease or a pool. A cell may have several functions.
 sub signatures
@@ -192,12 +192,12 @@ SELECT format('%s(%s) | %s | %s', p.proname,
 FROM pg_proc p WHERE p.pronamespace = 'pgpool'::regnamespace
 EOT
 
-	my @told = map {
+	my @actual = map {
 		my ($cell, $returns, undef, $who) = @$_;
 		map { "$_ | $returns | $who" } signatures($cell)
 	} table('Functions');
 
-	same(\@told, \@expected, 'table of functions agrees with pg_proc, including privileges');
+	same(\@actual, \@expected, 'table of functions agrees with pg_proc, including privileges');
 	return;
 }
 
@@ -236,8 +236,8 @@ EOT
 	return;
 }
 
-# The manual's query that lists what DROP EXTENSION CASCADE would drop returns what the
-# server lists in a transaction that is rolled back.
+# The manual's query for the objects that DROP EXTENSION CASCADE would drop returns the
+# objects that the server lists in a transaction that is rolled back.
 sub dropped_objects
 {
 	my ($query) = $text{'doc/operating.md'} =~ /^```sql\n(WITH RECURSIVE dropped.*?)^```$/ms;

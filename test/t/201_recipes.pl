@@ -1,7 +1,7 @@
-# The recipes work: their examples run in order and print what the page shows. The
-# exporter's queries return what its format requires. If installed, the exporter makes
-# metrics of them, and promtool accepts the expressions. A comment in front of an
-# example says where it runs:
+# The recipes work: their examples run in order and print the output of the page. The
+# exporter's queries return the columns that its format requires. If installed, the exporter
+# makes metrics of them, and promtool accepts the expressions. A comment in front of an
+# example selects the session in which it runs:
 #
 #   <!-- run: on shard1 -->                   or "on shard1 and shard2"
 #   <!-- run: in another session -->

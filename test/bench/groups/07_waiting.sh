@@ -25,7 +25,7 @@ way_turns() {
     how=pool warm=false
   fi
   here "DELETE FROM waits; DELETE FROM go; DELETE FROM line"
-  [ "$how" != line ] || here "INSERT INTO line SELECT line_open($n + 1)"
+  [ "$how" != line ] || here "INSERT INTO line SELECT queue_open($n + 1)"
   here "SELECT hold_$how($n)" >/dev/null &
   holder=$!
   sleep 0.5

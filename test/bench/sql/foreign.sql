@@ -26,7 +26,7 @@ FROM (VALUES
   ('ours', 'pgpool_fdw', ', pool_size ''1''', ', pool_size ''8'', checkout_timeout ''2min''', 'remote_foreign')
 ) AS v(name, wrapper, one, many, role) \gexec
 
--- four servers, each of which takes 100 ms
+-- four servers, with statements of 100 ms each
 SELECT format($$
   CREATE SERVER %1$s_%2$s FOREIGN DATA WRAPPER %3$s OPTIONS (host %4$L, port %5$L, dbname %6$L, sslmode 'disable');
   CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s_%2$s OPTIONS (user 'remote_app', password %7$L);
@@ -57,6 +57,6 @@ BEGIN
   RETURN us_since(start, 1000);
 END $$;
 
--- what the memory of this session has grown to, in MB
+-- the peak memory of this session, in MB
 CREATE FUNCTION memory_peak() RETURNS numeric LANGUAGE sql AS
 $$ SELECT round(substring(pg_read_file('/proc/self/status') FROM 'VmHWM:\s+(\d+)')::numeric / 1024, 1) $$;

@@ -30,7 +30,7 @@ BEGIN
   RETURN us_since(start, n);
 END $$;
 
--- two leases in turn, so that each checkout gets another connection
+-- two leases in turn, so that each checkout leases another connection
 CREATE FUNCTION lease_pair_other(server text, n int) RETURNS numeric
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,16 +1,16 @@
 -- Measure the hand-over to waiting sessions.
-CREATE UNLOGGED TABLE waits (got timestamptz, gave timestamptz);
-CREATE UNLOGGED TABLE go (said boolean);
+CREATE UNLOGGED TABLE waits (granted timestamptz, released timestamptz);
+CREATE UNLOGGED TABLE go (started boolean);
 
--- One of many waiters: waits at the start, then for the connection, and then does
--- nothing until all waiters have had it. warm: it has used the connection before, so it
+-- A waiter: it waits for the start, then for the connection, and then does
+-- nothing until all waiters have had the connection. warm: it has used the connection before, so it
 -- has cached the socket.
 CREATE FUNCTION wait_pool(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   l bigint;
   x text;
-  got timestamptz;
-  gave timestamptz;
+  granted timestamptz;
+  released timestamptz;
 BEGIN
   IF warm THEN
     l := pgpool.checkout('p1');
@@ -19,47 +19,47 @@ BEGIN
   x := pg_advisory_lock_shared(9);
   x := pg_advisory_unlock_shared(9);
   l := pgpool.checkout('p1');
-  got := clock_timestamp();
-  gave := clock_timestamp();
+  granted := clock_timestamp();
+  released := clock_timestamp();
   x := pgpool.checkin(l);
   PERFORM pg_sleep(1 + clients * 0.001);
-  INSERT INTO waits VALUES (got, gave);
+  INSERT INTO waits VALUES (granted, released);
 END $$;
 
 CREATE FUNCTION wait_advisory(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   x text;
-  got timestamptz;
-  gave timestamptz;
+  granted timestamptz;
+  released timestamptz;
 BEGIN
   x := pg_advisory_lock_shared(9);
   x := pg_advisory_unlock_shared(9);
   x := pg_advisory_lock(7);
-  got := clock_timestamp();
-  gave := clock_timestamp();
+  granted := clock_timestamp();
+  released := clock_timestamp();
   x := pg_advisory_unlock(7);
   PERFORM pg_sleep(1 + clients * 0.001);
-  INSERT INTO waits VALUES (got, gave);
+  INSERT INTO waits VALUES (granted, released);
 END $$;
 
--- The floor: each session only sets the latch of the next one.
+-- The lower bound: each session only sets the latch of the next one.
 CREATE UNLOGGED TABLE line (handle bigint);
 CREATE FUNCTION wait_line(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   h bigint := handle FROM line;
-  place int;
+  slot int;
   x text;
-  got timestamptz;
-  gave timestamptz;
+  granted timestamptz;
+  released timestamptz;
 BEGIN
   x := pg_advisory_lock_shared(9);
   x := pg_advisory_unlock_shared(9);
-  place := line_wait(h);
-  got := clock_timestamp();
-  gave := clock_timestamp();
-  x := line_next(h, place);
+  slot := queue_wait(h);
+  granted := clock_timestamp();
+  released := clock_timestamp();
+  x := queue_next(h, slot);
   PERFORM pg_sleep(1 + clients * 0.001);
-  INSERT INTO waits VALUES (got, gave);
+  INSERT INTO waits VALUES (granted, released);
 END $$;
 
 CREATE VIEW waiting_pool AS SELECT waiters AS n FROM pgpool.pools WHERE server = 'p1';
@@ -90,17 +90,17 @@ BEGIN
   PERFORM pgpool.checkin(l);
 END $$;
 
-CREATE VIEW waiting_line AS SELECT line_length(handle) - 1 AS n FROM line;
+CREATE VIEW waiting_line AS SELECT queue_length(handle) - 1 AS n FROM line;
 CREATE FUNCTION hold_line(waiters int) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   h bigint := handle FROM line;
-  place int;
+  slot int;
 BEGIN
   PERFORM pg_advisory_lock(9);
   WHILE (SELECT n FROM waiting_start) < waiters LOOP
     PERFORM pg_sleep(0.1);
   END LOOP;
-  place := line_wait(h);
+  slot := queue_wait(h);
   PERFORM pg_advisory_unlock(9);
   WHILE (SELECT n FROM waiting_line) < waiters LOOP
     PERFORM pg_sleep(0.1);
@@ -109,7 +109,7 @@ BEGIN
     PERFORM pg_sleep(0.1);
   END LOOP;
   PERFORM pg_sleep(0.5);
-  PERFORM line_next(h, place);
+  PERFORM queue_next(h, slot);
 END $$;
 
 CREATE FUNCTION hold_advisory(waiters int) RETURNS void LANGUAGE plpgsql AS $$
@@ -135,13 +135,13 @@ CREATE FUNCTION handed_over(OUT p50 numeric, OUT p99 numeric, OUT most numeric)
 LANGUAGE sql AS $$
   SELECT round((percentile_disc(0.5) WITHIN GROUP (ORDER BY us))::numeric, 1),
     round((percentile_disc(0.99) WITHIN GROUP (ORDER BY us))::numeric, 1), round(max(us)::numeric, 1)
-  FROM (SELECT extract(epoch FROM got - lag(gave) OVER (ORDER BY got)) * 1e6 AS us FROM waits) AS w
+  FROM (SELECT extract(epoch FROM granted - lag(released) OVER (ORDER BY granted)) * 1e6 AS us FROM waits) AS w
 $$;
 
 -- Read the queue of a pool repeatedly. If a waiter has left it while an earlier one still
 -- waits, the grant was out of order. A session that waits again has a different
 -- waiting_since; that of the same wait varies by microseconds.
-CREATE FUNCTION order_of_grants(server_name text, looks int, OUT grants bigint, OUT passed bigint)
+CREATE FUNCTION order_of_grants(server_name text, polls int, OUT grants bigint, OUT passed bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
   before text[] := '{}';
@@ -153,7 +153,7 @@ DECLARE
 BEGIN
   grants := 0;
   passed := 0;
-  FOR look IN 1 .. looks LOOP
+  FOR poll IN 1 .. polls LOOP
     SELECT coalesce(array_agg(pid::text ORDER BY position), '{}'), array_agg(waiting_since ORDER BY position)
       INTO now_there, since_now FROM pgpool.waiters WHERE server = server_name;
     first_there := NULL;
