@@ -255,6 +255,22 @@ extern void pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
 
 /*
+ * Allocate the output buffer that the reset needs.  Without it, the return of a
+ * lease with an open remote transaction closes the connection, if it happens in
+ * a callback, which must not allocate memory.
+ */
+extern void pgpx_lease_reserve_reset(PgpxLease *lease);
+
+/*
+ * pgpx_lease_check_commit
+ *		Raise an error if a lease of transaction scope must fail the commit.
+ *
+ * Errors: 25001 if it has a statement in flight or an open remote transaction,
+ * or the error of the lease if these are lost already.
+ */
+extern void pgpx_lease_check_commit(void);
+
+/*
  * Return all leases of session and transaction scope.  Returns their number.
  * Errors: 55000 if a lease is in use; then none is returned.
  */

@@ -180,6 +180,56 @@ $session->fails("BEGIN; SELECT count(*) FROM one.a; PREPARE TRANSACTION 'x'", '0
 $session->run('ROLLBACK');
 nothing_is_left('prepare');
 
+# a lease of checkout_xact that refuses the commit does so before the first remote COMMIT
+my $logs = remote_value('SELECT count(*) FROM app.log');
+foreach my $refused ([ "exec(l, 'BEGIN')", 'an open remote transaction' ], [ "send(l, 'SELECT 1')", 'a statement in flight' ])
+{
+	my ($call, $text) = @$refused;
+	my $lease = "SELECT FROM pgpool.checkout_xact('two') AS l, pgpool.$call";
+
+	foreach my $steps ("$lease; UPDATE one.a SET v = 4000 WHERE id = 10", "UPDATE one.a SET v = 4000 WHERE id = 10; $lease", "SELECT FROM one.logging; $lease")
+	{
+		$session->run("BEGIN; $steps");
+		$session->fails('COMMIT', '25001', qr/has $text/, "commit is refused because of $text: $steps");
+		is(remote_value('SELECT v FROM app.a WHERE id = 10'), '0', 'no remote transaction has committed');
+		nothing_is_left("refused commit");
+	}
+}
+is(remote_value('SELECT count(*) FROM app.log'), $logs, 'no remote transaction that has read has committed');
+
+# ROLLBACK TO that could not be sent, because a cursor was being read, precedes COMMIT
+is($session->run(<<'EOT') . $session->error, "1\n1\n1\n200", 'cursor is read before and after a subtransaction begins');
+BEGIN;
+SELECT n FROM one.logging;
+DECLARE c CURSOR FOR SELECT id FROM one.big;
+FETCH 1 FROM c;
+SAVEPOINT s;
+SELECT n FROM one.logging;
+MOVE 198 FROM c;
+FETCH 1 FROM c;
+ROLLBACK TO s;
+COMMIT;
+EOT
+nothing_is_left('ROLLBACK TO that precedes COMMIT');
+is(remote_value('SELECT count(*) FROM app.log'), $logs + 1, 'side effect of a read in a rolled back subtransaction is rolled back, that of another read is committed');
+
+# large messages and start commands do not cost the connection
+make_pool($local, $remote, server => 'long', options => { pool_size => 1, start_commands => 'SELECT 1 /* ' . 'x' x 3000 . ' */' });
+$session->run("CREATE FOREIGN TABLE long (id int, v int) SERVER long OPTIONS (schema_name 'app', table_name 'a')");
+foreach my $table ('long', 'one.big')
+{
+	my $server = $table eq 'long' ? 'long' : 'one';
+	my $connects = "SELECT connects FROM pgpool.stats WHERE server = '$server'";
+	my $large = $table eq 'long' ? "SELECT count(*) FROM $table" : "SELECT count(*) FROM $table WHERE id < 11 AND filler <> repeat('x', 300000)";
+
+	is($session->run($large), '10', "$server: statement succeeds");
+	my $before = $local->safe_psql('postgres', $connects);
+	is($session->run("$large; BEGIN; $large; ROLLBACK; BEGIN; $large; SAVEPOINT s; $large; ROLLBACK TO s; COMMIT; $large") . $session->error, join("\n", (10) x 5), "$server: statement succeeds again");
+	is($local->safe_psql('postgres', $connects), $before, "$server: commit and rollback keep the connection");
+	nothing_is_left($server);
+}
+$session->run('DROP FOREIGN TABLE long');
+
 # a local error during a scan; a cursor that is not read to its end
 $session->fails('SELECT 1 / (id - 150000) FROM one.big WHERE random() >= 0', '22012', qr/division by zero/, 'local error ends a scan');
 nothing_is_left('error in a scan');
