@@ -170,6 +170,12 @@ extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
 
 /*
+ * Returns whether all leases of this session are those of foreign tables, which
+ * only the end of the local transaction returns.  For the hints of errors.
+ */
+extern bool pgpx_lease_are_of_tables(void);
+
+/*
  * Count the leases of this session, optionally of one pool (by its id; 0: any)
  * or of one server (by the index of its record; -1: any).
  */

@@ -222,13 +222,34 @@ foreach my $table ('long', 'one.big')
 	my $connects = "SELECT connects FROM pgpool.stats WHERE server = '$server'";
 	my $large = $table eq 'long' ? "SELECT count(*) FROM $table" : "SELECT count(*) FROM $table WHERE id < 11 AND filler <> repeat('x', 300000)";
 
-	is($session->run($large), '10', "$server: statement succeeds");
+	is($session->run("BEGIN; $large; ROLLBACK"), '10', "$server: statement succeeds");
+	is($local->safe_psql('postgres', $connects), '1', 'rollback in a new connection keeps it') if $server eq 'long';
 	my $before = $local->safe_psql('postgres', $connects);
 	is($session->run("$large; BEGIN; $large; ROLLBACK; BEGIN; $large; SAVEPOINT s; $large; ROLLBACK TO s; COMMIT; $large") . $session->error, join("\n", (10) x 5), "$server: statement succeeds again");
 	is($local->safe_psql('postgres', $connects), $before, "$server: commit and rollback keep the connection");
 	nothing_is_left($server);
 }
 $session->run('DROP FOREIGN TABLE long');
+
+# portions of wide rows are limited by their size
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE SEQUENCE app.n;
+CREATE VIEW app.counted AS SELECT nextval('app.n') AS n, repeat('x', 10000) AS filler FROM generate_series(1, 5000);
+EOT
+$session->run("CREATE FOREIGN TABLE one.counted (n int, filler text) SERVER one OPTIONS (schema_name 'app'); BEGIN");
+is($session->run('DECLARE c CURSOR FOR SELECT n, filler FROM one.counted; MOVE 501 FROM c; SELECT count(*) FROM one.a; COMMIT') . $session->error,
+	'10', 'cursor reads wide rows');
+my $produced = remote_value('SELECT last_value FROM app.n');
+cmp_ok($produced, '>', 501, 'the third portion was requested');
+cmp_ok($produced, '<', 500 + 8 * 1024 * 1024 / 10000, 'a portion has at most 8 MB');
+nothing_is_left('wide rows');
+
+# a foreign table holds the only connection
+$session->run('BEGIN; SELECT FROM one.a LIMIT 1');
+$session->fails("SELECT pgpool.exec('one', 'SELECT 1')", '40P01', qr/would wait for this session itself.*HINT:  End the local transaction, whose foreign tables/s,
+	'hint names the local transaction if foreign tables hold all connections');
+$session->run('ROLLBACK');
 
 # a local error during a scan; a cursor that is not read to its end
 $session->fails('SELECT 1 / (id - 150000) FROM one.big WHERE random() >= 0', '22012', qr/division by zero/, 'local error ends a scan');
