@@ -82,9 +82,12 @@ extern void pgpx_modify_begin_insert(ModifyTableState *mtstate,
 									 ResultRelInfo *result_rel);
 extern void pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel);
 
-/* Return the remote transaction of a target; NULL if it was not executed. */
+/*
+ * Return the remote transaction of a target, and the number of rows that the
+ * remote has modified; NULL if it was not executed.
+ */
 extern const PgpxRemoteTransaction *
-pgpx_modify_transaction(const ResultRelInfo *result_rel);
+pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows);
 
 /*
  * pgpx_modify_check_estimate
@@ -103,7 +106,7 @@ extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
 extern void pgpx_direct_modify_end(ForeignScanState *node);
 extern const PgpxRemoteTransaction *
-pgpx_direct_modify_transaction(const ForeignScanState *node);
+pgpx_direct_modify_statistics(const ForeignScanState *node, uint64 *rows);
 
 /* ANALYZE, IMPORT FOREIGN SCHEMA */
 extern bool pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,

@@ -99,48 +99,59 @@ estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 	postgres_fdw()->GetForeignRelSize(root, rel, table);
 }
 
-/* Show the pool that a node has used.  Shows nothing if it was not executed. */
+/*
+ * Show the pool that a node has used, and the number of its remote rows.  Shows
+ * nothing if it was not executed.
+ */
 static void
-show_pool(ExplainState *es, const PgpxRemoteTransaction *rt)
+show_pool(ExplainState *es, const PgpxRemoteTransaction *rt, uint64 rows)
 {
 	if (!es->analyze || !es->verbose || rt == NULL)
 		return;
 	ExplainPropertyText("Pool", NameStr(rt->lease->spec->server_name), es);
 	if (es->timing)
 		ExplainPropertyFloat("Pool Wait", "ms", rt->wait_time / 1000.0, 3, es);
+	ExplainPropertyInteger("Remote Rows", NULL, (int64) rows, es);
 }
 
 /*
  * The callbacks of EXPLAIN.  For EXPLAIN (ANALYZE, VERBOSE) they add the pool,
- * and the time that this transaction has waited for its lease.
+ * the time that this transaction has waited for its lease, and the number of
+ * rows that were read from the remote or that it has modified.
  */
 static void
 explain_scan(ForeignScanState *node, ExplainState *es)
 {
 	const PgpxRemoteTransaction *rt;
-	uint64		rows;
+	uint64		rows = 0;
 
 	postgres_fdw()->ExplainForeignScan(node, es);
 	rt = pgpx_scan_statistics(node, &rows);
-	show_pool(es, rt);
-	if (es->analyze && es->verbose && rt != NULL)
-		ExplainPropertyInteger("Remote Rows", NULL, (int64) rows, es);
+	show_pool(es, rt, rows);
 }
 
 static void
 explain_modify(ModifyTableState *mtstate, ResultRelInfo *result_rel,
 			   List *fdw_private, int subplan_index, ExplainState *es)
 {
+	const PgpxRemoteTransaction *rt;
+	uint64		rows = 0;
+
 	postgres_fdw()->ExplainForeignModify(mtstate, result_rel, fdw_private,
 										 subplan_index, es);
-	show_pool(es, pgpx_modify_transaction(result_rel));
+	rt = pgpx_modify_statistics(result_rel, &rows);
+	show_pool(es, rt, rows);
 }
 
 static void
 explain_direct_modify(ForeignScanState *node, ExplainState *es)
 {
+	const PgpxRemoteTransaction *rt;
+	uint64		rows = 0;
+
 	postgres_fdw()->ExplainDirectModify(node, es);
-	show_pool(es, pgpx_direct_modify_transaction(node));
+	rt = pgpx_direct_modify_statistics(node, &rows);
+	show_pool(es, rt, rows);
 }
 
 PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
@@ -277,7 +288,9 @@ refuse_drop(const char *wrapper)
 					OUR_EXTENSION, wrapper),
 			 errdetail("The servers and foreign tables of the wrapper would be "
 					   "dropped as well."),
-			 errhint("Call pgpool.detach_postgres_fdw() first.")));
+			 strcmp(wrapper, THEIR_WRAPPER) == 0 ?
+			 errhint("Call pgpool.detach_postgres_fdw() first.") :
+			 errhint("Drop the wrapper first, or give it another handler.")));
 }
 
 /* Returns whether DROP EXTENSION names an extension. */

@@ -182,6 +182,7 @@ typedef struct PgpxModify
 	Oid			server;
 	Oid			user;			/* whose mapping is used */
 	PgpxRemoteTransaction *transaction; /* NULL until the first row */
+	uint64		nmodified;		/* rows that the remote has modified */
 
 	const char *sql;			/* the statement, for nrows rows */
 	const char *row_sql;		/* the same for one row */
@@ -400,6 +401,7 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 
 	/* the remote's number is untrusted: it must not exceed the rows sent */
 	*nslots = Min(n, *nslots);
+	m->nmodified += *nslots;
 	return *nslots > 0 ? slots : NULL;
 }
 
@@ -544,11 +546,14 @@ pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel)
 }
 
 const PgpxRemoteTransaction *
-pgpx_modify_transaction(const ResultRelInfo *result_rel)
+pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows)
 {
 	const PgpxModify *m = result_rel->ri_FdwState;
 
-	return m != NULL ? m->transaction : NULL;
+	if (m == NULL)
+		return NULL;
+	*rows = m->nmodified;
+	return m->transaction;
 }
 
 /*
@@ -790,10 +795,10 @@ extract_target(PgpxDirectModify *d, ForeignScanState *node,
 	if (d->ctid_column == 0 || row->tts_isnull[d->ctid_column - 1])
 		return slot;
 
-	/* system columns are read from a heap tuple */
+	/* ctid is read from the slot, other system columns from a heap tuple */
 	tuple = ExecFetchSlotHeapTuple(slot, true, NULL);
 	ctid = row->tts_values[d->ctid_column - 1];
-	tuple->t_self = *(ItemPointer) DatumGetPointer(ctid);
+	tuple->t_self = slot->tts_tid = *(ItemPointer) DatumGetPointer(ctid);
 	HeapTupleHeaderSetXmin(tuple->t_data, InvalidTransactionId);
 	HeapTupleHeaderSetXmax(tuple->t_data, InvalidTransactionId);
 	HeapTupleHeaderSetCmin(tuple->t_data, InvalidTransactionId);
@@ -856,9 +861,12 @@ pgpx_direct_modify_end(ForeignScanState *node)
 }
 
 const PgpxRemoteTransaction *
-pgpx_direct_modify_transaction(const ForeignScanState *node)
+pgpx_direct_modify_statistics(const ForeignScanState *node, uint64 *rows)
 {
 	const PgpxDirectModify *d = node->fdw_state;
 
-	return d != NULL ? d->transaction : NULL;
+	if (d == NULL)
+		return NULL;
+	*rows = d->scan != NULL ? d->nread : d->nrows;
+	return d->transaction;
 }

@@ -111,9 +111,13 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 	return tuple;
 }
 
-/* Each batch is larger than the one before, up to this number of rows. */
+/*
+ * Each batch is larger than the one before, up to this number of rows and about
+ * this number of bytes, but not smaller than fetch_size.
+ */
 #define BATCH_GROWTH 4
 #define BATCH_MAX 32768
+#define BATCH_BYTES (8 * 1024 * 1024)
 
 /*
  * The remote is asked for the types of the columns if binary is then expected
@@ -364,9 +368,6 @@ resume(PgpxRemoteScan *scan)
 	pgpx_remote_prepare_send(rt);
 	memset(&scan->run, 0, sizeof(scan->run));
 	memset(p, 0, sizeof(*p));
-	if (scan->batch_size < BATCH_MAX)
-		scan->batch_size = Max(scan->batch_size,
-							   Min(scan->batch_size * BATCH_GROWTH, BATCH_MAX));
 	p->statement = &scan->statement;
 	p->portal = scan->portal + 1;
 	p->resume = true;
@@ -389,6 +390,21 @@ send_again(PgpxRemoteScan *scan)
 	p->known = false;
 	p->describe = true;
 	send_execute(scan, true);
+}
+
+/*
+ * Determine the size of the next batch from the last one, which was full.  Much
+ * of a batch may be unneeded, so its bytes are limited, too.
+ */
+static void
+grow_batch(PgpxRemoteScan *scan)
+{
+	const PgpxRun *run = &scan->run;
+	uint64		bytes = run->lease->sock->wire.bytes_in - run->bytes_at_send;
+	uint64		rows = Min((uint64) scan->batch_size * BATCH_GROWTH, BATCH_MAX);
+
+	rows = Min(rows, BATCH_BYTES / (bytes / scan->batch_size + 1));
+	scan->batch_size = Max((uint64) scan->fetch_size, rows);
 }
 
 /*
@@ -424,6 +440,8 @@ end_batch(PgpxRemoteScan *scan)
 	}
 	if (run->error.set)
 		pgpx_remote_raise(&run->error, scan->statement.sql);
+	if (run->suspended && !scan->fetch_all)
+		grow_batch(scan);
 }
 
 /*

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * remote_statement.c
- *	  The statements of a remote transaction: execution, and which of them
- *	  are prepared.
+ *	  The statements of a remote transaction: how they are sent and executed,
+ *	  and which of them are prepared.
  *
  * A statement that is executed repeatedly is prepared: by the statement cache
  * (session/statement_cache.c), or, if that is off or does not accept the text,
@@ -15,6 +15,7 @@
 
 #include "access/xact.h"
 
+#include "base/debug_point.h"
 #include "session/statement_cache.h"
 
 /* A longer text is not prepared. */
@@ -206,6 +207,108 @@ pgpx_remote_statements_end(PgpxRemoteTransaction *rt, int level,
 			s->prepared = false;
 		s->level = level - 1;
 	}
+}
+
+/* Add a command that precedes a statement. */
+static void
+add_command(const char ***commands, int *n, const char *command)
+{
+	if (*n % 16 == 0)
+		*commands = *n == 0 ? palloc(sizeof(char *) * 16) :
+							  repalloc(*commands, sizeof(char *) * (*n + 16));
+	(*commands)[(*n)++] = command;
+}
+
+void
+pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
+							 const PgpxServerSpec *spec, PgpxPipeline *p,
+							 int level)
+{
+	PgpxRemoteNesting *now = &rt->nesting;
+	const char **commands = NULL;
+	int			n = 0;
+
+	if (!now->begun)
+	{
+		/* it has begun and failed before it executed anything */
+		if (rt->lease != NULL && rt->lease->sock->wire.tx != 'I')
+			add_command(&commands, &n, "ROLLBACK TRANSACTION");
+		add_command(&commands, &n, IsolationIsSerializable() ?
+					"START TRANSACTION ISOLATION LEVEL SERIALIZABLE" :
+					"START TRANSACTION ISOLATION LEVEL REPEATABLE READ");
+
+		/*
+		 * The other settings are in the startup packet (server_spec.c), but
+		 * start commands or an earlier lease may have changed them.
+		 */
+		add_command(&commands, &n, "SET LOCAL search_path = pg_catalog");
+		add_command(&commands, &n, "SET LOCAL timezone = 'GMT'");
+		if (!pgpx_server_spec_keeps_settings(spec))
+		{
+			add_command(&commands, &n, "SET LOCAL datestyle = ISO");
+			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");
+			add_command(&commands, &n, "SET LOCAL extra_float_digits = 3");
+		}
+		now->depth = now->target_depth = 1;
+		now->rollback_level = 0;
+	}
+	if (now->rollback_level > 0)
+		add_command(&commands, &n,
+					psprintf("ROLLBACK TO SAVEPOINT s%d", now->rollback_level));
+	if (now->target_depth < now->depth)
+		add_command(&commands, &n,
+					psprintf("RELEASE SAVEPOINT s%d", now->target_depth + 1));
+	for (int i = now->target_depth + 1; i <= level; i++)
+		add_command(&commands, &n, psprintf("SAVEPOINT s%d", i));
+	p->nbefore = n;
+	p->before = commands;
+}
+
+/* Add the portals and prepared statements that are to be closed. */
+static void
+collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
+{
+	const char **closes;
+	ListCell   *lc;
+
+	if (rt->closes == NIL)
+		return;
+	closes = palloc(sizeof(char *) * list_length(rt->closes));
+	foreach(lc, rt->closes)
+		closes[p->ncloses++] = lfirst(lc);
+	p->closes = closes;
+}
+
+void
+pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
+				 bool choose, bool writes, int level)
+{
+	PgpxRemoteStatement *prepared = NULL;
+
+	rt->sent_as = PGPX_PREPARED_NONE;
+	rt->guard = 0;
+	if (choose)
+		prepared = pgpx_remote_statement_choose(rt, p, level);
+	pgpx_remote_collect_commands(rt, rt->lease->spec, p, Max(level, rt->guard));
+	collect_closes(rt, p);
+	resetStringInfo(&rt->sent);
+	appendStringInfoString(&rt->sent, p->statement->sql);
+	run->lease = rt->lease;
+	run->pipeline = p;
+	pgpx_run_send(run, false);
+
+	/* not reached after an error above, because then nothing was executed */
+	rt->before = rt->nesting;
+	rt->nesting = (PgpxRemoteNesting){true, Max(level, rt->guard), level, 0};
+	rt->wrote |= writes;
+	rt->sent_writes = writes;
+	rt->failure.set = false;
+	rt->rolling_back = false;
+	list_free_deep(rt->closes);
+	rt->closes = NIL;
+	if (prepared != NULL)
+		prepared->prepared = true;
+	PGPX_DEBUG_POINT("fdw_sent");
 }
 
 /*

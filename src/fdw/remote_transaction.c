@@ -15,7 +15,9 @@
  *   remote releases its locks; the next statement reads the answer.  If the
  *   lease is busy, ROLLBACK TO precedes the next statement, too.
  * - If a remote transaction has not written, COMMIT is sent together with the
- *   reset, and no session waits for the answer.  On all other leases COMMIT is
+ *   reset, and no session waits for the answer.  If the rest of the answer to a
+ *   scan that has ended early is large, the connection is closed instead, and
+ *   the remote transaction is rolled back.  On all other leases COMMIT is
  *   sent, and then all answers are read.  An error aborts the local transaction.
  *   The servers whose answer was a success have committed by then; there
  *   is no two-phase commit.
@@ -61,6 +63,14 @@ has_lease(const PgpxRemoteTransaction *rt)
 {
 	return pg_atomic_read_u64(&pgpx_conns[rt->lease->conn].lease_id) ==
 		rt->lease->id;
+}
+
+/* Returns whether a cancel request is under way. */
+static bool
+is_cancelled(const PgpxRemoteTransaction *rt)
+{
+	return pg_atomic_read_u32(&pgpx_conns[rt->lease->conn].cancel) !=
+		PGPX_CANCEL_NONE;
 }
 
 /* Returns whether the local commit must wait for the remote's commit. */
@@ -123,7 +133,7 @@ discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
 	lease->in_use = false;
 
 	/* make_ready waits for the end of a statement that was cancelled */
-	if (pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) == PGPX_CANCEL_NONE)
+	if (!is_cancelled(rt))
 		(void) pgpx_stream_drain(lease, bytes, deadline, false);
 	rt->abandoned = lease->sock->wire.phase != PGPX_WIRE_IDLE;
 }
@@ -183,8 +193,7 @@ finish_answer(PgpxRemoteTransaction *rt)
 	PgpxLease  *lease = rt->lease;
 	const PgpxWire *wire = &lease->sock->wire;
 
-	if (pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) !=
-			PGPX_CANCEL_NONE ||
+	if (is_cancelled(rt) ||
 		(wire->phase != PGPX_WIRE_IDLE && !rt->abandoned))
 		pgpx_run_read_pending(lease);
 	else if (rt->abandoned)
@@ -276,112 +285,6 @@ pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 	check_failure(rt);
 }
 
-/* Add a command that precedes a statement. */
-static void
-add_command(const char ***commands, int *n, const char *command)
-{
-	if (*n % 16 == 0)
-		*commands = *n == 0 ? palloc(sizeof(char *) * 16) :
-							  repalloc(*commands, sizeof(char *) * (*n + 16));
-	(*commands)[(*n)++] = command;
-}
-
-/*
- * Collect the commands that precede the next statement: START TRANSACTION with
- * its settings, or ROLLBACK TO and RELEASE for the subtransactions that have
- * ended since the last statement; then the savepoints up to the current level.
- */
-static void
-collect_commands(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
-				 PgpxPipeline *p, int level)
-{
-	PgpxRemoteNesting *now = &rt->nesting;
-	const char **commands = NULL;
-	int			n = 0;
-
-	if (!now->begun)
-	{
-		/* it has begun and failed before it executed anything */
-		if (rt->lease != NULL && rt->lease->sock->wire.tx != 'I')
-			add_command(&commands, &n, "ROLLBACK TRANSACTION");
-		add_command(&commands, &n, IsolationIsSerializable() ?
-					"START TRANSACTION ISOLATION LEVEL SERIALIZABLE" :
-					"START TRANSACTION ISOLATION LEVEL REPEATABLE READ");
-
-		/*
-		 * The other settings are in the startup packet (server_spec.c), but
-		 * start commands or an earlier lease may have changed them.
-		 */
-		add_command(&commands, &n, "SET LOCAL search_path = pg_catalog");
-		add_command(&commands, &n, "SET LOCAL timezone = 'GMT'");
-		if (!pgpx_server_spec_keeps_settings(spec))
-		{
-			add_command(&commands, &n, "SET LOCAL datestyle = ISO");
-			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");
-			add_command(&commands, &n, "SET LOCAL extra_float_digits = 3");
-		}
-		now->depth = now->target_depth = 1;
-		now->rollback_level = 0;
-	}
-	if (now->rollback_level > 0)
-		add_command(&commands, &n,
-					psprintf("ROLLBACK TO SAVEPOINT s%d", now->rollback_level));
-	if (now->target_depth < now->depth)
-		add_command(&commands, &n,
-					psprintf("RELEASE SAVEPOINT s%d", now->target_depth + 1));
-	for (int i = now->target_depth + 1; i <= level; i++)
-		add_command(&commands, &n, psprintf("SAVEPOINT s%d", i));
-	p->nbefore = n;
-	p->before = commands;
-}
-
-/* Add the portals and prepared statements that are to be closed. */
-static void
-collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
-{
-	const char **closes;
-	ListCell   *lc;
-
-	if (rt->closes == NIL)
-		return;
-	closes = palloc(sizeof(char *) * list_length(rt->closes));
-	foreach(lc, rt->closes)
-		closes[p->ncloses++] = lfirst(lc);
-	p->closes = closes;
-}
-
-void
-pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-				 bool choose, bool writes, int level)
-{
-	PgpxRemoteStatement *prepared = NULL;
-
-	rt->sent_as = PGPX_PREPARED_NONE;
-	rt->guard = 0;
-	if (choose)
-		prepared = pgpx_remote_statement_choose(rt, p, level);
-	collect_commands(rt, rt->lease->spec, p, Max(level, rt->guard));
-	collect_closes(rt, p);
-	resetStringInfo(&rt->sent);
-	appendStringInfoString(&rt->sent, p->statement->sql);
-	run->lease = rt->lease;
-	run->pipeline = p;
-	pgpx_run_send(run, false);
-
-	/* not reached after an error above, because then nothing was executed */
-	rt->before = rt->nesting;
-	rt->nesting = (PgpxRemoteNesting){true, Max(level, rt->guard), level, 0};
-	rt->wrote |= writes;
-	rt->sent_writes = writes;
-	rt->failure.set = false;
-	rt->rolling_back = false;
-	list_free_deep(rt->closes);
-	rt->closes = NIL;
-	if (prepared != NULL)
-		prepared->prepared = true;
-	PGPX_DEBUG_POINT("fdw_sent");
-}
-
 void
 pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
 {
@@ -390,6 +293,10 @@ pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
 	check_commands(rt);
 	if (run->error.set && !run->described && !run->pipeline->resume)
 		pgpx_remote_forget_prepared(rt, run->statement->sql);
+
+	/* a large statement was sent, and its buffer was freed */
+	if (rt->lease->sock->wire.out.data == NULL)
+		pgpx_lease_reserve_reset(rt->lease);
 }
 
 /* --- the local transaction ---------------------------------------------- */
@@ -514,21 +421,48 @@ commit_writers(void)
 	pfree(runs);
 }
 
+/*
+ * Prepare the commit of a remote transaction that has not written: discard the
+ * rest of an answer, and reserve memory for the reset that follows COMMIT.
+ */
+static void
+prepare_reader(PgpxRemoteTransaction *rt)
+{
+	PgpxWire   *wire = &rt->lease->sock->wire;
+
+	pgpx_lease_reserve_reset(rt->lease);
+	if (rt->abandoned)
+	{
+		PGPX_DEBUG_POINT("commit_drains");
+		discard_answer(rt, DRAIN_BYTES, pgpx_now() + DRAIN_US);
+	}
+
+	/*
+	 * ROLLBACK TO must precede COMMIT.  COMMIT that is sent with the reset
+	 * would commit the side effects that are to be rolled back.
+	 */
+	if (rt->nesting.begun && rt->nesting.rollback_level > 0 &&
+		wire->phase == PGPX_WIRE_IDLE && wire->tx != 'I' && !is_cancelled(rt))
+		rt->wrote = true;
+}
+
 static void
 before_commit(void)
 {
 	dlist_mutable_iter iter;
 
-	/* this can be interrupted, so it must precede the first COMMIT */
+	/*
+	 * The following steps can raise errors and be interrupted, so they must
+	 * precede the first COMMIT.
+	 */
+	pgpx_lease_check_commit();
 	dlist_foreach_modify(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (!has_lease(rt) || !rt->abandoned || must_wait(rt))
-			continue;
-		PGPX_DEBUG_POINT("commit_drains");
-		discard_answer(rt, DRAIN_BYTES, pgpx_now() + DRAIN_US);
+		if (has_lease(rt) && !must_wait(rt))
+			prepare_reader(rt);
 	}
 	commit_writers();
 	PGPX_DEBUG_POINT("fdw_committed");
@@ -541,7 +475,8 @@ before_commit(void)
 		dlist_delete(&rt->node);
 
 		/* a transaction that has failed, and has not written, is rolled back */
-		rt->lease->commit = rt->lease->sock->wire.tx == 'T';
+		rt->lease->commit = rt->lease->sock->wire.tx == 'T' &&
+			rt->nesting.rollback_level == 0;
 		pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
 	}
 }
@@ -639,9 +574,7 @@ send_rollback(PgpxRemoteTransaction *rt)
 
 	if (!has_lease(rt) || lease->broken != NULL || lease->in_use ||
 		wire->tx == 'I' || wire->nbefore > 0 || !pgpx_wire_at_boundary(wire) ||
-		pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) !=
-			PGPX_CANCEL_NONE ||
-		wire->out.data == NULL ||
+		is_cancelled(rt) || wire->out.data == NULL ||
 		wire->out.maxlen < ROLLBACK_SIZE)
 		return;
 	snprintf(rollback, sizeof(rollback), "ROLLBACK TO SAVEPOINT s%d",
@@ -768,8 +701,7 @@ await_begin(PgpxLease *lease)
 	lease->sent = true;
 	PG_TRY();
 	{
-		/* the return of the lease must not allocate it for the reset */
-		(void) pgpx_wire_output(&lease->sock->wire);
+		pgpx_lease_reserve_reset(lease);
 		(void) pgpx_run_next(&run);
 	}
 	PG_CATCH();
@@ -842,7 +774,8 @@ lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 		p.statement = pending.statement = &first->statement;
 		p.max_rows = first->max_rows;
 		pending.types_hash = first->types_hash;
-		collect_commands(rt, spec, &p, GetCurrentTransactionNestLevel());
+		pgpx_remote_collect_commands(rt, spec, &p,
+									 GetCurrentTransactionNestLevel());
 	}
 	lease_connection(rt, server, why, first != NULL ? &pending : NULL);
 }
@@ -893,6 +826,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;
 	dlist_push_tail(&transactions, &rt->node);
+	pgpx_lease_reserve_reset(rt->lease);
 	PGPX_DEBUG_POINT("fdw_leased");
 	return rt;
 }

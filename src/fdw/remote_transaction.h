@@ -172,6 +172,19 @@ pg_noreturn extern void pgpx_remote_raise(const PgpxRemoteError *error,
 extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
 
 /*
+ * pgpx_remote_collect_commands
+ *		Add the commands that precede the next statement to a pipeline.
+ *
+ * They are START TRANSACTION with its settings, or ROLLBACK TO and RELEASE for
+ * the subtransactions that have ended since the last statement; then the
+ * savepoints up to a level.  The strings are allocated in the current memory
+ * context.  rt->lease may be NULL.
+ */
+extern void pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
+										 const PgpxServerSpec *spec,
+										 PgpxPipeline *p, int level);
+
+/*
  * pgpx_remote_send
  *		Send a statement, with all that must precede it.
  *

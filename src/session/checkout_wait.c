@@ -831,6 +831,9 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 						NameStr(c->spec->server_name)),
 				 errdetail("This session holds all connections (%d) that \"%s\" allows.",
 						   size, cap),
+				 pgpx_lease_are_of_tables() ?
+				 errhint("End the local transaction, whose foreign tables hold the connections, or raise \"%s\".",
+						 cap) :
 				 errhint("Return a lease first, or raise \"%s\".", cap)));
 	}
 	/* a checkout that was already in the queue is not refused */

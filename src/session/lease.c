@@ -71,6 +71,21 @@ pgpx_lease_forget(PgpxLease *lease)
 	dlist_push_head(&free_records, &lease->node);
 }
 
+bool
+pgpx_lease_are_of_tables(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope != PGPX_SCOPE_TABLE)
+			return false;
+	}
+	return true;
+}
+
 int
 pgpx_lease_count(uint32 pool_id, int server)
 {

@@ -170,6 +170,12 @@ extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
 
 /*
+ * Returns whether all leases of this session are those of foreign tables, which
+ * only the end of the local transaction returns.  For the hints of errors.
+ */
+extern bool pgpx_lease_are_of_tables(void);
+
+/*
  * Count the leases of this session, optionally of one pool (by its id; 0: any)
  * or of one server (by the index of its record; -1: any).
  */
@@ -253,6 +259,22 @@ extern void pgpx_hand_over_prepare(const PgpxServerSpec *spec,
  * function neither waits nor throws.
  */
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
+
+/*
+ * Allocate the output buffer that the reset needs.  Without it, the return of a
+ * lease with an open remote transaction closes the connection, if it happens in
+ * a callback, which must not allocate memory.
+ */
+extern void pgpx_lease_reserve_reset(PgpxLease *lease);
+
+/*
+ * pgpx_lease_check_commit
+ *		Raise an error if a lease of transaction scope must fail the commit.
+ *
+ * Errors: 25001 if it has a statement in flight or an open remote transaction,
+ * or the error of the lease if these are lost already.
+ */
+extern void pgpx_lease_check_commit(void);
 
 /*
  * Return all leases of session and transaction scope.  Returns their number.

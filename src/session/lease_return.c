@@ -295,6 +295,21 @@ drop_in_flight(PgpxLease *lease)
 						lease->id)));
 }
 
+/* Returns the number of bytes of output that the reset needs. */
+static size_t
+reset_size(const PgpxLease *lease)
+{
+	return pgpx_wire_reset_size(lease->spec->start_commands) +
+		pgpx_statement_cache_reset_length(lease);
+}
+
+void
+pgpx_lease_reserve_reset(PgpxLease *lease)
+{
+	enlargeStringInfo(pgpx_wire_output(&lease->sock->wire),
+					  (int) reset_size(lease));
+}
+
 /*
  * Returns whether the reset fits into the output buffer without allocating
  * memory.  This matters in callbacks, which must not throw.
@@ -303,10 +318,9 @@ static bool
 reset_fits(const PgpxLease *lease)
 {
 	const PgpxWire *wire = &lease->sock->wire;
-	size_t		size = pgpx_wire_reset_size(lease->spec->start_commands) +
-		pgpx_statement_cache_reset_length(lease);
 
-	return wire->out.data != NULL && (size_t) wire->out.maxlen > size;
+	return wire->out.data != NULL &&
+		(size_t) wire->out.maxlen > reset_size(lease);
 }
 
 /*
@@ -522,17 +536,12 @@ pgpx_lease_return_all(void)
 
 static bool callbacks_registered = false;
 
-/*
- * Return the leases of the transaction before COMMIT or PREPARE, and raise an
- * error if one has a statement in flight or an open remote transaction.  This
- * is the last point at which an error aborts the local transaction.
- */
-static void
-before_commit(void)
+void
+pgpx_lease_check_commit(void)
 {
-	dlist_mutable_iter iter;
+	dlist_iter	iter;
 
-	dlist_foreach_modify(iter, &pgpx_leases)
+	dlist_foreach(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 		PgpxWire   *wire = &lease->sock->wire;
@@ -562,7 +571,27 @@ before_commit(void)
 							lease->id),
 					 errdetail("A lease acquired with checkout_xact ends with the local transaction, and its remote transaction would be rolled back."),
 					 errhint("Commit or roll back on the lease before the local transaction ends.")));
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+	}
+}
+
+/*
+ * Return the leases of the transaction before COMMIT or PREPARE.  This is the
+ * last point at which an error aborts the local transaction.  Foreign tables
+ * have made the same check already, before their first remote COMMIT.
+ */
+static void
+before_commit(void)
+{
+	dlist_mutable_iter iter;
+
+	pgpx_lease_check_commit();
+	dlist_foreach_modify(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope != PGPX_SCOPE_SESSION &&
+			lease->scope != PGPX_SCOPE_TABLE)
+			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
 	}
 }
 

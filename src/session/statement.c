@@ -414,6 +414,7 @@ pgpx_run_try_next(PgpxRun *run)
 	{
 		if (pgpx_wire_fill(&run->lease->sock->wire, &more) == 0)
 			return PGPX_RUN_WAIT;
+		CHECK_FOR_INTERRUPTS(); /* input may arrive without a pause */
 	}
 	if (reached == PGPX_RUN_END)
 		check_answer(run);

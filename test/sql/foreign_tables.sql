@@ -376,6 +376,7 @@ BEGIN
 END $$;
 SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE', 'SELECT id FROM ft.numbers WHERE id <= 10 AND id % 2 = 0 AND random() >= 0');
 SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE, TIMING OFF', 'UPDATE ft.p4 SET id = 2');
+SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE, TIMING OFF', 'UPDATE ft.p4 SET id = 2 RETURNING id');
 SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE, TIMING OFF', 'INSERT INTO ft.kinds VALUES (10, ''x'')');
 SELECT * FROM pg_temp.explain('ANALYZE', 'SELECT id FROM ft.kinds');
 SELECT * FROM pg_temp.explain('VERBOSE', 'SELECT id FROM ft.kinds');

@@ -160,7 +160,8 @@ INSERT INTO fw.other VALUES (1, 'uno'), (2, 'dos'), (3, NULL), (77, 'unused');
 UPDATE fw.plain p SET name = o.label FROM fw.other o WHERE p.id = o.id AND o.id < 3 RETURNING p.id, p.name, o.label, o;
 UPDATE fw.plain p SET name = o.label || '!' FROM fw.other o WHERE p.id = o.id RETURNING p, o.id;
 DELETE FROM fw.other o USING fw.plain p WHERE p.id = o.id AND o.id = 3 RETURNING p.*, o.*;
-DELETE FROM fw.other o USING fw.plain p WHERE p.id = o.id AND o.id = 2 RETURNING p.ctid IS NOT NULL, o.ctid IS NOT NULL, o;
+SELECT ctid AS stored FROM fw.other WHERE id = 2 \gset
+DELETE FROM fw.other o USING fw.plain p WHERE p.id = o.id AND o.id = 2 RETURNING p.ctid IS NOT NULL, o.ctid = :'stored' AS stored, o;
 UPDATE fw.other SET label = 'same' WHERE id = 77;
 
 --

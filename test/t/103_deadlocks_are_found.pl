@@ -116,6 +116,7 @@ sub mixed_circles
 	ok(wait_until($local, q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.waiters}, 'b c c'), 'a session without a lease waits behind the circle');
 	is_victim($s[2], 'a', [ line($s[2], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]), line($s[1], 'server "c"', $s[2]) ],
 		'foreign table completes a circle of a query and a foreign table', $wait{table}->('a'));
+	like($s[2]->error, qr/HINT:  Roll back the local transaction/, 'hint names the local transaction of foreign tables');
 	continues($s[1], q{session of the circle is granted the victim's connection});
 	is(join(' ', map { $_->done } @s[ 0, 3 ]), '0 0', 'other sessions still wait');
 	$s[1]->run('COMMIT');

@@ -180,6 +180,77 @@ $session->fails("BEGIN; SELECT count(*) FROM one.a; PREPARE TRANSACTION 'x'", '0
 $session->run('ROLLBACK');
 nothing_is_left('prepare');
 
+# a lease of checkout_xact that refuses the commit does so before the first remote COMMIT
+my $logs = remote_value('SELECT count(*) FROM app.log');
+foreach my $refused ([ "exec(l, 'BEGIN')", 'an open remote transaction' ], [ "send(l, 'SELECT 1')", 'a statement in flight' ])
+{
+	my ($call, $text) = @$refused;
+	my $lease = "SELECT FROM pgpool.checkout_xact('two') AS l, pgpool.$call";
+
+	foreach my $steps ("$lease; UPDATE one.a SET v = 4000 WHERE id = 10", "UPDATE one.a SET v = 4000 WHERE id = 10; $lease", "SELECT FROM one.logging; $lease")
+	{
+		$session->run("BEGIN; $steps");
+		$session->fails('COMMIT', '25001', qr/has $text/, "commit is refused because of $text: $steps");
+		is(remote_value('SELECT v FROM app.a WHERE id = 10'), '0', 'no remote transaction has committed');
+		nothing_is_left("refused commit");
+	}
+}
+is(remote_value('SELECT count(*) FROM app.log'), $logs, 'no remote transaction that has read has committed');
+
+# ROLLBACK TO that could not be sent, because a cursor was being read, precedes COMMIT
+is($session->run(<<'EOT') . $session->error, "1\n1\n1\n200", 'cursor is read before and after a subtransaction begins');
+BEGIN;
+SELECT n FROM one.logging;
+DECLARE c CURSOR FOR SELECT id FROM one.big;
+FETCH 1 FROM c;
+SAVEPOINT s;
+SELECT n FROM one.logging;
+MOVE 198 FROM c;
+FETCH 1 FROM c;
+ROLLBACK TO s;
+COMMIT;
+EOT
+nothing_is_left('ROLLBACK TO that precedes COMMIT');
+is(remote_value('SELECT count(*) FROM app.log'), $logs + 1, 'side effect of a read in a rolled back subtransaction is rolled back, that of another read is committed');
+
+# large messages and start commands do not cost the connection
+make_pool($local, $remote, server => 'long', options => { pool_size => 1, start_commands => 'SELECT 1 /* ' . 'x' x 3000 . ' */' });
+$session->run("CREATE FOREIGN TABLE long (id int, v int) SERVER long OPTIONS (schema_name 'app', table_name 'a')");
+foreach my $table ('long', 'one.big')
+{
+	my $server = $table eq 'long' ? 'long' : 'one';
+	my $connects = "SELECT connects FROM pgpool.stats WHERE server = '$server'";
+	my $large = $table eq 'long' ? "SELECT count(*) FROM $table" : "SELECT count(*) FROM $table WHERE id < 11 AND filler <> repeat('x', 300000)";
+
+	is($session->run("BEGIN; $large; ROLLBACK"), '10', "$server: statement succeeds");
+	is($local->safe_psql('postgres', $connects), '1', 'rollback in a new connection keeps it') if $server eq 'long';
+	my $before = $local->safe_psql('postgres', $connects);
+	is($session->run("$large; BEGIN; $large; ROLLBACK; BEGIN; $large; SAVEPOINT s; $large; ROLLBACK TO s; COMMIT; $large") . $session->error, join("\n", (10) x 5), "$server: statement succeeds again");
+	is($local->safe_psql('postgres', $connects), $before, "$server: commit and rollback keep the connection");
+	nothing_is_left($server);
+}
+$session->run('DROP FOREIGN TABLE long');
+
+# portions of wide rows are limited by their size
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE SEQUENCE app.n;
+CREATE VIEW app.counted AS SELECT nextval('app.n') AS n, repeat('x', 10000) AS filler FROM generate_series(1, 5000);
+EOT
+$session->run("CREATE FOREIGN TABLE one.counted (n int, filler text) SERVER one OPTIONS (schema_name 'app'); BEGIN");
+is($session->run('DECLARE c CURSOR FOR SELECT n, filler FROM one.counted; MOVE 501 FROM c; SELECT count(*) FROM one.a; COMMIT') . $session->error,
+	'10', 'cursor reads wide rows');
+my $produced = remote_value('SELECT last_value FROM app.n');
+cmp_ok($produced, '>', 501, 'the third portion was requested');
+cmp_ok($produced, '<', 500 + 8 * 1024 * 1024 / 10000, 'a portion has at most 8 MB');
+nothing_is_left('wide rows');
+
+# a foreign table holds the only connection
+$session->run('BEGIN; SELECT FROM one.a LIMIT 1');
+$session->fails("SELECT pgpool.exec('one', 'SELECT 1')", '40P01', qr/would wait for this session itself.*HINT:  End the local transaction, whose foreign tables/s,
+	'hint names the local transaction if foreign tables hold all connections');
+$session->run('ROLLBACK');
+
 # a local error during a scan; a cursor that is not read to its end
 $session->fails('SELECT 1 / (id - 150000) FROM one.big WHERE random() >= 0', '22012', qr/division by zero/, 'local error ends a scan');
 nothing_is_left('error in a scan');

@@ -302,6 +302,10 @@ sub drop_extension
 	my $refused = qr/cannot drop extension pgpool_ext while .*postgres_fdw is attached.*HINT:.*pgpool\.detach_postgres_fdw/s;
 	my $there = q{SELECT count(*) FROM pg_extension WHERE extname IN ('pgpool_ext', 'postgres_fdw')};
 
+	$super->run('BEGIN; CREATE FOREIGN DATA WRAPPER own HANDLER pgpool.pgpool_fdw_handler');
+	$super->fails('DROP EXTENSION pgpool_ext CASCADE', '2BP01', qr/while foreign-data wrapper own is attached.*HINT:  Drop the wrapper first/s,
+		'hint for a wrapper of the user does not name detach_postgres_fdw');
+	$super->run('ROLLBACK');
 	is($super->run("SELECT pgpool.attach_postgres_fdw()"), 't', 'postgres_fdw is attached');
 	foreach my $sql ('DROP EXTENSION pgpool_ext', 'DROP EXTENSION pgpool_ext CASCADE')
 	{
