@@ -46,10 +46,11 @@
  *	 search_path, or with row security the role, has changed (RevalidateCachedQuery
  *	 in plancache.c).  If its result then has other columns, Bind fails with 0A000.
  *	 The types of its parameters stay the same, so Bind also fails if an
- *	 expression does not accept them any more, or if a value is not of that type.
- *	 If a function has deallocated the statement, Bind fails with 26000.  In each
- *	 case the statement was not executed.  Outside of a transaction it is closed,
- *	 parsed and executed again.
+ *	 expression does not accept them any more, if a value is not of that type, or
+ *	 if the type was dropped.  If a function has deallocated the statement, Bind
+ *	 fails with 26000.  In each case the statement was not executed.  Outside of a
+ *	 transaction it is closed, parsed and executed again.  So a failed Bind counts
+ *	 as refused, unless its SQLSTATE shows that a Parse would fail, too.
  *	 Within a transaction the error would abort the transaction.  So there a call
  *	 uses a statement only if this transaction has parsed it: the transaction has
  *	 locks on its tables, which prevent that they change.  Otherwise it is
@@ -317,21 +318,40 @@ pgpx_statement_cache_settle(PgpxLease *lease)
 	LWLockRelease(lock);
 }
 
+/*
+ * Return whether an error before BindComplete would not be avoided by parsing
+ * the statement again.
+ *
+ * Any other error may result from the types that its parameters had when it was
+ * parsed.  For example, the cause is XX000 if a type was dropped, and 23514 if it
+ * is a domain.
+ */
+static bool
+is_lasting_error(int sqlstate)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlstate))
+	{
+		case ERRCODE_TO_CATEGORY(ERRCODE_CONNECTION_EXCEPTION):
+		case ERRCODE_TO_CATEGORY(ERRCODE_INVALID_TRANSACTION_STATE):
+		case ERRCODE_TO_CATEGORY(ERRCODE_TRANSACTION_ROLLBACK):
+		case ERRCODE_TO_CATEGORY(ERRCODE_INSUFFICIENT_RESOURCES):
+		case ERRCODE_TO_CATEGORY(ERRCODE_OPERATOR_INTERVENTION):
+			return true;
+		default:
+			return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+	}
+}
+
 bool
 pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate)
 {
 	const PgpxWire *wire = &lease->sock->wire;
 	LWLock	   *lock;
 	PgpxPreparedTable *table;
-	int			class = ERRCODE_TO_CATEGORY(sqlstate);
 
 	/* nbefore: the statement was skipped, because a command has failed */
-	if (wire->bound || wire->nbefore > 0 || wire->phase != PGPX_WIRE_IDLE)
-		return false;
-	if (class != ERRCODE_TO_CATEGORY(ERRCODE_FEATURE_NOT_SUPPORTED) &&
-		class != ERRCODE_TO_CATEGORY(ERRCODE_DATA_EXCEPTION) &&
-		class != ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR) &&
-		sqlstate != ERRCODE_UNDEFINED_PSTATEMENT)
+	if (wire->bound || wire->nbefore > 0 || wire->phase != PGPX_WIRE_IDLE ||
+		is_lasting_error(sqlstate))
 		return false;
 	table = lock_table(lease, &lock);
 	if (table == NULL)

@@ -208,10 +208,34 @@ call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x') foreach 1 .. 3;
 remote_sql('ALTER TABLE wide ALTER c TYPE float8 USING c::float8');
 is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 12345), '', 'operator has changed');
 
-# --- within a transaction nothing changes that this transaction has not locked
+# .. also a type that was dropped, or a domain
+remote_sql(q{CREATE TYPE state AS ENUM ('new'); CREATE DOMAIN small AS int CHECK (VALUE < 10); CREATE TABLE typed (s state, a small)});
+my $typed = 'INSERT INTO typed VALUES ($1, $2) RETURNING concat_ws(\' \', s, a)';
+is(call('cached', $typed, 'new', 1), 'new 1', 'statement with types of the user') foreach 1 .. 3;
+remote_sql('ALTER TABLE typed ALTER a TYPE int');
+is(call('cached', $typed, 'new', 50), 'new 50', 'column has no domain any more');
+remote_sql(q{CREATE TYPE state2 AS ENUM ('new', 'old'); ALTER TABLE typed ALTER s TYPE state2 USING s::text::state2; DROP TYPE state; ALTER TYPE state2 RENAME TO state});
+is(call('cached', $typed, 'old', 1), 'old 1', 'type of a parameter was dropped') foreach 1 .. 3;
+
+# an error that parsing would not avoid
 discard('cached');
 warm('cached');
 my $lease = lease($first, 'cached');
+my $parses = counter('prepared', 'cached');
+my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+call($lease, q{SELECT run('SET lock_timeout = 1')});
+$blocker->run('BEGIN; LOCK TABLE t');
+like(call($lease, $point, 1), qr/55P03/, 'table is locked');
+$blocker->run('COMMIT');
+is(call($lease, $point, 1), '10', '.. statement is usable afterwards');
+$blocker->quit;
+$first->run("SELECT pgpool.checkin($lease)");
+is(counter('prepared', 'cached'), $parses, '.. and was not parsed again');
+
+# --- within a transaction nothing changes that this transaction has not locked
+discard('cached');
+warm('cached');
+$lease = lease($first, 'cached');
 is(call($lease, $point, 3), '30', 'lease: statement is prepared');
 $first->run("SELECT pgpool.exec($lease, 'BEGIN')");
 remote_sql('ALTER TABLE t ALTER b TYPE bigint');

@@ -201,6 +201,13 @@ is(run('BEGIN; EXECUTE t(1); INSERT INTO ft.wide VALUES (3000000000, 1) RETURNIN
 $local->safe_psql('postgres', 'ALTER FOREIGN TABLE ft.wide ALTER c TYPE numeric');
 run('INSERT INTO ft.wide VALUES (7, 0.12345678901234567890123)');
 is($remote->safe_psql('remote_db', 'SELECT c FROM app.wide WHERE a = 7'), '0.12345678901234567890123', 'value is not converted by way of an earlier type');
+remote_sql(q{CREATE TYPE app.state AS ENUM ('new'); ALTER TABLE app.texts ADD s app.state});
+$local->safe_psql('postgres', 'ALTER FOREIGN TABLE ft.texts ADD s text');
+is(run("INSERT INTO ft.texts VALUES ('a', 'new') RETURNING s"), 'new', 'column with a type of the user') foreach 1 .. 3;
+remote_sql(q{CREATE TYPE app.state2 AS ENUM ('new', 'old'); ALTER TABLE app.texts ALTER s TYPE app.state2 USING s::text::app.state2; DROP TYPE app.state; ALTER TYPE app.state2 RENAME TO state});
+is(run("BEGIN; EXECUTE t(1); INSERT INTO ft.texts VALUES ('a', 'old') RETURNING s; COMMIT"), "10\nold", 'type of a parameter was dropped');
+remote_sql('ALTER TABLE app.texts DROP s; TRUNCATE app.texts');
+$local->safe_psql('postgres', 'ALTER FOREIGN TABLE ft.texts DROP s');
 
 # --- calls on the same connection
 discard('cached');
