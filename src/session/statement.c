@@ -573,7 +573,7 @@ void
 pgpx_run_finish(PgpxRun *run)
 {
 	run->lease->in_use = false;
-	pgpx_statement_cache_settle(run->lease);
+	pgpx_statement_cache_update(run->lease);
 	report_activity(run->lease);
 }
 

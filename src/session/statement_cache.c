@@ -23,12 +23,23 @@
  *
  * What is not prepared
  *	 Classes of texts decide (pgpx_statement_class).  Only a query may be prepared,
- *	 and none whose literals depend on the time.  A text that may change a setting
- *	 pauses the cache until the next reset, because PostgreSQL evaluates literals
- *	 when it parses, and does not parse again if TimeZone changes, for example.
- *	 Any other text, such as DDL, DO, CALL, PREPARE or DEALLOCATE, makes the table
- *	 UNKNOWN: the lease sends all its further texts as without a cache, so a
- *	 temporary table hides another one as usual, and the reset is DISCARD ALL.
+ *	 and none whose literals depend on the time.
+ *	 A text that is neither a query nor harmless, such as DDL, SET, DO, CALL,
+ *	 PREPARE or DEALLOCATE, makes the table UNKNOWN: the lease sends all its
+ *	 further texts as without a cache, so a temporary table hides another one as
+ *	 usual, and the reset is DISCARD ALL.
+ *
+ * Settings
+ *	 PostgreSQL evaluates literals when it parses, and does not parse again if
+ *	 TimeZone changes, for example.  So no statement may be prepared after SET.
+ *	 Functions in PL/pgSQL and SQL keep plans, too, which only DISCARD PLANS
+ *	 drops.  DISCARD PLANS also has all prepared statements analyzed and planned
+ *	 again (ResetPlanCache in plancache.c), which takes as long as to prepare them
+ *	 again.  Therefore the reset is DISCARD ALL after SET, and all resets of other
+ *	 leases are without DISCARD PLANS.
+ *	 If a function changes a setting that literals depend on, the remote reports
+ *	 it (settings_changed in wire.h), which has the effect of SET.  Foreign tables
+ *	 ignore the reports, because their transactions begin with SET LOCAL.
  *
  * The reset
  *	 If the table is known, the reset does what DISCARD ALL does, except
@@ -102,23 +113,17 @@ lock_table(const PgpxLease *lease, LWLock **lock)
 	return NULL;
 }
 
-static void
-set_state(PgpxLease *lease, PgpxPreparedState state)
-{
-	LWLock	   *lock;
-	PgpxPreparedTable *table = lock_table(lease, &lock);
-
-	if (table == NULL)
-		return;
-	table->state = state;
-	LWLockRelease(lock);
-}
-
 void
 pgpx_statement_cache_lost(PgpxLease *lease)
 {
-	if (lease->spec->statement_cache > 0)
-		set_state(lease, PGPX_PREPARED_UNKNOWN);
+	LWLock	   *lock;
+	PgpxPreparedTable *table;
+
+	if (lease->spec->statement_cache == 0 ||
+		(table = lock_table(lease, &lock)) == NULL)
+		return;
+	table->state = PGPX_PREPARED_UNKNOWN;
+	LWLockRelease(lock);
 }
 
 bool
@@ -128,21 +133,18 @@ pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 
 	if (lease->spec->statement_cache == 0)
 		return false;
-	pgpx_statement_cache_settle(lease);
+	pgpx_statement_cache_update(lease);
 	if (table->state == PGPX_PREPARED_UNKNOWN)
 		return false;
 	switch (pgpx_statement_class(sql, single))
 	{
 		case PGPX_CLASS_CACHEABLE:
-			return table->state == PGPX_PREPARED_USABLE;
+			return true;
 		case PGPX_CLASS_HARMLESS:
 			lease->nparsed = 0;
 			break;
-		case PGPX_CLASS_SETTING:
-			set_state(lease, PGPX_PREPARED_PAUSED);
-			break;
 		case PGPX_CLASS_OTHER:
-			set_state(lease, PGPX_PREPARED_UNKNOWN);
+			pgpx_statement_cache_lost(lease);
 			break;
 	}
 	return false;
@@ -201,8 +203,8 @@ pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN], const char *kind,
 static bool
 is_parsed_here(const PgpxLease *lease, const PgpxPreparedKey *key)
 {
-	for (int i = 0; i < lease->nparsed; i++)
-		if (memcmp(&lease->parsed[i % PGPX_PARSED_MAX], key, sizeof(*key)) == 0)
+	for (int i = 0; i < Min(lease->nparsed, PGPX_PARSED_MAX); i++)
+		if (memcmp(&lease->parsed[i], key, sizeof(*key)) == 0)
 			return true;
 	return false;
 }
@@ -229,7 +231,7 @@ pgpx_statement_cache_find(PgpxLease *lease, bool again,
 	PgpxPreparedTable *table;
 	LWLock	   *lock;
 
-	pgpx_statement_cache_settle(lease);
+	pgpx_statement_cache_update(lease);
 	table = lock_table(lease, &lock);
 	if (table == NULL)
 		return false;
@@ -289,8 +291,9 @@ pgpx_statement_cache_sent(PgpxLease *lease, const PgpxPreparedChoice *choice)
 	note_choice(lease, choice);
 }
 
-void
-pgpx_statement_cache_settle(PgpxLease *lease)
+/* Record whether the last statement was prepared, if its answer has shown it. */
+static void
+record_prepared(PgpxLease *lease)
 {
 	const PgpxWire *wire = &lease->sock->wire;
 	LWLock	   *lock;
@@ -316,6 +319,16 @@ pgpx_statement_cache_settle(PgpxLease *lease)
 		lease->usage.prepared++;
 	}
 	LWLockRelease(lock);
+}
+
+void
+pgpx_statement_cache_update(PgpxLease *lease)
+{
+	record_prepared(lease);
+	if (lease->sock->wire.settings_changed &&
+		lease->scope != PGPX_SCOPE_TABLE &&
+		table_of(lease)->state == PGPX_PREPARED_USABLE)
+		pgpx_statement_cache_lost(lease);
 }
 
 /*
@@ -373,7 +386,7 @@ pgpx_statement_cache_reset(PgpxLease *lease, bool full)
 	PgpxPreparedTable *table;
 	bool		keep;
 
-	pgpx_statement_cache_settle(lease);
+	pgpx_statement_cache_update(lease);
 	table = lock_table(lease, &lock);
 	if (table == NULL)
 		return spec->reset_command;
@@ -438,8 +451,6 @@ static const struct
 	{"listen", PGPX_CLASS_HARMLESS},
 	{"unlisten", PGPX_CLASS_HARMLESS},
 	{"notify", PGPX_CLASS_HARMLESS},
-	{"set", PGPX_CLASS_SETTING},
-	{"reset", PGPX_CLASS_SETTING},
 };
 
 /*
@@ -557,7 +568,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 		p = read_word(p, word);
 
 		/* the first letters of all words that matter */
-		if (strchr("imnrsty", word[0]) == NULL)
+		if (strchr("imnprsty", word[0]) == NULL)
 		{
 			inserts = false;
 			continue;
@@ -567,8 +578,10 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 		if (strcmp(word, "into") == 0 && !inserts)
 			return PGPX_CLASS_OTHER;
 		inserts = strcmp(word, "insert") == 0 || strcmp(word, "merge") == 0;
-		if (strcmp(word, "set_config") == 0)
-			class = PGPX_CLASS_SETTING;
+
+		/* an UPDATE of the view pg_settings changes settings */
+		if (strcmp(word, "set_config") == 0 || strcmp(word, "pg_settings") == 0)
+			return PGPX_CLASS_OTHER;
 		if (class == PGPX_CLASS_CACHEABLE && is_volatile_literal(word, p))
 			class = PGPX_CLASS_HARMLESS;
 	}

@@ -326,11 +326,9 @@ typedef struct PgpxPreparedKey
 typedef enum PgpxPreparedState
 {
 	PGPX_PREPARED_USABLE = 0,
-	PGPX_PREPARED_PAUSED,		/* settings of the remote session may have
-								 * changed: unused until the next reset */
 	PGPX_PREPARED_UNKNOWN		/* the remote session may have other prepared
-								 * statements than the table: only DISCARD ALL
-								 * makes it usable */
+								 * statements than the table, or other
+								 * settings: only DISCARD ALL makes it usable */
 } PgpxPreparedState;
 
 typedef struct PgpxPrepared

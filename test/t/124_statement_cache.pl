@@ -148,11 +148,8 @@ EOT
 }
 $remote->safe_psql('remote_db', 'CREATE ROLE lesser; GRANT lesser TO remote_app');
 foreach my $trace (
-	"SELECT set_config('search_path', 'other', false)", "SELECT set_config('DateStyle', 'German', false)",
-	"SELECT set_config('statement_timeout', '1h', false)", "SELECT set_config('a.b', 'c', false)", "SELECT set_config('role', 'lesser', false)",
 	"SELECT run('SET search_path = other')", "SELECT run('SET statement_timeout = 3600000')", "SELECT run('SET ROLE lesser')",
-	'SELECT pg_advisory_lock(7)', 'LISTEN trace', 'SET ROLE lesser', 'SET search_path = other', 'SET SESSION AUTHORIZATION DEFAULT',
-	"SELECT run('CREATE TEMP TABLE trace (a int)')", 'DECLARE trace CURSOR WITH HOLD FOR SELECT 1')
+	"SELECT run('SET a.b = c')", 'SELECT pg_advisory_lock(7)', 'LISTEN trace', "SELECT run('CREATE TEMP TABLE trace (a int)')", 'DECLARE trace CURSOR WITH HOLD FOR SELECT 1')
 {
 	my $lease = lease($first, 'cached');
 	my $before = prepared('cached');
@@ -164,7 +161,10 @@ foreach my $trace (
 	isnt(prepared('cached'), '0 0', '.. statements stay prepared');
 }
 is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
-foreach my $trace ('PREPARE trace AS SELECT 1', 'CREATE TEMP TABLE trace (a int)', q{DO 'BEGIN EXECUTE ''PREPARE trace AS SELECT 1''; END'}, 'DEALLOCATE ALL', 'DISCARD ALL', 'SELECT 1; SELECT 2', 'SELECT 1 AS a INTO TEMP trace')
+foreach my $trace ('PREPARE trace AS SELECT 1', 'CREATE TEMP TABLE trace (a int)', q{DO 'BEGIN EXECUTE ''PREPARE trace AS SELECT 1''; END'}, 'DEALLOCATE ALL', 'DISCARD ALL', 'SELECT 1; SELECT 2', 'SELECT 1 AS a INTO TEMP trace',
+	'SET ROLE lesser', 'SET search_path = other', 'SET SESSION AUTHORIZATION DEFAULT', "SELECT set_config('search_path', 'other', false)",
+	"SELECT set_config('DateStyle', 'German', false)", "SELECT set_config('a.b', 'c', false)", "SELECT run('SET DateStyle = German')",
+	"UPDATE pg_settings SET setting = 'other' WHERE name = 'search_path'")
 {
 	warm('cached') if prepared('cached') eq '0 0';
 	$first->run("SELECT pgpool.exec('cached', \$x\$$trace\$x\$)");
@@ -267,17 +267,32 @@ $first->run("SELECT pgpool.exec($lease, 'CREATE TEMP TABLE t AS SELECT 1 AS a, 1
 is(call($lease, $point, 1), '12', 'temporary table hides the other one');
 $first->run("SELECT pgpool.checkin($lease)");
 is(call('cached', $point, 1), '10', 'next lease finds the table again') foreach 1 .. 3;
-call('cached', q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}) foreach 1 .. 3;
+
+# settings, which literals depend on: those of statements, and of functions that keep a plan
+my $literal = q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz};
+my $zone = call('plain', $literal);
+my $kiritimati = "SET TimeZone = 'Pacific/Kiritimati'";
+$remote->safe_psql('remote_db', "SET ROLE remote_app; CREATE FUNCTION difference() RETURNS interval LANGUAGE plpgsql AS \$\$ BEGIN RETURN (SELECT (${\ substr($literal, 7)})); END \$\$");
+foreach my $change ($kiritimati, "SELECT set_config('TimeZone', 'Pacific/Kiritimati', false)", "SELECT run(\$\$$kiritimati\$\$)")
+{
+	discard('cached');
+	call('cached', $literal) foreach 1 .. 3;
+	$lease = lease($first, 'cached');
+	call($lease, $change);
+	foreach (1 .. 2)
+	{
+		isnt(call($lease, $literal), $zone, "$change: literal");
+		isnt(call($lease, 'SELECT difference()'), $zone, '.. in a function');
+	}
+	$first->run("SELECT pgpool.checkin($lease)");
+	is(call('cached', $literal), $zone, 'next lease: literal');
+	is(call('cached', 'SELECT difference()'), $zone, '.. in a function');
+}
 $lease = lease($first, 'cached');
-my $zone = call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz});
-$first->run("SELECT pgpool.exec($lease, 'SET TimeZone = ''Pacific/Kiritimati''')");
-isnt(call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, 'literal depends on the TimeZone that was set');
+$first->run(qq{SELECT pgpool.exec($lease, \$\$UPDATE pg_settings SET setting = 'off' WHERE name = 'array_nulls'\$\$)});
+is(call($lease, q{SELECT ('{null}'::text[])[1]}), 'null', 'pg_settings: literal') foreach 1 .. 3;
 $first->run("SELECT pgpool.checkin($lease)");
-$lease = lease($first, 'cached');
-$first->run("SELECT pgpool.exec($lease, 'SELECT set_config(''TimeZone'', ''Pacific/Kiritimati'', false)')");
-isnt(call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, '.. by set_config');
-$first->run("SELECT pgpool.checkin($lease)");
-is(call('cached', q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, 'next lease has the usual TimeZone');
+is(call('cached', q{SELECT ('{null}'::text[])[1]}), '', 'next lease: literal');
 
 # --- prepared statements that a user changes, also within a function
 is(call('cached', $point, 1), '10', 'statement is prepared');
@@ -414,7 +429,8 @@ is(behind('turns', ['SHOW work_mem'], $point, $_), 10 * $_, "waiter: execution $
 is(counter('prepared', 'turns') . ' ' . counter('cache_hits', 'turns'), '1 2', 'waiter: second execution prepares the statement');
 is(prepared('turns'), '1 0', 'waiter: statement stays prepared');
 is(behind('turns', ['SET search_path = other', 'SET DateStyle = German'], $point, 5), '50', 'waiter: settings of the predecessor are reset');
-is(behind('turns', ['SELECT pg_advisory_lock(7)', 'LISTEN trace', 'SET ROLE lesser'], q{SELECT concat_ws(',', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_listening_channels()), current_user) -- now}),
+is(behind('turns', ['SHOW work_mem'], $point, 5), '50', 'waiter: statement is prepared again');
+is(behind('turns', ['SELECT pg_advisory_lock(7)', 'LISTEN trace', "SELECT run('SET ROLE lesser')"], q{SELECT concat_ws(',', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_listening_channels()), current_user) -- now}),
 	'0,0,remote_app', 'waiter: no traces of the predecessor');
 is(prepared('turns'), '1 0', 'waiter: statements stay prepared');
 foreach my $n (1 .. 2)

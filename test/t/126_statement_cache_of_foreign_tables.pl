@@ -301,6 +301,9 @@ sub behind
 is(behind('EXECUTE other(1)', "EXECUTE turns($_)"), 10 * $_, "waiter: execution $_") foreach 1 .. 4;
 is(executions('turns', '%app.t%'), '3', 'waiter: second execution prepares the statement');
 is(executions('turns', '%app.u%'), '3', 'predecessor: second execution prepares the statement');
+my $call = q{SELECT a FROM pgpool.query('turns', 'SELECT b FROM app.t WHERE a = $1', '3') AS t(a text)};
+is(behind('EXECUTE other(1)', $call), '30', 'waiter: call') foreach 1 .. 3;
+is(prepared('turns'), '3 0', '.. keeps the prepared statements of both');
 is(behind('EXECUTE other(1)', 'BEGIN; SAVEPOINT a; EXECUTE turns(5); EXECUTE other(5); ROLLBACK TO a; EXECUTE other(6); COMMIT'), "50\n55\n66", 'waiter: several statements');
 alter('t');
 is(behind('EXECUTE other(1)', 'EXECUTE turns(5)'), '50', 'waiter: type of the result has changed');
