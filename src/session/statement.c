@@ -441,6 +441,7 @@ clean_up(PgpxLease *lease, PgpxTime drain_until)
 			 wire->phase != PGPX_WIRE_BROKEN);
 	if (cancels)
 		pgpx_stream_cancel(lease);
+	pgpx_statement_cache_update(lease);
 	if (pgpx_conn_activity(&pgpx_conns[lease->conn]) == PGPX_ACT_ACTIVE)
 		report_activity(lease);
 	return cancels;
@@ -496,11 +497,11 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 	PgpxLease  *lease = run->lease;
 	bool		cacheable;
 
-	if (lease->spec->statement_cache == 0 || run->describe)
-		return false;
-
 	/* fdw/remote_statement.c chooses how those of foreign tables are sent */
-	if (run->pipeline != NULL)
+	if (lease->spec->statement_cache == 0 || run->pipeline != NULL)
+		return false;
+	pgpx_statement_cache_update(lease);
+	if (run->describe)
 		return false;
 	cacheable = pgpx_statement_cache_note(lease, statement->sql,
 										  !several || statement->nparams > 0);
@@ -610,6 +611,7 @@ pgpx_run_read_pending(PgpxLease *lease)
 	PG_TRY();
 	{
 		make_ready(&run);
+		pgpx_statement_cache_update(lease);
 	}
 	PG_FINALLY();
 	{
