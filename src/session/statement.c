@@ -497,11 +497,11 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 	PgpxLease  *lease = run->lease;
 	bool		cacheable;
 
-	/* fdw/remote_statement.c chooses how those of foreign tables are sent */
-	if (lease->spec->statement_cache == 0 || run->pipeline != NULL)
+	if (lease->spec->statement_cache == 0 || run->describe)
 		return false;
-	pgpx_statement_cache_update(lease);
-	if (run->describe)
+
+	/* fdw/remote_statement.c chooses how those of foreign tables are sent */
+	if (run->pipeline != NULL)
 		return false;
 	cacheable = pgpx_statement_cache_note(lease, statement->sql,
 										  !several || statement->nparams > 0);
