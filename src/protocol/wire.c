@@ -368,6 +368,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->sent_ahead = false;
 	wire->parsed = false;
 	wire->bound = false;
+	wire->settings_changed = false;
 	wire->discarding = false;
 	wire->tx = 'I';
 	wire->bytes_in = 0;
@@ -482,6 +483,15 @@ keep_value(char *to, size_t size, const char *value)
 			*to = '?';
 }
 
+/* Return whether the values of literals depend on the parameter. */
+static bool
+affects_literals(const char *name)
+{
+	return strcmp(name, "TimeZone") == 0 || strcmp(name, "DateStyle") == 0 ||
+		strcmp(name, "IntervalStyle") == 0 ||
+		strcmp(name, "standard_conforming_strings") == 0;
+}
+
 /*
  * Record the value in a ParameterStatus if the decoding of values depends on
  * the parameter.  Values are only compared, or copied to bounded buffers.
@@ -499,6 +509,10 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	if (strnlen(value, len - name_len - 1) == len - name_len - 1)
 		return false;
 
+	/* reports in an answer to a reset, or with it, restore the start values */
+	if (!wire->discarding && wire->token.exchange != PGPX_EXCHANGE_FINAL &&
+		affects_literals(data))
+		wire->settings_changed = true;
 	if (strcmp(data, "client_encoding") == 0)
 	{
 		wire->encoding_changed = pg_char_to_encoding(value) != wire->encoding;
@@ -640,24 +654,6 @@ pgpx_wire_flush(PgpxWire *wire)
 	wire->out.len = 0;
 	wire->out_sent = 0;
 	return 1;
-}
-
-void
-pgpx_wire_abandon(PgpxWire *wire)
-{
-	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
-		return;
-	if (wire->out_sent == 0 &&
-		(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_TOKEN_PARSE))
-	{
-		wire->phase = PGPX_WIRE_IDLE;
-		wire->discarding = false;
-		wire->nbefore = 0;
-	}
-	else
-		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");
-	resetStringInfo(&wire->out);
-	wire->out_sent = 0;
 }
 
 /*

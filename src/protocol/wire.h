@@ -222,6 +222,8 @@ typedef struct PgpxWire
 								 * parsed (in the extended protocol) */
 	bool		bound;			/* .. and Bind has planned it, so that it may
 								 * have run */
+	bool		settings_changed;	/* since pgpx_wire_begin, a setting has changed
+									 * that literals depend on */
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */

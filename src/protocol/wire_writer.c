@@ -444,6 +444,24 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 	wire->bytes_out = bytes;
 }
 
+void
+pgpx_wire_abandon(PgpxWire *wire)
+{
+	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
+		return;
+	if (wire->out_sent == 0 &&
+		(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_TOKEN_PARSE))
+	{
+		wire->phase = PGPX_WIRE_IDLE;
+		wire->discarding = false;
+		wire->nbefore = 0;
+	}
+	else
+		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");
+	resetStringInfo(&wire->out);
+	wire->out_sent = 0;
+}
+
 int
 pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
 					 const char *start_commands, bool final)

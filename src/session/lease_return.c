@@ -236,7 +236,7 @@ hand_over_lease(PgpxLease *lease)
 	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
 		return false;
 
-	pgpx_statement_cache_settle(lease);
+	pgpx_statement_cache_update(lease);
 	usage = lease->usage;
 	usage.bytes_received = lease->sock->wire.bytes_in;
 	usage.bytes_sent = lease->sock->wire.bytes_out;

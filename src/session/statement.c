@@ -442,6 +442,7 @@ clean_up(PgpxLease *lease, PgpxTime drain_until)
 			 wire->phase != PGPX_WIRE_BROKEN);
 	if (cancels)
 		pgpx_stream_cancel(lease);
+	pgpx_statement_cache_update(lease);
 	if (pgpx_conn_activity(&pgpx_conns[lease->conn]) == PGPX_ACT_ACTIVE)
 		report_activity(lease);
 	return cancels;
@@ -574,7 +575,7 @@ void
 pgpx_run_finish(PgpxRun *run)
 {
 	run->lease->in_use = false;
-	pgpx_statement_cache_settle(run->lease);
+	pgpx_statement_cache_update(run->lease);
 	report_activity(run->lease);
 }
 
@@ -611,6 +612,7 @@ pgpx_run_read_pending(PgpxLease *lease)
 	PG_TRY();
 	{
 		make_ready(&run);
+		pgpx_statement_cache_update(lease);
 	}
 	PG_FINALLY();
 	{

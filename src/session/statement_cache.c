@@ -16,19 +16,30 @@
  *	 remote columns, which usually change together with those of its local
  *	 columns.  So the latter are part of the hash.
  *	 The table of a connection (conn_state.h) lists its statements.  It is
- *	 bounded in number and in bytes of text; the least recently used statement is
+ *	 bounded in number and in bytes of text; the least recently used statements are
  *	 closed in the same pipeline that prepares another one.
  *	 A statement enters the table when its ParseComplete was read.  From its Parse
  *	 until then the table is marked as UNKNOWN, because the session may end.
  *
  * What is not prepared
  *	 Classes of texts decide (pgpx_statement_class).  Only a query may be prepared,
- *	 and none whose literals depend on the time.  A text that may change a setting
- *	 pauses the cache until the next reset, because PostgreSQL evaluates literals
- *	 when it parses, and does not parse again if TimeZone changes, for example.
- *	 Any other text, such as DDL, DO, CALL, PREPARE or DEALLOCATE, makes the table
- *	 UNKNOWN: the lease sends all its further texts as without a cache, so a
- *	 temporary table hides another one as usual, and the reset is DISCARD ALL.
+ *	 and none whose literals depend on the time.
+ *	 A text that is neither a query nor harmless, such as DDL, SET, DO, CALL,
+ *	 PREPARE or DEALLOCATE, makes the table UNKNOWN: the lease sends all its
+ *	 further texts as without a cache, so a temporary table hides another one as
+ *	 usual, and the reset is DISCARD ALL.
+ *
+ * Settings
+ *	 PostgreSQL evaluates literals when it parses, and does not parse again if
+ *	 TimeZone changes, for example.  So no statement may be prepared after SET.
+ *	 Functions in PL/pgSQL and SQL keep plans, too, which only DISCARD PLANS
+ *	 drops.  DISCARD PLANS also has all prepared statements analyzed and planned
+ *	 again (ResetPlanCache in plancache.c), which takes as long as to prepare them
+ *	 again.  Therefore the reset is DISCARD ALL after SET, and all resets of other
+ *	 leases are without DISCARD PLANS.
+ *	 If a function changes a setting that literals depend on, the remote reports
+ *	 it (settings_changed in wire.h), which has the effect of SET.  Foreign tables
+ *	 ignore the reports, because their transactions begin with SET LOCAL.
  *
  * The reset
  *	 If the table is known, the reset does what DISCARD ALL does, except
@@ -46,10 +57,11 @@
  *	 search_path, or with row security the role, has changed (RevalidateCachedQuery
  *	 in plancache.c).  If its result then has other columns, Bind fails with 0A000.
  *	 The types of its parameters stay the same, so Bind also fails if an
- *	 expression does not accept them any more, or if a value is not of that type.
- *	 If a function has deallocated the statement, Bind fails with 26000.  In each
- *	 case the statement was not executed.  Outside of a transaction it is closed,
- *	 parsed and executed again.
+ *	 expression does not accept them any more, if a value is not of that type, or
+ *	 if the type was dropped.  If a function has deallocated the statement, Bind
+ *	 fails with 26000.  In each case the statement was not executed.  Outside of a
+ *	 transaction it is closed, parsed and executed again.  So a failed Bind counts
+ *	 as refused, unless its SQLSTATE shows that a Parse would fail, too.
  *	 Within a transaction the error would abort the transaction.  So there a call
  *	 uses a statement only if this transaction has parsed it: the transaction has
  *	 locks on its tables, which prevent that they change.  Otherwise it is
@@ -73,8 +85,6 @@
 
 #include "common/cryptohash.h"
 #include "common/sha2.h"
-
-#define TEXT_MAX (64 * 1024)	/* a longer text is not prepared */
 
 #define COMMAND(text, tag) text ";"
 
@@ -101,23 +111,17 @@ lock_table(const PgpxLease *lease, LWLock **lock)
 	return NULL;
 }
 
-static void
-set_state(PgpxLease *lease, PgpxPreparedState state)
-{
-	LWLock	   *lock;
-	PgpxPreparedTable *table = lock_table(lease, &lock);
-
-	if (table == NULL)
-		return;
-	table->state = state;
-	LWLockRelease(lock);
-}
-
 void
 pgpx_statement_cache_lost(PgpxLease *lease)
 {
-	if (lease->spec->statement_cache > 0)
-		set_state(lease, PGPX_PREPARED_UNKNOWN);
+	LWLock	   *lock;
+	PgpxPreparedTable *table;
+
+	if (lease->spec->statement_cache == 0 ||
+		(table = lock_table(lease, &lock)) == NULL)
+		return;
+	table->state = PGPX_PREPARED_UNKNOWN;
+	LWLockRelease(lock);
 }
 
 bool
@@ -127,21 +131,18 @@ pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 
 	if (lease->spec->statement_cache == 0)
 		return false;
-	pgpx_statement_cache_settle(lease);
+	pgpx_statement_cache_update(lease);
 	if (table->state == PGPX_PREPARED_UNKNOWN)
 		return false;
 	switch (pgpx_statement_class(sql, single))
 	{
 		case PGPX_CLASS_CACHEABLE:
-			return table->state == PGPX_PREPARED_USABLE;
+			return true;
 		case PGPX_CLASS_HARMLESS:
 			lease->nparsed = 0;
 			break;
-		case PGPX_CLASS_SETTING:
-			set_state(lease, PGPX_PREPARED_PAUSED);
-			break;
 		case PGPX_CLASS_OTHER:
-			set_state(lease, PGPX_PREPARED_UNKNOWN);
+			pgpx_statement_cache_lost(lease);
 			break;
 	}
 	return false;
@@ -173,13 +174,14 @@ pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
 	pg_cryptohash_ctx *ctx;
 
 	memset(choice, 0, sizeof(*choice));
-	if (len > TEXT_MAX || (ctx = pg_cryptohash_create(PG_SHA256)) == NULL)
+	if (len >= PGPX_PREPARED_TEXT_MAX ||
+		(ctx = pg_cryptohash_create(PG_SHA256)) == NULL)
 		return false;
 	if (pg_cryptohash_init(ctx) >= 0 &&
 		pg_cryptohash_update(ctx, (uint8 *) &salt, sizeof(salt)) >= 0 &&
 		pg_cryptohash_update(ctx, (const uint8 *) sql, len) >= 0 &&
 		pg_cryptohash_final(ctx, digest, sizeof(digest)) >= 0)
-		choice->bytes = len + 1;
+		choice->bytes = Max(len + 1, PGPX_PREPARED_TEXT_MIN);
 	pg_cryptohash_free(ctx);
 	memcpy(&choice->key, digest, sizeof(choice->key));
 	return choice->bytes > 0;
@@ -200,8 +202,8 @@ pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN], const char *kind,
 static bool
 is_parsed_here(const PgpxLease *lease, const PgpxPreparedKey *key)
 {
-	for (int i = 0; i < lease->nparsed; i++)
-		if (memcmp(&lease->parsed[i % PGPX_PARSED_MAX], key, sizeof(*key)) == 0)
+	for (int i = 0; i < Min(lease->nparsed, PGPX_PARSED_MAX); i++)
+		if (memcmp(&lease->parsed[i], key, sizeof(*key)) == 0)
 			return true;
 	return false;
 }
@@ -228,7 +230,7 @@ pgpx_statement_cache_find(PgpxLease *lease, bool again,
 	PgpxPreparedTable *table;
 	LWLock	   *lock;
 
-	pgpx_statement_cache_settle(lease);
+	pgpx_statement_cache_update(lease);
 	table = lock_table(lease, &lock);
 	if (table == NULL)
 		return false;
@@ -239,8 +241,9 @@ pgpx_statement_cache_find(PgpxLease *lease, bool again,
 }
 
 bool
-pgpx_statement_cache_is_usable(const PgpxLease *lease)
+pgpx_statement_cache_is_usable(PgpxLease *lease)
 {
+	pgpx_statement_cache_update(lease);
 	return lease->spec->statement_cache > 0 &&
 		table_of(lease)->state == PGPX_PREPARED_USABLE;
 }
@@ -288,8 +291,9 @@ pgpx_statement_cache_sent(PgpxLease *lease, const PgpxPreparedChoice *choice)
 	note_choice(lease, choice);
 }
 
-void
-pgpx_statement_cache_settle(PgpxLease *lease)
+/* Record whether the last statement was prepared, if its answer has shown it. */
+static void
+record_prepared(PgpxLease *lease)
 {
 	const PgpxWire *wire = &lease->sock->wire;
 	LWLock	   *lock;
@@ -317,21 +321,50 @@ pgpx_statement_cache_settle(PgpxLease *lease)
 	LWLockRelease(lock);
 }
 
+void
+pgpx_statement_cache_update(PgpxLease *lease)
+{
+	record_prepared(lease);
+	if (lease->sock->wire.settings_changed &&
+		lease->scope != PGPX_SCOPE_TABLE &&
+		table_of(lease)->state == PGPX_PREPARED_USABLE)
+		pgpx_statement_cache_lost(lease);
+}
+
+/*
+ * Return whether an error before BindComplete would not be avoided by parsing
+ * the statement again.
+ *
+ * Any other error may result from the types that its parameters had when it was
+ * parsed.  For example, the cause is XX000 if a type was dropped, and 23514 if it
+ * is a domain.
+ */
+static bool
+is_lasting_error(int sqlstate)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlstate))
+	{
+		case ERRCODE_TO_CATEGORY(ERRCODE_CONNECTION_EXCEPTION):
+		case ERRCODE_TO_CATEGORY(ERRCODE_INVALID_TRANSACTION_STATE):
+		case ERRCODE_TO_CATEGORY(ERRCODE_TRANSACTION_ROLLBACK):
+		case ERRCODE_TO_CATEGORY(ERRCODE_INSUFFICIENT_RESOURCES):
+		case ERRCODE_TO_CATEGORY(ERRCODE_OPERATOR_INTERVENTION):
+			return true;
+		default:
+			return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+	}
+}
+
 bool
 pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate)
 {
 	const PgpxWire *wire = &lease->sock->wire;
 	LWLock	   *lock;
 	PgpxPreparedTable *table;
-	int			class = ERRCODE_TO_CATEGORY(sqlstate);
 
 	/* nbefore: the statement was skipped, because a command has failed */
-	if (wire->bound || wire->nbefore > 0 || wire->phase != PGPX_WIRE_IDLE)
-		return false;
-	if (class != ERRCODE_TO_CATEGORY(ERRCODE_FEATURE_NOT_SUPPORTED) &&
-		class != ERRCODE_TO_CATEGORY(ERRCODE_DATA_EXCEPTION) &&
-		class != ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR) &&
-		sqlstate != ERRCODE_UNDEFINED_PSTATEMENT)
+	if (wire->bound || wire->nbefore > 0 || wire->phase != PGPX_WIRE_IDLE ||
+		is_lasting_error(sqlstate))
 		return false;
 	table = lock_table(lease, &lock);
 	if (table == NULL)
@@ -353,7 +386,7 @@ pgpx_statement_cache_reset(PgpxLease *lease, bool full)
 	PgpxPreparedTable *table;
 	bool		keep;
 
-	pgpx_statement_cache_settle(lease);
+	pgpx_statement_cache_update(lease);
 	table = lock_table(lease, &lock);
 	if (table == NULL)
 		return spec->reset_command;
@@ -418,20 +451,21 @@ static const struct
 	{"listen", PGPX_CLASS_HARMLESS},
 	{"unlisten", PGPX_CLASS_HARMLESS},
 	{"notify", PGPX_CLASS_HARMLESS},
-	{"set", PGPX_CLASS_SETTING},
-	{"reset", PGPX_CLASS_SETTING},
 };
 
 /*
  * PostgreSQL evaluates literals when it parses a statement.  With one of these
  * words the value depends on the time, or is the OID of an object that
- * PostgreSQL does not track in prepared statements.  It tracks regclass.
+ * PostgreSQL does not track in prepared statements.  It tracks regclass.  The
+ * time zone of a time (timetz) depends on the date.  UESCAPE may hide a word.
  */
 static const char *const volatile_literals[] = {
 	"now",
 	"today",
 	"tomorrow",
 	"yesterday",
+	"timetz",
+	"uescape",
 	"regproc",
 	"regprocedure",
 	"regoper",
@@ -444,11 +478,11 @@ static const char *const volatile_literals[] = {
 	"regcollation",
 };
 
+/* A digit ends a word, as in the literal 'today12:00'. */
 static bool
 is_word_char(char c)
 {
-	return isalnum((unsigned char) c) || c == '_' || c == '$' ||
-		IS_HIGHBIT_SET(c);
+	return isalpha((unsigned char) c) || c == '_' || IS_HIGHBIT_SET(c);
 }
 
 /*
@@ -512,44 +546,79 @@ is_volatile_literal(const char *word, const char *behind)
 	return false;
 }
 
+/* What has been read since the last quote. */
+typedef enum Gap
+{
+	GAP_OTHER,					/* more than white space and comments */
+	GAP_LINE,					/* the rest of its line */
+	GAP_COMMENT,				/* .. which has a comment */
+	GAP_NEWLINE					/* also the end of its line */
+} Gap;
+
+/*
+ * Return whether the character at p continues a literal of an earlier line,
+ * as in 'to' newline 'day'.
+ */
+static bool
+continues_literal(const char *p, Gap *gap)
+{
+	Gap			before = *gap;
+
+	if (*p == '\'')
+		*gap = GAP_LINE;
+	else if (before == GAP_OTHER)
+		return false;
+	else if (*p == '\n' || *p == '\r')
+		*gap = GAP_NEWLINE;
+	else if (p[0] == '-' && p[1] == '-')
+		*gap = GAP_COMMENT;
+	else if (before != GAP_COMMENT && !isspace((unsigned char) *p))
+		*gap = GAP_OTHER;
+	return *p == '\'' && before == GAP_NEWLINE;
+}
+
 /*
  * Return the class of the text from p on, whose first word has the given class.
  */
 static PgpxStatementClass
 class_of_rest(const char *p, PgpxStatementClass class, bool single)
 {
-	char		word[WORD_MAX];
-	bool		inserts = false;	/* the previous word: INTO may follow */
+	char		word[WORD_MAX] = "";
+	char		previous[WORD_MAX];
+	Gap			gap = GAP_OTHER;
 
 	while (*p != '\0')
 	{
 		if (*p == ';' && !single && p[1 + strspn(p + 1, " \t\n\r;")] != '\0')
 			return PGPX_CLASS_OTHER;
 
-		/* an escape in a literal could hide one of the words */
-		if (*p == '\\' && class == PGPX_CLASS_CACHEABLE)
+		/* a literal with an escape or of several lines could hide a word */
+		if ((continues_literal(p, &gap) || *p == '\\') &&
+			class == PGPX_CLASS_CACHEABLE)
 			class = PGPX_CLASS_HARMLESS;
 		if (!is_word_char(*p))
 		{
 			p++;
 			continue;
 		}
+		strcpy(previous, word);
 		p = read_word(p, word);
 
 		/* the first letters of all words that matter */
-		if (strchr("imnrsty", word[0]) == NULL)
-		{
-			inserts = false;
+		if (strchr("inprstuwy", word[0]) == NULL)
 			continue;
-		}
 
 		/* SELECT INTO creates a table, whose name may hide another one */
-		if (strcmp(word, "into") == 0 && !inserts)
+		if (strcmp(word, "into") == 0 && strcmp(previous, "insert") != 0 &&
+			strcmp(previous, "merge") != 0)
 			return PGPX_CLASS_OTHER;
-		inserts = strcmp(word, "insert") == 0 || strcmp(word, "merge") == 0;
-		if (strcmp(word, "set_config") == 0)
-			class = PGPX_CLASS_SETTING;
-		if (class == PGPX_CLASS_CACHEABLE && is_volatile_literal(word, p))
+
+		/* an UPDATE of the view pg_settings changes settings */
+		if (strcmp(word, "set_config") == 0 || strcmp(word, "pg_settings") == 0)
+			return PGPX_CLASS_OTHER;
+		if (class == PGPX_CLASS_CACHEABLE &&
+			(is_volatile_literal(word, p) ||
+			 (strcmp(previous, "time") == 0 && strcmp(word, "with") == 0)))
 			class = PGPX_CLASS_HARMLESS;
 	}
 	return class;

@@ -79,7 +79,7 @@ extern bool pgpx_statement_cache_find(PgpxLease *lease, bool again,
 									  PgpxPreparedChoice *choice);
 
 /* Returns whether the lease can use the cache at present. */
-extern bool pgpx_statement_cache_is_usable(const PgpxLease *lease);
+extern bool pgpx_statement_cache_is_usable(PgpxLease *lease);
 
 /* Write the name of a statement after a prefix: "S" for a Close, or "". */
 extern void pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN],
@@ -94,12 +94,15 @@ extern void pgpx_statement_cache_sent(PgpxLease *lease,
 									  const PgpxPreparedChoice *choice);
 
 /*
- * pgpx_statement_cache_settle
- *		Record which statements the last statement has prepared.
+ * pgpx_statement_cache_update
+ *		Record whether the last statement was prepared, and whether a setting
+ *		has changed.
  *
- * To be called when an answer is complete.  Does nothing otherwise.
+ * To be called before the next exchange, and before the state of the table is
+ * read.  It records a statement only if the answer has shown whether it was
+ * prepared.
  */
-extern void pgpx_statement_cache_settle(PgpxLease *lease);
+extern void pgpx_statement_cache_update(PgpxLease *lease);
 
 /*
  * pgpx_statement_cache_refused
@@ -142,8 +145,7 @@ typedef enum PgpxStatementClass
 	PGPX_CLASS_CACHEABLE,		/* a query that may stay prepared */
 	PGPX_CLASS_HARMLESS,		/* not cacheable; it changes nothing that the
 								 * meaning of another text depends on */
-	PGPX_CLASS_SETTING,			/* it may change a setting of the session */
-	PGPX_CLASS_OTHER			/* it may do anything, also PREPARE */
+	PGPX_CLASS_OTHER			/* it may do anything, also PREPARE and SET */
 } PgpxStatementClass;
 
 /*

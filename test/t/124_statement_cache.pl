@@ -124,12 +124,34 @@ foreach my $n (1 .. 12)
 	$first->run("SELECT length(a) FROM pgpool.query('cached', 'SELECT $n, ''' || repeat('x', 60000) || '''') AS t(b int, a text)") foreach 1 .. 2;
 }
 is(call('cached', q{SELECT sum(length(statement)) BETWEEN 400000 AND 512 * 1024 FROM pg_prepared_statements -- now}), 't', 'bytes of the texts are bounded');
-foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text})
+make_pool($local, $remote, server => 'many', options => { pool_size => 1, statement_cache => 128 });
+my $bounded = sub { return call('many', q{SELECT count(*) || ' ' || (sum(length(statement)) <= 512 * 1024) FROM pg_prepared_statements -- now}); };
+$first->run(q{DO $$ BEGIN FOR i IN 2 .. 257 LOOP PERFORM FROM pgpool.query('many', format('SELECT %s, ''%s''', i / 2, repeat('x', 4000))) AS t(a int, b text); END LOOP; END $$});
+is($bounded->(), '128 true', 'many statements');
+foreach my $n (1 .. 12)
+{
+	$first->run("SELECT length(b) FROM pgpool.query('many', 'SELECT $n, ''' || repeat('x', 60000) || '''') AS t(a int, b text)") foreach 1 .. 2;
+	like($bounded->(), qr/true/, 'long text replaces as many short ones as necessary');
+}
+call('many', "SELECT $_") foreach 1 .. 3, 1 .. 3;
+cmp_ok((split ' ', prepared('many'))[0], '>', 3, 'many statements');
+$local->safe_psql('postgres', q{ALTER SERVER many OPTIONS (SET statement_cache '3')});
+is(call('many', "SELECT $_"), $_, 'limit was lowered') foreach 3, 3;
+is(prepared('many'), '1 0', '.. all others were dropped');
+foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text}, q{SELECT 'today12:00'::timestamp::text}, q{SELECT '12:00today'::timestamp::text},
+	"SELECT 'to' -- it\n\t'day'", q{SELECT '12:00'::timetz}, q{SELECT '12:00'::time (3) with time zone}, q{SELECT U&'!0041' UESCAPE '!'})
 {
 	my $before = prepared('cached');
 
 	call('cached', $text) foreach 1 .. 3;
 	is(prepared('cached'), $before, "not prepared: $text");
+}
+foreach my $text (q{SELECT '12:00'::time, ' ', ''}, q{SELECT '2020-01-01'::timestamp with time zone, 'a' -- it}, "SELECT 'a',\n\t'b'")
+{
+	my $parses = counter('prepared', 'cached');
+
+	call('cached', $text) foreach 1 .. 2;
+	is(counter('prepared', 'cached'), $parses + 1, "prepared: $text");
 }
 is(call('cached', q{SELECT now() > '2020-01-01' AND now () > '2020-01-02'}), 't', 'function now()') foreach 1 .. 2;
 is(call('cached', q{SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%now () >%' AND name NOT IN ('now')}), '1', '.. does not prevent that a statement is prepared');
@@ -148,11 +170,8 @@ EOT
 }
 $remote->safe_psql('remote_db', 'CREATE ROLE lesser; GRANT lesser TO remote_app');
 foreach my $trace (
-	"SELECT set_config('search_path', 'other', false)", "SELECT set_config('DateStyle', 'German', false)",
-	"SELECT set_config('statement_timeout', '1h', false)", "SELECT set_config('a.b', 'c', false)", "SELECT set_config('role', 'lesser', false)",
 	"SELECT run('SET search_path = other')", "SELECT run('SET statement_timeout = 3600000')", "SELECT run('SET ROLE lesser')",
-	'SELECT pg_advisory_lock(7)', 'LISTEN trace', 'SET ROLE lesser', 'SET search_path = other', 'SET SESSION AUTHORIZATION DEFAULT',
-	"SELECT run('CREATE TEMP TABLE trace (a int)')", 'DECLARE trace CURSOR WITH HOLD FOR SELECT 1')
+	"SELECT run('SET a.b = c')", 'SELECT pg_advisory_lock(7)', 'LISTEN trace', "SELECT run('CREATE TEMP TABLE trace (a int)')", 'DECLARE trace CURSOR WITH HOLD FOR SELECT 1')
 {
 	my $lease = lease($first, 'cached');
 	my $before = prepared('cached');
@@ -164,7 +183,10 @@ foreach my $trace (
 	isnt(prepared('cached'), '0 0', '.. statements stay prepared');
 }
 is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
-foreach my $trace ('PREPARE trace AS SELECT 1', 'CREATE TEMP TABLE trace (a int)', q{DO 'BEGIN EXECUTE ''PREPARE trace AS SELECT 1''; END'}, 'DEALLOCATE ALL', 'DISCARD ALL', 'SELECT 1; SELECT 2', 'SELECT 1 AS a INTO TEMP trace')
+foreach my $trace ('PREPARE trace AS SELECT 1', 'CREATE TEMP TABLE trace (a int)', q{DO 'BEGIN EXECUTE ''PREPARE trace AS SELECT 1''; END'}, 'DEALLOCATE ALL', 'DISCARD ALL', 'SELECT 1; SELECT 2', 'SELECT 1 AS a INTO TEMP trace',
+	'SET ROLE lesser', 'SET search_path = other', 'SET SESSION AUTHORIZATION DEFAULT', "SELECT set_config('search_path', 'other', false)",
+	"SELECT set_config('DateStyle', 'German', false)", "SELECT set_config('a.b', 'c', false)", "SELECT run('SET DateStyle = German')",
+	"UPDATE pg_settings SET setting = 'other' WHERE name = 'search_path'")
 {
 	warm('cached') if prepared('cached') eq '0 0';
 	$first->run("SELECT pgpool.exec('cached', \$x\$$trace\$x\$)");
@@ -208,10 +230,46 @@ call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x') foreach 1 .. 3;
 remote_sql('ALTER TABLE wide ALTER c TYPE float8 USING c::float8');
 is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 12345), '', 'operator has changed');
 
-# --- within a transaction nothing changes that this transaction has not locked
+# .. also a type that was dropped, or a domain
+remote_sql(q{CREATE TYPE state AS ENUM ('new'); CREATE DOMAIN small AS int CHECK (VALUE < 10); CREATE TABLE typed (s state, a small)});
+my $typed = 'INSERT INTO typed VALUES ($1, $2) RETURNING concat_ws(\' \', s, a)';
+is(call('cached', $typed, 'new', 1), 'new 1', 'statement with types of the user') foreach 1 .. 3;
+remote_sql('ALTER TABLE typed ALTER a TYPE int');
+is(call('cached', $typed, 'new', 50), 'new 50', 'column has no domain any more');
+remote_sql(q{CREATE TYPE state2 AS ENUM ('new', 'old'); ALTER TABLE typed ALTER s TYPE state2 USING s::text::state2; DROP TYPE state; ALTER TYPE state2 RENAME TO state});
+is(call('cached', $typed, 'old', 1), 'old 1', 'type of a parameter was dropped') foreach 1 .. 3;
+
+# an error that parsing would not avoid
 discard('cached');
 warm('cached');
 my $lease = lease($first, 'cached');
+my $parses = counter('prepared', 'cached');
+my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+call($lease, q{SELECT run('SET lock_timeout = 1')});
+$blocker->run('BEGIN; LOCK TABLE t');
+like(call($lease, $point, 1), qr/55P03/, 'table is locked');
+$blocker->run('COMMIT');
+is(call($lease, $point, 1), '10', '.. statement is usable afterwards');
+$blocker->quit;
+$first->run("SELECT pgpool.checkin($lease)");
+is(counter('prepared', 'cached'), $parses, '.. and was not parsed again');
+
+# an answer that was not read to its end
+my $double = 'SELECT 2 * b FROM t WHERE a = $1';
+call('cached', $double, 1);
+$lease = lease($first, 'cached');
+$first->run("SELECT a FROM pgpool.query($lease, '$double', '1') AS t(a bool)");
+$first->failed('22P02', qr/boolean/, 'value that cannot be converted');
+$first->run("SELECT pgpool.describe($lease, 'SELECT 1')");
+$first->run("SELECT pgpool.checkin($lease)");
+$parses = counter('prepared', 'cached');
+is(call('cached', $double, 2), '40', '.. statement is usable');
+is(counter('prepared', 'cached'), $parses, '.. and is prepared');
+
+# --- within a transaction nothing changes that this transaction has not locked
+discard('cached');
+warm('cached');
+$lease = lease($first, 'cached');
 is(call($lease, $point, 3), '30', 'lease: statement is prepared');
 $first->run("SELECT pgpool.exec($lease, 'BEGIN')");
 remote_sql('ALTER TABLE t ALTER b TYPE bigint');
@@ -243,17 +301,32 @@ $first->run("SELECT pgpool.exec($lease, 'CREATE TEMP TABLE t AS SELECT 1 AS a, 1
 is(call($lease, $point, 1), '12', 'temporary table hides the other one');
 $first->run("SELECT pgpool.checkin($lease)");
 is(call('cached', $point, 1), '10', 'next lease finds the table again') foreach 1 .. 3;
-call('cached', q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}) foreach 1 .. 3;
+
+# settings, which literals depend on: those of statements, and of functions that keep a plan
+my $literal = q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz};
+my $zone = call('plain', $literal);
+my $kiritimati = "SET TimeZone = 'Pacific/Kiritimati'";
+$remote->safe_psql('remote_db', "SET ROLE remote_app; CREATE FUNCTION difference() RETURNS interval LANGUAGE plpgsql AS \$\$ BEGIN RETURN (SELECT (${\ substr($literal, 7)})); END \$\$");
+foreach my $change ($kiritimati, "SELECT set_config('TimeZone', 'Pacific/Kiritimati', false)", "SELECT run(\$\$$kiritimati\$\$)")
+{
+	discard('cached');
+	call('cached', $literal) foreach 1 .. 3;
+	$lease = lease($first, 'cached');
+	call($lease, $change);
+	foreach (1 .. 2)
+	{
+		isnt(call($lease, $literal), $zone, "$change: literal");
+		isnt(call($lease, 'SELECT difference()'), $zone, '.. in a function');
+	}
+	$first->run("SELECT pgpool.checkin($lease)");
+	is(call('cached', $literal), $zone, 'next lease: literal');
+	is(call('cached', 'SELECT difference()'), $zone, '.. in a function');
+}
 $lease = lease($first, 'cached');
-my $zone = call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz});
-$first->run("SELECT pgpool.exec($lease, 'SET TimeZone = ''Pacific/Kiritimati''')");
-isnt(call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, 'literal depends on the TimeZone that was set');
+$first->run(qq{SELECT pgpool.exec($lease, \$\$UPDATE pg_settings SET setting = 'off' WHERE name = 'array_nulls'\$\$)});
+is(call($lease, q{SELECT ('{null}'::text[])[1]}), 'null', 'pg_settings: literal') foreach 1 .. 3;
 $first->run("SELECT pgpool.checkin($lease)");
-$lease = lease($first, 'cached');
-$first->run("SELECT pgpool.exec($lease, 'SELECT set_config(''TimeZone'', ''Pacific/Kiritimati'', false)')");
-isnt(call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, '.. by set_config');
-$first->run("SELECT pgpool.checkin($lease)");
-is(call('cached', q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, 'next lease has the usual TimeZone');
+is(call('cached', q{SELECT ('{null}'::text[])[1]}), '', 'next lease: literal');
 
 # --- prepared statements that a user changes, also within a function
 is(call('cached', $point, 1), '10', 'statement is prepared');
@@ -390,7 +463,8 @@ is(behind('turns', ['SHOW work_mem'], $point, $_), 10 * $_, "waiter: execution $
 is(counter('prepared', 'turns') . ' ' . counter('cache_hits', 'turns'), '1 2', 'waiter: second execution prepares the statement');
 is(prepared('turns'), '1 0', 'waiter: statement stays prepared');
 is(behind('turns', ['SET search_path = other', 'SET DateStyle = German'], $point, 5), '50', 'waiter: settings of the predecessor are reset');
-is(behind('turns', ['SELECT pg_advisory_lock(7)', 'LISTEN trace', 'SET ROLE lesser'], q{SELECT concat_ws(',', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_listening_channels()), current_user) -- now}),
+is(behind('turns', ['SHOW work_mem'], $point, 5), '50', 'waiter: statement is prepared again');
+is(behind('turns', ['SELECT pg_advisory_lock(7)', 'LISTEN trace', "SELECT run('SET ROLE lesser')"], q{SELECT concat_ws(',', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_listening_channels()), current_user) -- now}),
 	'0,0,remote_app', 'waiter: no traces of the predecessor');
 is(prepared('turns'), '1 0', 'waiter: statements stay prepared');
 foreach my $n (1 .. 2)

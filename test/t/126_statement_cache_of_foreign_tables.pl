@@ -201,6 +201,13 @@ is(run('BEGIN; EXECUTE t(1); INSERT INTO ft.wide VALUES (3000000000, 1) RETURNIN
 $local->safe_psql('postgres', 'ALTER FOREIGN TABLE ft.wide ALTER c TYPE numeric');
 run('INSERT INTO ft.wide VALUES (7, 0.12345678901234567890123)');
 is($remote->safe_psql('remote_db', 'SELECT c FROM app.wide WHERE a = 7'), '0.12345678901234567890123', 'value is not converted by way of an earlier type');
+remote_sql(q{CREATE TYPE app.state AS ENUM ('new'); ALTER TABLE app.texts ADD s app.state});
+$local->safe_psql('postgres', 'ALTER FOREIGN TABLE ft.texts ADD s text');
+is(run("INSERT INTO ft.texts VALUES ('a', 'new') RETURNING s"), 'new', 'column with a type of the user') foreach 1 .. 3;
+remote_sql(q{CREATE TYPE app.state2 AS ENUM ('new', 'old'); ALTER TABLE app.texts ALTER s TYPE app.state2 USING s::text::app.state2; DROP TYPE app.state; ALTER TYPE app.state2 RENAME TO state});
+is(run("BEGIN; EXECUTE t(1); INSERT INTO ft.texts VALUES ('a', 'old') RETURNING s; COMMIT"), "10\nold", 'type of a parameter was dropped');
+remote_sql('ALTER TABLE app.texts DROP s; TRUNCATE app.texts');
+$local->safe_psql('postgres', 'ALTER FOREIGN TABLE ft.texts DROP s');
 
 # --- calls on the same connection
 discard('cached');
@@ -233,6 +240,20 @@ is(run('BEGIN; EXECUTE t(1); SAVEPOINT a; EXECUTE failing(6); ROLLBACK TO a; EXE
 is(executions('cached', '%app.failing%'), '6', 'all of them used the prepared statement') or diag(prepared('cached'));
 is(run("SELECT a FROM pgpool.query('cached', 'SELECT pg_backend_pid()') AS t(a int)"), $pid, 'connection is the same one');
 is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
+
+# --- answers that are not read to their end
+discard('cached');
+remote_sql(q{INSERT INTO app.t VALUES (400, 'x')});
+$local->safe_psql('postgres', q{CREATE FOREIGN TABLE ft.numbers (a int, b int) SERVER cached OPTIONS (schema_name 'app', table_name 't')});
+$first->run('PREPARE numbers(int) AS SELECT a, b FROM ft.numbers WHERE a = $1');
+is(run('EXECUTE t(1); EXECUTE t(1); EXECUTE u(1); EXECUTE numbers(1)'), "10\n10\n11\n1|10", 'statements before');
+like(run('BEGIN; EXECUTE t(1); SAVEPOINT a; EXECUTE numbers(400)'), qr/22P02/, 'value that cannot be converted');
+is(run('ROLLBACK TO a; EXECUTE u(1); EXECUTE u(1); COMMIT'), "11\n11", '.. transaction goes on');
+is(prepared('cached'), '3 0', '.. all of its statements stay prepared');
+my $hits = counter('cache_hits', 'cached');
+is(run('EXECUTE numbers(2)') . run('EXECUTE u(2)'), '2|2022', '.. and are usable');
+is(counter('cache_hits', 'cached'), $hits + 2, '.. and used');
+remote_sql('DELETE FROM app.t WHERE a = 400');
 
 # --- texts that are not cached are prepared for their transaction only
 discard('cached');
@@ -294,6 +315,9 @@ sub behind
 is(behind('EXECUTE other(1)', "EXECUTE turns($_)"), 10 * $_, "waiter: execution $_") foreach 1 .. 4;
 is(executions('turns', '%app.t%'), '3', 'waiter: second execution prepares the statement');
 is(executions('turns', '%app.u%'), '3', 'predecessor: second execution prepares the statement');
+my $call = q{SELECT a FROM pgpool.query('turns', 'SELECT b FROM app.t WHERE a = $1', '3') AS t(a text)};
+is(behind('EXECUTE other(1)', $call), '30', 'waiter: call') foreach 1 .. 3;
+is(prepared('turns'), '3 0', '.. keeps the prepared statements of both');
 is(behind('EXECUTE other(1)', 'BEGIN; SAVEPOINT a; EXECUTE turns(5); EXECUTE other(5); ROLLBACK TO a; EXECUTE other(6); COMMIT'), "50\n55\n66", 'waiter: several statements');
 alter('t');
 is(behind('EXECUTE other(1)', 'EXECUTE turns(5)'), '50', 'waiter: type of the result has changed');
