@@ -38,7 +38,6 @@
 
 /* Initial interval between repeated cancel requests; doubled each time. */
 #define CANCEL_AGAIN_US (250 * 1000)
-
 static uint32 wait_query = 0;
 
 static const char malformed[] = "the remote server sent a malformed message";
