@@ -65,7 +65,7 @@ make_debian() {
   echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90pgpool_ext"
   if [ -n "$server" ]; then
     echo "deb $mirror $from main" >"$root/etc/apt/sources.list.d/$from.list"
-    # (apt takes a package from experimental only by request, or if no other suite has it)
+    # (apt installs a package from experimental only by request, or if no other suite has it)
     # shellcheck disable=SC2016
     inside "$root" sh -euc '
       export DEBIAN_FRONTEND=noninteractive
@@ -86,7 +86,7 @@ make_debian() {
 
 need_debootstrap() {
   if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
-    say "this takes root and debootstrap (Debian: apt-get install debootstrap)" >&2
+    say "this requires root and debootstrap (Debian: apt-get install debootstrap)" >&2
     exit 1
   fi
 }

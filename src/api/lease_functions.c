@@ -9,7 +9,7 @@
  * the work.
  *
  * query, query_as and exec exist in three SQL variants, with VARIADIC text[],
- * param[] and "any"; the extension script gives the reason.  The first two
+ * param[] and "any"; the extension script has the reason.  The first two
  * variants share a C function.
  *
  *-------------------------------------------------------------------------

@@ -431,7 +431,7 @@ typedef struct PgpxWireNaming
 
 /*
  * pgpx_wire_name_statement
- *		Gives a name to the unnamed statement in messages that begin with its
+ *		Assigns a name to the unnamed statement in messages that begin with its
  *		Parse and Bind.
  *
  * parse: with Parse.  Sets up to PGPX_WIRE_NAMED_PARTS parts, which are to be

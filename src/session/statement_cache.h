@@ -163,7 +163,7 @@ extern bool pgpx_statement_has_word(const char *sql, const char *word);
  * pgpx_statement_fits_simple
  *		Return whether the text is a single statement that reads, or a COPY.
  *
- * For a statement that reads, the simple protocol gives the same result for
+ * For a statement that reads, the simple protocol returns the same result for
  * less work on both sides.  For a statement that writes it may not, because a
  * rule may add results, which only the simple protocol returns.  After a
  * refused COPY the lease stays usable only in the simple protocol, see the

@@ -436,7 +436,7 @@ check_pass_locks(void)
 /*
  * Report FREE connections that are in no list.  A connection is in no list
  * for an instant when it is freed and again when it is allocated, both under
- * a pool lock, and an allocation gives it a new generation.  So at least one
+ * a pool lock, and an allocation assigns a new generation.  So at least one
  * of three walks finds a sound connection in the list or with another
  * generation, if each pool lock is acquired and released between the walks.
  */

@@ -4,7 +4,7 @@
 #                                 each macro and each comment behind code
 #   pgindent.pl --after FILE      standard input, with FILE's texts put back
 #
-# In the result names of declarations stand 12 columns after the indentation,
+# In the result names of declarations begin 12 columns after the indentation,
 # with the stars of pointers before them, and comments behind code in column 32
 # or, where the code is longer, at the next tab stop.  Tabs are 4 columns.
 # Macros and conditional expressions over several lines are left as they are.
@@ -80,7 +80,7 @@ sub mark
 	}
 
 	# initializers open on the line of their "=" and close on a line of their
-	# own, which clang-format keeps where a comma stands before it
+	# own, which clang-format keeps where a comma precedes it
 	$result =~ s/ =\n[ \t]*\{$/ = {/gm;
 	$result =~ s!^(.*[^\s,{;/])([ \t]*//\@\d+)\n([ \t]*\};)!$1,$2\n$3!gm;
 	$result =~ s!^(?\!.*//\@\d+$)(.*[^\s,{;/])\n([ \t]*\};)!$1,\n$2!gm;
@@ -122,7 +122,7 @@ sub width
 	return $column;
 }
 
-# White space from one column to another.  A tab that would stand for one column
+# White space from one column to another.  A tab of the width of one column
 # is a space, except before further tabs.
 sub gap
 {

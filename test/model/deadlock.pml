@@ -120,7 +120,7 @@ inline count(p)
 	i = 0
 }
 
-inline take(s, c, p)
+inline acquire(s, c, p)
 {
 	owner[c] = s;
 	pool[c] = p;
@@ -162,7 +162,7 @@ inline dispatch()
 		if
 		:: k == NONE -> break
 		:: else ->
-			take(k, j, waits[k] - 1);
+			acquire(k, j, waits[k] - 1);
 			waits[k] = 0
 		fi
 	od;
@@ -449,7 +449,7 @@ proctype Session(byte s)
 				fi
 			};
 			if
-			:: k == 0 && j != NONE && n < size[q] -> take(s, j, q)
+			:: k == 0 && j != NONE && n < size[q] -> acquire(s, j, q)
 			:: else ->
 				next_wait++;
 				wait_id[s] = next_wait;

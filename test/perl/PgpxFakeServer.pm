@@ -85,7 +85,7 @@ sub make_servers
 		$session->run(<<"EOT");
 CREATE SERVER s_$name FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$self->{port}', dbname '$name',
 	sslmode '${\ sslmode() }', pool_size '1', connect_timeout '$timeout', operation_timeout '$timeout'$start);
-CREATE USER MAPPING FOR CURRENT_USER SERVER s_$name OPTIONS (user 'somebody', password 'something');
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_$name OPTIONS (user 'any_user', password 'something');
 EOT
 		die $session->error if $session->error ne '';
 	}

@@ -39,7 +39,7 @@ my @with_names = (qw(unshare --user --map-root-user --mount sh -c),
 	'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && shift && exec "$@"', 'sh');
 my %near = (device => 'pgpx0', address => '10.213.97.1', ether => '02:00:00:00:97:01');
 my %far = (device => 'pgpx1', address => '10.213.97.2', ether => '02:00:00:00:97:02');
-my $nobody = '02:00:00:00:97:99';
+my $unused = '02:00:00:00:97:99';
 my $trouble;
 my @networks;
 
@@ -164,7 +164,7 @@ sub send_to
 	return;
 }
 
-sub cut { return $_[0]->send_to($nobody, $nobody); }
+sub cut { return $_[0]->send_to($unused, $unused); }
 
 sub restore { return $_[0]->send_to($far{ether}, $near{ether}); }
 

@@ -35,7 +35,7 @@ take_all(void)
 		FlushErrorState();
 	}
 	PG_END_TRY();
-	elog(LOG, "%d names of wait events are taken", n);
+	elog(LOG, "%d names of wait events are registered", n);
 }
 
 void		_PG_init(void);

@@ -80,7 +80,7 @@ sub unexpected
 	{
 		next unless grep { !$optional{$_} } split /^/m, $hunk->{text};
 
-		# those that are listed before and have not come are missing
+		# those that are listed before and have not occurred are missing
 		my ($at) = grep { $listed[$_]{text} eq $hunk->{text} } 0 .. $#listed;
 
 		if (defined $at)

@@ -1,7 +1,7 @@
--- Before the suite, in its database.  What pg_regress sets for a database that it creates
--- itself, and an event trigger that does three things that a user would do:
+-- Executed before the suite, in its database: the settings of a database that pg_regress
+-- creates itself, and an event trigger for three changes that a user would make:
 --
--- - The suite's servers name no host.  postgres_fdw takes it from the environment, which
+-- - The suite's servers name no host.  postgres_fdw reads it from the environment, which
 --   pools never do, so it becomes an option of the server.
 -- - A mapping without a user logs in as the operating system user with postgres_fdw, and as the
 --   local user with pools.  So the user becomes an option of mappings for other users.

@@ -2301,7 +2301,7 @@ main(int argc, char **argv)
 		printf("%s %ld %s", i > 0 ? "," : "", faults[i], kinds[i].name);
 	printf("\n");
 	if (seconds >= 60 && seconds >= ALL_DEALT * fault_each && !each_kind_came())
-		fail(NULL, "a kind of fault did not come");
+		fail(NULL, "a kind of fault did not occur");
 	if (fault_each > 0)
 	{
 		bool		bad = false;

@@ -247,7 +247,7 @@ make_pool($local, $remote, server => 'burst',
 	options => { port => $listener->sockport, connect_timeout => '10min', pool_size => 8, retry_min => '1min', retry_max => '1d' });
 $_->start(q{SELECT pgpool.checkout('burst', '10 min')}) foreach @sessions[ 0 .. 7 ];
 ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'burst'}, '8'), 'burst: eight attempts are in progress');
-my $nobody = $listener->sockport;
+my $closed_port = $listener->sockport;
 close $listener;
 $_->finish(60) foreach @sessions[ 0 .. 7 ];
 is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all sessions receive an error');
@@ -257,7 +257,7 @@ is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at BETWEEN '3
 # --- pauses are random, so that pools do not reconnect at the same time
 foreach my $n (1 .. 10)
 {
-	make_pool($local, $remote, server => "pause$n", options => { port => $nobody, retry_min => '1min', retry_max => '1d' });
+	make_pool($local, $remote, server => "pause$n", options => { port => $closed_port, retry_min => '1min', retry_max => '1d' });
 	$sessions[0]->fails("SELECT pgpool.checkout('pause$n', '60 s')", '08001', qr/refused/, "pause: connection of pool $n is refused");
 }
 is($local->safe_psql('postgres', q{SELECT bool_and(p BETWEEN '44 s' AND '61 s'), max(p) - min(p) > '1 s' FROM (SELECT next_try_at - last_error_at AS p FROM pgpool.pools WHERE server ~ '^pause') t}),

@@ -91,19 +91,19 @@ foreach my $server (sort keys %cases)
 
 # --- pauses between attempts to connect to a closed port, as shown in pgpool.pools
 my $listener = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die "no listener: $!";
-my $nobody = $listener->sockport;
+my $closed_port = $listener->sockport;
 my $session = PgpxSession->new($local);
 close $listener;
 my $pause = 'extract(epoch FROM next_try_at - last_error_at)';
 
 # each pause is up to a quarter shorter, at random
-make_pool($local, $remote, server => 'slow', options => { port => $nobody, retry_min => '8s', retry_max => '20s' });
+make_pool($local, $remote, server => 'slow', options => { port => $closed_port, retry_min => '8s', retry_max => '20s' });
 $session->fails("SELECT pgpool.checkout('slow')", '08001', qr/refused/, 'slow: connection is refused');
 is($local->safe_psql('postgres', "SELECT $pause BETWEEN 5.9 AND 8.1 FROM pgpool.pools WHERE server = 'slow'"),
 	't', 'slow: first pause is retry_min')
   or diag($local->safe_psql('postgres', "SELECT $pause FROM pgpool.pools WHERE server = 'slow'"));
 make_pool($local, $remote, server => 'quick',
-	options => { port => $nobody, retry_min => '20ms', retry_max => '400ms', on_unavailable => 'wait' });
+	options => { port => $closed_port, retry_min => '20ms', retry_max => '400ms', on_unavailable => 'wait' });
 $session->start("SELECT pgpool.checkout('quick', '60 s')");
 ok(wait_until($local, "SELECT connects_failed >= 8 FROM pgpool.stats WHERE server = 'quick'", 't', 60), 'quick: eight attempts have failed');
 my @pauses;

@@ -52,14 +52,14 @@ $remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD '$REMOTE_APP_PASSW
 $local->safe_psql('postgres', <<"EOT");
 CREATE ROLE readers;
 GRANT readers TO member;
-CREATE SERVER everybody FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
-CREATE USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (password '$REMOTE_APP_PASSWORD');
-GRANT USAGE ON FOREIGN SERVER everybody TO readers, guest;
+CREATE SERVER for_public FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER for_public OPTIONS (password '$REMOTE_APP_PASSWORD');
+GRANT USAGE ON FOREIGN SERVER for_public TO readers, guest;
 EOT
 
 foreach my $case (
 	[ $app, 'shard', 'app', 'REVOKE USAGE ON FOREIGN SERVER shard FROM app' ],
-	[ $member, 'everybody', 'member', 'REVOKE readers FROM member' ])
+	[ $member, 'for_public', 'member', 'REVOKE readers FROM member' ])
 {
 	my ($session, $server, $user, $sql) = @$case;
 	my $pid = idle_of($local, $session, $server, $user);
@@ -67,14 +67,14 @@ foreach my $case (
 	closes(\%stage, $pid, $sql, "$sql: idle connection closes");
 	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $server/, "$sql: next use fails");
 }
-my $pid = idle_of($local, $guest, 'everybody', 'guest');
+my $pid = idle_of($local, $guest, 'for_public', 'guest');
 closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: connection of the non-superuser closes');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
-$pid = idle_of($local, $guest, 'everybody', 'guest');
-closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')",
+$pid = idle_of($local, $guest, 'for_public', 'guest');
+closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER for_public OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')",
 	'CREATE USER MAPPING: connection by the PUBLIC mapping closes');
-$local->safe_psql('postgres', 'DROP USER MAPPING FOR guest SERVER everybody');
-$pid = idle_of($local, $guest, 'everybody', 'guest');
+$local->safe_psql('postgres', 'DROP USER MAPPING FOR guest SERVER for_public');
+$pid = idle_of($local, $guest, 'for_public', 'guest');
 $guest->quit;
 closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: connection closes');
 
@@ -110,7 +110,7 @@ closes(\%stage, $pid, "ALTER SERVER owned OWNER TO CURRENT_USER", 'ALTER SERVER 
 $local->safe_psql('postgres', 'CREATE DATABASE elsewhere');
 foreach my $case (
 	[ $app, 'shard', 'app', 'GRANT USAGE ON FOREIGN SERVER shard TO app', 'ALTER ROLE app SUPERUSER', 'ALTER ROLE app NOSUPERUSER' ],
-	[ $member, 'everybody', 'member', 'GRANT readers TO member', 'REVOKE readers FROM member' ],
+	[ $member, 'for_public', 'member', 'GRANT readers TO member', 'REVOKE readers FROM member' ],
 	[ $app, 'owned', 'app', 'ALTER SERVER owned OWNER TO boss', 'ALTER ROLE boss NOSUPERUSER' ])
 {
 	my ($session, $server, $user, $before, $sql, @after) = @$case;
@@ -184,7 +184,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 # other one
 {
 	my $pools = q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard');
-	my $nobody = PostgreSQL::Test::Cluster::get_free_port();
+	my $closed_port = PostgreSQL::Test::Cluster::get_free_port();
 
 	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '1', ADD on_unavailable 'fail')));
 	$lease = lease($holder, 'shard');
@@ -193,7 +193,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 
 	$waiter->start(q(SELECT pgpool.exec('shard', 'select 1')));
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'session waits');
-	$other->run("BEGIN; ALTER SERVER shard OPTIONS (SET port '$nobody'); SELECT pgpool.exec('shard', 'select 1')");
+	$other->run("BEGIN; ALTER SERVER shard OPTIONS (SET port '$closed_port'); SELECT pgpool.exec('shard', 'select 1')");
 	$other->failed('08001', qr/could not connect/, 'own pool of another session with a changed port fails to connect');
 	$other->run('ROLLBACK');
 	ok(wait_until($local, $pools, '1'), 'own pool ends with its transaction');
@@ -235,38 +235,38 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	$waiter->finish(10);
 
 	# a dropped user mapping is an uncommitted change, too
-	$local->safe_psql('postgres', q(ALTER USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (ADD user 'remote_app')));
-	$local->safe_psql('postgres', "CREATE USER MAPPING FOR CURRENT_USER SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
-	$other->run('BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER everybody');
-	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "without its own mapping the session uses that of PUBLIC");
-	$other->fails(q(SELECT pgpool.lock('everybody', 'a')), '55000', qr/options of server "everybody" were changed in this transaction/, 'session uses a pool of its own after the drop');
+	$local->safe_psql('postgres', q(ALTER USER MAPPING FOR PUBLIC SERVER for_public OPTIONS (ADD user 'remote_app')));
+	$local->safe_psql('postgres', "CREATE USER MAPPING FOR CURRENT_USER SERVER for_public OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+	$other->run('BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER for_public');
+	is($other->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $other->error, '1', "without its own mapping the session uses that of PUBLIC");
+	$other->fails(q(SELECT pgpool.lock('for_public', 'a')), '55000', qr/options of server "for_public" were changed in this transaction/, 'session uses a pool of its own after the drop');
 	$other->run('ROLLBACK');
-	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0'), 'own pool ends with the transaction');
-	$local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER everybody');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'for_public'), '0'), 'own pool ends with the transaction');
+	$local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER for_public');
 
 	# the same for DROP OWNED
-	$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER everybody TO PUBLIC');
-	$local->safe_psql('postgres', "CREATE USER MAPPING FOR member SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+	$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER for_public TO PUBLIC');
+	$local->safe_psql('postgres', "CREATE USER MAPPING FOR member SERVER for_public OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$other->run('BEGIN; DROP OWNED BY member; SET LOCAL ROLE member');
-	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', 'DROP OWNED: session uses the mapping of PUBLIC');
+	is($other->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $other->error, '1', 'DROP OWNED: session uses the mapping of PUBLIC');
 	$other->run('ROLLBACK');
-	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), 'DROP OWNED: own pool ends with the transaction');
-	$local->safe_psql('postgres', 'DROP USER MAPPING FOR member SERVER everybody');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'for_public'), '0', 20), 'DROP OWNED: own pool ends with the transaction');
+	$local->safe_psql('postgres', 'DROP USER MAPPING FOR member SERVER for_public');
 
 	# the same for uncommitted changes of a role or of the wrapper
 	foreach my $own ('ALTER ROLE member SUPERUSER', 'ALTER FOREIGN DATA WRAPPER pgpool_fdw NO VALIDATOR')
 	{
 		$other->run("BEGIN; $own; SET LOCAL ROLE member");
-		is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "$own: statement of the changing transaction succeeds");
+		is($other->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $other->error, '1', "$own: statement of the changing transaction succeeds");
 		$other->run('ROLLBACK');
-		ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), "$own: own pool ends with the transaction");
+		ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'for_public'), '0', 20), "$own: own pool ends with the transaction");
 	}
-	$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER everybody FROM PUBLIC');
+	$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER for_public FROM PUBLIC');
 }
 
 # --- prewarm follows changes of the options while it waits
 {
-	my $nobody = PostgreSQL::Test::Cluster::get_free_port();
+	my $closed_port = PostgreSQL::Test::Cluster::get_free_port();
 	# (the pool and its counters may be replaced at each change)
 	my $failed = sub { scalar(() = slurp_file($local->logfile) =~ /could not connect to server "late"/g) };
 	my $goes_on = sub {
@@ -276,7 +276,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 		return ok(wait_until($local, sub { $failed->() > $before ? 1 : 0 }, '1'), $name);
 	};
 
-	make_pool($local, $remote, server => 'late', options => { port => $nobody, pool_size => 2, retry_min => '10 ms', retry_max => '20 ms' });
+	make_pool($local, $remote, server => 'late', options => { port => $closed_port, pool_size => 2, retry_min => '10 ms', retry_max => '20 ms' });
 	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
 	$goes_on->('prewarm waits for connections that are refused');
 	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (ADD connect_timeout '3s')));
@@ -292,7 +292,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	is($holder->run(q(SELECT pgpool.prewarm('late', 2, '30 s'))) . $holder->error, '2', 'prewarm waits for slots that are about to be free');
 	kill 'CONT', @old;
 
-	$local->safe_psql('postgres', qq(ALTER SERVER late OPTIONS (SET port '$nobody')));
+	$local->safe_psql('postgres', qq(ALTER SERVER late OPTIONS (SET port '$closed_port')));
 	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
 	$goes_on->('prewarm waits again');
 	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (SET connect_timeout '4s')));

@@ -53,16 +53,16 @@ my ($app, $member, $guest) = map {
 $local->safe_psql('postgres', <<"EOT");
 CREATE ROLE readers;
 GRANT readers TO member;
-CREATE SERVER everybody FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
-CREATE USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (password '$REMOTE_APP_PASSWORD');
-CREATE SERVER through FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'everybody');
-GRANT USAGE ON FOREIGN SERVER everybody TO readers, guest;
+CREATE SERVER for_public FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER for_public OPTIONS (password '$REMOTE_APP_PASSWORD');
+CREATE SERVER through FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'for_public');
+GRANT USAGE ON FOREIGN SERVER for_public TO readers, guest;
 GRANT USAGE ON FOREIGN SERVER through TO member, guest;
 EOT
 
 foreach my $case (
 	[ $app, 'shard', 'app', 'data', 'REVOKE USAGE ON FOREIGN SERVER data FROM app' ],
-	[ $member, 'through', 'member', 'everybody', 'REVOKE readers FROM member' ])
+	[ $member, 'through', 'member', 'for_public', 'REVOKE readers FROM member' ])
 {
 	my ($session, $server, $user, $base, $sql) = @$case;
 	my $pid = idle_of($local, $session, $server, $user);
@@ -77,11 +77,11 @@ $pid = idle_of($local, $guest, 'through', 'guest');
 closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: connection of the non-superuser closes');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
 $pid = idle_of($local, $guest, 'through', 'guest');
-my $public = idle_of($local, $guest, 'everybody', 'guest');
-closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS ($credentials)", 'CREATE USER MAPPING for a user who used that of PUBLIC: idle connection closes');
+my $public = idle_of($local, $guest, 'for_public', 'guest');
+closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER for_public OPTIONS ($credentials)", 'CREATE USER MAPPING for a user who used that of PUBLIC: idle connection closes');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $public", '0'), 'idle connection of the base server closes, too');
 $pid = idle_of($local, $guest, 'through', 'guest');
-closes(\%stage, $pid, 'DROP USER MAPPING FOR guest SERVER everybody', 'DROP USER MAPPING: connection by the own mapping closes');
+closes(\%stage, $pid, 'DROP USER MAPPING FOR guest SERVER for_public', 'DROP USER MAPPING: connection by the own mapping closes');
 $pid = idle_of($local, $guest, 'through', 'guest');
 $guest->quit;
 closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: connection closes');

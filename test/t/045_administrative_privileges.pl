@@ -41,7 +41,7 @@ foreach my $function (@functions)
 	  foreach qw(nobody app owner signaller);
 }
 $session{nobody}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for function prewarm/,
-	'prewarm: nobody has no EXECUTE privilege');
+	'prewarm: role "nobody" has no EXECUTE privilege');
 
 # EXECUTE alone is not enough
 $local->safe_psql('postgres', "GRANT EXECUTE ON FUNCTION pgpool.$_(text" . ($_ eq 'drain' ? ', interval' : '') . ') TO PUBLIC') foreach @functions;

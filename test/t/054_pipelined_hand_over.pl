@@ -418,7 +418,7 @@ foreach my $what (grep { $_ ne 'gone' } sort keys %behaviours)
 	$first->run(<<"EOT");
 CREATE SERVER s_$what FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$what',
 	sslmode 'disable', pool_size '1', operation_timeout '5s', test_period '-1');
-CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'somebody', password 'something');
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'any_user', password 'something');
 EOT
 	$lease = lease($first, "s_$what");
 	$first->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a text)");
@@ -445,7 +445,7 @@ sub end_has_come
 # the remote server has closed the connection, and no process has noticed
 $first->run(<<"EOT");
 CREATE SERVER s_gone FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname 'gone', sslmode 'disable', pool_size '1');
-CREATE USER MAPPING FOR CURRENT_USER SERVER s_gone OPTIONS (user 'somebody', password 'something');
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_gone OPTIONS (user 'any_user', password 'something');
 EOT
 $lease = lease($first, 's_gone');
 $first->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a text)");

@@ -122,7 +122,7 @@ SKIP:
 	  if system("cc -shared -fPIC -I $headers -o $library $source") != 0;
 	chmod 0755, $library;
 	my $full = local_node('full', preload => 0, conf => ["shared_preload_libraries = '$library, pgpool_ext'"]);
-	like(slurp_file($full->logfile), qr/12\d names of wait events are taken/, 'another library has used up all names');
+	like(slurp_file($full->logfile), qr/12\d names of wait events are registered/, 'another library has used up all names');
 	make_pool($full, $remote, server => 'one', options => { pool_size => 1 });
 	my $waiter = PgpxSession->new($full);
 	is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: pool works');

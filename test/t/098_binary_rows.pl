@@ -83,7 +83,7 @@ foreach (qw(bytes trickle hesitate))
 	$session->run(<<"EOT");
 CREATE SERVER $_ FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$_',
 	sslmode '${\ PgpxFakeServer::sslmode() }', pool_size '1');
-CREATE USER MAPPING FOR CURRENT_USER SERVER $_ OPTIONS (user 'somebody', password 'something');
+CREATE USER MAPPING FOR CURRENT_USER SERVER $_ OPTIONS (user 'any_user', password 'something');
 EOT
 }
 
