@@ -71,21 +71,26 @@ sub hunks
 
 sub unexpected
 {
-	my ($old, $new, @all) = @_;
-	my @listed = grep { !$_->{optional} } @all;
-	my %optional = map { $_ => 1 } map { split /^/m, $_->{text} } grep { $_->{optional} } @all;
+	my ($old, $new, @listed) = @_;
 	my @wrong;
 
 	foreach my $hunk (hunks($old, $new))
 	{
+		# lines of optional differences, if no other is listed before them
+		my %optional;
+		foreach my $next (@listed)
+		{
+			last unless $next->{optional};
+			$optional{$_} = 1 foreach split /^/m, $next->{text};
+		}
 		next unless grep { !$optional{$_} } split /^/m, $hunk->{text};
 
 		# those that are listed before and have not occurred are missing
-		my ($at) = grep { $listed[$_]{text} eq $hunk->{text} } 0 .. $#listed;
+		my ($at) = grep { !$listed[$_]{optional} && $listed[$_]{text} eq $hunk->{text} } 0 .. $#listed;
 
 		if (defined $at)
 		{
-			push @wrong, map { "listed, but not there:\n$_->{text}" } splice @listed, 0, $at;
+			push @wrong, missing(splice @listed, 0, $at);
 			shift @listed;
 		}
 		else
@@ -93,7 +98,12 @@ sub unexpected
 			push @wrong, "not listed, line $hunk->{line} of the expected output:\n$hunk->{text}";
 		}
 	}
-	return @wrong, map { "listed, but not there:\n$_->{text}" } @listed;
+	return @wrong, missing(@listed);
+}
+
+sub missing
+{
+	return map { "listed, but not there:\n$_->{text}" } grep { !$_->{optional} } @_;
 }
 
 sub read_list
