@@ -176,6 +176,8 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
 	pg_atomic_init_u32(&shared->conns_end, 0);
 	pg_atomic_init_u32(&shared->pools_end, 0);
+	pg_atomic_init_u32(&shared->locks_end, 0);
+	shared->dlock_head = shared->dlock_tail = -1;
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{

@@ -515,6 +515,14 @@ typedef struct PgpxShared
 	pg_atomic_uint32 conns_end; /* written under free_mutex */
 	pg_atomic_uint32 pools_end; /* written under the registry lock */
 
+	/*
+	 * One more than the highest slot of a distributed lock that is in use, and
+	 * the list of the waiters for such locks.
+	 */
+	pg_atomic_uint32 locks_end; /* written under dlock_lock */
+	int			dlock_head;		/* protected by dlock_lock; -1: none */
+	int			dlock_tail;
+
 	/* protected by free_mutex */
 	slock_t		free_mutex;
 	int			free_head;
