@@ -355,6 +355,7 @@ typedef struct PgpxPool
 	/* protected by the registry lock together with the pool lock */
 	uint32		pool_id;		/* never reused; 0: this slot is empty */
 	PgpxPoolKey key;
+	int			next_in_bucket; /* see pgpx_pool_buckets; -1: none */
 	NameData	database_name;
 	NameData	server_name;
 	Oid			user;			/* user of the mapping; else key.local_user */
@@ -537,6 +538,12 @@ typedef struct PgpxShared
 extern PgpxShared *pgpx_shared;
 extern PgpxPool *pgpx_pools;	/* [max_pools] */
 extern PgpxServer *pgpx_servers;	/* [max_pools] */
+
+/*
+ * Hash table of the pools by their keys: for each bucket the first pool, or -1.
+ * Protected by the registry lock.
+ */
+extern int *pgpx_pool_buckets;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
 
 /* Return the end of the slots of connections that were ever in use. */

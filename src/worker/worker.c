@@ -117,13 +117,13 @@ count_descriptors(void)
 {
 	int			n = pgpx_lock_hooks->descriptors() + pgpx_login_descriptors();
 
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		if (pgpx_wconns[i].pg != NULL)
+		if (w->pg != NULL)
 			n++;
-		if (pgpx_wconns[i].relay != NULL)
+		if (w->relay != NULL)
 			n += 2;
-		if (pgpx_wconns[i].cancel.active)
+		if (w->cancel.active)
 			n++;
 	}
 	return n;
@@ -192,18 +192,10 @@ set_up(void)
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 
 	allow_descriptors(slot);
-	pgpx_wconns = MemoryContextAllocZero(TopMemoryContext,
-										 mul_size(pgpx_shared->max_connections,
-												  sizeof(PgpxWorkerConn)));
+	pgpx_connections_init();
 	pgpx_wpools = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_pools,
 												  sizeof(PgpxWorkerPool)));
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
-	{
-		pgpx_wconns[i].index = i;
-		pgpx_wconns[i].fd = -1;
-		pgpx_wconns[i].cancel.fd = -1;
-	}
 
 	if (pg_atomic_read_u64(&slot->started_at) != 0)
 		pg_atomic_fetch_add_u32(&slot->restarts, 1);
@@ -324,12 +316,9 @@ pgpx_worker_forget_connections(void)
 			pgpx_cap_forget_share(&pgpx_servers[pool->server].cap);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		pool->conninfo_incarnation = 0;
-		for (int i = 0; i < pgpx_conns_end() && !pool->damaged; i++)
+		for (PgpxConn *conn; !pool->damaged &&
+			 (conn = pgpx_conn_at(pool->conn_head)) != NULL;)
 		{
-			PgpxConn   *conn = &pgpx_conns[i];
-
-			if (conn->pool != p || conn->state == PGPX_CONN_FREE)
-				continue;
 			if (conn->state == PGPX_CONN_CONNECTING)
 				pool->stats.connects_failed++;
 			if (conn->state == PGPX_CONN_LEASED)
