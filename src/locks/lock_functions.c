@@ -12,6 +12,7 @@
 #include "storage/spin.h"
 #include "utils/builtins.h"
 
+#include "shared/invariants.h"
 #include "shared/lock_hooks.h"
 #include "session/checkout.h"
 #include "api/arguments.h"
@@ -260,7 +261,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 	PgpxDlock	lock;
 
 	pgpx_row_begin(&row, fcinfo);
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
 	{
 		bool		visible;
 		int			state;
@@ -346,6 +347,94 @@ pgpx_view_cluster_shares(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* --- verification -------------------------------------------------------- */
+
+static void
+check_lock(PgpxCheck *check, int slot, PgpxTime now)
+{
+	PgpxDlock  *lock = &pgpx_dlocks[slot];
+	PgpxTime	until;
+	bool		owned = lock->state != PGPX_DLOCK_RELEASING || lock->awaited;
+
+	if (lock->state < PGPX_DLOCK_FREE || lock->state > PGPX_DLOCK_DONE)
+	{
+		pgpx_check_fault(check, "lock in slot %d has state %d", slot, lock->state);
+		return;
+	}
+	if (lock->name[0] == '\0' || lock->ttl <= 0 || lock->request == 0 ||
+		lock->pool < 0 || lock->pool >= pgpx_shared->max_pools)
+		pgpx_check_fault(check, "lock in slot %d lacks a name, a ttl, a request or a pool",
+						 slot);
+
+	/* the exit callback releases a lock before the process is gone */
+	if (owned && !pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
+		pgpx_check_fault(check, "lock in slot %d belongs to PID %d, which does not exist",
+						 slot, lock->owner_pid);
+	if (lock->state == PGPX_DLOCK_DONE && !lock->awaited)
+		pgpx_check_fault(check, "lock in slot %d has a result that no session awaits",
+						 slot);
+	if (lock->state != PGPX_DLOCK_HELD)
+		return;
+	until = pgpx_dlock_certain_until(lock->sent_at, lock->ttl);
+	if (lock->token <= 0 || lock->sent_at > now || lock->valid_until != until)
+		pgpx_check_fault(check, "lock in slot %d is held without a token, or for longer than its ttl",
+						 slot);
+	for (int i = 0; i < slot; i++)
+		if (pgpx_dlocks[i].state == PGPX_DLOCK_HELD &&
+			pgpx_dlocks[i].valid_until > now && lock->valid_until > now &&
+			strcmp(pgpx_dlocks[i].name, lock->name) == 0 &&
+			memcmp(&pgpx_dlocks[i].key, &lock->key, sizeof(lock->key)) == 0)
+			pgpx_check_fault(check, "locks in slots %d and %d are the same lock, and both are held",
+							 i, slot);
+}
+
+/* Verify the list of the sessions that wait for locks. */
+static void
+check_waiters(PgpxCheck *check)
+{
+	uint64		position = 0;
+	int			prev = -1;
+	int			n = 0;
+
+	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
+		if (pgpx_dlock_waiters[i].position != 0)
+			n++;
+	for (int i = pgpx_shared->dlock_head; i >= 0;
+		 i = pgpx_dlock_waiters[i].next)
+	{
+		PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[i];
+
+		if (n-- <= 0 || waiter->prev != prev || waiter->position <= position)
+			break;
+		position = waiter->position;
+		prev = i;
+	}
+	if (n != 0 || prev != pgpx_shared->dlock_tail)
+		pgpx_check_fault(check, "list of the waiters for locks is not in order");
+}
+
+/* Verify the table of locks.  Under dlock_lock, faults are only recorded. */
+static void
+check_dlocks(PgpxCheck *check)
+{
+	int			end;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	end = pgpx_dlocks_end();
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	{
+		bool		used = pgpx_dlocks[i].state != PGPX_DLOCK_FREE;
+
+		if (used)
+			check_lock(check, i, pgpx_steady_now());
+		if (used ? i >= end : i == end - 1)
+			pgpx_check_fault(check, "lock slots end at %d, but slot %d is %s", end,
+							 i, used ? "in use" : "free");
+	}
+	check_waiters(check);
+	LWLockRelease(pgpx_shared->dlock_lock);
+}
+
 /* --- hooks for lower layers --------------------------------------------- */
 
 static Size
@@ -372,7 +461,7 @@ static const PgpxLockHooks hooks = {
 	.shmem_size = shmem_size,
 	.shmem_attach = shmem_attach,
 	.pool_has_locks = pgpx_dlock_any,
-	.check = pgpx_check_dlocks,
+	.check = check_dlocks,
 	.release_all = pgpx_dlock_release_all,
 	.release_abandoned = pgpx_dlock_sweep,
 	.ping = pgpx_pinger_run,

@@ -20,9 +20,6 @@
  * handed a lock to each other for TURN_US backs off if another server has
  * requested it, long enough for that server to repeat its request.
  *
- * Verification (pgpx_check_dlocks): under dlock_lock, inconsistencies are only
- * recorded.
- *
  *-------------------------------------------------------------------------
  */
 #include "locks/lock_table.h"
@@ -72,10 +69,23 @@ is_own(const PgpxDlock *lock)
 		(lock->state != PGPX_DLOCK_RELEASING || lock->awaited);
 }
 
+/* Free a slot, and with the last slot in use also the free ones before it. */
+static void
+free_slot_locked(PgpxDlock *lock)
+{
+	int			end = pgpx_dlocks_end();
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	lock->state = PGPX_DLOCK_FREE;
+	while (end > 0 && pgpx_dlocks[end - 1].state == PGPX_DLOCK_FREE)
+		end--;
+	pg_atomic_write_u32(&pgpx_shared->locks_end, end);
+}
+
 int
 pgpx_dlock_alloc(PgpxDlock *lock)
 {
-	int			slot = -1;
+	int			slot = 0;
 
 	lock->state = PGPX_DLOCK_REQUESTED;
 	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
@@ -84,14 +94,18 @@ pgpx_dlock_alloc(PgpxDlock *lock)
 	lock->since = pgpx_now();
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < pgpx_shared->max_locks && slot < 0; i++)
-		if (pgpx_dlocks[i].state == PGPX_DLOCK_FREE)
-			slot = i;
-	if (slot >= 0)
+	while (slot < pgpx_dlocks_end() &&
+		   pgpx_dlocks[slot].state != PGPX_DLOCK_FREE)
+		slot++;
+	if (slot < pgpx_shared->max_locks)
 	{
 		pgpx_dlocks[slot] = *lock;
+		if (slot == pgpx_dlocks_end())
+			pg_atomic_write_u32(&pgpx_shared->locks_end, slot + 1);
 		pgpx_dlock_own_count++;
 	}
+	else
+		slot = -1;
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return slot;
 }
@@ -174,7 +188,7 @@ void
 pgpx_dlock_refused(int slot)
 {
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	pgpx_dlocks[slot].state = PGPX_DLOCK_FREE;
+	free_slot_locked(&pgpx_dlocks[slot]);
 	pgpx_dlock_own_count--;
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
@@ -212,7 +226,7 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 	bool		lost = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks && slot < 0; i++)
+	for (int i = 0; i < pgpx_dlocks_end() && slot < 0; i++)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 
@@ -259,7 +273,7 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 	bool		found = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks && !found; i++)
+	for (int i = 0; i < pgpx_dlocks_end() && !found; i++)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 
@@ -296,6 +310,17 @@ pgpx_dlock_note_reported(int slot, uint64 request)
 	return first;
 }
 
+/* The remote needs no release any more: keep the slot only for the result. */
+static void
+end_locked(PgpxDlock *lock)
+{
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	if (lock->awaited)
+		lock->state = PGPX_DLOCK_DONE;
+	else
+		free_slot_locked(lock);
+}
+
 void
 pgpx_dlock_release(int slot, bool awaited)
 {
@@ -313,7 +338,7 @@ pgpx_dlock_release(int slot, bool awaited)
 		if (lock->state == PGPX_DLOCK_LOST)
 			lock->result = PGPX_DLOCK_NOT_OWNER;
 		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
-			lock->state = awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
+			end_locked(lock);
 		else
 		{
 			if (lock->state != PGPX_DLOCK_RELEASING)
@@ -340,7 +365,7 @@ pgpx_dlock_result(int slot, PgpxDlockResult *result)
 	if (done)
 	{
 		*result = (PgpxDlockResult) pgpx_dlocks[slot].result;
-		pgpx_dlocks[slot].state = PGPX_DLOCK_FREE;
+		free_slot_locked(&pgpx_dlocks[slot]);
 		pgpx_dlock_own_count--;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
@@ -353,7 +378,7 @@ pgpx_dlock_own(int after, PgpxDlock *copy)
 	int			slot = -1;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = after + 1; i < pgpx_shared->max_locks && slot < 0; i++)
+	for (int i = after + 1; i < pgpx_dlocks_end() && slot < 0; i++)
 		if (is_own(&pgpx_dlocks[i]))
 		{
 			*copy = pgpx_dlocks[i];
@@ -367,7 +392,7 @@ void
 pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to)
 {
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
 		if (is_own(&pgpx_dlocks[i]) && pgpx_dlocks[i].subid == from)
 			pgpx_dlocks[i].subid = to;
 	LWLockRelease(pgpx_shared->dlock_lock);
@@ -404,13 +429,19 @@ is_in_line(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
 		memcmp(&waiter->key, key, sizeof(*key)) == 0;
 }
 
+static PgpxDlockWaiter *
+waiter_at(int procno)
+{
+	return procno < 0 ? NULL : &pgpx_dlock_waiters[procno];
+}
+
 static bool
 is_first_locked(const PgpxDlockWaiter *self)
 {
 	Assert(LWLockHeldByMe(pgpx_shared->dlock_lock));
-	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
-		if (pgpx_dlock_waiters[i].position < self->position &&
-			is_in_line(&pgpx_dlock_waiters[i], self->queue, &self->key))
+	for (PgpxDlockWaiter *w = waiter_at(self->prev); w != NULL;
+		 w = waiter_at(w->prev))
+		if (is_in_line(w, self->queue, &self->key))
 			return false;
 	return true;
 }
@@ -423,14 +454,29 @@ static void
 add_firsts_locked(uint64 queue, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
-	{
-		PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[i];
+	for (PgpxDlockWaiter *w = waiter_at(pgpx_shared->dlock_head); w != NULL;
+		 w = waiter_at(w->next))
+		if (w->queue == queue && is_first_locked(w))
+			pgpx_wake_add(wake, (int) (w - pgpx_dlock_waiters));
+}
 
-		if (waiter->position != 0 && waiter->queue == queue &&
-			is_first_locked(waiter))
-			pgpx_wake_add(wake, i);
-	}
+/* Remove a waiter from the list, if it is in the list. */
+static void
+unlink_locked(PgpxDlockWaiter *waiter)
+{
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	if (waiter->position == 0)
+		return;
+	waiter->position = 0;
+	if (waiter->prev >= 0)
+		pgpx_dlock_waiters[waiter->prev].next = waiter->next;
+	else
+		pgpx_shared->dlock_head = waiter->next;
+	if (waiter->next >= 0)
+		pgpx_dlock_waiters[waiter->next].prev = waiter->prev;
+	else
+		pgpx_shared->dlock_tail = waiter->prev;
+	waiter->next = waiter->prev = -1;
 }
 
 void
@@ -439,9 +485,17 @@ pgpx_dlock_enter(const PgpxDlock *lock)
 	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	unlink_locked(waiter);
 	waiter->queue = lock->queue;
 	waiter->key = lock->key;
 	waiter->position = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	waiter->prev = pgpx_shared->dlock_tail;
+	waiter->next = -1;
+	if (waiter->prev >= 0)
+		pgpx_dlock_waiters[waiter->prev].next = MyProcNumber;
+	else
+		pgpx_shared->dlock_head = MyProcNumber;
+	pgpx_shared->dlock_tail = MyProcNumber;
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
@@ -462,8 +516,10 @@ pgpx_dlock_has_waiters(const PgpxDlock *lock)
 	bool		any = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->nwaiter_slots && !any; i++)
-		any = is_in_line(&pgpx_dlock_waiters[i], lock->queue, &lock->key);
+	for (PgpxDlockWaiter *w = waiter_at(pgpx_shared->dlock_tail);
+		 w != NULL && !any;
+		 w = waiter_at(w->prev))
+		any = is_in_line(w, lock->queue, &lock->key);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
 }
@@ -493,7 +549,7 @@ pgpx_dlock_leave(void)
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	if (waiter->position != 0)
 	{
-		waiter->position = 0;
+		unlink_locked(waiter);
 		add_firsts_locked(waiter->queue, &wake);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
@@ -532,37 +588,36 @@ ping_at(const PgpxDlock *lock)
 PgpxTime
 pgpx_dlock_expire(int worker)
 {
-	PgpxTime	next;
-	PgpxDlock	lost;
-	bool		found;
+	PgpxTime	next = PG_INT64_MAX;
 
-	do
+	for (int i = 0;; i++)
 	{
 		PgpxTime	now = pgpx_steady_now();
+		PgpxDlock	lost;
+		bool		found = false;
 
-		found = false;
-		next = PG_INT64_MAX;
 		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-		for (int i = 0; i < pgpx_shared->max_locks && !found; i++)
+		for (; i < pgpx_dlocks_end(); i++)
 		{
 			PgpxDlock  *lock = &pgpx_dlocks[i];
 
 			if (lock->state != PGPX_DLOCK_HELD || lock->worker != worker)
 				continue;
-			if (now < lock->valid_until)
-			{
-				next = Min(next, lock->valid_until);
-				continue;
-			}
-			lock->state = PGPX_DLOCK_LOST;
-			lost = *lock;
-			found = true;
+			found = now >= lock->valid_until;
+			if (found)
+				break;
+			next = Min(next, lock->valid_until);
+		}
+		if (found)
+		{
+			pgpx_dlocks[i].state = PGPX_DLOCK_LOST;
+			lost = pgpx_dlocks[i];
 		}
 		LWLockRelease(pgpx_shared->dlock_lock);
-		if (found)
-			log_loss(&lost, false);
-	} while (found);
-	return next;
+		if (!found)
+			return next;
+		log_loss(&lost, false);
+	}
 }
 
 int
@@ -571,7 +626,7 @@ pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
 	int			pool = -1;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 
@@ -590,7 +645,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 {
 	memset(due, 0, sizeof(*due));
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 
@@ -633,7 +688,7 @@ pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work)
 	int			n = 0;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
 		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
 			pgpx_dlocks[i].state == PGPX_DLOCK_HELD)
 			take(&work[n++], i);
@@ -648,7 +703,7 @@ pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
 	int			n = 0;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
 		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
 			is_to_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
 			take(&work[n++], i);
@@ -696,7 +751,7 @@ finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
 	lock->remote_done = true;
 	if (lock->state == PGPX_DLOCK_RELEASING)
 	{
-		lock->state = lock->awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
+		end_locked(lock);
 		if (lock->awaited)
 			pgpx_wake_add(wake, lock->owner_procno);
 	}
@@ -741,7 +796,7 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 {
 	PgpxTime	now = pgpx_now();
 
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 		PgpxDlock	copy;
@@ -782,8 +837,10 @@ reclaim(PgpxDlock *lock, const PgpxDlock *seen)
 	if (unchanged)
 	{
 		lock->awaited = false;
-		lock->state = lock->remote_done || lock->state == PGPX_DLOCK_DONE ?
-			PGPX_DLOCK_FREE : PGPX_DLOCK_RELEASING;
+		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
+			end_locked(lock);
+		else
+			lock->state = PGPX_DLOCK_RELEASING;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (!unchanged)
@@ -799,7 +856,7 @@ pgpx_dlock_sweep(int worker)
 {
 	bool		any = false;
 
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
 	{
 		PgpxDlock	lock;
 
@@ -826,57 +883,8 @@ pgpx_dlock_any(int pool, uint32 pool_id)
 	bool		any = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks && !any; i++)
+	for (int i = 0; i < pgpx_dlocks_end() && !any; i++)
 		any = is_of(&pgpx_dlocks[i], pool, pool_id);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
-}
-
-static void
-check_one(PgpxCheck *check, int slot, PgpxTime now)
-{
-	PgpxDlock  *lock = &pgpx_dlocks[slot];
-	PgpxTime	until;
-	bool		owned = lock->state != PGPX_DLOCK_RELEASING || lock->awaited;
-
-	if (lock->state < PGPX_DLOCK_FREE || lock->state > PGPX_DLOCK_DONE)
-	{
-		pgpx_check_fault(check, "lock in slot %d has state %d", slot, lock->state);
-		return;
-	}
-	if (lock->name[0] == '\0' || lock->ttl <= 0 || lock->request == 0 ||
-		lock->pool < 0 || lock->pool >= pgpx_shared->max_pools)
-		pgpx_check_fault(check, "lock in slot %d lacks a name, a ttl, a request or a pool",
-						 slot);
-
-	/* the exit callback releases a lock before the process is gone */
-	if (owned && !pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
-		pgpx_check_fault(check, "lock in slot %d belongs to PID %d, which does not exist",
-						 slot, lock->owner_pid);
-	if (lock->state == PGPX_DLOCK_DONE && !lock->awaited)
-		pgpx_check_fault(check, "lock in slot %d has a result that no session awaits",
-						 slot);
-	if (lock->state != PGPX_DLOCK_HELD)
-		return;
-	until = pgpx_dlock_certain_until(lock->sent_at, lock->ttl);
-	if (lock->token <= 0 || lock->sent_at > now || lock->valid_until != until)
-		pgpx_check_fault(check, "lock in slot %d is held without a token, or for longer than its ttl",
-						 slot);
-	for (int i = 0; i < slot; i++)
-		if (pgpx_dlocks[i].state == PGPX_DLOCK_HELD &&
-			pgpx_dlocks[i].valid_until > now && lock->valid_until > now &&
-			strcmp(pgpx_dlocks[i].name, lock->name) == 0 &&
-			memcmp(&pgpx_dlocks[i].key, &lock->key, sizeof(lock->key)) == 0)
-			pgpx_check_fault(check, "locks in slots %d and %d are the same lock, and both are held",
-							 i, slot);
-}
-
-void
-pgpx_check_dlocks(PgpxCheck *check)
-{
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks; i++)
-		if (pgpx_dlocks[i].state != PGPX_DLOCK_FREE)
-			check_one(check, i, pgpx_steady_now());
-	LWLockRelease(pgpx_shared->dlock_lock);
 }

@@ -110,11 +110,14 @@ typedef struct PgpxDlock
 
 /*
  * A session waiting for a lock.  It waits for one lock at a time, so the array
- * is indexed by MyProcNumber.
+ * is indexed by MyProcNumber.  All waiters are in one list (dlock_head in
+ * PgpxShared), in ascending order of their positions.
  */
 typedef struct PgpxDlockWaiter
 {
 	uint64		position;		/* in the queue, ascending; 0: unused */
+	int			next;			/* in the list; -1: none */
+	int			prev;
 	uint64		queue;			/* pgpx_dlock_queue of the lock */
 	PgpxPoolKey key;			/* waiters of one pool form a queue */
 } PgpxDlockWaiter;
@@ -138,6 +141,13 @@ typedef struct PgpxDlockTurn
 extern PgpxDlock *pgpx_dlocks;	/* [max_locks] */
 extern PgpxDlockWaiter *pgpx_dlock_waiters; /* by MyProcNumber */
 extern PgpxDlockTurn *pgpx_dlock_turns; /* [PGPX_DLOCK_TURNS] */
+
+/* Return the end of the slots of locks that are in use. */
+static inline int
+pgpx_dlocks_end(void)
+{
+	return (int) pg_atomic_read_u32(&pgpx_shared->locks_end);
+}
 
 /* Ping interval of a lock; a third of its ttl if that is shorter. */
 #define PGPX_DLOCK_PING_US (1000 * 1000)
@@ -332,9 +342,7 @@ extern bool pgpx_dlock_any(int pool, uint32 pool_id);
  * --- for views ------------------------------------------------------------
  */
 
+/* Copies a slot.  Returns false if it is free. */
 extern bool pgpx_dlock_copy(int slot, PgpxDlock *lock);
-
-/* Verifies the table of locks and records inconsistencies in *check. */
-extern void pgpx_check_dlocks(PgpxCheck *check);
 
 #endif							/* PGPX_LOCK_TABLE_H */

@@ -184,6 +184,10 @@ pgpx_cap_next_in_line(PgpxCap *cap, uint32 *next_in_line)
 {
 	int			pool;
 
+	/* without the lock, because the worker asks for each server */
+	if (next_in_line == NULL && pg_atomic_read_u64(&cap->since) == 0)
+		return -1;
+
 	SpinLockAcquire(&cap->mutex);
 	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->starved : -1;
 	if (next_in_line != NULL)

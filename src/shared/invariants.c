@@ -455,6 +455,18 @@ check_free(PgpxCheck *check, int nsuspects)
 			pgpx_check_fault(check, "connection %d is free, but not in the free list", i);
 }
 
+/* Check that each pool is found by its key. */
+static void
+check_registry(PgpxCheck *check)
+{
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_pools_end(); i++)
+		if (pgpx_pools[i].pool_id != 0 &&
+			pgpx_pool_find_locked(&pgpx_pools[i].key) != i)
+			pgpx_check_fault(check, "pool in slot %d is not found by its key", i);
+	LWLockRelease(pgpx_shared->registry_lock);
+}
+
 static int
 compare_leases(const void *a, const void *b)
 {
@@ -503,6 +515,7 @@ pgpx_invariants_check(PgpxFaults *faults)
 		check_pool(&check, i);
 	check_free(&check, nsuspects);
 	check_leases(&check);
+	check_registry(&check);
 	pgpx_check_caps(&check);
 	pgpx_lock_hooks->check(&check);
 

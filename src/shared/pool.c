@@ -365,14 +365,12 @@ pgpx_pool_server_surplus_locked(const PgpxPool *pool)
 		return 0;
 	surplus = pgpx_cap_surplus(&pgpx_servers[pool->server].cap, cap,
 							   pgpx_pool_share_now(pool));
-	for (int i = 0; surplus > 0 && i < pgpx_conns_end(); i++)
-	{
-		int			of = pgpx_conns[i].pool;
 
-		if (of >= 0 && pgpx_pools[of].server == pool->server &&
-			pgpx_conns[i].state == PGPX_CONN_CLOSING)
-			surplus--;
-	}
+	/* other pools are read without their locks */
+	for (int i = 0; surplus > 0 && i < pgpx_pools_end(); i++)
+		if (pgpx_pools[i].pool_id != 0 &&
+			pgpx_pools[i].server == pool->server)
+			surplus -= pgpx_pools[i].count[PGPX_CONN_CLOSING];
 	return Max(surplus, 0);
 }
 

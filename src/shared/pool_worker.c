@@ -825,6 +825,10 @@ pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
 		if (pool->pool_id == 0 || i == beneficiary ||
 			(same_server && pool->server != pgpx_pools[beneficiary].server))
 			continue;
+
+		/* check without the lock first, because most pools have none */
+		if (pool->lru_tail < 0 && pool->count[PGPX_CONN_CLOSING] == 0)
+			continue;
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pool->count[PGPX_CONN_CLOSING] > 0)
 			best_used = -1;		/* a slot is about to become free */

@@ -23,6 +23,7 @@
  */
 #include "shared/registry.h"
 
+#include "common/hashfn.h"
 #include "storage/spin.h"
 #include "utils/builtins.h"
 
@@ -44,16 +45,46 @@ pgpx_pool_lock(int index, uint32 pool_id)
 	return NULL;
 }
 
-/* The caller must hold the registry lock in any mode. */
-static int
-find_locked(const PgpxPoolKey *key)
+/* Return the first entry of the bucket of a key. */
+static int *
+bucket_of(const PgpxPoolKey *key)
 {
+	uint32		hash = hash_bytes((const unsigned char *) key, sizeof(*key));
+
+	return &pgpx_pool_buckets[hash % pgpx_shared->max_pools];
+}
+
+int
+pgpx_pool_find_locked(const PgpxPoolKey *key)
+{
+	int			i = *bucket_of(key);
+
 	Assert(LWLockHeldByMe(pgpx_shared->registry_lock));
-	for (int i = 0; i < pgpx_pools_end(); i++)
-		if (pgpx_pools[i].pool_id != 0 &&
-			memcmp(&pgpx_pools[i].key, key, sizeof(*key)) == 0)
-			return i;
-	return -1;
+	while (i >= 0 && memcmp(&pgpx_pools[i].key, key, sizeof(*key)) != 0)
+		i = pgpx_pools[i].next_in_bucket;
+	return i;
+}
+
+static void
+add_to_bucket_locked(PgpxPool *pool)
+{
+	int		   *first = bucket_of(&pool->key);
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
+	pool->next_in_bucket = *first;
+	*first = PGPX_POOL_INDEX(pool);
+}
+
+static void
+remove_from_bucket_locked(PgpxPool *pool)
+{
+	int		   *link = bucket_of(&pool->key);
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
+	while (*link >= 0 && *link != PGPX_POOL_INDEX(pool))
+		link = &pgpx_pools[*link].next_in_bucket;
+	if (*link >= 0)
+		*link = pool->next_in_bucket;
 }
 
 /* Note that a slot of pgpx_pools or pgpx_servers is about to be in use. */
@@ -128,6 +159,7 @@ free_slot_locked(PgpxPool *pool)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pgpx_cap_forget(&server->cap, PGPX_POOL_INDEX(pool));
 	pgpx_cap_forget(&pgpx_shared->cap, PGPX_POOL_INDEX(pool));
+	remove_from_bucket_locked(pool);
 	pool->pool_id = 0;
 	server->npools--;
 	leave_server_locked(server);
@@ -230,6 +262,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pgpx_servers[pool->server].npools++;
 	pool->pool_id = pg_atomic_fetch_add_u32(&pgpx_shared->next_pool, 1);
 	pool->key = ref->key;
+	add_to_bucket_locked(pool);
 	namestrcpy(&pool->database_name, ref->database_name);
 	namestrcpy(&pool->server_name, ref->server_name);
 	pool->user = ref->user;
@@ -276,7 +309,7 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 	int			index;
 
 	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
-	index = find_locked(&ref->key);
+	index = pgpx_pool_find_locked(&ref->key);
 	if (index >= 0)
 		*pool_id = pgpx_pools[index].pool_id;
 	LWLockRelease(pgpx_shared->registry_lock);
@@ -284,7 +317,7 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 		return index;
 
 	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
-	index = find_locked(&ref->key);
+	index = pgpx_pool_find_locked(&ref->key);
 	for (int tries = 0; index < 0 && tries < pgpx_shared->max_pools; tries++)
 	{
 		index = find_slot_locked();
@@ -329,12 +362,11 @@ static void
 request_missing_connections_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	for (int i = 0; pool->count[PGPX_CONN_CONNECTING] > 0 &&
-		 i < pgpx_conns_end();
-		 i++)
-		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
-			pgpx_conns[i].state == PGPX_CONN_CONNECTING)
-			pgpx_conn_notify_worker(&pgpx_conns[i], pool->worker);
+	pgpx_conn_foreach_locked(conn, pool)
+	{
+		if (conn->state == PGPX_CONN_CONNECTING)
+			pgpx_conn_notify_worker(conn, pool->worker);
+	}
 }
 
 /*

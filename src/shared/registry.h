@@ -39,6 +39,13 @@ extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
 extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 
 /*
+ * pgpx_pool_find_locked
+ *		Return the index of the pool of a key, -1 if there is none.  The caller
+ *		must hold the registry lock in any mode.
+ */
+extern int	pgpx_pool_find_locked(const PgpxPoolKey *key);
+
+/*
  * Does the pool connect in the same way as a pool with this fingerprint?
  * Options that take effect in place may differ.
  */

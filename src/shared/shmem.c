@@ -28,6 +28,7 @@
 PgpxShared *pgpx_shared = NULL;
 PgpxPool   *pgpx_pools = NULL;
 PgpxServer *pgpx_servers = NULL;
+int		   *pgpx_pool_buckets = NULL;
 PgpxConn   *pgpx_conns = NULL;
 PgpxWaiter *pgpx_waiters = NULL;
 char	   *pgpx_pending_statements = NULL;
@@ -68,6 +69,7 @@ shmem_size(void)
 	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool))));
 	size = add_size(size,
 					MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer))));
+	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(int))));
 	size = add_size(size,
 					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
 	size = add_size(size,
@@ -176,6 +178,8 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
 	pg_atomic_init_u32(&shared->conns_end, 0);
 	pg_atomic_init_u32(&shared->pools_end, 0);
+	pg_atomic_init_u32(&shared->locks_end, 0);
+	shared->dlock_head = shared->dlock_tail = -1;
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{
@@ -203,7 +207,10 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		SpinLockInit(&pgpx_servers[i].share_mutex);
 	}
 	for (int i = 0; i < pgpx_max_pools; i++)
+	{
 		init_pool(&pgpx_pools[i], &locks[2 + i].lock);
+		pgpx_pool_buckets[i] = -1;
+	}
 
 	for (int i = 0; i < pgpx_max_connections; i++)
 	{
@@ -245,6 +252,8 @@ shmem_startup(void)
 	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool)));
 	pgpx_servers = (PgpxServer *) p;
 	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer)));
+	pgpx_pool_buckets = (int *) p;
+	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(int)));
 	pgpx_conns = (PgpxConn *) p;
 	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
 	pgpx_prepared_tables = (PgpxPreparedTable *) p;

@@ -355,6 +355,7 @@ typedef struct PgpxPool
 	/* protected by the registry lock together with the pool lock */
 	uint32		pool_id;		/* never reused; 0: this slot is empty */
 	PgpxPoolKey key;
+	int			next_in_bucket; /* see pgpx_pool_buckets; -1: none */
 	NameData	database_name;
 	NameData	server_name;
 	Oid			user;			/* user of the mapping; else key.local_user */
@@ -515,6 +516,14 @@ typedef struct PgpxShared
 	pg_atomic_uint32 conns_end; /* written under free_mutex */
 	pg_atomic_uint32 pools_end; /* written under the registry lock */
 
+	/*
+	 * One more than the highest slot of a distributed lock that is in use, and
+	 * the list of the waiters for such locks.
+	 */
+	pg_atomic_uint32 locks_end; /* written under dlock_lock */
+	int			dlock_head;		/* protected by dlock_lock; -1: none */
+	int			dlock_tail;
+
 	/* protected by free_mutex */
 	slock_t		free_mutex;
 	int			free_head;
@@ -529,6 +538,12 @@ typedef struct PgpxShared
 extern PgpxShared *pgpx_shared;
 extern PgpxPool *pgpx_pools;	/* [max_pools] */
 extern PgpxServer *pgpx_servers;	/* [max_pools] */
+
+/*
+ * Hash table of the pools by their keys: for each bucket the first pool, or -1.
+ * Protected by the registry lock.
+ */
+extern int *pgpx_pool_buckets;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
 
 /* Return the end of the slots of connections that were ever in use. */

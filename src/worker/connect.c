@@ -148,6 +148,7 @@ start_login(PgpxWorkerConn *w)
 static void
 log_in(PgpxWorkerConn *w)
 {
+	pgpx_connection_add(w);
 	if (pgpx_password_is_needed(w->pool, w->started))
 	{
 		request_password(w);
@@ -191,10 +192,8 @@ pgpx_connect_overtaken(PgpxWorkerConn *w)
 static void
 password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
 		if (w->phase != PGPX_PHASE_PASSWORD || w->pool != pool ||
 			w->pool_id != pool_id || w->version != version ||
 			pgpx_connect_overtaken(w))
@@ -261,6 +260,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	{
 		const char *why;
 
+		pgpx_connection_add(w);
 		w->phase = PGPX_PHASE_LOOKUP;
 		w->looked_up = looked_up;
 		why = pgpx_conninfo_start_lookup(w->pool, looked_up,

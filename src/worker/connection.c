@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 
 #include "mb/pg_wchar.h"
+#include "port/pg_bitutils.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
@@ -30,7 +31,47 @@
 /* How long, in ms, to wait for the remote to close after Terminate. */
 #define CLOSE_MS 1000
 
+static uint64 *added = NULL;	/* one bit for each slot, see connection.h */
+
 static void close_now(PgpxWorkerConn *w);
+
+void
+pgpx_connections_init(void)
+{
+	Size		words = pgpx_shared->max_connections / 64 + 1;
+
+	pgpx_wconns = MemoryContextAllocZero(TopMemoryContext,
+										 mul_size(pgpx_shared->max_connections,
+												  sizeof(PgpxWorkerConn)));
+	added = MemoryContextAllocZero(TopMemoryContext, words * sizeof(uint64));
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		pgpx_wconns[i].index = i;
+		pgpx_wconns[i].fd = -1;
+		pgpx_wconns[i].cancel.fd = -1;
+	}
+}
+
+void
+pgpx_connection_add(PgpxWorkerConn *w)
+{
+	added[w->index / 64] |= UINT64CONST(1) << (w->index % 64);
+}
+
+int
+pgpx_connection_next(int after)
+{
+	int			end = pgpx_conns_end();
+
+	for (int i = after + 1; i < end; i = (i | 63) + 1)
+	{
+		uint64		bits = added[i / 64] >> (i % 64);
+
+		if (bits != 0)
+			return i + pg_rightmost_one_pos64(bits);
+	}
+	return -1;
+}
 
 uint64
 pgpx_connection_tag(const PgpxWorkerConn *w)
@@ -74,6 +115,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->unsolicited_at_lease = 0;
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;
+	added[w->index / 64] &= ~(UINT64CONST(1) << (w->index % 64));
 }
 
 int

@@ -122,6 +122,26 @@ struct PgpxWorkerConn
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
 
 /*
+ * The connections of this worker, so that its loops do not walk all slots:
+ * pgpx_connection_add adds one, and pgpx_connection_drop removes it.
+ * pgpx_connection_next returns the first one after index "after", or -1.
+ * Connections may be added and removed between two calls.
+ */
+extern void pgpx_connections_init(void);
+extern void pgpx_connection_add(PgpxWorkerConn *w);
+extern int	pgpx_connection_next(int after);
+
+#define pgpx_connection_foreach(w) \
+	for (PgpxWorkerConn *w = pgpx_connection_at(pgpx_connection_next(-1)); \
+		 w != NULL; w = pgpx_connection_at(pgpx_connection_next(w->index)))
+
+static inline PgpxWorkerConn *
+pgpx_connection_at(int index)
+{
+	return index < 0 ? NULL : &pgpx_wconns[index];
+}
+
+/*
  * Returns the socket that sessions receive and on which the worker itself
  * speaks: libpq's own or, with TLS, the sessions' end of the relay's socket
  * pair.  Returns -1 if there is none.

@@ -122,13 +122,12 @@ tick(PgpxTime now)
 {
 	bool		again = false;
 
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxConn   *conn = &pgpx_conns[w->index];
 		int			unread_reset;
 
-		if (w->phase != PGPX_PHASE_NONE && exceeds_time(w, now))
+		if (exceeds_time(w, now))
 			shorten_deadline(w);
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
@@ -157,8 +156,9 @@ tick(PgpxTime now)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 
-		if (pool->worker != pgpx_worker_index || pool->pool_id == 0 ||
-			pool->opts.min_idle == 0)
+		/* min_idle first, because it decides for most pools */
+		if (pool->opts.min_idle == 0 || pool->pool_id == 0 ||
+			pool->worker != pgpx_worker_index)
 			continue;
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pgpx_pool_lacking_locked(pool) > 0)
@@ -221,10 +221,9 @@ sweep(void)
 {
 	bool		leases = pgpx_lock_hooks->release_abandoned(pgpx_worker_index);
 
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxConn   *conn = &pgpx_conns[w->index];
 		uint64		lease_id;
 		int			procno;
 		int			pid;
@@ -256,10 +255,8 @@ run_due(PgpxTime now)
 {
 	PgpxTime	next = PG_INT64_MAX;
 
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
 		if (w->cancel.active && now >= w->cancel.deadline)
 			pgpx_cancel_deadline_passed(w);
 		if (w->deadline != 0 && now >= w->deadline)

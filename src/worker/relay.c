@@ -337,10 +337,10 @@ pgpx_relay_resume(void)
 {
 	int			left = nmore;
 
-	for (int i = 0; left > 0 && i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
+		if (left <= 0)
+			break;
 		if (w->relay == NULL || !w->relay->more)
 			continue;
 		left--;

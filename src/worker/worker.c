@@ -117,13 +117,13 @@ count_descriptors(void)
 {
 	int			n = pgpx_lock_hooks->descriptors() + pgpx_login_descriptors();
 
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		if (pgpx_wconns[i].pg != NULL)
+		if (w->pg != NULL)
 			n++;
-		if (pgpx_wconns[i].relay != NULL)
+		if (w->relay != NULL)
 			n += 2;
-		if (pgpx_wconns[i].cancel.active)
+		if (w->cancel.active)
 			n++;
 	}
 	return n;
@@ -154,8 +154,8 @@ allow_descriptors(PgpxWorkerSlot *slot)
 {
 	struct rlimit limit;
 	int			connections = pgpx_shared->max_connections;
-	int			most = Max(max_files_per_process,
-						   connections * CONNECTION_FDS + SERVER_FDS);
+	int			needed = connections * CONNECTION_FDS + SERVER_FDS;
+	int			most = Max(max_files_per_process, needed);
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
 	{
@@ -176,14 +176,14 @@ allow_descriptors(PgpxWorkerSlot *slot)
 	max_safe_fds = Max(max_safe_fds, most * 3);
 	pg_atomic_write_u32(&slot->max_descriptors, most);
 
-	if (pgpx_worker_index == 0 && connections / pgpx_shared->nworkers > most)
+	/* all connections may be those of one worker's pools */
+	if (pgpx_worker_index == 0 && most < connections * CONNECTION_FDS)
 		ereport(WARNING,
-				(errmsg("pool workers cannot open as many connections as \"pgpool_ext.max_connections\" allows"),
-				 errdetail("Each of %d pool workers can use %d descriptors for connections, and a connection over TLS needs %d; \"pgpool_ext.max_connections\" is %d.",
-						   pgpx_shared->nworkers, most, CONNECTION_FDS,
-						   connections),
-				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") to at least %d, or lower \"pgpool_ext.max_connections\".",
-						 connections + SERVER_FDS)));
+				(errmsg("a pool worker might not be able to open as many connections as \"pgpool_ext.max_connections\" allows"),
+				 errdetail("Each pool worker can use %d descriptors for connections. A connection needs one, or %d over TLS; \"pgpool_ext.max_connections\" is %d.",
+						   most, CONNECTION_FDS, connections),
+				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") to at least %d, which suffices for TLS, or lower \"pgpool_ext.max_connections\".",
+						 needed)));
 }
 
 static void
@@ -192,18 +192,10 @@ set_up(void)
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 
 	allow_descriptors(slot);
-	pgpx_wconns = MemoryContextAllocZero(TopMemoryContext,
-										 mul_size(pgpx_shared->max_connections,
-												  sizeof(PgpxWorkerConn)));
+	pgpx_connections_init();
 	pgpx_wpools = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_pools,
 												  sizeof(PgpxWorkerPool)));
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
-	{
-		pgpx_wconns[i].index = i;
-		pgpx_wconns[i].fd = -1;
-		pgpx_wconns[i].cancel.fd = -1;
-	}
 
 	if (pg_atomic_read_u64(&slot->started_at) != 0)
 		pg_atomic_fetch_add_u32(&slot->restarts, 1);
@@ -324,12 +316,9 @@ pgpx_worker_forget_connections(void)
 			pgpx_cap_forget_share(&pgpx_servers[pool->server].cap);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		pool->conninfo_incarnation = 0;
-		for (int i = 0; i < pgpx_conns_end() && !pool->damaged; i++)
+		for (PgpxConn *conn; !pool->damaged &&
+			 (conn = pgpx_conn_at(pool->conn_head)) != NULL;)
 		{
-			PgpxConn   *conn = &pgpx_conns[i];
-
-			if (conn->pool != p || conn->state == PGPX_CONN_FREE)
-				continue;
 			if (conn->state == PGPX_CONN_CONNECTING)
 				pool->stats.connects_failed++;
 			if (conn->state == PGPX_CONN_LEASED)

@@ -79,6 +79,18 @@ pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 	FUZZ_CHECK(w->pg != NULL && PQsocket(w->pg) >= 0);
 }
 
+/* The worker has one connection. */
+void
+pgpx_connection_add(PgpxWorkerConn *w)
+{
+}
+
+int
+pgpx_connection_next(int after)
+{
+	return after < 0 ? 0 : -1;
+}
+
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
 {

@@ -137,6 +137,13 @@ pgpx_tls_end(PgpxTlsStream *tls)
 
 /* --- the event loop --------------------------------------------------------- */
 
+/* The worker has one connection. */
+int
+pgpx_connection_next(int after)
+{
+	return after < 0 ? 0 : -1;
+}
+
 void
 pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 				   bool add)
