@@ -30,6 +30,7 @@
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
+#include "locks/lock_remote.h"
 #include "locks/share.h"
 #include "shared/pool.h"
 #include "worker/conninfo.h"
@@ -417,44 +418,6 @@ pgpx_pinger_step(PgpxPinger *p)
 /* Upper limit for a statement or a connection attempt, in ms. */
 #define ANSWER_MAX_MS 10000
 
-/*
- * Ping locks.  Parameters: $1 instance, $2 names, $3 requests, $4 tokens.  An
- * expired lock is not extended, because its holder may have been warned of
- * the loss.
- */
-static const char ping_sql[] =
-	"WITH confirmed AS ("
-	"UPDATE pgpool_lock.locks AS l"
-	" SET pinged = pg_catalog.clock_timestamp(),"
-	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) l.ttl"
-	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
-	" pg_catalog.unnest($3::pg_catalog.int8[]),"
-	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
-	" AND l.token OPERATOR(pg_catalog.=) h.token AND l.state OPERATOR(pg_catalog.=) 'held'"
-	" AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
-	" RETURNING l.request), "
-	"alive AS ("
-	"INSERT INTO pgpool_lock.pings AS p (instance, pinged)"
-	" VALUES ($1, pg_catalog.clock_timestamp())"
-	" ON CONFLICT (instance) DO UPDATE SET pinged = excluded.pinged) "
-	"SELECT request FROM confirmed";
-
-/*
- * Release locks; parameters as for a ping.  Token 0 matches any token: the
- * session never received the one of its request.  A row that is free already
- * was released by an earlier attempt whose answer was lost.
- */
-static const char release_sql[] =
-	"UPDATE pgpool_lock.locks AS l SET state = 'free'"
-	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
-	" pg_catalog.unnest($3::pg_catalog.int8[]),"
-	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
-	" AND (l.token OPERATOR(pg_catalog.=) h.token OR h.token OPERATOR(pg_catalog.=) 0::pg_catalog.int8)"
-	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
-	" l.contended OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
-
 static PgpxPinger **pingers = NULL; /* [max_pools], allocated on demand */
 static PgpxTime next_run = 0;
 static uint32 seen_changes = 0;
@@ -796,14 +759,14 @@ run_pool(PgpxPinger *p)
 	{
 		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_PING, ping_sql, lock_timeout(p, &due));
+			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql, lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
 	{
 		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_RELEASE, release_sql,
+			send_work(p, PGPX_PINGER_RELEASE, pgpx_release_sql,
 					  lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && share_at <= now)

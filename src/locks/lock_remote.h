@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lock_remote.h
- *	  Statements on distributed locks that a session sends to the remote
- *	  server.
+ *	  The tables of schema pgpool_lock: their definitions, and the statements
+ *	  that sessions and workers execute on them.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,5 +53,39 @@ extern bool pgpx_dlock_force_release(PgpxLease *lease, const char *name);
 /* Puts the rows of lock_status into "store", with the columns of "tupdesc". */
 extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,
 							  Tuplestorestate *store);
+
+/*
+ * The worker's statements on locks.  The search_path is that of SETTINGS in
+ * lock_pinger.c.
+ */
+extern const char pgpx_ping_sql[];
+extern const char pgpx_release_sql[];
+
+/*
+ * The statement of a member of cluster_connections: see share.c.  Names and
+ * lists are texts without characters that need quotes.
+ */
+typedef struct PgpxShareStatement
+{
+	const char *member;
+	uint64		request;
+	int			cap;
+	int			weight;
+	int			wanted;
+	int			used;			/* connections that it has */
+	int			target;			/* .. and should have */
+	const char *pids;			/* of its sessions: a list */
+	const char *dead;			/* members that are dead: a list */
+	const char *dead_requests;	/* .. if they still have these requests */
+} PgpxShareStatement;
+
+/*
+ * Appends the statement.  It returns a row for each other member, and one with
+ * an empty name for this one: member, request, cap, weight, wanted, held,
+ * since, dead.
+ */
+#define PGPX_SHARE_COLUMNS 8
+extern void pgpx_share_append_statement(const PgpxShareStatement *st,
+										StringInfo sql);
 
 #endif							/* PGPX_LOCK_REMOTE_H */

@@ -14,7 +14,7 @@
  *
  * The cap is never exceeded:
  *
- * - One statement (append_statement) does everything.  It first locks the row
+ * - One statement (lock_remote.c) does everything.  It first locks the row
  *   of share_turn, so statements of all members run one after the other, each
  *   with the rows that the ones before have committed.
  * - A member raises "held" only up to the cap less what the other rows hold.
@@ -56,6 +56,7 @@
 #include "storage/spin.h"
 #include "utils/memutils.h"
 
+#include "locks/lock_remote.h"
 #include "shared/pool.h"
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
@@ -524,77 +525,21 @@ append_pids(const Share *s, int server, StringInfo sql)
 
 /* Append the names and requests of members that have not changed for long. */
 static void
-append_dead(const Share *s, StringInfo sql)
+append_dead(const Share *s, StringInfo names, StringInfo requests)
 {
-	StringInfoData requests;
 	PgpxTime	before = pgpx_steady_now() - DEAD_US;
 	const char *separator = "";
 
-	initStringInfo(&requests);
-	appendStringInfoString(sql, "pg_catalog.unnest('{");
 	for (int i = 0; i < s->nmembers; i++)
 		if (s->members[i].unchanged_since < before)
 		{
-			appendStringInfo(sql, "%s%s", separator, s->members[i].name);
-			appendStringInfo(&requests, "%s" UINT64_FORMAT, separator,
+			appendStringInfo(names, "%s%s", separator, s->members[i].name);
+			appendStringInfo(requests, "%s" UINT64_FORMAT, separator,
 							 s->members[i].request);
 			separator = ",";
 		}
-	appendStringInfo(sql, "}'::pg_catalog.text[]), pg_catalog.unnest('{%s}'::pg_catalog.int8[])",
-					 requests.data);
-	pfree(requests.data);
 }
 
-/*
- * The names in the statement have no characters that need quotes (is_name).
- * The search_path of the session is that of SETTINGS in lock_pinger.c.
- */
-static void
-append_statement(const Share *s, int server, int used, StringInfo sql)
-{
-	char		own[NAME_LEN];
-
-	write_name(s, own);
-	appendStringInfoString(sql,
-						   "UPDATE pgpool_lock.share_turn SET turn = turn + 1 WHERE id = 1; "
-						   "WITH dead AS (SELECT d.member, d.request FROM ROWS FROM (");
-	append_dead(s, sql);
-	appendStringInfo(sql,
-					 ") AS d(member, request)), "
-					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.wanted, s.since,"
-					 " d.member IS NOT NULL AS dead,"
-					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
-					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)) END AS held"
-					 " FROM pgpool_lock.shares AS s LEFT JOIN dead AS d ON d.member = s.member AND d.request = s.request"
-					 " WHERE s.member <> '%s'), "
-					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
-					 " WHERE s.member = o.member AND o.dead AND o.held = 0), "
-					 "room AS (SELECT LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
-					 " COALESCE(pg_catalog.sum(o.held), 0) AS used FROM others AS o), "
-					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
-					 " (member, request, cap, weight, wanted, held, pids, since, pinged)"
-					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
-					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4, '{",
-					 own, s->cap, own, s->request, s->cap, s->weight, s->wanted,
-					 used, s->target);
-	append_pids(s, server, sql);
-	appendStringInfo(sql,
-					 "}'::pg_catalog.int4[], t.turn, pg_catalog.clock_timestamp()"
-					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
-					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
-					 " cap = excluded.cap, weight = excluded.weight, wanted = excluded.wanted,"
-					 " held = excluded.held, pids = excluded.pids, pinged = excluded.pinged,"
-					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.wanted > 0) = (excluded.wanted > 0)"
-					 " THEN s.since ELSE excluded.since END"
-					 " WHERE s.request < excluded.request RETURNING s.held, s.since) "
-					 "SELECT o.member, o.request, o.cap, o.weight, o.wanted, o.held, o.since, o.dead"
-					 " FROM others AS o UNION ALL "
-					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false"
-					 " FROM mine AS m, room AS r",
-					 s->request, s->weight, s->wanted);
-}
-
-#define COLUMNS 8
 #define ANSWER_MAX_MS 2000		/* of a statement: leaves time for another */
 
 /* Choose what to hold, and build the statement. */
@@ -606,19 +551,41 @@ build_statement(int pool, StringInfo sql)
 	PgpxCap    *cap = &pgpx_servers[server].cap;
 	PgpxTime	until;
 	int			share = pgpx_cap_share(cap, &until);
-	int			used;
+	char		own[NAME_LEN];
+	StringInfoData pids;
+	StringInfoData dead;
+	StringInfoData dead_requests;
+	PgpxShareStatement st;
 
 	s->target = choose_target(s, pgpx_cap_used(cap, NULL));
 
 	/* lower the limit first: what is in use then cannot rise above it */
-	used = pgpx_cap_set_share(cap, Min(share, s->target), 0);
+	st.used = pgpx_cap_set_share(cap, Min(share, s->target), 0);
 	s->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
 	s->in_flight = true;
 	s->nrows = 0;
 	s->mine_read.request = 0;
 	s->last_sent = pgpx_now();
 	s->sent_at = pgpx_steady_now();
-	append_statement(s, server, used, sql);
+	write_name(s, own);
+	initStringInfo(&pids);
+	append_pids(s, server, &pids);
+	initStringInfo(&dead);
+	initStringInfo(&dead_requests);
+	append_dead(s, &dead, &dead_requests);
+	st.member = own;
+	st.request = s->request;
+	st.cap = s->cap;
+	st.weight = s->weight;
+	st.wanted = s->wanted;
+	st.target = s->target;
+	st.pids = pids.data;
+	st.dead = dead.data;
+	st.dead_requests = dead_requests.data;
+	pgpx_share_append_statement(&st, sql);
+	pfree(pids.data);
+	pfree(dead.data);
+	pfree(dead_requests.data);
 }
 
 /* Is this the name of a member, which needs no quotes? */
@@ -644,7 +611,7 @@ read_rows(int pool, const PGresult *res)
 {
 	Share	   *s = &shares[pgpx_pools[pool].server];
 
-	if (PQnfields(res) != COLUMNS)
+	if (PQnfields(res) != PGPX_SHARE_COLUMNS)
 		return false;
 	for (int row = 0; row < PQntuples(res); row++)
 	{

@@ -73,6 +73,9 @@ pgpx_now(void)
 	return now;
 }
 
+const char	pgpx_ping_sql[] = "ping";
+const char	pgpx_release_sql[] = "release";
+
 /* No server has cluster_connections. */
 PgpxTime
 pgpx_share_plan(PgpxTime at)
