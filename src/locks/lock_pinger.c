@@ -67,7 +67,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	if (p->phase == PGPX_PINGER_LOOKUP)
 		pgpx_lookup_abandon(pgpx_pinger_looked_up, lookup_tag(p));
 	if (p->phase == PGPX_PINGER_SHARE)
-		pgpx_share_aborted(p->pool);
+		pgpx_share_aborted(p);
 	if (p->fd >= 0)
 		pgpx_event_unwatch(p->fd);
 	p->fd = -1;
@@ -759,7 +759,8 @@ run_pool(PgpxPinger *p)
 	{
 		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql, lock_timeout(p, &due));
+			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql,
+					  lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)

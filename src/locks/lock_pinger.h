@@ -72,6 +72,8 @@ typedef struct PgpxPinger
 
 	/* the statement in flight */
 	PgpxTime	sent_at;		/* steady */
+	int			share_server;	/* phase SHARE: index of the PgpxServer, and */
+	uint64		share_request;	/* .. the request: the pool may be evicted */
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
 	bool	   *confirmed;		/* extended or released */

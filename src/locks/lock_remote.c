@@ -539,3 +539,37 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 " FROM mine AS m, room AS r",
 					 st->request, st->weight, st->wanted);
 }
+
+/* Is this the name of a member, which needs no quotes? */
+static bool
+is_name(const char *name)
+{
+	return strlen(name) < PGPX_SHARE_NAME_LEN &&
+		strspn(name, "0123456789abcdef-/") == strlen(name);
+}
+
+/* Read a number, limited to a range. */
+static int
+limited(const PGresult *res, int row, int column, int min, int max)
+{
+	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
+
+	return (int) Min(Max(n, min), max);
+}
+
+bool
+pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
+{
+	if (PQnfields(res) != 8 || !is_name(PQgetvalue(res, row, 0)))
+		return false;
+	memset(m, 0, sizeof(*m));
+	strlcpy(m->name, PQgetvalue(res, row, 0), sizeof(m->name));
+	m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
+	m->cap = limited(res, row, 2, 1, PGPX_SHARE_MOST);
+	m->weight = limited(res, row, 3, 1, 1000);
+	m->wanted = limited(res, row, 4, 0, PGPX_SHARE_MOST);
+	m->held = limited(res, row, 5, 0, PGPX_SHARE_MOST);
+	m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
+	m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
+	return true;
+}

@@ -12,6 +12,8 @@
 #include "session/lease.h"
 #include "locks/lock_table.h"
 
+#include "libpq-fe.h"
+
 /* The remote's answer to a lock request. */
 typedef struct PgpxDlockAnswer
 {
@@ -79,13 +81,35 @@ typedef struct PgpxShareStatement
 	const char *dead_requests;	/* .. if they still have these requests */
 } PgpxShareStatement;
 
+/* A row of its result. */
+#define PGPX_SHARE_NAME_LEN (PGPX_INSTANCE_LEN + 48)
+#define PGPX_SHARE_MOST 262143	/* connections of a member; as in options.c */
+
+typedef struct PgpxShareMember
+{
+	char		name[PGPX_SHARE_NAME_LEN];	/* "": this member */
+	uint64		request;
+	int			cap;
+	int			weight;
+	int			wanted;
+	int			held;			/* dead: its sessions that are left */
+	int64		since;
+	bool		dead;			/* the statement has counted its sessions */
+	PgpxTime	unchanged_since;	/* steady: first sight of this request */
+} PgpxShareMember;
+
 /*
  * Appends the statement.  It returns a row for each other member, and one with
- * an empty name for this one: member, request, cap, weight, wanted, held,
- * since, dead.
+ * an empty name for this one.
  */
-#define PGPX_SHARE_COLUMNS 8
 extern void pgpx_share_append_statement(const PgpxShareStatement *st,
 										StringInfo sql);
+
+/*
+ * Reads a row.  Returns false if it is not as expected.  Numbers are limited to
+ * what the options allow.
+ */
+extern bool pgpx_share_read_row(const PGresult *res, int row,
+								PgpxShareMember *m);
 
 #endif							/* PGPX_LOCK_REMOTE_H */

@@ -78,23 +78,7 @@
 
 #define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
 
-#define NAME_LEN	(PGPX_INSTANCE_LEN + 48)
 #define MEMBERS_MAX 1000
-#define MOST		262143		/* connections of a member; as in options.c */
-
-/* A row of the table. */
-typedef struct Member
-{
-	char		name[NAME_LEN]; /* "": this member */
-	uint64		request;
-	int			cap;
-	int			weight;
-	int			wanted;
-	int			held;			/* dead: its sessions that are left */
-	int64		since;
-	bool		dead;			/* the statement has counted its sessions */
-	PgpxTime	unchanged_since;	/* steady: first sight of this request */
-} Member;
 
 /* A foreign server with cluster_connections. */
 typedef struct Share
@@ -112,14 +96,16 @@ typedef struct Share
 	PgpxTime	due;
 	Oid			database;
 	Oid			server;
+	NameData	database_name;
+	NameData	server_name;
 
 	/* the last result, and the rows of the one that is being read */
-	Member	   *members;		/* others, in the order of names */
+	PgpxShareMember *members;	/* others, in the order of names */
 	int			nmembers;
-	Member	   *rows;
+	PgpxShareMember *rows;
 	int			nrows;
-	Member		mine;			/* request 0: none */
-	Member		mine_read;
+	PgpxShareMember mine;		/* request 0: none */
+	PgpxShareMember mine_read;
 	int			common_cap;		/* smallest cap of the live members */
 	PgpxTime	held_since;		/* steady: since when it has held any */
 	bool		differs_logged;
@@ -155,7 +141,7 @@ knows_conninfo(int pool)
 
 /* Return what a member would have at this level, in thousandths of weight 1. */
 static int
-at_level(const Member *m, int64 level)
+at_level(const PgpxShareMember *m, int64 level)
 {
 	int64		share = level * m->weight / 1000;
 
@@ -167,10 +153,10 @@ at_level(const Member *m, int64 level)
  * most "cap" of them want any.
  */
 static void
-fair_shares(Member *const *members, int n, int cap, int *fair)
+fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 {
 	int64		low = 0;		/* fits */
-	int64		high = (int64) MOST * 1000 + 1; /* at most */
+	int64		high = (int64) PGPX_SHARE_MOST * 1000 + 1;	/* at most */
 	int64		left = cap;
 
 	while (high - low > 1)
@@ -205,9 +191,9 @@ fair_shares(Member *const *members, int n, int cap, int *fair)
  * the cap has.
  */
 static int
-target_in_turn(const Share *s, Member *const *members, int n, int cap)
+target_in_turn(const Share *s, PgpxShareMember *const *members, int n, int cap)
 {
-	const Member *mine = NULL;
+	const PgpxShareMember *mine = NULL;
 	int			before = 0;
 	int			starved = 0;
 	int64		held = 0;
@@ -217,7 +203,7 @@ target_in_turn(const Share *s, Member *const *members, int n, int cap)
 			mine = members[i];
 	for (int i = 0; i < n; i++)
 	{
-		const Member *m = members[i];
+		const PgpxShareMember *m = members[i];
 
 		if (m == mine)
 			continue;
@@ -239,8 +225,9 @@ target_in_turn(const Share *s, Member *const *members, int n, int cap)
 static size_t
 write_name(const Share *s, char *name)
 {
-	snprintf(name, NAME_LEN, "%s/%u/%u/" UINT64_FORMAT, pgpx_shared->instance,
-			 s->database, s->server, pgpx_worker_incarnation);
+	snprintf(name, PGPX_SHARE_NAME_LEN, "%s/%u/%u/" UINT64_FORMAT,
+			 pgpx_shared->instance, s->database, s->server,
+			 pgpx_worker_incarnation);
 	return strrchr(name, '/') + 1 - name;
 }
 
@@ -252,21 +239,21 @@ static int
 choose_target(Share *s, int used)
 {
 	int			n = s->nmembers + 1;
-	Member	  **members = palloc(n * sizeof(Member *));
+	PgpxShareMember **members = palloc(n * sizeof(PgpxShareMember *));
 	int		   *fair = palloc0(n * sizeof(int));
-	Member		mine = s->mine;
+	PgpxShareMember mine = s->mine;
 	int			cap = s->common_cap > 0 ? Min(s->cap, s->common_cap) : s->cap;
 	int			at = 0;			/* of this member */
 	int			wanting = 0;
 	int64		lacking = 0;
 	int64		held = 0;
 	int			keep;
-	char		own[NAME_LEN];
+	char		own[PGPX_SHARE_NAME_LEN];
 
 	write_name(s, own);
 	mine.name[0] = '\0';
 	mine.weight = s->weight;
-	mine.wanted = Min(s->wanted, MOST);
+	mine.wanted = Min(s->wanted, PGPX_SHARE_MOST);
 	mine.dead = false;
 	while (at < s->nmembers && strcmp(s->members[at].name, own) < 0)
 		at++;
@@ -401,8 +388,8 @@ plan_pool(int index)
 	/* another server has taken the slot */
 	if (s->database != pool->key.database || s->server != pool->key.server)
 	{
-		Member	   *members = s->members;
-		Member	   *rows = s->rows;
+		PgpxShareMember *members = s->members;
+		PgpxShareMember *rows = s->rows;
 
 		memset(s, 0, sizeof(*s));
 		s->members = members;
@@ -411,12 +398,14 @@ plan_pool(int index)
 		s->database = pool->key.database;
 		s->server = pool->key.server;
 	}
+	s->database_name = pool->database_name;
+	s->server_name = pool->server_name;
 	if (!s->planned)
 		s->wants_now = 0;
 	s->planned = true;
 	s->cap = cap;
 	s->weight = weight;
-	s->wants_now = Min(s->wants_now + wanted, MOST);
+	s->wants_now = Min(s->wants_now + wanted, PGPX_SHARE_MOST);
 	if (s->pool < 0 && knows_conninfo(index))
 	{
 		s->pool = index;
@@ -544,14 +533,13 @@ append_dead(const Share *s, StringInfo names, StringInfo requests)
 
 /* Choose what to hold, and build the statement. */
 static void
-build_statement(int pool, StringInfo sql)
+build_statement(int server, StringInfo sql)
 {
-	int			server = pgpx_pools[pool].server;
 	Share	   *s = &shares[server];
 	PgpxCap    *cap = &pgpx_servers[server].cap;
 	PgpxTime	until;
 	int			share = pgpx_cap_share(cap, &until);
-	char		own[NAME_LEN];
+	char		own[PGPX_SHARE_NAME_LEN];
 	StringInfoData pids;
 	StringInfoData dead;
 	StringInfoData dead_requests;
@@ -588,54 +576,42 @@ build_statement(int pool, StringInfo sql)
 	pfree(dead_requests.data);
 }
 
-/* Is this the name of a member, which needs no quotes? */
-static bool
-is_name(const char *name)
+/*
+ * Return the share whose statement is in flight on this connection, or NULL if
+ * its server's slot was taken by another server.  The pool that the pinger
+ * belongs to may have been evicted, and its slot taken by a pool of another
+ * server.
+ */
+static Share *
+share_in_flight(const PgpxPinger *p)
 {
-	return strlen(name) < NAME_LEN &&
-		strspn(name, "0123456789abcdef-/") == strlen(name);
-}
+	Share	   *s = &shares[p->share_server];
 
-/* Read a number, limited to a range. */
-static int
-number(const PGresult *res, int row, int column, int min, int max)
-{
-	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
-
-	return (int) Min(Max(n, min), max);
+	return s->in_flight && s->request == p->share_request ? s : NULL;
 }
 
 /* Read rows of the result.  Returns false if they are not as expected. */
 static bool
-read_rows(int pool, const PGresult *res)
+read_rows(Share *s, const PGresult *res)
 {
-	Share	   *s = &shares[pgpx_pools[pool].server];
-
-	if (PQnfields(res) != PGPX_SHARE_COLUMNS)
-		return false;
 	for (int row = 0; row < PQntuples(res); row++)
 	{
-		const char *name = PQgetvalue(res, row, 0);
-		bool		mine = name[0] == '\0';
-		Member	   *m;
+		PgpxShareMember m;
 
-		if (!is_name(name) || (!mine && s->nrows == MEMBERS_MAX))
+		if (!pgpx_share_read_row(res, row, &m) ||
+			(m.name[0] != '\0' && s->nrows == MEMBERS_MAX))
 			return false;
 		if (s->rows == NULL)
 		{
 			s->rows = MemoryContextAlloc(TopMemoryContext,
-										 2 * MEMBERS_MAX * sizeof(Member));
+										 2 * MEMBERS_MAX *
+											 sizeof(PgpxShareMember));
 			s->members = s->rows + MEMBERS_MAX;
 		}
-		m = mine ? &s->mine_read : &s->rows[s->nrows++];
-		strlcpy(m->name, name, sizeof(m->name));
-		m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
-		m->cap = number(res, row, 2, 1, MOST);
-		m->weight = number(res, row, 3, 1, 1000);
-		m->wanted = number(res, row, 4, 0, MOST);
-		m->held = number(res, row, 5, 0, MOST);
-		m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
-		m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
+		if (m.name[0] == '\0')
+			s->mine_read = m;
+		else
+			s->rows[s->nrows++] = m;
 	}
 	return true;
 }
@@ -643,29 +619,33 @@ read_rows(int pool, const PGresult *res)
 static int
 compare_names(const void *a, const void *b)
 {
-	return strcmp(((const Member *) a)->name, ((const Member *) b)->name);
+	const PgpxShareMember *m = a;
+	const PgpxShareMember *n = b;
+
+	return strcmp(m->name, n->name);
 }
 
 /* Replace the members by the rows that were read. */
 static void
 take_rows(Share *s)
 {
-	Member	   *before = s->members;
+	PgpxShareMember *before = s->members;
 	PgpxTime	now = pgpx_steady_now();
-	char		own[NAME_LEN];
+	char		own[PGPX_SHARE_NAME_LEN];
 	size_t		shared = write_name(s, own);
 
 	for (int i = 0; i < s->nrows; i++)
 	{
-		Member	   *m = &s->rows[i];
-		const Member *old = bsearch(m, before, s->nmembers, sizeof(Member),
-									compare_names);
+		PgpxShareMember *m = &s->rows[i];
+		const PgpxShareMember *old = bsearch(m, before, s->nmembers,
+											 sizeof(PgpxShareMember),
+											 compare_names);
 
 		m->unchanged_since = strncmp(m->name, own, shared) == 0 ? PG_INT64_MIN :
 			old != NULL && old->request == m->request ? old->unchanged_since :
 			now;
 	}
-	qsort(s->rows, s->nrows, sizeof(Member), compare_names);
+	qsort(s->rows, s->nrows, sizeof(PgpxShareMember), compare_names);
 	s->members = s->rows;
 	s->nmembers = s->nrows;
 	s->rows = before;
@@ -677,7 +657,7 @@ take_rows(Share *s)
 
 /* Log once that the members have different caps. */
 static void
-log_differences(Share *s, const PgpxPool *pool)
+log_differences(Share *s)
 {
 	bool		differs = s->common_cap != s->cap;
 
@@ -687,8 +667,7 @@ log_differences(Share *s, const PgpxPool *pool)
 	if (differs && !s->differs_logged)
 		ereport(WARNING,
 				(errmsg("servers that connect to the remote database of server \"%s\" of database \"%s\" have different values of cluster_connections",
-						NameStr(pool->server_name),
-						NameStr(pool->database_name)),
+						NameStr(s->server_name), NameStr(s->database_name)),
 				 errdetail("It is %d here. The smallest, %d, applies to all.",
 						   s->cap, s->common_cap)));
 	s->differs_logged = differs;
@@ -714,12 +693,25 @@ publish_info(const Share *s, int server)
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
 }
 
+/*
+ * Set the share of a server.  Does nothing if its slot has been taken by
+ * another server since the statement was sent.
+ */
+static void
+set_share(const Share *s, int server, int limit)
+{
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
+	if (pgpx_servers[server].database == s->database &&
+		pgpx_servers[server].server == s->server)
+		(void) pgpx_cap_set_share(&pgpx_servers[server].cap, limit,
+								  s->sent_at + VALID_US);
+	LWLockRelease(pgpx_shared->registry_lock);
+}
+
 /* The statement has committed.  Returns false if its result is incomplete. */
 static bool
-take_result(int pool)
+take_result(Share *s, int server)
 {
-	int			server = pgpx_pools[pool].server;
-	Share	   *s = &shares[server];
 	PgpxCap    *cap = &pgpx_servers[server].cap;
 	int			limit;
 
@@ -731,15 +723,14 @@ take_result(int pool)
 	/* the next statement publishes what this one leaves to others */
 	limit = Min(s->mine.held, s->target);
 	limit = Min(limit, choose_target(s, pgpx_cap_used(cap, NULL)));
-	(void) pgpx_cap_set_share(cap, limit, s->sent_at + VALID_US);
+	set_share(s, server, limit);
 	planned_at = 0;
 	if (s->failing)
 		ereport(LOG,
 				(errmsg("pgpool_ext agrees on the share of server \"%s\" of database \"%s\" again",
-						NameStr(pgpx_pools[pool].server_name),
-						NameStr(pgpx_pools[pool].database_name))));
+						NameStr(s->server_name), NameStr(s->database_name))));
 	s->failing = false;
-	log_differences(s, &pgpx_pools[pool]);
+	log_differences(s);
 	publish_info(s, server);
 
 	for (int i = 0; i < pgpx_conns_end(); i++)
@@ -761,7 +752,9 @@ pgpx_share_send(PgpxPinger *p)
 	StringInfoData sql;
 
 	initStringInfo(&sql);
-	build_statement(p->pool, &sql);
+	p->share_server = pgpx_pools[p->pool].server;
+	build_statement(p->share_server, &sql);
+	p->share_request = shares[p->share_server].request;
 	p->phase = PGPX_PINGER_SHARE;
 	p->error[0] = '\0';
 	p->deadline = pgpx_now() + ANSWER_MAX_MS * 1000;
@@ -776,16 +769,21 @@ pgpx_share_send(PgpxPinger *p)
 static void
 take_share(PgpxPinger *p, const PGresult *res)
 {
-	if (!read_rows(p->pool, res))
+	Share	   *s = share_in_flight(p);
+
+	if (s != NULL && !read_rows(s, res))
 		strlcpy(p->error, "unexpected result", sizeof(p->error));
 }
 
 void
 pgpx_share_step(PgpxPinger *p)
 {
+	Share	   *s;
+
 	if (!pgpx_pinger_results(p, take_share))
 		return;
-	if (p->error[0] == '\0' && !take_result(p->pool))
+	s = share_in_flight(p);
+	if (p->error[0] == '\0' && s != NULL && !take_result(s, p->share_server))
 		strlcpy(p->error, "pgpool_lock.share_turn has no row, or this server's row in pgpool_lock.shares was altered",
 				sizeof(p->error));
 	if (p->error[0] != '\0')
@@ -800,10 +798,12 @@ pgpx_share_step(PgpxPinger *p)
 }
 
 void
-pgpx_share_aborted(int pool)
+pgpx_share_aborted(const PgpxPinger *p)
 {
-	Share	   *s = &shares[pgpx_pools[pool].server];
+	Share	   *s = share_in_flight(p);
 
+	if (s == NULL)
+		return;
 	s->in_flight = false;
 	planned_at = 0;
 	for (int i = 0; i < pgpx_conns_end(); i++)

@@ -42,7 +42,7 @@ extern void pgpx_share_send(PgpxPinger *p);
 extern void pgpx_share_step(PgpxPinger *p);
 
 /* The outcome of the statement in flight, if any, will not be known. */
-extern void pgpx_share_aborted(int pool);
+extern void pgpx_share_aborted(const PgpxPinger *p);
 
 /* The pinger has failed: it could not connect, or the statement failed. */
 extern void pgpx_share_failed(int pool, uint32 pool_id, const char *why);

@@ -106,7 +106,7 @@ pgpx_share_step(PgpxPinger *p)
 }
 
 void
-pgpx_share_aborted(int pool)
+pgpx_share_aborted(const PgpxPinger *p)
 {
 }
 
