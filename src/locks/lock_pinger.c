@@ -32,6 +32,7 @@
 #include "base/debug_point.h"
 #include "locks/lock_remote.h"
 #include "locks/share.h"
+#include "protocol/remote_message.h"
 #include "shared/pool.h"
 #include "worker/conninfo.h"
 #include "worker/events.h"
@@ -91,6 +92,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	p->deadline = 0;
 	p->nwork = 0;
 	p->answered = false;
+	p->sqlstate = 0;
 	p->phase = PGPX_PINGER_NONE;
 }
 
@@ -143,6 +145,7 @@ log_in(PgpxPinger *p)
 											  PQerrorMessage(p->pg));
 		return;
 	}
+	(void) PQsetErrorVerbosity(p->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_mute_notices(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
@@ -266,6 +269,7 @@ logged_in(PgpxPinger *p)
 
 	if (is_overtaken(p))
 		return;
+	(void) PQsetErrorVerbosity(p->pg, PQERRORS_DEFAULT);
 	refusal = pgpx_tls_prepare(p->pg);
 	if (refusal != NULL)
 	{
@@ -290,6 +294,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		const char *failure)
 {
 	PgpxPinger *p = owner;
+	char	   *text;
 
 	/* as in connect.c: before any path closes the connection */
 	if (PQstatus(p->pg) == CONNECTION_OK)
@@ -308,7 +313,11 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		/* the password may have expired: the next attempt uses another one */
 		if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 			(void) pgpx_password_refused(p->pool, p->password_at, p->started);
-		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+		text = pstrdup(PQerrorMessage(p->pg));
+		if (pgpx_libpq_strip_sqlstates(text))
+			p->sqlstate = ERRCODE_TOO_MANY_CONNECTIONS;
+		pgpx_pinger_failed(p, text);
+		pfree(text);
 	}
 	else
 		pgpx_pinger_watch(p, status == PGRES_POLLING_READING ? EPOLLIN :
@@ -324,6 +333,8 @@ note_error(PgpxPinger *p, const PGresult *res)
 		text = PQresultErrorMessage(res);
 	strlcpy(p->error, text[0] != '\0' ? text : "unexpected result",
 			sizeof(p->error));
+	p->sqlstate =
+		pgpx_parse_sqlstate(PQresultErrorField(res, PG_DIAG_SQLSTATE), 0);
 }
 
 bool
@@ -464,6 +475,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 {
 	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[p->pool];
+	int			sqlstate = p->sqlstate;
 
 	/* copy, because the text may be part of the connection; join its lines */
 	strlcpy(text, why, sizeof(text));
@@ -492,7 +504,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 				 errdetail_internal("%s", text)));
 	}
 	pgpx_dlock_release_failed(p->pool, p->pool_id, text);
-	pgpx_share_failed(p->pool, p->pool_id, text);
+	pgpx_share_failed(p->pool, p->pool_id, sqlstate, text);
 	next_run = 0;
 }
 
@@ -747,6 +759,11 @@ run_pool(PgpxPinger *p)
 
 	pgpx_dlock_due(p->pool, p->pool_id, &due);
 	ping_at = due.nheld > 0 ? pgpx_steady_to_now(due.ping_at) : PG_INT64_MAX;
+
+	/* the lock may have been acquired after the statement was sent */
+	if (p->phase == PGPX_PINGER_SHARE && due.nheld > 0)
+		p->deadline = Min(p->deadline,
+						  ping_at + lock_timeout(p, &due) * 1000);
 	if (p->deadline != 0 && now >= p->deadline)
 		pgpx_pinger_deadline_passed(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
@@ -771,7 +788,8 @@ run_pool(PgpxPinger *p)
 					  lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && share_at <= now)
-		pgpx_share_send(p);
+		pgpx_share_send(p, due.nheld > 0 ? lock_timeout(p, &due) :
+										   ANSWER_MAX_MS);
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
 			 (Min(ping_at, share_at) <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))

@@ -79,6 +79,7 @@ typedef struct PgpxPinger
 	bool	   *confirmed;		/* extended or released */
 	bool	   *contended;		/* requested by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
+	int			sqlstate;		/* of the failure; 0: none or unknown */
 	PgpxInputAccounting accounting;
 } PgpxPinger;
 

@@ -84,6 +84,7 @@ static const char setup_sql[] =
 	"			wanted pg_catalog.int4 NOT NULL CHECK (wanted >= 0),\n"
 	"			held pg_catalog.int4 NOT NULL CHECK (held >= 0),\n"
 	"			pids pg_catalog.int4[] NOT NULL,\n"
+	"			postmaster pg_catalog.timestamptz NOT NULL,\n"
 	"			since pg_catalog.int8 NOT NULL,\n"
 	"			pinged pg_catalog.timestamptz NOT NULL\n"
 	"		) WITH (fillfactor = 50);\n"
@@ -100,7 +101,7 @@ static const char setup_sql[] =
 	"	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires\n"
 	"		FROM pgpool_lock.locks LIMIT 0;\n"
 	"	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;\n"
-	"	PERFORM member, request, cap, weight, wanted, held, pids, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
+	"	PERFORM member, request, cap, weight, wanted, held, pids, postmaster, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
 	"	PERFORM id, turn FROM pgpool_lock.share_turn LIMIT 0;\n"
 	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
 	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.locks')\n"
@@ -496,9 +497,31 @@ const char	pgpx_release_sql[] =
 	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
 	" l.contended OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
 
+/*
+ * Condition that a process "a" in pg_stat_activity is a session whose PID is in
+ * a row "s".  PIDs are reused: after a restart of the remote, which the start
+ * time of its postmaster shows, and by background processes.  backend_type is
+ * NULL for other roles unless this role may see it.
+ */
+#define IS_SESSION \
+	" AND s.postmaster = pg_catalog.pg_postmaster_start_time()" \
+	" AND a.datname = pg_catalog.current_database() AND a.usesysid IS NOT NULL" \
+	" AND COALESCE(a.backend_type, 'client backend') = 'client backend'"
+
 void
 pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 {
+	/* leave time for the answer, so that abandoned statements do not pile up */
+	appendStringInfo(sql, "SET LOCAL lock_timeout = " INT64_FORMAT "; ",
+					 Max(st->timeout * 3 / 4, 1));
+
+	/*
+	 * Other members do not wait for the flush.  A crash of the remote may undo
+	 * a statement that raises nothing: the row then has at least the
+	 * connections that the member may open, and the sessions have ended.
+	 */
+	if (!st->raises)
+		appendStringInfoString(sql, "SET LOCAL synchronous_commit = off; ");
 	appendStringInfo(sql,
 					 "UPDATE pgpool_lock.share_turn SET turn = turn + 1 WHERE id = 1; "
 					 "WITH dead AS (SELECT d.member, d.request FROM ROWS FROM ("
@@ -509,7 +532,7 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.wanted, s.since,"
 					 " d.member IS NOT NULL AS dead,"
 					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
-					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)) END AS held"
+					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)" IS_SESSION ") END AS held"
 					 " FROM pgpool_lock.shares AS s LEFT JOIN dead AS d ON d.member = s.member AND d.request = s.request"
 					 " WHERE s.member <> '%s'), "
 					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
@@ -519,14 +542,14 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 st->member, st->cap);
 	appendStringInfo(sql,
 					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
-					 " (member, request, cap, weight, wanted, held, pids, since, pinged)"
+					 " (member, request, cap, weight, wanted, held, pids, postmaster, since, pinged)"
 					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
 					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4,"
-					 " '{%s}'::pg_catalog.int4[], t.turn, pg_catalog.clock_timestamp()"
+					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), t.turn, pg_catalog.clock_timestamp()"
 					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
 					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
 					 " cap = excluded.cap, weight = excluded.weight, wanted = excluded.wanted,"
-					 " held = excluded.held, pids = excluded.pids, pinged = excluded.pinged,"
+					 " held = excluded.held, pids = excluded.pids, postmaster = excluded.postmaster, pinged = excluded.pinged,"
 					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.wanted > 0) = (excluded.wanted > 0)"
 					 " THEN s.since ELSE excluded.since END"
 					 " WHERE s.request < excluded.request RETURNING s.held, s.since) ",

@@ -69,6 +69,8 @@ extern const char pgpx_release_sql[];
  */
 typedef struct PgpxShareStatement
 {
+	int64		timeout;		/* ms */
+	bool		raises;			/* may it raise "held"? */
 	const char *member;
 	uint64		request;
 	int			cap;

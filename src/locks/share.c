@@ -38,8 +38,12 @@
  * others have begun to count its sessions.  Login attempts are ended then, too.
  * Its open connections remain in use, because they are counted one by one.  For
  * this, each PID is published before the first statement runs in its session
- * (PGPX_PHASE_PUBLISH).  Sessions whose PID was not published are idle, so the
- * remote ends them as soon as the member closes them or dies.
+ * (PGPX_PHASE_PUBLISH).  A session whose PID was not published is idle, so the
+ * remote ends it when it reads the end of the connection.  If it receives none,
+ * because the worker was stopped by a signal, its machine lost power or the
+ * network was cut, the session remains, uncounted, until the remote's
+ * keepalives fail.  PIDs are compared only in the same run of the remote's
+ * postmaster, because they are reused.
  *
  * Fairness.  Each member computes the same max-min fair shares by weight from
  * the rows; each one that wants any has at least one.  A member raises "held" to
@@ -113,6 +117,8 @@ typedef struct Share
 	/* the statement in flight */
 	bool		in_flight;
 	bool		failing;
+	bool		remote_full;	/* .. because the remote accepts no more
+								 * connections */
 	uint64		request;
 	int			target;
 	PgpxTime	sent_at;		/* steady */
@@ -294,29 +300,7 @@ end_attempts(int server)
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
 	snprintf(text, sizeof(text), "The share of cluster_connections has expired: %s",
 			 why[0] != '\0' ? why : "its table was not updated in time");
-	for (int i = 0; i < pgpx_conns_end(); i++)
-	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
-		if ((w->phase != PGPX_PHASE_LOOKUP && w->phase != PGPX_PHASE_CONNECT &&
-			 w->phase != PGPX_PHASE_PUBLISH) ||
-			pgpx_pools[w->pool].server != server)
-			continue;
-		pgpx_event_pool_changed(w->pool);
-		pgpx_connect_refused(w, text);
-	}
-}
-
-/* Does a new session wait until its PID is published? */
-static bool
-has_unpublished(int server)
-{
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == 0 &&
-			pgpx_pools[pgpx_wconns[i].pool].server == server)
-			return true;
-	return false;
+	pgpx_connect_end_unpublished(server, shares[server].remote_full, text);
 }
 
 /*
@@ -352,7 +336,7 @@ set_due(Share *s, int server, PgpxTime now)
 		end_attempts(server);
 	if (s->in_flight || s->pool < 0)
 		s->due = PG_INT64_MAX;
-	else if (has_unpublished(server))
+	else if (pgpx_connect_has_unpublished(server))
 		s->due = now;
 	else if (s->mine.held > Max(share, used) ||
 			 (s->wanted > s->mine.wanted && s->wanted > s->mine.held))
@@ -374,13 +358,18 @@ plan_pool(int index)
 	int			cap;
 	int			weight;
 	int			wanted;
+	int			most;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	cap = pool->opts.cluster_connections;
 	weight = pool->opts.cluster_weight;
-	wanted = pgpx_pool_wanted_locked(pool);
-	if (pool->opts.max_server_connections > 0)
-		wanted = Min(wanted, pool->opts.max_server_connections);
+	most = pool->opts.max_server_connections > 0 ?
+		Min(pool->opts.max_server_connections, pgpx_shared->max_connections) :
+		pgpx_shared->max_connections;
+
+	/* a pause grants nothing more, and leaves the leases */
+	wanted = pgpx_pool_is_paused(pool) ? pool->count[PGPX_CONN_LEASED] :
+		pgpx_pool_wanted_locked(pool);
 	LWLockRelease(pool->lock);
 	if (cap == 0)
 		return;
@@ -405,7 +394,7 @@ plan_pool(int index)
 	s->planned = true;
 	s->cap = cap;
 	s->weight = weight;
-	s->wants_now = Min(s->wants_now + wanted, PGPX_SHARE_MOST);
+	s->wants_now = Min(s->wants_now + wanted, most);
 	if (s->pool < 0 && knows_conninfo(index))
 	{
 		s->pool = index;
@@ -416,6 +405,8 @@ plan_pool(int index)
 PgpxTime
 pgpx_share_plan(PgpxTime now)
 {
+	bool		had_planned;
+
 	if (any_planned && now < planned_at + PLAN_US)
 		return planned_at + PLAN_US;
 	if (shares == NULL)
@@ -427,6 +418,7 @@ pgpx_share_plan(PgpxTime now)
 			shares[i].pool = -1;
 	}
 	planned_at = now;
+	had_planned = any_planned;
 	for (int i = 0; any_planned && i < pgpx_shared->max_pools; i++)
 	{
 		Share	   *s = &shares[i];
@@ -445,6 +437,8 @@ pgpx_share_plan(PgpxTime now)
 			plan_pool(i);
 			any_planned = true;
 		}
+	if (had_planned)
+		pgpx_connect_need_not_publish();
 	if (!any_planned)
 		return PG_INT64_MAX;
 	for (int i = 0; i < pgpx_pools_end(); i++)
@@ -533,7 +527,7 @@ append_dead(const Share *s, StringInfo names, StringInfo requests)
 
 /* Choose what to hold, and build the statement. */
 static void
-build_statement(int server, StringInfo sql)
+build_statement(int server, int64 timeout, StringInfo sql)
 {
 	Share	   *s = &shares[server];
 	PgpxCap    *cap = &pgpx_servers[server].cap;
@@ -562,6 +556,8 @@ build_statement(int server, StringInfo sql)
 	initStringInfo(&dead_requests);
 	append_dead(s, &dead, &dead_requests);
 	st.member = own;
+	st.timeout = timeout;
+	st.raises = s->target > s->mine.held;
 	st.request = s->request;
 	st.cap = s->cap;
 	st.weight = s->weight;
@@ -590,17 +586,18 @@ share_in_flight(const PgpxPinger *p)
 	return s->in_flight && s->request == p->share_request ? s : NULL;
 }
 
-/* Read rows of the result.  Returns false if they are not as expected. */
-static bool
+/* Read rows of the result.  Returns what is wrong with them, or NULL. */
+static const char *
 read_rows(Share *s, const PGresult *res)
 {
 	for (int row = 0; row < PQntuples(res); row++)
 	{
 		PgpxShareMember m;
 
-		if (!pgpx_share_read_row(res, row, &m) ||
-			(m.name[0] != '\0' && s->nrows == MEMBERS_MAX))
-			return false;
+		if (!pgpx_share_read_row(res, row, &m))
+			return "unexpected result";
+		if (m.name[0] != '\0' && s->nrows == MEMBERS_MAX)
+			return "pgpool_lock.shares has more than 1000 rows: delete those of servers that no longer exist";
 		if (s->rows == NULL)
 		{
 			s->rows = MemoryContextAlloc(TopMemoryContext,
@@ -613,7 +610,7 @@ read_rows(Share *s, const PGresult *res)
 		else
 			s->rows[s->nrows++] = m;
 	}
-	return true;
+	return NULL;
 }
 
 static int
@@ -730,14 +727,14 @@ take_result(Share *s, int server)
 				(errmsg("pgpool_ext agrees on the share of server \"%s\" of database \"%s\" again",
 						NameStr(s->server_name), NameStr(s->database_name))));
 	s->failing = false;
+	for (int i = 0; s->remote_full && i < pgpx_pools_end(); i++)
+		if (is_of(i, server))
+			pgpx_pool_set_remote_full(&pgpx_pools[i], NULL);
+	s->remote_full = false;
 	log_differences(s);
 	publish_info(s, server);
 
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == s->request &&
-			pgpx_pools[pgpx_wconns[i].pool].server == server)
-			pgpx_connect_published(&pgpx_wconns[i]);
+	pgpx_connect_published(s->request);
 
 	/* open what the share allows, close what exceeds it */
 	for (int i = 0; i < pgpx_pools_end(); i++)
@@ -747,17 +744,19 @@ take_result(Share *s, int server)
 }
 
 void
-pgpx_share_send(PgpxPinger *p)
+pgpx_share_send(PgpxPinger *p, int64 most_ms)
 {
 	StringInfoData sql;
+	int64		timeout = Min(most_ms, ANSWER_MAX_MS);
 
 	initStringInfo(&sql);
 	p->share_server = pgpx_pools[p->pool].server;
-	build_statement(p->share_server, &sql);
+	build_statement(p->share_server, timeout, &sql);
 	p->share_request = shares[p->share_server].request;
 	p->phase = PGPX_PINGER_SHARE;
 	p->error[0] = '\0';
-	p->deadline = pgpx_now() + ANSWER_MAX_MS * 1000;
+	p->sqlstate = 0;
+	p->deadline = pgpx_now() + timeout * 1000;
 	if (!PQsendQuery(p->pg, sql.data))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
@@ -770,9 +769,10 @@ static void
 take_share(PgpxPinger *p, const PGresult *res)
 {
 	Share	   *s = share_in_flight(p);
+	const char *wrong = s != NULL ? read_rows(s, res) : NULL;
 
-	if (s != NULL && !read_rows(s, res))
-		strlcpy(p->error, "unexpected result", sizeof(p->error));
+	if (wrong != NULL)
+		strlcpy(p->error, wrong, sizeof(p->error));
 }
 
 void
@@ -784,8 +784,11 @@ pgpx_share_step(PgpxPinger *p)
 		return;
 	s = share_in_flight(p);
 	if (p->error[0] == '\0' && s != NULL && !take_result(s, p->share_server))
+	{
+		p->sqlstate = ERRCODE_UNDEFINED_TABLE;
 		strlcpy(p->error, "pgpool_lock.share_turn has no row, or this server's row in pgpool_lock.shares was altered",
 				sizeof(p->error));
+	}
 	if (p->error[0] != '\0')
 		pgpx_pinger_failed(p, p->error);
 	else
@@ -806,10 +809,7 @@ pgpx_share_aborted(const PgpxPinger *p)
 		return;
 	s->in_flight = false;
 	planned_at = 0;
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == s->request)
-			pgpx_wconns[i].published_by = 0;
+	pgpx_connect_not_published(s->request);
 }
 
 /* Let the pinger of the server's next pool send, if there is another one. */
@@ -833,17 +833,23 @@ use_next_pool(Share *s, int server)
 }
 
 void
-pgpx_share_failed(int pool, uint32 pool_id, const char *why)
+pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 {
 	int			server = pgpx_pools[pool].server;
 	Share	   *s = share_of(pool, pool_id);
 	PgpxShareInfo *info = &pgpx_servers[server].share;
 	PgpxTime	until;
 	char		text[PGPX_ERROR_LEN];
+	bool		setup;
 
 	if (s == NULL)
 		return;
-	snprintf(text, sizeof(text), PGPX_SHARES_FAILED ": %s", why);
+
+	/* the remote lacks the tables, or privileges on them */
+	setup = sqlstate == ERRCODE_UNDEFINED_SCHEMA ||
+		ERRCODE_TO_CATEGORY(sqlstate) ==
+			ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION;
+	snprintf(text, sizeof(text), "The servers cannot agree on the shares of cluster_connections: %s", why);
 	(void) pgpx_cap_share(&pgpx_servers[server].cap, &until);
 	SpinLockAcquire(&pgpx_servers[server].share_mutex);
 	if (info->failing_since == 0)
@@ -856,11 +862,21 @@ pgpx_share_failed(int pool, uint32 pool_id, const char *why)
 						NameStr(pgpx_pools[pool].server_name),
 						NameStr(pgpx_pools[pool].database_name)),
 				 errdetail_internal("%s", why),
-				 errhint("The remote database needs the tables that pgpool.lock_setup creates. Open connections remain in use.")));
+				 setup ? errhint("The remote database needs the tables that pgpool.lock_setup creates, and privileges on them. Open connections remain in use.") :
+				 errhint("Open connections remain in use.")));
 	s->failing = true;
+	s->remote_full = sqlstate == ERRCODE_TOO_MANY_CONNECTIONS;
 	for (int i = 0; pgpx_steady_now() >= until && i < pgpx_pools_end(); i++)
-		if (is_of(i, server))
-			pgpx_pool_fail_waiters(&pgpx_pools[i], CANNOT_CONNECT, text);
+	{
+		if (!is_of(i, server))
+			continue;
+		if (s->remote_full)
+			pgpx_pool_set_remote_full(&pgpx_pools[i], why);
+		else
+			pgpx_pool_fail_waiters(&pgpx_pools[i],
+								   setup ? PGPX_ERRCODE_SHARES_MISSING :
+										   CANNOT_CONNECT, text);
+	}
 	use_next_pool(s, server);
 	planned_at = 0;
 }

@@ -16,6 +16,8 @@
 
 #include <sys/epoll.h>
 
+#include "mb/pg_wchar.h"
+
 #include "fuzz.h"
 #include "fuzz_remote.h"
 
@@ -76,6 +78,13 @@ pgpx_now(void)
 const char	pgpx_ping_sql[] = "ping";
 const char	pgpx_release_sql[] = "release";
 
+/* for the parts of remote_message.c that are linked, but not tested here */
+int
+GetDatabaseEncoding(void)
+{
+	return PG_UTF8;
+}
+
 /* No server has cluster_connections. */
 PgpxTime
 pgpx_share_plan(PgpxTime at)
@@ -96,7 +105,7 @@ pgpx_share_due(int pool, uint32 pool_id)
 }
 
 void
-pgpx_share_send(PgpxPinger *p)
+pgpx_share_send(PgpxPinger *p, int64 most_ms)
 {
 }
 
@@ -111,7 +120,7 @@ pgpx_share_aborted(const PgpxPinger *p)
 }
 
 void
-pgpx_share_failed(int pool, uint32 pool_id, const char *why)
+pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 {
 }
 
