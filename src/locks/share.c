@@ -407,6 +407,8 @@ pgpx_share_plan(PgpxTime now)
 {
 	bool		had_planned;
 
+	if (pg_atomic_read_u32(&pgpx_shared->uses_shares) == 0)
+		return PG_INT64_MAX;
 	if (any_planned && now < planned_at + PLAN_US)
 		return planned_at + PLAN_US;
 	if (shares == NULL)
