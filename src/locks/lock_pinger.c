@@ -30,7 +30,9 @@
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
+#include "locks/lock_remote.h"
 #include "locks/share.h"
+#include "protocol/remote_message.h"
 #include "shared/pool.h"
 #include "worker/conninfo.h"
 #include "worker/events.h"
@@ -66,7 +68,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	if (p->phase == PGPX_PINGER_LOOKUP)
 		pgpx_lookup_abandon(pgpx_pinger_looked_up, lookup_tag(p));
 	if (p->phase == PGPX_PINGER_SHARE)
-		pgpx_share_aborted(p->pool);
+		pgpx_share_aborted(p);
 	if (p->fd >= 0)
 		pgpx_event_unwatch(p->fd);
 	p->fd = -1;
@@ -90,6 +92,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	p->deadline = 0;
 	p->nwork = 0;
 	p->answered = false;
+	p->sqlstate = 0;
 	p->phase = PGPX_PINGER_NONE;
 }
 
@@ -142,6 +145,7 @@ log_in(PgpxPinger *p)
 											  PQerrorMessage(p->pg));
 		return;
 	}
+	(void) PQsetErrorVerbosity(p->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_mute_notices(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
@@ -265,6 +269,7 @@ logged_in(PgpxPinger *p)
 
 	if (is_overtaken(p))
 		return;
+	(void) PQsetErrorVerbosity(p->pg, PQERRORS_DEFAULT);
 	refusal = pgpx_tls_prepare(p->pg);
 	if (refusal != NULL)
 	{
@@ -289,6 +294,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		const char *failure)
 {
 	PgpxPinger *p = owner;
+	char	   *text;
 
 	/* as in connect.c: before any path closes the connection */
 	if (PQstatus(p->pg) == CONNECTION_OK)
@@ -307,7 +313,11 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		/* the password may have expired: the next attempt uses another one */
 		if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 			(void) pgpx_password_refused(p->pool, p->password_at, p->started);
-		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+		text = pstrdup(PQerrorMessage(p->pg));
+		if (pgpx_libpq_strip_sqlstates(text))
+			p->sqlstate = ERRCODE_TOO_MANY_CONNECTIONS;
+		pgpx_pinger_failed(p, text);
+		pfree(text);
 	}
 	else
 		pgpx_pinger_watch(p, status == PGRES_POLLING_READING ? EPOLLIN :
@@ -323,6 +333,8 @@ note_error(PgpxPinger *p, const PGresult *res)
 		text = PQresultErrorMessage(res);
 	strlcpy(p->error, text[0] != '\0' ? text : "unexpected result",
 			sizeof(p->error));
+	p->sqlstate =
+		pgpx_parse_sqlstate(PQresultErrorField(res, PG_DIAG_SQLSTATE), 0);
 }
 
 bool
@@ -417,44 +429,6 @@ pgpx_pinger_step(PgpxPinger *p)
 /* Upper limit for a statement or a connection attempt, in ms. */
 #define ANSWER_MAX_MS 10000
 
-/*
- * Ping locks.  Parameters: $1 instance, $2 names, $3 requests, $4 tokens.  An
- * expired lock is not extended, because its holder may have been warned of
- * the loss.
- */
-static const char ping_sql[] =
-	"WITH confirmed AS ("
-	"UPDATE pgpool_lock.locks AS l"
-	" SET pinged = pg_catalog.clock_timestamp(),"
-	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) l.ttl"
-	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
-	" pg_catalog.unnest($3::pg_catalog.int8[]),"
-	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
-	" AND l.token OPERATOR(pg_catalog.=) h.token AND l.state OPERATOR(pg_catalog.=) 'held'"
-	" AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
-	" RETURNING l.request), "
-	"alive AS ("
-	"INSERT INTO pgpool_lock.pings AS p (instance, pinged)"
-	" VALUES ($1, pg_catalog.clock_timestamp())"
-	" ON CONFLICT (instance) DO UPDATE SET pinged = excluded.pinged) "
-	"SELECT request FROM confirmed";
-
-/*
- * Release locks; parameters as for a ping.  Token 0 matches any token: the
- * session never received the one of its request.  A row that is free already
- * was released by an earlier attempt whose answer was lost.
- */
-static const char release_sql[] =
-	"UPDATE pgpool_lock.locks AS l SET state = 'free'"
-	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
-	" pg_catalog.unnest($3::pg_catalog.int8[]),"
-	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
-	" AND (l.token OPERATOR(pg_catalog.=) h.token OR h.token OPERATOR(pg_catalog.=) 0::pg_catalog.int8)"
-	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
-	" l.contended OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
-
 static PgpxPinger **pingers = NULL; /* [max_pools], allocated on demand */
 static PgpxTime next_run = 0;
 static uint32 seen_changes = 0;
@@ -501,6 +475,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 {
 	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[p->pool];
+	int			sqlstate = p->sqlstate;
 
 	/* copy, because the text may be part of the connection; join its lines */
 	strlcpy(text, why, sizeof(text));
@@ -529,7 +504,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 				 errdetail_internal("%s", text)));
 	}
 	pgpx_dlock_release_failed(p->pool, p->pool_id, text);
-	pgpx_share_failed(p->pool, p->pool_id, text);
+	pgpx_share_failed(p->pool, p->pool_id, sqlstate, text);
 	next_run = 0;
 }
 
@@ -784,6 +759,11 @@ run_pool(PgpxPinger *p)
 
 	pgpx_dlock_due(p->pool, p->pool_id, &due);
 	ping_at = due.nheld > 0 ? pgpx_steady_to_now(due.ping_at) : PG_INT64_MAX;
+
+	/* the lock may have been acquired after the statement was sent */
+	if (p->phase == PGPX_PINGER_SHARE && due.nheld > 0)
+		p->deadline = Min(p->deadline,
+						  ping_at + lock_timeout(p, &due) * 1000);
 	if (p->deadline != 0 && now >= p->deadline)
 		pgpx_pinger_deadline_passed(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
@@ -796,18 +776,20 @@ run_pool(PgpxPinger *p)
 	{
 		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_PING, ping_sql, lock_timeout(p, &due));
+			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql,
+					  lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
 	{
 		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_RELEASE, release_sql,
+			send_work(p, PGPX_PINGER_RELEASE, pgpx_release_sql,
 					  lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && share_at <= now)
-		pgpx_share_send(p);
+		pgpx_share_send(p, due.nheld > 0 ? lock_timeout(p, &due) :
+										   ANSWER_MAX_MS);
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
 			 (Min(ping_at, share_at) <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))

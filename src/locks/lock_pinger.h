@@ -72,11 +72,14 @@ typedef struct PgpxPinger
 
 	/* the statement in flight */
 	PgpxTime	sent_at;		/* steady */
+	int			share_server;	/* phase SHARE: index of the PgpxServer, and */
+	uint64		share_request;	/* .. the request: the pool may be evicted */
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
 	bool	   *confirmed;		/* extended or released */
 	bool	   *contended;		/* requested by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
+	int			sqlstate;		/* of the failure; 0: none or unknown */
 	PgpxInputAccounting accounting;
 } PgpxPinger;
 

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * lock_remote.c
- *	  Statements on distributed locks that a session sends to the remote
- *	  server.
+ *	  The tables of schema pgpool_lock: their definitions, and the statements
+ *	  that sessions and workers execute on them.
  *
  * Each lock is one row of pgpool_lock.locks, and each operation one statement.
- * The statements use only the remote's clock.  The worker's statements, ping
- * and release, are in lock_pinger.c.
+ * The statements use only the remote's clock.  A session sends its
+ * statements from here.  The worker's statements are sent by lock_pinger.c and
+ * share.c.
  *
  * The token is part of a unique key.  A statement that changes it therefore
  * conflicts with FOR KEY SHARE row locks, which transactions hold that have
@@ -19,6 +20,7 @@
 
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
+#include "lib/stringinfo.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -82,6 +84,7 @@ static const char setup_sql[] =
 	"			wanted pg_catalog.int4 NOT NULL CHECK (wanted >= 0),\n"
 	"			held pg_catalog.int4 NOT NULL CHECK (held >= 0),\n"
 	"			pids pg_catalog.int4[] NOT NULL,\n"
+	"			postmaster pg_catalog.timestamptz NOT NULL,\n"
 	"			since pg_catalog.int8 NOT NULL,\n"
 	"			pinged pg_catalog.timestamptz NOT NULL\n"
 	"		) WITH (fillfactor = 50);\n"
@@ -98,7 +101,7 @@ static const char setup_sql[] =
 	"	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires\n"
 	"		FROM pgpool_lock.locks LIMIT 0;\n"
 	"	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;\n"
-	"	PERFORM member, request, cap, weight, wanted, held, pids, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
+	"	PERFORM member, request, cap, weight, wanted, held, pids, postmaster, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
 	"	PERFORM id, turn FROM pgpool_lock.share_turn LIMIT 0;\n"
 	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
 	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.locks')\n"
@@ -452,4 +455,144 @@ pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 
 	run(lease, &statement, pgpx_rows_sink(tuples), 0, NULL);
 	pgpx_rows_end(tuples);
+}
+
+/* --- statements of the worker ------------------------------------------- */
+
+/*
+ * Ping locks.  Parameters: $1 instance, $2 names, $3 requests, $4 tokens.  An
+ * expired lock is not extended, because its holder may have been warned of
+ * the loss.
+ */
+const char	pgpx_ping_sql[] =
+	"WITH confirmed AS ("
+	"UPDATE pgpool_lock.locks AS l"
+	" SET pinged = pg_catalog.clock_timestamp(),"
+	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) l.ttl"
+	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
+	" pg_catalog.unnest($3::pg_catalog.int8[]),"
+	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
+	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
+	" AND l.token OPERATOR(pg_catalog.=) h.token AND l.state OPERATOR(pg_catalog.=) 'held'"
+	" AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
+	" RETURNING l.request), "
+	"alive AS ("
+	"INSERT INTO pgpool_lock.pings AS p (instance, pinged)"
+	" VALUES ($1, pg_catalog.clock_timestamp())"
+	" ON CONFLICT (instance) DO UPDATE SET pinged = excluded.pinged) "
+	"SELECT request FROM confirmed";
+
+/*
+ * Release locks; parameters as for a ping.  Token 0 matches any token: the
+ * session never received the one of its request.  A row that is free already
+ * was released by an earlier attempt whose answer was lost.
+ */
+const char	pgpx_release_sql[] =
+	"UPDATE pgpool_lock.locks AS l SET state = 'free'"
+	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
+	" pg_catalog.unnest($3::pg_catalog.int8[]),"
+	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
+	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
+	" AND (l.token OPERATOR(pg_catalog.=) h.token OR h.token OPERATOR(pg_catalog.=) 0::pg_catalog.int8)"
+	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
+	" l.contended OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
+
+/*
+ * Condition that a process "a" in pg_stat_activity is a session whose PID is in
+ * a row "s".  PIDs are reused: after a restart of the remote, which the start
+ * time of its postmaster shows, and by background processes.  backend_type is
+ * NULL for other roles unless this role may see it.
+ */
+#define IS_SESSION \
+	" AND s.postmaster = pg_catalog.pg_postmaster_start_time()" \
+	" AND a.datname = pg_catalog.current_database() AND a.usesysid IS NOT NULL" \
+	" AND COALESCE(a.backend_type, 'client backend') = 'client backend'"
+
+void
+pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
+{
+	/* leave time for the answer, so that abandoned statements do not pile up */
+	appendStringInfo(sql, "SET LOCAL lock_timeout = " INT64_FORMAT "; ",
+					 Max(st->timeout * 3 / 4, 1));
+
+	/*
+	 * Other members do not wait for the flush.  A crash of the remote may undo
+	 * a statement that raises nothing: the row then has at least the
+	 * connections that the member may open, and the sessions have ended.
+	 */
+	if (!st->raises)
+		appendStringInfoString(sql, "SET LOCAL synchronous_commit = off; ");
+	appendStringInfo(sql,
+					 "UPDATE pgpool_lock.share_turn SET turn = turn + 1 WHERE id = 1; "
+					 "WITH dead AS (SELECT d.member, d.request FROM ROWS FROM ("
+					 "pg_catalog.unnest('{%s}'::pg_catalog.text[]), pg_catalog.unnest('{%s}'::pg_catalog.int8[])"
+					 ") AS d(member, request)), ",
+					 st->dead, st->dead_requests);
+	appendStringInfo(sql,
+					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.wanted, s.since,"
+					 " d.member IS NOT NULL AS dead,"
+					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
+					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)" IS_SESSION ") END AS held"
+					 " FROM pgpool_lock.shares AS s LEFT JOIN dead AS d ON d.member = s.member AND d.request = s.request"
+					 " WHERE s.member <> '%s'), "
+					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
+					 " WHERE s.member = o.member AND o.dead AND o.held = 0), "
+					 "room AS (SELECT LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
+					 " COALESCE(pg_catalog.sum(o.held), 0) AS used FROM others AS o), ",
+					 st->member, st->cap);
+	appendStringInfo(sql,
+					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
+					 " (member, request, cap, weight, wanted, held, pids, postmaster, since, pinged)"
+					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
+					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4,"
+					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), t.turn, pg_catalog.clock_timestamp()"
+					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
+					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
+					 " cap = excluded.cap, weight = excluded.weight, wanted = excluded.wanted,"
+					 " held = excluded.held, pids = excluded.pids, postmaster = excluded.postmaster, pinged = excluded.pinged,"
+					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.wanted > 0) = (excluded.wanted > 0)"
+					 " THEN s.since ELSE excluded.since END"
+					 " WHERE s.request < excluded.request RETURNING s.held, s.since) ",
+					 st->member, st->request, st->cap, st->weight, st->wanted,
+					 st->used, st->target, st->pids);
+	appendStringInfo(sql,
+					 "SELECT o.member, o.request, o.cap, o.weight, o.wanted, o.held, o.since, o.dead"
+					 " FROM others AS o UNION ALL "
+					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false"
+					 " FROM mine AS m, room AS r",
+					 st->request, st->weight, st->wanted);
+}
+
+/* Is this the name of a member, which needs no quotes? */
+static bool
+is_name(const char *name)
+{
+	return strlen(name) < PGPX_SHARE_NAME_LEN &&
+		strspn(name, "0123456789abcdef-/") == strlen(name);
+}
+
+/* Read a number, limited to a range. */
+static int
+limited(const PGresult *res, int row, int column, int min, int max)
+{
+	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
+
+	return (int) Min(Max(n, min), max);
+}
+
+bool
+pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
+{
+	if (PQnfields(res) != 8 || !is_name(PQgetvalue(res, row, 0)))
+		return false;
+	memset(m, 0, sizeof(*m));
+	strlcpy(m->name, PQgetvalue(res, row, 0), sizeof(m->name));
+	m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
+	m->cap = limited(res, row, 2, 1, PGPX_SHARE_MOST);
+	m->weight = limited(res, row, 3, 1, 1000);
+	m->wanted = limited(res, row, 4, 0, PGPX_SHARE_MOST);
+	m->held = limited(res, row, 5, 0, PGPX_SHARE_MOST);
+	m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
+	m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
+	return true;
 }

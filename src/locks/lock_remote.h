@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lock_remote.h
- *	  Statements on distributed locks that a session sends to the remote
- *	  server.
+ *	  The tables of schema pgpool_lock: their definitions, and the statements
+ *	  that sessions and workers execute on them.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,6 +11,8 @@
 
 #include "session/lease.h"
 #include "locks/lock_table.h"
+
+#include "libpq-fe.h"
 
 /* The remote's answer to a lock request. */
 typedef struct PgpxDlockAnswer
@@ -53,5 +55,63 @@ extern bool pgpx_dlock_force_release(PgpxLease *lease, const char *name);
 /* Puts the rows of lock_status into "store", with the columns of "tupdesc". */
 extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,
 							  Tuplestorestate *store);
+
+/*
+ * The worker's statements on locks.  The search_path is that of SETTINGS in
+ * lock_pinger.c.
+ */
+extern const char pgpx_ping_sql[];
+extern const char pgpx_release_sql[];
+
+/*
+ * The statement of a member of cluster_connections: see share.c.  Names and
+ * lists are texts without characters that need quotes.
+ */
+typedef struct PgpxShareStatement
+{
+	int64		timeout;		/* ms */
+	bool		raises;			/* may it raise "held"? */
+	const char *member;
+	uint64		request;
+	int			cap;
+	int			weight;
+	int			wanted;
+	int			used;			/* connections that it has */
+	int			target;			/* .. and should have */
+	const char *pids;			/* of its sessions: a list */
+	const char *dead;			/* members that are dead: a list */
+	const char *dead_requests;	/* .. if they still have these requests */
+} PgpxShareStatement;
+
+/* A row of its result. */
+#define PGPX_SHARE_NAME_LEN (PGPX_INSTANCE_LEN + 48)
+#define PGPX_SHARE_MOST 262143	/* connections of a member; as in options.c */
+
+typedef struct PgpxShareMember
+{
+	char		name[PGPX_SHARE_NAME_LEN];	/* "": this member */
+	uint64		request;
+	int			cap;
+	int			weight;
+	int			wanted;
+	int			held;			/* dead: its sessions that are left */
+	int64		since;
+	bool		dead;			/* the statement has counted its sessions */
+	PgpxTime	unchanged_since;	/* steady: first sight of this request */
+} PgpxShareMember;
+
+/*
+ * Appends the statement.  It returns a row for each other member, and one with
+ * an empty name for this one.
+ */
+extern void pgpx_share_append_statement(const PgpxShareStatement *st,
+										StringInfo sql);
+
+/*
+ * Reads a row.  Returns false if it is not as expected.  Numbers are limited to
+ * what the options allow.
+ */
+extern bool pgpx_share_read_row(const PGresult *res, int row,
+								PgpxShareMember *m);
 
 #endif							/* PGPX_LOCK_REMOTE_H */

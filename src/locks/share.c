@@ -14,7 +14,7 @@
  *
  * The cap is never exceeded:
  *
- * - One statement (append_statement) does everything.  It first locks the row
+ * - One statement (lock_remote.c) does everything.  It first locks the row
  *   of share_turn, so statements of all members run one after the other, each
  *   with the rows that the ones before have committed.
  * - A member raises "held" only up to the cap less what the other rows hold.
@@ -38,8 +38,12 @@
  * others have begun to count its sessions.  Login attempts are ended then, too.
  * Its open connections remain in use, because they are counted one by one.  For
  * this, each PID is published before the first statement runs in its session
- * (PGPX_PHASE_PUBLISH).  Sessions whose PID was not published are idle, so the
- * remote ends them as soon as the member closes them or dies.
+ * (PGPX_PHASE_PUBLISH).  A session whose PID was not published is idle, so the
+ * remote ends it when it reads the end of the connection.  If it receives none,
+ * because the worker was stopped by a signal, its machine lost power or the
+ * network was cut, the session remains, uncounted, until the remote's
+ * keepalives fail.  PIDs are compared only in the same run of the remote's
+ * postmaster, because they are reused.
  *
  * Fairness.  Each member computes the same max-min fair shares by weight from
  * the rows; each one that wants any has at least one.  A member raises "held" to
@@ -56,6 +60,7 @@
 #include "storage/spin.h"
 #include "utils/memutils.h"
 
+#include "locks/lock_remote.h"
 #include "shared/pool.h"
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
@@ -77,23 +82,7 @@
 
 #define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
 
-#define NAME_LEN	(PGPX_INSTANCE_LEN + 48)
 #define MEMBERS_MAX 1000
-#define MOST		262143		/* connections of a member; as in options.c */
-
-/* A row of the table. */
-typedef struct Member
-{
-	char		name[NAME_LEN]; /* "": this member */
-	uint64		request;
-	int			cap;
-	int			weight;
-	int			wanted;
-	int			held;			/* dead: its sessions that are left */
-	int64		since;
-	bool		dead;			/* the statement has counted its sessions */
-	PgpxTime	unchanged_since;	/* steady: first sight of this request */
-} Member;
 
 /* A foreign server with cluster_connections. */
 typedef struct Share
@@ -111,14 +100,16 @@ typedef struct Share
 	PgpxTime	due;
 	Oid			database;
 	Oid			server;
+	NameData	database_name;
+	NameData	server_name;
 
 	/* the last result, and the rows of the one that is being read */
-	Member	   *members;		/* others, in the order of names */
+	PgpxShareMember *members;	/* others, in the order of names */
 	int			nmembers;
-	Member	   *rows;
+	PgpxShareMember *rows;
 	int			nrows;
-	Member		mine;			/* request 0: none */
-	Member		mine_read;
+	PgpxShareMember mine;		/* request 0: none */
+	PgpxShareMember mine_read;
 	int			common_cap;		/* smallest cap of the live members */
 	PgpxTime	held_since;		/* steady: since when it has held any */
 	bool		differs_logged;
@@ -126,6 +117,8 @@ typedef struct Share
 	/* the statement in flight */
 	bool		in_flight;
 	bool		failing;
+	bool		remote_full;	/* .. because the remote accepts no more
+								 * connections */
 	uint64		request;
 	int			target;
 	PgpxTime	sent_at;		/* steady */
@@ -154,7 +147,7 @@ knows_conninfo(int pool)
 
 /* Return what a member would have at this level, in thousandths of weight 1. */
 static int
-at_level(const Member *m, int64 level)
+at_level(const PgpxShareMember *m, int64 level)
 {
 	int64		share = level * m->weight / 1000;
 
@@ -166,10 +159,10 @@ at_level(const Member *m, int64 level)
  * most "cap" of them want any.
  */
 static void
-fair_shares(Member *const *members, int n, int cap, int *fair)
+fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 {
 	int64		low = 0;		/* fits */
-	int64		high = (int64) MOST * 1000 + 1; /* at most */
+	int64		high = (int64) PGPX_SHARE_MOST * 1000 + 1;	/* at most */
 	int64		left = cap;
 
 	while (high - low > 1)
@@ -204,9 +197,9 @@ fair_shares(Member *const *members, int n, int cap, int *fair)
  * the cap has.
  */
 static int
-target_in_turn(const Share *s, Member *const *members, int n, int cap)
+target_in_turn(const Share *s, PgpxShareMember *const *members, int n, int cap)
 {
-	const Member *mine = NULL;
+	const PgpxShareMember *mine = NULL;
 	int			before = 0;
 	int			starved = 0;
 	int64		held = 0;
@@ -216,7 +209,7 @@ target_in_turn(const Share *s, Member *const *members, int n, int cap)
 			mine = members[i];
 	for (int i = 0; i < n; i++)
 	{
-		const Member *m = members[i];
+		const PgpxShareMember *m = members[i];
 
 		if (m == mine)
 			continue;
@@ -238,8 +231,9 @@ target_in_turn(const Share *s, Member *const *members, int n, int cap)
 static size_t
 write_name(const Share *s, char *name)
 {
-	snprintf(name, NAME_LEN, "%s/%u/%u/" UINT64_FORMAT, pgpx_shared->instance,
-			 s->database, s->server, pgpx_worker_incarnation);
+	snprintf(name, PGPX_SHARE_NAME_LEN, "%s/%u/%u/" UINT64_FORMAT,
+			 pgpx_shared->instance, s->database, s->server,
+			 pgpx_worker_incarnation);
 	return strrchr(name, '/') + 1 - name;
 }
 
@@ -251,21 +245,21 @@ static int
 choose_target(Share *s, int used)
 {
 	int			n = s->nmembers + 1;
-	Member	  **members = palloc(n * sizeof(Member *));
+	PgpxShareMember **members = palloc(n * sizeof(PgpxShareMember *));
 	int		   *fair = palloc0(n * sizeof(int));
-	Member		mine = s->mine;
+	PgpxShareMember mine = s->mine;
 	int			cap = s->common_cap > 0 ? Min(s->cap, s->common_cap) : s->cap;
 	int			at = 0;			/* of this member */
 	int			wanting = 0;
 	int64		lacking = 0;
 	int64		held = 0;
 	int			keep;
-	char		own[NAME_LEN];
+	char		own[PGPX_SHARE_NAME_LEN];
 
 	write_name(s, own);
 	mine.name[0] = '\0';
 	mine.weight = s->weight;
-	mine.wanted = Min(s->wanted, MOST);
+	mine.wanted = Min(s->wanted, PGPX_SHARE_MOST);
 	mine.dead = false;
 	while (at < s->nmembers && strcmp(s->members[at].name, own) < 0)
 		at++;
@@ -306,29 +300,7 @@ end_attempts(int server)
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
 	snprintf(text, sizeof(text), "The share of cluster_connections has expired: %s",
 			 why[0] != '\0' ? why : "its table was not updated in time");
-	for (int i = 0; i < pgpx_conns_end(); i++)
-	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
-		if ((w->phase != PGPX_PHASE_LOOKUP && w->phase != PGPX_PHASE_CONNECT &&
-			 w->phase != PGPX_PHASE_PUBLISH) ||
-			pgpx_pools[w->pool].server != server)
-			continue;
-		pgpx_event_pool_changed(w->pool);
-		pgpx_connect_refused(w, text);
-	}
-}
-
-/* Does a new session wait until its PID is published? */
-static bool
-has_unpublished(int server)
-{
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == 0 &&
-			pgpx_pools[pgpx_wconns[i].pool].server == server)
-			return true;
-	return false;
+	pgpx_connect_end_unpublished(server, shares[server].remote_full, text);
 }
 
 /*
@@ -364,7 +336,7 @@ set_due(Share *s, int server, PgpxTime now)
 		end_attempts(server);
 	if (s->in_flight || s->pool < 0)
 		s->due = PG_INT64_MAX;
-	else if (has_unpublished(server))
+	else if (pgpx_connect_has_unpublished(server))
 		s->due = now;
 	else if (s->mine.held > Max(share, used) ||
 			 (s->wanted > s->mine.wanted && s->wanted > s->mine.held))
@@ -386,13 +358,18 @@ plan_pool(int index)
 	int			cap;
 	int			weight;
 	int			wanted;
+	int			most;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	cap = pool->opts.cluster_connections;
 	weight = pool->opts.cluster_weight;
-	wanted = pgpx_pool_wanted_locked(pool);
-	if (pool->opts.max_server_connections > 0)
-		wanted = Min(wanted, pool->opts.max_server_connections);
+	most = pool->opts.max_server_connections > 0 ?
+		Min(pool->opts.max_server_connections, pgpx_shared->max_connections) :
+		pgpx_shared->max_connections;
+
+	/* a pause grants nothing more, and leaves the leases */
+	wanted = pgpx_pool_is_paused(pool) ? pool->count[PGPX_CONN_LEASED] :
+		pgpx_pool_wanted_locked(pool);
 	LWLockRelease(pool->lock);
 	if (cap == 0)
 		return;
@@ -400,8 +377,8 @@ plan_pool(int index)
 	/* another server has taken the slot */
 	if (s->database != pool->key.database || s->server != pool->key.server)
 	{
-		Member	   *members = s->members;
-		Member	   *rows = s->rows;
+		PgpxShareMember *members = s->members;
+		PgpxShareMember *rows = s->rows;
 
 		memset(s, 0, sizeof(*s));
 		s->members = members;
@@ -410,12 +387,14 @@ plan_pool(int index)
 		s->database = pool->key.database;
 		s->server = pool->key.server;
 	}
+	s->database_name = pool->database_name;
+	s->server_name = pool->server_name;
 	if (!s->planned)
 		s->wants_now = 0;
 	s->planned = true;
 	s->cap = cap;
 	s->weight = weight;
-	s->wants_now = Min(s->wants_now + wanted, MOST);
+	s->wants_now = Min(s->wants_now + wanted, most);
 	if (s->pool < 0 && knows_conninfo(index))
 	{
 		s->pool = index;
@@ -426,6 +405,10 @@ plan_pool(int index)
 PgpxTime
 pgpx_share_plan(PgpxTime now)
 {
+	bool		had_planned;
+
+	if (pg_atomic_read_u32(&pgpx_shared->uses_shares) == 0)
+		return PG_INT64_MAX;
 	if (any_planned && now < planned_at + PLAN_US)
 		return planned_at + PLAN_US;
 	if (shares == NULL)
@@ -437,6 +420,7 @@ pgpx_share_plan(PgpxTime now)
 			shares[i].pool = -1;
 	}
 	planned_at = now;
+	had_planned = any_planned;
 	for (int i = 0; any_planned && i < pgpx_shared->max_pools; i++)
 	{
 		Share	   *s = &shares[i];
@@ -455,6 +439,8 @@ pgpx_share_plan(PgpxTime now)
 			plan_pool(i);
 			any_planned = true;
 		}
+	if (had_planned)
+		pgpx_connect_need_not_publish();
 	if (!any_planned)
 		return PG_INT64_MAX;
 	for (int i = 0; i < pgpx_pools_end(); i++)
@@ -524,181 +510,141 @@ append_pids(const Share *s, int server, StringInfo sql)
 
 /* Append the names and requests of members that have not changed for long. */
 static void
-append_dead(const Share *s, StringInfo sql)
+append_dead(const Share *s, StringInfo names, StringInfo requests)
 {
-	StringInfoData requests;
 	PgpxTime	before = pgpx_steady_now() - DEAD_US;
 	const char *separator = "";
 
-	initStringInfo(&requests);
-	appendStringInfoString(sql, "pg_catalog.unnest('{");
 	for (int i = 0; i < s->nmembers; i++)
 		if (s->members[i].unchanged_since < before)
 		{
-			appendStringInfo(sql, "%s%s", separator, s->members[i].name);
-			appendStringInfo(&requests, "%s" UINT64_FORMAT, separator,
+			appendStringInfo(names, "%s%s", separator, s->members[i].name);
+			appendStringInfo(requests, "%s" UINT64_FORMAT, separator,
 							 s->members[i].request);
 			separator = ",";
 		}
-	appendStringInfo(sql, "}'::pg_catalog.text[]), pg_catalog.unnest('{%s}'::pg_catalog.int8[])",
-					 requests.data);
-	pfree(requests.data);
 }
 
-/*
- * The names in the statement have no characters that need quotes (is_name).
- * The search_path of the session is that of SETTINGS in lock_pinger.c.
- */
-static void
-append_statement(const Share *s, int server, int used, StringInfo sql)
-{
-	char		own[NAME_LEN];
-
-	write_name(s, own);
-	appendStringInfoString(sql,
-						   "UPDATE pgpool_lock.share_turn SET turn = turn + 1 WHERE id = 1; "
-						   "WITH dead AS (SELECT d.member, d.request FROM ROWS FROM (");
-	append_dead(s, sql);
-	appendStringInfo(sql,
-					 ") AS d(member, request)), "
-					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.wanted, s.since,"
-					 " d.member IS NOT NULL AS dead,"
-					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
-					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)) END AS held"
-					 " FROM pgpool_lock.shares AS s LEFT JOIN dead AS d ON d.member = s.member AND d.request = s.request"
-					 " WHERE s.member <> '%s'), "
-					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
-					 " WHERE s.member = o.member AND o.dead AND o.held = 0), "
-					 "room AS (SELECT LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
-					 " COALESCE(pg_catalog.sum(o.held), 0) AS used FROM others AS o), "
-					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
-					 " (member, request, cap, weight, wanted, held, pids, since, pinged)"
-					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
-					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4, '{",
-					 own, s->cap, own, s->request, s->cap, s->weight, s->wanted,
-					 used, s->target);
-	append_pids(s, server, sql);
-	appendStringInfo(sql,
-					 "}'::pg_catalog.int4[], t.turn, pg_catalog.clock_timestamp()"
-					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
-					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
-					 " cap = excluded.cap, weight = excluded.weight, wanted = excluded.wanted,"
-					 " held = excluded.held, pids = excluded.pids, pinged = excluded.pinged,"
-					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.wanted > 0) = (excluded.wanted > 0)"
-					 " THEN s.since ELSE excluded.since END"
-					 " WHERE s.request < excluded.request RETURNING s.held, s.since) "
-					 "SELECT o.member, o.request, o.cap, o.weight, o.wanted, o.held, o.since, o.dead"
-					 " FROM others AS o UNION ALL "
-					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false"
-					 " FROM mine AS m, room AS r",
-					 s->request, s->weight, s->wanted);
-}
-
-#define COLUMNS 8
 #define ANSWER_MAX_MS 2000		/* of a statement: leaves time for another */
 
 /* Choose what to hold, and build the statement. */
 static void
-build_statement(int pool, StringInfo sql)
+build_statement(int server, int64 timeout, StringInfo sql)
 {
-	int			server = pgpx_pools[pool].server;
 	Share	   *s = &shares[server];
 	PgpxCap    *cap = &pgpx_servers[server].cap;
 	PgpxTime	until;
 	int			share = pgpx_cap_share(cap, &until);
-	int			used;
+	char		own[PGPX_SHARE_NAME_LEN];
+	StringInfoData pids;
+	StringInfoData dead;
+	StringInfoData dead_requests;
+	PgpxShareStatement st;
 
 	s->target = choose_target(s, pgpx_cap_used(cap, NULL));
 
 	/* lower the limit first: what is in use then cannot rise above it */
-	used = pgpx_cap_set_share(cap, Min(share, s->target), 0);
+	st.used = pgpx_cap_set_share(cap, Min(share, s->target), 0);
 	s->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
 	s->in_flight = true;
 	s->nrows = 0;
 	s->mine_read.request = 0;
 	s->last_sent = pgpx_now();
 	s->sent_at = pgpx_steady_now();
-	append_statement(s, server, used, sql);
+	write_name(s, own);
+	initStringInfo(&pids);
+	append_pids(s, server, &pids);
+	initStringInfo(&dead);
+	initStringInfo(&dead_requests);
+	append_dead(s, &dead, &dead_requests);
+	st.member = own;
+	st.timeout = timeout;
+	st.raises = s->target > s->mine.held;
+	st.request = s->request;
+	st.cap = s->cap;
+	st.weight = s->weight;
+	st.wanted = s->wanted;
+	st.target = s->target;
+	st.pids = pids.data;
+	st.dead = dead.data;
+	st.dead_requests = dead_requests.data;
+	pgpx_share_append_statement(&st, sql);
+	pfree(pids.data);
+	pfree(dead.data);
+	pfree(dead_requests.data);
 }
 
-/* Is this the name of a member, which needs no quotes? */
-static bool
-is_name(const char *name)
+/*
+ * Return the share whose statement is in flight on this connection, or NULL if
+ * its server's slot was taken by another server.  The pool that the pinger
+ * belongs to may have been evicted, and its slot taken by a pool of another
+ * server.
+ */
+static Share *
+share_in_flight(const PgpxPinger *p)
 {
-	return strlen(name) < NAME_LEN &&
-		strspn(name, "0123456789abcdef-/") == strlen(name);
+	Share	   *s = &shares[p->share_server];
+
+	return s->in_flight && s->request == p->share_request ? s : NULL;
 }
 
-/* Read a number, limited to a range. */
-static int
-number(const PGresult *res, int row, int column, int min, int max)
+/* Read rows of the result.  Returns what is wrong with them, or NULL. */
+static const char *
+read_rows(Share *s, const PGresult *res)
 {
-	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
-
-	return (int) Min(Max(n, min), max);
-}
-
-/* Read rows of the result.  Returns false if they are not as expected. */
-static bool
-read_rows(int pool, const PGresult *res)
-{
-	Share	   *s = &shares[pgpx_pools[pool].server];
-
-	if (PQnfields(res) != COLUMNS)
-		return false;
 	for (int row = 0; row < PQntuples(res); row++)
 	{
-		const char *name = PQgetvalue(res, row, 0);
-		bool		mine = name[0] == '\0';
-		Member	   *m;
+		PgpxShareMember m;
 
-		if (!is_name(name) || (!mine && s->nrows == MEMBERS_MAX))
-			return false;
+		if (!pgpx_share_read_row(res, row, &m))
+			return "unexpected result";
+		if (m.name[0] != '\0' && s->nrows == MEMBERS_MAX)
+			return "pgpool_lock.shares has more than 1000 rows: delete those of servers that no longer exist";
 		if (s->rows == NULL)
 		{
 			s->rows = MemoryContextAlloc(TopMemoryContext,
-										 2 * MEMBERS_MAX * sizeof(Member));
+										 2 * MEMBERS_MAX *
+											 sizeof(PgpxShareMember));
 			s->members = s->rows + MEMBERS_MAX;
 		}
-		m = mine ? &s->mine_read : &s->rows[s->nrows++];
-		strlcpy(m->name, name, sizeof(m->name));
-		m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
-		m->cap = number(res, row, 2, 1, MOST);
-		m->weight = number(res, row, 3, 1, 1000);
-		m->wanted = number(res, row, 4, 0, MOST);
-		m->held = number(res, row, 5, 0, MOST);
-		m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
-		m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
+		if (m.name[0] == '\0')
+			s->mine_read = m;
+		else
+			s->rows[s->nrows++] = m;
 	}
-	return true;
+	return NULL;
 }
 
 static int
 compare_names(const void *a, const void *b)
 {
-	return strcmp(((const Member *) a)->name, ((const Member *) b)->name);
+	const PgpxShareMember *m = a;
+	const PgpxShareMember *n = b;
+
+	return strcmp(m->name, n->name);
 }
 
 /* Replace the members by the rows that were read. */
 static void
 take_rows(Share *s)
 {
-	Member	   *before = s->members;
+	PgpxShareMember *before = s->members;
 	PgpxTime	now = pgpx_steady_now();
-	char		own[NAME_LEN];
+	char		own[PGPX_SHARE_NAME_LEN];
 	size_t		shared = write_name(s, own);
 
 	for (int i = 0; i < s->nrows; i++)
 	{
-		Member	   *m = &s->rows[i];
-		const Member *old = bsearch(m, before, s->nmembers, sizeof(Member),
-									compare_names);
+		PgpxShareMember *m = &s->rows[i];
+		const PgpxShareMember *old = bsearch(m, before, s->nmembers,
+											 sizeof(PgpxShareMember),
+											 compare_names);
 
 		m->unchanged_since = strncmp(m->name, own, shared) == 0 ? PG_INT64_MIN :
 			old != NULL && old->request == m->request ? old->unchanged_since :
 			now;
 	}
-	qsort(s->rows, s->nrows, sizeof(Member), compare_names);
+	qsort(s->rows, s->nrows, sizeof(PgpxShareMember), compare_names);
 	s->members = s->rows;
 	s->nmembers = s->nrows;
 	s->rows = before;
@@ -710,7 +656,7 @@ take_rows(Share *s)
 
 /* Log once that the members have different caps. */
 static void
-log_differences(Share *s, const PgpxPool *pool)
+log_differences(Share *s)
 {
 	bool		differs = s->common_cap != s->cap;
 
@@ -720,8 +666,7 @@ log_differences(Share *s, const PgpxPool *pool)
 	if (differs && !s->differs_logged)
 		ereport(WARNING,
 				(errmsg("servers that connect to the remote database of server \"%s\" of database \"%s\" have different values of cluster_connections",
-						NameStr(pool->server_name),
-						NameStr(pool->database_name)),
+						NameStr(s->server_name), NameStr(s->database_name)),
 				 errdetail("It is %d here. The smallest, %d, applies to all.",
 						   s->cap, s->common_cap)));
 	s->differs_logged = differs;
@@ -747,12 +692,25 @@ publish_info(const Share *s, int server)
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
 }
 
+/*
+ * Set the share of a server.  Does nothing if its slot has been taken by
+ * another server since the statement was sent.
+ */
+static void
+set_share(const Share *s, int server, int limit)
+{
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
+	if (pgpx_servers[server].database == s->database &&
+		pgpx_servers[server].server == s->server)
+		(void) pgpx_cap_set_share(&pgpx_servers[server].cap, limit,
+								  s->sent_at + VALID_US);
+	LWLockRelease(pgpx_shared->registry_lock);
+}
+
 /* The statement has committed.  Returns false if its result is incomplete. */
 static bool
-take_result(int pool)
+take_result(Share *s, int server)
 {
-	int			server = pgpx_pools[pool].server;
-	Share	   *s = &shares[server];
 	PgpxCap    *cap = &pgpx_servers[server].cap;
 	int			limit;
 
@@ -764,22 +722,21 @@ take_result(int pool)
 	/* the next statement publishes what this one leaves to others */
 	limit = Min(s->mine.held, s->target);
 	limit = Min(limit, choose_target(s, pgpx_cap_used(cap, NULL)));
-	(void) pgpx_cap_set_share(cap, limit, s->sent_at + VALID_US);
+	set_share(s, server, limit);
 	planned_at = 0;
 	if (s->failing)
 		ereport(LOG,
 				(errmsg("pgpool_ext agrees on the share of server \"%s\" of database \"%s\" again",
-						NameStr(pgpx_pools[pool].server_name),
-						NameStr(pgpx_pools[pool].database_name))));
+						NameStr(s->server_name), NameStr(s->database_name))));
 	s->failing = false;
-	log_differences(s, &pgpx_pools[pool]);
+	for (int i = 0; s->remote_full && i < pgpx_pools_end(); i++)
+		if (is_of(i, server))
+			pgpx_pool_set_remote_full(&pgpx_pools[i], NULL);
+	s->remote_full = false;
+	log_differences(s);
 	publish_info(s, server);
 
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == s->request &&
-			pgpx_pools[pgpx_wconns[i].pool].server == server)
-			pgpx_connect_published(&pgpx_wconns[i]);
+	pgpx_connect_published(s->request);
 
 	/* open what the share allows, close what exceeds it */
 	for (int i = 0; i < pgpx_pools_end(); i++)
@@ -789,15 +746,19 @@ take_result(int pool)
 }
 
 void
-pgpx_share_send(PgpxPinger *p)
+pgpx_share_send(PgpxPinger *p, int64 most_ms)
 {
 	StringInfoData sql;
+	int64		timeout = Min(most_ms, ANSWER_MAX_MS);
 
 	initStringInfo(&sql);
-	build_statement(p->pool, &sql);
+	p->share_server = pgpx_pools[p->pool].server;
+	build_statement(p->share_server, timeout, &sql);
+	p->share_request = shares[p->share_server].request;
 	p->phase = PGPX_PINGER_SHARE;
 	p->error[0] = '\0';
-	p->deadline = pgpx_now() + ANSWER_MAX_MS * 1000;
+	p->sqlstate = 0;
+	p->deadline = pgpx_now() + timeout * 1000;
 	if (!PQsendQuery(p->pg, sql.data))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
@@ -809,18 +770,27 @@ pgpx_share_send(PgpxPinger *p)
 static void
 take_share(PgpxPinger *p, const PGresult *res)
 {
-	if (!read_rows(p->pool, res))
-		strlcpy(p->error, "unexpected result", sizeof(p->error));
+	Share	   *s = share_in_flight(p);
+	const char *wrong = s != NULL ? read_rows(s, res) : NULL;
+
+	if (wrong != NULL)
+		strlcpy(p->error, wrong, sizeof(p->error));
 }
 
 void
 pgpx_share_step(PgpxPinger *p)
 {
+	Share	   *s;
+
 	if (!pgpx_pinger_results(p, take_share))
 		return;
-	if (p->error[0] == '\0' && !take_result(p->pool))
+	s = share_in_flight(p);
+	if (p->error[0] == '\0' && s != NULL && !take_result(s, p->share_server))
+	{
+		p->sqlstate = ERRCODE_UNDEFINED_TABLE;
 		strlcpy(p->error, "pgpool_lock.share_turn has no row, or this server's row in pgpool_lock.shares was altered",
 				sizeof(p->error));
+	}
 	if (p->error[0] != '\0')
 		pgpx_pinger_failed(p, p->error);
 	else
@@ -833,16 +803,15 @@ pgpx_share_step(PgpxPinger *p)
 }
 
 void
-pgpx_share_aborted(int pool)
+pgpx_share_aborted(const PgpxPinger *p)
 {
-	Share	   *s = &shares[pgpx_pools[pool].server];
+	Share	   *s = share_in_flight(p);
 
+	if (s == NULL)
+		return;
 	s->in_flight = false;
 	planned_at = 0;
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == s->request)
-			pgpx_wconns[i].published_by = 0;
+	pgpx_connect_not_published(s->request);
 }
 
 /* Let the pinger of the server's next pool send, if there is another one. */
@@ -866,17 +835,23 @@ use_next_pool(Share *s, int server)
 }
 
 void
-pgpx_share_failed(int pool, uint32 pool_id, const char *why)
+pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 {
 	int			server = pgpx_pools[pool].server;
 	Share	   *s = share_of(pool, pool_id);
 	PgpxShareInfo *info = &pgpx_servers[server].share;
 	PgpxTime	until;
 	char		text[PGPX_ERROR_LEN];
+	bool		setup;
 
 	if (s == NULL)
 		return;
-	snprintf(text, sizeof(text), PGPX_SHARES_FAILED ": %s", why);
+
+	/* the remote lacks the tables, or privileges on them */
+	setup = sqlstate == ERRCODE_UNDEFINED_SCHEMA ||
+		ERRCODE_TO_CATEGORY(sqlstate) ==
+			ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION;
+	snprintf(text, sizeof(text), "The servers cannot agree on the shares of cluster_connections: %s", why);
 	(void) pgpx_cap_share(&pgpx_servers[server].cap, &until);
 	SpinLockAcquire(&pgpx_servers[server].share_mutex);
 	if (info->failing_since == 0)
@@ -889,11 +864,21 @@ pgpx_share_failed(int pool, uint32 pool_id, const char *why)
 						NameStr(pgpx_pools[pool].server_name),
 						NameStr(pgpx_pools[pool].database_name)),
 				 errdetail_internal("%s", why),
-				 errhint("The remote database needs the tables that pgpool.lock_setup creates. Open connections remain in use.")));
+				 setup ? errhint("The remote database needs the tables that pgpool.lock_setup creates, and privileges on them. Open connections remain in use.") :
+				 errhint("Open connections remain in use.")));
 	s->failing = true;
+	s->remote_full = sqlstate == ERRCODE_TOO_MANY_CONNECTIONS;
 	for (int i = 0; pgpx_steady_now() >= until && i < pgpx_pools_end(); i++)
-		if (is_of(i, server))
-			pgpx_pool_fail_waiters(&pgpx_pools[i], CANNOT_CONNECT, text);
+	{
+		if (!is_of(i, server))
+			continue;
+		if (s->remote_full)
+			pgpx_pool_set_remote_full(&pgpx_pools[i], why);
+		else
+			pgpx_pool_fail_waiters(&pgpx_pools[i],
+								   setup ? PGPX_ERRCODE_SHARES_MISSING :
+										   CANNOT_CONNECT, text);
+	}
 	use_next_pool(s, server);
 	planned_at = 0;
 }

@@ -37,14 +37,21 @@ extern int	pgpx_share_next_pool(int pool, uint32 *pool_id);
  */
 extern PgpxTime pgpx_share_due(int pool, uint32 pool_id);
 
-/* Send the next statement; read its result after an event on the socket. */
-extern void pgpx_share_send(PgpxPinger *p);
+/*
+ * Send the next statement; read its result after an event on the socket.
+ * most_ms: upper limit for its duration, beside that of share.c.
+ */
+extern void pgpx_share_send(PgpxPinger *p, int64 most_ms);
 extern void pgpx_share_step(PgpxPinger *p);
 
 /* The outcome of the statement in flight, if any, will not be known. */
-extern void pgpx_share_aborted(int pool);
+extern void pgpx_share_aborted(const PgpxPinger *p);
 
-/* The pinger has failed: it could not connect, or the statement failed. */
-extern void pgpx_share_failed(int pool, uint32 pool_id, const char *why);
+/*
+ * The pinger has failed: it could not connect, or the statement failed.
+ * sqlstate: 53300 if the remote accepts no more connections; 0: unknown.
+ */
+extern void pgpx_share_failed(int pool, uint32 pool_id, int sqlstate,
+							  const char *why);
 
 #endif							/* PGPX_SHARE_H */

@@ -280,9 +280,8 @@ copy_text(const char *text)
 	return pgpx_text_clean(copy);
 }
 
-/* Parse an SQLSTATE, five of 0-9 and A-Z.  If invalid, return "otherwise". */
-static int
-parse_sqlstate(const char *sqlstate, int otherwise)
+int
+pgpx_parse_sqlstate(const char *sqlstate, int otherwise)
 {
 	if (sqlstate == NULL || strlen(sqlstate) != 5)
 		return otherwise;
@@ -333,7 +332,7 @@ pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
 	error->fatal = fields.severity != NULL &&
 		(strcmp(fields.severity, "FATAL") == 0 ||
 		 strcmp(fields.severity, "PANIC") == 0);
-	error->sqlstate = parse_sqlstate(fields.sqlstate, ERRCODE_FDW_ERROR);
+	error->sqlstate = pgpx_parse_sqlstate(fields.sqlstate, ERRCODE_FDW_ERROR);
 	if (ERRCODE_TO_CATEGORY(error->sqlstate) == ERRCODE_SUCCESSFUL_COMPLETION)
 		error->sqlstate = ERRCODE_FDW_ERROR;
 	error->primary = fields.primary ? copy_text(fields.primary) :
@@ -419,7 +418,7 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 	detail = copy_text(fields.detail);
 	hint = copy_text(fields.hint);
 	ereport(elevel,
-			(errcode(parse_sqlstate(fields.sqlstate,
+			(errcode(pgpx_parse_sqlstate(fields.sqlstate,
 									elevel >= WARNING ? ERRCODE_WARNING :
 									ERRCODE_SUCCESSFUL_COMPLETION)),
 			 errmsg_internal("%s", primary),

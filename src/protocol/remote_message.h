@@ -22,6 +22,9 @@
  */
 extern void pgpx_libpq_one_line(char *to, size_t size, const char *from);
 
+/* Parses an SQLSTATE, five of 0-9 and A-Z.  Returns "otherwise" if invalid. */
+extern int	pgpx_parse_sqlstate(const char *sqlstate, int otherwise);
+
 /*
  * pgpx_libpq_strip_sqlstates
  *		Removes the SQLSTATE and the location from a verbose message of libpq,

@@ -464,8 +464,7 @@ raise_unreachable(PgpxCheckout *c, int sqlstate,
 {
 	char	   *reason = pgpx_text_clean(pstrdup(text));
 	char		detail[DETAIL_LEN] = "";
-	bool		shares = strncmp(text, PGPX_SHARES_FAILED,
-								 strlen(PGPX_SHARES_FAILED)) == 0;
+	bool		setup = sqlstate == PGPX_ERRCODE_SHARES_MISSING;
 
 	if (add_descriptors(&pgpx_pools[c->spec->pool], text, detail,
 						sizeof(detail)))
@@ -504,7 +503,7 @@ raise_unreachable(PgpxCheckout *c, int sqlstate,
 			 errmsg("could not connect to server \"%s\"",
 					NameStr(c->spec->server_name)),
 			 errdetail_internal("%s", reason),
-			 shares ?
+			 setup ?
 			 errhint("The option \"cluster_connections\" needs the tables that pgpool.lock_setup creates in the remote database, and privileges on them.") :
 			 wait_ms > 0 ?
 			 errhint("The next attempt is made in " INT64_FORMAT " ms at the earliest.",
@@ -795,6 +794,9 @@ filled_by_own_leases(const PgpxPool *pool, int *size)
 	*size = pool->opts.max_server_connections;
 	if (*size > 0 && pgpx_lease_count(0, pool->server) >= *size)
 		return "max_server_connections";
+	*size = pool->opts.cluster_connections;
+	if (*size > 0 && pgpx_lease_count(0, pool->server) >= *size)
+		return "cluster_connections";
 	*size = pgpx_shared->max_connections;
 	if (pgpx_lease_count(0, -1) >= *size)
 		return "pgpool_ext.max_connections";

@@ -66,6 +66,7 @@ typedef enum PoolLimit
 {
 	LIMIT_POOL,					/* pool_size and max_overflow */
 	LIMIT_SERVER,				/* max_server_connections */
+	LIMIT_CLUSTER,				/* cluster_connections */
 	LIMIT_ALL					/* pgpool_ext.max_connections */
 } PoolLimit;
 
@@ -232,6 +233,7 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 	PoolState  *state = &deadlock->pools[PGPX_POOL_INDEX(pool)];
 	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
 	int			limit = pool->opts.max_server_connections;
+	int			cluster = pool->opts.cluster_connections;
 
 	Assert(LWLockHeldByMe(pool->lock));
 	if (pool->damaged || pgpx_pool_is_paused(pool) ||
@@ -251,9 +253,17 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 		state->limit = LIMIT_POOL;
 		return true;
 	}
+
 	if (limit > 0 && pgpx_cap_used(cap, &state->moves) >= limit)
 	{
 		state->limit = LIMIT_SERVER;
+		return true;
+	}
+
+	/* a share can grow, unless it is all of the cap already */
+	if (cluster > 0 && pgpx_cap_used(cap, &state->moves) >= cluster)
+	{
+		state->limit = LIMIT_CLUSTER;
 		return true;
 	}
 	state->limit = LIMIT_ALL;
@@ -327,7 +337,8 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 			read_leases_locked(deadlock, pool, false);
 	LWLockRelease(pool->lock);
 
-	if (ok && !known && state->limit == LIMIT_SERVER)
+	if (ok && !known &&
+		(state->limit == LIMIT_SERVER || state->limit == LIMIT_CLUSTER))
 		ok = read_cap(deadlock, state->server, state->moves);
 	else if (ok && !known && state->limit == LIMIT_ALL)
 		ok = read_cap(deadlock, -1, state->moves);
@@ -385,7 +396,8 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 		return true;
 	if (held->broken)
 		return false;
-	return state->limit == LIMIT_SERVER ? held->server == state->server :
+	return state->limit == LIMIT_SERVER || state->limit == LIMIT_CLUSTER ?
+		held->server == state->server :
 		held->pool == wait->pool;
 }
 
@@ -491,7 +503,9 @@ append_wait(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 	else
 		appendStringInfo(buf, "a server of database \"%s\"",
 						 NameStr(state->database_name));
-	appendStringInfoString(buf, state->limit == LIMIT_SERVER ?
+	appendStringInfoString(buf, state->limit == LIMIT_CLUSTER ?
+						   " within cluster_connections" :
+						   state->limit == LIMIT_SERVER ?
 						   " within max_server_connections" :
 						   state->limit == LIMIT_ALL ?
 						   " within pgpool_ext.max_connections" : "");

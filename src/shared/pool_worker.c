@@ -295,6 +295,22 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 }
 
 void
+pgpx_pool_set_remote_full(PgpxPool *pool, const char *text)
+{
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (text != NULL)
+	{
+		pool->last_error_at = pgpx_now();
+		pool->last_sqlstate = ERRCODE_TOO_MANY_CONNECTIONS;
+		strlcpy(pool->last_error, text, sizeof(pool->last_error));
+		note_remote_full_locked(pool, pool->last_error_at);
+	}
+	else if (pool->retry_at == 0)
+		pool->remote_full_since = 0;
+	LWLockRelease(pool->lock);
+}
+
+void
 pgpx_pool_fail_waiters(PgpxPool *pool, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;

@@ -236,6 +236,14 @@ find_slot_locked(void)
 	return best;
 }
 
+static void
+set_opts(PgpxPool *pool, const PgpxPoolOptions *opts)
+{
+	pool->opts = *opts;
+	if (opts->cluster_connections > 0)
+		pg_atomic_write_u32(&pgpx_shared->uses_shares, 1);
+}
+
 /*
  * Create the pool of "ref" in a slot.  Returns false if the slot has come
  * into use meanwhile.
@@ -275,7 +283,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->options_version++;
 	pool->gone = false;
 	pool->fingerprint = ref->fingerprint;
-	pool->opts = *ref->opts;
+	set_opts(pool, ref->opts);
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 	pool->conninfo_incarnation = 0;
 	pool->conninfo_requested_by = 0;
@@ -411,7 +419,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	namestrcpy(&pool->server_name, server_name);	/* may have been renamed */
 	namestrcpy(&pool->user_name, user_name);
 	pool->fingerprint = *fingerprint;
-	pool->opts = *opts;
+	set_opts(pool, opts);
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 }
 
@@ -454,7 +462,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 	scale_lifetimes_locked(pool, pool->opts.max_lifetime, opts->max_lifetime);
 	pool->options_version++;
 	pool->fingerprint = *fingerprint;
-	pool->opts = *opts;
+	set_opts(pool, opts);
 	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
 	pgpx_pool_trim_locked(pool);
 	if (connects)

@@ -57,9 +57,12 @@
 								 * NUL */
 #define PGPX_ERROR_LEN 512		/* bytes of an error message that are stored */
 
-/* Begins the errors about cluster_connections; the session adds a hint to them. */
-#define PGPX_SHARES_FAILED \
-	"The servers cannot agree on the shares of cluster_connections"
+/*
+ * SQLSTATE with which waiters fail if the remote lacks the tables of
+ * cluster_connections or privileges on them.  The session adds a hint, and
+ * raises 08001.
+ */
+#define PGPX_ERRCODE_SHARES_MISSING MAKE_SQLSTATE('P', 'X', 'S', 'H', 'R')
 #define PGPX_ADDR_LEN 48
 #define PGPX_VERSION_LEN 64
 #define PGPX_TLS_LEN 48
@@ -500,6 +503,8 @@ typedef struct PgpxShared
 									 * positions */
 	pg_atomic_uint32 dlocks_changed;	/* incremented when the worker has
 										 * to check the locks */
+	pg_atomic_uint32 uses_shares;	/* 1: a pool has had cluster_connections
+									 * since the start */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that busy poll, see shmem.c */

@@ -627,13 +627,73 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 	start(w);
 }
 
-void
-pgpx_connect_published(PgpxWorkerConn *w)
+bool
+pgpx_connect_has_unpublished(int server)
 {
-	Assert(w->phase == PGPX_PHASE_PUBLISH);
+	for (int i = 0; i < pgpx_conns_end(); i++)
+		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
+			pgpx_wconns[i].published_by == 0 &&
+			pgpx_pools[pgpx_wconns[i].pool].server == server)
+			return true;
+	return false;
+}
+
+/* Continues an attempt in phase PUBLISH. */
+static void
+go_on(PgpxWorkerConn *w)
+{
 	pgpx_event_pool_changed(w->pool);
 	if (!pgpx_connect_overtaken(w))
 		start(w);
+}
+
+void
+pgpx_connect_published(uint64 request)
+{
+	for (int i = 0; i < pgpx_conns_end(); i++)
+		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
+			pgpx_wconns[i].published_by == request)
+			go_on(&pgpx_wconns[i]);
+}
+
+void
+pgpx_connect_not_published(uint64 request)
+{
+	for (int i = 0; i < pgpx_conns_end(); i++)
+		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
+			pgpx_wconns[i].published_by == request)
+			pgpx_wconns[i].published_by = 0;
+}
+
+void
+pgpx_connect_need_not_publish(void)
+{
+	for (int i = 0; i < pgpx_conns_end(); i++)
+		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
+			pgpx_pools[pgpx_wconns[i].pool].opts.cluster_connections == 0)
+			go_on(&pgpx_wconns[i]);
+}
+
+void
+pgpx_connect_end_unpublished(int server, bool full, const char *text)
+{
+	for (int i = 0; i < pgpx_conns_end(); i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+
+		if ((w->phase != PGPX_PHASE_LOOKUP &&
+			 w->phase != PGPX_PHASE_PASSWORD &&
+			 w->phase != PGPX_PHASE_CONNECT &&
+			 w->phase != PGPX_PHASE_PUBLISH) ||
+			pgpx_pools[w->pool].server != server)
+			continue;
+		pgpx_event_pool_changed(w->pool);
+		if (full)
+			pgpx_connect_abandon(w, PGPX_FAILED_FULL,
+								 ERRCODE_TOO_MANY_CONNECTIONS, text);
+		else
+			pgpx_connect_refused(w, text);
+	}
 }
 
 /* Runs the start commands, if there are any. */

@@ -58,10 +58,25 @@ extern bool pgpx_connect_overtaken(PgpxWorkerConn *w);
 extern void pgpx_connect_logged_in(PgpxWorkerConn *w);
 
 /*
- * Continues an attempt in phase PUBLISH, because the remote's table of shares
- * now has the PID of the session.
+ * Phase PUBLISH: the session waits until its PID is in the remote's table of
+ * shares (locks/share.c).  Is there such a session of this server, and no
+ * statement with its PID in flight?
  */
-extern void pgpx_connect_published(PgpxWorkerConn *w);
+extern bool pgpx_connect_has_unpublished(int server);
+
+/* The statement with this request has stored the PIDs, or its fate is unknown. */
+extern void pgpx_connect_published(uint64 request);
+extern void pgpx_connect_not_published(uint64 request);
+
+/* Continues the attempts of pools that have lost cluster_connections. */
+extern void pgpx_connect_need_not_publish(void);
+
+/*
+ * Ends the attempts of a server whose sessions other servers would not count.
+ * full: because the remote accepts no more connections.
+ */
+extern void pgpx_connect_end_unpublished(int server, bool full,
+										 const char *text);
 
 /* Continues the start commands after an event on the socket. */
 extern void pgpx_connect_step_start(PgpxWorkerConn *w);

@@ -15,6 +15,8 @@
 
 #include <sys/epoll.h>
 
+#include "mb/pg_wchar.h"
+
 #include "fuzz.h"
 #include "fuzz_remote.h"
 
@@ -72,6 +74,16 @@ pgpx_now(void)
 	return now;
 }
 
+const char	pgpx_ping_sql[] = "ping";
+const char	pgpx_release_sql[] = "release";
+
+/* for the parts of remote_message.c that are linked, but not tested here */
+int
+GetDatabaseEncoding(void)
+{
+	return PG_UTF8;
+}
+
 /* No server has cluster_connections. */
 PgpxTime
 pgpx_share_plan(PgpxTime at)
@@ -92,7 +104,7 @@ pgpx_share_due(int pool, uint32 pool_id)
 }
 
 void
-pgpx_share_send(PgpxPinger *p)
+pgpx_share_send(PgpxPinger *p, int64 most_ms)
 {
 }
 
@@ -102,12 +114,12 @@ pgpx_share_step(PgpxPinger *p)
 }
 
 void
-pgpx_share_aborted(int pool)
+pgpx_share_aborted(const PgpxPinger *p)
 {
 }
 
 void
-pgpx_share_failed(int pool, uint32 pool_id, const char *why)
+pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 {
 }
 

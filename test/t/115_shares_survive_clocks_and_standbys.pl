@@ -105,8 +105,8 @@ SKIP:
 # --- rows that were altered
 start_sessions();
 my @leases = map { lease($_, 'shared') } @holders;
-$remote->safe_psql('remote_db', q{INSERT INTO pgpool_lock.shares (member, request, cap, weight, wanted, held, pids, since, pinged)
-	VALUES ('deadbeef/1/2/3', 1, 100, 1000, 262143, 100, '{1}', 1, 'infinity')});
+$remote->safe_psql('remote_db', q{INSERT INTO pgpool_lock.shares (member, request, cap, weight, wanted, held, pids, postmaster, since, pinged)
+	VALUES ('deadbeef/1/2/3', 1, 100, 1000, 262143, 100, '{1}', pg_postmaster_start_time(), 1, 'infinity')});
 ok(wait_until($remote, sub { table(q{count(*) FILTER (WHERE member = 'deadbeef/1/2/3')}) }, 0, 60), 'row of an unknown server is removed, although it is of the future');
 $remote->safe_psql('remote_db', 'TRUNCATE pgpool_lock.shares');
 ok(wait_until($remote, sub { table('max(held)') }, $cap, 30), 'server enters the connections that it has into an empty table');

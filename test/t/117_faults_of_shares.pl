@@ -1,0 +1,142 @@
+# Faults while servers agree on their shares of cluster_connections: the remote server is
+# full or cannot be reached, a pool is evicted while a statement is in flight, rows are
+# those of an earlier life of the remote server, or are too many, the option is dropped
+# meanwhile, a distributed lock needs its pings, a session cannot be cancelled.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => ['pgpool_ext.max_pools = 3']);
+my %super = (user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
+my $holder = PgpxSession->new($local);
+my $su = $local->safe_psql('postgres', 'SELECT current_user');
+my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+
+make_pool($local, $remote, server => 'plain', %super);
+make_pool($local, $remote, server => 'other');
+make_pool($local, $remote, server => 'shared', options => { cluster_connections => 8, retry_max => '200ms' });
+$local->safe_psql('postgres', q{SELECT pgpool.lock_setup('plain')});
+
+$remote->safe_psql('remote_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpool_lock TO remote_app');
+
+sub share { return $local->safe_psql('postgres', "SELECT $_[0] FROM pgpool.cluster_shares WHERE server = 'shared'"); }
+
+# Wait until the worker's statement waits for the row of share_turn, which a session locks.
+sub block_statement
+{
+	my ($name) = @_;
+
+	$blocker->run('BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE');
+	return ok(
+		wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, 1, 30),
+		"$name: statement is in flight");
+}
+
+# --- the remote server accepts no more connections
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
+my $app = PgpxSession->new($local, user => 'app');
+$app->start(q{SELECT pgpool.checkout('shared', '2 min')});
+ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'remote_full', 30), 'full remote server: session waits, and shows why');
+is($local->safe_psql('postgres', q{SELECT state, last_error ~ 'too many connections for role' FROM pgpool.pools WHERE server = 'shared'}), 'remote_full|t', '.. and so does its pool');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+like($app->finish(60) . $app->error, qr/^\d+$/, 'full remote server: waiter is granted a connection later');
+$app->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+
+# --- the pool whose pinger has sent a statement is evicted
+is($holder->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) . $holder->error, '1', 'first pool of the server is used');
+$holder->run(q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+lease($app, 'shared');
+lease($holder, 'plain');
+block_statement('evicted pool');
+is($holder->run(q{SELECT pgpool.exec('other', 'SELECT 1')}) . $holder->error, '1', 'evicted pool: another pool takes its slot');
+is($holder->run(q{SELECT string_agg(server || ' ' || local_user, ', ' ORDER BY server) FROM pgpool.pools}), "other $su, plain $su, shared app", '.. that of the first pool');
+$blocker->run('COMMIT');
+like($app->run(q{SELECT pgpool.checkout('shared', '20 s')}) . $app->error, qr/^\d+$/, 'evicted pool: server agrees by another pool, and opens a connection');
+$_->run('SELECT pgpool.checkin_all()') foreach $app, $holder;
+
+# --- rows of dead servers: sessions are counted only if the PID is still that of one
+my $pid = $blocker->pid;
+my $rows = 0;
+foreach my $row (
+	[ 'an earlier life of the remote server', $pid, q{'2000-01-01'}, 0 ],
+	[ 'a background process', q{(SELECT min(pid) FROM pg_stat_activity WHERE backend_type = 'checkpointer')}, 'pg_postmaster_start_time()', 0 ],
+	[ 'a session', $pid, 'pg_postmaster_start_time()', 1 ])
+{
+	my ($name, $pids, $postmaster, $left) = @$row;
+
+	$remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares (member, request, cap, weight, wanted, held, pids, postmaster, since, pinged)
+		VALUES ('deadbeef/1/2/@{[ ++$rows ]}', 1, 8, 1, 3, 3, ARRAY[$pids], $postmaster, 1, now())});
+	ok(wait_until($local, sub { share('others') }, 3, 30), "row of $name: its connections count at first");
+	ok(wait_until($local, sub { share('others') }, $left, 30), "row of $name: $left session is left");
+}
+$remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
+
+# --- too many rows
+$remote->safe_psql('remote_db', q{INSERT INTO pgpool_lock.shares SELECT 'deadbeef/1/2/' || i, 1, 8, 1, 0, 0, '{}', pg_postmaster_start_time(), 1, now() FROM generate_series(1, 1001) i});
+ok(wait_until($local, sub { share('error') }, 'pgpool_lock.shares has more than 1000 rows: delete those of servers that no longer exist', 30), 'too many rows: view has the reason');
+$remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
+ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'too many rows: servers agree when they are deleted');
+
+# --- a lock keeps its pings while a statement about shares waits
+my $kept = 0;
+foreach my $attempt (1 .. 3)
+{
+	my $token = $app->run(q{SELECT pgpool.lock('shared', 'short', '10 s', ttl => '2 s')});
+
+	block_statement("lock, attempt $attempt");
+	wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30);
+	$kept = $app->run("SELECT pgpool.lock_valid('shared', 'short', $token)") eq 't';
+	$blocker->run('COMMIT');
+	$app->run("SELECT pgpool.unlock('shared', 'short', $token)");
+	wait_until($local, sub { share('failing_since IS NULL') }, 't', 30);
+	last if $kept;
+}
+ok($kept, 'lock is kept while a statement about shares waits') or diag($app->error);
+$holder->run("SELECT pgpool.drain('$_', '10 s'); SELECT pgpool.resume('$_')") foreach qw(plain other);
+
+# --- what a server wants is limited by its caps, and a pause wants nothing more
+$local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD max_server_connections '2')});
+my @leases = map { lease($_, 'shared') } $app, $holder;
+my @waiting = map { PgpxSession->new($local, user => $_) } ($su, 'app') x 2;
+$_->start(q{SELECT pgpool.checkout('shared', '2 min')}) foreach @waiting;
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 4, 30), 'four sessions wait');
+ok(wait_until($local, sub { share('wanted') }, 2, 30), 'caps: no more is wanted than max_server_connections');
+$local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP max_server_connections, ADD min_size '4'); SELECT pgpool.pause('shared')});
+ok(wait_until($local, sub { share('wanted') }, 2, 30), 'pause: only leases are wanted');
+$local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP min_size); SELECT pgpool.resume('shared')});
+like($_->finish(60) . $_->error, qr/^\d+$/, 'waiter is granted a connection after the pause') foreach @waiting;
+ok(wait_until($local, sub { share('wanted') }, 6, 30), '.. and the connections are wanted');
+$_->quit foreach @waiting;
+
+# --- a session would wait for itself
+$_->run('SELECT pgpool.checkin_all()') foreach $app, $holder;
+$local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET cluster_connections '1'); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+lease($app, 'shared');
+$app->fails(q{SELECT pgpool.checkout('shared', '10 s')}, '40P01', qr/would wait for this session itself\nDETAIL:  This session holds all connections \(1\) that "cluster_connections" allows/, 'session that holds all of the cap does not wait');
+$app->run('SELECT pgpool.checkin_all()');
+$local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET cluster_connections '8')});
+
+# --- the option is dropped while a session waits until its PID is published
+$_->run('SELECT pgpool.checkin_all()') foreach $app, $holder;
+$local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared'); ALTER SERVER shared OPTIONS (ADD connect_timeout '1h', ADD checkout_timeout '0')});
+block_statement('dropped option');
+$app->start(q{SELECT pgpool.checkout('shared', '0')});
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE 'pgpool_ext%' AND application_name <> 'pgpool_ext lock'}, 1, 30), 'dropped option: session has logged in');
+$local->safe_psql('postgres', 'ALTER SERVER shared OPTIONS (DROP cluster_connections)');
+like($app->finish(60), qr/^\d+$/, 'dropped option: session is used') or diag($app->error);
+$blocker->run('COMMIT');
+$app->run('SELECT pgpool.checkin_all()');
+
+# --- the hint about the tables is given only if they are missing
+make_pool($local, $remote, server => 'nowhere', options => { port => 1, cluster_connections => 8 });
+$holder->fails(q{SELECT pgpool.checkout('nowhere', '10 s')}, '08001', qr/^(?!.*lock_setup).*shares of cluster_connections.*refused/s, 'unreachable server: error has the reason, and no hint about tables');
+
+$_->quit foreach $app, $holder, $blocker;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
