@@ -203,6 +203,32 @@ pgpx_pool_worker_incarnation(const PgpxPool *pool)
 	return pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].incarnation);
 }
 
+/* Are checkouts from this pool enqueued, even if a connection is free? */
+static inline bool
+pgpx_pool_is_paused(const PgpxPool *pool)
+{
+	return pg_atomic_read_u32(&pgpx_servers[pool->server].paused) != 0;
+}
+
+/* Is the server to be without leases, see pgpool.drain()? */
+static inline bool
+pgpx_pool_is_draining(const PgpxPool *pool)
+{
+	return pg_atomic_read_u32(&pgpx_servers[pool->server].draining) != 0;
+}
+
+/*
+ * Has the worker requested the conninfo from the waiters, and not received it
+ * yet?  If so, further connects are useless, because each would find the
+ * conninfo missing.
+ */
+static inline bool
+pgpx_pool_conninfo_awaited(const PgpxPool *pool)
+{
+	return pool->conninfo_requested_by != 0 &&
+		pool->conninfo_requested_by == pgpx_pool_worker_incarnation(pool);
+}
+
 /* Set the latch of a process, by its number. */
 extern void pgpx_process_wake(int procno);
 

@@ -148,31 +148,6 @@ extern bool pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);
  */
 extern int	pgpx_server_list_paused(Oid database, Oid *servers);
 
-/* Are checkouts from this pool enqueued, even if a connection is free? */
-static inline bool
-pgpx_pool_is_paused(const PgpxPool *pool)
-{
-	return pg_atomic_read_u32(&pgpx_servers[pool->server].paused) != 0;
-}
-
-static inline bool
-pgpx_pool_is_draining(const PgpxPool *pool)
-{
-	return pg_atomic_read_u32(&pgpx_servers[pool->server].draining) != 0;
-}
-
-/*
- * Has the worker requested the conninfo from the waiters, and not received it
- * yet?  If so, further connects are useless, because each would find the
- * conninfo missing.
- */
-static inline bool
-pgpx_pool_conninfo_awaited(const PgpxPool *pool)
-{
-	return pool->conninfo_requested_by != 0 &&
-		pool->conninfo_requested_by == pgpx_pool_worker_incarnation(pool);
-}
-
 /*
  * pgpx_pool_rebuild_locked
  *		End all leases of a damaged pool and free all its slots.
