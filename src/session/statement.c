@@ -441,6 +441,7 @@ clean_up(PgpxLease *lease, PgpxTime drain_until)
 			 wire->phase != PGPX_WIRE_BROKEN);
 	if (cancels)
 		pgpx_stream_cancel(lease);
+	pgpx_statement_cache_update(lease);
 	if (pgpx_conn_activity(&pgpx_conns[lease->conn]) == PGPX_ACT_ACTIVE)
 		report_activity(lease);
 	return cancels;
@@ -610,6 +611,7 @@ pgpx_run_read_pending(PgpxLease *lease)
 	PG_TRY();
 	{
 		make_ready(&run);
+		pgpx_statement_cache_update(lease);
 	}
 	PG_FINALLY();
 	{

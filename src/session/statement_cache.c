@@ -242,8 +242,9 @@ pgpx_statement_cache_find(PgpxLease *lease, bool again,
 }
 
 bool
-pgpx_statement_cache_is_usable(const PgpxLease *lease)
+pgpx_statement_cache_is_usable(PgpxLease *lease)
 {
+	pgpx_statement_cache_update(lease);
 	return lease->spec->statement_cache > 0 &&
 		table_of(lease)->state == PGPX_PREPARED_USABLE;
 }

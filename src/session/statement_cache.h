@@ -79,7 +79,7 @@ extern bool pgpx_statement_cache_find(PgpxLease *lease, bool again,
 									  PgpxPreparedChoice *choice);
 
 /* Returns whether the lease can use the cache at present. */
-extern bool pgpx_statement_cache_is_usable(const PgpxLease *lease);
+extern bool pgpx_statement_cache_is_usable(PgpxLease *lease);
 
 /* Write the name of a statement after a prefix: "S" for a Close, or "". */
 extern void pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN],

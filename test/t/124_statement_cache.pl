@@ -232,6 +232,18 @@ $blocker->quit;
 $first->run("SELECT pgpool.checkin($lease)");
 is(counter('prepared', 'cached'), $parses, '.. and was not parsed again');
 
+# an answer that was not read to its end
+my $double = 'SELECT 2 * b FROM t WHERE a = $1';
+call('cached', $double, 1);
+$lease = lease($first, 'cached');
+$first->run("SELECT a FROM pgpool.query($lease, '$double', '1') AS t(a bool)");
+$first->failed('22P02', qr/boolean/, 'value that cannot be converted');
+$first->run("SELECT pgpool.describe($lease, 'SELECT 1')");
+$first->run("SELECT pgpool.checkin($lease)");
+$parses = counter('prepared', 'cached');
+is(call('cached', $double, 2), '40', '.. statement is usable');
+is(counter('prepared', 'cached'), $parses, '.. and is prepared');
+
 # --- within a transaction nothing changes that this transaction has not locked
 discard('cached');
 warm('cached');

@@ -241,6 +241,20 @@ is(executions('cached', '%app.failing%'), '6', 'all of them used the prepared st
 is(run("SELECT a FROM pgpool.query('cached', 'SELECT pg_backend_pid()') AS t(a int)"), $pid, 'connection is the same one');
 is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
 
+# --- answers that are not read to their end
+discard('cached');
+remote_sql(q{INSERT INTO app.t VALUES (400, 'x')});
+$local->safe_psql('postgres', q{CREATE FOREIGN TABLE ft.numbers (a int, b int) SERVER cached OPTIONS (schema_name 'app', table_name 't')});
+$first->run('PREPARE numbers(int) AS SELECT a, b FROM ft.numbers WHERE a = $1');
+is(run('EXECUTE t(1); EXECUTE t(1); EXECUTE u(1); EXECUTE numbers(1)'), "10\n10\n11\n1|10", 'statements before');
+like(run('BEGIN; EXECUTE t(1); SAVEPOINT a; EXECUTE numbers(400)'), qr/22P02/, 'value that cannot be converted');
+is(run('ROLLBACK TO a; EXECUTE u(1); EXECUTE u(1); COMMIT'), "11\n11", '.. transaction goes on');
+is(prepared('cached'), '3 0', '.. all of its statements stay prepared');
+my $hits = counter('cache_hits', 'cached');
+is(run('EXECUTE numbers(2)') . run('EXECUTE u(2)'), '2|2022', '.. and are usable');
+is(counter('cache_hits', 'cached'), $hits + 2, '.. and used');
+remote_sql('DELETE FROM app.t WHERE a = 400');
+
 # --- texts that are not cached are prepared for their transaction only
 discard('cached');
 run('EXECUTE t(1)') foreach 1 .. 2;
