@@ -16,7 +16,7 @@
  *	 remote columns, which usually change together with those of its local
  *	 columns.  So the latter are part of the hash.
  *	 The table of a connection (conn_state.h) lists its statements.  It is
- *	 bounded in number and in bytes of text; the least recently used statement is
+ *	 bounded in number and in bytes of text; the least recently used statements are
  *	 closed in the same pipeline that prepares another one.
  *	 A statement enters the table when its ParseComplete was read.  From its Parse
  *	 until then the table is marked as UNKNOWN, because the session may end.
@@ -85,8 +85,6 @@
 
 #include "common/cryptohash.h"
 #include "common/sha2.h"
-
-#define TEXT_MAX (64 * 1024)	/* a longer text is not prepared */
 
 #define COMMAND(text, tag) text ";"
 
@@ -176,13 +174,14 @@ pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
 	pg_cryptohash_ctx *ctx;
 
 	memset(choice, 0, sizeof(*choice));
-	if (len > TEXT_MAX || (ctx = pg_cryptohash_create(PG_SHA256)) == NULL)
+	if (len >= PGPX_PREPARED_TEXT_MAX ||
+		(ctx = pg_cryptohash_create(PG_SHA256)) == NULL)
 		return false;
 	if (pg_cryptohash_init(ctx) >= 0 &&
 		pg_cryptohash_update(ctx, (uint8 *) &salt, sizeof(salt)) >= 0 &&
 		pg_cryptohash_update(ctx, (const uint8 *) sql, len) >= 0 &&
 		pg_cryptohash_final(ctx, digest, sizeof(digest)) >= 0)
-		choice->bytes = len + 1;
+		choice->bytes = Max(len + 1, PGPX_PREPARED_TEXT_MIN);
 	pg_cryptohash_free(ctx);
 	memcpy(&choice->key, digest, sizeof(choice->key));
 	return choice->bytes > 0;

@@ -614,7 +614,7 @@ pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
  *
  * Each lookup is a scan of the table, because a table is small.  The functions
  * rely on no field of the table for memory safety, since two processes may
- * write to it (see prepared.h).
+ * write to it (see conn_state.h).
  */
 
 PgpxPreparedTable *pgpx_prepared_tables = NULL;
@@ -639,7 +639,8 @@ pgpx_prepared_clear(PgpxPreparedTable *table)
 bool
 pgpx_prepared_reset(PgpxPreparedTable *table, int max)
 {
-	if (max == 0 || table->n == 0 || table->state == PGPX_PREPARED_UNKNOWN)
+	if (table->n == 0 || table->n > max ||
+		table->state == PGPX_PREPARED_UNKNOWN)
 	{
 		pgpx_prepared_clear(table);
 		return false;

@@ -315,6 +315,10 @@ pgpx_pool_server_tokens_left(const PgpxPool *pool)
 #define PGPX_PREPARED_MAX 128	/* statements of a connection; the limit of
 								 * option statement_cache */
 #define PGPX_PREPARED_BYTES (512 * 1024)	/* of their texts */
+#define PGPX_PREPARED_TEXT_MAX (64 * 1024)	/* a longer text is not prepared */
+
+/* A shorter text counts as this many bytes. */
+#define PGPX_PREPARED_TEXT_MIN (PGPX_PREPARED_BYTES / PGPX_PREPARED_MAX)
 #define PGPX_PREPARED_SEEN 32	/* texts that were executed once */
 
 /* Identity of a statement: a hash that SQL cannot choose. */
@@ -352,7 +356,9 @@ typedef struct PgpxPreparedTable
 /* [max_connections]; NULL unless the library is preloaded */
 extern PgpxPreparedTable *pgpx_prepared_tables;
 
-#define PGPX_PREPARED_EVICT_MAX 8	/* statements that one other may replace */
+/* Statements that are closed before a Parse: the statement itself, and others. */
+#define PGPX_PREPARED_EVICT_MAX \
+	(1 + PGPX_PREPARED_TEXT_MAX / PGPX_PREPARED_TEXT_MIN)
 
 /* How a statement is sent, and which statements are closed before it. */
 typedef enum PgpxPreparedUse
@@ -366,7 +372,8 @@ typedef struct PgpxPreparedChoice
 {
 	PgpxPreparedUse use;
 	PgpxPreparedKey key;
-	uint32		bytes;			/* of the text; 0: it may not be prepared */
+	uint32		bytes;			/* that the text counts as; 0: it may not be
+								 * prepared */
 	uint32		commands;		/* of a pending statement: length of the
 								 * messages that precede its Parse */
 	int			ncloses;		/* PARSE: the first one is the key itself */
@@ -400,7 +407,8 @@ extern void pgpx_prepared_clear(PgpxPreparedTable *table);
  *
  * max: limit on the number of statements; 0: the cache is off.  Returns whether
  * the reset may keep the statements; otherwise it must be a DISCARD ALL, and the
- * table is emptied.  The caller must hold the pool lock.
+ * table is emptied.  The latter is also the case if the table exceeds the limit,
+ * which was lowered then.  The caller must hold the pool lock.
  */
 extern bool pgpx_prepared_reset(PgpxPreparedTable *table, int max);
 

@@ -124,6 +124,20 @@ foreach my $n (1 .. 12)
 	$first->run("SELECT length(a) FROM pgpool.query('cached', 'SELECT $n, ''' || repeat('x', 60000) || '''') AS t(b int, a text)") foreach 1 .. 2;
 }
 is(call('cached', q{SELECT sum(length(statement)) BETWEEN 400000 AND 512 * 1024 FROM pg_prepared_statements -- now}), 't', 'bytes of the texts are bounded');
+make_pool($local, $remote, server => 'many', options => { pool_size => 1, statement_cache => 128 });
+my $bounded = sub { return call('many', q{SELECT count(*) || ' ' || (sum(length(statement)) <= 512 * 1024) FROM pg_prepared_statements -- now}); };
+$first->run(q{DO $$ BEGIN FOR i IN 2 .. 257 LOOP PERFORM FROM pgpool.query('many', format('SELECT %s, ''%s''', i / 2, repeat('x', 4000))) AS t(a int, b text); END LOOP; END $$});
+is($bounded->(), '128 true', 'many statements');
+foreach my $n (1 .. 12)
+{
+	$first->run("SELECT length(b) FROM pgpool.query('many', 'SELECT $n, ''' || repeat('x', 60000) || '''') AS t(a int, b text)") foreach 1 .. 2;
+	like($bounded->(), qr/true/, 'long text replaces as many short ones as necessary');
+}
+call('many', "SELECT $_") foreach 1 .. 3, 1 .. 3;
+cmp_ok((split ' ', prepared('many'))[0], '>', 3, 'many statements');
+$local->safe_psql('postgres', q{ALTER SERVER many OPTIONS (SET statement_cache '3')});
+is(call('many', "SELECT $_"), $_, 'limit was lowered') foreach 3, 3;
+is(prepared('many'), '1 0', '.. all others were dropped');
 foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text})
 {
 	my $before = prepared('cached');
