@@ -456,13 +456,16 @@ static const struct
 /*
  * PostgreSQL evaluates literals when it parses a statement.  With one of these
  * words the value depends on the time, or is the OID of an object that
- * PostgreSQL does not track in prepared statements.  It tracks regclass.
+ * PostgreSQL does not track in prepared statements.  It tracks regclass.  The
+ * time zone of a time (timetz) depends on the date.  UESCAPE may hide a word.
  */
 static const char *const volatile_literals[] = {
 	"now",
 	"today",
 	"tomorrow",
 	"yesterday",
+	"timetz",
+	"uescape",
 	"regproc",
 	"regprocedure",
 	"regoper",
@@ -475,11 +478,11 @@ static const char *const volatile_literals[] = {
 	"regcollation",
 };
 
+/* A digit ends a word, as in the literal 'today12:00'. */
 static bool
 is_word_char(char c)
 {
-	return isalnum((unsigned char) c) || c == '_' || c == '$' ||
-		IS_HIGHBIT_SET(c);
+	return isalpha((unsigned char) c) || c == '_' || IS_HIGHBIT_SET(c);
 }
 
 /*
@@ -543,46 +546,79 @@ is_volatile_literal(const char *word, const char *behind)
 	return false;
 }
 
+/* What has been read since the last quote. */
+typedef enum Gap
+{
+	GAP_OTHER,					/* more than white space and comments */
+	GAP_LINE,					/* the rest of its line */
+	GAP_COMMENT,				/* .. which has a comment */
+	GAP_NEWLINE					/* also the end of its line */
+} Gap;
+
+/*
+ * Return whether the character at p continues a literal of an earlier line,
+ * as in 'to' newline 'day'.
+ */
+static bool
+continues_literal(const char *p, Gap *gap)
+{
+	Gap			before = *gap;
+
+	if (*p == '\'')
+		*gap = GAP_LINE;
+	else if (before == GAP_OTHER)
+		return false;
+	else if (*p == '\n' || *p == '\r')
+		*gap = GAP_NEWLINE;
+	else if (p[0] == '-' && p[1] == '-')
+		*gap = GAP_COMMENT;
+	else if (before != GAP_COMMENT && !isspace((unsigned char) *p))
+		*gap = GAP_OTHER;
+	return *p == '\'' && before == GAP_NEWLINE;
+}
+
 /*
  * Return the class of the text from p on, whose first word has the given class.
  */
 static PgpxStatementClass
 class_of_rest(const char *p, PgpxStatementClass class, bool single)
 {
-	char		word[WORD_MAX];
-	bool		inserts = false;	/* the previous word: INTO may follow */
+	char		word[WORD_MAX] = "";
+	char		previous[WORD_MAX];
+	Gap			gap = GAP_OTHER;
 
 	while (*p != '\0')
 	{
 		if (*p == ';' && !single && p[1 + strspn(p + 1, " \t\n\r;")] != '\0')
 			return PGPX_CLASS_OTHER;
 
-		/* an escape in a literal could hide one of the words */
-		if (*p == '\\' && class == PGPX_CLASS_CACHEABLE)
+		/* a literal with an escape or of several lines could hide a word */
+		if ((continues_literal(p, &gap) || *p == '\\') &&
+			class == PGPX_CLASS_CACHEABLE)
 			class = PGPX_CLASS_HARMLESS;
 		if (!is_word_char(*p))
 		{
 			p++;
 			continue;
 		}
+		strcpy(previous, word);
 		p = read_word(p, word);
 
 		/* the first letters of all words that matter */
-		if (strchr("imnprsty", word[0]) == NULL)
-		{
-			inserts = false;
+		if (strchr("inprstuwy", word[0]) == NULL)
 			continue;
-		}
 
 		/* SELECT INTO creates a table, whose name may hide another one */
-		if (strcmp(word, "into") == 0 && !inserts)
+		if (strcmp(word, "into") == 0 && strcmp(previous, "insert") != 0 &&
+			strcmp(previous, "merge") != 0)
 			return PGPX_CLASS_OTHER;
-		inserts = strcmp(word, "insert") == 0 || strcmp(word, "merge") == 0;
 
 		/* an UPDATE of the view pg_settings changes settings */
 		if (strcmp(word, "set_config") == 0 || strcmp(word, "pg_settings") == 0)
 			return PGPX_CLASS_OTHER;
-		if (class == PGPX_CLASS_CACHEABLE && is_volatile_literal(word, p))
+		if (class == PGPX_CLASS_CACHEABLE &&
+			(is_volatile_literal(word, p) ||
+			 (strcmp(previous, "time") == 0 && strcmp(word, "with") == 0)))
 			class = PGPX_CLASS_HARMLESS;
 	}
 	return class;

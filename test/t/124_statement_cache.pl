@@ -138,12 +138,20 @@ cmp_ok((split ' ', prepared('many'))[0], '>', 3, 'many statements');
 $local->safe_psql('postgres', q{ALTER SERVER many OPTIONS (SET statement_cache '3')});
 is(call('many', "SELECT $_"), $_, 'limit was lowered') foreach 3, 3;
 is(prepared('many'), '1 0', '.. all others were dropped');
-foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text})
+foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text}, q{SELECT 'today12:00'::timestamp::text}, q{SELECT '12:00today'::timestamp::text},
+	"SELECT 'to' -- it\n\t'day'", q{SELECT '12:00'::timetz}, q{SELECT '12:00'::time (3) with time zone}, q{SELECT U&'!0041' UESCAPE '!'})
 {
 	my $before = prepared('cached');
 
 	call('cached', $text) foreach 1 .. 3;
 	is(prepared('cached'), $before, "not prepared: $text");
+}
+foreach my $text (q{SELECT '12:00'::time, ' ', ''}, q{SELECT '2020-01-01'::timestamp with time zone, 'a' -- it}, "SELECT 'a',\n\t'b'")
+{
+	my $parses = counter('prepared', 'cached');
+
+	call('cached', $text) foreach 1 .. 2;
+	is(counter('prepared', 'cached'), $parses + 1, "prepared: $text");
 }
 is(call('cached', q{SELECT now() > '2020-01-01' AND now () > '2020-01-02'}), 't', 'function now()') foreach 1 .. 2;
 is(call('cached', q{SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%now () >%' AND name NOT IN ('now')}), '1', '.. does not prevent that a statement is prepared');
