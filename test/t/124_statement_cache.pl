@@ -391,14 +391,18 @@ foreach my $pool (qw(never transfer))
 {
 	warm($pool);
 	is(call($pool, $point, 2), '20', "$pool: statement is prepared");
+	my $hits = counter('cache_hits', $pool);
+
 	$first->run("SELECT pgpool.exec('$pool', 'SET search_path = other')");
 	is(call($pool, $point, 2), '22', "$pool: setting has its effect in the next lease");
 	$first->run("SELECT pgpool.exec('$pool', 'RESET search_path')");
 	is(call($pool, $point, 2), '20', "$pool: setting has its old value");
 	$first->run("SELECT pgpool.exec('$pool', 'DEALLOCATE ALL')");
 	is(call($pool, $point, 2), '20', "$pool: statements were deallocated") foreach 1 .. 3;
+	is(counter('cache_hits', $pool), $hits, "$pool: the cache is off");
 	$second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)") foreach 1 .. 3;
 	is($second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)"), '20', "$pool: another session");
+	is(counter('cache_hits', $pool) > $hits ? 1 : 0, $pool eq 'never' ? 0 : 1, "$pool: .. uses the cache after a reset only");
 }
 
 # --- statements in flight, and fanouts
