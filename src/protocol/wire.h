@@ -113,9 +113,12 @@ typedef enum PgpxWireAhead
  * DISCARD ALL without DEALLOCATE ALL and DISCARD PLANS, in its order: the
  * commands and their tags.  The SELECT raises an error if a statement was
  * prepared by SQL.  It calls the function of the view pg_prepared_statements,
- * because the view takes longer to parse and plan.
+ * because the view takes longer to parse and plan.  It needs a snapshot, for
+ * which a deferrable transaction, or a serializable one on a standby, would
+ * wait or fail.
  */
 #define PGPX_KEEPING_RESET(COMMAND) \
+	COMMAND("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET") \
 	COMMAND("CLOSE ALL", "CLOSE CURSOR ALL") \
 	COMMAND("SET SESSION AUTHORIZATION DEFAULT", "SET") \
 	COMMAND("RESET ALL", "RESET") \

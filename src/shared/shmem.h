@@ -405,7 +405,7 @@ typedef struct PgpxPool
 								 * NONE */
 	uint64		next_position;
 
-	/* estimates that decide about growth, see served_soon in pool.c */
+	/* estimates that decide about growth, see served_soon in growth.c */
 	PgpxTime	connect_estimate;	/* duration of a connect; 0: unknown */
 	PgpxTime	lease_estimate; /* duration of a lease; 0: unknown */
 	PgpxTime	queued_since;	/* start of the checkout that found the queue

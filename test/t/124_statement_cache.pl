@@ -328,12 +328,24 @@ is(call($lease, q{SELECT ('{null}'::text[])[1]}), 'null', 'pg_settings: literal'
 $first->run("SELECT pgpool.checkin($lease)");
 is(call('cached', q{SELECT ('{null}'::text[])[1]}), '', 'next lease: literal');
 
+# the reset waits for no safe snapshot, as DISCARD ALL does not
+warm('cached');
+my $lost = counter('closed_reset + closed_broken', 'cached');
+my $writer = PgpxSession->new($remote, dbname => 'remote_db');
+$writer->run('BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE other.t SET b = b');
+call('cached', q{SELECT run('SET default_transaction_isolation = serializable; SET default_transaction_read_only = on; SET default_transaction_deferrable = on')});
+is(call('cached', $point, 1), '10', 'lease after one with deferrable transactions');
+is(prepared('cached'), '1 0', '.. statements stay prepared');
+is(counter('closed_reset + closed_broken', 'cached'), $lost, '.. no connection was lost');
+$writer->run('ROLLBACK');
+$writer->quit;
+
 # --- prepared statements that a user changes, also within a function
 is(call('cached', $point, 1), '10', 'statement is prepared');
 call('cached', q{SELECT run('DEALLOCATE ALL')});
 is(call('cached', $point, 1), '10', 'function has deallocated the statement') foreach 1 .. 3;
 warm('cached');
-my $lost = counter('closed_reset', 'cached');
+$lost = counter('closed_reset', 'cached');
 like(call('cached', q{SELECT run(format('DEALLOCATE %1$I; PREPARE %1$I (int) AS SELECT 666 + $1', name)) FROM pg_prepared_statements WHERE statement LIKE '%WHERE a = $1' -- now}), qr/^1$/,
 	'function has replaced the statement');
 is(call('cached', $point, 1), '10', 'successor does not execute it');
@@ -379,14 +391,18 @@ foreach my $pool (qw(never transfer))
 {
 	warm($pool);
 	is(call($pool, $point, 2), '20', "$pool: statement is prepared");
+	my $hits = counter('cache_hits', $pool);
+
 	$first->run("SELECT pgpool.exec('$pool', 'SET search_path = other')");
 	is(call($pool, $point, 2), '22', "$pool: setting has its effect in the next lease");
 	$first->run("SELECT pgpool.exec('$pool', 'RESET search_path')");
 	is(call($pool, $point, 2), '20', "$pool: setting has its old value");
 	$first->run("SELECT pgpool.exec('$pool', 'DEALLOCATE ALL')");
 	is(call($pool, $point, 2), '20', "$pool: statements were deallocated") foreach 1 .. 3;
+	is(counter('cache_hits', $pool), $hits, "$pool: the cache is off");
 	$second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)") foreach 1 .. 3;
 	is($second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)"), '20', "$pool: another session");
+	is(counter('cache_hits', $pool) > $hits ? 1 : 0, $pool eq 'never' ? 0 : 1, "$pool: .. uses the cache after a reset only");
 }
 
 # --- statements in flight, and fanouts
