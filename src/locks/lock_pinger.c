@@ -759,11 +759,6 @@ run_pool(PgpxPinger *p)
 
 	pgpx_dlock_due(p->pool, p->pool_id, &due);
 	ping_at = due.nheld > 0 ? pgpx_steady_to_now(due.ping_at) : PG_INT64_MAX;
-
-	/* the lock may have been acquired after the statement was sent */
-	if (p->phase == PGPX_PINGER_SHARE && due.nheld > 0)
-		p->deadline = Min(p->deadline,
-						  ping_at + lock_timeout(p, &due) * 1000);
 	if (p->deadline != 0 && now >= p->deadline)
 		pgpx_pinger_deadline_passed(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
@@ -788,8 +783,7 @@ run_pool(PgpxPinger *p)
 					  lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && share_at <= now)
-		pgpx_share_send(p, due.nheld > 0 ? lock_timeout(p, &due) :
-										   ANSWER_MAX_MS);
+		pgpx_share_send(p);
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
 			 (Min(ping_at, share_at) <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))
@@ -805,6 +799,10 @@ run_pool(PgpxPinger *p)
 		}
 	}
 
+	/* pings must not be late; a lock may be younger than the statement */
+	if (p->phase == PGPX_PINGER_SHARE && due.nheld > 0)
+		p->deadline = Min(p->deadline,
+						  ping_at + lock_timeout(p, &due) * 1000);
 	if (p->deadline != 0)
 		return p->deadline;		/* of the current phase */
 	ping_at = Min(ping_at, pgpx_share_due(p->pool, p->pool_id));

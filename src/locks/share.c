@@ -529,7 +529,7 @@ append_dead(const Share *s, StringInfo names, StringInfo requests)
 
 /* Choose what to hold, and build the statement. */
 static void
-build_statement(int server, int64 timeout, StringInfo sql)
+build_statement(int server, StringInfo sql)
 {
 	Share	   *s = &shares[server];
 	PgpxCap    *cap = &pgpx_servers[server].cap;
@@ -558,7 +558,7 @@ build_statement(int server, int64 timeout, StringInfo sql)
 	initStringInfo(&dead_requests);
 	append_dead(s, &dead, &dead_requests);
 	st.member = own;
-	st.timeout = timeout;
+	st.timeout = ANSWER_MAX_MS;
 	st.raises = s->target > s->mine.held;
 	st.request = s->request;
 	st.cap = s->cap;
@@ -746,19 +746,18 @@ take_result(Share *s, int server)
 }
 
 void
-pgpx_share_send(PgpxPinger *p, int64 most_ms)
+pgpx_share_send(PgpxPinger *p)
 {
 	StringInfoData sql;
-	int64		timeout = Min(most_ms, ANSWER_MAX_MS);
 
 	initStringInfo(&sql);
 	p->share_server = pgpx_pools[p->pool].server;
-	build_statement(p->share_server, timeout, &sql);
+	build_statement(p->share_server, &sql);
 	p->share_request = shares[p->share_server].request;
 	p->phase = PGPX_PINGER_SHARE;
 	p->error[0] = '\0';
 	p->sqlstate = 0;
-	p->deadline = pgpx_now() + timeout * 1000;
+	p->deadline = pgpx_now() + ANSWER_MAX_MS * 1000;
 	if (!PQsendQuery(p->pg, sql.data))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else

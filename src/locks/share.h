@@ -37,11 +37,8 @@ extern int	pgpx_share_next_pool(int pool, uint32 *pool_id);
  */
 extern PgpxTime pgpx_share_due(int pool, uint32 pool_id);
 
-/*
- * Send the next statement; read its result after an event on the socket.
- * most_ms: upper limit for its duration, beside that of share.c.
- */
-extern void pgpx_share_send(PgpxPinger *p, int64 most_ms);
+/* Send the next statement; read its result after an event on the socket. */
+extern void pgpx_share_send(PgpxPinger *p);
 extern void pgpx_share_step(PgpxPinger *p);
 
 /* The outcome of the statement in flight, if any, will not be known. */

@@ -104,7 +104,7 @@ pgpx_share_due(int pool, uint32 pool_id)
 }
 
 void
-pgpx_share_send(PgpxPinger *p, int64 most_ms)
+pgpx_share_send(PgpxPinger *p)
 {
 }
 

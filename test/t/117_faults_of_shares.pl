@@ -38,15 +38,15 @@ sub block_statement
 
 # --- the remote server accepts no more connections
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
-my $app = PgpxSession->new($local, user => 'app');
-$app->start(q{SELECT pgpool.checkout('shared', '2 min')});
+$holder->start(q{SELECT pgpool.checkout('shared', '2 min')});
 ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'remote_full', 30), 'full remote server: session waits, and shows why');
 is($local->safe_psql('postgres', q{SELECT state, last_error ~ 'too many connections for role' FROM pgpool.pools WHERE server = 'shared'}), 'remote_full|t', '.. and so does its pool');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
-like($app->finish(60) . $app->error, qr/^\d+$/, 'full remote server: waiter is granted a connection later');
-$app->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+like($holder->finish(60) . $holder->error, qr/^\d+$/, 'full remote server: waiter is granted a connection later');
+$holder->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
 
 # --- the pool whose pinger has sent a statement is evicted
+my $app = PgpxSession->new($local, user => 'app');
 is($holder->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) . $holder->error, '1', 'first pool of the server is used');
 $holder->run(q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
 lease($app, 'shared');
