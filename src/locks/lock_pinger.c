@@ -14,10 +14,8 @@
  * validity expires before the answer arrives is lost, too, whatever the answer
  * says.
  *
- * Worker exit: the next worker finds the locks to ping and to release in shared
- * memory.  It can connect as soon as the catalog reader, which it starts, or a
- * session publishes the conninfo; until then no lock is extended, and its
- * validity may expire.
+ * Worker exit: the next worker finds the locks in shared memory.  Until the
+ * catalog reader or a session publishes the conninfo, no lock is extended.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,6 +29,7 @@
 
 #include "base/debug_point.h"
 #include "locks/share.h"
+#include "protocol/remote_message.h"
 #include "shared/pool.h"
 #include "worker/conninfo.h"
 #include "worker/events.h"
@@ -142,6 +141,7 @@ log_in(PgpxPinger *p)
 											  PQerrorMessage(p->pg));
 		return;
 	}
+	(void) PQsetErrorVerbosity(p->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_mute_notices(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
@@ -305,7 +305,8 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	else if (status == PGRES_POLLING_FAILED)
 	{
 		/* the password may have expired: the next attempt uses another one */
-		if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+		if (pgpx_libpq_is_unauthorized(PQerrorMessage(p->pg)) &&
+			!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 			(void) pgpx_password_refused(p->pool, p->password_at, p->started);
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	}
@@ -419,8 +420,7 @@ pgpx_pinger_step(PgpxPinger *p)
 
 /*
  * Ping locks.  Parameters: $1 instance, $2 names, $3 requests, $4 tokens.  An
- * expired lock is not extended, because its holder may have been warned of
- * the loss.
+ * expired lock is not extended, because its holder may know of the loss.
  */
 static const char ping_sql[] =
 	"WITH confirmed AS ("
@@ -504,9 +504,9 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 
 	/* copy, because the text may be part of the connection; join its lines */
 	strlcpy(text, why, sizeof(text));
-	for (char *c = text; *c != '\0'; c++)
-		if (*c == '\n')
-			*c = ' ';
+	(void) pgpx_libpq_strip_sqlstates(text);
+	for (char *c = text; (c = strchr(c, '\n')) != NULL;)
+		*c = ' ';
 
 	/*
 	 * do not try a host first that accepts the login but no ping, such as a
