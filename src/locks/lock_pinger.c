@@ -14,10 +14,8 @@
  * validity expires before the answer arrives is lost, too, whatever the answer
  * says.
  *
- * Worker exit: the next worker finds the locks to ping and to release in shared
- * memory.  It can connect as soon as the catalog reader, which it starts, or a
- * session publishes the conninfo; until then no lock is extended, and its
- * validity may expire.
+ * Worker exit: the next worker finds the locks in shared memory.  Until the
+ * catalog reader or a session publishes the conninfo, no lock is extended.
  *
  *-------------------------------------------------------------------------
  */
@@ -311,7 +309,8 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	else if (status == PGRES_POLLING_FAILED)
 	{
 		/* the password may have expired: the next attempt uses another one */
-		if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+		if (pgpx_libpq_is_unauthorized(PQerrorMessage(p->pg)) &&
+			!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 			(void) pgpx_password_refused(p->pool, p->password_at, p->started);
 		text = pstrdup(PQerrorMessage(p->pg));
 		if (pgpx_libpq_strip_sqlstates(text))
@@ -479,9 +478,9 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 
 	/* copy, because the text may be part of the connection; join its lines */
 	strlcpy(text, why, sizeof(text));
-	for (char *c = text; *c != '\0'; c++)
-		if (*c == '\n')
-			*c = ' ';
+	(void) pgpx_libpq_strip_sqlstates(text);
+	for (char *c = text; (c = strchr(c, '\n')) != NULL;)
+		*c = ' ';
 
 	/*
 	 * do not try a host first that accepts the login but no ping, such as a

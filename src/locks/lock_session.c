@@ -551,7 +551,7 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
 
 	if (incarnation != 0 && pool->conninfo_incarnation != incarnation &&
 		!TransactionIdIsValid(spec->key.xid))
-		pgpx_checkout_publish_conninfo(spec, pgpx_now() + timeout);
+		pgpx_checkout_publish_conninfo(spec, pgpx_now() + timeout, NULL);
 }
 
 /*

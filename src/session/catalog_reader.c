@@ -16,14 +16,23 @@
  * - It makes the same checks as a checkout by the pool's user.  A pool that all
  *	 users of a PUBLIC mapping share has no such user; each checkout from it
  *	 checks the privileges of its own user.
- * - It publishes a conninfo without a password only if superusers own the server
- *	 and its base server.  Without a password the remote may trust the operating
- *	 system account of this server, and no session of the user has requested
- *	 the connection.  So another owner could execute start commands with the
- *	 rights of that account.
+ * - No session of the user has requested the connection.  The owner of a server
+ *	 decides to which host the user's password is sent, and which start commands
+ *	 run with the user's rights at the remote.  So the reader publishes a
+ *	 conninfo only if one of these holds (check_owner):
+ *	 - Superusers own the server and its base server.  Without a password no
+ *	   other case is sufficient, because the remote may then trust the operating
+ *	   system account of this server.
+ *	 - The owner of the server with the connection options has the privileges of
+ *	   the user, or can read the mapping, because it is PUBLIC's.  check_commands
+ *	   has checked the commands of a server with a base server.
+ *	 - A session of the user has used the pool with the same options.
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
- * - It must be brief, because DROP DATABASE waits five seconds for it.
+ * - It must be brief, because DROP DATABASE waits five seconds for it, and the
+ *	 databases of other pools wait for their own reader.  So it waits for no lock
+ *	 for long.  If it fails for a reason that may pass, the worker starts another
+ *	 one.
  *
  *-------------------------------------------------------------------------
  */
@@ -71,6 +80,7 @@ typedef struct Request
 
 static PgpxTime deadline;
 static List *requests = NIL;	/* of Request */
+static const Request *current;	/* the one that is published */
 
 static void
 add_request(const Request *request)
@@ -177,6 +187,41 @@ add_pools_with_min_size(void)
 	table_close(servers, AccessShareLock);
 }
 
+/*
+ * Returns whether the connections of the pool have the options of a spec: a
+ * session of the pool's user has used them, or an earlier reader was allowed to.
+ */
+static bool
+is_in_use(const PgpxServerSpec *spec, const Request *request)
+{
+	PgpxPool   *pool = NULL;
+	bool		alike;
+
+	if (request->pool >= 0)
+		pool = pgpx_pool_lock(request->pool, request->pool_id);
+	if (pool == NULL)
+		return false;
+	alike = pgpx_pool_connects_alike_locked(pool, &spec->fingerprint);
+	LWLockRelease(pool->lock);
+	return alike;
+}
+
+/* Raises an error if a spec may not be published; see the top of the file. */
+static void
+check_owner(const PgpxServerSpec *spec)
+{
+	if (spec->of_superuser)
+		return;
+	if (!spec->need_password)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
+	if (!spec->of_user && !is_in_use(spec, current))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user")));
+}
+
 /* Publishes the conninfo of a pool, or raises the reason why it cannot. */
 static void
 publish(const Request *request)
@@ -198,11 +243,8 @@ publish(const Request *request)
 		(request->pool >= 0 &&
 		 memcmp(&spec->key, &request->key, sizeof(spec->key)) != 0))
 		return;
-	if (!spec->need_password && !spec->of_superuser)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
-	pgpx_checkout_publish_conninfo(spec, deadline);
+	current = request;
+	pgpx_checkout_publish_conninfo(spec, deadline, check_owner);
 }
 
 /*
@@ -217,6 +259,7 @@ report(const Request *request, const ErrorData *error)
 	const char *database;
 	ForeignServer *server;
 	const char *user;
+	static bool no_slot_logged = false;
 
 	if (request->pool >= 0)
 		pool = pgpx_pool_lock(request->pool, request->pool_id);
@@ -231,6 +274,14 @@ report(const Request *request, const ErrorData *error)
 	}
 	if (known)
 		return;
+
+	/* no further pool has a slot either */
+	if (error->sqlerrcode == ERRCODE_TOO_MANY_CONNECTIONS)
+	{
+		if (no_slot_logged)
+			return;
+		no_slot_logged = true;
+	}
 	StartTransactionCommand();
 	database = get_database_name(MyDatabaseId);
 	server = GetForeignServerExtended(request->server, FSV_MISSING_OK);
@@ -281,8 +332,11 @@ try_publish(const Request *request)
 		FlushErrorState();
 		AbortCurrentTransaction();
 		MemoryContextSwitchTo(caller);
+
+		/* the last one is a conflict with recovery, on a standby */
 		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-			error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+			error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+			error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE)
 			proc_exit(1);		/* the worker will start another one */
 		report(request, error);
 		FreeErrorData(error);
@@ -302,9 +356,11 @@ pgpx_catalog_reader_main(Datum arg)
 	memcpy(&check_min_size, MyBgworkerEntry->bgw_extra, sizeof(check_min_size));
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
+
+	/* set first: the database itself may be locked, e.g. while it is copied */
+	SetConfigOption("lock_timeout", LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid,
 											  0);
-	SetConfigOption("lock_timeout", LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
 	deadline = pgpx_now() + MOST_US;
 	find_needed();
 	if (check_min_size)
@@ -321,6 +377,8 @@ pgpx_catalog_reader_main(Datum arg)
 		CHECK_FOR_INTERRUPTS();
 		published += try_publish(lfirst(lc)) ? 1 : 0;
 	}
+	if (check_min_size)
+		pg_atomic_write_u32(&pgpx_shared->completed_visit, MyDatabaseId);
 	ereport(pgpx_log_connections && published > 0 ? LOG : DEBUG1,
 			(errmsg("pgpool_ext catalog reader has published the connection parameters of %d pools",
 					published)));

@@ -735,6 +735,7 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 	c.published_incarnation = 0;
 	c.published_version = 0;
 	c.stale = false;
+	c.check = NULL;
 	c.spec = pgpx_server_spec_get_for(server, user,
 									  scope == PGPX_SCOPE_TABLE);
 	c.only_try = only_try;

@@ -55,6 +55,8 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	old->valid = false;
 	fresh = pgpx_server_spec_get_for(NameStr(name), old->reader,
 									 old->by_table);
+	if (c->check != NULL)
+		c->check(fresh);
 	pgpx_server_spec_pin(fresh);
 	same = memcmp(&key, &fresh->key, sizeof(key)) == 0;
 	if (same && fresh->pool < 0)
@@ -267,12 +269,16 @@ pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool)
 }
 
 void
-pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline)
+pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline,
+							   PgpxSpecCheck check)
 {
 	PgpxCheckout c = {0};
 
+	if (check != NULL)
+		check(spec);
 	c.spec = spec;
 	c.deadline = deadline;
+	c.check = check;
 	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
 	{

@@ -13,6 +13,9 @@
 
 #include "shared/wait_queue.h"
 
+/* Raises an error if a spec may not be used. */
+typedef void (*PgpxSpecCheck)(const PgpxServerSpec *spec);
+
 /* A checkout in progress. */
 typedef struct PgpxCheckout
 {
@@ -36,6 +39,7 @@ typedef struct PgpxCheckout
 	const PgpxPendingStatement *pending;	/* to run on the lease; NULL:
 											 * unknown */
 	bool		prepared;		/* "pending" was prepared for a hand-over */
+	PgpxSpecCheck check;		/* as in pgpx_checkout_publish_conninfo */
 } PgpxCheckout;
 
 /*
@@ -74,10 +78,13 @@ extern bool pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool);
  *		Send the conninfo to the pool's worker unless the worker has it.
  *
  * Creates the pool if there is none.  Waits while the control socket is full,
- * until the deadline (monotonic, not 0).
+ * until the deadline (monotonic, not 0).  check: raises an error if the spec may
+ * not be published; NULL: none.  It is called again whenever the spec was read
+ * again, before the pool adopts its options.
  */
 extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec,
-										   PgpxTime deadline);
+										   PgpxTime deadline,
+										   PgpxSpecCheck check);
 
 /*
  * pgpx_lease_check_unbounded_wait

@@ -492,7 +492,8 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 	spec->key.mapping = mapping->oid;
 	rows->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
 										Anum_pg_user_mapping_umoptions);
-	if (!OidIsValid(mapping->umuser))
+	rows->of_public = !OidIsValid(mapping->umuser);
+	if (rows->of_public)
 	{
 		if (pgpx_server_catalog_value(rows->mapping_options, "user") == NULL)
 			spec->key.local_user = user;

@@ -177,6 +177,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->uses_shares, 0);
 	pg_atomic_init_u32(&shared->npolling, 0);
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
+	pg_atomic_init_u32(&shared->completed_visit, InvalidOid);
 	pg_atomic_init_u32(&shared->conns_end, 0);
 	pg_atomic_init_u32(&shared->pools_end, 0);
 	pg_atomic_init_u32(&shared->locks_end, 0);

@@ -508,9 +508,11 @@ typedef struct PgpxShared
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that busy poll, see shmem.c */
-	pg_atomic_uint32 visited_database;	/* last database that the catalog
-										 * reader visited after the server's
-										 * start, in the order of OIDs */
+	pg_atomic_uint32 visited_database;	/* after the server's start the catalog
+										 * reader has visited all databases up
+										 * to this OID */
+	pg_atomic_uint32 completed_visit;	/* database of the visit that was
+										 * completed last */
 
 	/*
 	 * One more than the highest slot of pgpx_conns that has been in use since

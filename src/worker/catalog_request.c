@@ -14,10 +14,11 @@
  * - after the start of the server.  The first worker then visits all databases,
  *	 in the order of their OIDs, because only the catalogs of a database show
  *	 whether it has pools to open.  A visit costs about as much as the start of
- *	 an autovacuum worker.
+ *	 an autovacuum worker.  One that fails is repeated after those that follow.
  *
  * A checkout publishes the conninfo as well.  So the first reader is started
- * only after a short time, and further ones after increasing pauses.
+ * only after a short time, and further ones after increasing pauses.  A reader
+ * does not wait long for locks, so it does not delay those of other databases.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,11 +48,24 @@
 typedef struct Request
 {
 	uint32		pool_id;
+	Oid			database;
 	PgpxTime	at;				/* not before this time; 0: not needed */
 	int64		pause;			/* ms, after the next attempt */
 } Request;
 
+/* A database whose visit after the start is not complete. */
+typedef struct Visit
+{
+	Oid			database;
+	PgpxTime	at;				/* of the next attempt, not before */
+	int64		pause;			/* ms, after the next attempt */
+} Visit;
+
 static Request *requests = NULL;	/* [max_pools] */
+static List *visits = NIL;		/* of Visit, those that were begun */
+static Oid	last_begun = InvalidOid;	/* the last database of a first visit */
+static Oid	visiting = InvalidOid;	/* by the reader that runs */
+static bool all_begun = false;	/* no database is left for a first visit */
 static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
 static PgpxTime next_start = 0; /* none before this time */
 static int64 refused_pause = 0; /* ms; 0: the last one was registered */
@@ -115,8 +129,7 @@ look_up(Oid *database)
 	StartTransactionCommand();
 	may = pgpx_may_read_databases();
 	if (may && !OidIsValid(*database))
-		*database =
-			database_behind(pg_atomic_read_u32(&pgpx_shared->visited_database));
+		*database = database_behind(last_begun);
 	else if (may)
 	{
 		HeapTuple	row =
@@ -161,10 +174,13 @@ start(Oid database, bool check_min_size)
 	worker.bgw_notify_pid = MyProcPid;	/* its end sets our latch */
 
 	old = MemoryContextSwitchTo(TopMemoryContext);
+	if (check_min_size)
+		pg_atomic_write_u32(&pgpx_shared->completed_visit, InvalidOid);
 	registered = RegisterDynamicBackgroundWorker(&worker, &reader);
 	MemoryContextSwitchTo(old);
 	if (registered)
 	{
+		visiting = check_min_size ? database : InvalidOid;
 		refused_pause = 0;
 		return true;
 	}
@@ -182,14 +198,15 @@ start(Oid database, bool check_min_size)
 }
 
 /*
- * Finds the database of a pool for which a reader must be started now, and
- * notes the attempt.  Returns InvalidOid if there is none.  *due: as
- * pgpx_catalog_request.
+ * Finds the database of the pool for which a reader must be started first, and
+ * notes the attempt for all such pools of the database.  Returns InvalidOid if
+ * none is due.  *due: as pgpx_catalog_request.
  */
 static Oid
 find_need(PgpxTime now, PgpxTime *due)
 {
 	Oid			database = InvalidOid;
+	PgpxTime	first = now;
 
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
@@ -211,16 +228,115 @@ find_need(PgpxTime now, PgpxTime *due)
 			request->at = now + DELAY_MS * 1000;
 			request->pause = PAUSE_MIN_MS;
 		}
-		if (request->at <= now &&
-			(!OidIsValid(database) || key.database == database))
+		request->database = key.database;
+		if (request->at <= first)
 		{
+			first = request->at;
 			database = key.database;
+		}
+	}
+	for (int i = 0; i < pgpx_pools_end(); i++)
+	{
+		Request    *request = &requests[i];
+
+		if (request->at == 0)
+			continue;
+		if (request->at <= now && request->database == database)
+		{
 			request->at = now + request->pause * 1000;
 			request->pause = Min(request->pause * 2, PAUSE_MAX_MS);
 		}
 		*due = Min(*due, request->at);
 	}
 	return database;
+}
+
+/*
+ * Publishes up to which database all visits are complete.  The next worker
+ * continues there.
+ */
+static void
+publish_visits(void)
+{
+	Oid			visited = last_begun;
+	ListCell   *lc;
+
+	foreach(lc, visits)
+		visited = Min(visited, ((Visit *) lfirst(lc))->database - 1);
+	pg_atomic_write_u32(&pgpx_shared->visited_database, visited);
+}
+
+static void
+remove_visit(Oid database)
+{
+	ListCell   *lc;
+
+	foreach(lc, visits)
+	{
+		Visit	   *visit = lfirst(lc);
+
+		if (visit->database != database)
+			continue;
+		visits = foreach_delete_current(visits, lc);
+		pfree(visit);
+	}
+	publish_visits();
+}
+
+/* Notes an attempt.  It counts as failed until its reader reports its end. */
+static void
+note_visit(Oid database, PgpxTime now)
+{
+	Visit	   *visit = NULL;
+	ListCell   *lc;
+
+	foreach(lc, visits)
+		if (((Visit *) lfirst(lc))->database == database)
+			visit = lfirst(lc);
+	if (visit == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		visit = palloc(sizeof(Visit));
+		visit->database = database;
+		visit->pause = PAUSE_MIN_MS;
+		visits = lappend(visits, visit);
+		MemoryContextSwitchTo(old);
+		last_begun = Max(last_begun, database);
+	}
+	visit->at = now + visit->pause * 1000;
+	visit->pause = Min(visit->pause * 2, PAUSE_MAX_MS);
+	publish_visits();
+}
+
+/*
+ * Finds the database to visit: InvalidOid for the next one that was not visited
+ * yet, or else one whose visit has failed.  Returns false if there is none now.
+ * *due: as pgpx_catalog_request.
+ */
+static bool
+find_visit(PgpxTime now, Oid *database, PgpxTime *due)
+{
+	const Visit *first = NULL;
+	ListCell   *lc;
+
+	*database = InvalidOid;
+	if (!all_begun)
+		return true;
+	foreach(lc, visits)
+	{
+		const Visit *visit = lfirst(lc);
+
+		if (first == NULL || visit->at < first->at)
+			first = visit;
+	}
+	if (first == NULL)
+		return false;
+	if (first->at <= now)
+		*database = first->database;
+	else
+		*due = Min(*due, first->at);
+	return first->at <= now;
 }
 
 bool
@@ -232,43 +348,61 @@ pgpx_catalog_request_ended(void)
 		return false;
 	pfree(reader);
 	reader = NULL;
+	if (OidIsValid(visiting) &&
+		pg_atomic_read_u32(&pgpx_shared->completed_visit) == visiting)
+		remove_visit(visiting);
+	visiting = InvalidOid;
 	return true;
+}
+
+/* Prepares the first call. */
+static void
+init(void)
+{
+	if (requests != NULL)
+		return;
+	requests = MemoryContextAllocZero(TopMemoryContext,
+									  mul_size(pgpx_shared->max_pools,
+											   sizeof(Request)));
+	last_begun = pg_atomic_read_u32(&pgpx_shared->visited_database);
+
+	/* the first worker visits the databases */
+	all_begun = pgpx_worker_index != 0;
 }
 
 PgpxTime
 pgpx_catalog_request(PgpxTime now)
 {
-	static bool visiting = true;
 	PgpxTime	due = PG_INT64_MAX;
 	Oid			database;
-	bool		check_min_size;
+	Oid			repeated;
+	bool		visit;
 
 	if (reader != NULL && !pgpx_catalog_request_ended())
 		return PG_INT64_MAX;
 	if (now < next_start)
 		return next_start;
-	if (requests == NULL)
-		requests =
-			MemoryContextAllocZero(TopMemoryContext,
-								   mul_size(pgpx_shared->max_pools,
-											sizeof(Request)));
+	init();
 	database = find_need(now, &due);
-	check_min_size = !OidIsValid(database);
-	if (check_min_size && (pgpx_worker_index != 0 || !visiting))
+	visit = !OidIsValid(database);
+	if (visit && !find_visit(now, &database, &due))
 		return due;
 
+	repeated = visit ? database : InvalidOid;
 	if (!look_up(&database))
 		next_start = now + PGPX_CONTENDED_CHECK_MS * 1000;
 	else if (!OidIsValid(database))
 	{
-		if (check_min_size)
-			visiting = false;
-		return check_min_size ? due : now;
+		if (OidIsValid(repeated))
+			remove_visit(repeated); /* it was dropped, or is closed now */
+		else if (visit)
+			all_begun = true;
+		return now;
 	}
-	else if (start(database, check_min_size))
+	else if (start(database, visit))
 	{
-		if (check_min_size)
-			pg_atomic_write_u32(&pgpx_shared->visited_database, database);
+		if (visit)
+			note_visit(database, now);
 		return PG_INT64_MAX;
 	}
 	return next_start;

@@ -202,9 +202,10 @@ extern bool pgpx_password_is_needed(int pool, PgpxTime since);
 
 /*
  * Runs the password command for the conninfo of a pool, unless it is already
- * running for it.  "answer" is called once when it ends.  timeout, in ms: a
- * command that this call starts is killed after that time.  Returns NULL, or
- * the reason why the command cannot run.
+ * running for it.  "answer" is called once when it ends, which may be after the
+ * caller's own deadline.  timeout, in ms: the command is killed after that time,
+ * or later if another caller needs it for longer.  Returns NULL, or the reason
+ * why the command cannot run.
  */
 extern const char *pgpx_password_request(int pool, int64 timeout,
 										 PgpxPasswordAnswer answer);
@@ -216,6 +217,9 @@ extern const char *pgpx_password_request(int pool, int64 timeout,
  * was obtained before the login began ("since").
  */
 extern bool pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since);
+
+/* Notes the soft limit of open files that commands get instead of this one's. */
+extern void pgpx_password_note_limit(uint64 limit);
 
 /* Kills the commands that are running, when the worker exits. */
 extern void pgpx_password_kill_commands(void);

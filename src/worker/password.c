@@ -24,8 +24,9 @@
  * or until a remote server refuses it.  It does not affect open connections.
  *
  * The command runs for one pool at most once at a time, and all logins of the
- * pool share the result.  A thread starts it and reads its output (events.c has
- * the rules).  MAX_RUNNING limits the commands of all pools, because after a
+ * pool share the result.  Each login has its own deadline, and the command is
+ * killed after the latest of them.  A thread starts it and reads its output
+ * (events.c has the rules).  MAX_RUNNING limits the commands of all pools, because after a
  * restart all pools need passwords at once; the others wait in order.
  *
  *-------------------------------------------------------------------------
@@ -75,9 +76,11 @@ typedef struct Request
 	int			nanswers;
 	PgpxTime	started;
 	int64		timeout;		/* ms, from the start */
+	int64		until;			/* of steady_ms, when the command is killed; a
+								 * request of another login may extend it */
 	char	   *command;
 	char	  **environment;	/* of which the last OWN_VARIABLES are malloc'ed */
-	pthread_mutex_t mutex;		/* protects pid */
+	pthread_mutex_t mutex;		/* protects pid and until */
 	pid_t		pid;			/* of the command; 0: it does not run */
 	char		error[128];		/* empty: no error */
 	size_t		len;
@@ -85,6 +88,9 @@ typedef struct Request
 } Request;
 
 static dlist_head requests = DLIST_STATIC_INIT(requests);
+
+/* The soft limit of open files for commands, as of "ulimit". */
+static char nofile[32] = "unlimited";
 
 /* The command that issued the passwords that are known. */
 static char *used_command = NULL;
@@ -103,6 +109,18 @@ steady_ms(void)
 	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* Returns the time until the command is killed, in ms. */
+static int64
+time_left(Request *request)
+{
+	int64		until;
+
+	pthread_mutex_lock(&request->mutex);
+	until = request->until;
+	pthread_mutex_unlock(&request->mutex);
+	return until - steady_ms();
+}
+
 static void
 note(Request *request, const char *text)
 {
@@ -119,12 +137,14 @@ note_timeout(Request *request)
 /*
  * Starts the command in a process group of its own, with standard output on a
  * descriptor, and without the other descriptors of this process.  Standard
- * error remains the server's log.
+ * error remains the server's log.  The first shell restores the limit of open
+ * files, which the worker has raised and posix_spawn cannot change.
  */
 static bool
 spawn(Request *request, int out)
 {
-	char	   *argv[] = {"sh", "-c", request->command, NULL};
+	char	   *argv[] = {"sh", "-c", "ulimit -S -n \"$1\"; exec /bin/sh -c \"$0\"",
+					request->command, nofile, NULL};
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attr;
 	sigset_t	signals;
@@ -163,15 +183,17 @@ spawn(Request *request, int out)
  * long, or does not end in time.
  */
 static bool
-read_output(Request *request, int in, int64 deadline)
+read_output(Request *request, int in)
 {
 	while (request->len < sizeof(request->output))
 	{
 		struct pollfd ready = {.fd = in, .events = POLLIN};
-		int64		left = deadline - steady_ms();
+		int64		left = time_left(request);
 		ssize_t		n;
 
-		if (left <= 0 || poll(&ready, 1, (int) Min(left, PG_INT32_MAX)) == 0)
+		if (left > 0 && poll(&ready, 1, (int) Min(left, PG_INT32_MAX)) == 0)
+			continue;			/* the time may have been extended */
+		if (left <= 0)
 		{
 			note_timeout(request);
 			return false;
@@ -195,10 +217,11 @@ read_output(Request *request, int in, int64 deadline)
 
 /*
  * Waits for the end of the command.  It may continue after the end of its
- * output.  Returns its status, or -1 if it does not end in time.
+ * output.  Returns its status, or -1 if it does not end in time.  killed: wait
+ * without a limit.
  */
 static int
-await_end(Request *request, int64 deadline)
+await_end(Request *request, bool killed)
 {
 	for (;;)
 	{
@@ -212,7 +235,7 @@ await_end(Request *request, int64 deadline)
 		pthread_mutex_unlock(&request->mutex);
 		if (pid != 0)
 			return status;
-		if (steady_ms() >= deadline)
+		if (!killed && time_left(request) <= 0)
 			return -1;
 		usleep(1000);
 	}
@@ -252,7 +275,6 @@ static void
 run(PgpxTask *task)
 {
 	Request    *request = (Request *) task;
-	int64		deadline = steady_ms() + request->timeout;
 	int			out[2];
 	bool		complete;
 	int			status;
@@ -269,15 +291,15 @@ run(PgpxTask *task)
 		return;
 	}
 	close(out[1]);
-	complete = read_output(request, out[0], deadline);
+	complete = read_output(request, out[0]);
 	close(out[0]);
-	status = complete ? await_end(request, deadline) : -1;
+	status = complete ? await_end(request, false) : -1;
 	if (status == -1)
 	{
 		if (complete)
 			note_timeout(request);
 		kill_command(request);
-		(void) await_end(request, PG_INT64_MAX);
+		(void) await_end(request, true);
 	}
 	else if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		check_output(request);
@@ -417,6 +439,7 @@ static bool
 start(Request *request)
 {
 	request->started = pgpx_now();
+	request->until = steady_ms() + request->timeout;
 	request->is_running = pgpx_task_start(&request->task);
 	return request->is_running;
 }
@@ -442,6 +465,16 @@ add_answer(Request *request, PgpxPasswordAnswer answer)
 	request->answers[request->nanswers++] = answer;
 }
 
+/* Lets a command run for at least this time, in ms. */
+static void
+extend(Request *request, int64 timeout)
+{
+	request->timeout = Max(request->timeout, timeout);
+	pthread_mutex_lock(&request->mutex);
+	request->until = Max(request->until, steady_ms() + timeout);
+	pthread_mutex_unlock(&request->mutex);
+}
+
 const char *
 pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 {
@@ -458,6 +491,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 			request->version != wp->conninfo.version)
 			continue;
 		add_answer(request, answer);
+		extend(request, Max(timeout, 1));
 		return NULL;
 	}
 	if (pgpx_password_command[0] == '\0')
@@ -562,6 +596,12 @@ ended(PgpxTask *task)
 {
 	finish((Request *) task);
 	start_next();
+}
+
+void
+pgpx_password_note_limit(uint64 limit)
+{
+	snprintf(nofile, sizeof(nofile), UINT64_FORMAT, limit);
 }
 
 void

@@ -146,8 +146,8 @@ count_descriptors(void)
  * no more of them because there are more connections.  fd.c allows a process a
  * third of its descriptors for external use, because a session needs the rest
  * for tables.  A worker opens hardly any file.
- * Raising the soft limit is safe because nothing here uses select(), and
- * because the process starts no other program that could inherit the limit.
+ * Raising the soft limit is safe because nothing here uses select().  The
+ * password command gets the original limit.
  */
 static void
 allow_descriptors(PgpxWorkerSlot *slot)
@@ -159,6 +159,8 @@ allow_descriptors(PgpxWorkerSlot *slot)
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
 	{
+		if (limit.rlim_cur != RLIM_INFINITY)
+			pgpx_password_note_limit(limit.rlim_cur);
 		if (limit.rlim_cur < (rlim_t) most)
 		{
 			rlim_t		soft = limit.rlim_cur;

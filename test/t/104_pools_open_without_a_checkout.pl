@@ -9,7 +9,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $remote = remote_node('remote');
-my $local = local_node('local', conf => [ 'restart_after_crash = on', 'pgpool_ext.log_connections = on', 'autovacuum = off', 'max_wal_senders = 2', 'wal_level = replica' ]);
+my $local = local_node('local', conf => [ 'restart_after_crash = on', 'max_prepared_transactions = 2', 'log_min_messages = debug1', 'pgpool_ext.log_connections = on', 'autovacuum = off', 'max_wal_senders = 2', 'wal_level = replica' ]);
 my $address = sprintf q{host '127.0.0.1', port '%d', dbname 'remote_db'}, $remote->port;
 my $credentials = qq{"user" 'remote_app', password '$REMOTE_APP_PASSWORD'};
 
@@ -83,6 +83,7 @@ make_pool($local, $remote, server => 'there', dbname => 'another', options => { 
 make_pool($local, $remote, server => 'there', dbname => 'closed', options => { min_size => 1 });
 $local->safe_psql('postgres', 'ALTER DATABASE closed ALLOW_CONNECTIONS false');
 is(pools($local), '', 'pool is not opened before its first use');
+my $since = -s $local->logfile;
 $local->restart;
 my $after_start = 'another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
   . 'postgres shared public 1, postgres trap evil 1, postgres warm SUPER 2, postgres warm app 2';
@@ -98,6 +99,7 @@ is(log_count(qr/FATAL:.*not currently accepting connections/), 0, 'database that
 is($remote->safe_psql('remote_db', q{SELECT tableowner FROM pg_tables WHERE tablename = 'trapped'}), 'remote_app', q{start commands were executed as the server's owner});
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1'); SELECT connects FROM pgpool.stats WHERE server = 'warm' AND local_user = '$super'"), "1\n2",
 	'first checkout gets an open connection');
+is(scalar(() = slurp_file($local->logfile, $since) =~ /starting background worker process "pgpool_ext catalog reader"/g), 3, 'one catalog reader was started for each database');
 check_invariants($local);
 
 # --- a crash, after which shared memory is initialized again
@@ -134,6 +136,35 @@ ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'trap'}, '1
 is(log_count(qr/"trap" of database "postgres" for user "evil" before a checkout/), 1, 'log has a single line about the failed publication');
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
 	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'all pools are open');
+
+# --- an owner of a server who is not a superuser cannot have the password of another user sent
+$local->safe_psql('postgres', <<"EOT");
+SET ROLE evil;
+CREATE SERVER bait FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address, min_size '1');
+CREATE SERVER common FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address, min_size '1');
+CREATE USER MAPPING FOR PUBLIC SERVER common OPTIONS ($credentials);
+GRANT USAGE ON FOREIGN SERVER bait TO trusted;
+RESET ROLE;
+CREATE USER MAPPING FOR trusted SERVER bait OPTIONS ($credentials);
+EOT
+my @open = ('another there SUPER 1', 'another there app 1', 'postgres based SUPER 1', 'postgres based app 1', 'postgres hot SUPER 2', 'postgres shared public 1', 'postgres trap evil 1');
+my $with = sub { return join ', ', sort @open, @_; };
+my $refused = qr/"bait" of database "postgres" for user "trusted" before a checkout\n.*DETAIL:  pgpool_ext sends no password of a user to a server whose owner is neither a superuser/;
+$local->restart;
+becomes($with->('postgres common public 1'), 'mapping of PUBLIC, which its owner can read, has connections after the start');
+ok(wait_until($local, sub { log_count($refused) }, 1), 'user whose password the owner could not read has none, and the log has the reason');
+my $trusted = PgpxSession->new($local, user => 'trusted');
+is($trusted->run(q{SELECT pgpool.exec('bait', 'select 1')}) . $trusted->error, '1', 'session of the user opens the pool');
+ok(terminate($local, worker_pid($local)), 'worker is terminated');
+becomes($with->('postgres bait trusted 1', 'postgres common public 1'), 'the next worker opens it again with the same options');
+$local->safe_psql('postgres', q{SET ROLE evil; ALTER SERVER bait OPTIONS (ADD start_commands 'CREATE TABLE IF NOT EXISTS baited()')});
+ok(wait_until($local, sub { log_count($refused) }, 2), 'owner has changed the options, and the log has the reason');
+like($local->safe_psql('postgres', q{SELECT total || last_error FROM pgpool.pools WHERE server = 'bait'}), qr/^0pgpool_ext sends no password/, 'pool is not opened with the options that its user has not used');
+is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pg_tables WHERE tablename = 'baited'}), '0', 'and the new start commands are not run');
+$local->safe_psql('postgres', 'GRANT trusted TO evil');
+becomes($with->('postgres bait trusted 1', 'postgres common public 1'), 'owner with the privileges of the user has the pool opened');
+$trusted->quit;
+$local->safe_psql('postgres', 'DROP SERVER bait CASCADE; DROP SERVER common CASCADE');
 
 # --- the catalog reader is shown in pg_stat_activity, can be terminated, and has a lock
 # timeout
@@ -178,6 +209,26 @@ $local->append_conf('postgresql.conf', 'max_worker_processes = 8');
 $local->restart;
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
 	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'pools of two workers are open after the start');
+
+# --- a visit that fails is repeated, and does not delay the other databases
+$local->safe_psql('postgres', 'CREATE DATABASE later');
+make_pool($local, $remote, server => 'there', dbname => 'later', options => { min_size => 1 });
+$local->safe_psql('postgres', q{BEGIN; ALTER DATABASE another RENAME TO renamed; PREPARE TRANSACTION 'database'});
+$local->restart;
+becomes(join(', ', sort 'later there SUPER 1', 'later there app 1', grep { !/^another/ } @open), 'locked database does not delay those behind it');
+$local->safe_psql('postgres', q{ROLLBACK PREPARED 'database'});
+becomes($with->('later there SUPER 1', 'later there app 1'), 'visit is repeated, and its pools are open after the end of the lock');
+
+# --- too few slots for all pools
+my $slots = q{LOG:  (?:\w+: )?pgpool_ext cannot open connections to server "\w+" of database "\w+" for user ".*" before a checkout\n.*DETAIL:  too many pools};
+$local->append_conf('postgresql.conf', 'pgpool_ext.max_pools = 5');
+$local->restart;
+ok(wait_until($local, sub { log_count(qr/$slots/) }, 2), 'log has one line for each of two databases about the missing slots of four pools');
+is(pools($local) =~ tr/,//, 4, 'the slots are used');
+$local->append_conf('postgresql.conf', 'pgpool_ext.max_pools = 64');
+$local->safe_psql('postgres', 'DROP DATABASE later');
+$local->restart;
+becomes($with->(), 'all pools are open with enough slots');
 
 # --- a standby
 $local->append_conf('pg_hba.conf', "local replication all trust");

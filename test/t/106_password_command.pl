@@ -84,6 +84,10 @@ ok(wait_until($local, $once_more, 1), 'with lifetime 0 the command is run for ea
 $local->append_conf('postgresql.conf', q{pgpool_ext.password_lifetime = '10min'});
 $local->reload;
 ok(wait_until($local, $once_more, 0), 'within the lifetime it is not');
+$local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'exec sh $folder/command another'");
+$local->reload;
+ok(wait_until($local, $once_more, 1), 'another command replaces the known passwords');
+ok(wait_until($local, $once_more, 0), 'once');
 
 # --- simultaneous logins share one run
 make_server('busy', pool_size => 3);
@@ -140,6 +144,52 @@ like($super->run(q{SELECT pgpool.lock('warm', 'a')}), qr/^\d+$/, 'lock is acquir
 $super->quit;
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks}, 0), 'worker releases it on a connection with the password of the command');
 $super = PgpxSession->new($local);
+
+# --- an outage does not make the worker forget the password, which the remote has not refused
+my $pinger = q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'};
+my $since = -s $local->logfile;
+my $fails = sub { return slurp_file($local->logfile, $since) =~ /cannot ping the locks of server "warm"/ ? 1 : 0; };
+my $holder = PgpxSession->new($local);
+$holder->run(q{SELECT pgpool.lock('warm', 'b', ttl => '10s')});
+ok(wait_until($remote, $pinger, 1), 'worker pings a lock');
+$before = runs();
+$remote->stop('immediate');
+ok(wait_until($local, $fails, 1), 'worker cannot ping it during an outage');
+$remote->start;
+ok(wait_until($remote, $pinger, 1), 'worker is connected again');
+is(runs() - $before, 0, 'command was not run for that');
+
+# --- a login with little time does not have the command killed for one with more
+$local->append_conf('postgresql.conf', 'pgpool_ext.password_lifetime = 0');
+$local->reload;
+$holder->quit;
+$holder = PgpxSession->new($local);
+$holder->run(q{SELECT pgpool.lock('warm', 'c', ttl => '3s')});
+ok(wait_until($remote, $pinger, 1), 'worker pings a lock with a short ttl');
+unlink "$folder/go";
+put('mode', 'while [ ! -e go ]; do sleep 0.05; done; cat token');
+($before, $since) = (scalar(runs()), -s $local->logfile);
+$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app'});
+ok(wait_until($local, sub { runs() - $before }, 1), 'worker asks for a password to ping');
+$app->start(q{SELECT pgpool.checkout('warm') > 0});
+ok(wait_until($local, $fails, 1, 60), 'the time of the ping has passed');
+put('go', '');
+is($app->finish(60) . $app->error, 't', 'session has its connection');
+$app->run('SELECT pgpool.checkin_all()');
+$holder->quit;
+put('mode', 'cat token');
+$local->append_conf('postgresql.conf', q{pgpool_ext.password_lifetime = '10min'});
+$local->reload;
+
+# --- the limit of open files is that of the server, although the worker has raised its own
+system_or_bail('prlimit', '--pid', slurp_file($local->data_dir . '/postmaster.pid') =~ /^(\d+)/, '--nofile=200:');
+put('mode', 'ulimit -S -n >nofile; cat token');
+make_server('limited');
+ok(terminate($local, worker_pid($local)), 'worker is terminated');
+ok(wait_until($local, sub { $run->($app, 'limited') }, '1'), 'connection is made');
+is(slurp_file("$folder/nofile"), "200\n", 'command has the limit of open files with which the server was started');
+like(slurp_file('/proc/' . worker_pid($local) . '/limits'), qr/^Max open files +(?!200 )\d/m, 'worker has a higher one');
+put('mode', 'cat token');
 
 # --- commands that fail
 make_server('failing', connect_timeout => '60s');
