@@ -31,7 +31,6 @@
 #include "utils/timestamp.h"
 
 #include "base/debug_point.h"
-#include "shared/pool.h"
 #include "shared/registry.h"
 #include "protocol/remote_message.h"
 
@@ -87,7 +86,7 @@ copy_locked(PgpxView *view, int index)
 	view->cap = pgpx_pool_cap_locked(&pgpx_pools[index]);
 	view->min_size = pgpx_pool_min_size_locked(&pgpx_pools[index]);
 	view->min_idle = pgpx_pool_min_idle_locked(&pgpx_pools[index]);
-	view->delays_growth = pgpx_pool_growth_due_locked(&pgpx_pools[index]) != 0;
+	view->limit = pgpx_pool_growth_limit_locked(&pgpx_pools[index]);
 	view->nconns = 0;
 	view->nwaiting = 0;
 
@@ -693,6 +692,15 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 static const char *
 wait_reason(const PgpxView *view)
 {
+	static const char *const limits[] = {
+		[PGPX_LIMIT_NONE] = "connecting",
+		[PGPX_LIMIT_POOL] = "full",
+		[PGPX_LIMIT_UNAVAILABLE] = "unavailable",
+		[PGPX_LIMIT_SERVER] = "server_cap",
+		[PGPX_LIMIT_SHARE] = "server_cap",
+		[PGPX_LIMIT_ALL] = "global_cap",
+		[PGPX_LIMIT_LEASES] = "lease",
+	};
 	const PgpxPool *pool = &view->pool;
 
 	if (pool->damaged)
@@ -703,15 +711,7 @@ wait_reason(const PgpxView *view)
 		return "remote_full";
 	if (pool->count[PGPX_CONN_CONNECTING] > 0)
 		return "connecting";
-	if (view->total >= view->cap)
-		return "full";
-	if (pgpx_view_backs_off(view))
-		return "unavailable";
-	if (pgpx_pool_server_tokens_left(pool) <= 0)
-		return "server_cap";
-	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
-		return "global_cap";
-	return view->delays_growth ? "lease" : "connecting";
+	return limits[view->limit];
 }
 
 /* waiters() returns setof record */

@@ -14,6 +14,7 @@
 #ifndef PGPX_VIEWS_H
 #define PGPX_VIEWS_H
 
+#include "shared/pool.h"
 #include "shared/wait_queue.h"
 
 /* What the iterator copies besides the pool. */
@@ -30,8 +31,7 @@ typedef struct PgpxView
 	int			cap;			/* pool_size and max_overflow */
 	int			min_size;		/* within that cap */
 	int			min_idle;		/* within pool_size */
-	bool		delays_growth;	/* leases will probably end sooner than a
-								 * connect */
+	PgpxGrowthLimit limit;
 	int			nconns;
 	PgpxConn   *conns;			/* none of them is FREE */
 	int		   *conn_index;		/* their indexes */

@@ -377,7 +377,7 @@ add_remote_full(const char *reason, PgpxTime full_for, char *buf, size_t size)
 /* The reasons of a wait for which the hint of the error differs. */
 typedef enum WaitCause
 {
-	WAIT_LEASES,
+	WAIT_LIMIT,					/* see PgpxGrowthLimit */
 	WAIT_PAUSED,
 	WAIT_REMOTE_FULL,
 	WAIT_DESCRIPTORS
@@ -385,10 +385,10 @@ typedef enum WaitCause
 
 /*
  * Write an error detail about the reason of a wait: the use of the pool, and
- * why it cannot grow.
+ * why it cannot grow.  limit is set if the result is WAIT_LIMIT.
  */
 static WaitCause
-wait_detail(PgpxPool *pool, char *buf, size_t size)
+wait_detail(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
 {
 	char		reason[PGPX_ERROR_LEN] = "";
 	PgpxTime	full_for = 0;
@@ -401,6 +401,7 @@ wait_detail(PgpxPool *pool, char *buf, size_t size)
 		strlcpy(reason, pool->last_error, sizeof(reason));
 	if (pool->remote_full_since != 0)
 		full_for = pgpx_now() - pool->remote_full_since;
+	*limit = pgpx_pool_growth_limit_locked(pool);
 	LWLockRelease(pool->lock);
 	if (full_for != 0)
 	{
@@ -408,7 +409,26 @@ wait_detail(PgpxPool *pool, char *buf, size_t size)
 		return WAIT_REMOTE_FULL;
 	}
 	return add_descriptors(pool, reason, buf, size) ? WAIT_DESCRIPTORS :
-		WAIT_LEASES;
+		WAIT_LIMIT;
+}
+
+/* Give the hint of a timeout that names the limit to raise. */
+static int
+hint_limit(PgpxGrowthLimit limit)
+{
+	switch (limit)
+	{
+		case PGPX_LIMIT_POOL:
+			return errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.");
+		case PGPX_LIMIT_SERVER:
+			return errhint("Raise the server's option \"max_server_connections\" or \"checkout_timeout\", or return leases earlier.");
+		case PGPX_LIMIT_SHARE:
+			return errhint("Raise the server's option \"cluster_connections\" or \"checkout_timeout\", or return leases earlier.");
+		case PGPX_LIMIT_ALL:
+			return errhint("Raise the setting \"pgpool_ext.max_connections\" or the server's option \"checkout_timeout\", or return leases earlier.");
+		default:
+			return errhint("Raise the server's option \"checkout_timeout\", or return leases earlier.");
+	}
 }
 
 /* Raise the NOTICE for a session that has waited for notice_after. */
@@ -416,9 +436,10 @@ static void
 raise_notice(PgpxCheckout *c, PgpxPool *pool)
 {
 	char		detail[DETAIL_LEN];
+	PgpxGrowthLimit limit;
 
 	c->noticed = true;
-	(void) wait_detail(pool, detail, sizeof(detail));
+	(void) wait_detail(pool, detail, sizeof(detail), &limit);
 	ereport(NOTICE,
 			(errmsg("still waiting for a connection to server \"%s\" after " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name),
@@ -516,7 +537,8 @@ void
 pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 {
 	char		detail[DETAIL_LEN];
-	WaitCause	cause = WAIT_LEASES;
+	WaitCause	cause = WAIT_LIMIT;
+	PgpxGrowthLimit limit = PGPX_LIMIT_NONE;
 
 	if (pgpx_pool_worker_incarnation(pool) == 0)
 		ereport(ERROR,
@@ -529,7 +551,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		strlcpy(detail, "A connection was granted in time, but was not ready for use in time: its socket or the end of a reset was late.",
 				sizeof(detail));
 	else
-		cause = wait_detail(pool, detail, sizeof(detail));
+		cause = wait_detail(pool, detail, sizeof(detail), &limit);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
@@ -540,7 +562,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 			 cause == WAIT_DESCRIPTORS ? hint_descriptors() :
 			 cause == WAIT_REMOTE_FULL ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
 			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
-			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
+			 hint_limit(limit)));
 }
 
 void

@@ -135,6 +135,27 @@ pgpx_pool_growth_due_locked(const PgpxPool *pool)
 	return trusted_until(pool);
 }
 
+PgpxGrowthLimit
+pgpx_pool_growth_limit_locked(const PgpxPool *pool)
+{
+	int			limit = pool->opts.max_server_connections;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
+		return PGPX_LIMIT_POOL;
+	if (pool->retry_at > pgpx_now())
+		return PGPX_LIMIT_UNAVAILABLE;
+	if (limit > 0 &&
+		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >= limit)
+		return PGPX_LIMIT_SERVER;
+	if (pgpx_pool_server_tokens_left(pool) <= 0)
+		return PGPX_LIMIT_SHARE;
+	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
+		return PGPX_LIMIT_ALL;
+	return pgpx_pool_growth_due_locked(pool) != 0 ? PGPX_LIMIT_LEASES :
+		PGPX_LIMIT_NONE;
+}
+
 /*
  * Both options take effect as soon as the worker has the conninfo, even if the
  * checkout that published it got no lease.  Spare connections beyond pool_size

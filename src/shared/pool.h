@@ -312,6 +312,22 @@ extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
  */
 extern PgpxTime pgpx_pool_growth_due_locked(const PgpxPool *pool);
 
+/* What keeps a pool from opening a connection for a waiter. */
+typedef enum PgpxGrowthLimit
+{
+	PGPX_LIMIT_NONE,
+	PGPX_LIMIT_POOL,			/* pool_size and max_overflow */
+	PGPX_LIMIT_UNAVAILABLE,		/* the pause after a failed attempt */
+	PGPX_LIMIT_SERVER,			/* max_server_connections */
+	PGPX_LIMIT_SHARE,			/* the share of cluster_connections */
+	PGPX_LIMIT_ALL,				/* pgpool_ext.max_connections */
+	PGPX_LIMIT_LEASES			/* leases will probably end sooner than a
+								 * connect */
+} PgpxGrowthLimit;
+
+/* Return the first limit of this list that applies. */
+extern PgpxGrowthLimit pgpx_pool_growth_limit_locked(const PgpxPool *pool);
+
 /*
  * pgpx_pool_queued_locked
  *		Return how many waiters must wait until a lease ends: those beyond the

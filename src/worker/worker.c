@@ -154,8 +154,8 @@ allow_descriptors(PgpxWorkerSlot *slot)
 {
 	struct rlimit limit;
 	int			connections = pgpx_shared->max_connections;
-	int			most = Max(max_files_per_process,
-						   connections * CONNECTION_FDS + SERVER_FDS);
+	int			needed = connections * CONNECTION_FDS + SERVER_FDS;
+	int			most = Max(max_files_per_process, needed);
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
 	{
@@ -176,14 +176,14 @@ allow_descriptors(PgpxWorkerSlot *slot)
 	max_safe_fds = Max(max_safe_fds, most * 3);
 	pg_atomic_write_u32(&slot->max_descriptors, most);
 
-	if (pgpx_worker_index == 0 && connections / pgpx_shared->nworkers > most)
+	/* all connections may be those of one worker's pools */
+	if (pgpx_worker_index == 0 && most < connections * CONNECTION_FDS)
 		ereport(WARNING,
-				(errmsg("pool workers cannot open as many connections as \"pgpool_ext.max_connections\" allows"),
-				 errdetail("Each of %d pool workers can use %d descriptors for connections, and a connection over TLS needs %d; \"pgpool_ext.max_connections\" is %d.",
-						   pgpx_shared->nworkers, most, CONNECTION_FDS,
-						   connections),
-				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") to at least %d, or lower \"pgpool_ext.max_connections\".",
-						 connections + SERVER_FDS)));
+				(errmsg("a pool worker might not be able to open as many connections as \"pgpool_ext.max_connections\" allows"),
+				 errdetail("Each pool worker can use %d descriptors for connections. A connection needs one, or %d over TLS; \"pgpool_ext.max_connections\" is %d.",
+						   most, CONNECTION_FDS, connections),
+				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") to at least %d, which suffices for TLS, or lower \"pgpool_ext.max_connections\".",
+						 needed)));
 }
 
 static void

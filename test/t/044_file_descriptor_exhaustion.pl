@@ -22,6 +22,9 @@ sub limit_descriptors
 	return ok(wait_until($local, qq{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid NOT IN ($pids)}, '2'), 'new workers run');
 }
 
+limit_descriptors(140);
+like(slurp_file($local->logfile), qr/WARNING:  a pool worker might not be able to open as many connections as .*\n.*can use 76 descriptors/,
+	'warning is logged where the connections would only suffice if each worker had half of them');
 limit_descriptors(100);
 my %options = (pool_size => 60, retry_min => '50ms', retry_max => '200ms');
 my $session = PgpxSession->new($local);
@@ -51,9 +54,9 @@ foreach my $holder (@holders)
 	}
 	last if $holder->error;
 }
-like(slurp_file($local->logfile), qr/WARNING:  pool workers cannot open as many connections as "pgpool_ext.max_connections" allows
-.*DETAIL:  Each of 2 pool workers can use 36 descriptors for connections, .*"pgpool_ext.max_connections" is 100\.
-.*HINT:  Raise the limit of open files of the server's processes \("ulimit -Hn"\) to at least 164/, 'warning at start reports that there are too few file descriptors');
+like(slurp_file($local->logfile), qr/WARNING:  a pool worker might not be able to open as many connections as "pgpool_ext.max_connections" allows
+.*DETAIL:  Each pool worker can use 36 descriptors for connections\. .*"pgpool_ext.max_connections" is 100\.
+.*HINT:  Raise the limit of open files of the server's processes \("ulimit -Hn"\) to at least 364/, 'warning at start reports that there are too few file descriptors');
 my ($refused) = grep { $_->error } @holders;
 like($refused->error, qr/DETAIL:  .* of .* connections are leased .* The pool worker has too many open descriptors: it uses \d+ of the 36 .*\nHINT:  Raise the limit of open files/,
 	'checkout that timed out reports why no connection was opened');
@@ -171,11 +174,18 @@ my $soft_limit = sub {
 };
 
 ok(wait_until($soft, $soft_limit, 3 * 200 + 64), 'worker has raised the limit to what max_connections needs over TLS');
-unlike(slurp_file($soft->logfile), qr/WARNING:  pool workers cannot/, 'no warning is logged');
+unlike(slurp_file($soft->logfile), qr/WARNING:  a pool worker might/, 'no warning is logged');
 make_pool($soft, $remote, server => 'many', options => { pool_size => 90 });
 my @many = map { PgpxSession->new($soft) } 1 .. 2;
 is($_->run(q{SELECT count(pgpool.checkout('many', '60 s')) FROM generate_series(1, 45)}, 90) . $_->error, '45', 'session leases 45 connections') foreach @many;
 $_->run('SELECT pgpool.checkin_all()') foreach @many;
+
+# descriptors that suffice only without TLS
+my ($postmaster) = split /\n/, slurp_file($soft->data_dir . '/postmaster.pid');
+is(system('prlimit', '--pid', $postmaster, '--nofile=400:400'), 0, 'limit is 400 descriptors');
+kill 'TERM', worker_pid($soft);
+ok(wait_until($soft, sub { slurp_file($soft->logfile) =~ /WARNING:  a pool worker might not be able to open as many connections as .*\n.*can use 336 .*\n.*at least 664/ ? 1 : 0 }, 1),
+	'warning reports that the descriptors do not suffice over TLS');
 check_invariants($soft);
 leak_check($soft, $remote);
 done_testing();

@@ -40,6 +40,12 @@ is($local->safe_psql('postgres', 'SELECT connections_used, connections_max FROM 
 @leases = (lease($sessions[0], 'a'), lease($sessions[1], 'b'), lease($sessions[2], 'c'));
 $sessions[3]->start("SELECT pgpool.exec(pgpool.checkout('c', '60 s'), 'select 1')");
 ok(wait_until($local, 'SELECT server, reason FROM pgpool.waiters', 'c|global_cap'), 'waiter of a full server shows the reason');
+{
+	my $late = PgpxSession->new($local);
+
+	$late->fails("SELECT pgpool.checkout('c', '100 ms')", '55P03', qr/HINT:  Raise the setting "pgpool_ext\.max_connections"/, 'error of a timeout names the limit');
+	$late->quit;
+}
 $sessions[1]->run('SELECT pgpool.checkin_all()');
 is($sessions[3]->finish(30), '1', 'checkin into another pool frees a slot');
 is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evicted, ', ' ORDER BY server) FROM pgpool.stats"),
