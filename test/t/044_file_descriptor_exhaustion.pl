@@ -55,7 +55,7 @@ foreach my $holder (@holders)
 	last if $holder->error;
 }
 like(slurp_file($local->logfile), qr/WARNING:  a pool worker might not be able to open as many connections as "pgpool_ext.max_connections" allows
-.*DETAIL:  Each pool worker can use 36 descriptors for connections, .*"pgpool_ext.max_connections" is 100\.
+.*DETAIL:  Each pool worker can use 36 descriptors for connections\. .*"pgpool_ext.max_connections" is 100\.
 .*HINT:  Raise the limit of open files of the server's processes \("ulimit -Hn"\) to at least 364/, 'warning at start reports that there are too few file descriptors');
 my ($refused) = grep { $_->error } @holders;
 like($refused->error, qr/DETAIL:  .* of .* connections are leased .* The pool worker has too many open descriptors: it uses \d+ of the 36 .*\nHINT:  Raise the limit of open files/,
