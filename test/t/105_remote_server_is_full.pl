@@ -142,6 +142,58 @@ $sessions[0]->run('SELECT pgpool.checkin_all()');
 $remote->start;
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 
+# --- limits of a real server: of the database, and of the server
+make_pool($local, $remote, server => 'limits', options => { pool_size => 2, retry_min => '1min', retry_max => '1min' });
+my ($most) = $remote->safe_psql('postgres', 'SHOW max_connections');
+my @others;
+foreach my $limit (
+	[ 'of the database', sub { $remote->safe_psql('postgres', 'ALTER DATABASE remote_db CONNECTION LIMIT 0') }, sub { $remote->safe_psql('postgres', 'ALTER DATABASE remote_db CONNECTION LIMIT -1') }, qr/too many connections for database "remote_db"/ ],
+	[ 'of the server, except for superusers', sub { limit_server(3, 3) }, sub { limit_server($most, 3) }, qr/remaining connection slots are reserved/ ])
+{
+	my ($name, $fill, $free, $message) = @{$limit};
+
+	$fill->();
+	$sessions[2]->start(q{SELECT pgpool.checkout('limits', '5 min')});
+	ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), "session waits at the limit $name") or diag(pool('last_error', 'limits'));
+	like(pool('last_error', 'limits'), $message, 'pool shows the message of the remote server');
+	$free->();
+	my $lease = $sessions[2]->finish(120);
+	like($lease, qr/^\d+$/, 'session has its connection when there is room') or diag($sessions[2]->error);
+	$sessions[2]->run("SELECT pgpool.discard($lease)");
+}
+
+sub limit_server
+{
+	my ($connections, $reserved) = @_;
+
+	$remote->append_conf('postgresql.conf', "max_connections = $connections\nsuperuser_reserved_connections = " . ($connections == $reserved ? $reserved - 1 : $reserved));
+	$remote->restart;
+	$remote->psql('postgres', 'SELECT 1');
+	@others = $connections == $reserved ? (PgpxSession->new($remote)) : map { $_->quit; () } @others;
+	return;
+}
+
+# --- notice_after: pools that are paused, leases and locks, and foreign tables
+make_pool($local, $remote, server => 'noticed', options => { pool_size => 1, notice_after => '50 ms', checkout_timeout => '1min' });
+$local->safe_psql('postgres', q{CREATE FOREIGN TABLE remote_classes (oid oid) SERVER noticed OPTIONS (schema_name 'pg_catalog', table_name 'pg_class')});
+my $lease = lease($sessions[3], 'noticed');
+my $notice = qr/NOTICE:  (?:00000: )?still waiting for a connection to server "noticed"/;
+$sessions[4]->run(q{SET pgpool_ext.checkout_timeout = '1s'});
+$sessions[4]->fails(q{SELECT count(*) FROM remote_classes}, '55P03', qr/$notice after \d+ ms\nDETAIL:  1 of 1 connections are leased/, 'foreign table that waits for a lease raises the notice');
+$sessions[3]->run("SELECT pgpool.checkin($lease)");
+$local->safe_psql('postgres', q{SELECT pgpool.pause('noticed')});
+$sessions[4]->fails(q{SELECT pgpool.checkout('noticed')}, '55P03', qr/$notice after \d+ ms\nDETAIL:  The server is paused/, 'so does a wait for the end of a pause');
+$local->safe_psql('postgres', q{SELECT pgpool.resume('noticed')});
+
+# --- the timeout of a role is followed
+$local->safe_psql('postgres', q{ALTER ROLE app SET pgpool_ext.checkout_timeout = '123ms'});
+my $app = PgpxSession->new($local, user => 'app');
+$lease = lease($app, 'noticed');
+my $second = PgpxSession->new($local, user => 'app');
+$second->fails(q{SELECT pgpool.checkout('noticed')}, '55P03', qr/came free within 123 ms/, 'setting of the role limits the wait');
+$_->quit foreach $app, $second;
+$local->safe_psql('postgres', q{ALTER ROLE app RESET pgpool_ext.checkout_timeout});
+
 # --- PgBouncer sends SQLSTATE 08P01 with every error
 my $fake = PgpxFakeServer->new(
 	map {
