@@ -373,11 +373,10 @@ static void
 add_remote_full(const char *reason, PgpxTime full_for, char *buf, size_t size)
 {
 	size_t		len = strlen(buf);
-	char	   *text = pgpx_text_clean(pstrdup(reason));
 
 	snprintf(buf + len, size - len,
 			 " The remote server has accepted no more connections for %.3f s: %s",
-			 full_for / 1e6, text);
+			 full_for / 1e6, pgpx_text_clean(pstrdup(reason)));
 }
 
 /* The reasons of a wait for which the hint of the error differs. */
@@ -390,8 +389,8 @@ typedef enum WaitCause
 } WaitCause;
 
 /*
- * Write an error detail about the reason of a wait: the use of the pool, and
- * why it cannot grow.  limit is set if the result is WAIT_LIMIT.
+ * Write a detail about the use of the pool, and why it cannot grow.  limit is
+ * set if the result is WAIT_LIMIT.
  */
 static WaitCause
 wait_detail(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
@@ -409,13 +408,11 @@ wait_detail(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
 		full_for = pgpx_now() - pool->remote_full_since;
 	*limit = pgpx_pool_growth_limit_locked(pool);
 	LWLockRelease(pool->lock);
-	if (full_for != 0)
-	{
-		add_remote_full(reason, full_for, buf, size);
-		return WAIT_REMOTE_FULL;
-	}
-	return add_descriptors(pool, reason, buf, size) ? WAIT_DESCRIPTORS :
-		WAIT_LIMIT;
+	if (full_for == 0)
+		return add_descriptors(pool, reason, buf, size) ? WAIT_DESCRIPTORS :
+			WAIT_LIMIT;
+	add_remote_full(reason, full_for, buf, size);
+	return WAIT_REMOTE_FULL;
 }
 
 /* Give the hint of a timeout that names the limit to raise. */
@@ -465,8 +462,8 @@ hint_descriptors(void)
  * unknown.
  */
 pg_noreturn static void
-raise_unreachable(PgpxCheckout *c, int sqlstate,
-				  const char *text, int64 wait_ms)
+raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
+				  int64 wait_ms)
 {
 	char	   *reason = pgpx_text_clean(pstrdup(text));
 	char		detail[DETAIL_LEN] = "";
@@ -492,7 +489,6 @@ raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errmsg("password is required"),
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
-
 	if (sqlstate == ERRCODE_EXTERNAL_ROUTINE_EXCEPTION)
 		ereport(ERROR,
 				(errcode(sqlstate),
