@@ -523,6 +523,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	pgpx_rows_values(scan->rows, &values, &nulls);
 	PG_TRY();
 	{
+		PGPX_DEBUG_POINT("fdw_buffer");
 		while (scan->state == PGPX_SCAN_STREAMING)
 			if (read_row(scan, true) == PGPX_RUN_ROW)
 				tuplestore_putvalues(scan->store,

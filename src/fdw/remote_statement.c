@@ -181,6 +181,7 @@ pgpx_remote_must_repeat(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
 		*now = rt->before;		/* the transaction begins again */
 	else if (now->rollback_level == 0)
 		now->rollback_level = rt->guard;
+	PGPX_DEBUG_POINT("fdw_repeat");
 	return true;
 }
 

@@ -505,6 +505,7 @@ at_abort(void)
 {
 	dlist_iter	iter;
 
+	PGPX_DEBUG_POINT("fdw_abort");
 	dlist_foreach(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
@@ -588,6 +589,7 @@ send_rollback(PgpxRemoteTransaction *rt)
 	now->rollback_level = 0;
 	rt->abandoned = true;
 	rt->rolling_back = true;
+	PGPX_DEBUG_POINT("fdw_rollback_sent");
 }
 
 /*
@@ -702,6 +704,7 @@ await_begin(PgpxLease *lease)
 	PG_TRY();
 	{
 		pgpx_lease_reserve_reset(lease);
+		PGPX_DEBUG_POINT("fdw_await_begin");
 		(void) pgpx_run_next(&run);
 	}
 	PG_CATCH();

@@ -21,6 +21,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "base/debug_point.h"
 #include "fdw/remote_scan.h"
 #include "fdw/remote_sql.h"
 
@@ -388,6 +389,8 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 		}
 		socket = pgpx_remote_scan_socket(scan->remote);
 	}
+
+	PGPX_DEBUG_POINT("fdw_append_waits");
 
 	/* otherwise the scan that has the lease waits for its socket */
 	if (socket != PGINVALID_SOCKET)

@@ -285,10 +285,31 @@ WHERE c.relnamespace = 'ft_import'::regnamespace AND c.relname IN ('parted', 'em
 SELECT relname FROM pg_class WHERE relnamespace = 'ft_import'::regnamespace ORDER BY 1;
 IMPORT FOREIGN SCHEMA ft LIMIT TO (part1) FROM SERVER tables INTO ft_import;
 SELECT * FROM ft_import.part1;
+CREATE SCHEMA ft_plain;
+IMPORT FOREIGN SCHEMA ft EXCEPT (part1, empty, "Odd Table", nowhere) FROM SERVER tables INTO ft_plain
+	OPTIONS (import_collate 'false', import_generated 'false', import_not_null 'false');
+SELECT relname FROM pg_class WHERE relnamespace = 'ft_plain'::regnamespace ORDER BY 1;
+SELECT n.nspname, a.attname, a.attnotnull AS not_null, a.attgenerated AS generated, a.attcollation::regcollation AS collation
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0
+WHERE n.nspname IN ('ft_import', 'ft_plain') AND c.relname = 'parted' ORDER BY 1, a.attnum;
+DROP SCHEMA ft_plain CASCADE;
 SELECT * FROM test.err('IMPORT FOREIGN SCHEMA nowhere FROM SERVER tables INTO ft_import');
 SELECT * FROM test.err('IMPORT FOREIGN SCHEMA ft FROM SERVER tables INTO ft_import OPTIONS (import_all ''true'')');
 ANALYZE ft.numbers;
 SELECT reltuples FROM pg_class WHERE oid = 'ft.numbers'::regclass;
+
+-- options for the planner
+ALTER SERVER tables OPTIONS (ADD fdw_startup_cost '12345', ADD fdw_tuple_cost '1000');
+CREATE FUNCTION pg_temp.costs(query text, OUT startup float8, OUT per_row float8) LANGUAGE plpgsql AS $$
+DECLARE plan json;
+BEGIN
+	EXECUTE 'EXPLAIN (FORMAT JSON) ' || query INTO plan;
+	startup := plan->0->'Plan'->>'Startup Cost';
+	per_row := ((plan->0->'Plan'->>'Total Cost')::float8 - startup) / (plan->0->'Plan'->>'Plan Rows')::float8;
+END $$;
+SELECT startup, round(per_row) BETWEEN 1000 AND 1001 AS per_row FROM pg_temp.costs('SELECT * FROM ft.numbers');
+ALTER SERVER tables OPTIONS (DROP fdw_startup_cost, DROP fdw_tuple_cost);
+SELECT startup, per_row < 2 AS per_row FROM pg_temp.costs('SELECT * FROM ft.numbers');
 SET default_statistics_target = 1;
 SELECT option, reltuples, n_distinct FROM unnest('{off,auto,random,system,bernoulli}'::text[]) AS option,
 	LATERAL test.run(format('ALTER FOREIGN TABLE ft.numbers OPTIONS (%s analyze_sampling %L); ANALYZE ft.numbers',

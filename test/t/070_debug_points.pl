@@ -924,42 +924,78 @@ check_invariants($local);
 SKIP:
 {
 	skip 'postgres_fdw is not installed', 1 if @waits < 3;
-	make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '60 s' }) foreach qw(north south);
+	make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '60 s', statement_cache => 10 }) foreach qw(north south);
 	$remote->safe_psql('remote_db', 'CREATE TABLE public.n (v int); INSERT INTO n VALUES (0); CREATE TABLE public.s AS SELECT * FROM n; GRANT ALL ON n, s TO remote_app');
 	$local->safe_psql('postgres', 'CREATE FOREIGN TABLE n (v int) SERVER north; CREATE FOREIGN TABLE s (v int) SERVER south');
-	my $transaction = 'BEGIN; UPDATE n SET v = v + 1; SELECT v FROM n; SELECT v FROM s; UPDATE s SET v = v + 1; COMMIT';
 	my $values = 'SELECT n.v, s.v FROM n, s';
+	my $writes = 'BEGIN; UPDATE n SET v = v + 1; SELECT v FROM n; SELECT v FROM s; UPDATE s SET v = v + 1; COMMIT';
+	my @all = ([ 'wait', 'pg_cancel_backend' ], [ 'wait', 'pg_terminate_backend' ], ['exit'], ['error']);
+	my @callback = @all[ 0 .. 2 ];    # in a callback of an abort, which must not raise errors
 
-	# which outcomes there can be; after COMMIT was sent, the remote servers have committed, or not
-	my %outcomes = (
-		fdw_leased => '0\|0',
-		fdw_sent => '0\|0',
-		fdw_row => '0\|0',
-		fdw_commit_sent => '[01]\|[01]',
-		fdw_committed => '1\|1');
+	$remote->safe_psql('remote_db', 'CREATE TABLE public.many AS SELECT i AS v FROM generate_series(1, 1000) AS i; GRANT ALL ON many TO remote_app');
+	$local->safe_psql('postgres', q{CREATE FOREIGN TABLE many (v int) SERVER north;
+		CREATE FOREIGN TABLE an (v int) SERVER north OPTIONS (table_name 'n', async_capable 'true');
+		CREATE FOREIGN TABLE asl (v text) SERVER south OPTIONS (table_name 'slow', async_capable 'true')});
+	$remote->safe_psql('remote_db', 'CREATE VIEW public.slow AS SELECT pg_sleep(0.3)::text AS v; GRANT ALL ON slow TO remote_app');
 
-	foreach my $point (sort keys %outcomes)
+	# the type of a column of a prepared statement changes
+	my $prepare = sub {
+		my ($session) = @_;
+		my $type = $remote->safe_psql('remote_db', q{SELECT CASE atttypid WHEN 'int4'::regtype THEN 'int8' ELSE 'int4' END FROM pg_attribute WHERE attrelid = 'n'::regclass AND attname = 'v'});
+
+		$session->run('SELECT v FROM n') foreach 1 .. 3;
+		$remote->safe_psql('remote_db', "ALTER TABLE n ALTER v TYPE $type");
+	};
+
+	# a point, its statements, the values that there can be, the cases, and what precedes; after COMMIT
+	# was sent, the remote servers have committed, or not
+	my @points = (
+		[ 'fdw_leased', $writes, '0\|0', \@all ],
+		[ 'fdw_sent', $writes, '0\|0', \@all ],
+		[ 'fdw_row', $writes, '0\|0', \@all ],
+		[ 'fdw_commit_sent', $writes, '[01]\|[01]', \@all ],
+		[ 'fdw_committed', $writes, '1\|1', \@all ],
+		[ 'fdw_row', 'BEGIN; UPDATE s SET v = v + 1; UPDATE n SET v = v + 1 RETURNING v; COMMIT', '0\|0', \@all ],
+		[ 'fdw_buffer', 'BEGIN; UPDATE s SET v = v + 1; DECLARE c CURSOR FOR SELECT v FROM many; FETCH 1 FROM c; UPDATE n SET v = v + 1; COMMIT', '0\|0', \@all ],
+		[ 'fdw_append_waits', 'BEGIN; UPDATE n SET v = v + 1; SELECT v::text FROM an UNION ALL SELECT v FROM asl; COMMIT', '0\|0', \@all ],
+		[ 'fdw_repeat', 'BEGIN; SELECT v FROM n; UPDATE n SET v = v + 1; COMMIT', '0\|0', \@all, $prepare ],
+		[ 'fdw_repeat', 'BEGIN; UPDATE n SET v = v + 1; SELECT v FROM n; COMMIT', '0\|0', \@all, $prepare ],
+		[ 'fdw_rollback_sent', 'BEGIN; UPDATE n SET v = v + 1; SAVEPOINT a; UPDATE n SET v = v + 1; ROLLBACK TO a; SELECT v FROM n; COMMIT', '[01]\|0', \@callback ],
+		[ 'fdw_abort', 'BEGIN; UPDATE n SET v = v + 1; SELECT v FROM s; SELECT 1 / 0; COMMIT', '0\|0', \@callback ],
+		[ 'fdw_await_begin', 'BEGIN; SELECT v FROM n; UPDATE n SET v = v + 1; COMMIT', '0\|0', \@all, undef, 'behind a holder' ]);
+
+	foreach (@points)
 	{
-		foreach my $case ([ 'wait', 'pg_cancel_backend' ], [ 'wait', 'pg_terminate_backend' ], ['exit'], ['error'])
+		my ($point, $transaction, $outcome, $cases, $before, $behind) = @$_;
+
+		foreach my $case (@$cases)
 		{
 			my ($action, $function) = @$case;
 			my $what = "$point, " . ($function // $action);
 			my $session = PgpxSession->new($local);
+			my $holder = PgpxSession->new($local);
 
 			disarm();
 			$remote->safe_psql('remote_db', 'UPDATE n SET v = 0; UPDATE s SET v = 0');
+			$before->($session) if $before;
+			$holder->run('BEGIN; SELECT v FROM n') if $behind;
 			$session->run("SET pgpool_ext.debug_point = '$point $action'");
 			$session->start($transaction);
+			if ($behind)
+			{
+				wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+				$holder->run('COMMIT');
+			}
 			ok(reached($point), "$what: session has reached the point");
 			$local->safe_psql('postgres', "SELECT $function(" . $session->pid . ')') if $function;
 			resume($point);
 			$session->finish(30);
-			# at this point interrupts are held until the statement has ended
-			isnt($session->error, '', "$what: session receives an error") unless $point eq 'fdw_committed' && $function;
+			# at these points interrupts are held until the statement has ended
+			isnt($session->error, '', "$what: session receives an error") unless $point =~ /^fdw_(committed|rollback_sent)$/ && $function;
 			ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('north', 'south')}, '0|0'), "$what: no lease is left");
 			ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'}, '0'), "$what: no remote transaction is left");
-			like($remote->safe_psql('remote_db', $values), qr/^$outcomes{$point}$/, "$what: values");
-			$session->quit;
+			like($remote->safe_psql('remote_db', $values), qr/^$outcome$/, "$what: values");
+			$_->quit foreach $session, $holder;
 			is($local->safe_psql('postgres', "SELECT count(*) FROM n, s"), '1', "$what: foreign tables work");
 		}
 	}

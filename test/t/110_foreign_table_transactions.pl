@@ -251,6 +251,36 @@ $session->fails("SELECT pgpool.exec('one', 'SELECT 1')", '40P01', qr/would wait 
 	'hint names the local transaction if foreign tables hold all connections');
 $session->run('ROLLBACK');
 
+# FOR UPDATE locks the remote rows until the end of the transaction
+is($session->run('BEGIN; SELECT id FROM one.a WHERE id = 5 FOR UPDATE'), '5', 'row is locked');
+my ($stdout, $stderr) = ('', '');
+isnt($remote->psql('remote_db', 'SELECT id FROM app.a WHERE id = 5 FOR UPDATE NOWAIT', stdout => \$stdout, stderr => \$stderr), 0, 'NOWAIT fails in another remote session');
+like($stderr, qr/could not obtain lock on row/, '.. because the row is locked');
+is(remote_value('SELECT id FROM app.a WHERE id IN (4, 5) FOR UPDATE SKIP LOCKED'), '4', 'SKIP LOCKED skips the row in another remote session');
+$session->run('COMMIT');
+ok(wait_until($remote, sub { remote_value('SELECT id FROM app.a WHERE id = 5 FOR UPDATE SKIP LOCKED') }, '5'), 'commit releases the row');
+nothing_is_left('FOR UPDATE');
+
+# a local row that was updated meanwhile is checked again, with the remote rows read before (EvalPlanQual)
+$session->run('CREATE TABLE mine (id int PRIMARY KEY, n int); INSERT INTO mine VALUES (1, 1), (2, 2)');
+foreach my $from ('one.a AS f ON f.id = m.n', 'one.a AS f ON f.id = m.n JOIN one.a AS g ON g.id = f.id')
+{
+	foreach my $case ([ 5, "2|2|2" ], [ 1, "1|1|1\n2|2|2" ])
+	{
+		my ($n, $rows) = @$case;
+		my $reader = PgpxSession->new($local);
+
+		$session->run("UPDATE mine SET n = id; BEGIN; UPDATE mine SET n = $n WHERE id = 1");
+		$reader->start("SELECT m.id, m.n, f.id FROM mine AS m JOIN $from WHERE m.n < 3 ORDER BY m.id FOR UPDATE OF m");
+		ok(wait_until($local, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = } . $reader->pid, '1'), 'reader waits for the local row');
+		$session->run('COMMIT');
+		is($reader->finish . $reader->error, $rows, "local row is checked again after n = $n: $from");
+		$reader->quit;
+	}
+}
+$session->run('DROP TABLE mine');
+nothing_is_left('rows checked again');
+
 # a local error during a scan; a cursor that is not read to its end
 $session->fails('SELECT 1 / (id - 150000) FROM one.big WHERE random() >= 0', '22012', qr/division by zero/, 'local error ends a scan');
 nothing_is_left('error in a scan');
