@@ -136,6 +136,16 @@ is_of(int pool, int server)
 		pgpx_pools[pool].worker == pgpx_worker_index;
 }
 
+/* The pools of a server no longer wait because the remote accepts no pinger. */
+static void
+end_remote_full(Share *s, int server)
+{
+	for (int i = 0; s->remote_full && i < pgpx_pools_end(); i++)
+		if (is_of(i, server))
+			pgpx_pool_set_remote_full(&pgpx_pools[i], NULL);
+	s->remote_full = false;
+}
+
 static bool
 knows_conninfo(int pool)
 {
@@ -456,11 +466,12 @@ pgpx_share_plan(PgpxTime now)
 static Share *
 share_of(int pool, uint32 pool_id)
 {
+	int			server = pgpx_pools[pool].server;
 	Share	   *s;
 
-	if (!any_planned)
-		return NULL;
-	s = &shares[pgpx_pools[pool].server];
+	if (!any_planned || server < 0)
+		return NULL;			/* -1: the slot of the pool is free */
+	s = &shares[server];
 	return s->planned && s->pool == pool && s->pool_id == pool_id ? s : NULL;
 }
 
@@ -729,10 +740,7 @@ take_result(Share *s, int server)
 				(errmsg("pgpool_ext agrees on the share of server \"%s\" of database \"%s\" again",
 						NameStr(s->server_name), NameStr(s->database_name))));
 	s->failing = false;
-	for (int i = 0; s->remote_full && i < pgpx_pools_end(); i++)
-		if (is_of(i, server))
-			pgpx_pool_set_remote_full(&pgpx_pools[i], NULL);
-	s->remote_full = false;
+	end_remote_full(s, server);
 	log_differences(s);
 	publish_info(s, server);
 
@@ -866,6 +874,8 @@ pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 				 setup ? errhint("The remote database needs the tables that pgpool.lock_setup creates, and privileges on them. Open connections remain in use.") :
 				 errhint("Open connections remain in use.")));
 	s->failing = true;
+	if (sqlstate != ERRCODE_TOO_MANY_CONNECTIONS)
+		end_remote_full(s, server);
 	s->remote_full = sqlstate == ERRCODE_TOO_MANY_CONNECTIONS;
 	for (int i = 0; pgpx_steady_now() >= until && i < pgpx_pools_end(); i++)
 	{

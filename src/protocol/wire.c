@@ -388,6 +388,7 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 	wire->parts[3] = PGPX_WIRE_IDLE;
 	wire->part = 0;
 	wire->phase = PGPX_WIRE_TOKEN_PARSE;
+	wire->commit_ahead = false;
 	wire->parsed = false;
 	wire->bound = false;
 	wire->discarded = 0;
@@ -509,9 +510,11 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	if (strnlen(value, len - name_len - 1) == len - name_len - 1)
 		return false;
 
-	/* reports in an answer to a reset, or with it, restore the start values */
-	if (!wire->discarding && wire->token.exchange != PGPX_EXCHANGE_FINAL &&
-		affects_literals(data))
+	/*
+	 * Reports in an answer to a reset restore the start values.  So may those
+	 * behind a COMMIT that precedes the statement, which ends SET LOCAL.
+	 */
+	if (!wire->discarding && !wire->commit_ahead && affects_literals(data))
 		wire->settings_changed = true;
 	if (strcmp(data, "client_encoding") == 0)
 	{

@@ -221,6 +221,7 @@ typedef struct PgpxWire
 								 * completed; not 0 if one has failed */
 	bool		sent_ahead;		/* the previous holder sent this statement, and
 								 * it has not begun */
+	bool		commit_ahead;	/* .. and a COMMIT precedes it in this exchange */
 	bool		parsed;			/* the statement of the last exchange was
 								 * parsed (in the extended protocol) */
 	bool		bound;			/* .. and Bind has planned it, so that it may

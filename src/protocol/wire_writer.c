@@ -441,6 +441,8 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 	wire->ahead = pgpx_wire_ahead[ahead];
 	wire->nbefore = nbefore;
 	wire->sent_ahead = true;
+	wire->commit_ahead = ahead == PGPX_AHEAD_COMMIT_DISCARD_ALL ||
+		ahead == PGPX_AHEAD_COMMIT_KEEPING;
 	wire->bytes_out = bytes;
 }
 

@@ -465,11 +465,18 @@ add_answer(Request *request, PgpxPasswordAnswer answer)
 	request->answers[request->nanswers++] = answer;
 }
 
-/* Lets a command run for at least this time, in ms. */
+/*
+ * Lets a command run for at least this time, in ms.  A command that has run for
+ * longer than any login waits is not extended: if it hangs it must end, although
+ * further logins request it again and again.
+ */
 static void
 extend(Request *request, int64 timeout)
 {
 	request->timeout = Max(request->timeout, timeout);
+	if (request->is_running &&
+		pgpx_now() - request->started >= request->timeout * 1000)
+		return;
 	pthread_mutex_lock(&request->mutex);
 	request->until = Max(request->until, steady_ms() + timeout);
 	pthread_mutex_unlock(&request->mutex);
