@@ -509,7 +509,7 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	if (strnlen(value, len - name_len - 1) == len - name_len - 1)
 		return false;
 
-	/* reports in an answer to a reset, or with it, restore the start values */
+	/* reports during a reset only restore the start values */
 	if (!wire->discarding && wire->token.exchange != PGPX_EXCHANGE_FINAL &&
 		affects_literals(data))
 		wire->settings_changed = true;
@@ -767,7 +767,7 @@ refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
 
 /*
  * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.
- * The last command before a statement, or of a reset, ends a part as well.  Returns
+ * The last of the commands that precede a statement also ends a part.  Returns
  * false if a part has ended and another one follows.  In that case the message
  * causes no event.
  */
