@@ -2,7 +2,8 @@
  *
  * lock_functions.c
  *	  SQL functions on distributed locks, the views "locks" and
- *	  "cluster_shares", and the hooks through which lower layers call the functions of locks/.
+ *	  "cluster_shares", and the hooks through which lower layers call the
+ *	  functions of locks/.
  *
  *-------------------------------------------------------------------------
  */

@@ -591,8 +591,8 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 }
 
 /*
- * Row callback: the rows name the requests that are, or were until now, held
- * by this server.
+ * Row callback.  The rows have the requests that a ping has extended or a
+ * release has ended.
  */
 static void
 take_rows(PgpxPinger *p, const PGresult *res)
@@ -746,7 +746,8 @@ pgpx_pinger_descriptors(void)
 }
 
 /*
- * Send what is due for a pool with locks.  Returns the time of the next run.
+ * Send the next statement that is due on a pool's pinger: ping, release or
+ * share.  Opens the connection if necessary.  Returns the time of the next run.
  */
 static PgpxTime
 run_pool(PgpxPinger *p)
@@ -813,8 +814,8 @@ run_pool(PgpxPinger *p)
 }
 
 /*
- * Close the connections of pools without locks.  Returns the time of the next
- * run.
+ * Close idle or timed-out pingers that have neither locks nor a share to
+ * maintain.  Returns the time of the next run.
  */
 static PgpxTime
 close_idle(PgpxTime now)

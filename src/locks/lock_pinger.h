@@ -129,9 +129,9 @@ extern void pgpx_pinger_watch(PgpxPinger *p, uint32 events);
 extern void pgpx_pinger_sent(PgpxPinger *p);
 
 /*
- * Reads the results of the statement that have arrived, and calls "row" (or
- * NULL) for each.  Returns true if the statement has ended; "error" is set if
- * it failed.  Returns false if more input is needed, or if the connection is
+ * Reads the results of the statement that have arrived.  Calls "row", unless it
+ * is NULL, for rows.  Returns true if the statement has ended; "error" is set
+ * if it failed.  Returns false if more input is needed, or if the connection is
  * lost.
  */
 extern bool pgpx_pinger_results(PgpxPinger *p,

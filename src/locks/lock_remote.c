@@ -563,7 +563,7 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 st->request, st->weight, st->wanted);
 }
 
-/* Is this the name of a member, which needs no quotes? */
+/* Tests whether this is a valid member name; such a name needs no quotes. */
 static bool
 is_name(const char *name)
 {

@@ -34,7 +34,7 @@ typedef struct PgpxDlockAnswer
  *		Requests a lock. answer->token shows whether it was granted.
  *
  *		waits: the request will be repeated, so the remote records that another
- *		server requests the lock.  lock_timeout: lock_timeout at the remote in ms,
+ *		server requests the lock.  lock_timeout: that of the remote, in ms,
  *		for transactions that have called fence_check.  deadline: of the
  *		answer; if it passes, 08006 is raised and the outcome is unknown.
  *		Raises the remote's errors.

@@ -16,9 +16,9 @@
  * for the result, and the ends of transactions and sessions, in which nothing
  * may wait or raise an error.
  *
- * The transaction callbacks differ from those of lease_return.c: a lease is returned
- * before the commit, which an open remote transaction can still prevent.  A
- * lock is held until the end of the commit and released after it.
+ * The transaction callbacks differ from those of lease_return.c.  A lease is
+ * returned before the commit, because an open remote transaction must be able
+ * to prevent the commit.  A lock is released after the commit.
  *
  * Process exit: see lock_table.c.
  *

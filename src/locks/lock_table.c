@@ -69,7 +69,7 @@ is_own(const PgpxDlock *lock)
 		(lock->state != PGPX_DLOCK_RELEASING || lock->awaited);
 }
 
-/* Free a slot, and with the last slot in use also the free ones before it. */
+/* Free a slot, and lower locks_end to the end of the last slot in use. */
 static void
 free_slot_locked(PgpxDlock *lock)
 {

@@ -25,11 +25,11 @@
  * - Statements of a member have increasing numbers (request), and a row never
  *   takes a lower one, so a statement that is executed late has no effect.
  *
- * Dead members.  No clock of any server's time of day is used.  A member
- * observes the request numbers of the others.  A number that has not changed for
- * DEAD_US of the observer's steady clock belongs to a member that is dead or cut
- * off.  The observer names it in its statements (a worker names its predecessors
- * at once).  If the row still has that number, the statement counts those of its
+ * Dead members.  The protocol uses no time of day.  A member
+ * observes the request numbers of the others.  A member is dead or cut off if
+ * its number has not changed for DEAD_US of the observer's steady clock.  The
+ * observer names it in its statements (a worker names its predecessors at
+ * once).  If the row still has that number, the statement counts those of its
  * PIDs that are sessions of the remote, and removes the row when none is left.
  *
  * The member itself may open connections until VALID_US after it has sent its
@@ -46,11 +46,11 @@
  * postmaster, because they are reused.
  *
  * Fairness.  Each member computes the same max-min fair shares by weight from
- * the rows; each one that wants any has at least one.  A member raises "held" to
- * its share as far as there is room, and keeps more only as long as no other one
- * lacks room.  If more members want connections than the cap has, they take
- * turns: a member that has had one for TURN_US gives it back, and free ones are
- * for those that have waited longest ("since", which counts statements).
+ * the rows; a member that wants connections has a share of at least one.  It
+ * raises "held" to its share if the cap allows, and keeps connections above its
+ * share only while no other member lacks any.  If more members want connections
+ * than the cap allows, they take turns: a member releases its connection after
+ * TURN_US, to the member with the lowest "since" (it counts statements).
  *
  *-------------------------------------------------------------------------
  */
@@ -155,7 +155,7 @@ knows_conninfo(int pool)
 
 /* --- fair shares -------------------------------------------------------- */
 
-/* Return what a member would have at this level, in thousandths of weight 1. */
+/* Return a member's share at a level: connections per 1000 units of weight. */
 static int
 at_level(const PgpxShareMember *m, int64 level)
 {
@@ -203,8 +203,8 @@ fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 }
 
 /*
- * Return how many connections this member holds if more members want some than
- * the cap has.
+ * Return how many connections, 0 or 1, this member should hold if more members
+ * want connections than the cap allows.
  */
 static int
 target_in_turn(const Share *s, PgpxShareMember *const *members, int n, int cap)
@@ -298,7 +298,7 @@ choose_target(Share *s, int used)
 
 /* --- the plan ----------------------------------------------------------- */
 
-/* End the attempts whose sessions the other members would not know. */
+/* End the login attempts, because the share of the server has expired. */
 static void
 end_attempts(int server)
 {
@@ -497,7 +497,7 @@ pgpx_share_due(int pool, uint32 pool_id)
 
 /* --- the statement ------------------------------------------------------ */
 
-/* Append the PIDs of all sessions, and note those that are published by it. */
+/* Append the PIDs of all sessions; mark those in phase PUBLISH as sent. */
 static void
 append_pids(const Share *s, int server, StringInfo sql)
 {
@@ -538,7 +538,7 @@ append_dead(const Share *s, StringInfo names, StringInfo requests)
 
 #define ANSWER_MAX_MS 2000		/* of a statement: leaves time for another */
 
-/* Choose what to hold, and build the statement. */
+/* Choose the target, lower the limit to it, and build the statement. */
 static void
 build_statement(int server, StringInfo sql)
 {
@@ -683,7 +683,7 @@ log_differences(Share *s)
 	s->differs_logged = differs;
 }
 
-/* Show the state in the view. */
+/* Publish the state for the view cluster_shares. */
 static void
 publish_info(const Share *s, int server)
 {
@@ -821,7 +821,7 @@ pgpx_share_aborted(const PgpxPinger *p)
 	pgpx_connect_not_published(s->request);
 }
 
-/* Let the pinger of the server's next pool send, if there is another one. */
+/* Select the next pool of the server whose pinger sends the statements. */
 static void
 use_next_pool(Share *s, int server)
 {

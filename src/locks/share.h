@@ -41,11 +41,11 @@ extern PgpxTime pgpx_share_due(int pool, uint32 pool_id);
 extern void pgpx_share_send(PgpxPinger *p);
 extern void pgpx_share_step(PgpxPinger *p);
 
-/* The outcome of the statement in flight, if any, will not be known. */
+/* Handles the unknown outcome of the statement in flight, if there is one. */
 extern void pgpx_share_aborted(const PgpxPinger *p);
 
 /*
- * The pinger has failed: it could not connect, or the statement failed.
+ * Handles a failure of the pinger: it could not connect, or a statement failed.
  * sqlstate: 53300 if the remote accepts no more connections; 0: unknown.
  */
 extern void pgpx_share_failed(int pool, uint32 pool_id, int sqlstate,

@@ -474,8 +474,8 @@ pgpx_libpq_one_line(char *to, size_t size, const char *from)
 }
 
 /*
- * Does a line "SQLSTATE: text" mean that the remote accepts no more
- * connections?
+ * True if a line "SQLSTATE: text" means that the remote accepts no more
+ * connections.
  */
 static bool
 is_full(const char *line, size_t len)

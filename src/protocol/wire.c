@@ -770,7 +770,7 @@ refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
 
 /*
  * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.
- * The last command before a statement, or of a reset, ends a part as well.  Returns
+ * The last of the commands that precede a statement also ends a part.  Returns
  * false if a part has ended and another one follows.  In that case the message
  * causes no event.
  */

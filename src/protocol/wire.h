@@ -99,7 +99,7 @@ typedef struct PgpxWireToken
 /* Room for a token's messages, and a reset in the extended protocol. */
 #define PGPX_WIRE_PREFIX_MAX 1536
 
-/* The reset that precedes a statement in the same Sync, and a COMMIT before it. */
+/* The COMMIT and reset that precede a statement in the same Sync. */
 typedef enum PgpxWireAhead
 {
 	PGPX_AHEAD_NONE = 0,
@@ -354,7 +354,7 @@ extern int	pgpx_wire_flush(PgpxWire *wire);
  */
 extern void pgpx_wire_abandon(PgpxWire *wire);
 
-/* --- writer: these append an exchange to the output buffer and set the phase */
+/* --- writer: see wire_writer.c */
 
 /* Sends Query with one or several statements. */
 extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);

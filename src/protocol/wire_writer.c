@@ -3,8 +3,9 @@
  * wire_writer.c
  *	  The writer: messages to the remote.
  *
- * All functions append to the output buffer, and set which answer the reader
- * expects.  pgpx_wire_flush sends the buffer.  See wire.h for the rules.
+ * The send functions append to the output buffer and set the answer that the
+ * reader expects; pgpx_wire_flush sends the buffer.  The put functions write to
+ * a buffer of the caller.  See wire.h for the rules.
  *
  *-------------------------------------------------------------------------
  */

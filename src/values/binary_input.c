@@ -95,7 +95,7 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 		*slot = entry;
 }
 
-/* Measured by test/bench/formats.  The arrays had two elements. */
+/* As measured by test/bench/formats; arrays with two elements. */
 int
 pgpx_formats_gain(Oid type)
 {

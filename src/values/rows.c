@@ -594,7 +594,7 @@ report_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 	return pgpx_formats_choose(t->ncolumns, t->formats, t->gains, rows);
 }
 
-/* Restore the byte behind a value that holds its NUL; also after an error. */
+/* Restore the byte behind a value that was overwritten with a NUL. */
 static void
 restore_borrowed(void *arg)
 {
@@ -667,7 +667,7 @@ binary_to_text(Oid type, StringInfo buf)
 	return OidOutputFunctionCall(function, value);
 }
 
-/* Convert a value in the buffer, not NULL and terminated with a NUL. */
+/* Convert a value that is not null and is followed by a NUL byte. */
 static Datum
 read_value(Column *column, const PgpxField *field, int encoding)
 {

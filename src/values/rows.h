@@ -84,7 +84,7 @@ extern void pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls);
 /*
  * pgpx_rows_keep
  *		Keeps the memory to which the values of the current row point until
- *		the next call.
+ *		the next call of pgpx_rows_keep.
  *
  * The next row overwrites the arrays of pgpx_rows_values nevertheless.
  */

@@ -4,10 +4,10 @@
  *	  Nonblocking cancel requests.
  *
  * A late cancel request can cancel a later statement, even of another session
- * that has leased the connection since.  So PgpxConn.cancel marks the connection
- * from the request until the remote has closed the cancel connection, which it
- * does after it has sent the signal.  No process may send a statement on the
- * connection before that.
+ * that has leased the connection since.  So PgpxConn.cancel marks the
+ * connection from the request until the remote has closed the cancel
+ * connection, which it does after it has sent the signal.  No process may send
+ * a statement on the connection before that.
  *
  * libpq 17 and later cancels without blocking (PQcancelStart).  But with TLS
  * the remote determines how much it has to compute, so each step runs in a

@@ -146,8 +146,8 @@ look_up(Oid *database)
 }
 
 /*
- * Starts a reader.  check_min_size: it also looks for pools that have not been used
- * since the start.
+ * Starts a reader.  check_min_size: the reader also creates the pools with
+ * min_size or min_idle that have not been used since the start of the server.
  */
 static bool
 start(Oid database, bool check_min_size)

@@ -12,8 +12,8 @@
 #include "worker/connection.h"
 
 /*
- * Starts the attempt of a connection in state CONNECTING, or drops it if the
- * pool has another version of the options.
+ * Starts the attempt of a connection in state CONNECTING; ends an attempt that
+ * was started with older options of the pool.
  */
 extern void pgpx_connect_open(PgpxWorkerConn *w);
 extern void pgpx_connect_outdated(PgpxWorkerConn *w);
@@ -58,13 +58,13 @@ extern bool pgpx_connect_overtaken(PgpxWorkerConn *w);
 extern void pgpx_connect_logged_in(PgpxWorkerConn *w);
 
 /*
- * Phase PUBLISH: the session waits until its PID is in the remote's table of
- * shares (locks/share.c).  Is there such a session of this server, and no
- * statement with its PID in flight?
+ * Tests whether the server has a session in phase PUBLISH (its PID must be
+ * stored in the remote's table of shares, see locks/share.c) whose PID is not
+ * in a statement in flight.
  */
 extern bool pgpx_connect_has_unpublished(int server);
 
-/* The statement with this request has stored the PIDs, or its fate is unknown. */
+/* Handle the success, or the unknown outcome, of the statement "request". */
 extern void pgpx_connect_published(uint64 request);
 extern void pgpx_connect_not_published(uint64 request);
 
@@ -72,8 +72,9 @@ extern void pgpx_connect_not_published(uint64 request);
 extern void pgpx_connect_need_not_publish(void);
 
 /*
- * Ends the attempts of a server whose sessions other servers would not count.
- * full: because the remote accepts no more connections.
+ * Ends the attempts of a server in the phases up to PUBLISH, because other
+ * servers do not count their sessions.  full: the remote accepts no more
+ * connections.
  */
 extern void pgpx_connect_end_unpublished(int server, bool full,
 										 const char *text);

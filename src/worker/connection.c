@@ -461,8 +461,8 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
  * because a proxy whose client disconnects forgets which backend to cancel.
  *
  * If the lease was terminated, its holder may still be reading.  Then the
- * socket is shut down for all processes at once, and TCP is asked whether the
- * remote has closed.
+ * socket is shut down for all processes at once, and its TCP state shows
+ * whether the remote has closed.
  */
 
 /*
@@ -539,9 +539,9 @@ is_at_ready(const PgpxAbort *aborting)
 }
 
 /*
- * Watches the socket.  A socket that is shut down reports no end of stream,
- * so each change of its state is a reason to ask TCP.  The state may also
- * change because the remote sends the rest of its answer.
+ * Watches the socket.  A socket that is shut down reports no end of stream, so
+ * the TCP state is checked at each event.  An event may also mean that the
+ * remote has sent more of its answer.
  */
 static void
 watch(PgpxWorkerConn *w)

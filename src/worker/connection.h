@@ -62,7 +62,7 @@ typedef struct PgpxLastCancel PgpxLastCancel;
 
 typedef struct PgpxWorkerConn PgpxWorkerConn;
 
-/* Called when a cancel request has ended; state: the connection's, from now on. */
+/* Called when a cancel request has ended.  state: the new state of w. */
 typedef void (*PgpxCancelEnded)(PgpxWorkerConn *w, int state);
 
 /* A cancel request in flight. */
@@ -122,8 +122,8 @@ struct PgpxWorkerConn
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
 
 /*
- * The connections of this worker, so that its loops do not walk all slots:
- * pgpx_connection_add adds one, and pgpx_connection_drop removes it.
+ * The set of this worker's connections, so that loops need not read all slots.
+ * pgpx_connection_add adds a connection, and pgpx_connection_drop removes it.
  * pgpx_connection_next returns the first one after index "after", or -1.
  * Connections may be added and removed between two calls.
  */

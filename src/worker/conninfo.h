@@ -152,7 +152,7 @@ extern void pgpx_hosts_free(PgpxHosts **hosts);
  */
 extern const char *pgpx_hosts_join(const PgpxHosts *hosts, size_t field);
 
-/* Logins that wait for each other: those of one pool with the same conninfo. */
+/* Key of the logins that share a limit on threads (MAX_STEPS in login.c). */
 typedef struct PgpxLoginKey
 {
 	int			pool;
@@ -218,7 +218,7 @@ extern const char *pgpx_password_request(int pool, int64 timeout,
  */
 extern bool pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since);
 
-/* Notes the soft limit of open files that commands get instead of this one's. */
+/* Records the soft limit of open files that password commands run with. */
 extern void pgpx_password_note_limit(uint64 limit);
 
 /* Kills the commands that are running, when the worker exits. */

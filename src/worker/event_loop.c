@@ -341,9 +341,9 @@ handle(const struct epoll_event *event)
  * Busy-polls for the events that relays wait for, the answer or the next
  * statement, before the worker sleeps.  Returns the number of events.
  *
- * The worker keeps its busy-poll slot from one event to the next, because
- * sessions whose bytes pass through the worker could not receive them earlier
- * by polling.
+ * The worker keeps its busy-poll slot from one event to the next.  Sessions
+ * would gain nothing from the slot, because the bytes that they wait for pass
+ * through the worker.
  */
 static int
 poll(struct epoll_event *events)

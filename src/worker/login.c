@@ -5,8 +5,8 @@
  *
  * Threads.  PQconnectPoll does not block, but the remote determines how much it
  * has to compute.  In SCRAM the remote chooses the number of hash iterations
- * (RFC 7677; two thousand million take ten minutes), in TLS the size of its
- * numbers.  In the event loop such a computation would delay all other pools.
+ * (RFC 7677; two billion take ten minutes), in TLS the sizes of the keys.
+ * In the event loop such a computation would delay all other pools.
  * So each step runs in a thread (events.c has the rules).  A login that is
  * abandoned during a step is left to the thread: the computation cannot be
  * interrupted, so it continues at a priority at which it runs only while the

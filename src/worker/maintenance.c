@@ -169,9 +169,9 @@ tick(PgpxTime now)
 }
 
 /*
- * Lets pools grow whose waiters wait for a back-off to end, or for a slot that
- * a connection of another pool has freed.  Returns true if there are more such
- * pools.
+ * Grows the pools with waiters whose back-off has ended, or for which another
+ * pool has freed a slot.  Returns true if a pool is still in back-off or must
+ * yield to another pool.
  */
 static bool
 grow_waiting_pools(PgpxTime now)
@@ -270,7 +270,7 @@ run_due(PgpxTime now)
 }
 
 /*
- * The caller is in a transaction in which pgpx_may_read_databases returned true.
+ * Must be called in a transaction in which pgpx_may_read_databases succeeded.
  */
 static bool
 database_exists(Oid database)
@@ -379,7 +379,7 @@ maintain_pool(int i, PgpxTime now)
 	pgpx_conninfo_forget(i);
 }
 
-/* Does a session or a catalog reader have to publish the pool's conninfo? */
+/* Tests whether the pool may need a catalog reader to publish its conninfo. */
 static bool
 needs_reader(int i)
 {

@@ -26,8 +26,8 @@
  * The command runs for one pool at most once at a time, and all logins of the
  * pool share the result.  Each login has its own deadline, and the command is
  * killed after the latest of them.  A thread starts it and reads its output
- * (events.c has the rules).  MAX_RUNNING limits the commands of all pools, because after a
- * restart all pools need passwords at once; the others wait in order.
+ * (events.c has the rules).  After a restart all pools need passwords at once,
+ * so at most MAX_RUNNING commands run at a time, in the order of the requests.
  *
  *-------------------------------------------------------------------------
  */

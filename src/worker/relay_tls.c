@@ -113,7 +113,7 @@ end(PgpxTlsStream *tls)
  */
 #define MAX_CHUNKS 2
 
-/* How often a call may call SSL_read; a remote can send records of one byte. */
+/* Limit of SSL_read calls per pgpx_tls_read: a record may have one byte. */
 #define MOST_READS 256
 
 /*

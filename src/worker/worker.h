@@ -19,7 +19,7 @@ extern int	pgpx_worker_index;	/* which worker this is */
 extern uint64 pgpx_worker_incarnation;
 extern MemoryContext pgpx_worker_cxt;	/* reset after each round */
 
-/* Registers the workers and sets up their slots; called by _PG_init. */
+/* Registers the workers with the postmaster; called by _PG_init. */
 extern void pgpx_worker_register(void);
 PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
 
