@@ -113,8 +113,8 @@ COMMENT ON FUNCTION pgpool.checkin_all() IS
 'returns all leases of this session to their pools; the result is their number';
 
 --
--- Administration: not PUBLIC's, and inside for the owner of the server or with
--- the privileges of pg_signal_backend
+-- Administration.  PUBLIC has no EXECUTE privilege, and the functions require
+-- that the caller owns the server or has the privileges of pg_signal_backend
 --
 
 CREATE FUNCTION pgpool.pause(pool pg_catalog.text DEFAULT NULL)
@@ -178,18 +178,20 @@ COMMENT ON FUNCTION pgpool.terminate(pg_catalog.int8) IS
 'ends a lease of any session and closes its connection, with the privileges of pg_terminate_backend; returns false if the lease does not exist';
 
 --
--- Parameters.  A statement's parameters are values of any types; the functions
--- that take some come in three forms, so that each combination of typed values and
--- untyped ones (literals, parameters of drivers) resolves to one of them:
+-- Parameters.  The parameters of a statement can have any types.  Functions with
+-- parameters have three forms, so that each combination of typed and untyped
+-- values (literals, parameters of drivers) resolves to one of them:
 --
 --	VARIADIC text[]	texts and untyped values only
 --	VARIADIC param[]	values of built-in types, mixed with untyped ones: each built-in
---			type has an implicit cast to param, and an untyped value becomes one.  A
---			parameter that becomes "any" would have no type, which the parser refuses
+--			type has an implicit cast to param, and an untyped value becomes a param.
+--			As an argument of type "any" it would have no type, and the parser
+--			would reject it
 --	VARIADIC "any"	values of all other types (enums, composite types, ranges)
 --
--- Where both of the latter fit, the parser must prefer param[]: its statement is a
--- text, the preferred string type, and that of "any" a domain, which is not.
+-- If the last two forms fit, the parser must choose param[].  Therefore argument sql
+-- of that form is of type text, which is a preferred type, and that of "any" is of a
+-- domain, which is not.
 --
 
 CREATE TYPE pgpool.param;
@@ -530,7 +532,7 @@ COMMENT ON FUNCTION pgpool.column_list(pg_catalog.text, pg_catalog.text) IS
 'returns the column list for query(..) with a statement, which is parsed on a connection to a server, leased for this call, and not executed; NULL if it returns no rows';
 
 --
--- Statements in flight: send, do something else, take the result
+-- Statements in flight: send a statement, and read its result later
 --
 
 CREATE FUNCTION pgpool.send(

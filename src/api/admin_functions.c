@@ -4,9 +4,9 @@
  *	  SQL functions for administration, and check_invariants.
  *
  * The functions act on all pools of a server in this database, or of all
- * servers if the argument is NULL.  EXECUTE is not granted to PUBLIC.
- * Besides, the caller must own the server or have the privileges of
- * pg_signal_backend, because the privilege to ALTER a server includes pausing it.
+ * servers if the argument is NULL.  EXECUTE is not granted to PUBLIC.  In
+ * addition, the caller must own the server, because its owner may also ALTER
+ * it, or have the privileges of pg_signal_backend.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,8 +42,9 @@ PG_FUNCTION_INFO_V1(pgpx_terminate);
 
 /*
  * Returns the servers that a call acts on: the server in the first argument,
- * or all servers that the user may administer if it is NULL.  to_pause: only
- * servers that can have pools, because a paused server occupies a slot.
+ * or all servers that the user may administer if it is NULL.  to_pause: of all
+ * servers only those that can have pools, because a paused server occupies a
+ * slot.
  */
 static List *
 servers_of_call(FunctionCallInfo fcinfo, bool to_pause)

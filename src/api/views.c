@@ -137,7 +137,7 @@ pgpx_view_backs_off(const PgpxView *view)
 
 /*
  * Returns whether a user may check out connections of this pool, which all
- * local users share.
+ * local users of a PUBLIC mapping share.
  */
 static bool
 may_use_shared(const PgpxPoolKey *key, Oid user)
@@ -510,7 +510,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	}
 	pgpx_row_pid(row, opened ? conn->remote_pid : 0);
 
-	/* cut the packager's addition to the version */
+	/* remove what the packager has appended to the version */
 	conn->remote_version[strcspn(conn->remote_version, " ")] = '\0';
 	pgpx_row_text(row, opened && conn->remote_version[0] != '\0' ?
 				  conn->remote_version : NULL);
@@ -685,9 +685,9 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the reason for which the waiters of a pool wait: the pool grants no
- * connection, a connection is being opened or is about to be, the first
- * condition that prevents the opening, or that it is probably not needed.
+ * Returns the reason why the waiters of a pool wait.  In order of precedence:
+ * the pool grants no connection, one is being opened, or the first limit that
+ * keeps the pool from opening one.
  */
 static const char *
 wait_reason(const PgpxView *view)

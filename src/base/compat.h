@@ -138,7 +138,7 @@ pgpx_remind_postmaster(void)
 #endif
 }
 
-/* From 16 on in the server: the closest of several names within max_d edits. */
+/* Find the closest name within max_d edits; in the server from 16 on. */
 #if PG_VERSION_NUM < 160000
 typedef struct ClosestMatchState
 {

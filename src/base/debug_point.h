@@ -18,8 +18,8 @@
  *		crash	kills the process with SIGKILL
  *
  * pgpool_ext.debug_oom = N makes the Nth allocation of this extension's code
- * fail, once (file oom.at, as above).  The count starts when the setting is
- * assigned or the process starts.
+ * fail, once (the file is pgpool_ext.oom.at).  The count starts when the
+ * setting is assigned or the process starts.
  *
  * No debug point may be placed where a lock is held.
  *

@@ -8,8 +8,8 @@
  * them.
  *
  * - Only superusers may set an option of libpq that is not in the table.  They
- *	 set it on the server, or in the user mapping if it is a secret.  So an
- *	 option that a newer libpq introduces is safe by default.
+ *	 set it on the server, or in the user mapping if it is a secret.  So only
+ *	 superusers can use an option that a newer libpq introduces.
  * - Within a major version no range is narrowed and no name is removed, so that
  *	 old dumps can be restored.
  * - No function here uses shared memory, because the validator must work in a

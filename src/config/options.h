@@ -186,7 +186,7 @@ typedef enum PgpxOptionKind
 #define PGPX_IN_PLACE	0x10	/* a change keeps the pool's connections */
 #define PGPX_ON_TABLE	0x20
 #define PGPX_ON_COLUMN	0x40
-#define PGPX_OF_TABLES	0x80	/* for foreign tables; the pool ignores it */
+#define PGPX_OF_TABLES	0x80	/* of foreign tables; the pool ignores it */
 
 typedef struct PgpxOption
 {

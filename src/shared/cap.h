@@ -75,8 +75,8 @@ extern int	pgpx_cap_left(PgpxCap *cap, int limit, int64 now);
 
 /*
  * Return how many tokens exceed the limit or the share, 0 if none.  A share
- * that is no longer valid has no surplus: connections stay open, and none is
- * added.
+ * that is no longer valid is ignored: open connections stay, although no token
+ * can be acquired.
  */
 extern int	pgpx_cap_surplus(PgpxCap *cap, int limit, int64 now);
 

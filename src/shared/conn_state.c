@@ -276,9 +276,9 @@ relink_free(void)
 }
 
 /*
- * Remove the first connection from the free list for a pool.  The pool has a
- * token of each cap, so there is one.  Returns NULL if the list was damaged;
- * the list has been rebuilt then.
+ * Remove the first connection from the free list and assign it to a pool.  The
+ * pool has a token of each cap, so the list is not empty.  If the list is
+ * damaged, rebuilds it and returns NULL.
  */
 static PgpxConn *
 pop_free(PgpxPool *pool)
@@ -558,8 +558,7 @@ pgpx_pool_is_retired_locked(const PgpxPool *pool)
 }
 
 /*
- * Has the pool neither connections nor waiters?  Of a damaged pool this is
- * unknown, so false.
+ * The lists of a damaged pool cannot be trusted, so it does not count as empty.
  */
 bool
 pgpx_pool_is_empty_locked(const PgpxPool *pool)

@@ -10,18 +10,21 @@
  *	   |                fail |            |  | nothing sent       | as expected
  *	   |                     |            v  |                    |
  *	   |                     |          LEASED ----------> RESETTING
- *	   |                     |          | ^ |  \   worker     ^   |
- *	   |                     |   checkin| | |   \  resets     |   | answer
- *	   |                     |  + reset | | |    \            |   | wrong or late
- *	   |                     |          v | |     \           |   |
- *	   |                     |    RESET_  --|------\----------+   |
- *	   |                     |    PENDING   |holder \  tick      |
- *	   |                     |           |  |died,   v           |
- *	   |                     |           |  |cancel  CHECKING    |
- *	   |                     |           |  v                    |
- *	   |                     |           | CANCELLING            |
- *	   |     closed          v           v  v                    v
+ *	   |                     |          | ^ |      worker     ^   |
+ *	   |                     |   checkin| | |      resets     |   | answer
+ *	   |                     |  + reset | | |                 |   | wrong
+ *	   |                     |          v | |                 |   |
+ *	   |                     |    RESET_  --|-----------------+   |
+ *	   |                     |    PENDING   |holder   tick        |
+ *	   |                     |           |  |died,                |
+ *	   |                     |           |  |cancel               |
+ *	   |                     |           |  v                     |
+ *	   |                     |           | CANCELLING             |
+ *	   |     closed          v           v  v                     v
  *	   +-------------------- CLOSING <----------------------------+
+ *
+ * The diagram omits IDLE -> CHECKING and the transitions to and from CANCELLING
+ * other than those of a lease.  The list is complete:
  *
  * FREE -> CONNECTING
  *		by a session or the worker: pgpx_pool_grow_locked
@@ -134,14 +137,14 @@ extern const char *pgpx_conn_state_name(int state);
  *		new generation and a token of each cap.
  *
  * The caller must hold the pool lock exclusively.  Returns NULL if a cap does
- * not allow another connection, or if the free list is damaged.  If the
- * denied pool becomes next in line at that cap, its worker is woken.
+ * not allow another connection, or if the pool or the free list is damaged.  If
+ * the denied pool becomes next in line at that cap, its worker is woken.
  */
 extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
 
 /*
  * Return a connection to the free list: CLOSING -> FREE.  The caller must
- * hold the pool lock.
+ * hold the pool lock exclusively.
  */
 extern void pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn);
 
@@ -210,7 +213,7 @@ pgpx_pool_is_paused(const PgpxPool *pool)
 	return pg_atomic_read_u32(&pgpx_servers[pool->server].paused) != 0;
 }
 
-/* Is the server to be without leases, see pgpool.drain()? */
+/* Is pgpool.drain() in effect, so that connections close when they are free? */
 static inline bool
 pgpx_pool_is_draining(const PgpxPool *pool)
 {
@@ -269,7 +272,8 @@ extern void pgpx_wake_flush(PgpxWake *wake);
 extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
 
 /*
- * Is the pool retired and empty?  If so, its worker needs none of its secrets.
+ * Return whether the pool is retired and empty.  Its worker then wipes the
+ * secrets of the pool.
  */
 extern bool pgpx_pool_has_ended_locked(const PgpxPool *pool);
 
@@ -298,8 +302,8 @@ extern void pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
 	pg_attribute_printf(2, 3);
 
 /*
- * Has the pool neither connection nor waiter?  Then it may be removed once
- * retired.
+ * Return whether the pool has no connection and no waiter, so that it may be
+ * removed.  False for a damaged pool, whose lists cannot be trusted.
  */
 extern bool pgpx_pool_is_empty_locked(const PgpxPool *pool);
 
@@ -431,10 +435,11 @@ extern void pgpx_prepared_clear(PgpxPreparedTable *table);
  * pgpx_prepared_reset
  *		Prepare a table for a reset that is about to be sent.
  *
- * max: limit on the number of statements; 0: the cache is off.  Returns whether
- * the reset may keep the statements; otherwise it must be a DISCARD ALL, and the
- * table is emptied.  The latter is also the case if the table exceeds the limit,
- * which was lowered then.  The caller must hold the pool lock.
+ * max: limit on the number of statements; 0: the cache is off.  Returns true if
+ * the reset may keep the statements.  Otherwise empties the table and returns
+ * false, and the reset must be a DISCARD ALL: the table has no statements, is
+ * UNKNOWN, or exceeds a limit that was lowered.  The caller must hold the pool
+ * lock.
  */
 extern bool pgpx_prepared_reset(PgpxPreparedTable *table, int max);
 

@@ -102,13 +102,14 @@ trusted_until(const PgpxPool *pool)
  * Return how many waiters will be granted a connection that is leased now
  * before a new one could be open.  The pool does not grow for them.
  *
- * All leases together end at the rate "leased / lease_estimate".  What this
- * rate would serve within half the time of a connect is counted, so leases may
- * last twice as long as estimated, and a new connection is still not needed.
+ * All leases together end at the rate "leased / lease_estimate".  The function
+ * counts the waiters that this rate serves within half the time of a connect.
+ * So leases may last twice as long as estimated before a new connection would
+ * have served the waiters sooner.
  *
- * Bursts that repeat would wait each time.  Therefore one waiter is not counted
- * once the waits since the last growth add up to the time of several connects:
- * by then a connection would have cost less than its absence.
+ * In a pool with repeated bursts, sessions would wait in each burst.  Therefore
+ * one waiter is not counted once the waits since the last growth add up to the
+ * time of WAITED_CONNECTS connects, because a connect costs less than that.
  */
 static int
 served_soon(const PgpxPool *pool)
@@ -267,7 +268,10 @@ pgpx_growth_note_connect_locked(PgpxPool *pool, PgpxTime took)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
-	/* many connects at once take longer than a single one, so less counts */
+	/*
+	 * a shorter duration replaces the estimate at once, because concurrent
+	 * connects take longer than a single one
+	 */
 	pool->connect_estimate = Min(pool->connect_estimate, took);
 	adjust(&pool->connect_estimate, took);
 }

@@ -35,9 +35,9 @@ typedef struct PgpxLockHooks
 	 * In a worker:
 	 *
 	 * - release_abandoned releases the locks of processes that no longer
-	 *   exist, and returns whether there are locks.
-	 * - ping pings and releases what is due, and returns when it is due
-	 *   again.
+	 *   exist, and returns whether this server has locks.
+	 * - ping sends the pings and releases that are due, and returns when the
+	 *   next one is due.
 	 * - ready handles a socket that is ready.
 	 * - conninfo_published handles published parameters of a pool.
 	 * - descriptors returns the number of sockets.

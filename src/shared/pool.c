@@ -228,7 +228,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	missing = pgpx_pool_missing_locked(pool, extra);
 	if (missing == 0)
 	{
-		/* the worker grows the pool later if the estimate proves wrong */
+		/* the worker grows the pool later if leases last longer */
 		if (pgpx_pool_growth_due_locked(pool) != 0)
 			pgpx_worker_wake_soon(pool->worker);
 		return 0;
@@ -251,7 +251,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		requested++;
 	}
 
-	/* the worker evicts connections for min_idle; waiters have woken it */
+	/* have the worker evict for min_idle; for waiters a denial wakes it */
 	if (requested < missing && pool->nwaiting == 0)
 		pgpx_worker_wake_soon(pool->worker);
 	return requested;

@@ -29,8 +29,8 @@ extern int	pgpx_pool_live_locked(const PgpxPool *pool);
  *		Has a ready connection been idle for so long (test_period) that it
  *		must be tested before use?
  *
- * since: start of the checkout.  A test that was made after it, at most a
- * second ago, is recent enough, whatever the period is.
+ * since: start of the checkout.  A connection that was tested after it, and at
+ * most a second ago, needs no other test, even if test_period is 0.
  */
 extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
 									   const PgpxConn *conn, PgpxTime since,
@@ -93,7 +93,8 @@ typedef enum PgpxEnd
 {
 	PGPX_END_CHECKIN,
 	PGPX_END_DISCARD,
-	PGPX_END_RECLAIMED,			/* the holder exited without a checkin */
+	PGPX_END_RECLAIMED,			/* the holder exited without a checkin, or the
+								 * worker exited */
 	PGPX_END_RETRIED,			/* the connection had died while idle, or
 								 * the lease was never used */
 	PGPX_END_TERMINATED,
@@ -167,9 +168,9 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  *		the caller calls pgpx_pending_statement_sent.
  *
  * fingerprint: that of the options by which the caller decided about "reset".
- * reset: the caller sends a reset ahead of the statement.  commit: .. and COMMIT
- * before the reset.  max_prepared: limit on the number of prepared statements of
- * the connection; 0: it has none.
+ * reset: the caller sends a reset ahead of the statement.  commit: the caller
+ * sends COMMIT ahead of the reset.  max_prepared: limit on the number of
+ * prepared statements of the connection; 0: the cache is off.
  *
  * Returns true and fills in *hand_over.  Returns false, and does nothing, if
  *
@@ -230,11 +231,12 @@ typedef enum PgpxEvict
 	PGPX_EVICT_ANY,				/* for waiters: any free connection */
 	PGPX_EVICT_SURPLUS,			/* for prewarm, and preferred for waiters: a
 								 * free connection of a pool above its
-								 * min_size */
-	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size: such a connection that is
-								 * also unused for a while; otherwise
-								 * min_size and the calls of another pool
-								 * would evict each other continually */
+								 * min_size and min_idle */
+	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size and min_idle: such a
+								 * connection, unused for
+								 * PGPX_EVICT_UNUSED_US; otherwise two pools
+								 * would evict each other's connections
+								 * continually */
 } PgpxEvict;
 
 /*

@@ -209,7 +209,7 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (running)
 	{
-		/* its slot is not free before the remote is idle */
+		/* keep the slot until the remote is idle */
 		conn->close_reason = reason;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
 		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_REQUESTED);
@@ -407,7 +407,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_RESETTING)
 	{
-		/* an answer that was pending may be that of a ROLLBACK alone */
+		/* a pending answer may be that of a ROLLBACK, which resets nothing */
 		if (conn->unread_reset == 0)
 			conn->dirty = false;
 		conn->unread_reset = 0;
@@ -547,7 +547,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 /* Minimum interval between checks of a pool with connections in use. */
 #define CHECK_EACH_US (500 * 1000)
 
-/* May a free connection close, as far as min_size and min_idle are concerned? */
+/* Do min_size and min_idle allow a free connection to be closed? */
 static bool
 has_surplus(const PgpxPool *pool)
 {
@@ -773,7 +773,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	if (pool->nwaiting == 0)
 	{
 		pgpx_pool_grow_locked(pool, 0);
-		/* what is lacking opens after an outage, even without a checkout */
+		/* after the pause, connect for min_size and min_idle */
 		if (pool->retry_at > now && pgpx_pool_lacking_locked(pool) > 0)
 			due = Min(due, pool->retry_at);
 

@@ -97,10 +97,10 @@ use_slot_locked(int index)
 }
 
 /*
- * Return the index of the slot of a server.  make: allocate a slot if there is
- * none.  Returns -1 if there is none, or if all slots are in use; while a slot
- * for a pool is free, that requires paused servers without pools.  The caller
- * must hold the registry lock exclusively.
+ * Return the index of the slot of a server; -1: it has none.  make: allocate a
+ * slot if it has none; -1: all slots are in use, which can happen before all
+ * slots of pools are in use, because a paused server without pools occupies a
+ * slot.  The caller must hold the registry lock exclusively.
  */
 static int
 find_server_locked(Oid database, Oid server, bool make)
@@ -365,7 +365,7 @@ pgpx_pool_needs_options_locked(const PgpxPool *pool)
 	return pool->fingerprint.settings == 0;
 }
 
-/* Have the worker check the connections that are being opened. */
+/* Have the worker check the version and the deadline of running attempts. */
 static void
 request_missing_connections_locked(PgpxPool *pool)
 {
@@ -388,7 +388,7 @@ close_old_locked(PgpxPool *pool)
 	pool->version++;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 
-	/* what was found out about the old address does not apply to the new one */
+	/* failures and estimates of the old address do not apply to the new one */
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
 	pool->retry_at = 0;
@@ -480,9 +480,9 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 }
 
 /*
- * Have the conninfo published again.  Waiters read the options when they find
- * that the worker lacks it; without waiters the worker starts the catalog
- * reader, if the pool needs it.
+ * Have the conninfo published again.  The waiters are woken, find that the
+ * worker lacks it, and read the options.  If there are none, the worker starts
+ * the catalog reader for a pool that needs it.
  */
 static void
 request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)

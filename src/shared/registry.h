@@ -86,8 +86,8 @@ extern void pgpx_pool_set_options_locked(PgpxPool *pool,
 
 /*
  * pgpx_pool_forget_options_locked
- *		Make the next checkout, or a waiter, read the options again.
- *		Connections stay.  For changes in place whose order is unknown.
+ *		Make the next checkout, or a waiter, read the options again, because
+ *		the order of two changes in place is unknown.  Connections stay.
  */
 extern void pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake);
 
@@ -113,8 +113,9 @@ extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
  * pgpx_pool_needs_reader
  *		Must the catalog reader publish the conninfo of a pool?
  *
- * That is so if the worker lacks it and the pool has distributed locks or the
- * option min_size or min_idle.  The reader has no SCRAM keys.  Sets *key and *pool_id in any case.
+ * True if the worker lacks it and the pool has distributed locks or the option
+ * min_size or min_idle.  False for a pool that logs in with SCRAM keys, because
+ * the reader has none.  Sets *key and *pool_id in any case.
  */
 extern bool pgpx_pool_needs_reader(int index, PgpxPoolKey *key,
 								   uint32 *pool_id);

@@ -386,9 +386,9 @@ pgpx_timestamp(PgpxTime t)
  * in these cases, and polling costs more than it gains (with 8 sessions on 2
  * processors a few percent of the transactions).
  *
- * pgpx_shared->npolling is only a count and does not record the processes.  So
- * a process must release its slot in every case.  If a process is killed, the
- * server recreates shared memory.
+ * pgpx_shared->npolling does not record which processes poll, so a process must
+ * release its slot on every path.  If a process is killed, the server recreates
+ * shared memory.
  */
 
 /* Poll in at least one of 1024 waits. */

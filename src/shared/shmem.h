@@ -314,7 +314,7 @@ typedef struct PgpxPoolKey
 } PgpxPoolKey;
 
 /*
- * What the worker last learned about the share of a server (locks/share.c), for
+ * Result of the last statement about the share of a server (locks/share.c), for
  * the view cluster_shares.
  */
 typedef struct PgpxShareInfo
@@ -448,8 +448,8 @@ typedef enum PgpxWorkerState
 } PgpxWorkerState;
 
 /*
- * One pool worker.  "incarnation" is 0 while none runs, and each start has a
- * new value.
+ * One pool worker.  "incarnation" is 0 while the worker does not run, and has a
+ * new value after each start.
  */
 typedef struct PgpxWorkerSlot
 {
@@ -617,14 +617,16 @@ typedef struct PgpxBusyPoll
 
 /*
  * pgpx_busy_poll_is_calm
- *		Are the processors likely to have time for busy polling on this pool?
- *		Reads without a lock, so the result may be stale.
+ *		Return whether the pool has no waiters and at most max_polling leases,
+ *		so that busy polling is unlikely to delay other processes.  Reads
+ *		without a lock, so the result may be stale.
  */
 extern bool pgpx_busy_poll_is_calm(int pool);
 
 /*
  * pgpx_busy_poll_begin
- *		Return until when this process may poll; 0: it must sleep at once.
+ *		Return the time until which this process may poll; 0: it must sleep at
+ *		once.
  *
  * If the result is not 0, the process has one of the polling slots until it
  * calls pgpx_busy_poll_leave, and must not raise an error until then.

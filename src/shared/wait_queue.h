@@ -117,8 +117,8 @@ typedef struct PgpxWaiter
 	pg_atomic_uint32 pending_state;
 	uint32		pending_len;	/* bytes of it in pgpx_pending_statements */
 	bool		pending_reset;	/* SENT: a reset was sent ahead of it */
-	bool		pending_keeps;	/* .. which keeps prepared statements */
-	bool		pending_commit; /* .. after a COMMIT */
+	bool		pending_keeps;	/* SENT: that reset keeps prepared statements */
+	bool		pending_commit; /* SENT: a COMMIT was sent ahead of the reset */
 	PgpxPreparedChoice pending_choice;	/* the statement cache's; "use" is set
 										 * when it is SENT */
 
@@ -286,10 +286,10 @@ extern PgpxWaiterState pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how,
 										   PgpxTime *waited);
 
 /*
- * Record and return the reason why a lease of a process was revoked.  NONE:
- * it was not, or PGPX_REVOKED_MAX later leases of the process were revoked,
- * too.  Record the reason before the lease id is cleared; read it after
- * seeing the id cleared.
+ * Record and return the reason why a lease of a process was revoked.  The
+ * result is NONE if it was not revoked, or if PGPX_REVOKED_MAX later leases of
+ * the process were.  Record the reason before the lease id is cleared, and read
+ * it after the id was found cleared.
  */
 extern void pgpx_waiter_note_revoked(int procno, uint64 lease_id,
 									 PgpxRevoke reason);
