@@ -101,7 +101,7 @@ estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 
 /*
  * Show the pool that a node has used, and the number of its remote rows.  Shows
- * nothing if it was not executed.
+ * nothing without ANALYZE and VERBOSE, or if the node was not executed.
  */
 static void
 show_pool(ExplainState *es, const PgpxRemoteTransaction *rt, uint64 rows)
@@ -224,7 +224,7 @@ PG_FUNCTION_INFO_V1(pgpx_detach_postgres_fdw);
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
 
-/* a DROP EXTENSION runs that names both extensions */
+/* a DROP EXTENSION that names both extensions is being executed */
 static bool drops_both = false;
 
 /*
@@ -308,7 +308,7 @@ drops(const DropStmt *stmt, const char *extension)
 }
 
 /*
- * Raise an error for DROP EXTENSION pgpool_ext while a wrapper is attached.
+ * Raise an error for DROP EXTENSION pgpool_ext while postgres_fdw is attached.
  * PostgreSQL would refuse it too, with the hint to use CASCADE.
  */
 static void
@@ -476,7 +476,7 @@ freeze_tables(Oid wrapper)
 	}
 }
 
-/* Returns whether an option that is a boolean is on. */
+/* Returns whether a boolean option is on; false if it is not set. */
 static bool
 is_on(List *options, const char *name)
 {

@@ -342,7 +342,7 @@ set_values(PgpxModify *m, ItemPointer ctid, TupleTableSlot **slots)
 		m->values[n++] = m->ctid;
 	}
 
-	/* other code, which expects the session's styles, must not run until end */
+	/* until end_styles no code may run that needs the session's styles */
 	level = pgpx_params_begin_styles(m->catalog_path);
 	for (int row = 0; row < m->nrows && m->ncolumns > 0; row++)
 	{
@@ -667,9 +667,8 @@ typedef struct PgpxDirectModify
 	PgpxRemoteScan *scan;		/* NULL: the statement returns nothing */
 
 	/*
-	 * For a join: the number of the column in fdw_scan_tlist that has an
-	 * attribute of the target, for each attribute, and that has its ctid.  0:
-	 * no column has it.
+	 * For a join: for each attribute of the target, and for its ctid, the
+	 * number of the column in fdw_scan_tlist that has it; 0: none has it.
 	 */
 	AttrNumber *target_columns; /* NULL: no join */
 	AttrNumber	ctid_column;

@@ -104,7 +104,7 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 		tuple->t_self = tuple->t_data->t_ctid =
 			*(ItemPointer) DatumGetPointer(values[natts]);
 
-	/* a tuple whose ctid is not valid must not look as if it was inserted here */
+	/* heap_form_tuple has put the length and type of a datum there */
 	HeapTupleHeaderSetXmax(tuple->t_data, InvalidTransactionId);
 	HeapTupleHeaderSetXmin(tuple->t_data, InvalidTransactionId);
 	HeapTupleHeaderSetCmin(tuple->t_data, InvalidTransactionId);
@@ -120,8 +120,8 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 #define BATCH_BYTES (8 * 1024 * 1024)
 
 /*
- * The remote is asked for the types of the columns if binary is then expected
- * to save this time, in ns.  It is about a round trip in a data centre.
+ * Least time, in ns, that binary must be expected to save before the remote is
+ * asked for the types of the columns.  About a round trip in a data centre.
  */
 #define DESCRIBE_WORTH (100 * 1000)
 
@@ -245,8 +245,8 @@ drop_store(PgpxRemoteScan *scan)
 }
 
 /*
- * Send the scan's statement, or the Execute of its next batch.  The answer is
- * read by read_row, which is also used if another statement buffers it.
+ * Send the scan's statement, or the Execute of its next batch.  choose: it is
+ * the statement.  read_row reads the answer, also to buffer it.
  */
 static void
 send_execute(PgpxRemoteScan *scan, bool choose)
@@ -296,8 +296,9 @@ pgpx_remote_scan_stop(PgpxRemoteScan *scan)
 
 /*
  * Begin the prediction of formats.  If there is none for a result that is
- * expected to be large, ask the remote for the types of its columns first, once
- * in a scan.  Not in a group, because its scans must not wait.
+ * expected to be large, first ask the remote for the types of its columns, at
+ * most once for a scan.  A scan of a group does not ask, because it must not
+ * wait.
  */
 static void
 begin_prediction(PgpxRemoteScan *scan)
@@ -376,7 +377,7 @@ resume(PgpxRemoteScan *scan)
 	send_execute(scan, false);
 }
 
-/* Send a statement again that pgpx_remote_must_repeat has found. */
+/* Send the statement again after pgpx_remote_must_repeat returned true. */
 static void
 send_again(PgpxRemoteScan *scan)
 {
@@ -533,9 +534,9 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	PG_CATCH();
 	{
 		/*
-		 * The row that was read may not be in the tuplestore.  That may be
-		 * inconsistent, so it must not be used, nor ended: its memory context
-		 * and its resource owner free it.
+		 * The last row may be missing in the tuplestore, and the tuplestore may
+		 * be inconsistent.  So do not use it any more, and do not end it: its
+		 * memory context and its resource owner free it.
 		 */
 		if (scan->rt != NULL && scan->rt->streaming == scan)
 		{
@@ -550,7 +551,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	MemoryContextSwitchTo(old);
 }
 
-/* Take the next row from the buffer.  Returns false if there is none left. */
+/* Read the next row of the tuplestore.  Returns false if there is none. */
 static bool
 take_buffered(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 {

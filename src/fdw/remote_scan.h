@@ -67,8 +67,8 @@ extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  bool writes);
 
 /*
- * Is it worth to ask for the columns' types before the first execution, for
- * this expected number of rows?
+ * Returns whether a result with this expected number of rows is large enough to
+ * ask the remote for the columns' types before the first execution.
  */
 extern bool pgpx_remote_scan_is_large(const PgpxRows *rows, double expected);
 
@@ -76,9 +76,10 @@ extern bool pgpx_remote_scan_is_large(const PgpxRows *rows, double expected);
  * pgpx_remote_scan_expect
  *		Set the number of rows that the scan is expected to return.
  *
- * If it is large (pgpx_remote_scan_is_large), and the session has no formats for the statement yet,
- * pgpx_remote_scan_open first asks the remote for the columns' types, because
- * the columns that are cheaper in binary must be known before the execution.
+ * If it is large (pgpx_remote_scan_is_large), and the session has no formats
+ * for the statement yet, pgpx_remote_scan_open first asks the remote for the
+ * columns' types, because the columns that are cheaper in binary must be known
+ * before the execution.
  */
 extern void pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows);
 

@@ -114,7 +114,7 @@ choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 	p->name = s->cached_name;
 	p->parse = rt->sent_as == PGPX_PREPARED_PARSE;
 
-	/* the description is that of an earlier execution in this transaction */
+	/* omit Describe only if this transaction has executed the statement */
 	p->describe = p->parse || !p->known || !s->prepared;
 	if (!p->parse && !s->prepared && rt->nesting.begun)
 		rt->guard = level + 1;
@@ -313,8 +313,8 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 }
 
 /*
- * Send a pipeline, wait for the answer, and process it.  Before, the caller
- * has called pgpx_remote_prepare_send.
+ * Send a pipeline, wait for the answer, and process it.  The caller must have
+ * called pgpx_remote_prepare_send.
  */
 static void
 run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,

@@ -13,7 +13,7 @@
  * - The release of a local subtransaction sends nothing: RELEASE precedes
  *   the next statement.  A rollback sends ROLLBACK TO at once, so that the
  *   remote releases its locks; the next statement reads the answer.  If the
- *   lease is busy, ROLLBACK TO precedes the next statement, too.
+ *   lease is busy, ROLLBACK TO is sent with the next statement instead.
  * - If a remote transaction has not written, COMMIT is sent together with the
  *   reset, and no session waits for the answer.  If the rest of the answer to a
  *   scan that has ended early is large, the connection is closed instead, and
@@ -45,8 +45,8 @@
 #include "fdw/remote_sql.h"
 
 /*
- * Limits for reading an unread answer at the end of the local transaction: that
- * of an ended scan in a commit without writes, that of ROLLBACK TO in an abort.
+ * Limits for draining an answer at the end of the local transaction: that to an
+ * ended scan (commit without writes), or that to ROLLBACK TO (abort).
  */
 #define DRAIN_BYTES (1024 * 1024)
 #define DRAIN_US (50 * 1000)
@@ -97,11 +97,10 @@ forget_all(void)
 }
 
 /*
- * Record an error that has aborted the remote transaction.  It is reported
- * again to each statement that meets the aborted transaction, because the
- * session may not have seen it: the answer may belong to no scan any more, or
- * the error may have been caught in a subtransaction that began later than the
- * last savepoint of the remote.
+ * Record an error that has aborted the remote transaction.  Until a rollback,
+ * each further statement raises the error again.  The session may not have seen
+ * it, because its scan has ended, or may have caught it in a subtransaction
+ * that has no savepoint at the remote.
  */
 static void
 note_failure(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
@@ -123,7 +122,7 @@ note_failure(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
 
 /*
  * Discard an unread answer that belongs to no scan any more, and ignore errors
- * in it.  Leaves it unread after "bytes" bytes or at the deadline.
+ * in it.  Leaves the rest unread after "bytes" bytes or at the deadline.
  */
 static void
 discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
@@ -149,7 +148,7 @@ end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
 	note_failure(rt, &run->error);
 	pgpx_remote_forget_prepared(rt, rt->sent.data);
 
-	/* the result of a read is not needed any more, so it is not repeated */
+	/* undo the failure of a refused read, but do not send it again */
 	if (!rt->sent_writes)
 		(void) pgpx_remote_must_repeat(rt, &run->error);
 }
@@ -184,8 +183,8 @@ read_abandoned(PgpxRemoteTransaction *rt)
 }
 
 /*
- * Bring the stream to a message boundary.  Where the statement was cancelled,
- * the error was a local one and was raised at that time.
+ * Bring the stream to a message boundary.  Ignores the error of a cancelled
+ * statement, because the local error that caused the cancel was raised then.
  */
 static void
 finish_answer(PgpxRemoteTransaction *rt)
@@ -271,7 +270,7 @@ pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 	if (rt->lease->pending_state == PGPX_PENDING_SENT)
 		return;
 
-	/* the rest of the answer cannot be read here: a row of it is half read */
+	/* the rest cannot be read here, in the middle of a row's conversion */
 	if (rt->reading)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -545,7 +544,7 @@ xact_callback(XactEvent event, void *arg)
 			at_abort();
 			break;
 		case XACT_EVENT_COMMIT:
-			/* begun by a callback that ran after ours: roll back */
+			/* a callback that ran after ours has begun these: roll back */
 			dlist_foreach_modify(iter, &transactions)
 				pgpx_lease_return(dlist_container(PgpxRemoteTransaction, node,
 												  iter.cur)
@@ -593,9 +592,9 @@ send_rollback(PgpxRemoteTransaction *rt)
 }
 
 /*
- * End a remote transaction whose first statement the previous holder has sent,
- * and which failed before it could use the answer.  The local transaction has
- * not seen anything of it.  Its connection is closed.
+ * End a remote transaction of which the previous holder has sent the first
+ * statement, after an error before this session used the answer.  The local
+ * transaction has seen nothing of it.  The connection is closed.
  */
 static void
 drop_unused(PgpxRemoteTransaction *rt)
@@ -634,11 +633,11 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		pgpx_remote_statements_end(rt, level,
 								   event == SUBXACT_EVENT_ABORT_SUB);
 
-		/* called by a function that the conversion of a row has called */
+		/* a function that is called by the conversion of a row ends it */
 		if (rt->reading)
 			continue;
 
-		/* an answer is unread, which is not that of a scan of an outer level */
+		/* no scan of an outer level needs the unread answer */
 		if (event == SUBXACT_EVENT_ABORT_SUB && rt->streaming == NULL &&
 			rt->lease->in_use && has_lease(rt))
 		{
@@ -752,7 +751,7 @@ lease_connection(PgpxRemoteTransaction *rt, const char *server,
 	PG_END_TRY();
 }
 
-/* As lease_connection.  first may be NULL. */
+/* Lease a connection, with first as pending statement (NULL: none). */
 static void
 lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 				const char *server, const char *why,

@@ -39,9 +39,9 @@ typedef struct PgpxRemoteStatement
 
 /*
  * Levels of subtransactions; 1 is the top-level transaction.  The remote has a
- * savepoint for each level from 2 to "depth".  Those above level "target_depth" are
- * still to be released, after a rollback to the savepoint of "rollback_level"
- * (0: no rollback).
+ * savepoint for each level from 2 to "depth".  The next statement is preceded
+ * by a rollback to the savepoint of "rollback_level" (0: none), and by the
+ * release of the savepoints above level "target_depth".
  */
 typedef struct PgpxRemoteNesting
 {
@@ -65,7 +65,7 @@ typedef struct PgpxRemoteTransaction
 								 * that preceded it */
 	StringInfoData sent;		/* text of the last statement */
 	PgpxPreparedUse sent_as;	/* how it used the statement cache */
-	bool		sent_writes;	/* it writes */
+	bool		sent_writes;	/* that statement writes */
 	int			guard;			/* level of the savepoint to which a refused
 								 * statement is rolled back; 0: none */
 
@@ -80,7 +80,7 @@ typedef struct PgpxRemoteTransaction
 	struct PgpxRemoteScan *streaming;
 	bool		reading;		/* a row of an answer is being converted */
 	bool		abandoned;		/* an unread answer belongs to no scan */
-	bool		rolling_back;	/* it is that of ROLLBACK TO alone */
+	bool		rolling_back;	/* .. but to ROLLBACK TO alone */
 	dlist_head	scans;			/* all, see remote_scan.c */
 
 	bool		may_prepare;	/* the reset drops prepared statements */
@@ -99,7 +99,7 @@ typedef struct PgpxRemoteTransaction
 typedef struct PgpxFirstStatement
 {
 	PgpxStatement statement;
-	uint32		max_rows;		/* of the first portion; 0: all rows */
+	uint32		max_rows;		/* of the first batch; 0: all rows */
 	uint64		types_hash;		/* of the sink */
 } PgpxFirstStatement;
 
@@ -109,8 +109,9 @@ typedef struct PgpxFirstStatement
  *		for a user, and lease a connection for it if it is new.
  *
  * why: the purpose that the view leases shows, e.g. the relation's name.  The
- * remote transaction begins with the first statement, in the same flight.  The
- * result is valid until the end of the top-level transaction.
+ * commands that begin the remote transaction are sent in one pipeline with its
+ * first statement.  The result is valid until the end of the top-level
+ * transaction.
  *
  * first: the statement that the caller will send next if the remote transaction
  * is new; NULL: not known.  It makes a pipelined hand-over possible:
@@ -207,7 +208,7 @@ extern void pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run);
 /*
  * Choose how to send a statement of a level: unnamed at its first use, later
  * prepared.  Sets sent_as, and guard if a savepoint must precede it.  Returns
- * the entry of the statement, or NULL if it is not prepared afterwards.
+ * the entry to mark as prepared when the statement was sent; NULL: none.
  */
 extern PgpxRemoteStatement *
 pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p,

@@ -26,9 +26,9 @@
 #include "fdw/remote_sql.h"
 
 /*
- * How postgres_fdw describes an aggregate.  It returns few rows for much work,
- * so it is executed for all rows at once, which allows a parallel plan.  So is
- * any scan whose fetch_size is the largest value.
+ * Prefix by which postgres_fdw describes an aggregate in a plan.  An aggregate
+ * returns few rows for much work, so it is executed for all rows at once, which
+ * allows a parallel plan.  A scan whose fetch_size is PG_INT32_MAX is, too.
  */
 #define AGGREGATE "Aggregate on "
 
@@ -48,7 +48,7 @@ typedef struct PgpxScan
 
 	/* of an Append that reads several scans at the same time */
 	AsyncRequest *request;		/* NULL: none has been made */
-	bool		pending;		/* no row has arrived yet */
+	bool		pending;		/* the next row has not arrived yet */
 
 	PgpxQueryParams params;
 } PgpxScan;

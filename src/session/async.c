@@ -40,8 +40,8 @@
 /* A statement that was sent.  It is allocated as one chunk with its texts. */
 typedef struct PgpxInFlight
 {
-	PgpxRun		run;			/* when it was sent; its statement and formats
-								 * are those below */
+	PgpxRun		run;			/* as it was sent; pgpx_async_result replaces
+								 * its statement and formats by those below */
 	PgpxPrediction prediction;
 	PgpxStatement statement;
 	const char *values[FLEXIBLE_ARRAY_MEMBER];
@@ -51,8 +51,8 @@ static uint32 wait_answer = 0;
 static uint32 wait_note = 0;
 
 /*
- * Read pending input.  Returns true if the answer is complete, or if no more of
- * it is buffered before the caller reads the result.
+ * Read pending input.  Returns true if the answer is complete, or if AHEAD_MAX
+ * is exceeded, so that no more is read before the caller requests the result.
  */
 static bool
 is_answered(PgpxLease *lease)

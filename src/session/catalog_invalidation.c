@@ -190,8 +190,8 @@ has_mapping(Oid user, Oid server)
 }
 
 /*
- * Returns whether the role still exists, with the name that the hash was made
- * from.
+ * Compare the name of a role with its hash in a fingerprint.  user is
+ * InvalidOid if all users of a PUBLIC mapping share the pool.
  */
 static Verdict
 compare_user(Oid user, uint64 hash)
@@ -247,7 +247,7 @@ may_have(Oid user, Oid server, bool superuser)
 		(superuser_arg(user) == superuser && may_use(server, user));
 }
 
-/* Return the more severe verdict.  (A macro would evaluate each twice.) */
+/* Return the more severe verdict. */
 static inline Verdict
 worse(Verdict a, Verdict b)
 {
@@ -293,7 +293,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	}
 	if (verdict == REPLACED &&
 		(OidIsValid(key->scram_role) || !has_base(key->server, base)))
-		return GONE;			/* perhaps no longer with SCRAM keys */
+		return GONE;			/* its key may differ now, by SCRAM or base */
 	if (verdict == IN_PLACE &&
 		!pgpx_server_spec_read_settings(key->server, base, opts))
 		return REPLACED;
@@ -301,7 +301,8 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 }
 
 /*
- * Returns whether the server has this name.  Updates *name to the current one.
+ * Returns whether the server has this name, or does not exist.  Updates *name
+ * to the current one.
  */
 static bool
 has_name(Oid oid, NameData *name)
@@ -572,9 +573,9 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 
 /*
  * A local DISCARD ALL returns the session's leases and releases its distributed
- * locks, as it releases advisory locks, because a pooler in front of this
- * server sends it between two clients.  After that the session counts as
- * another one for connections that are reset only on transfer.
+ * locks, because a pooler in front of this server sends it between two clients.
+ * It releases advisory locks, too.  With reset "on_transfer" the session then
+ * counts as another session, so its last used connections are reset.
  *
  * COMMIT PREPARED may commit changes of servers, mappings or roles that another
  * transaction made.

@@ -29,10 +29,10 @@
  *	 - A session of the user has used the pool with the same options.
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
- * - It must be brief, because DROP DATABASE waits five seconds for it, and the
- *	 databases of other pools wait for their own reader.  So it waits for no lock
- *	 for long.  If it fails for a reason that may pass, the worker starts another
- *	 one.
+ * - It must be brief, because DROP DATABASE waits only five seconds for it, and
+ *	 the reader of another database may have to wait for its end.  So it does
+ *	 not wait long for a lock.  If it fails for a temporary reason, the worker
+ *	 starts another one.
  *
  *-------------------------------------------------------------------------
  */
@@ -80,7 +80,7 @@ typedef struct Request
 
 static PgpxTime deadline;
 static List *requests = NIL;	/* of Request */
-static const Request *current;	/* the one that is published */
+static const Request *current;	/* the request being published */
 
 static void
 add_request(const Request *request)
@@ -188,8 +188,8 @@ add_pools_with_min_size(void)
 }
 
 /*
- * Returns whether the connections of the pool have the options of a spec: a
- * session of the pool's user has used them, or an earlier reader was allowed to.
+ * Returns whether the connections of the pool have the options of a spec.  Then
+ * a session of the pool's user, or an earlier reader, was allowed to use them.
  */
 static bool
 is_in_use(const PgpxServerSpec *spec, const Request *request)

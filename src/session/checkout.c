@@ -243,9 +243,10 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		return VALIDATION_DEAD;
 
 	/*
-	 * The pool of a PUBLIC mapping does not change when one of its users loses
-	 * a right while waiting, so check again.  No statement was sent ahead in
-	 * such a pool: see pgpx_hand_over_prepare.
+	 * If all users of a PUBLIC mapping share the pool, its options_version
+	 * does not change when one of them loses a privilege.  So check whether
+	 * the spec is still valid.  No pending statement was sent in such a pool,
+	 * see pgpx_hand_over_prepare.
 	 */
 	if (!OidIsValid(c->spec->user))
 	{
@@ -325,7 +326,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
  * Validate a lease whose socket is cached and that needs no reset.  Makes a
  * single system call.
  *
- * Never throws.  Returns false if the lease needs validate().
+ * Never throws.  If it returns false, the caller must call validate().
  */
 static bool
 validate_quickly(PgpxLease *lease)
@@ -375,7 +376,7 @@ validate(PgpxCheckout *c, PgpxLease *lease)
 
 	if (validation != VALIDATION_OK)
 	{
-		/* a connection made with other options may suit the next waiter */
+		/* the connection is not dead, so the next waiter may use it */
 		bool		fit = validation == VALIDATION_LATE || c->stale;
 
 		undo_lease(lease, fit && !touched ? PGPX_RELEASE_UNCHANGED :
@@ -511,7 +512,7 @@ typedef enum Attempt
 {
 	ATTEMPT_LEASED,				/* the lease is in the session's list */
 	ATTEMPT_NONE,				/* only_try: no connection is free */
-	ATTEMPT_AGAIN				/* the pool may be another one by now */
+	ATTEMPT_AGAIN				/* the lock was released: attempt again */
 } Attempt;
 
 /*
@@ -564,7 +565,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 	PgpxConn   *conn = NULL;
 	uint64		lease_id;
 
-	/* a checkout that was in the queue already is ahead of the waiters */
+	/* a checkout that was in the queue before precedes all waiters */
 	if (pool->nwaiting == 0 || c->position != 0)
 		conn = pick_and_lease_locked(c, pool, pgpx_now(), &lease_id);
 	if (conn != NULL)

@@ -34,7 +34,7 @@
 
 #define MOST_READS 10			/* attempts, if the catalogs change each time */
 
-/* The checkout is from another pool now: reset what was for the former one. */
+/* Reset the state of the former pool, because the spec has another pool now. */
 static void
 forget_pool(PgpxCheckout *c)
 {
@@ -145,7 +145,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			if (TransactionIdIsValid(spec->key.xid))
 				pgpx_catalog_note_private_pool();
 
-			/* close those with earlier keys, if no session has done so */
+			/* retire pools with outdated SCRAM keys, if no session has yet */
 			if (OidIsValid(spec->key.scram_role))
 				pgpx_catalog_request_check();
 			index = pgpx_pool_find(&ref, &pool_id);
@@ -415,7 +415,7 @@ wait_detail(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
 	return WAIT_REMOTE_FULL;
 }
 
-/* Give the hint of a timeout that names the limit to raise. */
+/* Add the hint of a timeout, which names the limit to raise. */
 static int
 hint_limit(PgpxGrowthLimit limit)
 {
@@ -757,7 +757,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 
 	if (*pool_changed)
 	{
-		/* the statement must not run twice */
+		/* if the statement was sent, it may run: do not repeat it */
 		if (dequeue(waiter))
 			pgpx_checkout_raise_lost(c);
 		return NULL;
@@ -821,7 +821,7 @@ pgpx_lease_check_unbounded_wait(void)
 			 errhint("Specify a timeout, or return the leases first.")));
 }
 
-/* The caller holds the pool lock.  The pool's worker is about to restart. */
+/* Release the pool lock, which the caller must hold, and raise PX004. */
 pg_noreturn static void
 raise_damaged(PgpxCheckout *c, PgpxPool *pool)
 {

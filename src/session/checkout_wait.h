@@ -25,7 +25,7 @@ typedef struct PgpxCheckout
 	PgpxTime	started;
 	bool		noticed;		/* the NOTICE of notice_after was raised */
 	int64		timeout;		/* ms, for the error; 0: no limit */
-	bool		no_wait;
+	bool		no_wait;		/* return instead of being enqueued */
 	PgpxTime	deadline;		/* 0: none */
 	uint64		position;		/* queue position to keep when enqueued
 								 * again; 0: none yet */
@@ -122,10 +122,10 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
 
 /*
- * Raise 55P03; or PX003 if the worker is not running; or the error of
- * raise_unreachable if the pool has no connection and could not
- * open one.  granted: a connection was granted before the deadline, but was not
- * ready for use by then.
+ * Raise the error of a checkout whose deadline has passed: PX003 if the worker
+ * is not running, the error of raise_unreachable if the pool has no connection
+ * and could not open one, else 55P03.  granted: a connection was granted before
+ * the deadline, but was not ready for use by then.
  */
 pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
 													PgpxPool *pool,

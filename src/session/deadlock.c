@@ -462,7 +462,7 @@ pgpx_deadlock_find(PgpxWaiter *waiter)
 	return NULL;
 }
 
-/* Append "process 1", "processes 1 and 2", "processes 1, 2, .., and 4 more". */
+/* Append "process 1", "processes 1, 2" or "processes 1, 2, .. and 4 more". */
 static void
 append_holders(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 {
@@ -497,7 +497,7 @@ append_wait(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 
 	appendStringInfo(buf, "Process %d waits for a connection of ", wait->pid);
 
-	/* catalogs of another database cannot be read here, so do not show them */
+	/* names of servers are not shown outside of their database */
 	if (state->database == MyDatabaseId)
 		appendStringInfo(buf, "server \"%s\"", NameStr(state->server_name));
 	else

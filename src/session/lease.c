@@ -194,7 +194,7 @@ set_activity(PgpxLease *lease, PgpxActivity activity)
 						   false);
 }
 
-/* Add the hint of an error that has ended a lease. */
+/* Add the hint for an error after which the lease is unusable. */
 static int
 add_hint(const PgpxLease *lease)
 {
@@ -506,8 +506,8 @@ pgpx_stream_cancel(PgpxLease *lease)
 	bool		send_request;
 
 	/*
-	 * The lock prevents that the lease is revoked in between and the request
-	 * cancels a statement of the connection's next lease.
+	 * Under the lock the lease cannot be revoked.  Without it, the request
+	 * could cancel a statement of the connection's next lease.
 	 */
 	LWLockAcquire(pool->lock, LW_SHARED);
 	send_request = pg_atomic_read_u64(&conn->lease_id) == lease->id;

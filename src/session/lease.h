@@ -62,11 +62,11 @@ typedef struct PgpxLease
 	PgpxPreparedUse sent_as;	/* how the previous holder sent the statement */
 	PgpxPreparedKey cached_key; /* of the last statement that used the cache */
 	bool		preparing;		/* the last statement sent is to be prepared */
-	bool		preparing_closes;	/* .. and others are closed before it */
+	bool		preparing_closes;	/* .. and other statements are closed */
 	uint32		preparing_bytes;	/* of its text */
 	PgpxPreparedKey parsed[PGPX_PARSED_MAX];	/* statements that this remote
 												 * transaction has parsed */
-	int			nparsed;		/* the last ones count */
+	int			nparsed;		/* total; the array has the last ones */
 
 	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
 	PgpxUsage	usage;
@@ -160,7 +160,7 @@ pg_noreturn extern void pgpx_lease_raise_broken(PgpxLease *lease,
 												const char *why,
 												const char *remote_text);
 
-/* Raise that error again if the lease was marked. */
+/* Raise 08006 if the lease was marked, or if its stream is broken. */
 extern void pgpx_lease_check_broken(PgpxLease *lease);
 
 /* Return the deadline for an internal operation that begins now. */
@@ -226,7 +226,7 @@ typedef struct PgpxPendingStatement
 	uint64		types_hash;
 } PgpxPendingStatement;
 
-/* What a hand-over sends ahead of the pending statement. */
+/* Returns which messages a hand-over sends before the pending statement. */
 static inline PgpxWireAhead
 pgpx_hand_over_ahead(bool reset, bool keeps, bool commit)
 {
@@ -269,10 +269,11 @@ extern void pgpx_lease_reserve_reset(PgpxLease *lease);
 
 /*
  * pgpx_lease_check_commit
- *		Raise an error if a lease of transaction scope must fail the commit.
+ *		Raise an error if a lease that ends with the transaction has work that
+ *		the commit would lose.
  *
- * Errors: 25001 if it has a statement in flight or an open remote transaction,
- * or the error of the lease if these are lost already.
+ * Errors: 25001 if it has a statement in flight or an open remote transaction;
+ * the error of the lease if it was revoked or its connection was lost.
  */
 extern void pgpx_lease_check_commit(void);
 

@@ -42,9 +42,9 @@
  * transaction, before its Parse.  If the previous lease is that of a foreign
  * table that has not written, COMMIT precedes the reset in the same way.
  *
- * Only then does it wake the waiter.  The remote is already working while
- * the waiter is being scheduled; usually its first recv() returns the rows.
- * The remote, too, is woken once instead of twice.
+ * The session wakes the waiter after it has sent the messages.  So the remote
+ * works while the waiter is being scheduled, and usually the waiter's first
+ * recv() returns the rows.  The remote, too, is woken once instead of twice.
  *
  * Rules that make it safe:
  * - There is one Sync.  If COMMIT or the reset fails, the server skips all
@@ -55,7 +55,7 @@
  *   commits inside Execute, so an error of the statement does not undo it.
  *   The error would undo any other reset.  Servers that are too old to
  *   commit it there have can_pipeline unset.  The reset that keeps prepared
- *   statements is in a transaction of its own.
+ *   statements runs in a transaction of its own, so it is safe, too.
  * - The stream must be at a message boundary, with nothing unread.  No
  *   cancel may be under way, and there must be no reason to close the
  *   connection.
@@ -162,7 +162,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 
 /*
  * Send prefix and statement in one call without blocking.  Returns FAILED if no
- * byte was sent.  After a partial send the socket is shut down.
+ * byte was sent, else SENT.  After a partial send the socket is shut down.
  */
 static PgpxPendingState
 send_pending(int fd, uint64 lease_id, bool reset, bool commit,
@@ -252,7 +252,7 @@ hand_over_lease(PgpxLease *lease)
 	/* the statement may contain private values of the waiter's user */
 	explicit_bzero(hand_over.messages, hand_over.len);
 
-	/* the waiter reads nothing before this */
+	/* the waiter does not read before it is marked as sent */
 	PGPX_DEBUG_POINT("hand_over_sent");
 	if (pgpx_pending_statement_sent(&hand_over, how))
 		pgpx_process_wake(PGPX_WAITER_INDEX(hand_over.waiter));
@@ -516,7 +516,7 @@ pgpx_lease_return_all(void)
 }
 
 /* ------------------------------------------------------------------------
- * The ends of leases with their transaction, subtransaction or session
+ * Ending leases with their transaction, subtransaction or session
  *
  * A lease ends with its scope: at checkin, at the end of the transaction
  * or subtransaction that owns it, at the end of the call, and at the
@@ -563,7 +563,7 @@ pgpx_lease_check_commit(void)
 					 errdetail("A lease acquired with checkout_xact ends with the local transaction, and its statement would be cancelled."),
 					 errhint("Read its result with pgpool.result before the local transaction ends.")));
 
-		/* while an answer is incomplete, tx is that before its statement */
+		/* until its answer is complete, a statement does not change tx */
 		if (wire->tx != 'I')
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -596,10 +596,10 @@ before_commit(void)
 }
 
 /*
- * Leave the queue before the leases are returned.  The process is enqueued
- * only if it exits during the wait; after any other error the checkout has left
- * the queue already.  The process must not hand over one of its own leases to
- * its own waiter, and must release a connection that was granted to it.
+ * Leave the queue.  Must be called before the leases are returned, because the
+ * process must not hand over a lease to its own waiter.  Releases a connection
+ * that was granted to the waiter.  The process is still in the queue only if it
+ * exits during the wait, because on an ERROR the checkout leaves the queue.
  */
 static void
 leave_queue(void)

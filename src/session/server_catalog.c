@@ -41,7 +41,7 @@ base_detail(const char *of, const char *base)
 	return errdetail("Server \"%s\" has \"%s\" as its base server.", of, base);
 }
 
-/* of: the server that names it as its base; NULL: none. */
+/* Raise 42704.  of: the server whose base it should be; NULL: none. */
 pg_noreturn static void
 no_such_server(const char *name, const char *of)
 {
@@ -123,7 +123,7 @@ options_of_array(ArrayType *array)
 		char	   *value = strchr(name, '=');
 
 		/*
-		 * a row written by hand may have no value, and defGetString would raise
+		 * an option without a value, possible in an edited row, is empty
 		 */
 		if (value != NULL)
 			*value++ = '\0';
@@ -175,7 +175,7 @@ is_supported(const char *wrapper)
 		strcmp(wrapper, "dblink_fdw") == 0;
 }
 
-/* Look up the name of a foreign-data wrapper.  Returns false without it. */
+/* Look up the name of a foreign-data wrapper.  Returns false if it is gone. */
 static bool
 find_wrapper(Oid wrapper, NameData *name)
 {
@@ -309,7 +309,7 @@ read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 	ReleaseSysCache(row);
 }
 
-/* of: the server that names this one as its base; NULL: none. */
+/* Check USAGE.  of: the server whose base this one is; NULL: none. */
 static void
 check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *of)
 {
@@ -600,7 +600,7 @@ compute_digest(const uint8 *stored_key, uint32 digest[3])
 		pg_hmac_update(hmac, stored_key, SCRAM_SHA_256_KEY_LEN) < 0 ||
 		pg_hmac_final(hmac, hash, sizeof(hash)) < 0)
 	{
-		/* equal to no digest of keys, so the pool counts as outdated */
+		/* matches no key, so the pool counts as outdated */
 		memset(hash, 0, sizeof(hash));
 	}
 	pg_hmac_free(hmac);

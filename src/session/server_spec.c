@@ -93,7 +93,7 @@ default_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 		set_param(spec, keyword, value);
 }
 
-/* The owner of the server with the connection options may not set an option. */
+/* Raise 42501: the owner of the connection options may not set this one. */
 pg_noreturn static void
 raise_not_superuser(const PgpxServerRows *rows, const char *option)
 {
@@ -444,11 +444,11 @@ fill_parameters(PgpxServerSpec *spec)
 	default_param(spec, "keepalives_count", "3");
 	default_param(spec, "tcp_user_timeout", "30000");
 
-	/* the certificate in the home directory is not this user's */
+	/* the certificate in the home directory is the server account's */
 	if (spec->key.superuser == 0)
 		default_param(spec, "sslcert", NO_FILE);
 
-	/* nor are Kerberos tickets, which libpq 16 and later can exclude */
+	/* so are Kerberos tickets, which libpq 16 and later can exclude */
 	if (spec->need_password && pgpx_options_is_libpq("require_auth"))
 		forbid_session_tickets(spec);
 
@@ -511,7 +511,7 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 /* With more entries than this, a cache miss drops the invalid ones. */
 #define MANY_SPECS 64
 
-/* A spec in the list that invalidate_specs traverses; every spec is in it. */
+/* A spec with its link in live_specs, which invalidate_specs traverses. */
 typedef struct LiveSpec
 {
 	PgpxServerSpec spec;

@@ -30,7 +30,7 @@ typedef struct PgpxServerSpec
 	Oid			reader;			/* user for whom the catalogs were read; see
 								 * pgpx_server_spec_get_for */
 	Oid			user;			/* of the pool; InvalidOid: shared by all
-								 * users of PUBLIC */
+								 * users of a PUBLIC mapping */
 	NameData	user_name;
 	PgpxPoolKey key;
 	PgpxFingerprint fingerprint;
@@ -142,7 +142,7 @@ typedef struct PgpxServerRows
 	PgpxServerRow pool;			/* the named server: options of the pool */
 	PgpxServerRow base;			/* base_server, or the same: libpq's options */
 	List	   *mapping_options;	/* of the base */
-	bool		of_public;		/* the mapping */
+	bool		of_public;		/* the mapping is that of PUBLIC */
 } PgpxServerRows;
 
 static inline bool
@@ -167,10 +167,10 @@ extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
  * pgpx_server_catalog_hash_server
  *		Hash the contents of a server's row that matter to a pool.
  *
- * "hash" covers the properties of connections: name, owner and whether the owner is a
- * superuser, wrapper, options.  *settings covers the options that take effect
- * in place, and is never 0.  Neither covers USAGE, which is checked at each
- * use.
+ * "hash" covers the properties of connections: name, owner and whether the
+ * owner is a superuser, wrapper, options.  *settings covers the options that
+ * take effect in place, and is never 0.  Neither covers USAGE, which is checked
+ * at each use.
  */
 extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
 											uint64 *settings);

@@ -70,9 +70,9 @@ static dlist_head watched = DLIST_STATIC_INIT(watched); /* the sockets
 static WaitEventSet *waits = NULL;	/* latch, postmaster, epoll set */
 
 /*
- * Adjust the number of sessions in which the socket is registered.  Sessions
- * that hold a socket of a closed connection are not counted, and its slot may
- * have been reused.  The count is close enough, because that is rare.
+ * Adjust the number of sessions in which the socket is registered.  Does
+ * nothing if the connection was closed, because its slot may have been reused.
+ * The check is not atomic, but a count that is slightly wrong does no harm.
  */
 static void
 count_watching(const PgpxCachedSocket *sock, int32 change)
@@ -124,7 +124,7 @@ remove_from_wait_set(PgpxCachedSocket *sock)
 	struct epoll_event ev = {0};
 
 	/*
-	 * a close would not unregister it, because other processes have it open
+	 * close() would not unregister it while other processes have it open
 	 */
 	if (sock->events == 0)
 		return;

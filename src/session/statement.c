@@ -126,7 +126,7 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 			pgpx_lease_store_note(lease, msg);
 			break;
 		case PGPX_EV_COPY:
-			/* the refusal is in the output buffer */
+			/* the wire has put CopyFail into the output buffer */
 			(void) pgpx_stream_flush(lease, 0);
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -489,7 +489,7 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
-/* Inform the statement cache of the statement, and choose how to send it. */
+/* Choose how to send the statement; true: as a prepared one of the cache. */
 static bool
 choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 {
@@ -500,7 +500,7 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 	if (lease->spec->statement_cache == 0 || run->describe)
 		return false;
 
-	/* fdw/remote_statement.c chooses how those of foreign tables are sent */
+	/* fdw/remote_statement.c chooses for statements of foreign tables */
 	if (run->pipeline != NULL)
 		return false;
 	cacheable = pgpx_statement_cache_note(lease, statement->sql,

@@ -29,11 +29,11 @@ typedef struct PgpxRun
 	bool		may_cache;		/* the caller repeats the statement if
 								 * pgpx_run_must_repeat returns true */
 	bool		cached;			/* it was sent as a prepared statement */
-	bool		prepares;		/* .. which is parsed with it */
+	bool		prepares;		/* .. that is prepared by this send */
 	PgpxRemoteError error;
 	int			nformats;		/* of the result columns; 0: all text */
 	const int16 *formats;
-	bool		described;		/* the remote accepted the statement, so it
+	bool		described;		/* the result was described, so the statement
 								 * may have run */
 	bool		empty;			/* the string contained no statement */
 	bool		has_statement;	/* the string contained a statement */

@@ -14,16 +14,17 @@
  *	 the text.  Parameters have no declared types, so the text determines them.
  *	 The parameters of INSERT and UPDATE of a foreign table have the types of its
  *	 remote columns, which usually change together with those of its local
- *	 columns.  So the latter are part of the hash.
+ *	 columns.  So the types of the local columns are part of the hash.
  *	 The table of a connection (conn_state.h) lists its statements.  It is
  *	 bounded in number and in bytes of text; the least recently used statements are
  *	 closed in the same pipeline that prepares another one.
  *	 A statement enters the table when its ParseComplete was read.  From its Parse
- *	 until then the table is marked as UNKNOWN, because the session may end.
+ *	 until then the table is marked as UNKNOWN, because the local session may
+ *	 exit before it has read the outcome.
  *
  * What is not prepared
- *	 Classes of texts decide (pgpx_statement_class).  Only a query may be prepared,
- *	 and none whose literals depend on the time.
+ *	 The class of a text decides (pgpx_statement_class).  Only a query may be
+ *	 prepared, and none whose literals depend on the time.
  *	 A text that is neither a query nor harmless, such as DDL, SET, DO, CALL,
  *	 PREPARE or DEALLOCATE, makes the table UNKNOWN: the lease sends all its
  *	 further texts as without a cache, so a temporary table hides another one as
@@ -42,7 +43,7 @@
  *	 ignore the reports, because their transactions begin with SET LOCAL.
  *
  * The reset
- *	 If the table is known, the reset does what DISCARD ALL does, except
+ *	 If the table is USABLE, the reset does what DISCARD ALL does, except
  *	 DEALLOCATE ALL and DISCARD PLANS.  A function that a query calls can execute
  *	 PREPARE and DEALLOCATE, too, which no text shows.  So the reset fails if a
  *	 statement exists that was prepared by SQL: then the connection closes.  SQL
@@ -70,7 +71,7 @@
  *
  * Foreign tables
  *	 Their statements have names of their own, because their transactions parse
- *	 literals with other settings (collect_commands in fdw/remote_transaction.c).
+ *	 literals with other settings (fdw/remote_statement.c).
  *	 If Bind fails in the first statement of the transaction, the transaction
  *	 begins again.  A later statement is preceded by a savepoint, unless this
  *	 transaction has executed it before; after a failed Bind it is rolled back to
@@ -332,12 +333,11 @@ pgpx_statement_cache_update(PgpxLease *lease)
 }
 
 /*
- * Return whether an error before BindComplete would not be avoided by parsing
- * the statement again.
+ * Return whether a failed Bind would probably fail again after another Parse.
  *
  * Any other error may result from the types that its parameters had when it was
- * parsed.  For example, the cause is XX000 if a type was dropped, and 23514 if it
- * is a domain.
+ * parsed.  For example, the SQLSTATE is XX000 if a type was dropped, and 23514
+ * if the type is a domain.
  */
 static bool
 is_lasting_error(int sqlstate)
@@ -546,18 +546,18 @@ is_volatile_literal(const char *word, const char *behind)
 	return false;
 }
 
-/* What has been read since the last quote. */
+/* The text since the last quote. */
 typedef enum Gap
 {
-	GAP_OTHER,					/* more than white space and comments */
-	GAP_LINE,					/* the rest of its line */
-	GAP_COMMENT,				/* .. which has a comment */
-	GAP_NEWLINE					/* also the end of its line */
+	GAP_OTHER,					/* not only white space and comments */
+	GAP_LINE,					/* white space, without a line end */
+	GAP_COMMENT,				/* .. and a comment that has not ended */
+	GAP_NEWLINE					/* .. and a line end */
 } Gap;
 
 /*
  * Return whether the character at p continues a literal of an earlier line,
- * as in 'to' newline 'day'.
+ * as in 'to' newline 'day'.  Updates *gap for the character.
  */
 static bool
 continues_literal(const char *p, Gap *gap)

@@ -47,7 +47,7 @@ extern bool pgpx_statement_cache_choose(PgpxLease *lease,
 										const PgpxStatement *statement,
 										PgpxCachedStatement *cached);
 
-/* What executes a statement: they parse it with different settings. */
+/* The origin of a statement; each has its own settings for parsing. */
 typedef enum PgpxStatementOrigin
 {
 	PGPX_ORIGIN_CALL,
@@ -161,7 +161,8 @@ extern bool pgpx_statement_has_word(const char *sql, const char *word);
 
 /*
  * pgpx_statement_fits_simple
- *		Return whether the text is a single statement that reads, or a COPY.
+ *		Return whether the text is a single statement that begins as one that
+ *		reads, or a COPY.
  *
  * For a statement that reads, the simple protocol returns the same result for
  * less work on both sides.  For a statement that writes it may not, because a
