@@ -137,7 +137,7 @@ is(log_count(qr/"trap" of database "postgres" for user "evil" before a checkout/
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
 	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'all pools are open');
 
-# --- an owner of a server who is not a superuser cannot have the password of another user sent
+# --- passwords of other users are not sent to servers of owners without rights on them
 $local->safe_psql('postgres', <<"EOT");
 SET ROLE evil;
 CREATE SERVER bait FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address, min_size '1');
