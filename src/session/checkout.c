@@ -441,15 +441,34 @@ has_waiters(const PgpxServerSpec *spec)
 }
 
 /*
+ * Has the answer to the pending reset of this session's last used connection
+ * arrived?  To be called without the lock.  A stale answer only means a less
+ * favourable choice of the connection.
+ */
+static inline bool
+last_reset_is_answered(const PgpxServerSpec *spec)
+{
+	PgpxCachedSocket *sock;
+
+	if (spec->last_conn < 0 ||
+		((const volatile PgpxConn *) &pgpx_conns[spec->last_conn])->state !=
+			PGPX_CONN_RESET_PENDING)
+		return true;
+	sock = pgpx_socket_cache_find(spec->last_conn, spec->last_conn_generation);
+	return sock == NULL || !pgpx_session_has_no_input(sock);
+}
+
+/*
  * Lease a free connection of the locked pool.  Returns NULL if there is none.
+ * answered: last_reset_is_answered, or true on the slow path.
  */
 static inline PgpxConn *
-pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
-					  uint64 *lease_id)
+pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, bool answered,
+					  PgpxTime now, uint64 *lease_id)
 {
 	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->spec->last_conn,
 											 c->spec->last_conn_generation,
-											 c->started, now);
+											 answered, c->started, now);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn == NULL)
@@ -567,7 +586,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 
 	/* a checkout that was in the queue before precedes all waiters */
 	if (pool->nwaiting == 0 || c->position != 0)
-		conn = pick_and_lease_locked(c, pool, pgpx_now(), &lease_id);
+		conn = pick_and_lease_locked(c, pool, true, pgpx_now(), &lease_id);
 	if (conn != NULL)
 	{
 		note_lease(c, pool, conn, lease_id, lease);
@@ -691,16 +710,19 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)
 	PgpxConn   *conn = NULL;
 	PgpxPool   *pool;
 	uint64		lease_id = 0;
+	bool		answered;
 
 	if (has_waiters(spec))
 		return NULL;
 	lease = pgpx_lease_alloc();
+	answered = last_reset_is_answered(spec);
 	pool = pgpx_pool_lock(spec->pool, spec->pool_id);
 	if (pool != NULL)
 	{
 		if (pool->nwaiting == 0 &&
 			pgpx_pool_is_current_locked(pool, &spec->fingerprint))
-			conn = pick_and_lease_locked(c, pool, c->started, &lease_id);
+			conn = pick_and_lease_locked(c, pool, answered, c->started,
+										 &lease_id);
 		if (conn != NULL)
 			note_lease(c, pool, conn, lease_id, lease);
 		LWLockRelease(pool->lock);

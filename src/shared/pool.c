@@ -86,18 +86,18 @@ must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
 }
 
 /*
- * Return the first free connection in the order of the strategy.  tested: only
- * connections that need no test before the lease; false: only those that need
- * one.  Stale connections and those that the remote closed are closed on the
- * way.
+ * Return the first free connection in the order of the strategy, beginning with
+ * the connection of index "i".  tested: only connections that need no test
+ * before the lease; false: only those that need one.  Stale connections and
+ * those that the remote closed are closed on the way.
  */
 static PgpxConn *
-pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
+pick_from(PgpxPool *pool, int i, bool tested, PgpxTime since, PgpxTime now)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 	int			next;
 
-	for (int i = fifo ? pool->lru_tail : pool->lru_head; i >= 0; i = next)
+	for (; i >= 0; i = next)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
@@ -109,27 +109,53 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 	return NULL;
 }
 
-/*
- * May a session lease its last used connection instead of the one that the
- * strategy prefers?
- *
- * With lifo, also if its reset is pending.  A connection that was used more
- * recently would not answer sooner, and one that was used longer ago should
- * stay unused.  But not in a pool with surplus connections: if each session
- * returned to its own connection, all connections would stay in use, and none
- * would reach overflow_ttl.
- *
- * With fifo, only if no reset is pending, because the connection that fifo
- * prefers has probably none.
- */
-static bool
-may_return_to(const PgpxPool *pool, const PgpxConn *last_conn)
+/* Return the first of all free connections, as pick_from. */
+static PgpxConn *
+pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 {
-	if (pool->opts.strategy == PGPX_STRATEGY_FIFO)
-		return last_conn->state == PGPX_CONN_IDLE;
-	return (last_conn->state == PGPX_CONN_IDLE ||
-			last_conn->state == PGPX_CONN_RESET_PENDING) &&
-		pgpx_pool_total_locked(pool) <= pool->opts.pool_size;
+	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
+
+	return pick_from(pool, fifo ? pool->lru_tail : pool->lru_head, tested,
+					 since, now);
+}
+
+/*
+ * Return the connection that a session leases because of its last used
+ * connection; NULL: the session leases the first one in the order of the
+ * strategy.  answered: the answer to a pending reset of the last used
+ * connection has arrived.
+ *
+ * With lifo, a session whose last reset is still running leases the free
+ * connection that was used just before.  Its reset began earlier, so its answer
+ * arrives earlier.  A session that makes one call after another thus alternates
+ * between two connections and waits for no reset, and the connections behind
+ * them stay unused.  But not in a pool with surplus connections: if each
+ * session returned to its own connections, all connections would stay in use,
+ * and none would reach overflow_ttl.
+ *
+ * With fifo, a session returns only if no reset is pending, because the
+ * connection that fifo prefers has probably none.
+ */
+static PgpxConn *
+pick_after(PgpxPool *pool, PgpxConn *last_conn, bool answered, PgpxTime since,
+		   PgpxTime now)
+{
+	PgpxConn   *earlier;
+
+	if (last_conn->state != PGPX_CONN_IDLE &&
+		last_conn->state != PGPX_CONN_RESET_PENDING)
+		return NULL;
+	if (pool->opts.strategy == PGPX_STRATEGY_FIFO ?
+		last_conn->state == PGPX_CONN_RESET_PENDING :
+		pgpx_pool_total_locked(pool) > pool->opts.pool_size)
+		return NULL;
+	if (!close_unless_fit_locked(pool, last_conn) ||
+		must_test_first(pool, last_conn, since, now))
+		return NULL;
+	if (last_conn->state == PGPX_CONN_IDLE || answered)
+		return last_conn;
+	earlier = pick_from(pool, last_conn->next, true, since, now);
+	return earlier ? earlier : last_conn;
 }
 
 /*
@@ -153,24 +179,24 @@ begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 
 PgpxConn *
 pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
-					  uint64 last_conn_generation,
+					  uint64 last_conn_generation, bool answered,
 					  PgpxTime since, PgpxTime now)
 {
-	PgpxConn   *conn;
+	PgpxConn   *conn = NULL;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pgpx_pool_is_paused(pool) || pool->damaged)
 		return NULL;
 	if (last_conn >= 0)
 	{
-		conn = &pgpx_conns[last_conn];
-		if (conn->pool == PGPX_POOL_INDEX(pool) &&
-			conn->generation == last_conn_generation &&
-			may_return_to(pool, conn) && close_unless_fit_locked(pool, conn) &&
-			!must_test_first(pool, conn, since, now))
-			return conn;
+		PgpxConn   *last = &pgpx_conns[last_conn];
+
+		if (last->pool == PGPX_POOL_INDEX(pool) &&
+			last->generation == last_conn_generation)
+			conn = pick_after(pool, last, answered, since, now);
 	}
-	conn = pick_by_strategy(pool, true, since, now);
+	if (conn == NULL)
+		conn = pick_by_strategy(pool, true, since, now);
 
 	/* any connection that is still free must be tested first */
 	if (conn == NULL)
@@ -272,7 +298,8 @@ pgpx_pool_dispatch_locked(PgpxPool *pool, PgpxWake *wake)
 	while (pool->queue_head >= 0)
 	{
 		PgpxWaiter *first = &pgpx_waiters[pool->queue_head];
-		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, first->since,
+		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, true,
+												 first->since,
 												 pgpx_now());
 
 		if (conn == NULL)

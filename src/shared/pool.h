@@ -41,9 +41,12 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
  *		Return the free connection to lease next; NULL if there is none.
  *
  * The choice is the caller's last used connection if the strategy allows it,
- * else the first one in the order of the strategy.  With lifo a pending reset
- * does not make a connection less preferred.
+ * else the first one in the order of the strategy.  With lifo, if the reset of
+ * the last used connection is still running, the choice is the connection that
+ * was used before it.
  *
+ * last_conn: index of the caller's last used connection; -1: none.  answered:
+ * the answer to its pending reset has arrived.
  * since: start of the checkout; a test made after it is recent enough.  now:
  * the current time.
  *
@@ -53,7 +56,8 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
  */
 extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 									   uint64 last_conn_generation,
-									   PgpxTime since, PgpxTime now);
+									   bool answered, PgpxTime since,
+									   PgpxTime now);
 
 /*
  * pgpx_pool_lease_locked

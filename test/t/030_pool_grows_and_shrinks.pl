@@ -86,8 +86,8 @@ is(pool('surplus', 'total, closed_overflow, closed_idle'), '2|2|0', 'surplus: re
 is(pool('patient', 'total, overflow, state, closed_overflow'), '4|2|overflow|0', 'patient: connections stay open before overflow_ttl');
 
 # --- overflow while the pool is in use, with the default reset
-# A single session always leases the connections that were used last, whether their
-# resets have been answered or not. The other connections age.
+# A single session always leases one of the connections that were used last, whether
+# their resets have been answered or not. The other connections age.
 sub used_since
 {
 	my ($server, $since) = @_;
@@ -128,6 +128,32 @@ check_invariants($local, 'large: connections are in the order of their last use'
 my $since = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
 is($sessions[0]->run(q{SELECT count(pgpool.exec('large', 'select ' || i)) FROM generate_series(1, 500) i}), '500', 'large: one session makes 500 calls');
 cmp_ok(used_since('large', $since), '<=', 5, 'large: calls use few connections');
+
+# The reset of a connection with many temporary tables takes long.
+$remote->safe_psql('remote_db', <<'EOT');
+	CREATE FUNCTION make_tables(tables int) RETURNS int LANGUAGE plpgsql AS $$
+	BEGIN
+		FOR i IN 1 .. tables LOOP
+			EXECUTE format('CREATE TEMP TABLE t%s (a int PRIMARY KEY)', i);
+		END LOOP;
+		RETURN pg_backend_pid();
+	END $$;
+EOT
+my $call = q{(SELECT pid FROM pgpool.query('large', 'SELECT pg_backend_pid()') AS q(pid int))};
+my $slow_reset = q{(SELECT pid FROM pgpool.query('large', 'SELECT make_tables(300)') AS q(pid int))};
+becomes('large', 'idle', '40', 'no reset is running');
+my ($first, $second) = split /\|/, $sessions[0]->run("SELECT $slow_reset, $call");
+isnt($first, $second, 'large: call does not wait for the reset of the session\'s last connection');
+becomes('large', 'idle', '40', 'both connections are reset');
+is($sessions[0]->run("SELECT $call"), $second, 'large: session returns to its last connection');
+becomes('large', 'idle', '40', 'this connection is reset');
+my $worker = worker_pid($local);
+kill 'STOP', $worker;
+is($sessions[0]->run("SELECT $call"), $second, 'large: session calls while the worker is stopped');
+ok(wait_until($remote, "SELECT state, query FROM pg_stat_activity WHERE pid = $second", 'idle|DISCARD ALL'),
+	'large: connection is reset, and the worker has not read the answer');
+is($sessions[0]->run("SELECT $call"), $second, 'large: session returns to its last connection once the answer has arrived');
+kill 'CONT', $worker;
 $local->safe_psql('postgres', q{SELECT pgpool.reconnect('large')});
 
 # --- growth by estimates
@@ -154,7 +180,7 @@ is(pool('brief', 'connects_requested'), '2', 'brief: no connection is opened for
 # The worker is stopped after both leases are granted, because it may have to send a socket for them.
 becomes('brief', 'idle', '2', 'both connections are free');
 lease($_, 'brief') foreach @sessions[ 0, 1 ];
-my $worker = worker_pid($local);
+$worker = worker_pid($local);
 kill 'STOP', $worker;
 $sessions[2]->start(q{SELECT pgpool.checkout('brief', '60 s')});
 becomes('brief', 'leased, connecting', '2|1', 'waiter requests a connection if the leases do not end as expected');
