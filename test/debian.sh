@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Shared by test/versions and test/packages/debian: Debian folders, created with
-# debootstrap once and kept in PGPX_CACHE (default: ~/.cache/pgpool_ext; remove debian-*
-# there to create them again), and commands in them. This requires root, debootstrap and
-# a Debian mirror; no other network. Mounts and processes are in namespaces, and end
-# with the command.
+# Shared by test/versions and test/packages/debian: folders with Debian or Ubuntu,
+# created with debootstrap once and kept in PGPX_CACHE (default: ~/.cache/pgpool_ext;
+# remove debian-* there to create them again), and commands in them. This requires root,
+# debootstrap and a mirror of the distribution; no other network. Mounts and processes
+# are in namespaces, and end with the command.
 #
 #   need_debootstrap
 #   make_debian SUITE FOLDER PACKAGES [MAJOR FROM]
@@ -13,6 +13,7 @@
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${PGPX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pgpool_ext}
 mirror=${PGPX_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+ubuntu_mirror=${PGPX_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}
 
 say() {
   printf '%s\n' "$*"
@@ -44,22 +45,45 @@ inside() {
       http_proxy="${http_proxy:-}" "$@"' inside "$root" "$@"
 }
 
+# ubuntu_keyring FILE: the keys of Ubuntu's mirrors, from a package whose checksum is here,
+# because Debian has no package of them
+ubuntu_keyring() {
+  local deb=$1.deb
+
+  wget -q -O "$deb" "$ubuntu_mirror/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb" &&
+    sha256sum --quiet -c <<<"36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8  $deb" &&
+    dpkg-deb --fsys-tarfile "$deb" | tar -xOf - ./usr/share/keyrings/ubuntu-archive-keyring.gpg >"$1"
+  rm -f "$deb"
+  [ -s "$1" ]
+}
+
 # make_debian SUITE FOLDER PACKAGES [MAJOR FROM]: with packages, separated by commas, and
 # with the server of another major version, that of suite FROM
 make_debian() {
   local suite=$1 root=$2 packages=$3 server=${4:-} from=${5:-} log=$2.log
-  local script=/usr/share/debootstrap/scripts/$1
+  local script=/usr/share/debootstrap/scripts/$1 from_mirror=$mirror
+  local options=(--variant=minbase ${packages:+"--include=$packages"})
 
   # an older debootstrap does not know the newest suites; all are installed alike
   [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid
   say "making $root, once: see $log"
   rm -rf "$root"
   mkdir -p "$cache"
-  debootstrap --variant=minbase ${packages:+"--include=$packages"} \
-    "$suite" "$root" "$mirror" "$script" >"$log" 2>&1 || {
+  if [ "$suite" = noble ]; then
+    from_mirror=$ubuntu_mirror
+    ubuntu_keyring "$cache/ubuntu.gpg" || {
+      say "cannot get the keys of $from_mirror" >&2
+      return 1
+    }
+    options+=(--components=main,universe "--keyring=$cache/ubuntu.gpg")
+  fi
+  debootstrap "${options[@]}" "$suite" "$root" "$from_mirror" "$script" >"$log" 2>&1 || {
     tail -n 20 "$log" >&2
     return 1
   }
+  if [ "$suite" = noble ]; then
+    echo "deb $from_mirror noble-updates main universe" >"$root/etc/apt/sources.list.d/noble-updates.list"
+  fi
   rm -f "$root"/var/cache/apt/archives/*.deb
   # the package lists of an unreleased Debian are valid for a week, and a mirror may lag
   echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90pgpool_ext"
