@@ -13,6 +13,8 @@ way_join_lease() { here "SELECT join_lease('$1', $(turns 2000))"; }
 group_12() {
   local at
 
+  here "CREATE SERVER p1_cache FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (base_server 'p1', pool_size '1', statement_cache '20')"
   for at in apart together; do
     place "$at"
     measure "$rounds" join:p1 join:p1_cache join_lease:p1 join_lease:p1_cache

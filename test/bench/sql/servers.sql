@@ -25,7 +25,6 @@ FROM (VALUES
   ('p8', 8, 'always', 'remote_pool'), ('p8_never', 8, 'never', 'remote_never'),
   ('p100', 100, 'always', 'remote_app'), ('p200', 200, 'always', 'remote_app')
 ) AS v(name, size, reset, role) \gexec
-CREATE SERVER p1_cache FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'p1', pool_size '1', statement_cache '20');
 SELECT format('CREATE SERVER fan%1$s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server ''p1'', pool_size ''1'')', n)
   FROM generate_series(1, 8) AS n \gexec
 
