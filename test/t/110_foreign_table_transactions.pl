@@ -442,6 +442,11 @@ terminate($local, worker_pid($local));
 $session->run('COMMIT');
 is($session->error, '', 'commit of reads succeeds if the worker has exited');
 is($session->run('SELECT v FROM one.a WHERE id = 9'), '0', 'new worker serves foreign tables');
+$session->run("BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; MOVE 10 FROM c");
+terminate($local, worker_pid($local));
+$session->fails('MOVE ALL FROM c', '08006', qr/was lost/, 'rest of a scan fails if the worker has exited');
+$session->run('ROLLBACK');
+is($session->run('SELECT count(*) FROM one.big') . $session->error, '200000', 'next scan uses another connection');
 nothing_is_left('worker');
 
 # sixty sessions on four connections
