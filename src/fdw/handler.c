@@ -73,12 +73,7 @@ postgres_fdw(void)
 	static FdwRoutine *routine = NULL;
 
 	if (routine == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-
 		routine = pgpx_contract_routine();
-		MemoryContextSwitchTo(old);
-	}
 	return routine;
 }
 

@@ -113,11 +113,10 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 
 /*
  * Each batch is larger than the one before, up to this number of rows and about
- * this number of bytes, but not smaller than fetch_size.
+ * PGPX_BATCH_BYTES bytes, but not smaller than fetch_size.
  */
 #define BATCH_GROWTH 4
 #define BATCH_MAX 32768
-#define BATCH_BYTES (8 * 1024 * 1024)
 
 /*
  * Least time, in ns, that binary must be expected to save before the remote is
@@ -404,7 +403,7 @@ grow_batch(PgpxRemoteScan *scan)
 	uint64		bytes = run->lease->sock->wire.bytes_in - run->bytes_at_send;
 	uint64		rows = Min((uint64) scan->batch_size * BATCH_GROWTH, BATCH_MAX);
 
-	rows = Min(rows, BATCH_BYTES / (bytes / scan->batch_size + 1));
+	rows = Min(rows, PGPX_BATCH_BYTES / (bytes / scan->batch_size + 1));
 	scan->batch_size = Max((uint64) scan->fetch_size, rows);
 }
 

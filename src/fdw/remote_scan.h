@@ -17,6 +17,9 @@
 
 #include "access/htup.h"
 
+/* about the largest number of bytes in a batch of rows after the first one */
+#define PGPX_BATCH_BYTES (8 * 1024 * 1024)
+
 typedef struct PgpxQueryParams
 {
 	int			n;

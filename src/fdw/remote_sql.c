@@ -298,6 +298,9 @@ pgpx_deparse_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 /* Prefix of the statement of a scan that reads no column. */
 #define SELECT_NOTHING "SELECT NULL "
 
+#define UNKNOWN_VERSION_HINT \
+	"Install a version of pgpool_ext that knows this version of PostgreSQL."
+
 /* Raise the error for a plan whose private list is not as expected. */
 pg_noreturn static void
 raise_plan(const char *kind, const char *element)
@@ -308,7 +311,7 @@ raise_plan(const char *kind, const char *element)
 					GetConfigOption("server_version", false, false)),
 			 errdetail("Element \"%s\" of the %s plan is missing, of another type, or out of range.",
 					   element, kind),
-			 errhint("Install a version of pgpool_ext that knows this version of PostgreSQL.")));
+			 errhint(UNKNOWN_VERSION_HINT)));
 }
 
 static void
@@ -480,28 +483,64 @@ load_handler(void)
 	return handler;
 }
 
+/* Raise the error for a handler that is not as expected. */
+pg_noreturn static void
+raise_handler(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FDW_ERROR),
+			 errmsg("handler of postgres_fdw %s is not known to pgpool_ext",
+					GetConfigOption("server_version", false, false)),
+			 errdetail_internal("%s", detail),
+			 errhint(UNKNOWN_VERSION_HINT)));
+}
+
+/*
+ * Check that the callbacks that are inherited exist.  Those for joins and upper
+ * relations are optional: without them nothing of the kind is pushed down.
+ */
+static void
+check_callbacks(const FdwRoutine *theirs)
+{
+#define CALLBACK(name) {#name, theirs->name != NULL}
+	const struct
+	{
+		const char *name;
+		bool		exists;
+	}			callbacks[] = {
+		CALLBACK(GetForeignRelSize),
+		CALLBACK(GetForeignPaths),
+		CALLBACK(GetForeignPlan),
+		CALLBACK(AddForeignUpdateTargets),
+		CALLBACK(PlanForeignModify),
+		CALLBACK(PlanDirectModify),
+		CALLBACK(IsForeignRelUpdatable),
+		CALLBACK(RecheckForeignScan),
+		CALLBACK(ExplainForeignScan),
+		CALLBACK(ExplainForeignModify),
+		CALLBACK(ExplainDirectModify),
+		CALLBACK(IsForeignPathAsyncCapable),
+	};
+#undef CALLBACK
+
+	for (int i = 0; i < lengthof(callbacks); i++)
+		if (!callbacks[i].exists)
+			raise_handler(psprintf("Callback %s is missing.",
+								   callbacks[i].name));
+}
+
 FdwRoutine *
 pgpx_contract_routine(void)
 {
-	PGFunction	handler = load_handler();
-	FdwRoutine *theirs;
+	FdwRoutine *theirs =
+		(FdwRoutine *) DatumGetPointer(DirectFunctionCall1(load_handler(),
+														   (Datum) 0));
 	FdwRoutine *routine;
 
-	theirs = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(handler,
-																(Datum) 0));
-	if (theirs == NULL || !IsA(theirs, FdwRoutine) ||
-		theirs->GetForeignRelSize == NULL || theirs->GetForeignPaths == NULL ||
-		theirs->GetForeignPlan == NULL || theirs->BeginForeignScan == NULL ||
-		theirs->AddForeignUpdateTargets == NULL ||
-		theirs->PlanForeignModify == NULL || theirs->PlanDirectModify == NULL ||
-		theirs->IsForeignRelUpdatable == NULL ||
-		theirs->RecheckForeignScan == NULL ||
-		theirs->ExplainForeignScan == NULL ||
-		theirs->ExplainForeignModify == NULL ||
-		theirs->ExplainDirectModify == NULL ||
-		theirs->IsForeignPathAsyncCapable == NULL)
-		raise_plan("handler's", "callbacks");
-	routine = makeNode(FdwRoutine);
+	if (theirs == NULL || !IsA(theirs, FdwRoutine))
+		raise_handler("It does not return an FdwRoutine.");
+	check_callbacks(theirs);
+	routine = MemoryContextAlloc(TopMemoryContext, sizeof(*routine));
 	memcpy(routine, theirs, sizeof(*routine));
 	return routine;
 }

@@ -107,9 +107,9 @@ extern void pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
 
 /*
  * pgpx_contract_routine
- *		Return the callbacks of postgres_fdw, as a new struct.
+ *		Return the callbacks of postgres_fdw, as a new struct that is never freed.
  *
- * Errors: HV00B postgres_fdw cannot be loaded; HV000 a callback that must be
+ * Errors: HV00L postgres_fdw cannot be loaded; HV000 a callback that must be
  * inherited is missing.
  */
 extern FdwRoutine *pgpx_contract_routine(void);

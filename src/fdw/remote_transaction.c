@@ -46,9 +46,10 @@
 
 /*
  * Limits for draining an answer at the end of the local transaction: that to an
- * ended scan (commit without writes), or that to ROLLBACK TO (abort).
+ * ended scan (commit without writes), or that to ROLLBACK TO.  The rows of a
+ * batch can be wider than those of the batch before, which determined its size.
  */
-#define DRAIN_BYTES (1024 * 1024)
+#define DRAIN_BYTES (2 * PGPX_BATCH_BYTES)
 #define DRAIN_US (50 * 1000)
 
 /* Upper bound of the size of a pipeline of two short commands and its token. */
@@ -421,14 +422,47 @@ commit_writers(void)
 }
 
 /*
+ * Send the pending ROLLBACK TO and RELEASE, if that needs no wait and no
+ * memory.  Otherwise they precede the next statement.
+ */
+static void
+send_rollback(PgpxRemoteTransaction *rt)
+{
+	PgpxLease  *lease = rt->lease;
+	PgpxWire   *wire = &lease->sock->wire;
+	PgpxRemoteNesting *now = &rt->nesting;
+	char		rollback[64];
+	char		release[64];
+	const char *commands[2] = {rollback, release};
+	PgpxPipeline p = {.nbefore = lengthof(commands), .before = commands};
+
+	if (!has_lease(rt) || lease->broken != NULL || lease->in_use ||
+		wire->tx == 'I' || wire->nbefore > 0 || !pgpx_wire_at_boundary(wire) ||
+		is_cancelled(rt) || wire->out.data == NULL ||
+		wire->out.maxlen < ROLLBACK_SIZE)
+		return;
+	snprintf(rollback, sizeof(rollback), "ROLLBACK TO SAVEPOINT s%d",
+			 now->rollback_level);
+	snprintf(release, sizeof(release), "RELEASE SAVEPOINT s%d",
+			 now->target_depth + 1);
+	pgpx_wire_send_pipeline(wire, &p);
+	(void) pgpx_wire_flush(wire);
+	rt->before = *now;
+	now->depth = now->target_depth;
+	now->rollback_level = 0;
+	rt->abandoned = true;
+	rt->rolling_back = true;
+	PGPX_DEBUG_POINT("fdw_rollback_sent");
+}
+
+/*
  * Prepare the commit of a remote transaction that has not written: discard the
- * rest of an answer, and reserve memory for the reset that follows COMMIT.
+ * rest of an answer, send a pending ROLLBACK TO, and reserve memory for the reset
+ * that follows COMMIT.
  */
 static void
 prepare_reader(PgpxRemoteTransaction *rt)
 {
-	PgpxWire   *wire = &rt->lease->sock->wire;
-
 	pgpx_lease_reserve_reset(rt->lease);
 	if (rt->abandoned)
 	{
@@ -436,13 +470,22 @@ prepare_reader(PgpxRemoteTransaction *rt)
 		discard_answer(rt, DRAIN_BYTES, pgpx_now() + DRAIN_US);
 	}
 
+	/* the rest is not read: the connection will be closed */
+	if (rt->abandoned)
+		return;
+
 	/*
-	 * ROLLBACK TO must precede COMMIT.  COMMIT that is sent with the reset
-	 * would commit the side effects that are to be rolled back.
+	 * ROLLBACK TO must precede COMMIT, which would commit the side effects that
+	 * are to be rolled back.  If its answer does not arrive in time, the
+	 * connection is closed, so the remote transaction is rolled back.
 	 */
-	if (rt->nesting.begun && rt->nesting.rollback_level > 0 &&
-		wire->phase == PGPX_WIRE_IDLE && wire->tx != 'I' && !is_cancelled(rt))
-		rt->wrote = true;
+	check_commands(rt);
+	if (rt->nesting.begun && rt->nesting.rollback_level > 0)
+	{
+		send_rollback(rt);
+		if (rt->abandoned)
+			discard_answer(rt, DRAIN_BYTES, pgpx_now() + DRAIN_US);
+	}
 }
 
 static void
@@ -555,40 +598,6 @@ xact_callback(XactEvent event, void *arg)
 		default:
 			break;
 	}
-}
-
-/*
- * Send the pending ROLLBACK TO and RELEASE, if that needs no wait and no
- * memory.  Otherwise they precede the next statement.
- */
-static void
-send_rollback(PgpxRemoteTransaction *rt)
-{
-	PgpxLease  *lease = rt->lease;
-	PgpxWire   *wire = &lease->sock->wire;
-	PgpxRemoteNesting *now = &rt->nesting;
-	char		rollback[64];
-	char		release[64];
-	const char *commands[2] = {rollback, release};
-	PgpxPipeline p = {.nbefore = lengthof(commands), .before = commands};
-
-	if (!has_lease(rt) || lease->broken != NULL || lease->in_use ||
-		wire->tx == 'I' || wire->nbefore > 0 || !pgpx_wire_at_boundary(wire) ||
-		is_cancelled(rt) || wire->out.data == NULL ||
-		wire->out.maxlen < ROLLBACK_SIZE)
-		return;
-	snprintf(rollback, sizeof(rollback), "ROLLBACK TO SAVEPOINT s%d",
-			 now->rollback_level);
-	snprintf(release, sizeof(release), "RELEASE SAVEPOINT s%d",
-			 now->target_depth + 1);
-	pgpx_wire_send_pipeline(wire, &p);
-	(void) pgpx_wire_flush(wire);
-	rt->before = *now;
-	now->depth = now->target_depth;
-	now->rollback_level = 0;
-	rt->abandoned = true;
-	rt->rolling_back = true;
-	PGPX_DEBUG_POINT("fdw_rollback_sent");
 }
 
 /*

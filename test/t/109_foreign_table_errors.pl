@@ -43,6 +43,16 @@ CREATE VIEW writers_view AS SELECT * FROM items;
 ALTER VIEW writers_view OWNER TO writer;
 CREATE VIEW invokers_view WITH (security_invoker) AS SELECT * FROM items;
 GRANT SELECT, INSERT, UPDATE, DELETE ON writers_view, invokers_view TO nobody_here;
+CREATE ROLE owner_here LOGIN;
+GRANT USAGE ON FOREIGN SERVER shard TO owner_here;
+GRANT CREATE ON SCHEMA public TO owner_here;
+GRANT pg_execute_server_program TO owner_here;
+CREATE FOREIGN TABLE items_of_owner (id int, v text) SERVER shard OPTIONS (schema_name 'public', table_name 'items');
+ALTER FOREIGN TABLE items_of_owner OWNER TO owner_here;
+CREATE VIEW owners_view AS SELECT * FROM items_of_owner;
+ALTER VIEW owners_view OWNER TO owner_here;
+GRANT SELECT, INSERT ON owners_view TO writer;
+CREATE SCHEMA imported;
 EOT
 
 my $session = PgpxSession->new($local);
@@ -83,7 +93,19 @@ is(remote_value('SELECT who FROM items WHERE id = 2'), 'remote_other', q{view us
 is($unmapped->run("UPDATE writers_view SET v = 'u' WHERE id = 2 RETURNING v; UPDATE writers_view SET v = v || 'v' WHERE random() < 2 RETURNING v")
 	  . $unmapped->error, "u\nuv", 'view can be updated, with and without push-down');
 is($unmapped->run('DELETE FROM writers_view WHERE random() < 2 RETURNING id') . $unmapped->error, '2', q{view's rows can be deleted});
+my $owner = PgpxSession->new($local, user => 'owner_here');
+foreach my $sql ('SELECT a.id FROM items_of_owner a JOIN items_of_owner b USING (id)', 'TRUNCATE items_of_owner', 'ANALYZE items_of_owner',
+	"COPY items_of_owner FROM PROGRAM 'echo 1,x' CSV", 'IMPORT FOREIGN SCHEMA public LIMIT TO (fewer) FROM SERVER shard INTO public')
+{
+	$owner->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "without a mapping: $sql");
+}
+like($owner->run('EXPLAIN SELECT * FROM items_of_owner') . $owner->error, qr/^Foreign Scan/, 'EXPLAIN needs no mapping');
+$owner->quit;
 my $writer = PgpxSession->new($local, user => 'writer');
+foreach my $sql ('SELECT * FROM owners_view', "INSERT INTO owners_view VALUES (1, 'x')")
+{
+	$writer->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "without a mapping of the view's owner: $sql");
+}
 is($writer->run("INSERT INTO items VALUES (3, 'w') RETURNING v; DELETE FROM items RETURNING id") . $writer->error,
 	"w\n3", 'privilege on the table is enough, without USAGE on the server');
 $writer->fails('CREATE FOREIGN TABLE public.t (a int) SERVER shard', '42501', qr/permission denied/, 'CREATE FOREIGN TABLE needs USAGE on the server');
@@ -114,6 +136,15 @@ foreach my $table (sort keys %shapes)
 		$session->run('ROLLBACK');
 	}
 }
+foreach my $case ([ 'TRUNCATE missing', '42P01' ], [ "COPY missing FROM PROGRAM 'echo 1,x' CSV", '42P01' ], [ 'ANALYZE missing', '42P01' ],
+	[ "COPY fewer FROM PROGRAM 'echo 1,x' CSV", '42703' ], [ 'ANALYZE renamed', '42703' ], [ 'ANALYZE other_types', '22P02' ], [ 'SELECT * FROM renamed FOR UPDATE', '42703' ],
+	[ 'SELECT * FROM items JOIN fewer USING (v)', '42703' ], [ 'IMPORT FOREIGN SCHEMA no_schema FROM SERVER shard INTO imported', 'HV00Q' ])
+{
+	my ($sql, $state) = @$case;
+
+	$session->fails("BEGIN; INSERT INTO items VALUES (5, 'before'); $sql", $state, qr/ERROR/, "another shape: $sql");
+	$session->run('ROLLBACK');
+}
 is($session->run("INSERT INTO wider VALUES (1, 'w') RETURNING *; UPDATE wider SET v = v || 'x' WHERE random() < 2 RETURNING v; SELECT * FROM wider")
 	  . $session->error, "1|w\nwx\n1|wx", 'remote table with more columns works');
 remote_value('UPDATE wider SET id = 5000000000');
@@ -137,6 +168,8 @@ $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout 
 $local->safe_psql('postgres', "SELECT pgpool.pause('shard')");
 $session->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'write to a paused pool times out');
 $session->fails("SELECT count(*) FROM items", '55P03', qr/timeout/, 'read from a paused pool times out');
+my @utilities = ('TRUNCATE items', 'ANALYZE items', "COPY items FROM PROGRAM 'echo 1,x' CSV", 'IMPORT FOREIGN SCHEMA public LIMIT TO (fewer) FROM SERVER shard INTO imported');
+$session->fails($_, '55P03', qr/timeout/, "paused: $_") foreach @utilities;
 $local->safe_psql('postgres', "SELECT pgpool.resume('shard')");
 recovers('paused');
 $session->run('BEGIN; SELECT count(*) FROM items');
@@ -149,6 +182,7 @@ $other->run('SELECT pgpool.checkin_all()');
 recovers('full');
 $remote->stop('immediate');
 $session->fails("INSERT INTO items VALUES (1, 'x')", '08001', qr/could not connect/, 'statement fails while the remote server is down');
+$session->fails($_, '08001', qr/could not connect/, "down: $_") foreach @utilities, 'SELECT * FROM items';
 $remote->start;
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '20s')");
 recovers('down');
@@ -166,6 +200,11 @@ $session->run($cursor);
 end_lease();
 $session->fails('MOVE ALL IN c', 'PX001', qr/was terminated/, 'lease is terminated in the middle of a scan');
 recovers('scan', 5000);
+my $inner = 'BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT * FROM items a JOIN (SELECT * FROM items WHERE random() >= 0) b USING (id); MOVE 10 IN c';
+$session->run($inner);
+end_lease();
+$session->fails('COMMIT', 'PX001', qr/was terminated/, 'lease is terminated before a cursor WITH HOLD is read to its end');
+recovers('held cursor', 5000);
 $session->run("$cursor; UPDATE items SET v = 'changed' WHERE id < 100");
 end_lease();
 $session->fails('COMMIT', 'PX001', qr/was terminated/, 'lease is terminated before the commit');
@@ -204,7 +243,8 @@ cancels('wait for a connection', "INSERT INTO items VALUES (7001, 'x')", [ $loca
 	after => sub { $local->safe_psql('postgres', "SELECT pgpool.resume('shard')") });
 foreach my $sql ("INSERT INTO items VALUES (7001, 'x')", "INSERT INTO items VALUES (7001, 'x') RETURNING *",
 	'DELETE FROM items', "UPDATE items SET v = 'x' RETURNING id", 'TRUNCATE items', 'SELECT * FROM items',
-	"BEGIN; INSERT INTO slow VALUES (1); SAVEPOINT a; INSERT INTO items VALUES (7001, 'x')")
+	"BEGIN; INSERT INTO slow VALUES (1); SAVEPOINT a; INSERT INTO items VALUES (7001, 'x')", 'ANALYZE items', "COPY items FROM PROGRAM 'echo 7001,x' CSV",
+	'BEGIN; DECLARE c CURSOR FOR SELECT * FROM items; FETCH 1 FROM c', 'SELECT * FROM items WHERE id < 10 FOR UPDATE')
 {
 	$locker->run('BEGIN; LOCK TABLE items');
 	cancels($sql, $sql, $waits, after => $unlock);

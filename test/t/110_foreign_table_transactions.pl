@@ -213,6 +213,64 @@ EOT
 nothing_is_left('ROLLBACK TO that precedes COMMIT');
 is(remote_value('SELECT count(*) FROM app.log'), $logs + 1, 'side effect of a read in a rolled back subtransaction is rolled back, that of another read is committed');
 
+# .. the commit of a transaction that has only read does not fail, and does not wait for long, if the remote does not answer
+my $pending = "BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; FETCH 1 FROM c; SAVEPOINT s; SELECT count(*) FROM one.a; MOVE 198 FROM c; FETCH 1 FROM c; ROLLBACK TO s";
+my $idle = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle in transaction'";
+foreach my $signal ('STOP', 'TERM')
+{
+	$session->run($pending);
+	ok(wait_until($remote, $idle, '1'), "SIG$signal: portion has been sent");
+	my $pid = remote_value("SELECT pid FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle in transaction'");
+
+	kill $signal, $pid;
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'remote session has ended') if $signal eq 'TERM';
+	$session->run('COMMIT');
+	is($session->error, '', "SIG$signal: commit succeeds");
+	kill 'CONT', $pid if $signal eq 'STOP';
+	nothing_is_left("SIG$signal: ROLLBACK TO that precedes COMMIT");
+}
+
+# a scan that ends early keeps the connection.  The commit waits for the rest of a portion for a short time, so a slow machine may need some attempts.
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE TABLE app.wide (id int, filler text);
+INSERT INTO app.wide SELECT i, repeat('x', 20000) FROM generate_series(1, 2000) AS i;
+EOT
+$session->run("CREATE FOREIGN TABLE $_.wide (id int, filler text) SERVER $_ OPTIONS (schema_name 'app', async_capable 'true'); ALTER FOREIGN TABLE $_.big OPTIONS (ADD async_capable 'true')") foreach @servers;
+my $remote_pids = "SELECT string_agg(remote_pid::text, ' ' ORDER BY server) FROM pgpool.connections WHERE server IN ('one', 'two')";
+my @early = (
+	[ 'LIMIT above a local filter', 'SELECT count(*) FROM (SELECT filler FROM one.big WHERE random() >= 0 LIMIT %d) AS x', 1, 100, 101, 9000 ],
+	[ 'LIMIT, wide rows', 'SELECT count(*) FROM (SELECT filler FROM one.wide WHERE random() >= 0 LIMIT %d) AS x', 1, 101, 501 ],
+	[ 'cursor that is closed early', 'BEGIN; DECLARE c CURSOR FOR SELECT * FROM one.big; MOVE %d FROM c; CLOSE c; COMMIT', 1, 9000 ],
+	[ 'EXISTS', 'SELECT count(*) FROM generate_series(1, %d) AS g WHERE EXISTS (SELECT FROM one.wide WHERE id > g AND random() >= 0)', 1, 3 ],
+	[ 'nested loop', 'SELECT count(*) FROM (SELECT FROM one.a, two.wide WHERE random() >= 0 LIMIT %d) AS x', 1, 3000 ],
+	[ 'lateral LIMIT', 'SELECT count(*) FROM generate_series(1, %d) AS g, LATERAL (SELECT FROM one.big WHERE id > g AND random() >= 0 LIMIT 2) AS x', 1, 20 ],
+	[ 'Async Append', 'SELECT count(*) FROM (SELECT * FROM one.wide WHERE random() >= 0 UNION ALL SELECT * FROM two.wide WHERE random() >= 0 LIMIT %d) AS x', 1, 500 ],
+	[ 'Append on one server', 'SELECT count(*) FROM (SELECT * FROM one.wide WHERE random() >= 0 UNION ALL SELECT * FROM one.big WHERE random() >= 0 LIMIT %d) AS x', 1, 500 ]);
+foreach my $case (@early)
+{
+	my ($name, $sql, @numbers) = @$case;
+
+	foreach my $n (@numbers)
+	{
+		my $text = sprintf $sql, $n;
+		my $kept = 0;
+
+		foreach my $attempt (1 .. 5)
+		{
+			$session->run('SELECT FROM one.a, two.a LIMIT 1');
+			my $before = $local->safe_psql('postgres', $remote_pids);
+
+			$session->run($text);
+			diag($session->error) if $session->error ne '';
+			$session->run('SELECT FROM one.a, two.a LIMIT 1');
+			last if $kept = $local->safe_psql('postgres', $remote_pids) eq $before;
+		}
+		ok($kept, "$name, $n: connections are kept");
+	}
+}
+nothing_is_left('scans that end early');
+
 # large messages and start commands do not cost the connection
 make_pool($local, $remote, server => 'long', options => { pool_size => 1, start_commands => 'SELECT 1 /* ' . 'x' x 3000 . ' */' });
 $session->run("CREATE FOREIGN TABLE long (id int, v int) SERVER long OPTIONS (schema_name 'app', table_name 'a')");
@@ -384,6 +442,11 @@ terminate($local, worker_pid($local));
 $session->run('COMMIT');
 is($session->error, '', 'commit of reads succeeds if the worker has exited');
 is($session->run('SELECT v FROM one.a WHERE id = 9'), '0', 'new worker serves foreign tables');
+$session->run("BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; MOVE 10 FROM c");
+terminate($local, worker_pid($local));
+$session->fails('MOVE ALL FROM c', '08006', qr/was lost/, 'rest of a scan fails if the worker has exited');
+$session->run('ROLLBACK');
+is($session->run('SELECT count(*) FROM one.big') . $session->error, '200000', 'next scan uses another connection');
 nothing_is_left('worker');
 
 # sixty sessions on four connections

@@ -63,7 +63,13 @@ my @changes = (
 		element(1, 'has RETURNING', 'NULL', 'makeInteger(1)', 'makeBoolean(!boolVal(list_nth(list, 1)))'),
 		map({ [ @$_, qr/RETURNING/ ] } element(2, 'has RETURNING', 'NULL')),
 		element(2, 'retrieved attributes', @attributes),
-		element(3, 'set es_processed', 'NULL', 'makeInteger(1)')));
+		element(3, 'set es_processed', 'NULL', 'makeInteger(1)')),
+
+	# attributes that exist, but are not as many as the columns or parameters of the statement
+	map({ ([ 'scan', "list_nth_cell(list, 1)->ptr_value = $_", undef, qr/SELECT a, b/ ],
+		[ 'modify', "list_nth_cell(list, 1)->ptr_value = $_", undef, qr/INSERT/ ]) } 'list_make1_int(1)', 'list_make3_int(1, 3, 1)'),
+	map({ ([ 'modify', "list_nth_cell(list, 4)->ptr_value = $_", undef, qr/RETURNING/ ],
+		[ 'direct modify', "list_nth_cell(list, 2)->ptr_value = $_", undef, qr/RETURNING/ ]) } 'list_make2_int(1, 3)', 'list_make3_int(1, 3, 1)'));
 
 # The list is too short, by one element or more, or another list.
 sub lengths
@@ -82,12 +88,20 @@ sub element
 	return map { [ "list_nth_cell(list, $at)->ptr_value = $_", $name ] } @values;
 }
 
-# A library that changes the plans of the real one, as the setting other.change says.
+# Callbacks of the handler that are used as they are.
+my @callbacks = qw(GetForeignRelSize GetForeignPaths GetForeignPlan AddForeignUpdateTargets PlanForeignModify PlanDirectModify
+  IsForeignRelUpdatable RecheckForeignScan ExplainForeignScan ExplainForeignModify ExplainDirectModify IsForeignPathAsyncCapable);
+
+# A library that changes the plans of the real one, as the setting other.change says. The settings
+# other.tag and other.missing change the handler. It also has callbacks that those of PostgreSQL 15 to 18
+# do not have, and that must not be called.
 sub other_version
 {
 	my $source = "$install->{lib}/other.c";
 	my $include = $ENV{PGPX_INCLUDE_SERVER} // qx(pg_config --includedir-server);
 	my $cases = join '', map { "\t\tcase $_: $changes[$_][1]; break;\n" } 0 .. $#changes;
+
+	my $missing = join '', map { qq{\tif (is("missing", "$_"))\n\t\troutine->$_ = NULL;\n} } @callbacks, 'GetForeignJoinPaths', 'GetForeignUpperPaths';
 
 	chomp $include;
 	open my $file, '>', $source or die "$source: $!";
@@ -100,13 +114,28 @@ sub other_version
 #include "utils/guc.h"
 PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(postgres_fdw_handler);
-static FdwRoutine *theirs;
+static FdwRoutine theirs;
+static bool
+is(const char *name, const char *value)
+{
+	const char *wanted = GetConfigOption(psprintf("other.%s", name), true, false);
+
+	return wanted != NULL && strcmp(wanted, value) == 0;
+}
+static void
+shut_down(ForeignScanState *node)
+{
+	elog(ERROR, "an unknown callback was called");
+}
+static bool
+is_parallel_safe(PlannerInfo *root, RelOptInfo *rel, RangeTblEntry *rte)
+{
+	elog(ERROR, "an unknown callback was called");
+}
 static List *
 change(const char *kind, List *list)
 {
-	const char *wanted = GetConfigOption("other.kind", true, false);
-
-	if (wanted == NULL || strcmp(wanted, kind) != 0)
+	if (!is("kind", kind))
 		return list;
 	switch (atoi(GetConfigOption("other.change", false, false)))
 	{
@@ -117,7 +146,7 @@ $cases
 static ForeignScan *
 plan_scan(PlannerInfo *root, RelOptInfo *rel, Oid id, ForeignPath *path, List *tlist, List *clauses, Plan *outer)
 {
-	ForeignScan *scan = theirs->GetForeignPlan(root, rel, id, path, tlist, clauses, outer);
+	ForeignScan *scan = theirs.GetForeignPlan(root, rel, id, path, tlist, clauses, outer);
 
 	scan->fdw_private = change("scan", scan->fdw_private);
 	return scan;
@@ -125,14 +154,14 @@ plan_scan(PlannerInfo *root, RelOptInfo *rel, Oid id, ForeignPath *path, List *t
 static List *
 plan_modify(PlannerInfo *root, ModifyTable *plan, Index relation, int subplan)
 {
-	return change("modify", theirs->PlanForeignModify(root, plan, relation, subplan));
+	return change("modify", theirs.PlanForeignModify(root, plan, relation, subplan));
 }
 static bool
 plan_direct_modify(PlannerInfo *root, ModifyTable *plan, Index relation, int subplan)
 {
 	ForeignScan *scan = (ForeignScan *) outerPlan(plan);
 
-	if (!theirs->PlanDirectModify(root, plan, relation, subplan))
+	if (!theirs.PlanDirectModify(root, plan, relation, subplan))
 		return false;
 	scan->fdw_private = change("direct modify", scan->fdw_private);
 	return true;
@@ -142,13 +171,17 @@ postgres_fdw_handler(PG_FUNCTION_ARGS)
 {
 	FdwRoutine *routine = makeNode(FdwRoutine);
 
-	theirs = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(load_external_function("$library.real",
+	theirs = *(FdwRoutine *) DatumGetPointer(DirectFunctionCall1(load_external_function("$library.real",
 		"postgres_fdw_handler", true, NULL), (Datum) 0));
-	*routine = *theirs;
+	*routine = theirs;
 	routine->GetForeignPlan = plan_scan;
 	routine->PlanForeignModify = plan_modify;
 	routine->PlanDirectModify = plan_direct_modify;
-	PG_RETURN_POINTER(routine);
+	routine->ShutdownForeignScan = shut_down;
+	routine->IsForeignScanParallelSafe = is_parallel_safe;
+	if (is("tag", "wrong"))
+		routine->type = T_Invalid;
+$missing	PG_RETURN_POINTER(routine);
 }
 EOT
 	close $file;
@@ -158,7 +191,7 @@ EOT
 
 # The functions in WHERE and SET run here, so that these statements are no direct modify.
 my %statements = (
-	'scan' => ['SELECT a FROM t'],
+	'scan' => [ 'SELECT a FROM t', 'SELECT a, b FROM t' ],
 	'modify' => [
 		'INSERT INTO t VALUES (2, 2)',
 		'INSERT INTO t VALUES (2, 2) RETURNING b',
@@ -172,7 +205,25 @@ my $session = PgpxSession->new($local);
 
 sub result { return $session->run($_[0]) . $session->error }
 
+# a handler that is not as expected, then the same one
+foreach my $case ([ "other.tag = 'wrong'", 'It does not return an FdwRoutine.' ], map { [ "other.missing = '$_'", "Callback $_ is missing." ] } @callbacks)
+{
+	my ($setting, $detail) = @$case;
+
+	foreach my $sql ('SELECT a FROM t', 'SELECT pgpool.attach_postgres_fdw()')
+	{
+		$session->fails("SET $setting; $sql", 'HV000', qr/ERROR:  HV000: handler of postgres_fdw \d+.* is not known.*DETAIL:  \Q$detail\E/s, "$setting: $sql");
+	}
+	$session->run('RESET other.tag; RESET other.missing');
+}
 is(result('SELECT a FROM t'), '1', 'a library with the same plans is accepted');
+foreach my $callback ('GetForeignJoinPaths', 'GetForeignUpperPaths')
+{
+	my $client = PgpxSession->new($local);
+
+	is($client->run("SET other.missing = '$callback'; SELECT count(*), sum(x.a) FROM t x JOIN t y USING (b)") . $client->error, '1|1', "without $callback nothing of the kind is pushed down");
+	$client->quit;
+}
 is(result('SELECT count(*) FROM (SELECT FROM t) AS x'), '1', 'a scan of no column is accepted');
 is(result("BEGIN; $_; ROLLBACK"), /INSERT.*RETURNING/ ? '2' : /RETURNING/ ? '1' : '', "statement is accepted: $_")
   foreach map { @{ $statements{$_} } } 'modify', 'direct modify';
@@ -181,7 +232,7 @@ foreach my $kind (sort keys %statements)
 	my @wrong;
 	my $n = 0;
 
-	foreach my $at (grep { $changes[$_][0] eq $kind } 0 .. $#changes)
+	foreach my $at (grep { $changes[$_][0] eq $kind && defined $changes[$_][2] } 0 .. $#changes)
 	{
 		my (undef, $change, $element, $only) = @{ $changes[$at] };
 
@@ -196,6 +247,18 @@ foreach my $kind (sort keys %statements)
 		}
 	}
 	is(join("\n", @wrong), '', "$kind: each of $n statements with another plan fails");
+}
+
+foreach my $at (grep { !defined $changes[$_][2] } 0 .. $#changes)
+{
+	my ($kind, $change, undef, $only) = @{ $changes[$at] };
+
+	foreach my $sql (grep { $_ =~ $only } @{ $statements{$kind} })
+	{
+		like(result("BEGIN; SET LOCAL other.kind = '$kind'; SET LOCAL other.change = $at; $sql; COMMIT"),
+			qr/^[^\n]*ERROR:  (HV000: remote query result does not match|08P01: bind message supplies \d parameter)/, "$kind: $change: $sql");
+		$session->run('ROLLBACK');
+	}
 }
 is($remote->safe_psql('remote_db', 'SELECT * FROM t'), '1|1', 'none of them has changed the remote table');
 is(result("SELECT a FROM pgpool.query('shard1', 'select 2') AS t(a int)"), '2', 'functions work');
