@@ -1214,9 +1214,9 @@ COMMENT ON COLUMN pgpool.stats.closed_reset IS
 COMMENT ON COLUMN pgpool.stats.closed_broken IS
 'connections that were lost, had an invalid protocol stream, reported a read-only server (25006), or ended with the worker';
 COMMENT ON COLUMN pgpool.stats.closed_drained IS
-'connections that drain or reconnect closed';
+'connections that drain closed';
 COMMENT ON COLUMN pgpool.stats.closed_stale IS
-'connections that were closed because the options had changed';
+'connections that were closed because the options had changed or reconnect was called';
 COMMENT ON COLUMN pgpool.stats.closed_terminated IS
 'connections whose lease was terminated or exceeded lease_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_holder_died IS

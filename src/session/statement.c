@@ -38,6 +38,7 @@
 
 /* Initial interval between repeated cancel requests; doubled each time. */
 #define CANCEL_AGAIN_US (250 * 1000)
+
 static uint32 wait_query = 0;
 
 static const char malformed[] = "the remote server sent a malformed message";
@@ -884,11 +885,10 @@ pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 		.sink = &sink,
 		.describe = true,
 	};
-	PgpxPrediction none = {0};
 
 	description->n = 0;
 	pgpx_run_check(lease, statement);
-	run_once(&run, &none);
+	run_once(&run, &(PgpxPrediction) {0});
 	(void) pgpx_run_end(&run);
 
 	description->types = palloc0(sizeof(char *) * Max(description->n, 1));

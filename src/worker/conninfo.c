@@ -51,7 +51,6 @@
 #define MAX_OF_USER 48
 #define MAX_ABANDONED 16
 
-#define TOO_MANY	"too many host names are being looked up"
 #define HOST_LEN 512			/* longer than any host name */
 
 struct PgpxLookup
@@ -307,7 +306,8 @@ too_many(const PgpxLookupUser *user)
 		return "too many host names are being looked up for attempts of this user that have ended";
 	if (of_user >= MAX_OF_USER)
 		return "too many host names are being looked up for this user";
-	return all >= MAX_RUNNING ? TOO_MANY : NULL;
+	return all >= MAX_RUNNING ?
+		"too many host names are being looked up" : NULL;
 }
 
 /*
@@ -328,7 +328,7 @@ lookup_start(const PgpxLookupUser *user, const char *host,
 		return why;
 	job = calloc(1, sizeof(*job));
 	if (job == NULL)
-		return TOO_MANY;
+		return "out of memory";
 	pg_atomic_init_u32(&job->abandoned, 0);
 	job->user = *user;
 	job->task.run = look_up;
@@ -339,11 +339,15 @@ lookup_start(const PgpxLookupUser *user, const char *host,
 	job->in_hostaddr = hostaddr != NULL ? strdup(hostaddr) : NULL;
 	job->in_port = strdup(port ? port : "");
 	if (job->in_host == NULL || job->in_port == NULL ||
-		(hostaddr != NULL && job->in_hostaddr == NULL) ||
-		!pgpx_task_start(&job->task))
+		(hostaddr != NULL && job->in_hostaddr == NULL))
 	{
 		free_lookup(job);
-		return TOO_MANY;
+		return "out of memory";
+	}
+	if (!pgpx_task_start(&job->task))
+	{
+		free_lookup(job);
+		return "The pool worker could not start a thread for the lookup of the host name.";
 	}
 	dlist_push_tail(&running, &job->node);
 	return NULL;

@@ -120,10 +120,10 @@ SKIP:
 
 # --- a host name lookup, a login, or its start commands cannot begin
 foreach my $case (
-	[ named => 'pthread_create', { errno => EAGAIN }, '53000', qr/too many host names are being looked up/ ],
-	[ named => 'calloc', {}, '53000', qr/too many host names are being looked up/ ],
-	[ named => 'strdup', {}, '53000', qr/too many host names are being looked up/ ],
-	[ named => 'strdup', { skip => 1 }, '53000', qr/too many host names are being looked up/ ],
+	[ named => 'pthread_create', { errno => EAGAIN }, '53000', qr/DETAIL:  The pool worker could not start a thread for the lookup of the host name\.$/m ],
+	[ named => 'calloc', {}, '53000', qr/out of memory/ ],
+	[ named => 'strdup', {}, '53000', qr/out of memory/ ],
+	[ named => 'strdup', { skip => 1 }, '53000', qr/out of memory/ ],
 	[ named => 'getnameinfo', { times => 4 }, '08001', qr/no address found/ ],
 	[ named => 'PQconnectStartParams', {}, '53200', qr/out of memory/ ],
 	[ named => 'pthread_create', { errno => EAGAIN, skip => 1 }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
