@@ -888,7 +888,7 @@ pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 
 	description->n = 0;
 	pgpx_run_check(lease, statement);
-	run_once(&run, &(PgpxPrediction) {0});
+	run_once(&run, &(PgpxPrediction){0});
 	(void) pgpx_run_end(&run);
 
 	description->types = palloc0(sizeof(char *) * Max(description->n, 1));

@@ -640,7 +640,7 @@ pgpx_connect_has_unpublished(int server)
 
 /* Continues an attempt in phase PUBLISH. */
 static void
-go_on(PgpxWorkerConn *w)
+resume(PgpxWorkerConn *w)
 {
 	pgpx_event_pool_changed(w->pool);
 	if (!pgpx_connect_overtaken(w))
@@ -653,7 +653,7 @@ pgpx_connect_published(uint64 request)
 	for (int i = 0; i < pgpx_conns_end(); i++)
 		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
 			pgpx_wconns[i].published_by == request)
-			go_on(&pgpx_wconns[i]);
+			resume(&pgpx_wconns[i]);
 }
 
 void
@@ -671,7 +671,7 @@ pgpx_connect_need_not_publish(void)
 	for (int i = 0; i < pgpx_conns_end(); i++)
 		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
 			pgpx_pools[pgpx_wconns[i].pool].opts.cluster_connections == 0)
-			go_on(&pgpx_wconns[i]);
+			resume(&pgpx_wconns[i]);
 }
 
 void
