@@ -207,7 +207,7 @@ password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
 }
 
 static void
-looked_up(PgpxLookup *lookup)
+lookup_ended(PgpxLookup *lookup)
 {
 	uint64		tag = pgpx_lookup_tag(lookup);
 	PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
@@ -262,8 +262,8 @@ pgpx_connect_open(PgpxWorkerConn *w)
 
 		pgpx_connection_add(w);
 		w->phase = PGPX_PHASE_LOOKUP;
-		w->looked_up = looked_up;
-		why = pgpx_conninfo_start_lookup(w->pool, looked_up,
+		w->looked_up = lookup_ended;
+		why = pgpx_conninfo_start_lookup(w->pool, lookup_ended,
 										 pgpx_connection_tag(w));
 		if (why != NULL)
 			pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
