@@ -270,7 +270,7 @@ free_lookup(PgpxLookup *lookup)
 }
 
 static void
-looked_up(PgpxTask *task)
+finish_lookup(PgpxTask *task)
 {
 	PgpxLookup *job = (PgpxLookup *) task;
 
@@ -332,7 +332,7 @@ lookup_start(const PgpxLookupUser *user, const char *host,
 	pg_atomic_init_u32(&job->abandoned, 0);
 	job->user = *user;
 	job->task.run = look_up;
-	job->task.ended = looked_up;
+	job->task.ended = finish_lookup;
 	job->answer = answer;
 	job->tag = tag;
 	job->in_host = strdup(host);
