@@ -262,7 +262,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 
 		pgpx_connection_add(w);
 		w->phase = PGPX_PHASE_LOOKUP;
-		w->looked_up = lookup_ended;
+		w->lookup_answer = lookup_ended;
 		why = pgpx_conninfo_start_lookup(w->pool, lookup_ended,
 										 pgpx_connection_tag(w));
 		if (why != NULL)

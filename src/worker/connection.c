@@ -84,7 +84,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 {
 	pgpx_cancel_drop(w);
 	if (w->phase == PGPX_PHASE_LOOKUP)
-		pgpx_lookup_abandon(w->looked_up, pgpx_connection_tag(w));
+		pgpx_lookup_abandon(w->lookup_answer, pgpx_connection_tag(w));
 	pgpx_hosts_free(&w->hosts);
 	if (w->fd >= 0)
 		pgpx_event_unwatch(w->fd);

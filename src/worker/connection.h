@@ -90,7 +90,7 @@ struct PgpxWorkerConn
 
 	PGconn	   *pg;
 	uint64		version;		/* of the conninfo it was opened with */
-	PgpxLookupAnswer looked_up; /* in phase LOOKUP */
+	PgpxLookupAnswer lookup_answer; /* in phase LOOKUP */
 	PgpxLogin  *login;			/* in phase CONNECT */
 	PgpxRelay  *relay;			/* with TLS: between remote and sessions */
 	int			fd;				/* registered in the epoll set; -1: none */
