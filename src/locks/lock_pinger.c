@@ -214,7 +214,7 @@ is_overtaken(PgpxPinger *p)
 }
 
 void
-pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
+pgpx_pinger_lookup_ended(PgpxPinger *p, PgpxLookup *lookup)
 {
 	if (is_overtaken(p))
 		return;
@@ -711,7 +711,7 @@ pgpx_pinger_looked_up(PgpxLookup *lookup)
 	next_run = 0;
 	if (p != NULL && p->phase == PGPX_PINGER_LOOKUP &&
 		p->attempt == (uint32) tag)
-		pgpx_pinger_looked_up_one(p, lookup);
+		pgpx_pinger_lookup_ended(p, lookup);
 }
 
 void
