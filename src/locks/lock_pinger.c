@@ -64,7 +64,7 @@ void
 pgpx_pinger_drop(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_LOOKUP)
-		pgpx_lookup_abandon(pgpx_pinger_looked_up, lookup_tag(p));
+		pgpx_lookup_abandon(pgpx_pinger_lookup_answer, lookup_tag(p));
 	if (p->phase == PGPX_PINGER_SHARE)
 		pgpx_share_aborted(p);
 	if (p->fd >= 0)
@@ -172,7 +172,7 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 		const char *why;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		why = pgpx_conninfo_start_lookup(p->pool, pgpx_pinger_looked_up,
+		why = pgpx_conninfo_start_lookup(p->pool, pgpx_pinger_lookup_answer,
 										 lookup_tag(p));
 		if (why != NULL)
 			pgpx_pinger_failed(p, why);
@@ -703,7 +703,7 @@ pgpx_pinger_ready(int index, uint32 events)
 }
 
 void
-pgpx_pinger_looked_up(PgpxLookup *lookup)
+pgpx_pinger_lookup_answer(PgpxLookup *lookup)
 {
 	uint64		tag = pgpx_lookup_tag(lookup);
 	PgpxPinger *p = pingers[tag >> 32];

@@ -93,7 +93,7 @@ extern void pgpx_pinger_ready_to_work(PgpxPinger *p);
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
 
 /* Callbacks at the end of a host name lookup, and of the password command. */
-extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
+extern void pgpx_pinger_lookup_answer(PgpxLookup *lookup);
 extern void pgpx_pinger_password_ended(int pool, uint32 pool_id,
 									   uint64 version, const char *error);
 
