@@ -379,7 +379,7 @@ plan_pool(int index)
 
 	/* a pause grants nothing more, and leaves the leases */
 	wanted = pgpx_pool_is_paused(pool) ? pool->count[PGPX_CONN_LEASED] :
-		pgpx_pool_wanted_locked(pool);
+		pgpx_pool_demand_locked(pool);
 	LWLockRelease(pool->lock);
 	if (cap == 0)
 		return;

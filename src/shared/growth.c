@@ -234,7 +234,7 @@ pgpx_pool_queued_locked(PgpxPool *pool)
 }
 
 int
-pgpx_pool_wanted_locked(const PgpxPool *pool)
+pgpx_pool_demand_locked(const PgpxPool *pool)
 {
 	int			used = pgpx_pool_total_locked(pool) -
 		pgpx_pool_free_locked(pool) - pool->count[PGPX_CONN_CLOSING];
