@@ -318,7 +318,7 @@ end_attempts(int server)
  * connections that are idle for a moment should not be closed for others.
  */
 static void
-set_wanted(Share *s, PgpxTime now)
+set_demand(Share *s, PgpxTime now)
 {
 	if (now - s->peak_since >= WINDOW_US / 2)
 	{
@@ -456,7 +456,7 @@ pgpx_share_plan(PgpxTime now)
 	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (shares[i].planned)
 		{
-			set_wanted(&shares[i], now);
+			set_demand(&shares[i], now);
 			set_due(&shares[i], i, now);
 		}
 	return 0;
