@@ -114,7 +114,7 @@ end(PgpxTlsStream *tls)
 #define MAX_CHUNKS 2
 
 /* Limit of SSL_read calls per pgpx_tls_read: a record may have one byte. */
-#define MOST_READS 256
+#define MAX_READS 256
 
 /*
  * How many messages without data a remote may send, in addition to one for
@@ -234,7 +234,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	tls->pending = false;
 	tls->taken = 0;
 	tls->dry = false;
-	for (int i = 0; i < MOST_READS && len < size; i++)
+	for (int i = 0; i < MAX_READS && len < size; i++)
 	{
 		int			n;
 
