@@ -146,7 +146,7 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
  * for the answer to the next statement.
  */
 static void
-poll(PgpxRun *run)
+read_pending_input(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->sock->wire;
@@ -214,7 +214,7 @@ make_ready(PgpxRun *run)
 		if (lease->scope != PGPX_SCOPE_CALL &&
 			!(pgpx_wire_at_boundary(wire) &&
 			  pgpx_session_has_no_input(lease->sock)))
-			poll(run);
+			read_pending_input(run);
 		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 		{
 			check_lost_cancel(lease);
@@ -232,7 +232,7 @@ make_ready(PgpxRun *run)
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
 			/* the answer is complete, but not a notice after it */
-			poll(run);
+			read_pending_input(run);
 			break;
 		}
 		CHECK_FOR_INTERRUPTS();
