@@ -36,7 +36,7 @@
 static WaitEventSet *waits = NULL;
 static PgpxTime next_maintenance = 0;
 static bool more_messages = false;
-static bool relayed = false;	/* only relays had events: see poll() */
+static bool relayed = false;	/* only relays had events: see busy_poll() */
 static PgpxBusyPoll polling;
 static char *message = NULL;	/* from the control socket; has secrets */
 
@@ -346,7 +346,7 @@ handle(const struct epoll_event *event)
  * through the worker.
  */
 static int
-poll(struct epoll_event *events)
+busy_poll(struct epoll_event *events)
 {
 	PgpxTime	until;
 	int			n;
@@ -399,7 +399,7 @@ pgpx_event_loop_run_once(void)
 {
 	struct epoll_event events[EVENTS_AT_ONCE];
 	bool		all = false;	/* other work than relaying may be pending */
-	int			n = poll(events);
+	int			n = busy_poll(events);
 
 	if (n == 0)
 	{
