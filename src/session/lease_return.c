@@ -79,7 +79,7 @@
  * follow without a Sync in between.
  */
 static bool
-allows_hand_over(const PgpxServerSpec *spec)
+can_hand_over(const PgpxServerSpec *spec)
 {
 	return spec->opts.reset == PGPX_RESET_NEVER ||
 		(spec->start_commands[0] == '\0' && spec->discards_all);
@@ -109,7 +109,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 		return;
 	if (pending->pipeline != NULL && !pgpx_server_spec_keeps_settings(spec))
 		return;
-	if (!pending->single || !allows_hand_over(spec) ||
+	if (!pending->single || !can_hand_over(spec) ||
 		len >= PGPX_PENDING_MAX || statement->nparams >= PGPX_PENDING_MAX)
 		return;
 	if (pending->predictable)
@@ -152,7 +152,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
 		!pgpx_wire_at_boundary(wire) || (wire->tx != 'I' && !commit) ||
-		!allows_hand_over(lease->spec))
+		!can_hand_over(lease->spec))
 		return false;
 	if (!reset ? !pgpx_wire_params_pinned(wire) : !conn->can_pipeline)
 		return false;
