@@ -486,7 +486,7 @@ keep_value(char *to, size_t size, const char *value)
 
 /* Return whether the values of literals depend on the parameter. */
 static bool
-affects_literals(const char *name)
+is_literal_style(const char *name)
 {
 	return strcmp(name, "TimeZone") == 0 || strcmp(name, "DateStyle") == 0 ||
 		strcmp(name, "IntervalStyle") == 0 ||
@@ -514,7 +514,7 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	 * Reports in an answer to a reset restore the start values.  So may those
 	 * behind a COMMIT that precedes the statement, which ends SET LOCAL.
 	 */
-	if (!wire->discarding && !wire->commit_ahead && affects_literals(data))
+	if (!wire->discarding && !wire->commit_ahead && is_literal_style(data))
 		wire->settings_changed = true;
 	if (strcmp(data, "client_encoding") == 0)
 	{
