@@ -56,7 +56,7 @@ static const char *const state_names[PGPX_CONN_NSTATES] = {
 StaticAssertDecl(PGPX_CONN_NSTATES <= 32, "a set of states must fit 32 bits");
 
 static bool
-edge_allowed(int from, PgpxConnState to)
+has_edge(int from, PgpxConnState to)
 {
 	return from >= 0 && from < PGPX_CONN_NSTATES &&
 		(edges[from] & BIT(to)) != 0;
@@ -190,7 +190,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	if (pool->damaged)
 		return false;
 	if (conn->pool != PGPX_POOL_INDEX(pool) ||
-		!edge_allowed(conn->state, state))
+		!has_edge(conn->state, state))
 	{
 		pgpx_pool_condemn_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
 								 PGPX_CONN_INDEX(conn), conn->pool,
