@@ -362,7 +362,7 @@ collect(PgpxDeadlock *deadlock)
 
 /* Returns whether two collections found the same. */
 static bool
-equals(const PgpxDeadlock *a, const PgpxDeadlock *b)
+is_same_state(const PgpxDeadlock *a, const PgpxDeadlock *b)
 {
 	if (a->nwaits != b->nwaits || a->nheld != b->nheld)
 		return false;
@@ -451,7 +451,7 @@ pgpx_deadlock_find(PgpxWaiter *waiter)
 	if (found)
 	{
 		PGPX_DEBUG_POINT("deadlock_read");
-		found = collect(again) && equals(deadlock, again) &&
+		found = collect(again) && is_same_state(deadlock, again) &&
 			is_victim(deadlock);
 	}
 	if (again != NULL)
