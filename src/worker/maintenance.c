@@ -58,7 +58,7 @@ maintain_soon(int pool, PgpxTime at)
  * it.
  */
 static bool
-exceeds_time(PgpxWorkerConn *w, PgpxTime now)
+is_overdue(PgpxWorkerConn *w, PgpxTime now)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -127,7 +127,7 @@ tick(PgpxTime now)
 		PgpxConn   *conn = &pgpx_conns[w->index];
 		int			unread_reset;
 
-		if (exceeds_time(w, now))
+		if (is_overdue(w, now))
 			shorten_deadline(w);
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
