@@ -46,7 +46,7 @@
 
 /* True if texts of this type contain a timestamp with time zone. */
 static bool
-holds_instant(Oid type)
+has_instant(Oid type)
 {
 	Oid			inner;
 	bool		found = false;
@@ -58,14 +58,14 @@ holds_instant(Oid type)
 	if (OidIsValid(inner = get_element_type(type)) ||
 		OidIsValid(inner = get_range_subtype(type)) ||
 		OidIsValid(inner = get_multirange_range(type)))
-		return holds_instant(inner);
+		return has_instant(inner);
 	if (type_is_rowtype(type) && type != RECORDOID)
 	{
 		TupleDesc	row = lookup_rowtype_tupdesc(type, -1);
 
 		for (int i = 0; i < row->natts && !found; i++)
 			if (!TupleDescAttr(row, i)->attisdropped)
-				found = holds_instant(TupleDescAttr(row, i)->atttypid);
+				found = has_instant(TupleDescAttr(row, i)->atttypid);
 		ReleaseTupleDesc(row);
 	}
 	return found;
@@ -80,7 +80,7 @@ holds_instant(Oid type)
 static void
 check_type_styles(const PgpxWire *wire, Oid type)
 {
-	if (wire->datestyle_iso || !holds_instant(type))
+	if (wire->datestyle_iso || !has_instant(type))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
