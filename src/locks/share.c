@@ -147,7 +147,7 @@ end_remote_full(Share *s, int server)
 }
 
 static bool
-knows_conninfo(int pool)
+has_conninfo(int pool)
 {
 	return pgpx_wpools[pool].pool_id == pgpx_pools[pool].pool_id &&
 		pgpx_wpools[pool].conninfo.version != 0;
@@ -405,7 +405,7 @@ plan_pool(int index)
 	s->cap = cap;
 	s->weight = weight;
 	s->wants_now = Min(s->wants_now + wanted, most);
-	if (s->pool < 0 && knows_conninfo(index))
+	if (s->pool < 0 && has_conninfo(index))
 	{
 		s->pool = index;
 		s->pool_id = pool->pool_id;
@@ -438,7 +438,7 @@ pgpx_share_plan(PgpxTime now)
 		s->planned = false;
 		if (s->pool >= 0 &&
 			(!is_of(s->pool, i) || s->pool_id != pgpx_pools[s->pool].pool_id ||
-			 !knows_conninfo(s->pool)))
+			 !has_conninfo(s->pool)))
 			s->pool = -1;
 	}
 	any_planned = false;
@@ -831,7 +831,7 @@ use_next_pool(Share *s, int server)
 	{
 		int			next = (s->pool + i) % end;
 
-		if (is_of(next, server) && knows_conninfo(next))
+		if (is_of(next, server) && has_conninfo(next))
 		{
 			s->pool = next;
 			s->pool_id = pgpx_pools[next].pool_id;
