@@ -57,7 +57,7 @@ extern void PQcancelFinish(PGcancelConn *cancelConn);
 #pragma weak PQcancelFinish
 
 static bool
-libpq_cancels(void)
+can_libpq_cancel(void)
 {
 	return PQlibVersion() >= 170000 && PQcancelCreate != NULL;
 }
@@ -120,7 +120,7 @@ pgpx_cancel_find_key(PgpxWorkerConn *w)
 	CancelBegin begin;
 	PGcancel   *request;
 
-	if (libpq_cancels())
+	if (can_libpq_cancel())
 		return;
 	request = PQgetCancel(w->pg);
 	if (request == NULL)
@@ -211,7 +211,7 @@ open_request(PgpxWorkerConn *w)
 	memset(cancel, 0, sizeof(*cancel));
 	cancel->active = true;
 	cancel->fd = -1;
-	if (libpq_cancels())
+	if (can_libpq_cancel())
 	{
 		cancel->request = PQcancelCreate(w->pg);
 		ok = cancel->request != NULL && PQcancelStart(cancel->request) == 1;
