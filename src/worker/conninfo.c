@@ -131,7 +131,7 @@ is_name(const char *host, const char *addr)
  * elements may be empty).
  */
 static bool
-lookup_needed(const char *host, const char *hostaddr)
+needs_lookup(const char *host, const char *hostaddr)
 {
 	char		one[HOST_LEN];
 	char		addr[HOST_LEN] = "";
@@ -472,8 +472,8 @@ pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
 bool
 pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 {
-	return lookup_needed(pgpx_conninfo_param(ci, "host"),
-						 pgpx_conninfo_param(ci, "hostaddr"));
+	return needs_lookup(pgpx_conninfo_param(ci, "host"),
+						pgpx_conninfo_param(ci, "hostaddr"));
 }
 
 const char *
