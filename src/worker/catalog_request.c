@@ -340,7 +340,7 @@ find_visit(PgpxTime now, Oid *database, PgpxTime *due)
 }
 
 bool
-pgpx_catalog_request_ended(void)
+pgpx_catalog_request_has_ended(void)
 {
 	pid_t		pid;
 
@@ -378,7 +378,7 @@ pgpx_catalog_request(PgpxTime now)
 	Oid			repeated;
 	bool		visit;
 
-	if (reader != NULL && !pgpx_catalog_request_ended())
+	if (reader != NULL && !pgpx_catalog_request_has_ended())
 		return PG_INT64_MAX;
 	if (now < next_start)
 		return next_start;

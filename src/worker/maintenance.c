@@ -478,7 +478,7 @@ pgpx_maintenance_run(void)
 	check_databases();
 	maintain_all = false;
 	all |= have_pools_changed();
-	all |= pgpx_catalog_request_ended();
+	all |= pgpx_catalog_request_has_ended();
 	maintain_pools(now, all);
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)

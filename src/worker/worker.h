@@ -68,7 +68,7 @@ extern PgpxTime pgpx_maintenance_run(void);
 extern PgpxTime pgpx_catalog_request(PgpxTime now);
 
 /* Returns whether a reader that this worker had started has ended. */
-extern bool pgpx_catalog_request_ended(void);
+extern bool pgpx_catalog_request_has_ended(void);
 
 /*
  * Locks pg_database and its index for reading, without waiting.
