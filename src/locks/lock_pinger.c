@@ -493,7 +493,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	p->backoff = p->backoff == 0 ? RETRY_MIN_US :
 		Min(p->backoff * 2, RETRY_MAX_US);
 	p->retry_at = pgpx_now() + p->backoff;
-	if (!p->failing && pgpx_dlock_any(p->pool, p->pool_id))
+	if (!p->failing && pgpx_dlock_has_pool(p->pool, p->pool_id))
 	{
 		p->failing = true;
 		ereport(LOG,
@@ -832,7 +832,7 @@ close_idle(PgpxTime now)
 			pgpx_share_due(p->pool, p->pool_id) != PG_INT64_MAX)
 			continue;
 		if (p->phase == PGPX_PINGER_IDLE && now >= p->used_at + IDLE_US &&
-			!pgpx_dlock_any(p->pool, p->pool_id))
+			!pgpx_dlock_has_pool(p->pool, p->pool_id))
 			pgpx_pinger_drop(p);
 		else if (p->phase == PGPX_PINGER_IDLE)
 			next = Min(next, Max(p->used_at + IDLE_US, now + RETRY_MAX_US));
