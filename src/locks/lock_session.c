@@ -473,7 +473,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	{
 		set_deadline(w);
 		describe(w);
-		if (pgpx_dlock_holds(w->lock.queue, call->name))
+		if (pgpx_dlock_is_held_by_me(w->lock.queue, call->name))
 		{
 			if (!call->only_try)
 				ereport(ERROR,
@@ -587,7 +587,7 @@ pgpx_dlock_valid(const char *server, const char *name, int64 token)
 }
 
 bool
-pgpx_dlock_holds(uint64 queue, const char *name)
+pgpx_dlock_is_held_by_me(uint64 queue, const char *name)
 {
 	bool		held = false;
 	PgpxDlock	lock;

@@ -76,7 +76,7 @@ extern void pgpx_dlock_register_callbacks(void);
  * Returns whether this session holds the lock.  Also releases its locks of the
  * same queue that are lost, with a WARNING.
  */
-extern bool pgpx_dlock_holds(uint64 queue, const char *name);
+extern bool pgpx_dlock_is_held_by_me(uint64 queue, const char *name);
 
 /*
  * Failed requests in a row that end an acquisition without wait, or one whose
