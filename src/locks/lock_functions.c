@@ -150,8 +150,8 @@ pgpx_lock_valid(PG_FUNCTION_ARGS)
 
 	pgpx_shmem_require();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	PG_RETURN_BOOL(pgpx_dlock_valid(server, arg_name(fcinfo, 1),
-									arg_token(fcinfo, 2)));
+	PG_RETURN_BOOL(pgpx_dlock_is_valid(server, arg_name(fcinfo, 1),
+									   arg_token(fcinfo, 2)));
 }
 
 /* unlock(pool text, name text, token bigint) returns boolean: was it held? */

@@ -568,7 +568,7 @@ find(const PgpxServerSpec *spec, const char *name, int64 token, PgpxDlock *lock)
 }
 
 bool
-pgpx_dlock_valid(const char *server, const char *name, int64 token)
+pgpx_dlock_is_valid(const char *server, const char *name, int64 token)
 {
 	PgpxServerSpec *spec = pgpx_server_spec_get(server);
 	PgpxDlock	lock;

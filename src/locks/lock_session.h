@@ -55,8 +55,8 @@ extern PgpxDlockUnlocked pgpx_dlock_unlock(const char *server,
  * Returns whether it is certain that this server holds the lock.  Raises a
  * WARNING, once, if the lock was acquired by this session and is lost.
  */
-extern bool pgpx_dlock_valid(const char *server, const char *name,
-							 int64 token);
+extern bool pgpx_dlock_is_valid(const char *server, const char *name,
+								int64 token);
 
 /* Releases all locks of session scope without waiting for the remote. */
 extern void pgpx_dlock_release_all(void);
