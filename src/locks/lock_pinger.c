@@ -366,7 +366,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
-			(void) pgpx_libpq_buffers_too_much(&p->accounting, p->pg, true);
+			(void) pgpx_libpq_is_buffer_full(&p->accounting, p->pg, true);
 			return true;
 		}
 		taken = true;
@@ -386,7 +386,7 @@ pgpx_pinger_results(PgpxPinger *p,
 			return false;
 		}
 	}
-	if (pgpx_libpq_buffers_too_much(&p->accounting, p->pg, taken))
+	if (pgpx_libpq_is_buffer_full(&p->accounting, p->pg, taken))
 	{
 		pgpx_pinger_failed(p, "The remote server sent a message that is too long.");
 		return false;
@@ -666,7 +666,7 @@ listen_idle(PgpxPinger *p, uint32 events)
 	}
 	(void) PQisBusy(p->pg);
 	pgpx_libpq_drop_notifications(p->pg);
-	if (pgpx_libpq_buffers_too_much(&p->accounting, p->pg, false))
+	if (pgpx_libpq_is_buffer_full(&p->accounting, p->pg, false))
 		pgpx_pinger_drop(p);
 }
 

@@ -777,7 +777,7 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 			return;
 		}
 	}
-	if (pgpx_libpq_buffers_too_much(&w->accounting, w->pg, taken))
+	if (pgpx_libpq_is_buffer_full(&w->accounting, w->pg, taken))
 	{
 		pgpx_connect_refused(w, "The answer to the start commands has a message that is too long.");
 		return;

@@ -509,8 +509,8 @@ pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd)
 }
 
 bool
-pgpx_libpq_buffers_too_much(PgpxInputAccounting *accounting, PGconn *pg,
-							bool taken)
+pgpx_libpq_is_buffer_full(PgpxInputAccounting *accounting, PGconn *pg,
+						  bool taken)
 {
 	uint64		now = bytes_read(PQsocket(pg));
 
