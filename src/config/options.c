@@ -325,8 +325,8 @@ pgpx_option_flags(const char *name)
 }
 
 bool
-pgpx_options_libpq_allowed(const char *name, bool as_superuser,
-						   bool in_mapping)
+pgpx_option_is_allowed(const char *name, bool as_superuser,
+					   bool in_mapping)
 {
 	int			flags = pgpx_option_flags(name);
 
@@ -376,8 +376,8 @@ list_valid_names(int slot, const char **names)
 		 libpq++)
 	{
 		if (option_find(libpq->keyword) == NULL &&
-			pgpx_options_libpq_allowed(libpq->keyword, superuser(),
-									   slot == PGPX_ON_MAPPING))
+			pgpx_option_is_allowed(libpq->keyword, superuser(),
+								   slot == PGPX_ON_MAPPING))
 			names[n++] = libpq->keyword;
 	}
 	return n;

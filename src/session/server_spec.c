@@ -130,7 +130,7 @@ take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 						   "over to another process."),
 				 errhint("Set \"gssencmode\" to \"disable\" and use "
 						 "\"sslmode\".")));
-	if (!pgpx_options_libpq_allowed(name, true, in_mapping))
+	if (!pgpx_option_is_allowed(name, true, in_mapping))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
@@ -138,7 +138,7 @@ take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 				 errdetail("A pool cannot have option \"%s\" in its %s.", name,
 						   in_mapping ? "user mapping" : "server")));
 	if (!as_superuser &&
-		!pgpx_options_libpq_allowed(name, false, in_mapping))
+		!pgpx_option_is_allowed(name, false, in_mapping))
 		raise_not_superuser(rows, name);
 	pgpx_options_check_hosts(name, value);
 	set_param(spec, name, value);
