@@ -201,7 +201,7 @@ is_in_use(const PgpxServerSpec *spec, const Request *request)
 		pool = pgpx_pool_lock(request->pool, request->pool_id);
 	if (pool == NULL)
 		return false;
-	alike = pgpx_pool_connects_alike_locked(pool, &spec->fingerprint);
+	alike = pgpx_pool_has_same_login_locked(pool, &spec->fingerprint);
 	LWLockRelease(pool->lock);
 	return alike;
 }
