@@ -283,7 +283,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	if (!pgpx_prediction_was_wrong(&prediction, &run, false))
+	if (!pgpx_prediction_is_wrong(&prediction, &run, false))
 		pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }
@@ -328,7 +328,7 @@ advance(Branch *branch)
 	if (!branch->done)
 		return;
 	if (pgpx_run_must_repeat(&branch->run) ||
-		pgpx_prediction_was_wrong(&branch->prediction, &branch->run, true))
+		pgpx_prediction_is_wrong(&branch->prediction, &branch->run, true))
 	{
 		branch->done = false;
 		pgpx_run_send(&branch->run, false);

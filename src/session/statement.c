@@ -668,8 +668,8 @@ pgpx_prediction_failed(PgpxPrediction *prediction, const PgpxRun *run)
  * remote transaction.
  */
 bool
-pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
-						  bool may_repeat)
+pgpx_prediction_is_wrong(PgpxPrediction *prediction, PgpxRun *run,
+						 bool may_repeat)
 {
 	if (!prediction->on || run->nformats == 0 || !run->error.set ||
 		run->described || run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
@@ -743,7 +743,7 @@ pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 	do
 		run_once(&run, &prediction);
 	while (pgpx_run_must_repeat(&run) ||
-		   pgpx_prediction_was_wrong(&prediction, &run, true));
+		   pgpx_prediction_is_wrong(&prediction, &run, true));
 	pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }

@@ -174,8 +174,8 @@ typedef struct PgpxPrediction
 extern void pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run);
 extern void pgpx_prediction_failed(PgpxPrediction *prediction,
 								   const PgpxRun *run);
-extern bool pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
-									  bool may_repeat);
+extern bool pgpx_prediction_is_wrong(PgpxPrediction *prediction, PgpxRun *run,
+									 bool may_repeat);
 extern void pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run);
 
 typedef struct PgpxDescription
