@@ -158,7 +158,7 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 
 	/* from one pool for all users to one pool for each user, or vice versa */
 	if (!same && !OidIsValid(mapping->umuser) &&
-		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
+		pgpx_server_catalog_has_user(row) == OidIsValid(key->local_user))
 		verdict = GONE;
 	ReleaseSysCache(row);
 	return verdict;

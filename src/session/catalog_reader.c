@@ -152,7 +152,7 @@ add_mappings(Oid server, Oid base)
 
 		if (mapping->umserver != base ||
 			(!OidIsValid(mapping->umuser) &&
-			 !pgpx_server_catalog_names_user(row)))
+			 !pgpx_server_catalog_has_user(row)))
 			continue;
 		request.user = mapping->umuser;
 		add_request(&request);

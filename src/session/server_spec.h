@@ -197,7 +197,7 @@ extern void pgpx_server_catalog_on_change(SyscacheCallbackFunction callback);
  * Return whether a row of a user mapping names the remote user.  If a mapping
  * of PUBLIC does, all local users share one pool.
  */
-extern bool pgpx_server_catalog_names_user(HeapTuple row);
+extern bool pgpx_server_catalog_has_user(HeapTuple row);
 
 /*
  * The SCRAM keys of this session, for a login with use_scram_passthrough, in
