@@ -91,7 +91,7 @@ wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
 		long		timeout;
 		int			nevents;
 
-		if (!pgpx_session_time_left(deadline, -1, &timeout))
+		if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 			return NULL;
 		nevents = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
 								   pgpx_wait_event(&wait_answer, "PgpoolAnswer"));

@@ -275,7 +275,7 @@ pgpx_session_has_no_input(PgpxCachedSocket *sock)
 }
 
 bool
-pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
+pgpx_session_has_time_left(PgpxTime deadline, long most, long *ms)
 {
 	PgpxTime	now;
 
@@ -297,7 +297,7 @@ pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
 	long		timeout;
 	int			rc;
 
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
+	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	if (timeout >= 0)
 		events |= WL_TIMEOUT;
@@ -331,7 +331,7 @@ wait_fd(int fd, uint32 events, PgpxTime deadline, long most, uint32 wait_event)
 {
 	long		timeout;
 
-	if (!pgpx_session_time_left(deadline, most, &timeout))
+	if (!pgpx_session_has_time_left(deadline, most, &timeout))
 		return false;
 	if (WaitLatchOrSocket(MyLatch,
 						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
@@ -379,7 +379,7 @@ pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 {
 	long		timeout;
 
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
+	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	wait_for_events(sock, events, timeout, wait_event);
 	CHECK_FOR_INTERRUPTS();
