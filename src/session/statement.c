@@ -515,7 +515,7 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 	/* without parameters a rule could add results, see statement_cache.h */
 	if (!cacheable || !run->may_cache ||
 		(statement->nparams == 0 && several &&
-		 !pgpx_statement_fits_simple(statement->sql)) ||
+		 !pgpx_statement_can_be_simple(statement->sql)) ||
 		!pgpx_statement_cache_choose(lease, statement, cached))
 		return false;
 	cached->pipeline.nformats = run->nformats;
@@ -562,7 +562,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	else if (run->describe)
 		pgpx_wire_send_describe(wire, statement->sql);
 	else if (statement->nparams == 0 && run->nformats == 0 &&
-			 (several || pgpx_statement_fits_simple(statement->sql)))
+			 (several || pgpx_statement_can_be_simple(statement->sql)))
 		pgpx_wire_send_query(wire, statement->sql);
 	else
 		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);

@@ -657,7 +657,7 @@ pgpx_statement_has_word(const char *sql, const char *word)
 }
 
 bool
-pgpx_statement_fits_simple(const char *sql)
+pgpx_statement_can_be_simple(const char *sql)
 {
 	static const char *const words[] = {"select", "values", "show", "with", "table",
 										"copy"};
