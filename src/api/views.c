@@ -130,7 +130,7 @@ pgpx_view_next(PgpxView *view)
 }
 
 bool
-pgpx_view_backs_off(const PgpxView *view)
+pgpx_view_is_backing_off(const PgpxView *view)
 {
 	return view->pool.retry_at > view->now;
 }
@@ -359,7 +359,7 @@ is_remote_full(const PgpxView *view)
 	const PgpxPool *pool = &view->pool;
 
 	return pool->remote_full_since != 0 &&
-		(pgpx_view_backs_off(view) || pool->nwaiting > 0);
+		(pgpx_view_is_backing_off(view) || pool->nwaiting > 0);
 }
 
 /*
@@ -379,7 +379,7 @@ pool_state(const PgpxView *view)
 		return "paused";
 	if (is_remote_full(view) && available_connections(pool) == 0)
 		return "remote_full";
-	if (pgpx_view_backs_off(view) && view->live == 0)
+	if (pgpx_view_is_backing_off(view) && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&

@@ -60,7 +60,7 @@ extern PgpxView *pgpx_view_begin(int what);
 extern bool pgpx_view_next(PgpxView *view);
 
 /* Returns whether a back-off after a failed connection attempt is in effect. */
-extern bool pgpx_view_backs_off(const PgpxView *view);
+extern bool pgpx_view_is_backing_off(const PgpxView *view);
 
 /*
  * Returns whether the caller may see the texts and addresses of the current
