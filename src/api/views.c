@@ -161,7 +161,7 @@ may_use_shared(const PgpxPoolKey *key, Oid user)
 }
 
 bool
-pgpx_view_sees_pool(const PgpxView *view)
+pgpx_view_can_see_pool(const PgpxView *view)
 {
 	const PgpxPoolKey *key = &view->pool.key;
 
@@ -473,7 +473,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_instant(&row, pool->last_checkout);
 		pgpx_row_instant(&row, pool->unavailable_since);
 		pgpx_row_instant(&row, pool->remote_full_since);
-		pgpx_row_secret(&row, pgpx_view_sees_pool(view),
+		pgpx_row_secret(&row, pgpx_view_can_see_pool(view),
 						pool->last_error_at != 0 ? pool->last_error : NULL);
 		pgpx_row_instant(&row, pool->last_error_at);
 		pgpx_row_instant(&row, pool->retry_at);
@@ -498,7 +498,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	pgpx_row_bool(row, conn->unread_reset > 0);
 	pgpx_row_bool(row, is_stale(view, conn));
 	row_transport(row, conn);
-	if (opened && pgpx_view_sees_pool(view))
+	if (opened && pgpx_view_can_see_pool(view))
 	{
 		pgpx_row_addr(row, conn->remote_addr);
 		pgpx_row_pid(row, conn->remote_port);

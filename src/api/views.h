@@ -66,7 +66,7 @@ extern bool pgpx_view_is_backing_off(const PgpxView *view);
  * Returns whether the caller may see the texts and addresses of the current
  * pool.
  */
-extern bool pgpx_view_sees_pool(const PgpxView *view);
+extern bool pgpx_view_can_see_pool(const PgpxView *view);
 
 /*
  * Returns whether the caller may see the texts of a row whose owner is this

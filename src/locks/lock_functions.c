@@ -323,7 +323,7 @@ share_row(PgpxRow *row, const PgpxView *view)
 	pgpx_row_instant(row, info.agreed_at);
 	pgpx_row_instant(row, pgpx_steady_to_now(until));
 	pgpx_row_instant(row, info.failing_since);
-	pgpx_row_secret(row, pgpx_view_sees_pool(view),
+	pgpx_row_secret(row, pgpx_view_can_see_pool(view),
 					info.error[0] != '\0' ? info.error : NULL);
 	pgpx_row_store(row);
 }
