@@ -177,7 +177,7 @@ pgpx_view_can_see_pool(const PgpxView *view)
 }
 
 bool
-pgpx_view_sees_role(const PgpxView *view, Oid role)
+pgpx_view_can_see_role(const PgpxView *view, Oid role)
 {
 	return view->sees_all || has_privs_of_role(GetUserId(), role);
 }
@@ -666,7 +666,7 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 
 			if (conn->state != PGPX_CONN_LEASED)
 				continue;
-			visible = pgpx_view_sees_role(view, conn->owner_user);
+			visible = pgpx_view_can_see_role(view, conn->owner_user);
 			pgpx_row_bigint(&row, pg_atomic_read_u64(&conn->lease_id));
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, view->conn_index[i]);
@@ -727,7 +727,7 @@ pgpx_view_waiters(PG_FUNCTION_ARGS)
 		for (int i = 0; i < view->nwaiting; i++)
 		{
 			PgpxWaiter *waiter = &view->waiters[i];
-			bool		visible = pgpx_view_sees_role(view, waiter->user);
+			bool		visible = pgpx_view_can_see_role(view, waiter->user);
 
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, i + 1);

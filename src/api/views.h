@@ -72,7 +72,7 @@ extern bool pgpx_view_can_see_pool(const PgpxView *view);
  * Returns whether the caller may see the texts of a row whose owner is this
  * role.
  */
-extern bool pgpx_view_sees_role(const PgpxView *view, Oid role);
+extern bool pgpx_view_can_see_role(const PgpxView *view, Oid role);
 
 #define PGPX_ROW_COLUMNS 64
 
