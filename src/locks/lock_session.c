@@ -436,7 +436,7 @@ wait_for_turn(PgpxDlockWait *w)
 			if (!w->local && was_local)
 				next_request_at = 0;
 			next_request_at = Max(next_request_at,
-								  pgpx_dlock_backs_off(w->lock.queue));
+								  pgpx_dlock_back_off_until(w->lock.queue));
 			if (!w->local && now >= next_request_at)
 			{
 				if (pgpx_dlock_request(w) && pgpx_dlock_accept(w))

@@ -525,7 +525,7 @@ pgpx_dlock_has_waiters(const PgpxDlock *lock)
 }
 
 PgpxTime
-pgpx_dlock_backs_off(uint64 queue)
+pgpx_dlock_back_off_until(uint64 queue)
 {
 	PgpxDlockTurn *turn = find_turn(queue);
 	PgpxTime	until;

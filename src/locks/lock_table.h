@@ -265,7 +265,7 @@ extern void pgpx_dlock_leave(void);
  * Returns the time until which sessions of this server must not request the
  * lock.  If it is 0 or in the past, they may.
  */
-extern PgpxTime pgpx_dlock_backs_off(uint64 queue);
+extern PgpxTime pgpx_dlock_back_off_until(uint64 queue);
 
 /*
  * --- for the worker -------------------------------------------------------
