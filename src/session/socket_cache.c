@@ -313,7 +313,7 @@ pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
 {
 	PgpxTime	until = deadline;
 
-	if (pgpx_worker_missed(worker))
+	if (pgpx_worker_is_missing(worker))
 	{
 		until = pgpx_now() + MISSED_CHECK_US;
 		if (deadline != 0 && deadline < until)

@@ -481,7 +481,7 @@ pgpx_worker_wake_all(void)
 }
 
 bool
-pgpx_worker_missed(int worker)
+pgpx_worker_is_missing(int worker)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
 	uint64		now = pgpx_now();

@@ -246,11 +246,11 @@ extern void pgpx_worker_wake_all(void);
 extern void pgpx_worker_wake_soon(int worker);
 
 /*
- * pgpx_worker_missed
+ * pgpx_worker_is_missing
  *		Return whether the worker is not running.  If so, remind the
  *		postmaster to start it, at most once a second.
  */
-extern bool pgpx_worker_missed(int worker);
+extern bool pgpx_worker_is_missing(int worker);
 
 /*
  * Latches to set after the pool lock is released, because SetLatch is a

@@ -467,7 +467,7 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint32 max_descriptors;	/* limit for connections */
 	pg_atomic_uint64 polled;	/* rounds without a sleep, see shmem.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
-	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_missed */
+	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_is_missing */
 } PgpxWorkerSlot;
 
 typedef struct PgpxShared
