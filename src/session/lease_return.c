@@ -315,7 +315,7 @@ pgpx_lease_reserve_reset(PgpxLease *lease)
  * memory.  This matters in callbacks, which must not throw.
  */
 static bool
-reset_fits(const PgpxLease *lease)
+can_buffer_reset(const PgpxLease *lease)
 {
 	const PgpxWire *wire = &lease->sock->wire;
 
@@ -385,7 +385,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	}
 	if (in_transaction &&
 		(pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
-		 (!may_wait && !reset_fits(lease))))
+		 (!may_wait && !can_buffer_reset(lease))))
 	{
 		/* no ROLLBACK can be sent */
 		*reason = PGPX_CLOSE_HOLDER_DIED;
@@ -409,7 +409,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 			pgpx_wire_params_pinned(wire))
 			reset_command = start_commands = "";
 	}
-	if (!may_wait && !reset_fits(lease))
+	if (!may_wait && !can_buffer_reset(lease))
 		return PGPX_RELEASE_RESET;
 
 	if (reset_command == NULL)
