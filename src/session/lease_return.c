@@ -328,7 +328,7 @@ can_buffer_reset(const PgpxLease *lease)
  * parameter.
  */
 static bool
-reset_restores(const PgpxLease *lease)
+is_restored_by_reset(const PgpxLease *lease)
 {
 	return pgpx_wire_params_pinned(&lease->sock->wire) ||
 		lease->spec->discards_all;
@@ -367,7 +367,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
 		return PGPX_RELEASE_CLOSE;
 	}
-	if (!usable || !reset_restores(lease))
+	if (!usable || !is_restored_by_reset(lease))
 	{
 		*reason = usable || lease->not_run ? PGPX_CLOSE_RESET :
 											 PGPX_CLOSE_BROKEN;
