@@ -84,7 +84,7 @@ count_watching(const PgpxCachedSocket *sock, int32 change)
 }
 
 static int
-others_watching(const PgpxCachedSocket *sock)
+count_other_watchers(const PgpxCachedSocket *sock)
 {
 	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nregistered) -
 		(sock->events != 0 ? 1 : 0);
@@ -252,7 +252,7 @@ pool_is_contended(const PgpxCachedSocket *sock)
 	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
 
 	/* without a lock: a stale value only costs a little time */
-	return others_watching(sock) >= WATCHING_MAX ||
+	return count_other_watchers(sock) >= WATCHING_MAX ||
 		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
 }
 
