@@ -505,7 +505,7 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
  * the error to text.
  */
 static bool
-params_fit(PgpxWorkerConn *w, char *text, size_t size)
+has_expected_params(PgpxWorkerConn *w, char *text, size_t size)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
@@ -553,7 +553,7 @@ opened(PgpxWorkerConn *w)
 	PgpxTime	took = pgpx_now() - w->started;
 	const char *wrong;
 
-	if (!params_fit(w, text, sizeof(text)))
+	if (!has_expected_params(w, text, sizeof(text)))
 	{
 		pgpx_connect_refused(w, text);
 		return;
