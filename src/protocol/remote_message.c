@@ -61,7 +61,7 @@ is_token_absent(const PgpxWire *wire, size_t end)
 }
 
 bool
-pgpx_wire_answered(const PgpxWire *wire, size_t *scanned)
+pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned)
 {
 	for (;;)
 	{

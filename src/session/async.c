@@ -60,7 +60,7 @@ is_answered(PgpxLease *lease)
 	PgpxWire   *wire = &lease->sock->wire;
 	bool		more = true;
 
-	while (!pgpx_wire_answered(wire, &lease->scanned) &&
+	while (!pgpx_wire_is_answered(wire, &lease->scanned) &&
 		   wire->in_end - wire->in_start <= AHEAD_MAX)
 	{
 		if (!more)
@@ -148,7 +148,7 @@ pgpx_async_cancel(PgpxLease *lease)
 
 	/* is_answered is also true for an incomplete answer that is large */
 	if (is_answered(lease) &&
-		pgpx_wire_answered(&lease->sock->wire, &lease->scanned))
+		pgpx_wire_is_answered(&lease->sock->wire, &lease->scanned))
 		return false;
 	lease->cancelled = true;
 	pgpx_stream_cancel(lease);

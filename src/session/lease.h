@@ -55,7 +55,7 @@ typedef struct PgpxLease
 								 * without waiting for the answer */
 	struct PgpxInFlight *in_flight; /* statement in flight; NULL: none */
 	size_t		scanned;		/* bytes of its answer, see
-								 * pgpx_wire_answered */
+								 * pgpx_wire_is_answered */
 	bool		cancelled;		/* its cancel was requested */
 
 	/* see statement_cache.c */
