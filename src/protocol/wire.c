@@ -458,7 +458,7 @@ pgpx_wire_params_pinned(const PgpxWire *wire)
 }
 
 bool
-pgpx_wire_in_reset(const PgpxWire *wire)
+pgpx_wire_is_in_reset(const PgpxWire *wire)
 {
 	return wire->phase != PGPX_WIRE_BROKEN && wire->discarding;
 }

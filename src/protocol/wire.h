@@ -299,7 +299,7 @@ extern bool pgpx_wire_at_boundary(const PgpxWire *wire);
 extern bool pgpx_wire_params_pinned(const PgpxWire *wire);
 
 /* True while the expected answer is that of a reset. */
-extern bool pgpx_wire_in_reset(const PgpxWire *wire);
+extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
 
 /* Marks the stream as broken.  The first reason is kept and is not copied. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *why);

@@ -76,7 +76,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 		 * the remote may still execute the reset, and would not notice that
 		 * the connection is closed
 		 */
-		if (pgpx_wire_in_reset(&sock->wire) && !sock->wire.eof)
+		if (pgpx_wire_is_in_reset(&sock->wire) && !sock->wire.eof)
 			action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
 	if (action != PGPX_RELEASE_UNCHANGED &&
