@@ -451,7 +451,7 @@ pgpx_wire_at_boundary(const PgpxWire *wire)
 }
 
 bool
-pgpx_wire_params_pinned(const PgpxWire *wire)
+pgpx_wire_has_pinned_params(const PgpxWire *wire)
 {
 	return !wire->encoding_changed && wire->datestyle_iso &&
 		wire->intervalstyle_postgres;
@@ -735,7 +735,7 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 
 			/* after the last part the parameters must have start values */
 			return wire->parts[wire->part] != PGPX_WIRE_IDLE ||
-				pgpx_wire_params_pinned(wire);
+				pgpx_wire_has_pinned_params(wire);
 		default:
 			return true;
 	}

@@ -296,7 +296,7 @@ extern void pgpx_wire_trim(PgpxWire *wire);
 extern bool pgpx_wire_at_boundary(const PgpxWire *wire);
 
 /* True if the parameters that decoding depends on have their start values. */
-extern bool pgpx_wire_params_pinned(const PgpxWire *wire);
+extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
 
 /* True while the expected answer is that of a reset. */
 extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);

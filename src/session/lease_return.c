@@ -154,7 +154,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 		!pgpx_wire_at_boundary(wire) || (wire->tx != 'I' && !commit) ||
 		!can_hand_over(lease->spec))
 		return false;
-	if (!reset ? !pgpx_wire_params_pinned(wire) : !conn->can_pipeline)
+	if (!reset ? !pgpx_wire_has_pinned_params(wire) : !conn->can_pipeline)
 		return false;
 	return recv(wire->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
 		(errno == EAGAIN || errno == EWOULDBLOCK);
@@ -330,7 +330,7 @@ can_buffer_reset(const PgpxLease *lease)
 static bool
 is_restored_by_reset(const PgpxLease *lease)
 {
-	return pgpx_wire_params_pinned(&lease->sock->wire) ||
+	return pgpx_wire_has_pinned_params(&lease->sock->wire) ||
 		lease->spec->discards_all;
 }
 
@@ -398,7 +398,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	if (spec->opts.reset != PGPX_RESET_ALWAYS)
 	{
 		if (!in_transaction)
-			return pgpx_wire_params_pinned(wire) ?
+			return pgpx_wire_has_pinned_params(wire) ?
 				PGPX_RELEASE_DIRTY : PGPX_RELEASE_RESET;
 
 		/*
@@ -406,7 +406,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		 * here.  So omit the reset only if they are pinned now.
 		 */
 		if (spec->opts.reset == PGPX_RESET_NEVER &&
-			pgpx_wire_params_pinned(wire))
+			pgpx_wire_has_pinned_params(wire))
 			reset_command = start_commands = "";
 	}
 	if (!may_wait && !can_buffer_reset(lease))
