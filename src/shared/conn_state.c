@@ -619,7 +619,7 @@ pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
 PgpxPreparedTable *pgpx_prepared_tables = NULL;
 
 static inline bool
-same_key(const PgpxPreparedKey *a, const PgpxPreparedKey *b)
+is_same_key(const PgpxPreparedKey *a, const PgpxPreparedKey *b)
 {
 	return a->hash[0] == b->hash[0] && a->hash[1] == b->hash[1];
 }
@@ -657,7 +657,7 @@ pgpx_prepared_find(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 	{
 		PgpxPrepared *slot = &table->slots[i];
 
-		if (slot->bytes > 0 && same_key(&slot->key, key))
+		if (slot->bytes > 0 && is_same_key(&slot->key, key))
 		{
 			slot->last_used = ++table->clock;
 			return i;
