@@ -207,7 +207,7 @@ has_same_conninfo(const PgpxLogin *a, const PgpxLogin *b)
 }
 
 static bool
-same_user(const Owner *a, const Owner *b)
+is_same_user(const Owner *a, const Owner *b)
 {
 	return a->database == b->database &&
 		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
@@ -232,7 +232,7 @@ count_threads(const PgpxLogin *login)
 		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (other->state == QUEUED || other->kind != login->kind ||
-			!same_user(&other->pool_owner, &login->pool_owner))
+			!is_same_user(&other->pool_owner, &login->pool_owner))
 			continue;
 		n.user++;
 		if (has_same_conninfo(other, login))
@@ -264,7 +264,7 @@ next_to_start(const Owner *pool_owner)
 		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (login->state != QUEUED ||
-			!same_user(&login->pool_owner, pool_owner))
+			!is_same_user(&login->pool_owner, pool_owner))
 			continue;
 
 		/* skip logins that the same limits block, rather than count again */
