@@ -343,7 +343,7 @@ take_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
  * any host.
  */
 static bool
-uses_password_command(const PgpxServerRows *rows)
+needs_password_command(const PgpxServerRows *rows)
 {
 	const char *option = "use_password_command";
 	const char *value = pgpx_server_catalog_value(rows->mapping_options,
@@ -382,7 +382,7 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 
 	spec->need_password = spec->key.superuser == 0 &&
 		(required == NULL || !parse_bool(required, &value) || value);
-	spec->password_command = !has_keys && uses_password_command(rows);
+	spec->password_command = !has_keys && needs_password_command(rows);
 	if (spec->need_password && !has_keys && !spec->password_command &&
 		pgpx_server_catalog_value(rows->mapping_options, "password") == NULL)
 		ereport(ERROR,
