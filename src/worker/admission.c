@@ -112,7 +112,7 @@ admit(int index, PgpxCap *cap)
  * has just freed the slot would get it back.
  */
 static bool
-belongs_to_another_worker(const PgpxPool *pool)
+has_other_worker(const PgpxPool *pool)
 {
 	return pool->pool_id != 0 && pool->worker != pgpx_worker_index &&
 		pool->nwaiting > 0 && pgpx_pool_worker_incarnation(pool) != 0;
@@ -134,7 +134,7 @@ check_next_in_line(PgpxCap *cap)
 	if (next_in_line < 0 ||
 		binding_cap(&pgpx_pools[next_in_line], &since) == cap)
 		return;
-	if (belongs_to_another_worker(&pgpx_pools[next_in_line]))
+	if (has_other_worker(&pgpx_pools[next_in_line]))
 		pgpx_worker_wake(pgpx_pools[next_in_line].worker);
 	else
 		select_next_in_line(cap);
