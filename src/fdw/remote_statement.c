@@ -244,7 +244,7 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 		 */
 		add_command(&commands, &n, "SET LOCAL search_path = pg_catalog");
 		add_command(&commands, &n, "SET LOCAL timezone = 'GMT'");
-		if (!pgpx_server_spec_keeps_settings(spec))
+		if (!pgpx_server_spec_can_keep_settings(spec))
 		{
 			add_command(&commands, &n, "SET LOCAL datestyle = ISO");
 			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");

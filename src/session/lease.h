@@ -218,7 +218,7 @@ typedef struct PgpxPendingStatement
 	const PgpxStatement *statement;
 	const PgpxPipeline *pipeline;	/* how to send it, with parse and describe,
 									 * for a connection for which
-									 * pgpx_server_spec_keeps_settings is
+									 * pgpx_server_spec_can_keep_settings is
 									 * true; NULL: without other commands */
 	bool		single;			/* certainly a single statement */
 	bool		predictable;	/* types_hash is set, so that formats can be

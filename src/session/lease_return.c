@@ -107,7 +107,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 	 */
 	if (!OidIsValid(spec->user))
 		return;
-	if (pending->pipeline != NULL && !pgpx_server_spec_keeps_settings(spec))
+	if (pending->pipeline != NULL && !pgpx_server_spec_can_keep_settings(spec))
 		return;
 	if (!pending->single || !can_hand_over(spec) ||
 		len >= PGPX_PENDING_MAX || statement->nparams >= PGPX_PENDING_MAX)

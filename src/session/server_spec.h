@@ -114,7 +114,7 @@ extern bool pgpx_server_spec_read_settings(Oid server, Oid base,
  * Start commands or, without a reset, earlier leases may have changed them.
  */
 static inline bool
-pgpx_server_spec_keeps_settings(const PgpxServerSpec *spec)
+pgpx_server_spec_can_keep_settings(const PgpxServerSpec *spec)
 {
 	return spec->opts.reset == PGPX_RESET_ALWAYS &&
 		spec->start_commands[0] == '\0';
