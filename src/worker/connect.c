@@ -180,7 +180,7 @@ pgpx_connect_outdated(PgpxWorkerConn *w)
 }
 
 bool
-pgpx_connect_overtaken(PgpxWorkerConn *w)
+pgpx_connect_drop_outdated(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
 		return false;
@@ -196,7 +196,7 @@ password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
 	{
 		if (w->phase != PGPX_PHASE_PASSWORD || w->pool != pool ||
 			w->pool_id != pool_id || w->version != version ||
-			pgpx_connect_overtaken(w))
+			pgpx_connect_drop_outdated(w))
 			continue;
 		if (error != NULL)
 			pgpx_connect_fail(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
@@ -217,7 +217,7 @@ lookup_ended(PgpxLookup *lookup)
 		(uint32) w->generation != (uint32) tag)
 		return;
 	pgpx_event_pool_changed(w->pool);
-	if (pgpx_connect_overtaken(w))
+	if (pgpx_connect_drop_outdated(w))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		pgpx_connect_refused(w, pgpx_lookup_error(lookup));
@@ -401,7 +401,7 @@ try_next_host(PgpxWorkerConn *w)
 
 	if (w->phase != PGPX_PHASE_CONNECT)
 		return false;
-	if (pgpx_connect_overtaken(w))
+	if (pgpx_connect_drop_outdated(w))
 		return true;
 	if (pgpx_now() >= until)
 	{
@@ -583,7 +583,7 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	const char *refusal;
 
-	if (pgpx_connect_overtaken(w))
+	if (pgpx_connect_drop_outdated(w))
 		return;
 	pgpx_hosts_free(&w->hosts);
 	w->deadline = w->until;
@@ -643,7 +643,7 @@ static void
 resume(PgpxWorkerConn *w)
 {
 	pgpx_event_pool_changed(w->pool);
-	if (!pgpx_connect_overtaken(w))
+	if (!pgpx_connect_drop_outdated(w))
 		start(w);
 }
 
