@@ -204,7 +204,7 @@ pgpx_pinger_deadline_passed(PgpxPinger *p)
  * in the login applies to the host of the old one.  As in connect.c.
  */
 static bool
-is_overtaken(PgpxPinger *p)
+drop_outdated(PgpxPinger *p)
 {
 	if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 		return false;
@@ -216,7 +216,7 @@ is_overtaken(PgpxPinger *p)
 void
 pgpx_pinger_lookup_ended(PgpxPinger *p, PgpxLookup *lookup)
 {
-	if (is_overtaken(p))
+	if (drop_outdated(p))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
@@ -227,7 +227,7 @@ pgpx_pinger_lookup_ended(PgpxPinger *p, PgpxLookup *lookup)
 void
 pgpx_pinger_password_ended_one(PgpxPinger *p, const char *error)
 {
-	if (is_overtaken(p))
+	if (drop_outdated(p))
 		return;
 	if (error != NULL)
 		pgpx_pinger_failed(p, error);
@@ -265,7 +265,7 @@ logged_in(PgpxPinger *p)
 	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
 	const char *refusal;
 
-	if (is_overtaken(p))
+	if (drop_outdated(p))
 		return;
 	(void) PQsetErrorVerbosity(p->pg, PQERRORS_DEFAULT);
 	refusal = pgpx_tls_prepare(p->pg);
