@@ -36,7 +36,7 @@ typedef struct PgpxCap
 								 * then; 0: it was never granted */
 	uint32		moves;			/* incremented by each acquire and release */
 	int			starved;		/* the pool that is next in line */
-	uint32		next_in_line;	/* incremented when a denied pool becomes
+	uint32		line_changes;	/* incremented when a denied pool becomes
 								 * next in line */
 
 	/*
