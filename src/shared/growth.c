@@ -248,7 +248,7 @@ pgpx_pool_demand_locked(const PgpxPool *pool)
 
 /* Move an estimate toward a new duration. */
 static void
-adjust(PgpxTime *estimate, PgpxTime took)
+update_estimate(PgpxTime *estimate, PgpxTime took)
 {
 	if (*estimate == 0)
 		*estimate = Max(took, 1);
@@ -260,7 +260,7 @@ void
 pgpx_growth_note_lease_locked(PgpxPool *pool, PgpxTime held)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	adjust(&pool->lease_estimate, held);
+	update_estimate(&pool->lease_estimate, held);
 }
 
 void
@@ -273,5 +273,5 @@ pgpx_growth_note_connect_locked(PgpxPool *pool, PgpxTime took)
 	 * connects take longer than a single one
 	 */
 	pool->connect_estimate = Min(pool->connect_estimate, took);
-	adjust(&pool->connect_estimate, took);
+	update_estimate(&pool->connect_estimate, took);
 }
