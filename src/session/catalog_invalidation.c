@@ -249,7 +249,7 @@ may_have(Oid user, Oid server, bool superuser)
 
 /* Return the more severe verdict. */
 static inline Verdict
-worse(Verdict a, Verdict b)
+worse_verdict(Verdict a, Verdict b)
 {
 	return a > b ? a : b;
 }
@@ -272,8 +272,8 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		return GONE;
 	server = compare_server(key->server, fingerprint->server,
 							&fingerprint->settings);
-	verdict = worse(verdict, server);
-	verdict = worse(verdict, compare_user(user, fingerprint->user));
+	verdict = worse_verdict(verdict, server);
+	verdict = worse_verdict(verdict, compare_user(user, fingerprint->user));
 	if (verdict == GONE || !may_have(user, key->server, key->superuser != 0))
 		return GONE;
 
@@ -283,9 +283,9 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	if (base != key->server)
 	{
 		/* the mapping is that of the base server */
-		verdict = worse(verdict,
-						compare_server(base, fingerprint->base,
-									   &fingerprint->base_settings));
+		verdict = worse_verdict(verdict,
+								compare_server(base, fingerprint->base,
+											   &fingerprint->base_settings));
 		if (verdict == GONE || !may_have(user, base, key->superuser != 0) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
