@@ -405,7 +405,7 @@ oldest_wait(const PgpxView *view)
 
 /* Returns the connection that was opened last, or NULL if none is open. */
 static PgpxConn *
-newest(PgpxView *view)
+newest_connection(PgpxView *view)
 {
 	PgpxConn   *found = NULL;
 
@@ -448,7 +448,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_bool(&row, !OidIsValid(pool->key.local_user));
 		pgpx_row_text(&row, pool_state(view));
 		pgpx_row_int(&row, pool->worker);
-		row_transport(&row, newest(view));
+		row_transport(&row, newest_connection(view));
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
 		pgpx_row_int(&row, view->min_size);
