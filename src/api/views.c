@@ -833,7 +833,7 @@ pgpx_view_stats(PG_FUNCTION_ARGS)
  * the bucket is not empty.
  */
 static const char *
-bar(uint64 waits, uint64 fullest)
+histogram_bar(uint64 waits, uint64 fullest)
 {
 	static const char full[BAR_MAX + 1] =
 		"########################################";
@@ -874,7 +874,7 @@ histogram_rows(PgpxRow *row, const PgpxPool *pool)
 			pgpx_row_bigint(row, UINT64CONST(1) << b);
 		pgpx_row_bigint(row, waits[b]);
 		pgpx_row_bigint(row, cumulative);
-		pgpx_row_text(row, bar(waits[b], fullest));
+		pgpx_row_text(row, histogram_bar(waits[b], fullest));
 		pgpx_row_store(row);
 	}
 }
