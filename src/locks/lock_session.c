@@ -308,7 +308,7 @@ set_deadline(PgpxDlockWait *w)
 }
 
 static void
-clip(char *to, size_t size, const char *from)
+copy_clipped(char *to, size_t size, const char *from)
 {
 	int			len = strlen(from);
 
@@ -334,12 +334,12 @@ describe(PgpxDlockWait *w)
 	lock->scope = call->scope;
 	lock->subid = GetCurrentSubTransactionId();
 	lock->ttl = call->ttl;
-	clip(lock->holder, sizeof(lock->holder),
-		 psprintf("%s, PID %d of %s:%d",
-				  GetUserNameFromId(GetUserId(), false), MyProcPid,
-				  pgpx_text_clean(host), PostPortNumber));
+	copy_clipped(lock->holder, sizeof(lock->holder),
+				 psprintf("%s, PID %d of %s:%d",
+						  GetUserNameFromId(GetUserId(), false), MyProcPid,
+						  pgpx_text_clean(host), PostPortNumber));
 	if (call->why != NULL)
-		clip(lock->why, sizeof(lock->why), call->why);
+		copy_clipped(lock->why, sizeof(lock->why), call->why);
 }
 
 /* Returns the detail of the error for a lock that was not acquired. */
