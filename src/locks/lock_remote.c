@@ -357,7 +357,7 @@ is_true(TupleTableSlot *slot, int at)
 }
 
 static int64
-number(const char *text)
+parse_number(const char *text)
 {
 	char	   *end;
 	int64		value;
@@ -397,7 +397,7 @@ pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		char	   *token = column(slot, 1);
 		int64		left;
 
-		answer->token = number(token);
+		answer->token = parse_number(token);
 		if (token != NULL && answer->token <= 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -407,7 +407,7 @@ pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		answer->why = column(slot, 3);
 		answer->since = column(slot, 4);
 		answer->expires = column(slot, 5);
-		left = number(column(slot, 6));
+		left = parse_number(column(slot, 6));
 		answer->left = Min(left, INT_MAX);	/* in microseconds it fits, too */
 		answer->already_released = token == NULL && is_true(slot, 7);
 		answer->expired = answer->token != 0 && answer->holder != NULL &&
