@@ -340,7 +340,7 @@ run_texts(PgpxLease *lease, const PgpxStatement *statement, int ncolumns,
 }
 
 static char *
-column(TupleTableSlot *slot, int at)
+column_text(TupleTableSlot *slot, int at)
 {
 	bool		isnull;
 	Datum		value = slot_getattr(slot, at, &isnull);
@@ -351,7 +351,7 @@ column(TupleTableSlot *slot, int at)
 static bool
 is_true(TupleTableSlot *slot, int at)
 {
-	char	   *value = column(slot, at);
+	char	   *value = column_text(slot, at);
 
 	return value != NULL && strcmp(value, "true") == 0;
 }
@@ -394,7 +394,7 @@ pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
 	{
-		char	   *token = column(slot, 1);
+		char	   *token = column_text(slot, 1);
 		int64		left;
 
 		answer->token = parse_number(token);
@@ -403,11 +403,11 @@ pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 					(errcode(ERRCODE_PROTOCOL_VIOLATION),
 					 errmsg("server \"%s\" has granted a lock with token \"%s\"",
 							NameStr(lease->spec->server_name), token)));
-		answer->holder = column(slot, 2);
-		answer->why = column(slot, 3);
-		answer->since = column(slot, 4);
-		answer->expires = column(slot, 5);
-		left = parse_number(column(slot, 6));
+		answer->holder = column_text(slot, 2);
+		answer->why = column_text(slot, 3);
+		answer->since = column_text(slot, 4);
+		answer->expires = column_text(slot, 5);
+		left = parse_number(column_text(slot, 6));
 		answer->left = Min(left, INT_MAX);	/* in microseconds it fits, too */
 		answer->already_released = token == NULL && is_true(slot, 7);
 		answer->expired = answer->token != 0 && answer->holder != NULL &&
@@ -573,9 +573,9 @@ is_name(const char *name)
 
 /* Read a number, limited to a range. */
 static int
-read_int(const PGresult *res, int row, int column, int min, int max)
+read_int(const PGresult *res, int row, int column_text, int min, int max)
 {
-	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
+	long long	n = strtoll(PQgetvalue(res, row, column_text), NULL, 10);
 
 	return (int) Min(Max(n, min), max);
 }
