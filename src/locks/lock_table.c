@@ -671,7 +671,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 }
 
 static void
-take(PgpxDlockWork *work, int slot)
+fill_work(PgpxDlockWork *work, int slot)
 {
 	const PgpxDlock *lock = &pgpx_dlocks[slot];
 
@@ -691,7 +691,7 @@ pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work)
 	for (int i = 0; i < pgpx_dlocks_end(); i++)
 		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
 			pgpx_dlocks[i].state == PGPX_DLOCK_HELD)
-			take(&work[n++], i);
+			fill_work(&work[n++], i);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return n;
 }
@@ -706,7 +706,7 @@ pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
 	for (int i = 0; i < pgpx_dlocks_end(); i++)
 		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
 			is_to_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
-			take(&work[n++], i);
+			fill_work(&work[n++], i);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return n;
 }
