@@ -101,7 +101,7 @@ pgpx_dlock_abandon(PgpxDlockWait *w)
  * pgpx_dlock_find would not find it under the new one.
  */
 static void
-take_slot(PgpxDlockWait *w, PgpxLease *lease)
+allocate_slot(PgpxDlockWait *w, PgpxLease *lease)
 {
 	PgpxServerSpec *spec = lease->spec;
 	PgpxPool   *pool = &pgpx_pools[spec->pool];
@@ -145,7 +145,7 @@ send_request(PgpxDlockWait *w)
 	lease = pgpx_lease_checkout(w->call->server, w->call->only_try ?
 		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
 								w->lock.why[0] == '\0' ? NULL : w->lock.why);
-	take_slot(w, lease);
+	allocate_slot(w, lease);
 	until = pgpx_lease_operation_deadline(lease);
 	if (w->deadline != 0)
 	{
