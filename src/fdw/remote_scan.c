@@ -553,7 +553,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 
 /* Read the next row of the tuplestore.  Returns false if there is none. */
 static bool
-take_buffered(PgpxRemoteScan *scan, Datum **values, bool **nulls)
+next_buffered_row(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 {
 	MemoryContext old;
 	bool		found;
@@ -581,7 +581,7 @@ next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
 {
 	for (;;)
 	{
-		if (take_buffered(scan, values, nulls))
+		if (next_buffered_row(scan, values, nulls))
 			return PGPX_SCAN_STEP_ROW;
 		switch (scan->state)
 		{
