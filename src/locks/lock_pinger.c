@@ -595,7 +595,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
  * release has ended.
  */
 static void
-take_rows(PgpxPinger *p, const PGresult *res)
+read_results(PgpxPinger *p, const PGresult *res)
 {
 	bool		release = p->phase == PGPX_PINGER_RELEASE;
 
@@ -626,7 +626,7 @@ step_work(PgpxPinger *p)
 	PgpxPool   *pool = &pgpx_pools[p->pool];
 	bool		release = p->phase == PGPX_PINGER_RELEASE;
 
-	if (!pgpx_pinger_results(p, take_rows))
+	if (!pgpx_pinger_results(p, read_results))
 		return;
 	if (p->error[0] != '\0')
 	{
