@@ -637,7 +637,7 @@ compare_names(const void *a, const void *b)
 
 /* Replace the members by the rows that were read. */
 static void
-take_rows(Share *s)
+replace_members(Share *s)
 {
 	PgpxShareMember *before = s->members;
 	PgpxTime	now = pgpx_steady_now();
@@ -728,7 +728,7 @@ take_result(Share *s, int server)
 	if (s->mine_read.request != s->request)
 		return false;
 	s->in_flight = false;
-	take_rows(s);
+	replace_members(s);
 
 	/* the next statement publishes what this one leaves to others */
 	limit = Min(s->mine.held, s->target);
