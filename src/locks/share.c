@@ -720,7 +720,7 @@ set_share(const Share *s, int server, int limit)
 
 /* The statement has committed.  Returns false if its result is incomplete. */
 static bool
-take_result(Share *s, int server)
+apply_result(Share *s, int server)
 {
 	PgpxCap    *cap = &pgpx_servers[server].cap;
 	int			limit;
@@ -792,7 +792,7 @@ pgpx_share_step(PgpxPinger *p)
 	if (!pgpx_pinger_results(p, take_share))
 		return;
 	s = share_in_flight(p);
-	if (p->error[0] == '\0' && s != NULL && !take_result(s, p->share_server))
+	if (p->error[0] == '\0' && s != NULL && !apply_result(s, p->share_server))
 	{
 		p->sqlstate = ERRCODE_UNDEFINED_TABLE;
 		strlcpy(p->error, "pgpool_lock.share_turn has no row, or this server's row in pgpool_lock.shares was altered",
