@@ -775,7 +775,7 @@ pgpx_share_send(PgpxPinger *p)
 
 /* Row callback of the statement. */
 static void
-take_share(PgpxPinger *p, const PGresult *res)
+read_share(PgpxPinger *p, const PGresult *res)
 {
 	Share	   *s = share_in_flight(p);
 	const char *wrong = s != NULL ? read_rows(s, res) : NULL;
@@ -789,7 +789,7 @@ pgpx_share_step(PgpxPinger *p)
 {
 	Share	   *s;
 
-	if (!pgpx_pinger_results(p, take_share))
+	if (!pgpx_pinger_results(p, read_share))
 		return;
 	s = share_in_flight(p);
 	if (p->error[0] == '\0' && s != NULL && !apply_result(s, p->share_server))
