@@ -108,8 +108,8 @@ raise_not_superuser(const PgpxServerRows *rows, const char *option)
 
 /* Pass an option on to libpq, or raise the reason why that is not allowed. */
 static void
-take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
-				  const char *name, const char *value, bool in_mapping)
+apply_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
+				   const char *name, const char *value, bool in_mapping)
 {
 	/* DDL has checked a mapping's options against the user who set them */
 	bool		as_superuser = in_mapping || superuser_arg(rows->base.owner);
@@ -186,7 +186,7 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 		if (strcmp(name, "connect_timeout") == 0)
 			apply_connect_timeout(&spec->opts, &rows->base, value);
 		else if (pgpx_options_is_libpq(name))
-			take_libpq_option(spec, rows, name, value, false);
+			apply_libpq_option(spec, rows, name, value, false);
 	}
 }
 
@@ -376,8 +376,8 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 		/* the keys take the place of the password */
 		if (pgpx_options_is_libpq(def->defname) &&
 			!(has_keys && strcmp(def->defname, "password") == 0))
-			take_libpq_option(spec, rows, def->defname,
-							  defGetString(def), true);
+			apply_libpq_option(spec, rows, def->defname,
+							   defGetString(def), true);
 	}
 
 	spec->need_password = spec->key.superuser == 0 &&
