@@ -316,7 +316,7 @@ check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
  * postgres_fdw.
  */
 static bool
-take_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
+apply_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
 	const char *option = "use_scram_passthrough";
 	const char *value = pgpx_server_catalog_value(rows->mapping_options,
@@ -365,7 +365,7 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
 	const char *required = pgpx_server_catalog_value(rows->mapping_options,
 													 "password_required");
-	bool		has_keys = take_scram_keys(spec, rows);
+	bool		has_keys = apply_scram_keys(spec, rows);
 	bool		value;
 	ListCell   *lc;
 
