@@ -411,7 +411,7 @@ pgpx_conninfo_wipe_all(void)
 }
 
 void
-pgpx_conninfo_take(char *buffer, size_t len)
+pgpx_conninfo_store(char *buffer, size_t len)
 {
 	PgpxMessageHeader *header = (PgpxMessageHeader *) buffer;
 	PgpxWorkerPool *wp = &pgpx_wpools[header->pool];

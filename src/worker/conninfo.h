@@ -92,7 +92,7 @@ typedef struct PgpxWorkerPool
 extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 
 /* Stores the conninfo that a session has published (a CONNINFO message). */
-extern void pgpx_conninfo_take(char *message, size_t len);
+extern void pgpx_conninfo_store(char *message, size_t len);
 
 /*
  * Wipe the conninfo of the pool at this index; of all pools, when the worker

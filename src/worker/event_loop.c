@@ -120,7 +120,7 @@ read_control(void)
 		}
 		if (len > 0 && header->type == PGPX_MESSAGE_CONNINFO)
 		{
-			pgpx_conninfo_take(message, len);
+			pgpx_conninfo_store(message, len);
 			explicit_bzero(message, len);
 		}
 		else if (len == sizeof(PgpxSocketRequest) &&
