@@ -214,7 +214,7 @@ compare_user(Oid user, uint64 hash)
  * unrelated transaction.
  */
 static bool
-may_use(Oid oid, Oid user)
+may_use_server(Oid oid, Oid user)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
 	Oid			owner;
@@ -244,7 +244,7 @@ static bool
 may_have(Oid user, Oid server, bool superuser)
 {
 	return !OidIsValid(user) ||
-		(superuser_arg(user) == superuser && may_use(server, user));
+		(superuser_arg(user) == superuser && may_use_server(server, user));
 }
 
 /* Return the more severe verdict. */
