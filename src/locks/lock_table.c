@@ -563,7 +563,7 @@ pgpx_dlock_leave(void)
 #define RELEASE_PAUSE_US (250 * 1000)
 
 static bool
-is_of(const PgpxDlock *lock, int pool, uint32 pool_id)
+is_of_pool(const PgpxDlock *lock, int pool, uint32 pool_id)
 {
 	return lock->state != PGPX_DLOCK_FREE && lock->pool == pool &&
 		lock->pool_id == pool_id;
@@ -649,7 +649,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 
-		if (!is_of(lock, pool, pool_id))
+		if (!is_of_pool(lock, pool, pool_id))
 			continue;
 		if (lock->state == PGPX_DLOCK_HELD)
 		{
@@ -689,7 +689,7 @@ pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work)
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_dlocks_end(); i++)
-		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
+		if (is_of_pool(&pgpx_dlocks[i], pool, pool_id) &&
 			pgpx_dlocks[i].state == PGPX_DLOCK_HELD)
 			fill_work(&work[n++], i);
 	LWLockRelease(pgpx_shared->dlock_lock);
@@ -704,7 +704,7 @@ pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_dlocks_end(); i++)
-		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
+		if (is_of_pool(&pgpx_dlocks[i], pool, pool_id) &&
 			is_to_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
 			fill_work(&work[n++], i);
 	LWLockRelease(pgpx_shared->dlock_lock);
@@ -804,7 +804,7 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
 		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-		if (is_of(lock, pool, pool_id) && is_to_release(lock) &&
+		if (is_of_pool(lock, pool, pool_id) && is_to_release(lock) &&
 			lock->retry_at <= now)
 		{
 			lock->attempts++;
@@ -884,7 +884,7 @@ pgpx_dlock_has_pool(int pool, uint32 pool_id)
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_dlocks_end() && !any; i++)
-		any = is_of(&pgpx_dlocks[i], pool, pool_id);
+		any = is_of_pool(&pgpx_dlocks[i], pool, pool_id);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
 }
