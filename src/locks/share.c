@@ -157,7 +157,7 @@ has_conninfo(int pool)
 
 /* Return a member's share at a level: connections per 1000 units of weight. */
 static int
-at_level(const PgpxShareMember *m, int64 level)
+share_at_level(const PgpxShareMember *m, int64 level)
 {
 	int64		share = level * m->weight / 1000;
 
@@ -181,7 +181,7 @@ fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 		int64		sum = 0;
 
 		for (int i = 0; i < n; i++)
-			sum += at_level(members[i], middle);
+			sum += share_at_level(members[i], middle);
 		if (sum <= cap)
 			low = middle;
 		else
@@ -189,13 +189,13 @@ fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 	}
 	for (int i = 0; i < n; i++)
 	{
-		fair[i] = at_level(members[i], low);
+		fair[i] = share_at_level(members[i], low);
 		left -= fair[i];
 	}
 
 	/* the rest of the division: to those that the next level would raise */
 	for (int i = 0; i < n && left > 0; i++)
-		if (at_level(members[i], low + 1) > fair[i])
+		if (share_at_level(members[i], low + 1) > fair[i])
 		{
 			fair[i]++;
 			left--;
