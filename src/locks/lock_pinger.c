@@ -769,7 +769,7 @@ run_pool(PgpxPinger *p)
 	/* pings first: releases can arrive at any rate and must not delay them */
 	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
 	{
-		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
+		p->nwork = pgpx_dlock_list_held(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql,
 					  lock_timeout(p, &due));

@@ -683,7 +683,7 @@ fill_work(PgpxDlockWork *work, int slot)
 }
 
 int
-pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work)
 {
 	int			n = 0;
 

@@ -308,7 +308,7 @@ extern void pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due);
  * Fill in the locks to ping, or the releases that are due.  Return their
  * number. "work" must have room for max_locks entries.
  */
-extern int	pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work);
+extern int	pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work);
 extern int	pgpx_dlock_to_release(int pool, uint32 pool_id,
 								  PgpxDlockWork *work);
 

@@ -196,7 +196,7 @@ some_work(PgpxDlockWork *work)
 }
 
 int
-pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work)
 {
 	return some_work(work);
 }
