@@ -777,7 +777,7 @@ run_pool(PgpxPinger *p)
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
 	{
-		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
+		p->nwork = pgpx_dlock_list_releases(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_RELEASE, pgpx_release_sql,
 					  lock_timeout(p, &due));

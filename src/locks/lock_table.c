@@ -697,7 +697,7 @@ pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work)
 }
 
 int
-pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_dlock_list_releases(int pool, uint32 pool_id, PgpxDlockWork *work)
 {
 	PgpxTime	now = pgpx_now();
 	int			n = 0;

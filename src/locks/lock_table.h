@@ -309,8 +309,8 @@ extern void pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due);
  * number. "work" must have room for max_locks entries.
  */
 extern int	pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work);
-extern int	pgpx_dlock_to_release(int pool, uint32 pool_id,
-								  PgpxDlockWork *work);
+extern int	pgpx_dlock_list_releases(int pool, uint32 pool_id,
+									 PgpxDlockWork *work);
 
 /*
  * Records the answer to a ping.  extended: the remote extended the lock.

@@ -202,7 +202,7 @@ pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work)
 }
 
 int
-pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_dlock_list_releases(int pool, uint32 pool_id, PgpxDlockWork *work)
 {
 	return some_work(work);
 }
