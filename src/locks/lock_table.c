@@ -571,7 +571,7 @@ is_of_pool(const PgpxDlock *lock, int pool, uint32 pool_id)
 
 /* Returns whether the remote still needs a release of this lock. */
 static bool
-is_to_release(const PgpxDlock *lock)
+needs_release(const PgpxDlock *lock)
 {
 	return (lock->state == PGPX_DLOCK_RELEASING ||
 			lock->state == PGPX_DLOCK_LOST) &&
@@ -661,7 +661,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 			if (due->min_ttl == 0 || lock->ttl < due->min_ttl)
 				due->min_ttl = lock->ttl;
 		}
-		else if (is_to_release(lock))
+		else if (needs_release(lock))
 		{
 			if (due->nreleases++ == 0 || lock->retry_at < due->release_at)
 				due->release_at = lock->retry_at;
@@ -705,7 +705,7 @@ pgpx_dlock_list_releases(int pool, uint32 pool_id, PgpxDlockWork *work)
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_dlocks_end(); i++)
 		if (is_of_pool(&pgpx_dlocks[i], pool, pool_id) &&
-			is_to_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
+			needs_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
 			fill_work(&work[n++], i);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return n;
@@ -765,7 +765,7 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool released, bool contended)
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (lock->request == work->request && is_to_release(lock))
+	if (lock->request == work->request && needs_release(lock))
 	{
 		if (lock->result == PGPX_DLOCK_UNKNOWN)
 			lock->result = released ? PGPX_DLOCK_RELEASED :
@@ -804,7 +804,7 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
 		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-		if (is_of_pool(lock, pool, pool_id) && is_to_release(lock) &&
+		if (is_of_pool(lock, pool, pool_id) && needs_release(lock) &&
 			lock->retry_at <= now)
 		{
 			lock->attempts++;
