@@ -152,7 +152,7 @@ log_in(PgpxPinger *p)
 static void
 start_connect(PgpxPinger *p, PgpxLookup *lookup)
 {
-	p->hosts = pgpx_hosts_of(p->pool, lookup);
+	p->hosts = pgpx_hosts_create(p->pool, lookup);
 	log_in(p);
 }
 

@@ -162,7 +162,7 @@ log_in(PgpxWorkerConn *w)
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
-	w->hosts = pgpx_hosts_of(w->pool, lookup);
+	w->hosts = pgpx_hosts_create(w->pool, lookup);
 	log_in(w);
 }
 

@@ -580,7 +580,7 @@ count_hosts(const char *host, const char *hostaddr, const char *port)
 }
 
 PgpxHosts *
-pgpx_hosts_of(int pool, const PgpxLookup *lookup)
+pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	const PgpxConninfo *ci = &wp->conninfo;

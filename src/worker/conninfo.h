@@ -128,7 +128,7 @@ extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 								   const char *application_name);
 
 /*
- * pgpx_hosts_of
+ * pgpx_hosts_create
  *		Returns the candidate hosts of a login, from the lookup's result if
  *		there was one.  A host that was unresponsive a short while ago is not
  *		the first.
@@ -138,7 +138,7 @@ extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
  *		while, logins of the pool start with the host behind it.  Returns
  *		whether other hosts are left; the last one is not removed.
  */
-extern PgpxHosts *pgpx_hosts_of(int pool, const PgpxLookup *lookup);
+extern PgpxHosts *pgpx_hosts_create(int pool, const PgpxLookup *lookup);
 extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
 										 const PGconn *pg);
 
