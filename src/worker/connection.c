@@ -195,7 +195,7 @@ step_reset(PgpxWorkerConn *w)
 
 /* Starts a reset or check of the worker's own; timeout is in ms. */
 static void
-begin(PgpxWorkerConn *w, int unread_reset, int64 timeout)
+begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout)
 {
 	/* distinct from all lease ids; one connection has one worker */
 	static uint64 sender = UINT64CONST(1) << 63;
@@ -221,7 +221,7 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 
-	begin(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
+	begin_exchange(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
 	if (send)
 	{
 		pgpx_prepared_clear(&pgpx_prepared_tables[w->index]);
@@ -236,7 +236,7 @@ pgpx_connection_check(PgpxWorkerConn *w)
 {
 	int64		timeout = pgpx_pools[w->pool].opts.operation_timeout;
 
-	begin(w, 0, Min(timeout, PGPX_CHECK_MS));
+	begin_exchange(w, 0, Min(timeout, PGPX_CHECK_MS));
 	w->checking = true;
 	pgpx_wire_send_check(&w->wire);
 	step_reset(w);
