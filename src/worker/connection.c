@@ -61,9 +61,9 @@ pgpx_connection_add(PgpxWorkerConn *w)
 int
 pgpx_connection_next(int after)
 {
-	int			end = pgpx_conns_end();
+	int			end_abort = pgpx_conns_end();
 
-	for (int i = after + 1; i < end; i = (i | 63) + 1)
+	for (int i = after + 1; i < end_abort; i = (i | 63) + 1)
 	{
 		uint64		bits = added[i / 64] >> (i % 64);
 
@@ -482,7 +482,7 @@ StaticAssertDecl(sizeof(((PgpxAbort *) NULL)->tail) == READY_LEN,
 
 /* Ends the abort: the remote has closed, or the time is up. */
 static void
-end(PgpxWorkerConn *w)
+end_abort(PgpxWorkerConn *w)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -567,7 +567,7 @@ cancelled(PgpxWorkerConn *w, int state)
 		send_terminate(w, false);
 	if (is_over(w))
 	{
-		end(w);
+		end_abort(w);
 		return;
 	}
 	aborting->budget = BYTES_A_CANCEL;
@@ -582,7 +582,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 
 	if (w->pg == NULL || PQsocket(w->pg) < 0)
 	{
-		end(w);
+		end_abort(w);
 		return;
 	}
 	w->phase = PGPX_PHASE_ABORT;
@@ -616,7 +616,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 	if (aborting->cut)
 	{
 		if (is_over(w))
-			end(w);
+			end_abort(w);
 		return;
 	}
 	for (int i = 0; i < READS_AT_ONCE && aborting->budget > 0; i++)
@@ -630,7 +630,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 			break;
 		if (n <= 0)
 		{
-			end(w);
+			end_abort(w);
 			return;
 		}
 		keep_tail(aborting, buffer, n);
@@ -641,7 +641,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 	{
 		/* the remote keeps sending: stop reading until the next cancel */
 		if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-			end(w);
+			end_abort(w);
 		else
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	}
@@ -653,7 +653,7 @@ void
 pgpx_abort_abandon(PgpxWorkerConn *w)
 {
 	w->deadline = 0;
-	end(w);
+	end_abort(w);
 }
 
 void
