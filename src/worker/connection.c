@@ -558,7 +558,7 @@ is_over(PgpxWorkerConn *w)
 
 /* Continues after a cancel request has ended, or without one. */
 static void
-cancelled(PgpxWorkerConn *w, int state)
+continue_abort(PgpxWorkerConn *w, int state)
 {
 	PgpxAbort  *aborting = &w->aborting;
 	int			pause = pauses[Min(aborting->cancels, lengthof(pauses) - 1)];
@@ -596,7 +596,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	/* the request needs the peer's address, so it must precede the cut */
 	if (w->cancel.active ||
 		pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
-		pgpx_cancel_start(w, cancelled);
+		pgpx_cancel_start(w, continue_abort);
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
 	{
 		w->aborting.cut = w->aborting.terminate_sent = true;
@@ -604,7 +604,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	}
 	watch(w);
 	if (!w->cancel.active && w->aborting.cancels == 0)
-		cancelled(w, PGPX_CONN_CANCELLING); /* ended earlier, or not needed */
+		continue_abort(w, PGPX_CONN_CANCELLING);	/* ended earlier, or not needed */
 }
 
 void
@@ -665,5 +665,5 @@ pgpx_abort_pause_over(PgpxWorkerConn *w)
 		return;
 	}
 	wake_at(w, w->aborting.until);
-	pgpx_cancel_start(w, cancelled);
+	pgpx_cancel_start(w, continue_abort);
 }
