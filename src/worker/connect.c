@@ -545,7 +545,7 @@ static void start(PgpxWorkerConn *w);
 
 /* Login and start commands are complete: makes the connection available. */
 static void
-opened(PgpxWorkerConn *w)
+finish_connect(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -704,7 +704,7 @@ start(PgpxWorkerConn *w)
 
 	if (ci->start_commands[0] == '\0')
 	{
-		opened(w);
+		finish_connect(w);
 		return;
 	}
 	w->phase = PGPX_PHASE_START;
@@ -749,7 +749,7 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
 				pgpx_connect_refused(w, "The start commands left a transaction open.");
 			else
-				opened(w);
+				finish_connect(w);
 			return;
 		}
 		taken = true;
