@@ -541,7 +541,7 @@ has_expected_params(PgpxWorkerConn *w, char *text, size_t size)
 	return false;
 }
 
-static void start(PgpxWorkerConn *w);
+static void run_start_commands(PgpxWorkerConn *w);
 
 /* Login and start commands are complete: makes the connection available. */
 static void
@@ -624,7 +624,7 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 		w->phase = PGPX_PHASE_PUBLISH;
 		return;
 	}
-	start(w);
+	run_start_commands(w);
 }
 
 bool
@@ -644,7 +644,7 @@ resume(PgpxWorkerConn *w)
 {
 	pgpx_event_pool_changed(w->pool);
 	if (!pgpx_connect_drop_outdated(w))
-		start(w);
+		run_start_commands(w);
 }
 
 void
@@ -698,7 +698,7 @@ pgpx_connect_end_unpublished(int server, bool full, const char *text)
 
 /* Runs the start commands, if there are any. */
 static void
-start(PgpxWorkerConn *w)
+run_start_commands(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 
