@@ -260,7 +260,7 @@ send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
  * start commands.
  */
 static void
-logged_in(PgpxPinger *p)
+finish_login(PgpxPinger *p)
 {
 	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
 	const char *refusal;
@@ -304,7 +304,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		(void) pgpx_login_end(p->login);
 		p->login = NULL;
 		pgpx_hosts_free(&p->hosts);
-		logged_in(p);
+		finish_login(p);
 	}
 	else if (status == PGRES_POLLING_FAILED)
 	{
