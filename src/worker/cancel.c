@@ -173,7 +173,7 @@ pgpx_cancel_drop(PgpxWorkerConn *w)
 
 /* Before libpq 17: connects a socket of our own to the connection's peer. */
 static bool
-dial(PgpxWorkerConn *w)
+connect_to_peer(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 	struct sockaddr_storage addr = {0};
@@ -219,7 +219,7 @@ open_request(PgpxWorkerConn *w)
 			cancel->fd = PQcancelSocket(cancel->request);
 	}
 	else
-		ok = dial(w);
+		ok = connect_to_peer(w);
 	cancel->events = ok ? EPOLLOUT : 0;
 	return cancel->events;
 }
