@@ -156,7 +156,7 @@ needs_lookup(const char *host, const char *hostaddr)
 
 /* Appends to a malloc'ed comma-separated list; false if out of memory. */
 static bool
-append(char **list, const char *item)
+append_item(char **list, const char *item)
 {
 	size_t		old = *list ? strlen(*list) + 1 : 0;
 	char	   *grown = realloc(*list, old + strlen(item) + 1);
@@ -173,8 +173,8 @@ append(char **list, const char *item)
 static bool
 add(PgpxLookup *job, const char *host, const char *addr, const char *port)
 {
-	return append(&job->host, host) && append(&job->hostaddr, addr) &&
-		append(&job->port, port);
+	return append_item(&job->host, host) && append_item(&job->hostaddr, addr) &&
+		append_item(&job->port, port);
 }
 
 static void
