@@ -302,7 +302,7 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
  * no further work in this round.
  */
 static bool
-handle(const struct epoll_event *event)
+handle_event(const struct epoll_event *event)
 {
 	PgpxWorkerConn *w = &pgpx_wconns[event->data.u64 & 0xffffffff];
 
@@ -408,7 +408,7 @@ pgpx_event_loop_run_once(void)
 	}
 	relayed = n > 0;
 	for (int i = 0; i < n; i++)
-		all |= handle(&events[i]);
+		all |= handle_event(&events[i]);
 	if (pgpx_relay_has_more())
 		pgpx_relay_resume();
 	if (!all && pgpx_now() < next_maintenance)
