@@ -127,7 +127,7 @@ static void ended(PgpxTask *task);
 
 /* Runs in the thread. */
 static void
-run(PgpxTask *task)
+run_step(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
 
@@ -179,7 +179,7 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
 
 	if (login == NULL)
 		return NULL;
-	login->task.run = run;
+	login->task.run = run_step;
 	login->task.ended = ended;
 	login->kind = kind;
 	login->of = of;
