@@ -123,7 +123,7 @@ struct PgpxLogin
 
 static dlist_head steps = DLIST_STATIC_INIT(steps);
 
-static void ended(PgpxTask *task);
+static void finish_step(PgpxTask *task);
 
 /* Runs in the thread. */
 static void
@@ -180,7 +180,7 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
 	if (login == NULL)
 		return NULL;
 	login->task.run = run_step;
-	login->task.ended = ended;
+	login->task.ended = finish_step;
 	login->kind = kind;
 	login->of = of;
 	login->pool_owner = owner_of_pool(of.pool);
@@ -344,7 +344,7 @@ pgpx_login_step(PgpxLogin *login)
 
 /* Called in the event loop when a step has ended. */
 static void
-ended(PgpxTask *task)
+finish_step(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
 	Owner		pool_owner = login->pool_owner;
