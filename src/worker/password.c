@@ -272,7 +272,7 @@ check_output(Request *request)
 }
 
 static void
-run(PgpxTask *task)
+run_command(PgpxTask *task)
 {
 	Request    *request = (Request *) task;
 	int			out[2];
@@ -507,7 +507,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 	if (request == NULL)
 		return "out of memory";
 	pthread_mutex_init(&request->mutex, NULL);
-	request->task.run = run;
+	request->task.run = run_command;
 	request->task.ended = ended;
 	request->pool = index;
 	request->pool_id = wp->pool_id;
