@@ -436,7 +436,7 @@ make_environment(Request *request, const PgpxConninfo *ci,
 
 /* Starts the thread of a request; returns false if that is impossible. */
 static bool
-start(Request *request)
+start_thread(Request *request)
 {
 	request->started = pgpx_now();
 	request->until = steady_ms() + request->timeout;
@@ -526,7 +526,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 		free_request(request);
 		return "out of memory";
 	}
-	if (count_running() < MAX_RUNNING && !start(request))
+	if (count_running() < MAX_RUNNING && !start_thread(request))
 	{
 		free_request(request);
 		return "The pool worker could not start a thread for the password command.";
@@ -588,7 +588,7 @@ start_next(void)
 
 		if (request->is_running)
 			continue;
-		if (!start(request))
+		if (!start_thread(request))
 		{
 			note(request, "The pool worker could not start a thread for the password command.");
 			finish(request);
