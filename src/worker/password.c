@@ -540,7 +540,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
  * command has changed meanwhile.  The waiting logins then request another one.
  */
 static void
-store(const Request *request)
+store_password(const Request *request)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[request->pool];
 
@@ -561,7 +561,7 @@ finish(Request *request)
 {
 	dlist_delete(&request->node);
 	if (request->error[0] == '\0')
-		store(request);
+		store_password(request);
 	else
 		ereport(LOG,
 				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
