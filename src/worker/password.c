@@ -557,7 +557,7 @@ store_password(const Request *request)
 
 /* Ends a request: stores the password or logs the error, and answers. */
 static void
-finish(Request *request)
+finish_request(Request *request)
 {
 	dlist_delete(&request->node);
 	if (request->error[0] == '\0')
@@ -591,7 +591,7 @@ start_next(void)
 		if (!start_thread(request))
 		{
 			note(request, "The pool worker could not start a thread for the password command.");
-			finish(request);
+			finish_request(request);
 		}
 		return;
 	}
@@ -601,7 +601,7 @@ start_next(void)
 static void
 ended(PgpxTask *task)
 {
-	finish((Request *) task);
+	finish_request((Request *) task);
 	start_next();
 }
 
