@@ -318,7 +318,7 @@ run_command(PgpxTask *task)
  * ------------------------------------------------------------------------
  */
 
-static void ended(PgpxTask *task);
+static void finish_command(PgpxTask *task);
 
 static void
 forget(PgpxWorkerPool *wp)
@@ -508,7 +508,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 		return "out of memory";
 	pthread_mutex_init(&request->mutex, NULL);
 	request->task.run = run_command;
-	request->task.ended = ended;
+	request->task.ended = finish_command;
 	request->pool = index;
 	request->pool_id = wp->pool_id;
 	request->version = wp->conninfo.version;
@@ -599,7 +599,7 @@ start_next(void)
 
 /* Called in the event loop when the command has ended. */
 static void
-ended(PgpxTask *task)
+finish_command(PgpxTask *task)
 {
 	finish_request((Request *) task);
 	start_next();
