@@ -471,7 +471,7 @@ add_answer(Request *request, PgpxPasswordAnswer answer)
  * further logins request it again and again.
  */
 static void
-extend(Request *request, int64 timeout)
+extend_deadline(Request *request, int64 timeout)
 {
 	request->timeout = Max(request->timeout, timeout);
 	if (request->is_running &&
@@ -498,7 +498,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 			request->version != wp->conninfo.version)
 			continue;
 		add_answer(request, answer);
-		extend(request, Max(timeout, 1));
+		extend_deadline(request, Max(timeout, 1));
 		return NULL;
 	}
 	if (pgpx_password_command[0] == '\0')
