@@ -100,7 +100,7 @@ outcome(PgpxTlsStream *tls, int n)
  * Ends both directions: nothing more is received, and writes cannot progress.
  */
 static void
-end(PgpxTlsStream *tls)
+end_stream(PgpxTlsStream *tls)
 {
 	tls->ended = tls->write_closed = true;
 	tls->write_wants_read = false;
@@ -254,7 +254,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 		{
 			case WANTS_READ:
 				if (has_flooded(tls))
-					end(tls);
+					end_stream(tls);
 				else if (!tls->dry)
 					continue;
 				break;
@@ -262,7 +262,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 				tls->read_wants_write = true;
 				break;
 			case ENDED:
-				end(tls);
+				end_stream(tls);
 				break;
 		}
 		return len;
