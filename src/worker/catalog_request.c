@@ -150,7 +150,7 @@ look_up(Oid *database)
  * min_size or min_idle that have not been used since the start of the server.
  */
 static bool
-start(Oid database, bool check_min_size)
+start_reader(Oid database, bool check_min_size)
 {
 	BackgroundWorker worker;
 	MemoryContext old;
@@ -399,7 +399,7 @@ pgpx_catalog_request(PgpxTime now)
 			all_begun = true;
 		return now;
 	}
-	else if (start(database, visit))
+	else if (start_reader(database, visit))
 	{
 		if (visit)
 			note_visit(database, now);
