@@ -94,7 +94,7 @@ select_next_in_line(PgpxCap *cap)
  * pools yield to the growing one.
  */
 static void
-admit(int index, PgpxCap *cap)
+admit_pool(int index, PgpxCap *cap)
 {
 	PgpxPool   *pool = &pgpx_pools[index];
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -163,9 +163,9 @@ pgpx_admission_run(bool all_servers)
 			select_next_in_line(cap);
 		}
 		if (cap != server_cap && pgpx_cap_next_in_line(server_cap, NULL) == i)
-			admit(i, server_cap);
+			admit_pool(i, server_cap);
 		if (cap != all && pgpx_cap_next_in_line(all, NULL) == i)
-			admit(i, all);
+			admit_pool(i, all);
 	}
 
 	/*
