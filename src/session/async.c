@@ -319,7 +319,7 @@ add_server_context(void *arg)
 
 /* Process the available input of a branch.  Raises its error. */
 static void
-advance(Branch *branch)
+process_input(Branch *branch)
 {
 	branch->done = pgpx_run_process_input(&branch->run);
 
@@ -371,7 +371,7 @@ wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
 			if (occurred[i].user_data == NULL)
 				continue;
 			*current = occurred[i].user_data;
-			advance(*current);
+			process_input(*current);
 			done |= (*current)->done;
 			*current = NULL;
 		}
@@ -415,7 +415,7 @@ collect(Branch *branches, int n, Branch **current)
 	for (int i = 0; i < n; i++)
 	{
 		*current = &branches[i];
-		advance(*current);
+		process_input(*current);
 	}
 	*current = NULL;
 	while ((remaining = count_remaining(branches, n)) > 0)
