@@ -424,7 +424,7 @@ collect(Branch *branches, int n, Branch **current)
 
 /* Clean up after an error.  current: the branch that raised it; NULL: none. */
 static void
-abandon(Branch *branches, int n, const Branch *current)
+abandon_branches(Branch *branches, int n, const Branch *current)
 {
 	for (int i = 0; i < n; i++)
 	{
@@ -487,7 +487,7 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 	}
 	PG_CATCH();
 	{
-		abandon(branches, n, *which);
+		abandon_branches(branches, n, *which);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
