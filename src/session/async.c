@@ -407,7 +407,7 @@ collect_some(Branch *branches, int n, int remaining, Branch **current)
 }
 
 static void
-collect(Branch *branches, int n, Branch **current)
+collect_results(Branch *branches, int n, Branch **current)
 {
 	int			remaining;
 
@@ -483,7 +483,7 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 			branches[i].sent = true;
 			pgpx_run_send(&branches[i].run, false);
 		}
-		collect(branches, n, which);
+		collect_results(branches, n, which);
 	}
 	PG_CATCH();
 	{
