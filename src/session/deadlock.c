@@ -19,7 +19,7 @@
  *	 being opened, reset, closed, ..);
  * - if its pool is paused, damaged or without a worker.
  *
- * collect() follows "is blocked by" from this session's wait to all waits that
+ * collect_waits() follows "is blocked by" from this session's wait to all waits that
  * can be reached.  It stops at the first holder or waiter that is live, usually
  * the first holder.  If it finds none, no wait in the result ends by itself.
  *
@@ -350,7 +350,7 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
  * leases that block them.  Returns false if one of them has ended or is live.
  */
 static bool
-collect(PgpxDeadlock *deadlock)
+collect_waits(PgpxDeadlock *deadlock)
 {
 	if (add_wait(deadlock, MyProcNumber, MyProcPid) < 0)
 		return false;
@@ -447,11 +447,11 @@ pgpx_deadlock_find(PgpxWaiter *waiter)
 	Assert(waiter == pgpx_my_waiter());
 	if (deadlock == NULL)
 		return NULL;
-	found = collect(deadlock) && (again = deadlock_alloc()) != NULL;
+	found = collect_waits(deadlock) && (again = deadlock_alloc()) != NULL;
 	if (found)
 	{
 		PGPX_DEBUG_POINT("deadlock_read");
-		found = collect(again) && is_same_state(deadlock, again) &&
+		found = collect_waits(again) && is_same_state(deadlock, again) &&
 			is_victim(deadlock);
 	}
 	if (again != NULL)
