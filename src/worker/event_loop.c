@@ -146,7 +146,7 @@ cancel_ended(PgpxWorkerConn *w, int state)
  * work.
  */
 static void
-work_on(int index)
+work_on_connection(int index)
 {
 	PgpxConn   *conn = &pgpx_conns[index];
 	PgpxWorkerConn *w = &pgpx_wconns[index];
@@ -245,7 +245,7 @@ do_work(void)
 			int			index = word * 32 + bit;
 
 			if ((bits & 1) != 0)
-				work_on(index);
+				work_on_connection(index);
 		}
 	}
 }
