@@ -75,7 +75,7 @@
 /* Intervals between the statements of a member. */
 #define PING_US		(500 * 1000)	/* with connections */
 #define STARVED_US	(200 * 1000)	/* if it wants more than it holds */
-#define LEAST_US	(10 * 1000)		/* at any news */
+#define MIN_INTERVAL_US	(10 * 1000)		/* at any news */
 
 #define WINDOW_US	(1000 * 1000)	/* it still wants what it has wanted */
 #define PLAN_US		(5 * 1000)	/* shortest interval between two plans */
@@ -350,7 +350,7 @@ set_due(Share *s, int server, PgpxTime now)
 		s->due = now;
 	else if (s->mine.held > Max(share, used) ||
 			 (s->wanted > s->mine.wanted && s->wanted > s->mine.held))
-		s->due = s->last_sent + LEAST_US;
+		s->due = s->last_sent + MIN_INTERVAL_US;
 	else if (s->wanted > s->mine.held || (!valid && used > 0))
 		s->due = s->last_sent + STARVED_US;
 	else if (used > 0 || s->mine.held > 0 || s->wanted > 0)
