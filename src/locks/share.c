@@ -77,7 +77,7 @@
 #define STARVED_US	(200 * 1000)	/* if it wants more than it holds */
 #define MIN_INTERVAL_US	(10 * 1000)		/* at any news */
 
-#define WINDOW_US	(1000 * 1000)	/* it still wants what it has wanted */
+#define DEMAND_WINDOW_US	(1000 * 1000)	/* it still wants what it has wanted */
 #define PLAN_US		(5 * 1000)	/* shortest interval between two plans */
 
 #define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
@@ -320,9 +320,9 @@ end_attempts(int server)
 static void
 set_demand(Share *s, PgpxTime now)
 {
-	if (now - s->peak_since >= WINDOW_US / 2)
+	if (now - s->peak_since >= DEMAND_WINDOW_US / 2)
 	{
-		s->peak[1] = now - s->peak_since < WINDOW_US ? s->peak[0] : 0;
+		s->peak[1] = now - s->peak_since < DEMAND_WINDOW_US ? s->peak[0] : 0;
 		s->peak[0] = 0;
 		s->peak_since = now;
 	}
