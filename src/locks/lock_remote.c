@@ -588,10 +588,10 @@ pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
 	memset(m, 0, sizeof(*m));
 	strlcpy(m->name, PQgetvalue(res, row, 0), sizeof(m->name));
 	m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
-	m->cap = read_int(res, row, 2, 1, PGPX_SHARE_MOST);
+	m->cap = read_int(res, row, 2, 1, PGPX_SHARE_MAX);
 	m->weight = read_int(res, row, 3, 1, 1000);
-	m->wanted = read_int(res, row, 4, 0, PGPX_SHARE_MOST);
-	m->held = read_int(res, row, 5, 0, PGPX_SHARE_MOST);
+	m->wanted = read_int(res, row, 4, 0, PGPX_SHARE_MAX);
+	m->held = read_int(res, row, 5, 0, PGPX_SHARE_MAX);
 	m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
 	m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
 	return true;

@@ -85,7 +85,7 @@ typedef struct PgpxShareStatement
 
 /* A row of its result. */
 #define PGPX_SHARE_NAME_LEN (PGPX_INSTANCE_LEN + 48)
-#define PGPX_SHARE_MOST 262143	/* connections of a member; as in options.c */
+#define PGPX_SHARE_MAX 262143	/* connections of a member; as in options.c */
 
 typedef struct PgpxShareMember
 {

@@ -172,7 +172,7 @@ static void
 fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 {
 	int64		low = 0;		/* fits */
-	int64		high = (int64) PGPX_SHARE_MOST * 1000 + 1;	/* at most */
+	int64		high = (int64) PGPX_SHARE_MAX * 1000 + 1;	/* at most */
 	int64		left = cap;
 
 	while (high - low > 1)
@@ -269,7 +269,7 @@ choose_target(Share *s, int used)
 	write_name(s, own);
 	mine.name[0] = '\0';
 	mine.weight = s->weight;
-	mine.wanted = Min(s->wanted, PGPX_SHARE_MOST);
+	mine.wanted = Min(s->wanted, PGPX_SHARE_MAX);
 	mine.dead = false;
 	while (at < s->nmembers && strcmp(s->members[at].name, own) < 0)
 		at++;
