@@ -95,7 +95,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 /*
  * Limit on unsolicited input, because a remote that sends more may never stop.
  */
-#define IDLE_MOST (4 * 1024 * 1024)
+#define MAX_IDLE_BYTES (4 * 1024 * 1024)
 
 /*
  * Read pending input: the answer of a pending reset, or only messages that may
@@ -137,7 +137,7 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 		{
 			/* unsolicited input may be endless */
 			CHECK_FOR_INTERRUPTS();
-			if (wire->bytes_in - start > IDLE_MOST)
+			if (wire->bytes_in - start > MAX_IDLE_BYTES)
 				return VALIDATION_DEAD;
 			if (n > 0 && full)
 				continue;
