@@ -63,7 +63,7 @@
 PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);
 
 /* How long the reader waits for busy workers in all, in microseconds. */
-#define MOST_US (2 * 1000 * 1000)
+#define MAX_RUN_US (2 * 1000 * 1000)
 
 /* How long it waits for a lock on a catalog. */
 #define LOCK_TIMEOUT "2s"
@@ -361,7 +361,7 @@ pgpx_catalog_reader_main(Datum arg)
 	SetConfigOption("lock_timeout", LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid,
 											  0);
-	deadline = pgpx_now() + MOST_US;
+	deadline = pgpx_now() + MAX_RUN_US;
 	find_needed();
 	if (check_min_size)
 	{
