@@ -75,7 +75,7 @@ pgpx_connect_refused(PgpxWorkerConn *w, const char *text)
  * time left for each host left, but at least LEAST_SHARE_US (microseconds), so
  * that there is time for one more poll.
  */
-#define LEAST_SHARE_US (10 * 1000)
+#define MIN_SHARE_US (10 * 1000)
 
 static void
 set_share(PgpxWorkerConn *w)
@@ -83,7 +83,7 @@ set_share(PgpxWorkerConn *w)
 	PgpxTime	now = pgpx_now();
 	PgpxTime	share = (w->until - now) / w->hosts->n;
 
-	w->deadline = Min(now + Max(share, LEAST_SHARE_US), w->until);
+	w->deadline = Min(now + Max(share, MIN_SHARE_US), w->until);
 	pgpx_event_due_at(w->deadline);
 }
 
