@@ -473,7 +473,7 @@ static const int pauses[] = {100, 250, 1000};
 /* Bytes per read, reads per event, and bytes to read between two cancels. */
 #define READ_BYTES (64 * 1024)
 #define READS_AT_ONCE 4
-#define BYTES_A_CANCEL (16 * 1024 * 1024)
+#define CANCEL_INTERVAL_BYTES (16 * 1024 * 1024)
 
 /* Length of a ReadyForQuery: type, length, transaction status. */
 #define READY_LEN 6
@@ -570,7 +570,7 @@ continue_abort(PgpxWorkerConn *w, int state)
 		end_abort(w);
 		return;
 	}
-	aborting->budget = BYTES_A_CANCEL;
+	aborting->budget = CANCEL_INTERVAL_BYTES;
 	watch(w);
 	wake_at(w, pgpx_now() + pause * 1000);
 }
@@ -588,7 +588,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_ABORT;
 	w->listening = false;
 	memset(&w->aborting, 0, sizeof(w->aborting));
-	w->aborting.budget = BYTES_A_CANCEL;
+	w->aborting.budget = CANCEL_INTERVAL_BYTES;
 	w->aborting.until = pgpx_now() +
 		pgpx_pools[w->pool].opts.operation_timeout * 1000;
 	wake_at(w, w->aborting.until);
