@@ -545,7 +545,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 }
 
 /* Minimum interval between checks of a pool with connections in use. */
-#define CHECK_EACH_US (500 * 1000)
+#define CHECK_INTERVAL_US (500 * 1000)
 
 /* Do min_size and min_idle allow a free connection to be closed? */
 static bool
@@ -656,7 +656,7 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		return 0;
 
 	/* a checkout does not wake the worker, so check at this interval */
-	*due = Min(*due, now + CHECK_EACH_US);
+	*due = Min(*due, now + CHECK_INTERVAL_US);
 	pgpx_conn_foreach_locked(conn, pool)
 	{
 		PgpxTime	end;
@@ -764,7 +764,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 
 		if (total > pgpx_pool_min_size_locked(pool))
 			next_check = Min(next_check, now + idle_limit(pool, total) * 1000);
-		due = Min(due, Max(next_check, now + CHECK_EACH_US));
+		due = Min(due, Max(next_check, now + CHECK_INTERVAL_US));
 	}
 	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;
