@@ -55,7 +55,7 @@
 #include "session/lease.h"
 
 /* Shortest interval between two checks of one wait. */
-#define CHECK_EACH_US (100 * 1000)
+#define CHECK_INTERVAL_US (100 * 1000)
 
 /* Most lines of an error detail, and most holders in a line. */
 #define LINES_MAX 32
@@ -124,7 +124,7 @@ pgpx_deadlock_check_at(PgpxTime since, bool again)
 
 	if (pgpx_lease_count(0, -1) == 0)
 		return 0;
-	return since + (again ? Max(pause, CHECK_EACH_US) : pause);
+	return since + (again ? Max(pause, CHECK_INTERVAL_US) : pause);
 }
 
 /*
