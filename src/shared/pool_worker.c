@@ -637,7 +637,7 @@ typedef struct Leak
 	char		why[PGPX_WHY_LEN];
 } Leak;
 
-#define LEAKS_AT_ONCE 8
+#define MAX_LEAKS 8
 
 /*
  * Find leases that are held for too long: log each once (leak_warning) and
@@ -662,7 +662,7 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		PgpxTime	end;
 		PgpxTime	warn;
 
-		if (n == LEAKS_AT_ONCE)
+		if (n == MAX_LEAKS)
 			break;
 		if (conn->state != PGPX_CONN_LEASED)
 			continue;
@@ -690,7 +690,7 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 			*due = Min(*due, end);
 		}
 	}
-	if (n == LEAKS_AT_ONCE)
+	if (n == MAX_LEAKS)
 		*due = now;
 	return n;
 }
@@ -722,7 +722,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	int			before;
 	PgpxCap    *full = NULL;	/* the cap that keeps the pool below
 								 * min_size */
-	Leak		leaks[LEAKS_AT_ONCE];
+	Leak		leaks[MAX_LEAKS];
 	int			nleaks;
 	NameData	server;
 	NameData	user;
