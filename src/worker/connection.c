@@ -472,7 +472,7 @@ static const int pauses[] = {100, 250, 1000};
 
 /* Bytes per read, reads per event, and bytes to read between two cancels. */
 #define READ_BYTES (64 * 1024)
-#define READS_AT_ONCE 4
+#define MAX_READS 4
 #define CANCEL_INTERVAL_BYTES (16 * 1024 * 1024)
 
 /* Length of a ReadyForQuery: type, length, transaction status. */
@@ -619,7 +619,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 			end_abort(w);
 		return;
 	}
-	for (int i = 0; i < READS_AT_ONCE && aborting->budget > 0; i++)
+	for (int i = 0; i < MAX_READS && aborting->budget > 0; i++)
 	{
 		ssize_t		n = recv(pgpx_connection_socket(w), buffer,
 							 sizeof(buffer), MSG_DONTWAIT);
