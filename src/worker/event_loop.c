@@ -30,7 +30,7 @@
 #include "worker/connection.h"
 #include "worker/events.h"
 
-#define EVENTS_AT_ONCE 64
+#define MAX_EVENTS 64
 #define MESSAGES_AT_ONCE 64		/* from the control socket, per round */
 
 static WaitEventSet *waits = NULL;
@@ -357,7 +357,7 @@ busy_poll(struct epoll_event *events)
 	if (until == 0)
 		return 0;
 	do
-		n = epoll_wait(pgpx_epoll_fd, events, EVENTS_AT_ONCE, 0);
+		n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
 	while (n == 0 && !MyLatch->is_set && pgpx_now() < until);
 	if (n > 0 || !MyLatch->is_set)
 		pgpx_busy_poll_end(&polling, n > 0);
@@ -397,14 +397,14 @@ sleep_until_due(void)
 bool
 pgpx_event_loop_run_once(void)
 {
-	struct epoll_event events[EVENTS_AT_ONCE];
+	struct epoll_event events[MAX_EVENTS];
 	bool		all = false;	/* other work than relaying may be pending */
 	int			n = busy_poll(events);
 
 	if (n == 0)
 	{
 		all = sleep_until_due();
-		n = epoll_wait(pgpx_epoll_fd, events, EVENTS_AT_ONCE, 0);
+		n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
 	}
 	relayed = n > 0;
 	for (int i = 0; i < n; i++)
