@@ -59,7 +59,7 @@
 /* Interval at which a session checks for a worker that is not running. */
 #define MISSED_CHECK_US (1000 * 1000)
 
-#define EVENTS_AT_ONCE 8
+#define MAX_EVENTS 8
 
 /* Maximum number of sessions that keep a socket registered without waiting. */
 #define WATCHING_MAX 16
@@ -205,7 +205,7 @@ pgpx_session_prepare(void)
 static bool
 is_ready(const PgpxCachedSocket *sock)
 {
-	struct epoll_event events[EVENTS_AT_ONCE];
+	struct epoll_event events[MAX_EVENTS];
 	bool		found = false;
 	int			n;
 
