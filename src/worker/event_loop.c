@@ -31,7 +31,7 @@
 #include "worker/events.h"
 
 #define MAX_EVENTS 64
-#define MESSAGES_AT_ONCE 64		/* from the control socket, per round */
+#define MAX_MESSAGES 64		/* from the control socket, per round */
 
 static WaitEventSet *waits = NULL;
 static PgpxTime next_maintenance = 0;
@@ -103,7 +103,7 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 static void
 read_control(void)
 {
-	for (int i = 0; i < MESSAGES_AT_ONCE; i++)
+	for (int i = 0; i < MAX_MESSAGES; i++)
 	{
 		int			fd;
 		ssize_t		len;
