@@ -182,7 +182,7 @@ pgpx_formats_is_plain(Oid type)
  * much as sending three small numbers in text.
  */
 #define AT_HAND 7				/* binary values in the first block */
-#define WORTH 3					/* small numbers whose text costs one block */
+#define BLOCK_COST 3					/* small numbers whose text costs one block */
 #define SMALL 20				/* gain of a small number, in ns */
 
 static void
@@ -196,7 +196,7 @@ spare_room(int n, int16 *formats, const int *gains)
 		binary += formats[i] != 0;
 		spare += formats[i] != 0 && gains[i] <= SMALL;
 	}
-	if (binary <= AT_HAND || binary - AT_HAND > Min(spare, WORTH))
+	if (binary <= AT_HAND || binary - AT_HAND > Min(spare, BLOCK_COST))
 		return;
 	for (int i = n - 1; binary > AT_HAND; i--)
 		if (formats[i] != 0 && gains[i] <= SMALL)
