@@ -183,7 +183,7 @@ pgpx_formats_is_plain(Oid type)
  */
 #define AT_HAND 7				/* binary values in the first block */
 #define BLOCK_COST 3					/* small numbers whose text costs one block */
-#define SMALL 20				/* gain of a small number, in ns */
+#define SMALL_GAIN_NS 20				/* gain of a small number, in ns */
 
 static void
 spare_room(int n, int16 *formats, const int *gains)
@@ -194,12 +194,12 @@ spare_room(int n, int16 *formats, const int *gains)
 	for (int i = 0; i < n; i++)
 	{
 		binary += formats[i] != 0;
-		spare += formats[i] != 0 && gains[i] <= SMALL;
+		spare += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
 	}
 	if (binary <= AT_HAND || binary - AT_HAND > Min(spare, BLOCK_COST))
 		return;
 	for (int i = n - 1; binary > AT_HAND; i--)
-		if (formats[i] != 0 && gains[i] <= SMALL)
+		if (formats[i] != 0 && gains[i] <= SMALL_GAIN_NS)
 		{
 			formats[i] = 0;
 			binary--;
