@@ -215,7 +215,7 @@ pgpx_formats_choose(int n, int16 *formats, const int *gains, uint64 rows)
 	for (int i = 0; i < n; i++)
 		if (formats[i] != 0)
 			gain += gains[i];
-	return gain > 0 && rows * gain >= PGPX_FORMATS_WORTH ? n : 0;
+	return gain > 0 && rows * gain >= PGPX_FORMATS_MIN_GAIN ? n : 0;
 }
 
 PgpxDirectDecoder
