@@ -123,7 +123,7 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
  * Least time, in ns, that binary must be expected to save before the remote is
  * asked for the types of the columns.  About a round trip in a data centre.
  */
-#define DESCRIBE_WORTH (100 * 1000)
+#define MIN_DESCRIBE_GAIN (100 * 1000)
 
 typedef enum PgpxScanState
 {
@@ -214,7 +214,7 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 bool
 pgpx_remote_scan_is_large(const PgpxRows *rows, double expected)
 {
-	return expected * pgpx_rows_estimate_gain(rows) >= DESCRIBE_WORTH;
+	return expected * pgpx_rows_estimate_gain(rows) >= MIN_DESCRIBE_GAIN;
 }
 
 void
