@@ -509,7 +509,7 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 }
 
 /* With more entries than this, a cache miss drops the invalid ones. */
-#define MANY_SPECS 64
+#define CLEANUP_SPECS 64
 
 /* A spec with its link in live_specs, which invalidate_specs traverses. */
 typedef struct LiveSpec
@@ -716,7 +716,7 @@ pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 		hash_search(cache, &key, HASH_FIND, NULL) : NULL;
 	if (entry == NULL || !entry->spec->valid)
 	{
-		if (hash_get_num_entries(cache) > MANY_SPECS)
+		if (hash_get_num_entries(cache) > CLEANUP_SPECS)
 		{
 			drop_outdated();
 			entry = NULL;
