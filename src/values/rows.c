@@ -149,7 +149,7 @@ begin_neutral(void)
 	return level;
 }
 
-#define LIST_SHOWN 100			/* columns in a hint; with more, no list */
+#define MAX_LIST_COLUMNS 100			/* columns in a hint; with more, no list */
 #define NAMES_SHOWN 10			/* in a detail; the rest are counted */
 
 /* A list of names for an error detail: the first few, and the number of all. */
@@ -494,7 +494,7 @@ map_columns(const PgpxRows *t, int n, const PgpxColumn *columns, int *map)
 								  "The remote statement returns %d columns, the column list has %d after the pool column.",
 								  n, n, expected),
 				 n == 0 ? 0 :
-				 n > LIST_SHOWN ?
+				 n > MAX_LIST_COLUMNS ?
 				 errhint("pgpool.column_list returns the column list for a statement.") :
 				 errhint("Use %s.", pgpx_column_list(n, columns, NULL, lead))));
 	}
