@@ -150,7 +150,7 @@ begin_neutral(void)
 }
 
 #define MAX_LIST_COLUMNS 100			/* columns in a hint; with more, no list */
-#define NAMES_SHOWN 10			/* in a detail; the rest are counted */
+#define MAX_NAMES 10			/* in a detail; the rest are counted */
 
 /* A list of names for an error detail: the first few, and the number of all. */
 typedef struct Names
@@ -167,7 +167,7 @@ add_name(Names *names, const char *name)
 
 	if (names->n == 0)
 		initStringInfo(&names->text);
-	if (names->n < NAMES_SHOWN)
+	if (names->n < MAX_NAMES)
 	{
 		strlcpy(copy, name, sizeof(copy));
 		appendStringInfo(&names->text, "%s\"%s\"", names->n == 0 ? "" : ", ",
@@ -183,8 +183,8 @@ append_names(StringInfo detail, const Names *names)
 		return;
 	appendStringInfo(detail, "%s%s: %s", detail->len > 0 ? " " : "",
 					 names->heading, names->text.data);
-	if (names->n > NAMES_SHOWN)
-		appendStringInfo(detail, " and %d more", names->n - NAMES_SHOWN);
+	if (names->n > MAX_NAMES)
+		appendStringInfo(detail, " and %d more", names->n - MAX_NAMES);
 	appendStringInfoChar(detail, '.');
 }
 
