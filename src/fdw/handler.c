@@ -212,7 +212,7 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 }
 
 #define OUR_EXTENSION "pgpool_ext"
-#define OUR_HANDLER "pgpool_fdw_handler"
+#define PGPOOL_HANDLER "pgpool_fdw_handler"
 #define THEIR_EXTENSION "postgres_fdw"
 #define THEIR_WRAPPER "postgres_fdw"
 #define THEIR_HANDLER "postgres_fdw_handler"
@@ -274,7 +274,7 @@ is_attached(Oid wrapper)
 	Oid			handler = wrapper_handler(wrapper);
 
 	return OidIsValid(ours) && OidIsValid(handler) &&
-		handler == find_handler(ours, OUR_HANDLER) &&
+		handler == find_handler(ours, PGPOOL_HANDLER) &&
 		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != ours;
 }
 
@@ -621,8 +621,8 @@ change_handler(Oid ours, bool attach)
 						   AccessExclusiveLock);
 
 	own_handler = find_handler(theirs, THEIR_HANDLER);
-	old_handler = attach ? own_handler : find_handler(ours, OUR_HANDLER);
-	new_handler = attach ? find_handler(ours, OUR_HANDLER) : own_handler;
+	old_handler = attach ? own_handler : find_handler(ours, PGPOOL_HANDLER);
+	new_handler = attach ? find_handler(ours, PGPOOL_HANDLER) : own_handler;
 	if (!OidIsValid(old_handler) || !OidIsValid(new_handler) ||
 		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != theirs)
 		ereport(ERROR,
