@@ -213,7 +213,7 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 
 #define OUR_EXTENSION "pgpool_ext"
 #define PGPOOL_HANDLER "pgpool_fdw_handler"
-#define THEIR_EXTENSION "postgres_fdw"
+#define POSTGRES_FDW "postgres_fdw"
 #define THEIR_WRAPPER "postgres_fdw"
 #define THEIR_HANDLER "postgres_fdw_handler"
 #define ESTIMATE "use_remote_estimate"
@@ -333,7 +333,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
 
-		drops_both = drops(stmt, OUR_EXTENSION) && drops(stmt, THEIR_EXTENSION);
+		drops_both = drops(stmt, OUR_EXTENSION) && drops(stmt, POSTGRES_FDW);
 		if (!drops_both && drops(stmt, OUR_EXTENSION))
 			check_drop();
 	}
@@ -595,7 +595,7 @@ set_handler(Oid handler)
 static bool
 change_handler(Oid ours, bool attach)
 {
-	Oid			theirs = get_extension_oid(THEIR_EXTENSION, true);
+	Oid			theirs = get_extension_oid(POSTGRES_FDW, true);
 	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
 	Oid			own_handler;
 	Oid			old_handler;
@@ -608,7 +608,7 @@ change_handler(Oid ours, bool attach)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" is not installed in this database",
-						THEIR_EXTENSION),
+						POSTGRES_FDW),
 				 errhint("Install it with CREATE EXTENSION.")));
 
 	/*
@@ -629,7 +629,7 @@ change_handler(Oid ours, bool attach)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" has no foreign-data wrapper \"%s\" "
 						"with handler \"%s\"",
-						THEIR_EXTENSION, THEIR_WRAPPER, THEIR_HANDLER)));
+						POSTGRES_FDW, THEIR_WRAPPER, THEIR_HANDLER)));
 
 	current = wrapper_handler(wrapper);
 	if (current == new_handler)
