@@ -215,7 +215,7 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 #define PGPOOL_HANDLER "pgpool_fdw_handler"
 #define POSTGRES_FDW "postgres_fdw"
 #define THEIR_WRAPPER "postgres_fdw"
-#define THEIR_HANDLER "postgres_fdw_handler"
+#define POSTGRES_FDW_HANDLER "postgres_fdw_handler"
 #define ESTIMATE "use_remote_estimate"
 
 PG_FUNCTION_INFO_V1(pgpx_attach_postgres_fdw);
@@ -620,7 +620,7 @@ change_handler(Oid ours, bool attach)
 		LockDatabaseObject(ForeignDataWrapperRelationId, wrapper, 0,
 						   AccessExclusiveLock);
 
-	own_handler = find_handler(theirs, THEIR_HANDLER);
+	own_handler = find_handler(theirs, POSTGRES_FDW_HANDLER);
 	old_handler = attach ? own_handler : find_handler(ours, PGPOOL_HANDLER);
 	new_handler = attach ? find_handler(ours, PGPOOL_HANDLER) : own_handler;
 	if (!OidIsValid(old_handler) || !OidIsValid(new_handler) ||
@@ -629,7 +629,7 @@ change_handler(Oid ours, bool attach)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" has no foreign-data wrapper \"%s\" "
 						"with handler \"%s\"",
-						POSTGRES_FDW, THEIR_WRAPPER, THEIR_HANDLER)));
+						POSTGRES_FDW, THEIR_WRAPPER, POSTGRES_FDW_HANDLER)));
 
 	current = wrapper_handler(wrapper);
 	if (current == new_handler)
