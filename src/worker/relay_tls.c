@@ -153,7 +153,7 @@ on_read(BIO *bio, int oper, const char *argp, size_t len, int argi, long argl,
 	if (oper == BIO_CB_READ &&
 		(tls->taken >= MAX_CHUNKS * tls->chunk || has_flooded(tls)))
 	{
-		tls->dry = true;
+		tls->input_drained = true;
 		BIO_clear_retry_flags(bio);
 		BIO_set_retry_read(bio);
 		return -1;
@@ -163,7 +163,7 @@ on_read(BIO *bio, int oper, const char *argp, size_t len, int argi, long argl,
 		if (ret > 0)
 			tls->taken += *processed;
 		else
-			tls->dry = true;
+			tls->input_drained = true;
 	}
 	return ret;
 }
@@ -233,7 +233,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	tls->read_wants_write = false;
 	tls->pending = false;
 	tls->taken = 0;
-	tls->dry = false;
+	tls->input_drained = false;
 	for (int i = 0; i < MAX_READS && len < size; i++)
 	{
 		int			n;
@@ -255,7 +255,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 			case WANTS_READ:
 				if (has_flooded(tls))
 					end_stream(tls);
-				else if (!tls->dry)
+				else if (!tls->input_drained)
 					continue;
 				break;
 			case WANTS_WRITE:
