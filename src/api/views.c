@@ -48,7 +48,7 @@ pgpx_view_begin(int what)
 {
 	PgpxView   *view = palloc0(sizeof(PgpxView));
 
-	view->what = what;
+	view->kind = what;
 	view->sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	view->user = GetUserId();
 	view->index = alloc_array(pgpx_shared->max_pools, sizeof(int));
@@ -90,14 +90,14 @@ copy_locked(PgpxView *view, int index)
 	view->nconns = 0;
 	view->nwaiting = 0;
 
-	if (view->what & PGPX_VIEW_CONNS)
+	if (view->kind & PGPX_VIEW_CONNS)
 		pgpx_conn_foreach_locked(conn, &pgpx_pools[index])
 		{
 			memcpy(&view->conns[view->nconns], conn, sizeof(PgpxConn));
 			view->conn_index[view->nconns++] = PGPX_CONN_INDEX(conn);
 		}
 
-	if (view->what & PGPX_VIEW_WAITERS)
+	if (view->kind & PGPX_VIEW_WAITERS)
 		for (int i = pgpx_pools[index].queue_head;
 			 i >= 0 && view->nwaiting < pgpx_shared->nwaiter_slots;
 			 i = pgpx_waiters[i].next)

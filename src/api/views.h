@@ -43,7 +43,7 @@ typedef struct PgpxView
 	Oid			user;
 
 	/* private to views.c */
-	int			what;
+	int			kind;
 	int			npools;
 	int			at;
 	int		   *index;
