@@ -113,7 +113,7 @@ struct PgpxDeadlock
 	Wait	   *waits;			/* [max_connections + 1]; [0]: this session's */
 	Held	   *held;			/* [max_connections] */
 	PoolState  *pools;			/* [max_pools] */
-	int		   *wait_of;		/* [nwaiter_slots]: index of the wait of each
+	int		   *wait_index;		/* [nwaiter_slots]: index of the wait of each
 								 * process; -1: none */
 };
 
@@ -151,8 +151,8 @@ deadlock_alloc(void)
 	deadlock->waits = (Wait *) (chunk + waits);
 	deadlock->held = (Held *) (chunk + held);
 	deadlock->pools = (PoolState *) (chunk + pools);
-	deadlock->wait_of = (int *) (chunk + wait_of);
-	memset(deadlock->wait_of, -1, end - wait_of);
+	deadlock->wait_index = (int *) (chunk + wait_of);
+	memset(deadlock->wait_index, -1, end - wait_of);
 	return deadlock;
 }
 
@@ -169,9 +169,9 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 
 	if (procno < 0)
 		return -1;
-	if (deadlock->wait_of[procno] >= 0)
-		return deadlock->waits[deadlock->wait_of[procno]].pid == pid ?
-			deadlock->wait_of[procno] : -1;
+	if (deadlock->wait_index[procno] >= 0)
+		return deadlock->waits[deadlock->wait_index[procno]].pid == pid ?
+			deadlock->wait_index[procno] : -1;
 	waiter = &pgpx_waiters[procno];
 	if (waiter->state != PGPX_WAITER_WAITING)
 		return -1;
@@ -179,7 +179,7 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 	wait->procno = procno;
 	wait->pid = pid;
 	wait->pool = waiter->pool;
-	deadlock->wait_of[procno] = deadlock->nwaits;
+	deadlock->wait_index[procno] = deadlock->nwaits;
 	return deadlock->nwaits++;
 }
 
@@ -409,8 +409,8 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 static bool
 is_victim(PgpxDeadlock *deadlock)
 {
-	int		   *queue = deadlock->wait_of;	/* not needed any more, and large
-											 * enough */
+	int		   *queue = deadlock->wait_index;	/* not needed any more, and large
+												 * enough */
 	int			queued = 1;
 
 	queue[0] = 0;
