@@ -112,7 +112,7 @@ typedef struct Share
 	PgpxShareMember mine_read;
 	int			common_cap;		/* smallest cap of the live members */
 	PgpxTime	held_since;		/* steady: since when it has held any */
-	bool		differs_logged;
+	bool		difference_logged;
 
 	/* the statement in flight */
 	bool		in_flight;
@@ -674,13 +674,13 @@ log_differences(Share *s)
 	for (int i = 0; i < s->nmembers; i++)
 		if (!s->members[i].dead && s->members[i].cap != s->cap)
 			differs = true;
-	if (differs && !s->differs_logged)
+	if (differs && !s->difference_logged)
 		ereport(WARNING,
 				(errmsg("servers that connect to the remote database of server \"%s\" of database \"%s\" have different values of cluster_connections",
 						NameStr(s->server_name), NameStr(s->database_name)),
 				 errdetail("It is %d here. The smallest, %d, applies to all.",
 						   s->cap, s->common_cap)));
-	s->differs_logged = differs;
+	s->difference_logged = differs;
 }
 
 /* Publish the state for the view cluster_shares. */
