@@ -408,14 +408,14 @@ pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		answer->since = column_text(slot, 4);
 		answer->expires = column_text(slot, 5);
 		left = parse_number(column_text(slot, 6));
-		answer->left = Min(left, INT_MAX);	/* in microseconds it fits, too */
+		answer->left_ms = Min(left, INT_MAX);	/* in microseconds it fits, too */
 		answer->already_released = token == NULL && is_true(slot, 7);
 		answer->expired = answer->token != 0 && answer->holder != NULL &&
 			answer->since != NULL && answer->expires != NULL;
 		answer->held = token == NULL && !answer->already_released &&
 			answer->holder != NULL &&
 			answer->since != NULL && answer->expires != NULL &&
-			answer->left > 0;
+			answer->left_ms > 0;
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	tuplestore_end(store);

@@ -26,7 +26,7 @@ typedef struct PgpxDlockAnswer
 	char	   *why;			/* or NULL */
 	char	   *since;			/* in the remote's clock and DateStyle */
 	char	   *expires;
-	int64		left;			/* ms until "expires", INT_MAX at most */
+	int64		left_ms;		/* ms until "expires", INT_MAX at most */
 } PgpxDlockAnswer;
 
 /*

@@ -410,7 +410,7 @@ next_pause(const PgpxDlockWait *w, PgpxTime *pause)
 	sleep = (PgpxTime) (*pause * (0.5 + pg_prng_double(&pg_global_prng_state)));
 	*pause = Min(*pause * 2, PGPX_DLOCK_PAUSE_US);
 	if (w->error == NULL && w->answer.held)
-		sleep = Min(sleep, w->answer.left * 1000 + 1000);
+		sleep = Min(sleep, w->answer.left_ms * 1000 + 1000);
 	return sleep;
 }
 

@@ -236,7 +236,7 @@ request_lock(bool waits)
 		FUZZ_CHECK(!answer.already_released && sent.value[1] != NULL && sent.value[3] != NULL &&
 				   sent.value[4] != NULL);
 		/* callers compute with it in microseconds */
-		FUZZ_CHECK(answer.left > 0 && answer.left < PG_INT64_MAX / 1000000);
+		FUZZ_CHECK(answer.left_ms > 0 && answer.left_ms < PG_INT64_MAX / 1000000);
 	}
 	check_text(answer.holder);
 	check_text(answer.why);
