@@ -270,12 +270,12 @@ wrapper_handler(Oid wrapper)
 static bool
 is_attached(Oid wrapper)
 {
-	Oid			ours = get_extension_oid(OUR_EXTENSION, true);
+	Oid			ext = get_extension_oid(OUR_EXTENSION, true);
 	Oid			handler = wrapper_handler(wrapper);
 
-	return OidIsValid(ours) && OidIsValid(handler) &&
-		handler == find_handler(ours, PGPOOL_HANDLER) &&
-		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != ours;
+	return OidIsValid(ext) && OidIsValid(handler) &&
+		handler == find_handler(ext, PGPOOL_HANDLER) &&
+		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != ext;
 }
 
 pg_noreturn static void
@@ -593,7 +593,7 @@ set_handler(Oid handler)
  * two handlers.
  */
 static bool
-change_handler(Oid ours, bool attach)
+change_handler(Oid ext, bool attach)
 {
 	Oid			theirs = get_extension_oid(POSTGRES_FDW, true);
 	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
@@ -615,14 +615,14 @@ change_handler(Oid ours, bool attach)
 	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw locks
 	 * its wrapper.
 	 */
-	LockDatabaseObject(ExtensionRelationId, ours, 0, AccessShareLock);
+	LockDatabaseObject(ExtensionRelationId, ext, 0, AccessShareLock);
 	if (OidIsValid(wrapper))
 		LockDatabaseObject(ForeignDataWrapperRelationId, wrapper, 0,
 						   AccessExclusiveLock);
 
 	own_handler = find_handler(theirs, POSTGRES_FDW_HANDLER);
-	old_handler = attach ? own_handler : find_handler(ours, PGPOOL_HANDLER);
-	new_handler = attach ? find_handler(ours, PGPOOL_HANDLER) : own_handler;
+	old_handler = attach ? own_handler : find_handler(ext, PGPOOL_HANDLER);
+	new_handler = attach ? find_handler(ext, PGPOOL_HANDLER) : own_handler;
 	if (!OidIsValid(old_handler) || !OidIsValid(new_handler) ||
 		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != theirs)
 		ereport(ERROR,
@@ -673,8 +673,8 @@ change_handler(Oid ours, bool attach)
 static bool
 change_handler_of_wrapper(FunctionCallInfo fcinfo, bool attach)
 {
-	Oid			ours = getExtensionOfObject(ProcedureRelationId,
-											fcinfo->flinfo->fn_oid);
+	Oid			ext = getExtensionOfObject(ProcedureRelationId,
+										   fcinfo->flinfo->fn_oid);
 
 	if (!superuser())
 		ereport(ERROR,
@@ -690,7 +690,7 @@ change_handler_of_wrapper(FunctionCallInfo fcinfo, bool attach)
 							 "pgpool.detach_postgres_fdw()");
 	PreventCommandIfParallelMode(attach ? "pgpool.attach_postgres_fdw()" :
 								 "pgpool.detach_postgres_fdw()");
-	return change_handler(ours, attach);
+	return change_handler(ext, attach);
 }
 
 Datum
