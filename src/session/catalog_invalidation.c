@@ -241,7 +241,7 @@ may_use_server(Oid oid, Oid user)
  * each checkout from such a pool checks its own user.
  */
 static bool
-may_have(Oid user, Oid server, bool superuser)
+may_keep(Oid user, Oid server, bool superuser)
 {
 	return !OidIsValid(user) ||
 		(superuser_arg(user) == superuser && may_use_server(server, user));
@@ -274,7 +274,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 							&fingerprint->settings);
 	verdict = worse_verdict(verdict, server);
 	verdict = worse_verdict(verdict, compare_user(user, fingerprint->user));
-	if (verdict == GONE || !may_have(user, key->server, key->superuser != 0))
+	if (verdict == GONE || !may_keep(user, key->server, key->superuser != 0))
 		return GONE;
 
 	/* a user's own mapping takes precedence over that of PUBLIC */
@@ -286,7 +286,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		verdict = worse_verdict(verdict,
 								compare_server(base, fingerprint->base,
 											   &fingerprint->base_settings));
-		if (verdict == GONE || !may_have(user, base, key->superuser != 0) ||
+		if (verdict == GONE || !may_keep(user, base, key->superuser != 0) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
 			return GONE;
