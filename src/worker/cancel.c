@@ -139,7 +139,7 @@ pgpx_cancel_find_key(PgpxWorkerConn *w)
 
 /* Ends a request: the cancel connection has closed, or could not be opened. */
 static void
-finish(PgpxWorkerConn *w, bool ok)
+end_request(PgpxWorkerConn *w, bool ok)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -278,7 +278,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	/* a remote that resets the connection has received the request */
 	if (failed || status == PGRES_POLLING_OK)
 	{
-		finish(w, !failed || (failure == NULL && cancel->sent && reset));
+		end_request(w, !failed || (failure == NULL && cancel->sent && reset));
 		return;
 	}
 	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT;
@@ -310,7 +310,7 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 											&cancel->accounting, stepped, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
 	{
-		finish(w, false);
+		end_request(w, false);
 		return;
 	}
 	cancel->deadline = pgpx_now() +
@@ -341,7 +341,7 @@ pgpx_cancel_ready(PgpxWorkerConn *w)
 	}
 	events = step_request(w, &ok);
 	if (events == 0)
-		finish(w, ok);
+		end_request(w, ok);
 	else if (events != before)
 		pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events,
 						 false);
@@ -353,7 +353,7 @@ pgpx_cancel_deadline_passed(PgpxWorkerConn *w)
 	/* a running step may have sent the request: assume that it has */
 	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))
 		w->cancel.sent = true;
-	finish(w, false);
+	end_request(w, false);
 }
 
 /* Runs in the thread. */
