@@ -171,7 +171,7 @@ append_item(char **list, const char *item)
 }
 
 static bool
-add(PgpxLookup *job, const char *host, const char *addr, const char *port)
+add_host(PgpxLookup *job, const char *host, const char *addr, const char *port)
 {
 	return append_item(&job->host, host) && append_item(&job->hostaddr, addr) &&
 		append_item(&job->port, port);
@@ -215,7 +215,7 @@ look_up(PgpxTask *task)
 			/* libpq uses "host" itself where "hostaddr" is empty */
 			if (addr[0] == '\0' && is_numeric(host))
 				addr = host;
-			if (!add(job, host, addr, port))
+			if (!add_host(job, host, addr, port))
 			{
 				/* an incomplete list would make libpq resolve the name */
 				snprintf(job->error, sizeof(job->error), "out of memory");
@@ -245,7 +245,7 @@ look_up(PgpxTask *task)
 			if (getnameinfo(a->ai_addr, a->ai_addrlen, addr, sizeof(addr),
 							NULL, 0, NI_NUMERICHOST) != 0)
 				continue;
-			if (!add(job, host, addr, port))
+			if (!add_host(job, host, addr, port))
 				break;
 			found++;
 		}
