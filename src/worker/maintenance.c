@@ -217,7 +217,7 @@ grow_waiting_pools(PgpxTime now)
  * first, so it should never find one.
  */
 static bool
-sweep(void)
+sweep_leases(void)
 {
 	bool		leases = pgpx_lock_hooks->release_abandoned(pgpx_worker_index);
 
@@ -482,7 +482,7 @@ pgpx_maintenance_run(void)
 	maintain_pools(now, all);
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
-		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
+		next_sweep = sweep_leases() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
 	return Min(Min(pgpx_next_deadline, next_ping),
 			   Min(next_sweep, Min(next_maintenance, request_at)));
 }
