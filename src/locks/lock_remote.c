@@ -281,11 +281,11 @@ add_hint(void *arg)
  * the error came from the remote, so the statement had no effect.
  */
 static void
-run(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
-	PgpxTime deadline, bool *refused)
+execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
+		PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
-	PgpxRun		run = {
+	PgpxRun		execute = {
 		.lease = lease,
 		.statement = statement,
 		.sink = sink,
@@ -300,8 +300,8 @@ run(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	pgpx_run_check(lease, statement);
 	PG_TRY();
 	{
-		pgpx_run_send(&run, sink == NULL);
-		while (!pgpx_run_process_input(&run))
+		pgpx_run_send(&execute, sink == NULL);
+		while (!pgpx_run_process_input(&execute))
 			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
 				ereport(ERROR,
@@ -311,13 +311,13 @@ run(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	}
 	PG_CATCH();
 	{
-		pgpx_run_failed(&run, false);
+		pgpx_run_failed(&execute, false);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	if (refused != NULL)
-		*refused = run.error.set;
-	(void) pgpx_run_end(&run);
+		*refused = execute.error.set;
+	(void) pgpx_run_end(&execute);
 	error_context_stack = hint.previous;
 }
 
@@ -334,7 +334,7 @@ run_texts(PgpxLease *lease, const PgpxStatement *statement, int ncolumns,
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
 	TupleDescFinalize(*tupdesc);
 	tuples = pgpx_rows_begin(*tupdesc, store, InvalidOid);
-	run(lease, statement, pgpx_rows_sink(tuples), deadline, refused);
+	execute(lease, statement, pgpx_rows_sink(tuples), deadline, refused);
 	pgpx_rows_end(tuples);
 	return store;
 }
@@ -426,7 +426,7 @@ pgpx_dlock_create_tables(PgpxLease *lease)
 {
 	PgpxStatement statement = {.sql = setup_sql};
 
-	run(lease, &statement, NULL, 0, NULL);
+	execute(lease, &statement, NULL, 0, NULL);
 }
 
 bool
@@ -453,7 +453,7 @@ pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 	PgpxRows   *tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	PgpxStatement statement = {.sql = status_sql};
 
-	run(lease, &statement, pgpx_rows_sink(tuples), 0, NULL);
+	execute(lease, &statement, pgpx_rows_sink(tuples), 0, NULL);
 	pgpx_rows_end(tuples);
 }
 
