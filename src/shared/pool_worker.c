@@ -33,7 +33,7 @@
 #include "shared/registry.h"
 
 /* Minimum interval between log messages about outages of a pool. */
-#define LOG_EACH_US (10 * 1000 * 1000)
+#define LOG_PAUSE_US (10 * 1000 * 1000)
 
 /*
  * Return when a connection that is opened now expires: after max_lifetime
@@ -247,7 +247,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
 			log_outage = fails_since_locked(pool) == 0 &&
 				(pool->outage_logged_at == 0 ||
-				 pool->last_error_at - pool->outage_logged_at > LOG_EACH_US);
+				 pool->last_error_at - pool->outage_logged_at > LOG_PAUSE_US);
 			if (log_outage)
 			{
 				pool->outage_logged_at = pool->last_error_at;
