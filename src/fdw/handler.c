@@ -333,7 +333,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
 
-		drops_both = drops(stmt, OUR_EXTENSION) && drops(stmt, POSTGRES_FDW);
+		drops_both = drops(stmt, OUR_EXTENSION) &&
+			drops(stmt, POSTGRES_FDW);
 		if (!drops_both && drops(stmt, OUR_EXTENSION))
 			check_drop();
 	}

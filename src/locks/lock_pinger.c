@@ -106,8 +106,8 @@ pgpx_pinger_watch(PgpxPinger *p, uint32 events)
 	p->events = events;
 }
 
-static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-					const char *failure);
+static void stepped(void *owner, PostgresPollingStatusType status,
+					int sqlstate, const char *failure);
 
 /* Starts a login, or first waits for the password command. */
 static void
@@ -136,7 +136,8 @@ log_in(PgpxPinger *p)
 
 	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
 	if (p->pg != NULL)
-		p->login = pgpx_login_begin(of, p->pg, &p->accounting, stepped, p);
+		p->login = pgpx_login_begin(of, p->pg, &p->accounting, stepped,
+									p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
 		pgpx_pinger_failed(p, p->login == NULL ? "out of memory" :
@@ -288,8 +289,8 @@ finish_login(PgpxPinger *p)
 
 /* Callback at the end of a step of the login. */
 static void
-stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-		const char *failure)
+stepped(void *owner, PostgresPollingStatusType status,
+		int sqlstate, const char *failure)
 {
 	PgpxPinger *p = owner;
 	char	   *text;

@@ -437,7 +437,8 @@ pgpx_share_plan(PgpxTime now)
 
 		s->planned = false;
 		if (s->pool >= 0 &&
-			(!is_of(s->pool, i) || s->pool_id != pgpx_pools[s->pool].pool_id ||
+			(!is_of(s->pool, i) ||
+			 s->pool_id != pgpx_pools[s->pool].pool_id ||
 			 !has_conninfo(s->pool)))
 			s->pool = -1;
 	}

@@ -343,7 +343,8 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	if (!take_token(cap, pool->opts.max_server_connections,
 					pgpx_pool_share_now(pool), pool))
 		return NULL;
-	if (!take_token(&pgpx_shared->cap, pgpx_shared->max_connections, 0, pool))
+	if (!take_token(&pgpx_shared->cap, pgpx_shared->max_connections, 0,
+					pool))
 	{
 		pgpx_cap_release(cap);
 		return NULL;

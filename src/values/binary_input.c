@@ -196,7 +196,8 @@ spare_room(int n, int16 *formats, const int *gains)
 		binary += formats[i] != 0;
 		spare += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
 	}
-	if (binary <= AT_HAND || binary - AT_HAND > Min(spare, BLOCK_COST))
+	if (binary <= AT_HAND ||
+		binary - AT_HAND > Min(spare, BLOCK_COST))
 		return;
 	for (int i = n - 1; binary > AT_HAND; i--)
 		if (formats[i] != 0 && gains[i] <= SMALL_GAIN_NS)

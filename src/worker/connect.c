@@ -31,8 +31,8 @@
 #include "worker/relay_tls.h"
 #include "worker/worker.h"
 
-static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-					const char *failure);
+static void stepped(void *owner, PostgresPollingStatusType status,
+					int sqlstate, const char *failure);
 
 void
 pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
@@ -52,7 +52,8 @@ pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 				 errdetail_internal("%s", reason)));
 	if (!running)
 		pgpx_connection_drop(w);
-	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate, reason);
+	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate,
+							 reason);
 	if (running)
 		pgpx_abort_begin(w);
 }
@@ -123,7 +124,8 @@ start_login(PgpxWorkerConn *w)
 	w->pg = pgpx_conninfo_login(w->pool, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
-		w->login = pgpx_login_begin(of, w->pg, &w->accounting, stepped, w);
+		w->login = pgpx_login_begin(of, w->pg, &w->accounting, stepped,
+									w);
 	if (w->login == NULL)
 	{
 		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
@@ -294,8 +296,8 @@ try_new_password(PgpxWorkerConn *w)
 
 /* A step of the login has ended. */
 static void
-stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-		const char *failure)
+stepped(void *owner, PostgresPollingStatusType status,
+		int sqlstate, const char *failure)
 {
 	PgpxWorkerConn *w = owner;
 	char	   *text;

@@ -190,7 +190,8 @@ step_reset(PgpxWorkerConn *w)
 		}
 	}
 
-	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire), false);
+	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire),
+		   false);
 }
 
 /* Starts a reset or check of the worker's own; timeout is in ms. */
