@@ -295,7 +295,7 @@ refuse_drop(const char *wrapper)
 
 /* Returns whether DROP EXTENSION names an extension. */
 static bool
-drops(const DropStmt *stmt, const char *extension)
+is_dropped(const DropStmt *stmt, const char *extension)
 {
 	ListCell   *lc;
 
@@ -333,9 +333,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
 
-		drops_both = drops(stmt, OUR_EXTENSION) &&
-			drops(stmt, POSTGRES_FDW);
-		if (!drops_both && drops(stmt, OUR_EXTENSION))
+		drops_both = is_dropped(stmt, OUR_EXTENSION) &&
+			is_dropped(stmt, POSTGRES_FDW);
+		if (!drops_both && is_dropped(stmt, OUR_EXTENSION))
 			check_drop();
 	}
 	PG_TRY();
