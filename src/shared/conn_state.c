@@ -226,7 +226,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 
 /* Reserve a token of a cap for the pool. */
 static bool
-take_token(PgpxCap *cap, int limit, PgpxTime now, PgpxPool *pool)
+acquire_token(PgpxCap *cap, int limit, PgpxTime now, PgpxPool *pool)
 {
 	PgpxToken	token = pgpx_cap_acquire(cap, limit, now, PGPX_POOL_INDEX(pool),
 										 pgpx_pool_waits_since_locked(pool));
@@ -340,11 +340,11 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	PgpxConn   *conn;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (!take_token(cap, pool->opts.max_server_connections,
-					pgpx_pool_share_now(pool), pool))
+	if (!acquire_token(cap, pool->opts.max_server_connections,
+					   pgpx_pool_share_now(pool), pool))
 		return NULL;
-	if (!take_token(&pgpx_shared->cap, pgpx_shared->max_connections, 0,
-					pool))
+	if (!acquire_token(&pgpx_shared->cap, pgpx_shared->max_connections, 0,
+					   pool))
 	{
 		pgpx_cap_release(cap);
 		return NULL;
