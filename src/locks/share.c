@@ -130,7 +130,7 @@ static PgpxTime planned_at = 0;
 static bool any_planned = false;
 
 static bool
-is_of(int pool, int server)
+is_of_server(int pool, int server)
 {
 	return pgpx_pools[pool].pool_id != 0 && pgpx_pools[pool].server == server &&
 		pgpx_pools[pool].worker == pgpx_worker_index;
@@ -141,7 +141,7 @@ static void
 end_remote_full(Share *s, int server)
 {
 	for (int i = 0; s->remote_full && i < pgpx_pools_end(); i++)
-		if (is_of(i, server))
+		if (is_of_server(i, server))
 			pgpx_pool_set_remote_full(&pgpx_pools[i], NULL);
 	s->remote_full = false;
 }
@@ -437,7 +437,7 @@ pgpx_share_plan(PgpxTime now)
 
 		s->planned = false;
 		if (s->pool >= 0 &&
-			(!is_of(s->pool, i) ||
+			(!is_of_server(s->pool, i) ||
 			 s->pool_id != pgpx_pools[s->pool].pool_id ||
 			 !has_conninfo(s->pool)))
 			s->pool = -1;
@@ -445,7 +445,7 @@ pgpx_share_plan(PgpxTime now)
 	any_planned = false;
 	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (pgpx_pools[i].opts.cluster_connections > 0 &&
-			is_of(i, pgpx_pools[i].server))
+			is_of_server(i, pgpx_pools[i].server))
 		{
 			plan_pool(i);
 			any_planned = true;
@@ -749,7 +749,7 @@ apply_result(Share *s, int server)
 
 	/* open what the share allows, close what exceeds it */
 	for (int i = 0; i < pgpx_pools_end(); i++)
-		if (is_of(i, server))
+		if (is_of_server(i, server))
 			pgpx_event_pool_changed(i);
 	return true;
 }
@@ -832,7 +832,7 @@ use_next_pool(Share *s, int server)
 	{
 		int			next = (s->pool + i) % end;
 
-		if (is_of(next, server) && has_conninfo(next))
+		if (is_of_server(next, server) && has_conninfo(next))
 		{
 			s->pool = next;
 			s->pool_id = pgpx_pools[next].pool_id;
@@ -880,7 +880,7 @@ pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 	s->remote_full = sqlstate == ERRCODE_TOO_MANY_CONNECTIONS;
 	for (int i = 0; pgpx_steady_now() >= until && i < pgpx_pools_end(); i++)
 	{
-		if (!is_of(i, server))
+		if (!is_of_server(i, server))
 			continue;
 		if (s->remote_full)
 			pgpx_pool_set_remote_full(&pgpx_pools[i], why);
