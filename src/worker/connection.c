@@ -151,7 +151,7 @@ pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
 
 /* A reset or check has ended; "late" if it timed out. */
 static void
-finish(PgpxWorkerConn *w, bool ok, bool late)
+end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -190,8 +190,8 @@ step_reset(PgpxWorkerConn *w)
 		}
 	}
 
-	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire),
-		   false);
+	end_exchange(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire),
+				 false);
 }
 
 /* Starts a reset or check of the worker's own; timeout is in ms. */
@@ -319,7 +319,7 @@ pgpx_connection_deadline_passed(PgpxWorkerConn *w)
 	switch (w->phase)
 	{
 		case PGPX_PHASE_RESET:
-			finish(w, false, true);
+			end_exchange(w, false, true);
 			break;
 		case PGPX_PHASE_CLOSING:
 			close_now(w);
