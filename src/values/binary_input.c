@@ -181,7 +181,7 @@ pgpx_formats_is_plain(Oid type)
  * value on it allocates and frees another block for each row, which costs as
  * much as sending three small numbers in text.
  */
-#define AT_HAND 7				/* binary values in the first block */
+#define FIRST_BLOCK_MAX 7				/* binary values in the first block */
 #define BLOCK_COST 3					/* small numbers whose text costs one block */
 #define SMALL_GAIN_NS 20				/* gain of a small number, in ns */
 
@@ -196,10 +196,10 @@ spare_room(int n, int16 *formats, const int *gains)
 		binary += formats[i] != 0;
 		spare += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
 	}
-	if (binary <= AT_HAND ||
-		binary - AT_HAND > Min(spare, BLOCK_COST))
+	if (binary <= FIRST_BLOCK_MAX ||
+		binary - FIRST_BLOCK_MAX > Min(spare, BLOCK_COST))
 		return;
-	for (int i = n - 1; binary > AT_HAND; i--)
+	for (int i = n - 1; binary > FIRST_BLOCK_MAX; i--)
 		if (formats[i] != 0 && gains[i] <= SMALL_GAIN_NS)
 		{
 			formats[i] = 0;
