@@ -216,7 +216,7 @@ check_owner(const PgpxServerSpec *spec)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
-	if (!spec->of_user && !is_in_use(spec, current))
+	if (!spec->owner_has_privileges && !is_in_use(spec, current))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user")));

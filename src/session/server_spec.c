@@ -476,7 +476,7 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 	pgpx_server_catalog_read(spec, &rows, name, user);
 	spec->of_superuser = superuser_arg(rows.pool.owner) &&
 		superuser_arg(rows.base.owner);
-	spec->of_user = rows.of_public ||
+	spec->owner_has_privileges = rows.of_public ||
 		has_privs_of_role(rows.base.owner, user);
 	check_commands(&rows, user, NameStr(spec->user_name));
 

@@ -48,9 +48,9 @@ typedef struct PgpxServerSpec
 	bool		need_password;	/* refuse a connection that used no password */
 	bool		password_command;	/* the worker obtains the password */
 	bool		of_superuser;	/* superusers own the server and its base */
-	bool		of_user;		/* the owner of the server with the connection
-								 * options has the privileges of the user, or
-								 * can read the mapping, which is PUBLIC's */
+	bool		owner_has_privileges;	/* the owner of the server with the connection
+										 * options has the privileges of the user, or
+										 * can read the mapping, which is PUBLIC's */
 
 	/* where its pool was last found; the pool_id is checked under the lock */
 	int			pool;			/* index; -1: unknown */
