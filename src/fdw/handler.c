@@ -214,7 +214,7 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 #define OUR_EXTENSION "pgpool_ext"
 #define PGPOOL_HANDLER "pgpool_fdw_handler"
 #define POSTGRES_FDW "postgres_fdw"
-#define THEIR_WRAPPER "postgres_fdw"
+#define WRAPPER_NAME "postgres_fdw"
 #define POSTGRES_FDW_HANDLER "postgres_fdw_handler"
 #define ESTIMATE "use_remote_estimate"
 
@@ -288,7 +288,7 @@ refuse_drop(const char *wrapper)
 					OUR_EXTENSION, wrapper),
 			 errdetail("The servers and foreign tables of the wrapper would be "
 					   "dropped as well."),
-			 strcmp(wrapper, THEIR_WRAPPER) == 0 ?
+			 strcmp(wrapper, WRAPPER_NAME) == 0 ?
 			 errhint("Call pgpool.detach_postgres_fdw() first.") :
 			 errhint("Drop the wrapper first, or give it another handler.")));
 }
@@ -314,10 +314,10 @@ is_dropped(const DropStmt *stmt, const char *extension)
 static void
 check_drop(void)
 {
-	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
+	Oid			wrapper = get_foreign_data_wrapper_oid(WRAPPER_NAME, true);
 
 	if (OidIsValid(wrapper) && is_attached(wrapper))
-		refuse_drop(THEIR_WRAPPER);
+		refuse_drop(WRAPPER_NAME);
 }
 
 static void
@@ -556,7 +556,7 @@ lock_tables(List *tables)
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("cannot change the handler of foreign-data wrapper "
 							"%s in a transaction that uses its foreign tables",
-							THEIR_WRAPPER),
+							WRAPPER_NAME),
 					 errdetail("Foreign table \"%s\" is in use.",
 							   get_rel_name(table)),
 					 errhint("Call the function in a transaction of its own.")));
@@ -574,7 +574,7 @@ set_handler(Oid handler)
 								  makeString(get_func_name(handler)));
 	int			level = NewGUCNestLevel();
 
-	stmt->fdwname = pstrdup(THEIR_WRAPPER);
+	stmt->fdwname = pstrdup(WRAPPER_NAME);
 	stmt->func_options = list_make1(makeDefElem("handler", (Node *) name, -1));
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
@@ -597,7 +597,7 @@ static bool
 change_handler(Oid ext, bool attach)
 {
 	Oid			theirs = get_extension_oid(POSTGRES_FDW, true);
-	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
+	Oid			wrapper = get_foreign_data_wrapper_oid(WRAPPER_NAME, true);
 	Oid			own_handler;
 	Oid			old_handler;
 	Oid			new_handler;
@@ -630,7 +630,7 @@ change_handler(Oid ext, bool attach)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" has no foreign-data wrapper \"%s\" "
 						"with handler \"%s\"",
-						POSTGRES_FDW, THEIR_WRAPPER, POSTGRES_FDW_HANDLER)));
+						POSTGRES_FDW, WRAPPER_NAME, POSTGRES_FDW_HANDLER)));
 
 	current = wrapper_handler(wrapper);
 	if (current == new_handler)
@@ -639,7 +639,7 @@ change_handler(Oid ext, bool attach)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("foreign-data wrapper \"%s\" has another handler",
-						THEIR_WRAPPER),
+						WRAPPER_NAME),
 				 OidIsValid(current) ?
 				 errdetail("Its handler is %s.",
 						   format_procedure(current)) : 0,
@@ -682,9 +682,9 @@ change_handler_of_wrapper(FunctionCallInfo fcinfo, bool attach)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 attach ?
 				 errmsg("permission denied to attach foreign-data wrapper \"%s\"",
-						THEIR_WRAPPER) :
+						WRAPPER_NAME) :
 				 errmsg("permission denied to detach foreign-data wrapper \"%s\"",
-						THEIR_WRAPPER),
+						WRAPPER_NAME),
 				 errdetail("Only superusers can change the handler of a "
 						   "foreign-data wrapper.")));
 	PreventCommandIfReadOnly(attach ? "pgpool.attach_postgres_fdw()" :
