@@ -136,8 +136,8 @@ log_in(PgpxPinger *p)
 
 	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
 	if (p->pg != NULL)
-		p->login = pgpx_login_begin(of, p->pg, &p->accounting, stepped,
-									p);
+		p->login = pgpx_login_begin(of, p->pg, &p->accounting,
+									stepped, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
 		pgpx_pinger_failed(p, p->login == NULL ? "out of memory" :

@@ -307,8 +307,8 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 	cancel->ended = ended;
 	if (events != 0 && cancel->request != NULL)
 		cancel->login = pgpx_login_begin_as(&a_cancel, of, cancel->request,
-											&cancel->accounting, stepped,
-											w);
+											&cancel->accounting,
+											stepped, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
 	{
 		end_request(w, false);

@@ -124,8 +124,8 @@ start_login(PgpxWorkerConn *w)
 	w->pg = pgpx_conninfo_login(w->pool, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
-		w->login = pgpx_login_begin(of, w->pg, &w->accounting, stepped,
-									w);
+		w->login = pgpx_login_begin(of, w->pg, &w->accounting,
+									stepped, w);
 	if (w->login == NULL)
 	{
 		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
