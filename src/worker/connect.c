@@ -31,8 +31,8 @@
 #include "worker/relay_tls.h"
 #include "worker/worker.h"
 
-static void stepped(void *owner, PostgresPollingStatusType status,
-					int sqlstate, const char *failure);
+static void handle_login_step(void *owner, PostgresPollingStatusType status,
+							  int sqlstate, const char *failure);
 
 void
 pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
@@ -125,7 +125,7 @@ start_login(PgpxWorkerConn *w)
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
 		w->login = pgpx_login_begin(of, w->pg, &w->accounting,
-									stepped, w);
+									handle_login_step, w);
 	if (w->login == NULL)
 	{
 		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
@@ -296,8 +296,8 @@ try_new_password(PgpxWorkerConn *w)
 
 /* A step of the login has ended. */
 static void
-stepped(void *owner, PostgresPollingStatusType status,
-		int sqlstate, const char *failure)
+handle_login_step(void *owner, PostgresPollingStatusType status,
+				  int sqlstate, const char *failure)
 {
 	PgpxWorkerConn *w = owner;
 	char	   *text;
