@@ -80,7 +80,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	p->login = NULL;
 	if (p->pg != NULL)
 	{
-		/* sending Terminate does not block: see stepped() */
+		/* sending Terminate does not block: see handle_login_step() */
 		PQfinish(p->pg);
 		p->pg = NULL;
 	}
@@ -106,8 +106,8 @@ pgpx_pinger_watch(PgpxPinger *p, uint32 events)
 	p->events = events;
 }
 
-static void stepped(void *owner, PostgresPollingStatusType status,
-					int sqlstate, const char *failure);
+static void handle_login_step(void *owner, PostgresPollingStatusType status,
+							  int sqlstate, const char *failure);
 
 /* Starts a login, or first waits for the password command. */
 static void
@@ -137,7 +137,7 @@ log_in(PgpxPinger *p)
 	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
 	if (p->pg != NULL)
 		p->login = pgpx_login_begin(of, p->pg, &p->accounting,
-									stepped, p);
+									handle_login_step, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
 		pgpx_pinger_failed(p, p->login == NULL ? "out of memory" :
@@ -289,8 +289,8 @@ finish_login(PgpxPinger *p)
 
 /* Callback at the end of a step of the login. */
 static void
-stepped(void *owner, PostgresPollingStatusType status,
-		int sqlstate, const char *failure)
+handle_login_step(void *owner, PostgresPollingStatusType status,
+				  int sqlstate, const char *failure)
 {
 	PgpxPinger *p = owner;
 	char	   *text;
