@@ -264,8 +264,8 @@ step_request(PgpxWorkerConn *w, bool *ok)
 
 /* From libpq 17: a step of the request has ended. */
 static void
-stepped(void *owner, PostgresPollingStatusType status,
-		int sqlstate, const char *failure)
+handle_cancel_step(void *owner, PostgresPollingStatusType status,
+				   int sqlstate, const char *failure)
 {
 	PgpxWorkerConn *w = owner;
 	PgpxCancel *cancel = &w->cancel;
@@ -308,7 +308,7 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 	if (events != 0 && cancel->request != NULL)
 		cancel->login = pgpx_login_begin_as(&a_cancel, of, cancel->request,
 											&cancel->accounting,
-											stepped, w);
+											handle_cancel_step, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
 	{
 		end_request(w, false);
