@@ -443,7 +443,7 @@ pgpx_wire_trim(PgpxWire *wire)
 }
 
 bool
-pgpx_wire_at_boundary(const PgpxWire *wire)
+pgpx_wire_is_at_boundary(const PgpxWire *wire)
 {
 	return wire->phase == PGPX_WIRE_IDLE &&
 		wire->in_start == wire->in_end &&

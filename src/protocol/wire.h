@@ -293,7 +293,7 @@ extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 extern void pgpx_wire_trim(PgpxWire *wire);
 
 /* True at a message boundary with nothing buffered in either direction. */
-extern bool pgpx_wire_at_boundary(const PgpxWire *wire);
+extern bool pgpx_wire_is_at_boundary(const PgpxWire *wire);
 
 /* True if the parameters that decoding depends on have their start values. */
 extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);

@@ -127,7 +127,7 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 
 		if (event == PGPX_EV_READY)
 		{
-			if (pgpx_wire_at_boundary(wire))
+			if (pgpx_wire_is_at_boundary(wire))
 				return VALIDATION_OK;
 			continue;
 		}
@@ -141,7 +141,7 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 				return VALIDATION_DEAD;
 			if (n > 0 && full)
 				continue;
-			return pgpx_wire_at_boundary(wire) ? VALIDATION_OK :
+			return pgpx_wire_is_at_boundary(wire) ? VALIDATION_OK :
 				VALIDATION_DEAD;
 		}
 		if (n > 0)

@@ -151,7 +151,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 	char		byte;
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
-		!pgpx_wire_at_boundary(wire) || (wire->tx != 'I' && !commit) ||
+		!pgpx_wire_is_at_boundary(wire) || (wire->tx != 'I' && !commit) ||
 		!can_hand_over(lease->spec))
 		return false;
 	if (!reset ? !pgpx_wire_has_pinned_params(wire) : !conn->can_pipeline)
@@ -361,7 +361,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		*reason = PGPX_CLOSE_DISCARDED;
 		return PGPX_RELEASE_CLOSE;
 	}
-	if (usable && !pgpx_wire_at_boundary(wire))
+	if (usable && !pgpx_wire_is_at_boundary(wire))
 	{
 		/* part of a notice, for example: no statement is running */
 		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;

@@ -165,7 +165,7 @@ read_pending_input(PgpxRun *run)
 				raise_broken(run);
 			handle_event(run, event, &msg);
 		}
-		if (pgpx_wire_at_boundary(wire) && !more)
+		if (pgpx_wire_is_at_boundary(wire) && !more)
 			return;
 		CHECK_FOR_INTERRUPTS();
 		if (n > 0)
@@ -212,7 +212,7 @@ make_ready(PgpxRun *run)
 	{
 		/* the checkout of a lease of scope CALL has just validated it */
 		if (lease->scope != PGPX_SCOPE_CALL &&
-			!(pgpx_wire_at_boundary(wire) &&
+			!(pgpx_wire_is_at_boundary(wire) &&
 			  pgpx_session_has_no_input(lease->sock)))
 			read_pending_input(run);
 		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
@@ -223,7 +223,7 @@ make_ready(PgpxRun *run)
 	}
 
 	deadline = pgpx_lease_operation_deadline(lease);
-	while (!pgpx_wire_at_boundary(wire))
+	while (!pgpx_wire_is_at_boundary(wire))
 	{
 		PgpxTime	step = Min(deadline, pgpx_now() + pause);
 

@@ -427,7 +427,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	else
 		FUZZ_CHECK(lease.cancelled || wire->phase == PGPX_WIRE_BROKEN ||
-				   pgpx_wire_at_boundary(wire) || wire->phase == PGPX_WIRE_IDLE);
+				   pgpx_wire_is_at_boundary(wire) || wire->phase == PGPX_WIRE_IDLE);
 	error_context_stack = NULL;
 
 	/* unread bytes are unchanged */

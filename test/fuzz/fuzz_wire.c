@@ -312,7 +312,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		{
 			FUZZ_CHECK(wire.phase == PGPX_WIRE_BROKEN && wire.broken != NULL);
 			FUZZ_CHECK(pgpx_wire_next(&wire, &msg) == PGPX_EV_BROKEN);
-			FUZZ_CHECK(!pgpx_wire_at_boundary(&wire));
+			FUZZ_CHECK(!pgpx_wire_is_at_boundary(&wire));
 			break;
 		}
 		if (event != PGPX_EV_NEED_INPUT)
@@ -328,7 +328,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			(void) pgpx_wire_flush(&wire);
 			continue;
 		}
-		if (pgpx_wire_at_boundary(&wire))
+		if (pgpx_wire_is_at_boundary(&wire))
 			pgpx_wire_trim(&wire);	/* as when a lease ends */
 		if (n > 0)
 		{
