@@ -317,7 +317,7 @@ share_row(PgpxRow *row, const PgpxView *view)
 	pgpx_row_int(row, pool->opts.cluster_weight);
 	pgpx_row_int(row, share);
 	pgpx_row_int(row, pgpx_cap_used(&server->cap, NULL));
-	pgpx_row_int(row, info.wanted);
+	pgpx_row_int(row, info.demand);
 	pgpx_row_int(row, info.others);
 	pgpx_row_int(row, info.members);
 	pgpx_row_instant(row, info.agreed_at);

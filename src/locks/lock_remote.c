@@ -81,7 +81,7 @@ static const char setup_sql[] =
 	"			request pg_catalog.int8 NOT NULL,\n"
 	"			cap pg_catalog.int4 NOT NULL CHECK (cap > 0),\n"
 	"			weight pg_catalog.int4 NOT NULL CHECK (weight > 0),\n"
-	"			wanted pg_catalog.int4 NOT NULL CHECK (wanted >= 0),\n"
+	"			demand pg_catalog.int4 NOT NULL CHECK (demand >= 0),\n"
 	"			held pg_catalog.int4 NOT NULL CHECK (held >= 0),\n"
 	"			pids pg_catalog.int4[] NOT NULL,\n"
 	"			postmaster pg_catalog.timestamptz NOT NULL,\n"
@@ -101,7 +101,7 @@ static const char setup_sql[] =
 	"	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires\n"
 	"		FROM pgpool_lock.locks LIMIT 0;\n"
 	"	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;\n"
-	"	PERFORM member, request, cap, weight, wanted, held, pids, postmaster, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
+	"	PERFORM member, request, cap, weight, demand, held, pids, postmaster, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
 	"	PERFORM id, turn FROM pgpool_lock.share_turn LIMIT 0;\n"
 	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
 	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.locks')\n"
@@ -529,7 +529,7 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 ") AS d(member, request)), ",
 					 st->dead, st->dead_requests);
 	appendStringInfo(sql,
-					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.wanted, s.since,"
+					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.demand, s.since,"
 					 " d.member IS NOT NULL AS dead,"
 					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
 					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)" IS_SESSION ") END AS held"
@@ -542,25 +542,25 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 st->member, st->cap);
 	appendStringInfo(sql,
 					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
-					 " (member, request, cap, weight, wanted, held, pids, postmaster, since, pinged)"
+					 " (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)"
 					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
 					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4,"
 					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), t.turn, pg_catalog.clock_timestamp()"
 					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
 					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
-					 " cap = excluded.cap, weight = excluded.weight, wanted = excluded.wanted,"
+					 " cap = excluded.cap, weight = excluded.weight, demand = excluded.demand,"
 					 " held = excluded.held, pids = excluded.pids, postmaster = excluded.postmaster, pinged = excluded.pinged,"
-					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.wanted > 0) = (excluded.wanted > 0)"
+					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.demand > 0) = (excluded.demand > 0)"
 					 " THEN s.since ELSE excluded.since END"
 					 " WHERE s.request < excluded.request RETURNING s.held, s.since) ",
-					 st->member, st->request, st->cap, st->weight, st->wanted,
+					 st->member, st->request, st->cap, st->weight, st->demand,
 					 st->used, st->target, st->pids);
 	appendStringInfo(sql,
-					 "SELECT o.member, o.request, o.cap, o.weight, o.wanted, o.held, o.since, o.dead"
+					 "SELECT o.member, o.request, o.cap, o.weight, o.demand, o.held, o.since, o.dead"
 					 " FROM others AS o UNION ALL "
 					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false"
 					 " FROM mine AS m, room AS r",
-					 st->request, st->weight, st->wanted);
+					 st->request, st->weight, st->demand);
 }
 
 /* Tests whether this is a valid member name; such a name needs no quotes. */
@@ -590,7 +590,7 @@ pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
 	m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
 	m->cap = read_int(res, row, 2, 1, PGPX_SHARE_MAX);
 	m->weight = read_int(res, row, 3, 1, 1000);
-	m->wanted = read_int(res, row, 4, 0, PGPX_SHARE_MAX);
+	m->demand = read_int(res, row, 4, 0, PGPX_SHARE_MAX);
 	m->held = read_int(res, row, 5, 0, PGPX_SHARE_MAX);
 	m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
 	m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;

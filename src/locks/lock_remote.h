@@ -75,7 +75,7 @@ typedef struct PgpxShareStatement
 	uint64		request;
 	int			cap;
 	int			weight;
-	int			wanted;
+	int			demand;
 	int			used;			/* connections that it has */
 	int			target;			/* .. and should have */
 	const char *pids;			/* of its sessions: a list */
@@ -93,7 +93,7 @@ typedef struct PgpxShareMember
 	uint64		request;
 	int			cap;
 	int			weight;
-	int			wanted;
+	int			demand;
 	int			held;			/* dead: its sessions that are left */
 	int64		since;
 	bool		dead;			/* the statement has counted its sessions */

@@ -77,7 +77,7 @@
 #define STARVED_US	(200 * 1000)	/* if it wants more than it holds */
 #define MIN_INTERVAL_US	(10 * 1000)		/* at any news */
 
-#define DEMAND_WINDOW_US	(1000 * 1000)	/* it still wants what it has wanted */
+#define DEMAND_WINDOW_US	(1000 * 1000)	/* the demand is the maximum of it */
 #define PLAN_US		(5 * 1000)	/* shortest interval between two plans */
 
 #define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
@@ -93,8 +93,8 @@ typedef struct Share
 	bool		planned;
 	int			cap;			/* the option */
 	int			weight;
-	int			wants_now;
-	int			wanted;			/* most of the last WINDOW_US */
+	int			demand_now;
+	int			demand;			/* maximum of DEMAND_WINDOW_US */
 	int			peak[2];		/* of the current and the previous half of it */
 	PgpxTime	peak_since;
 	PgpxTime	due;
@@ -161,7 +161,7 @@ share_at_level(const PgpxShareMember *m, int64 level)
 {
 	int64		share = level * m->weight / 1000;
 
-	return m->dead || m->wanted == 0 ? 0 : (int) Min(Max(share, 1), m->wanted);
+	return m->dead || m->demand == 0 ? 0 : (int) Min(Max(share, 1), m->demand);
 }
 
 /*
@@ -224,13 +224,13 @@ target_in_turn(const Share *s, PgpxShareMember *const *members, int n, int cap)
 		if (m == mine)
 			continue;
 		held += m->held;
-		if (m->dead || m->wanted == 0 || m->held > 0)
+		if (m->dead || m->demand == 0 || m->held > 0)
 			continue;
 		starved++;
 		if (m->since < mine->since)
 			before++;
 	}
-	if (mine->wanted == 0)
+	if (mine->demand == 0)
 		return 0;
 	if (mine->held > 0)
 		return starved == 0 || pgpx_steady_now() < s->held_since + TURN_US;
@@ -269,14 +269,14 @@ choose_target(Share *s, int used)
 	write_name(s, own);
 	mine.name[0] = '\0';
 	mine.weight = s->weight;
-	mine.wanted = Min(s->wanted, PGPX_SHARE_MAX);
+	mine.demand = Min(s->demand, PGPX_SHARE_MAX);
 	mine.dead = false;
 	while (at < s->nmembers && strcmp(s->members[at].name, own) < 0)
 		at++;
 	for (int i = 0; i < n; i++)
 	{
 		members[i] = i == at ? &mine : &s->members[i < at ? i : i - 1];
-		wanting += !members[i]->dead && members[i]->wanted > 0;
+		wanting += !members[i]->dead && members[i]->demand > 0;
 		held += i == at ? Max(mine.held, used) : members[i]->held;
 	}
 	if (wanting > cap)
@@ -326,8 +326,8 @@ set_demand(Share *s, PgpxTime now)
 		s->peak[0] = 0;
 		s->peak_since = now;
 	}
-	s->peak[0] = Max(s->peak[0], s->wants_now);
-	s->wanted = Max(s->peak[0], s->peak[1]);
+	s->peak[0] = Max(s->peak[0], s->demand_now);
+	s->demand = Max(s->peak[0], s->peak[1]);
 }
 
 static void
@@ -349,11 +349,11 @@ set_due(Share *s, int server, PgpxTime now)
 	else if (pgpx_connect_has_unpublished(server))
 		s->due = now;
 	else if (s->mine.held > Max(share, used) ||
-			 (s->wanted > s->mine.wanted && s->wanted > s->mine.held))
+			 (s->demand > s->mine.demand && s->demand > s->mine.held))
 		s->due = s->last_sent + MIN_INTERVAL_US;
-	else if (s->wanted > s->mine.held || (!valid && used > 0))
+	else if (s->demand > s->mine.held || (!valid && used > 0))
 		s->due = s->last_sent + STARVED_US;
-	else if (used > 0 || s->mine.held > 0 || s->wanted > 0)
+	else if (used > 0 || s->mine.held > 0 || s->demand > 0)
 		s->due = s->last_sent + PING_US;
 	else
 		s->due = PG_INT64_MAX;
@@ -367,7 +367,7 @@ plan_pool(int index)
 	Share	   *s = &shares[pool->server];
 	int			cap;
 	int			weight;
-	int			wanted;
+	int			demand;
 	int			most;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
@@ -378,7 +378,7 @@ plan_pool(int index)
 		pgpx_shared->max_connections;
 
 	/* a pause grants nothing more, and leaves the leases */
-	wanted = pgpx_pool_is_paused(pool) ? pool->count[PGPX_CONN_LEASED] :
+	demand = pgpx_pool_is_paused(pool) ? pool->count[PGPX_CONN_LEASED] :
 		pgpx_pool_demand_locked(pool);
 	LWLockRelease(pool->lock);
 	if (cap == 0)
@@ -400,11 +400,11 @@ plan_pool(int index)
 	s->database_name = pool->database_name;
 	s->server_name = pool->server_name;
 	if (!s->planned)
-		s->wants_now = 0;
+		s->demand_now = 0;
 	s->planned = true;
 	s->cap = cap;
 	s->weight = weight;
-	s->wants_now = Min(s->wants_now + wanted, most);
+	s->demand_now = Min(s->demand_now + demand, most);
 	if (s->pool < 0 && has_conninfo(index))
 	{
 		s->pool = index;
@@ -575,7 +575,7 @@ build_statement(int server, StringInfo sql)
 	st.request = s->request;
 	st.cap = s->cap;
 	st.weight = s->weight;
-	st.wanted = s->wanted;
+	st.demand = s->demand;
 	st.target = s->target;
 	st.pids = pids.data;
 	st.dead = dead.data;
@@ -690,7 +690,7 @@ publish_info(const Share *s, int server)
 {
 	PgpxShareInfo info = {.cap = s->common_cap,
 						  .weight = s->weight,
-						  .wanted = s->wanted,
+						  .demand = s->demand,
 						  .members = 1,
 						  .agreed_at = pgpx_now()};
 

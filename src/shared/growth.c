@@ -238,12 +238,12 @@ pgpx_pool_demand_locked(const PgpxPool *pool)
 {
 	int			used = pgpx_pool_total_locked(pool) -
 		pgpx_pool_free_locked(pool) - pool->count[PGPX_CONN_CLOSING];
-	int			wanted = used + pgpx_pool_missing_locked(pool, 0);
+	int			demand = used + pgpx_pool_missing_locked(pool, 0);
 
 	Assert(LWLockHeldByMe(pool->lock));
-	wanted = Max(wanted, used + pgpx_pool_min_idle_locked(pool));
-	wanted = Max(wanted, pgpx_pool_min_size_locked(pool));
-	return Max(Min(wanted, pgpx_pool_cap_locked(pool)), 0);
+	demand = Max(demand, used + pgpx_pool_min_idle_locked(pool));
+	demand = Max(demand, pgpx_pool_min_size_locked(pool));
+	return Max(Min(demand, pgpx_pool_cap_locked(pool)), 0);
 }
 
 /* Move an estimate toward a new duration. */

@@ -322,7 +322,7 @@ typedef struct PgpxShareInfo
 	int			cap;			/* smallest cluster_connections of the members;
 								 * 0: not known yet */
 	int			weight;
-	int			wanted;
+	int			demand;
 	int			others;			/* connections of the other members */
 	int			members;		/* live ones, including this one */
 	PgpxTime	agreed_at;		/* 0: never */

@@ -190,7 +190,9 @@ step_reset(PgpxWorkerConn *w)
 		}
 	}
 
-	end_exchange(w, event == PGPX_EV_READY && pgpx_wire_is_at_boundary(&w->wire), false);
+	end_exchange(w,
+				 event == PGPX_EV_READY && pgpx_wire_is_at_boundary(&w->wire),
+				 false);
 }
 
 /* Starts a reset or check of the worker's own; timeout is in ms. */
