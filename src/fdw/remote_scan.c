@@ -231,7 +231,7 @@ check_scan(const PgpxRemoteScan *scan)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_CURSOR_STATE),
-			 errmsg("foreign scan cannot be continued"),
+			 errmsg("cannot continue foreign scan"),
 			 errdetail("It was interrupted by an error, or its remote portal was opened in a subtransaction that was rolled back, or in a transaction that has ended.")));
 }
 

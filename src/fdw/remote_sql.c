@@ -304,11 +304,11 @@ raise_plan(const char *kind, const char *element)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FDW_ERROR),
-			 errmsg("plan of postgres_fdw %s is not known to pgpool_ext",
+			 errmsg("unrecognized plan of postgres_fdw %s",
 					GetConfigOption("server_version", false, false)),
 			 errdetail("Element \"%s\" of the %s plan is missing, of another type, or out of range.",
 					   element, kind),
-			 errhint("Install a version of pgpool_ext that knows this version of PostgreSQL.")));
+			 errhint("Install a version of pgpool_ext that supports this version of PostgreSQL.")));
 }
 
 static void

@@ -47,7 +47,8 @@ arg_name(FunctionCallInfo fcinfo, int at)
 	if (len == 0 || len >= PGPX_DLOCK_NAME_LEN)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lock name is %s", len == 0 ? "empty" : "too long"),
+				 len == 0 ? errmsg("lock name is empty") :
+				 errmsg("lock name is too long"),
 				 errdetail("The name has %d bytes, and must have between 1 and %d.",
 						   len, PGPX_DLOCK_NAME_LEN - 1)));
 	return name;

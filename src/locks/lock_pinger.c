@@ -140,8 +140,9 @@ log_in(PgpxPinger *p)
 									handle_login_step, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
-		pgpx_pinger_failed(p, p->login == NULL ? "out of memory" :
-											  PQerrorMessage(p->pg));
+		pgpx_pinger_failed(p, p->login == NULL ?
+						   "The pool worker is out of memory." :
+						   PQerrorMessage(p->pg));
 		return;
 	}
 	(void) PQsetErrorVerbosity(p->pg, PQERRORS_VERBOSE);
@@ -331,7 +332,7 @@ note_error(PgpxPinger *p, const PGresult *res)
 
 	if (text == NULL)
 		text = PQresultErrorMessage(res);
-	strlcpy(p->error, text[0] != '\0' ? text : "unexpected result",
+	strlcpy(p->error, text[0] != '\0' ? text : "The remote server returned an unexpected result.",
 			sizeof(p->error));
 	p->sqlstate =
 		pgpx_parse_sqlstate(PQresultErrorField(res, PG_DIAG_SQLSTATE), 0);
@@ -602,7 +603,7 @@ read_results(PgpxPinger *p, const PGresult *res)
 
 	if (PQnfields(res) != (release ? 3 : 1))
 	{
-		strlcpy(p->error, "unexpected result", sizeof(p->error));
+		strlcpy(p->error, "The remote server returned an unexpected result.", sizeof(p->error));
 		return;
 	}
 	for (int row = 0; row < PQntuples(res); row++)

@@ -306,7 +306,7 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
 				ereport(ERROR,
 						(errcode(ERRCODE_CONNECTION_FAILURE),
-						 errmsg("server \"%s\" has not answered in time",
+						 errmsg("server \"%s\" did not answer in time",
 								NameStr(lease->spec->server_name))));
 	}
 	PG_CATCH();

@@ -377,7 +377,7 @@ raise_timeout(PgpxDlockWait *w)
 		ReThrowError(w->error);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("lock \"%s\" of server \"%s\" did not come free within " INT64_FORMAT " ms",
+			 errmsg("lock \"%s\" of server \"%s\" did not become available within " INT64_FORMAT " ms",
 					w->lock.name, NameStr(w->spec->server_name), w->timeout),
 			 errdetail_internal("%s", reason(w))));
 }

@@ -609,7 +609,7 @@ read_rows(Share *s, const PGresult *res)
 		PgpxShareMember m;
 
 		if (!pgpx_share_read_row(res, row, &m))
-			return "unexpected result";
+			return "the remote server returned an unexpected result";
 		if (m.name[0] != '\0' && s->nrows == MEMBERS_MAX)
 			return "pgpool_lock.shares has more than 1000 rows: delete those of servers that no longer exist";
 		if (s->rows == NULL)

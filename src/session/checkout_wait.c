@@ -555,7 +555,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		cause = wait_detail(pool, detail, sizeof(detail), &limit);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
+			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name), c->timeout),
 			 errdetail_internal("%s", detail),
 			 cause == WAIT_PAUSED ?

@@ -128,7 +128,8 @@ start_login(PgpxWorkerConn *w)
 									handle_login_step, w);
 	if (w->login == NULL)
 	{
-		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
+		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY,
+						  "The pool worker is out of memory.");
 		return;
 	}
 	if (PQstatus(w->pg) == CONNECTION_BAD)
@@ -435,7 +436,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 		return;
 	snprintf(text, sizeof(text),
 			 "%s did not end within %s (%.3g s)%s.",
-			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
+			 w->phase == PGPX_PHASE_LOOKUP ? "The lookup of the host name" :
 			 w->phase == PGPX_PHASE_PASSWORD ? "The password command" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 w->phase == PGPX_PHASE_PUBLISH ? "The statement that publishes the session for cluster_connections" :

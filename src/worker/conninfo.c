@@ -51,6 +51,8 @@
 #define MAX_OF_USER 48
 #define MAX_ABANDONED 16
 
+#define OUT_OF_MEMORY "The pool worker is out of memory."
+
 #define HOST_LEN 512			/* longer than any host name */
 
 struct PgpxLookup
@@ -218,7 +220,7 @@ look_up(PgpxTask *task)
 			if (!add_host(job, host, addr, port))
 			{
 				/* an incomplete list would make libpq resolve the name */
-				snprintf(job->error, sizeof(job->error), "out of memory");
+				snprintf(job->error, sizeof(job->error), OUT_OF_MEMORY);
 				return;
 			}
 			found++;
@@ -254,7 +256,7 @@ look_up(PgpxTask *task)
 	if (found > 0)
 		job->error[0] = '\0';	/* libpq tries the addresses that were found */
 	else if (job->error[0] == '\0')
-		snprintf(job->error, sizeof(job->error), "no address found");
+		snprintf(job->error, sizeof(job->error), "The lookup of the host name found no address.");
 }
 
 static void
@@ -303,11 +305,11 @@ too_many(const PgpxLookupUser *user)
 		abandoned += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
 	}
 	if (abandoned >= MAX_ABANDONED)
-		return "too many host names are being looked up for attempts of this user that have ended";
+		return "Too many host names are being looked up for attempts of this user that have ended.";
 	if (of_user >= MAX_OF_USER)
-		return "too many host names are being looked up for this user";
+		return "Too many host names are being looked up for this user.";
 	return all >= MAX_RUNNING ?
-		"too many host names are being looked up" : NULL;
+		"Too many host names are being looked up." : NULL;
 }
 
 /*
@@ -328,7 +330,7 @@ lookup_start(const PgpxLookupUser *user, const char *host,
 		return why;
 	job = calloc(1, sizeof(*job));
 	if (job == NULL)
-		return "out of memory";
+		return OUT_OF_MEMORY;
 	pg_atomic_init_u32(&job->abandoned, 0);
 	job->user = *user;
 	job->task.run = look_up;
@@ -342,7 +344,7 @@ lookup_start(const PgpxLookupUser *user, const char *host,
 		(hostaddr != NULL && job->in_hostaddr == NULL))
 	{
 		free_lookup(job);
-		return "out of memory";
+		return OUT_OF_MEMORY;
 	}
 	if (!pgpx_task_start(&job->task))
 	{

@@ -281,7 +281,7 @@ run_command(PgpxTask *task)
 
 	if (pipe2(out, O_CLOEXEC) < 0)
 	{
-		note(request, "No pipe could be made for the password command.");
+		note(request, "The pool worker could not create a pipe for the password command.");
 		return;
 	}
 	if (!spawn(request, out[1]))
@@ -505,7 +505,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 		return "The setting \"pgpool_ext.password_command\" is empty.";
 	request = calloc(1, sizeof(*request));
 	if (request == NULL)
-		return "out of memory";
+		return "The pool worker is out of memory.";
 	pthread_mutex_init(&request->mutex, NULL);
 	request->task.run = run_command;
 	request->task.ended = finish_command;
@@ -524,7 +524,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 		!make_environment(request, &wp->conninfo, NameStr(local_user)))
 	{
 		free_request(request);
-		return "out of memory";
+		return "The pool worker is out of memory.";
 	}
 	if (count_running() < MAX_RUNNING && !start_thread(request))
 	{
