@@ -129,8 +129,9 @@ pgpx_view_next(PgpxView *view)
 	return false;
 }
 
-bool
-pgpx_view_is_backing_off(const PgpxView *view)
+/* Returns whether a back-off after a failed connection attempt is in effect. */
+static bool
+is_backing_off(const PgpxView *view)
 {
 	return view->pool.retry_at > view->now;
 }
@@ -176,8 +177,12 @@ pgpx_view_can_see_pool(const PgpxView *view)
 		key->superuser == 0 && may_use_shared(key, view->user);
 }
 
-bool
-pgpx_view_can_see_role(const PgpxView *view, Oid role)
+/*
+ * Returns whether the caller may see the texts of a row whose owner is this
+ * role.
+ */
+static bool
+can_see_role(const PgpxView *view, Oid role)
 {
 	return view->sees_all || has_privs_of_role(GetUserId(), role);
 }
@@ -359,7 +364,7 @@ is_remote_full(const PgpxView *view)
 	const PgpxPool *pool = &view->pool;
 
 	return pool->remote_full_since != 0 &&
-		(pgpx_view_is_backing_off(view) || pool->nwaiting > 0);
+		(is_backing_off(view) || pool->nwaiting > 0);
 }
 
 /*
@@ -379,7 +384,7 @@ pool_state(const PgpxView *view)
 		return "paused";
 	if (is_remote_full(view) && available_connections(pool) == 0)
 		return "remote_full";
-	if (pgpx_view_is_backing_off(view) && view->live == 0)
+	if (is_backing_off(view) && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&
@@ -666,7 +671,7 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 
 			if (conn->state != PGPX_CONN_LEASED)
 				continue;
-			visible = pgpx_view_can_see_role(view, conn->owner_user);
+			visible = can_see_role(view, conn->owner_user);
 			pgpx_row_bigint(&row, pg_atomic_read_u64(&conn->lease_id));
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, view->conn_index[i]);
@@ -727,7 +732,7 @@ pgpx_view_waiters(PG_FUNCTION_ARGS)
 		for (int i = 0; i < view->nwaiting; i++)
 		{
 			PgpxWaiter *waiter = &view->waiters[i];
-			bool		visible = pgpx_view_can_see_role(view, waiter->user);
+			bool		visible = can_see_role(view, waiter->user);
 
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, i + 1);

@@ -18,6 +18,8 @@
  * - The module uses no shared memory, no catalogs and no latch, so that a
  *	 fuzzer can run it.
  *
+ * Implemented by wire.c (reader) and wire_writer.c (writer).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_WIRE_H

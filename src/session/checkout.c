@@ -743,7 +743,6 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 	c.holder.procno = MyProcNumber;
 	c.holder.pid = MyProcPid;
 	c.holder.user = user;
-	c.holder.database = MyDatabaseId;
 	c.holder.scope = scope;
 	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
 		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));

@@ -4,6 +4,9 @@
  *	  The leases of this session: their records, checks before use,
  *	  notifications, and stream.
  *
+ * Implemented by lease.c (records, checks, stream) and lease_return.c (return of
+ * a lease).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_LEASE_H

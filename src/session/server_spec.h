@@ -8,6 +8,9 @@
  * user: the pool's key, its options, and the connection parameters with
  * their secrets.  It lives in this session's private memory only.
  *
+ * Implemented by server_spec.c (construction and cache), server_catalog.c
+ * (catalog rows and rights on them) and catalog_invalidation.c (changes of them).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_SERVER_SPEC_H

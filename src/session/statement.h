@@ -4,6 +4,9 @@
  *	  A statement on a lease: send, read, errors; describe its result;
  *	  statements in flight, notifications, fanout.
  *
+ * Implemented by statement.c (one statement) and async.c (statements in flight,
+ * notifications, fanout).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_STATEMENT_H

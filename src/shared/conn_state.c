@@ -649,8 +649,9 @@ pgpx_prepared_reset(PgpxPreparedTable *table, int max)
 	return true;
 }
 
-int
-pgpx_prepared_find(PgpxPreparedTable *table, const PgpxPreparedKey *key)
+/* Returns the slot of a statement, and marks it as used; -1: not prepared. */
+static int
+find_prepared(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
 	if (table->n == 0)
 		return -1;
@@ -667,8 +668,12 @@ pgpx_prepared_find(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 	return -1;
 }
 
-bool
-pgpx_prepared_note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
+/*
+ * Record an execution of a text that is not prepared.  Returns true if it is one
+ * of the last PGPX_PREPARED_SEEN such texts, so that it is worth preparing.
+ */
+static bool
+note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
 	for (int i = 0; i < PGPX_PREPARED_SEEN; i++)
 		if (table->seen[i] == key->hash[0])
@@ -677,9 +682,22 @@ pgpx_prepared_note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 	return false;
 }
 
-int
-pgpx_prepared_evict(PgpxPreparedTable *table, int max, uint32 bytes,
-					PgpxPreparedKey *evicted)
+static void
+remove_prepared(PgpxPreparedTable *table, int slot)
+{
+	table->n--;
+	table->bytes -= table->slots[slot].bytes;
+	table->slots[slot].bytes = 0;
+}
+
+/*
+ * Remove the least recently used statement if another one with a text of "bytes"
+ * bytes would exceed a limit.  max: limit on the number of statements.  Returns
+ * the slot that was freed, with its key in *evicted; -1 if there is room.
+ */
+static int
+evict_prepared(PgpxPreparedTable *table, int max, uint32 bytes,
+			   PgpxPreparedKey *evicted)
 {
 	int			oldest = -1;
 	uint32		oldest_age = 0;
@@ -700,7 +718,7 @@ pgpx_prepared_evict(PgpxPreparedTable *table, int max, uint32 bytes,
 	if (oldest < 0)
 		return -1;
 	*evicted = table->slots[oldest].key;
-	pgpx_prepared_remove(table, oldest);
+	remove_prepared(table, oldest);
 	return oldest;
 }
 
@@ -715,20 +733,20 @@ pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 	if (choice->bytes == 0 || max == 0 ||
 		table->state != PGPX_PREPARED_USABLE)
 		return;
-	slot = pgpx_prepared_find(table, &choice->key);
+	slot = find_prepared(table, &choice->key);
 	if (slot >= 0 && !again)
 	{
 		choice->use = PGPX_PREPARED_EXECUTE;
 		return;
 	}
-	if (slot < 0 && !pgpx_prepared_note_seen(table, &choice->key))
+	if (slot < 0 && !note_seen(table, &choice->key))
 		return;
 	if (slot >= 0)
-		pgpx_prepared_remove(table, slot);
+		remove_prepared(table, slot);
 	choice->closes[choice->ncloses++] = choice->key;
 	while (choice->ncloses < PGPX_PREPARED_EVICT_MAX &&
-		   pgpx_prepared_evict(table, max, choice->bytes,
-							   &choice->closes[choice->ncloses]) >= 0)
+		   evict_prepared(table, max, choice->bytes,
+						  &choice->closes[choice->ncloses]) >= 0)
 		choice->ncloses++;
 	table->state = PGPX_PREPARED_UNKNOWN;
 	choice->use = PGPX_PREPARED_PARSE;
@@ -737,19 +755,11 @@ pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 void
 pgpx_prepared_refuse(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
-	int			slot = pgpx_prepared_find(table, key);
+	int			slot = find_prepared(table, key);
 
 	if (slot >= 0)
-		pgpx_prepared_remove(table, slot);
-	(void) pgpx_prepared_note_seen(table, key);
-}
-
-void
-pgpx_prepared_remove(PgpxPreparedTable *table, int slot)
-{
-	table->n--;
-	table->bytes -= table->slots[slot].bytes;
-	table->slots[slot].bytes = 0;
+		remove_prepared(table, slot);
+	(void) note_seen(table, key);
 }
 
 int

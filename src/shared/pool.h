@@ -10,6 +10,8 @@
  *
  * The counters of a pool only increase.  Gauges are computed from states.
  *
+ * Implemented by pool.c and growth.c (sizes, estimates of durations).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_POOL_H

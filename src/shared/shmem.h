@@ -169,7 +169,6 @@ typedef struct PgpxConn
 	int			owner_procno;	/* PGPROC number of the holder; -1: none */
 	int			owner_pid;
 	Oid			owner_user;
-	Oid			owner_database;
 	int			scope;			/* PgpxScope */
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];

@@ -195,7 +195,6 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	waiter->options_version = pool->options_version;
 	waiter->pid = holder->pid;
 	waiter->user = holder->user;
-	waiter->database = holder->database;
 	waiter->scope = holder->scope;
 	waiter->since = since;
 	waiter->deadline = deadline;
@@ -229,7 +228,6 @@ pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 		.procno = PGPX_WAITER_INDEX(waiter),
 		.pid = waiter->pid,
 		.user = waiter->user,
-		.database = waiter->database,
 		.scope = waiter->scope,
 		.why = waiter->why,
 		.application_name = waiter->application_name,

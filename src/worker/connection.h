@@ -7,6 +7,8 @@
  * PgpxWorkerConn is the worker's private counterpart of a PgpxConn slot, at the
  * same index.  It owns the PGconn.
  *
+ * Implemented by connection.c, cancel.c (cancel requests) and relay.c (TLS).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_CONNECTION_H

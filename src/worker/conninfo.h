@@ -7,6 +7,7 @@
  * pingers and cancel requests.  conninfo.c decides where to connect, login.c
  * performs the login.  Neither lets the worker block.
  *
+ * Implemented by conninfo.c and password.c (passwords of the password command).
  *
  *-------------------------------------------------------------------------
  */

@@ -8,6 +8,9 @@
  * may block (events.c).  In shared memory it changes the connections of its
  * own pools only, through pool.h.
  *
+ * Implemented by worker.c (start and end), event_loop.c, maintenance.c,
+ * admission.c (eviction) and catalog_request.c (start of the catalog reader).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_WORKER_H

@@ -641,7 +641,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 {
 	my $worker = worker_pid($local);
 	my $dead = q{SELECT pgpool.checkout('dead', '10 s')};
-	my $refused = qr/too many host names are being looked up for attempts of this user that have ended/;
+	my $refused = qr/Too many host names are being looked up for attempts of this user that have ended/;
 
 	make_pool($local, $remote, server => 'dead', options => { %quick, connect_timeout => '50ms', host => 'localhost,held.example' });
 	make_pool($local, $remote, server => 'alive', options => { %quick, host => 'LOCALHOST' });
