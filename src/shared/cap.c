@@ -180,30 +180,30 @@ pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since)
 }
 
 int
-pgpx_cap_next_in_line(PgpxCap *cap, uint32 *next_in_line)
+pgpx_cap_next_in_line(PgpxCap *cap, uint32 *line_changes)
 {
 	int			pool;
 
 	/* without the lock, because the worker asks for each server */
-	if (next_in_line == NULL && pg_atomic_read_u64(&cap->since) == 0)
+	if (line_changes == NULL && pg_atomic_read_u64(&cap->since) == 0)
 		return -1;
 
 	SpinLockAcquire(&cap->mutex);
 	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->starved : -1;
-	if (next_in_line != NULL)
-		*next_in_line = cap->line_changes;
+	if (line_changes != NULL)
+		*line_changes = cap->line_changes;
 	SpinLockRelease(&cap->mutex);
 	return pool;
 }
 
 bool
 pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
-						  uint32 next_in_line)
+						  uint32 line_changes)
 {
 	bool		ended = false;
 
 	SpinLockAcquire(&cap->mutex);
-	if (cap->line_changes == next_in_line)
+	if (cap->line_changes == line_changes)
 	{
 		ended = since == 0 && pg_atomic_read_u64(&cap->since) != 0;
 		cap->starved = pool;

@@ -60,9 +60,9 @@ select_next_in_line(PgpxCap *cap)
 {
 	PgpxTime	oldest = 0;
 	int			selected = -1;
-	uint32		next_in_line;
+	uint32		line_changes;
 
-	(void) pgpx_cap_next_in_line(cap, &next_in_line);
+	(void) pgpx_cap_next_in_line(cap, &line_changes);
 	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
 	{
 		PgpxTime	since;
@@ -76,7 +76,7 @@ select_next_in_line(PgpxCap *cap)
 	}
 
 	/* pools of other workers may have yielded to the pool that was admitted */
-	if (pgpx_cap_set_next_in_line(cap, selected, oldest, next_in_line) &&
+	if (pgpx_cap_set_next_in_line(cap, selected, oldest, line_changes) &&
 		cap == &pgpx_shared->cap)
 		pgpx_worker_wake_all();
 	if (selected >= 0)

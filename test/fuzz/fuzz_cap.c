@@ -30,7 +30,7 @@ typedef struct Expected
 	int			starved;			/* -1: none */
 	int64		since;			/* of that one */
 	bool		unchanged;		/* no pool was denied a token since */
-	uint32		next_in_line;			/* at that time */
+	uint32		line_changes;			/* at that time */
 } Expected;
 
 static void
@@ -82,7 +82,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (; size >= 3; data += 3, size -= 3)
 	{
 		int			pool = data[1] % 4;
-		uint32		next_in_line;
+		uint32		line_changes;
 
 		switch (data[0] % 5)
 		{
@@ -107,8 +107,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				break;
 		}
 		FUZZ_CHECK(pgpx_cap_used(&cap, NULL) == expected.used);
-		FUZZ_CHECK(pgpx_cap_next_in_line(&cap, &next_in_line) == expected.starved);
-		FUZZ_CHECK(expected.unchanged == (next_in_line == expected.line_changes));
+		FUZZ_CHECK(pgpx_cap_next_in_line(&cap, &line_changes) == expected.starved);
+		FUZZ_CHECK(expected.unchanged == (line_changes == expected.line_changes));
 	}
 	return 0;
 }
