@@ -1214,9 +1214,9 @@ COMMENT ON COLUMN pgpool.stats.closed_reset IS
 COMMENT ON COLUMN pgpool.stats.closed_broken IS
 'connections that were lost, had an invalid protocol stream, reported a read-only server (25006), or ended with the worker';
 COMMENT ON COLUMN pgpool.stats.closed_drained IS
-'connections that drain or reconnect closed';
+'connections that drain closed';
 COMMENT ON COLUMN pgpool.stats.closed_stale IS
-'connections that were closed because the options had changed';
+'connections that were closed because the options had changed or reconnect was called';
 COMMENT ON COLUMN pgpool.stats.closed_terminated IS
 'connections whose lease was terminated or exceeded lease_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_holder_died IS
@@ -1511,7 +1511,7 @@ CREATE TYPE pgpool.cluster_shares_row AS (
 	weight pg_catalog.int4,
 	share pg_catalog.int4,
 	used pg_catalog.int4,
-	wanted pg_catalog.int4,
+	demand pg_catalog.int4,
 	others pg_catalog.int4,
 	members pg_catalog.int4,
 	agreed_at pg_catalog.timestamptz,
@@ -1530,7 +1530,7 @@ COMMENT ON FUNCTION pgpool.cluster_shares() IS
 
 CREATE VIEW pgpool.cluster_shares AS
 SELECT
-	f.database, f.server, f.cap, f.weight, f.share, f.used, f.wanted, f.others,
+	f.database, f.server, f.cap, f.weight, f.share, f.used, f.demand, f.others,
 	f.members, f.agreed_at, f.valid_until, f.failing_since, f.error
 FROM pgpool.cluster_shares() AS f;
 GRANT SELECT ON pgpool.cluster_shares TO PUBLIC;
@@ -1548,7 +1548,7 @@ COMMENT ON COLUMN pgpool.cluster_shares.share IS
 'number of connections that this server may have open';
 COMMENT ON COLUMN pgpool.cluster_shares.used IS
 'number that it has open, is opening or is closing';
-COMMENT ON COLUMN pgpool.cluster_shares.wanted IS
+COMMENT ON COLUMN pgpool.cluster_shares.demand IS
 'number that it could use: leases, waiters, min_size and min_idle';
 COMMENT ON COLUMN pgpool.cluster_shares.others IS
 'number that the other members hold';

@@ -347,7 +347,7 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 	if (n < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("n must be zero or positive")));
+				 errmsg("n must not be negative")));
 	(void) servers_of_call(fcinfo, false);	/* check privileges */
 	deadline = pgpx_arg_deadline(fcinfo, 2);
 	PG_RETURN_INT32(prewarm(server, n, deadline));
@@ -377,12 +377,14 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 		if (superuser_arg(owner) && !superuser())
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("must be a superuser to terminate a superuser's lease")));
+					 errmsg("permission denied to terminate lease " INT64_FORMAT, id),
+					 errdetail("Only superusers can terminate the lease of a superuser.")));
 		if (!has_privs_of_role(GetUserId(), owner) &&
 			!has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("must be a member of the role whose lease is being terminated or member of pg_signal_backend")));
+					 errmsg("permission denied to terminate lease " INT64_FORMAT, id),
+					 errdetail("Only members of the lease's role or of pg_signal_backend can terminate it.")));
 
 		pool = &pgpx_pools[index];
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
@@ -422,7 +424,7 @@ pgpx_check_invariants(PG_FUNCTION_ARGS)
 		appendStringInfo(&detail, "\nand %d more", faults->n - described);
 	ereport(ERROR,
 			(errcode(ERRCODE_INTERNAL_ERROR),
-			 errmsg("pgpool_ext: shared state is inconsistent"),
+			 errmsg("shared state of pgpool_ext is inconsistent"),
 			 errdetail_internal("%s", detail.data)));
 	PG_RETURN_VOID();
 }

@@ -599,7 +599,7 @@ read_leases(FunctionCallInfo fcinfo, int *count)
 			if (leases[j] == leases[i])
 				ereport(ERROR,
 						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("lease " UINT64_FORMAT " is given twice",
+						 errmsg("lease " UINT64_FORMAT " specified more than once",
 								leases[i]->id),
 						 errdetail("It is both element %d and element %d of the array.",
 								   j + 1, i + 1)));
@@ -759,7 +759,7 @@ read_servers(ArrayType *array, int *n)
 		if (strcmp(servers[i - 1], servers[i]) == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("pool \"%s\" is given twice", servers[i])));
+					 errmsg("pool \"%s\" specified more than once", servers[i])));
 	return servers;
 }
 

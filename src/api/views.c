@@ -48,7 +48,7 @@ pgpx_view_begin(int what)
 {
 	PgpxView   *view = palloc0(sizeof(PgpxView));
 
-	view->what = what;
+	view->kind = what;
 	view->sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	view->user = GetUserId();
 	view->index = alloc_array(pgpx_shared->max_pools, sizeof(int));
@@ -90,14 +90,14 @@ copy_locked(PgpxView *view, int index)
 	view->nconns = 0;
 	view->nwaiting = 0;
 
-	if (view->what & PGPX_VIEW_CONNS)
+	if (view->kind & PGPX_VIEW_CONNS)
 		pgpx_conn_foreach_locked(conn, &pgpx_pools[index])
 		{
 			memcpy(&view->conns[view->nconns], conn, sizeof(PgpxConn));
 			view->conn_index[view->nconns++] = PGPX_CONN_INDEX(conn);
 		}
 
-	if (view->what & PGPX_VIEW_WAITERS)
+	if (view->kind & PGPX_VIEW_WAITERS)
 		for (int i = pgpx_pools[index].queue_head;
 			 i >= 0 && view->nwaiting < pgpx_shared->nwaiter_slots;
 			 i = pgpx_waiters[i].next)
@@ -129,8 +129,9 @@ pgpx_view_next(PgpxView *view)
 	return false;
 }
 
-bool
-pgpx_view_backs_off(const PgpxView *view)
+/* Returns whether a back-off after a failed connection attempt is in effect. */
+static bool
+is_backing_off(const PgpxView *view)
 {
 	return view->pool.retry_at > view->now;
 }
@@ -161,7 +162,7 @@ may_use_shared(const PgpxPoolKey *key, Oid user)
 }
 
 bool
-pgpx_view_sees_pool(const PgpxView *view)
+pgpx_view_can_see_pool(const PgpxView *view)
 {
 	const PgpxPoolKey *key = &view->pool.key;
 
@@ -176,8 +177,12 @@ pgpx_view_sees_pool(const PgpxView *view)
 		key->superuser == 0 && may_use_shared(key, view->user);
 }
 
-bool
-pgpx_view_sees_role(const PgpxView *view, Oid role)
+/*
+ * Returns whether the caller may see the texts of a row whose owner is this
+ * role.
+ */
+static bool
+can_see_role(const PgpxView *view, Oid role)
 {
 	return view->sees_all || has_privs_of_role(GetUserId(), role);
 }
@@ -359,7 +364,7 @@ is_remote_full(const PgpxView *view)
 	const PgpxPool *pool = &view->pool;
 
 	return pool->remote_full_since != 0 &&
-		(pgpx_view_backs_off(view) || pool->nwaiting > 0);
+		(is_backing_off(view) || pool->nwaiting > 0);
 }
 
 /*
@@ -379,7 +384,7 @@ pool_state(const PgpxView *view)
 		return "paused";
 	if (is_remote_full(view) && available_connections(pool) == 0)
 		return "remote_full";
-	if (pgpx_view_backs_off(view) && view->live == 0)
+	if (is_backing_off(view) && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&
@@ -405,7 +410,7 @@ oldest_wait(const PgpxView *view)
 
 /* Returns the connection that was opened last, or NULL if none is open. */
 static PgpxConn *
-newest(PgpxView *view)
+newest_connection(PgpxView *view)
 {
 	PgpxConn   *found = NULL;
 
@@ -448,7 +453,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_bool(&row, !OidIsValid(pool->key.local_user));
 		pgpx_row_text(&row, pool_state(view));
 		pgpx_row_int(&row, pool->worker);
-		row_transport(&row, newest(view));
+		row_transport(&row, newest_connection(view));
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
 		pgpx_row_int(&row, view->min_size);
@@ -473,7 +478,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_instant(&row, pool->last_checkout);
 		pgpx_row_instant(&row, pool->unavailable_since);
 		pgpx_row_instant(&row, pool->remote_full_since);
-		pgpx_row_secret(&row, pgpx_view_sees_pool(view),
+		pgpx_row_secret(&row, pgpx_view_can_see_pool(view),
 						pool->last_error_at != 0 ? pool->last_error : NULL);
 		pgpx_row_instant(&row, pool->last_error_at);
 		pgpx_row_instant(&row, pool->retry_at);
@@ -498,7 +503,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	pgpx_row_bool(row, conn->unread_reset > 0);
 	pgpx_row_bool(row, is_stale(view, conn));
 	row_transport(row, conn);
-	if (opened && pgpx_view_sees_pool(view))
+	if (opened && pgpx_view_can_see_pool(view))
 	{
 		pgpx_row_addr(row, conn->remote_addr);
 		pgpx_row_pid(row, conn->remote_port);
@@ -666,7 +671,7 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 
 			if (conn->state != PGPX_CONN_LEASED)
 				continue;
-			visible = pgpx_view_sees_role(view, conn->owner_user);
+			visible = can_see_role(view, conn->owner_user);
 			pgpx_row_bigint(&row, pg_atomic_read_u64(&conn->lease_id));
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, view->conn_index[i]);
@@ -727,7 +732,7 @@ pgpx_view_waiters(PG_FUNCTION_ARGS)
 		for (int i = 0; i < view->nwaiting; i++)
 		{
 			PgpxWaiter *waiter = &view->waiters[i];
-			bool		visible = pgpx_view_sees_role(view, waiter->user);
+			bool		visible = can_see_role(view, waiter->user);
 
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, i + 1);
@@ -833,7 +838,7 @@ pgpx_view_stats(PG_FUNCTION_ARGS)
  * the bucket is not empty.
  */
 static const char *
-bar(uint64 waits, uint64 fullest)
+histogram_bar(uint64 waits, uint64 fullest)
 {
 	static const char full[BAR_MAX + 1] =
 		"########################################";
@@ -874,7 +879,7 @@ histogram_rows(PgpxRow *row, const PgpxPool *pool)
 			pgpx_row_bigint(row, UINT64CONST(1) << b);
 		pgpx_row_bigint(row, waits[b]);
 		pgpx_row_bigint(row, cumulative);
-		pgpx_row_text(row, bar(waits[b], fullest));
+		pgpx_row_text(row, histogram_bar(waits[b], fullest));
 		pgpx_row_store(row);
 	}
 }

@@ -43,7 +43,7 @@ typedef struct PgpxView
 	Oid			user;
 
 	/* private to views.c */
-	int			what;
+	int			kind;
 	int			npools;
 	int			at;
 	int		   *index;
@@ -59,20 +59,11 @@ extern PgpxView *pgpx_view_begin(int what);
 /* Copies the next pool; returns false at the end. */
 extern bool pgpx_view_next(PgpxView *view);
 
-/* Returns whether a back-off after a failed connection attempt is in effect. */
-extern bool pgpx_view_backs_off(const PgpxView *view);
-
 /*
  * Returns whether the caller may see the texts and addresses of the current
  * pool.
  */
-extern bool pgpx_view_sees_pool(const PgpxView *view);
-
-/*
- * Returns whether the caller may see the texts of a row whose owner is this
- * role.
- */
-extern bool pgpx_view_sees_role(const PgpxView *view, Oid role);
+extern bool pgpx_view_can_see_pool(const PgpxView *view);
 
 #define PGPX_ROW_COLUMNS 64
 

@@ -45,7 +45,7 @@ define_postmaster_settings(void)
 
 	DefineCustomIntVariable("pgpool_ext.max_pools",
 							"Sets the maximum number of pools.",
-							"A server with a PUBLIC user mapping has one pool for each local user of it. Sizes shared memory.",
+							"A server with a PUBLIC user mapping has one pool for each local user of it. The setting determines the size of shared memory.",
 							&pgpx_max_pools,
 							256, 1, 65535,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);

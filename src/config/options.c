@@ -220,7 +220,7 @@ static const struct
  * strcmp; the first lease of a session does many comparisons.
  */
 static inline bool
-same_name(const char *a, const char *b)
+is_same_name(const char *a, const char *b)
 {
 	return a[0] == b[0] && strcmp(a, b) == 0;
 }
@@ -230,7 +230,7 @@ static const PgpxOption *
 option_find(const char *name)
 {
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
-		if (same_name(o->name, name))
+		if (is_same_name(o->name, name))
 			return o;
 	return NULL;
 }
@@ -263,7 +263,7 @@ find_libpq_option(const char *name)
 	const PQconninfoOption *o;
 
 	for (o = pgpx_option_libpq(); o->keyword != NULL; o++)
-		if (same_name(o->keyword, name))
+		if (is_same_name(o->keyword, name))
 			return o;
 	return NULL;
 }
@@ -279,7 +279,7 @@ refusal(const char *name, const PQconninfoOption *libpq)
 	{
 		size_t		len = strlen(refused[i].name);
 
-		if (same_name(name, refused[i].name) ||
+		if (is_same_name(name, refused[i].name) ||
 			(refused[i].name[len - 1] == '_' &&
 			 strncmp(name, refused[i].name, len) == 0))
 			return refused[i].why;
@@ -325,8 +325,8 @@ pgpx_option_flags(const char *name)
 }
 
 bool
-pgpx_options_libpq_allowed(const char *name, bool as_superuser,
-						   bool in_mapping)
+pgpx_option_is_allowed(const char *name, bool as_superuser,
+					   bool in_mapping)
 {
 	int			flags = pgpx_option_flags(name);
 
@@ -376,8 +376,8 @@ list_valid_names(int slot, const char **names)
 		 libpq++)
 	{
 		if (option_find(libpq->keyword) == NULL &&
-			pgpx_options_libpq_allowed(libpq->keyword, superuser(),
-									   slot == PGPX_ON_MAPPING))
+			pgpx_option_is_allowed(libpq->keyword, superuser(),
+								   slot == PGPX_ON_MAPPING))
 			names[n++] = libpq->keyword;
 	}
 	return n;

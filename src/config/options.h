@@ -130,7 +130,7 @@ extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 extern bool pgpx_options_is_valid(const char *name, const char *value);
 
 /*
- * pgpx_options_libpq_allowed
+ * pgpx_option_is_allowed
  *		Returns true if a server or mapping may set this option of libpq.
  *
  * as_superuser: the user who set it, or the owner of the server, is a
@@ -139,8 +139,8 @@ extern bool pgpx_options_is_valid(const char *name, const char *value);
  * rejected for all users, and so are options that this server does not allow in
  * connections of its own (libpqsrv_is_valid_proxy_option, where it exists).
  */
-extern bool pgpx_options_libpq_allowed(const char *name, bool as_superuser,
-									   bool in_mapping);
+extern bool pgpx_option_is_allowed(const char *name, bool as_superuser,
+								   bool in_mapping);
 
 /*
  * pgpx_options_check_base

@@ -5,6 +5,9 @@
  *
  * See PostgreSQL's documentation of foreign-data wrappers.
  *
+ * Implemented by scan.c (scans), modify.c (writes) and utility.c (ANALYZE and
+ * IMPORT FOREIGN SCHEMA).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_CALLBACKS_H

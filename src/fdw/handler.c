@@ -207,10 +207,10 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 }
 
 #define OUR_EXTENSION "pgpool_ext"
-#define OUR_HANDLER "pgpool_fdw_handler"
-#define THEIR_EXTENSION "postgres_fdw"
-#define THEIR_WRAPPER "postgres_fdw"
-#define THEIR_HANDLER "postgres_fdw_handler"
+#define PGPOOL_HANDLER "pgpool_fdw_handler"
+#define POSTGRES_FDW "postgres_fdw"
+#define WRAPPER_NAME "postgres_fdw"
+#define POSTGRES_FDW_HANDLER "postgres_fdw_handler"
 #define ESTIMATE "use_remote_estimate"
 
 PG_FUNCTION_INFO_V1(pgpx_attach_postgres_fdw);
@@ -265,12 +265,12 @@ wrapper_handler(Oid wrapper)
 static bool
 is_attached(Oid wrapper)
 {
-	Oid			ours = get_extension_oid(OUR_EXTENSION, true);
+	Oid			ext = get_extension_oid(OUR_EXTENSION, true);
 	Oid			handler = wrapper_handler(wrapper);
 
-	return OidIsValid(ours) && OidIsValid(handler) &&
-		handler == find_handler(ours, OUR_HANDLER) &&
-		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != ours;
+	return OidIsValid(ext) && OidIsValid(handler) &&
+		handler == find_handler(ext, PGPOOL_HANDLER) &&
+		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != ext;
 }
 
 pg_noreturn static void
@@ -283,14 +283,14 @@ refuse_drop(const char *wrapper)
 					OUR_EXTENSION, wrapper),
 			 errdetail("The servers and foreign tables of the wrapper would be "
 					   "dropped as well."),
-			 strcmp(wrapper, THEIR_WRAPPER) == 0 ?
+			 strcmp(wrapper, WRAPPER_NAME) == 0 ?
 			 errhint("Call pgpool.detach_postgres_fdw() first.") :
 			 errhint("Drop the wrapper first, or give it another handler.")));
 }
 
 /* Returns whether DROP EXTENSION names an extension. */
 static bool
-drops(const DropStmt *stmt, const char *extension)
+is_dropped(const DropStmt *stmt, const char *extension)
 {
 	ListCell   *lc;
 
@@ -309,10 +309,10 @@ drops(const DropStmt *stmt, const char *extension)
 static void
 check_drop(void)
 {
-	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
+	Oid			wrapper = get_foreign_data_wrapper_oid(WRAPPER_NAME, true);
 
 	if (OidIsValid(wrapper) && is_attached(wrapper))
-		refuse_drop(THEIR_WRAPPER);
+		refuse_drop(WRAPPER_NAME);
 }
 
 static void
@@ -328,8 +328,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
 
-		drops_both = drops(stmt, OUR_EXTENSION) && drops(stmt, THEIR_EXTENSION);
-		if (!drops_both && drops(stmt, OUR_EXTENSION))
+		drops_both = is_dropped(stmt, OUR_EXTENSION) &&
+			is_dropped(stmt, POSTGRES_FDW);
+		if (!drops_both && is_dropped(stmt, OUR_EXTENSION))
 			check_drop();
 	}
 	PG_TRY();
@@ -550,7 +551,7 @@ lock_tables(List *tables)
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("cannot change the handler of foreign-data wrapper "
 							"%s in a transaction that uses its foreign tables",
-							THEIR_WRAPPER),
+							WRAPPER_NAME),
 					 errdetail("Foreign table \"%s\" is in use.",
 							   get_rel_name(table)),
 					 errhint("Call the function in a transaction of its own.")));
@@ -568,7 +569,7 @@ set_handler(Oid handler)
 								  makeString(get_func_name(handler)));
 	int			level = NewGUCNestLevel();
 
-	stmt->fdwname = pstrdup(THEIR_WRAPPER);
+	stmt->fdwname = pstrdup(WRAPPER_NAME);
 	stmt->func_options = list_make1(makeDefElem("handler", (Node *) name, -1));
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
@@ -588,10 +589,10 @@ set_handler(Oid handler)
  * two handlers.
  */
 static bool
-change_handler(Oid ours, bool attach)
+change_handler(Oid ext, bool attach)
 {
-	Oid			theirs = get_extension_oid(THEIR_EXTENSION, true);
-	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
+	Oid			theirs = get_extension_oid(POSTGRES_FDW, true);
+	Oid			wrapper = get_foreign_data_wrapper_oid(WRAPPER_NAME, true);
 	Oid			own_handler;
 	Oid			old_handler;
 	Oid			new_handler;
@@ -603,28 +604,28 @@ change_handler(Oid ours, bool attach)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" is not installed in this database",
-						THEIR_EXTENSION),
+						POSTGRES_FDW),
 				 errhint("Install it with CREATE EXTENSION.")));
 
 	/*
 	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw locks
 	 * its wrapper.
 	 */
-	LockDatabaseObject(ExtensionRelationId, ours, 0, AccessShareLock);
+	LockDatabaseObject(ExtensionRelationId, ext, 0, AccessShareLock);
 	if (OidIsValid(wrapper))
 		LockDatabaseObject(ForeignDataWrapperRelationId, wrapper, 0,
 						   AccessExclusiveLock);
 
-	own_handler = find_handler(theirs, THEIR_HANDLER);
-	old_handler = attach ? own_handler : find_handler(ours, OUR_HANDLER);
-	new_handler = attach ? find_handler(ours, OUR_HANDLER) : own_handler;
+	own_handler = find_handler(theirs, POSTGRES_FDW_HANDLER);
+	old_handler = attach ? own_handler : find_handler(ext, PGPOOL_HANDLER);
+	new_handler = attach ? find_handler(ext, PGPOOL_HANDLER) : own_handler;
 	if (!OidIsValid(old_handler) || !OidIsValid(new_handler) ||
 		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != theirs)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" has no foreign-data wrapper \"%s\" "
 						"with handler \"%s\"",
-						THEIR_EXTENSION, THEIR_WRAPPER, THEIR_HANDLER)));
+						POSTGRES_FDW, WRAPPER_NAME, POSTGRES_FDW_HANDLER)));
 
 	current = wrapper_handler(wrapper);
 	if (current == new_handler)
@@ -633,7 +634,7 @@ change_handler(Oid ours, bool attach)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("foreign-data wrapper \"%s\" has another handler",
-						THEIR_WRAPPER),
+						WRAPPER_NAME),
 				 OidIsValid(current) ?
 				 errdetail("Its handler is %s.",
 						   format_procedure(current)) : 0,
@@ -668,24 +669,24 @@ change_handler(Oid ours, bool attach)
 static bool
 change_handler_of_wrapper(FunctionCallInfo fcinfo, bool attach)
 {
-	Oid			ours = getExtensionOfObject(ProcedureRelationId,
-											fcinfo->flinfo->fn_oid);
+	Oid			ext = getExtensionOfObject(ProcedureRelationId,
+										   fcinfo->flinfo->fn_oid);
 
 	if (!superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 attach ?
 				 errmsg("permission denied to attach foreign-data wrapper \"%s\"",
-						THEIR_WRAPPER) :
+						WRAPPER_NAME) :
 				 errmsg("permission denied to detach foreign-data wrapper \"%s\"",
-						THEIR_WRAPPER),
+						WRAPPER_NAME),
 				 errdetail("Only superusers can change the handler of a "
 						   "foreign-data wrapper.")));
 	PreventCommandIfReadOnly(attach ? "pgpool.attach_postgres_fdw()" :
 							 "pgpool.detach_postgres_fdw()");
 	PreventCommandIfParallelMode(attach ? "pgpool.attach_postgres_fdw()" :
 								 "pgpool.detach_postgres_fdw()");
-	return change_handler(ours, attach);
+	return change_handler(ext, attach);
 }
 
 Datum

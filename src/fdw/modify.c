@@ -86,7 +86,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 }
 
 static bool
-take_row(void *arg, const PgpxWireMessage *msg)
+store_first_row(void *arg, const PgpxWireMessage *msg)
 {
 	Returning  *r = arg;
 	MemoryContext old;
@@ -128,7 +128,7 @@ returning_begin(Relation rel, List *retrieved_attrs)
 	for (int i = 0; i < n; i++)
 		attnums[i] = list_nth_int(retrieved_attrs, i);
 	r->sink.columns = begin_result;
-	r->sink.row = take_row;
+	r->sink.row = store_first_row;
 	r->sink.restore = restore;
 	r->sink.arg = r;
 	r->rel = rel;

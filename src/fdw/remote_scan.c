@@ -122,7 +122,7 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
  * Least time, in ns, that binary must be expected to save before the remote is
  * asked for the types of the columns.  About a round trip in a data centre.
  */
-#define DESCRIBE_WORTH (100 * 1000)
+#define MIN_DESCRIBE_GAIN (100 * 1000)
 
 typedef enum PgpxScanState
 {
@@ -213,7 +213,7 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 bool
 pgpx_remote_scan_is_large(const PgpxRows *rows, double expected)
 {
-	return expected * pgpx_rows_estimate_gain(rows) >= DESCRIBE_WORTH;
+	return expected * pgpx_rows_estimate_gain(rows) >= MIN_DESCRIBE_GAIN;
 }
 
 void
@@ -230,7 +230,7 @@ check_scan(const PgpxRemoteScan *scan)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_CURSOR_STATE),
-			 errmsg("foreign scan cannot be continued"),
+			 errmsg("cannot continue foreign scan"),
 			 errdetail("It was interrupted by an error, or its remote portal was opened in a subtransaction that was rolled back, or in a transaction that has ended.")));
 }
 
@@ -552,7 +552,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 
 /* Read the next row of the tuplestore.  Returns false if there is none. */
 static bool
-take_buffered(PgpxRemoteScan *scan, Datum **values, bool **nulls)
+next_buffered_row(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 {
 	MemoryContext old;
 	bool		found;
@@ -580,7 +580,7 @@ next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
 {
 	for (;;)
 	{
-		if (take_buffered(scan, values, nulls))
+		if (next_buffered_row(scan, values, nulls))
 			return PGPX_SCAN_STEP_ROW;
 		switch (scan->state)
 		{
@@ -642,7 +642,7 @@ pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan)
 }
 
 void
-pgpx_remote_scan_take_lease(PgpxRemoteScan *scan)
+pgpx_remote_scan_free_lease(PgpxRemoteScan *scan)
 {
 	if (pgpx_remote_scan_must_wait(scan) && !*scan->rt->streaming->waiting)
 		pgpx_remote_scan_buffer(scan->rt->streaming);

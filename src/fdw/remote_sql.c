@@ -177,7 +177,7 @@ append_row(StringInfo buf, Relation rel, List *target_attrs, int param)
  * number 0 a whole-row reference.
  */
 static bool
-contains(Bitmapset *used, int attnum)
+has_attribute(Bitmapset *used, int attnum)
 {
 	return bms_is_member(attnum - FirstLowInvalidHeapAttributeNumber, used);
 }
@@ -197,14 +197,14 @@ append_returning(StringInfo buf, Relation rel, Bitmapset *used)
 	for (int attnum = 1; attnum <= tupdesc->natts; attnum++)
 	{
 		if (TupleDescAttr(tupdesc, attnum - 1)->attisdropped ||
-			!(contains(used, 0) || contains(used, attnum)))
+			!(has_attribute(used, 0) || has_attribute(used, attnum)))
 			continue;
 		appendStringInfoString(buf, separator);
 		separator = ", ";
 		pgpx_deparse_column(buf, rel, attnum);
 		retrieved_attrs = lappend_int(retrieved_attrs, attnum);
 	}
-	if (contains(used, SelfItemPointerAttributeNumber))
+	if (has_attribute(used, SelfItemPointerAttributeNumber))
 	{
 		appendStringInfo(buf, "%sctid", separator);
 		retrieved_attrs = lappend_int(retrieved_attrs,
@@ -307,7 +307,7 @@ raise_plan(const char *kind, const char *element)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FDW_ERROR),
-			 errmsg("plan of postgres_fdw %s is not known to pgpool_ext",
+			 errmsg("unrecognized plan of postgres_fdw %s",
 					GetConfigOption("server_version", false, false)),
 			 errdetail("Element \"%s\" of the %s plan is missing, of another type, or out of range.",
 					   element, kind),
@@ -489,7 +489,7 @@ raise_handler(const char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FDW_ERROR),
-			 errmsg("handler of postgres_fdw %s is not known to pgpool_ext",
+			 errmsg("unrecognized handler of postgres_fdw %s",
 					GetConfigOption("server_version", false, false)),
 			 errdetail_internal("%s", detail),
 			 errhint(UNKNOWN_VERSION_HINT)));

@@ -121,9 +121,13 @@ choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 	return true;
 }
 
-PgpxRemoteStatement *
-pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p,
-							 int level)
+/*
+ * Choose how to send a statement of a level: unnamed at its first use, later
+ * prepared.  Sets sent_as, and guard if a savepoint must precede it.  Returns
+ * the entry to mark as prepared when the statement was sent; NULL: none.
+ */
+static PgpxRemoteStatement *
+choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 {
 	PgpxLease  *lease = rt->lease;
 	const PgpxStatement *statement = p->statement;
@@ -244,7 +248,7 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 		 */
 		add_command(&commands, &n, "SET LOCAL search_path = pg_catalog");
 		add_command(&commands, &n, "SET LOCAL timezone = 'GMT'");
-		if (!pgpx_server_spec_keeps_settings(spec))
+		if (!pgpx_server_spec_can_keep_settings(spec))
 		{
 			add_command(&commands, &n, "SET LOCAL datestyle = ISO");
 			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");
@@ -289,7 +293,7 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	rt->sent_as = PGPX_PREPARED_NONE;
 	rt->guard = 0;
 	if (choose)
-		prepared = pgpx_remote_statement_choose(rt, p, level);
+		prepared = choose_statement(rt, p, level);
 	pgpx_remote_collect_commands(rt, rt->lease->spec, p, Max(level, rt->guard));
 	collect_closes(rt, p);
 	resetStringInfo(&rt->sent);

@@ -437,7 +437,8 @@ send_rollback(PgpxRemoteTransaction *rt)
 	PgpxPipeline p = {.nbefore = lengthof(commands), .before = commands};
 
 	if (!has_lease(rt) || lease->broken != NULL || lease->in_use ||
-		wire->tx == 'I' || wire->nbefore > 0 || !pgpx_wire_at_boundary(wire) ||
+		wire->tx == 'I' || wire->nbefore > 0 ||
+		!pgpx_wire_is_at_boundary(wire) ||
 		is_cancelled(rt) || wire->out.data == NULL ||
 		wire->out.maxlen < ROLLBACK_SIZE)
 		return;

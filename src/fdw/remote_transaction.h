@@ -9,6 +9,9 @@
  * first statement, has a savepoint for each local subtransaction that uses
  * it, and commits or rolls back with the local transaction.
  *
+ * Implemented by remote_transaction.c (begin, commit, abort) and
+ * remote_statement.c (statements in it).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_REMOTE_TRANSACTION_H
@@ -204,15 +207,6 @@ extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
 extern void pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run);
 
 /* --- prepared statements: remote_statement.c ---------------------------- */
-
-/*
- * Choose how to send a statement of a level: unnamed at its first use, later
- * prepared.  Sets sent_as, and guard if a savepoint must precede it.  Returns
- * the entry to mark as prepared when the statement was sent; NULL: none.
- */
-extern PgpxRemoteStatement *
-pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p,
-							 int level);
 
 /*
  * pgpx_remote_must_repeat

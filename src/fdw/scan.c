@@ -330,7 +330,7 @@ pgpx_scan_statistics(ForeignScanState *node, uint64 *rows)
 
 /* Return a row, the end, or a request to wait to the Append node. */
 static void
-answer(AsyncRequest *request)
+answer_request(AsyncRequest *request)
 {
 	PlanState  *node = request->requestee;
 	PgpxScan   *scan = ((ForeignScanState *) node)->fdw_state;
@@ -348,7 +348,7 @@ pgpx_scan_async_request(AsyncRequest *request)
 	PgpxScan   *scan = ((ForeignScanState *) request->requestee)->fdw_state;
 
 	scan->request = request;
-	answer(request);
+	answer_request(request);
 }
 
 void
@@ -368,7 +368,7 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 	 * progress, so this scan must not wait for it; it buffers that scan's rows.
 	 */
 	if (socket == PGINVALID_SOCKET)
-		pgpx_remote_scan_take_lease(scan->remote);
+		pgpx_remote_scan_free_lease(scan->remote);
 	if (socket == PGINVALID_SOCKET && !pgpx_remote_scan_must_wait(scan->remote))
 	{
 		/*
@@ -376,7 +376,7 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 		 * scan's rows.
 		 */
 		request->callback_pending = false;
-		answer(request);
+		answer_request(request);
 		if (!request->callback_pending)
 		{
 			ExecAsyncResponse(request);
@@ -401,5 +401,5 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 void
 pgpx_scan_async_notify(AsyncRequest *request)
 {
-	answer(request);
+	answer_request(request);
 }

@@ -47,7 +47,8 @@ arg_name(FunctionCallInfo fcinfo, int at)
 	if (len == 0 || len >= PGPX_DLOCK_NAME_LEN)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lock name is %s", len == 0 ? "empty" : "too long"),
+				 len == 0 ? errmsg("lock name is empty") :
+				 errmsg("lock name is too long"),
 				 errdetail("The name has %d bytes, and must have between 1 and %d.",
 						   len, PGPX_DLOCK_NAME_LEN - 1)));
 	return name;
@@ -150,8 +151,8 @@ pgpx_lock_valid(PG_FUNCTION_ARGS)
 
 	pgpx_shmem_require();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	PG_RETURN_BOOL(pgpx_dlock_valid(server, arg_name(fcinfo, 1),
-									arg_token(fcinfo, 2)));
+	PG_RETURN_BOOL(pgpx_dlock_is_valid(server, arg_name(fcinfo, 1),
+									   arg_token(fcinfo, 2)));
 }
 
 /* unlock(pool text, name text, token bigint) returns boolean: was it held? */
@@ -317,13 +318,13 @@ share_row(PgpxRow *row, const PgpxView *view)
 	pgpx_row_int(row, pool->opts.cluster_weight);
 	pgpx_row_int(row, share);
 	pgpx_row_int(row, pgpx_cap_used(&server->cap, NULL));
-	pgpx_row_int(row, info.wanted);
+	pgpx_row_int(row, info.demand);
 	pgpx_row_int(row, info.others);
 	pgpx_row_int(row, info.members);
 	pgpx_row_instant(row, info.agreed_at);
 	pgpx_row_instant(row, pgpx_steady_to_now(until));
 	pgpx_row_instant(row, info.failing_since);
-	pgpx_row_secret(row, pgpx_view_sees_pool(view),
+	pgpx_row_secret(row, pgpx_view_can_see_pool(view),
 					info.error[0] != '\0' ? info.error : NULL);
 	pgpx_row_store(row);
 }
@@ -461,7 +462,7 @@ shmem_attach(char *at)
 static const PgpxLockHooks hooks = {
 	.shmem_size = shmem_size,
 	.shmem_attach = shmem_attach,
-	.pool_has_locks = pgpx_dlock_any,
+	.pool_has_locks = pgpx_dlock_has_pool,
 	.check = check_dlocks,
 	.release_all = pgpx_dlock_release_all,
 	.release_abandoned = pgpx_dlock_sweep,

@@ -64,7 +64,7 @@ void
 pgpx_pinger_drop(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_LOOKUP)
-		pgpx_lookup_abandon(pgpx_pinger_looked_up, lookup_tag(p));
+		pgpx_lookup_abandon(pgpx_pinger_lookup_answer, lookup_tag(p));
 	if (p->phase == PGPX_PINGER_SHARE)
 		pgpx_share_aborted(p);
 	if (p->fd >= 0)
@@ -80,7 +80,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	p->login = NULL;
 	if (p->pg != NULL)
 	{
-		/* sending Terminate does not block: see stepped() */
+		/* sending Terminate does not block: see handle_login_step() */
 		PQfinish(p->pg);
 		p->pg = NULL;
 	}
@@ -106,8 +106,8 @@ pgpx_pinger_watch(PgpxPinger *p, uint32 events)
 	p->events = events;
 }
 
-static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-					const char *failure);
+static void handle_login_step(void *owner, PostgresPollingStatusType status,
+							  int sqlstate, const char *failure);
 
 /* Starts a login, or first waits for the password command. */
 static void
@@ -136,11 +136,13 @@ log_in(PgpxPinger *p)
 
 	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
 	if (p->pg != NULL)
-		p->login = pgpx_login_begin(of, p->pg, &p->accounting, stepped, p);
+		p->login = pgpx_login_begin(of, p->pg, &p->accounting,
+									handle_login_step, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
-		pgpx_pinger_failed(p, p->login == NULL ? "out of memory" :
-											  PQerrorMessage(p->pg));
+		pgpx_pinger_failed(p, p->login == NULL ?
+						   "The pool worker is out of memory." :
+						   PQerrorMessage(p->pg));
 		return;
 	}
 	(void) PQsetErrorVerbosity(p->pg, PQERRORS_VERBOSE);
@@ -152,7 +154,7 @@ log_in(PgpxPinger *p)
 static void
 start_connect(PgpxPinger *p, PgpxLookup *lookup)
 {
-	p->hosts = pgpx_hosts_of(p->pool, lookup);
+	p->hosts = pgpx_hosts_create(p->pool, lookup);
 	log_in(p);
 }
 
@@ -172,7 +174,7 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 		const char *why;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		why = pgpx_conninfo_start_lookup(p->pool, pgpx_pinger_looked_up,
+		why = pgpx_conninfo_start_lookup(p->pool, pgpx_pinger_lookup_answer,
 										 lookup_tag(p));
 		if (why != NULL)
 			pgpx_pinger_failed(p, why);
@@ -204,7 +206,7 @@ pgpx_pinger_deadline_passed(PgpxPinger *p)
  * in the login applies to the host of the old one.  As in connect.c.
  */
 static bool
-is_overtaken(PgpxPinger *p)
+drop_outdated(PgpxPinger *p)
 {
 	if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 		return false;
@@ -214,9 +216,9 @@ is_overtaken(PgpxPinger *p)
 }
 
 void
-pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
+pgpx_pinger_lookup_ended(PgpxPinger *p, PgpxLookup *lookup)
 {
-	if (is_overtaken(p))
+	if (drop_outdated(p))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
@@ -227,7 +229,7 @@ pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
 void
 pgpx_pinger_password_ended_one(PgpxPinger *p, const char *error)
 {
-	if (is_overtaken(p))
+	if (drop_outdated(p))
 		return;
 	if (error != NULL)
 		pgpx_pinger_failed(p, error);
@@ -260,12 +262,12 @@ send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
  * start commands.
  */
 static void
-logged_in(PgpxPinger *p)
+finish_login(PgpxPinger *p)
 {
 	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
 	const char *refusal;
 
-	if (is_overtaken(p))
+	if (drop_outdated(p))
 		return;
 	(void) PQsetErrorVerbosity(p->pg, PQERRORS_DEFAULT);
 	refusal = pgpx_tls_prepare(p->pg);
@@ -288,8 +290,8 @@ logged_in(PgpxPinger *p)
 
 /* Callback at the end of a step of the login. */
 static void
-stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-		const char *failure)
+handle_login_step(void *owner, PostgresPollingStatusType status,
+				  int sqlstate, const char *failure)
 {
 	PgpxPinger *p = owner;
 	char	   *text;
@@ -304,7 +306,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		(void) pgpx_login_end(p->login);
 		p->login = NULL;
 		pgpx_hosts_free(&p->hosts);
-		logged_in(p);
+		finish_login(p);
 	}
 	else if (status == PGRES_POLLING_FAILED)
 	{
@@ -330,7 +332,7 @@ note_error(PgpxPinger *p, const PGresult *res)
 
 	if (text == NULL)
 		text = PQresultErrorMessage(res);
-	strlcpy(p->error, text[0] != '\0' ? text : "unexpected result",
+	strlcpy(p->error, text[0] != '\0' ? text : "The remote server returned an unexpected result.",
 			sizeof(p->error));
 	p->sqlstate =
 		pgpx_parse_sqlstate(PQresultErrorField(res, PG_DIAG_SQLSTATE), 0);
@@ -366,7 +368,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
-			(void) pgpx_libpq_buffers_too_much(&p->accounting, p->pg, true);
+			(void) pgpx_libpq_is_buffer_full(&p->accounting, p->pg, true);
 			return true;
 		}
 		taken = true;
@@ -386,7 +388,7 @@ pgpx_pinger_results(PgpxPinger *p,
 			return false;
 		}
 	}
-	if (pgpx_libpq_buffers_too_much(&p->accounting, p->pg, taken))
+	if (pgpx_libpq_is_buffer_full(&p->accounting, p->pg, taken))
 	{
 		pgpx_pinger_failed(p, "The remote server sent a message that is too long.");
 		return false;
@@ -493,7 +495,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	p->backoff = p->backoff == 0 ? RETRY_MIN_US :
 		Min(p->backoff * 2, RETRY_MAX_US);
 	p->retry_at = pgpx_now() + p->backoff;
-	if (!p->failing && pgpx_dlock_any(p->pool, p->pool_id))
+	if (!p->failing && pgpx_dlock_has_pool(p->pool, p->pool_id))
 	{
 		p->failing = true;
 		ereport(LOG,
@@ -595,13 +597,13 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
  * release has ended.
  */
 static void
-take_rows(PgpxPinger *p, const PGresult *res)
+read_results(PgpxPinger *p, const PGresult *res)
 {
 	bool		release = p->phase == PGPX_PINGER_RELEASE;
 
 	if (PQnfields(res) != (release ? 3 : 1))
 	{
-		strlcpy(p->error, "unexpected result", sizeof(p->error));
+		strlcpy(p->error, "The remote server returned an unexpected result.", sizeof(p->error));
 		return;
 	}
 	for (int row = 0; row < PQntuples(res); row++)
@@ -626,7 +628,7 @@ step_work(PgpxPinger *p)
 	PgpxPool   *pool = &pgpx_pools[p->pool];
 	bool		release = p->phase == PGPX_PINGER_RELEASE;
 
-	if (!pgpx_pinger_results(p, take_rows))
+	if (!pgpx_pinger_results(p, read_results))
 		return;
 	if (p->error[0] != '\0')
 	{
@@ -666,7 +668,7 @@ listen_idle(PgpxPinger *p, uint32 events)
 	}
 	(void) PQisBusy(p->pg);
 	pgpx_libpq_drop_notifications(p->pg);
-	if (pgpx_libpq_buffers_too_much(&p->accounting, p->pg, false))
+	if (pgpx_libpq_is_buffer_full(&p->accounting, p->pg, false))
 		pgpx_pinger_drop(p);
 }
 
@@ -703,7 +705,7 @@ pgpx_pinger_ready(int index, uint32 events)
 }
 
 void
-pgpx_pinger_looked_up(PgpxLookup *lookup)
+pgpx_pinger_lookup_answer(PgpxLookup *lookup)
 {
 	uint64		tag = pgpx_lookup_tag(lookup);
 	PgpxPinger *p = pingers[tag >> 32];
@@ -711,7 +713,7 @@ pgpx_pinger_looked_up(PgpxLookup *lookup)
 	next_run = 0;
 	if (p != NULL && p->phase == PGPX_PINGER_LOOKUP &&
 		p->attempt == (uint32) tag)
-		pgpx_pinger_looked_up_one(p, lookup);
+		pgpx_pinger_lookup_ended(p, lookup);
 }
 
 void
@@ -769,7 +771,7 @@ run_pool(PgpxPinger *p)
 	/* pings first: releases can arrive at any rate and must not delay them */
 	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
 	{
-		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
+		p->nwork = pgpx_dlock_list_held(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql,
 					  lock_timeout(p, &due));
@@ -777,7 +779,7 @@ run_pool(PgpxPinger *p)
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
 	{
-		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
+		p->nwork = pgpx_dlock_list_releases(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_RELEASE, pgpx_release_sql,
 					  lock_timeout(p, &due));
@@ -832,7 +834,7 @@ close_idle(PgpxTime now)
 			pgpx_share_due(p->pool, p->pool_id) != PG_INT64_MAX)
 			continue;
 		if (p->phase == PGPX_PINGER_IDLE && now >= p->used_at + IDLE_US &&
-			!pgpx_dlock_any(p->pool, p->pool_id))
+			!pgpx_dlock_has_pool(p->pool, p->pool_id))
 			pgpx_pinger_drop(p);
 		else if (p->phase == PGPX_PINGER_IDLE)
 			next = Min(next, Max(p->used_at + IDLE_US, now + RETRY_MAX_US));

@@ -93,7 +93,7 @@ extern void pgpx_pinger_ready_to_work(PgpxPinger *p);
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
 
 /* Callbacks at the end of a host name lookup, and of the password command. */
-extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
+extern void pgpx_pinger_lookup_answer(PgpxLookup *lookup);
 extern void pgpx_pinger_password_ended(int pool, uint32 pool_id,
 									   uint64 version, const char *error);
 
@@ -110,7 +110,7 @@ extern void pgpx_pinger_step(PgpxPinger *p);
 extern void pgpx_pinger_password_ended_one(PgpxPinger *p, const char *error);
 
 /* Continues with the result of this pinger's lookup. */
-extern void pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup);
+extern void pgpx_pinger_lookup_ended(PgpxPinger *p, PgpxLookup *lookup);
 
 /* Closes the connection, if any, without waiting; the phase is NONE then. */
 extern void pgpx_pinger_drop(PgpxPinger *p);

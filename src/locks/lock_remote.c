@@ -81,7 +81,7 @@ static const char setup_sql[] =
 	"			request pg_catalog.int8 NOT NULL,\n"
 	"			cap pg_catalog.int4 NOT NULL CHECK (cap > 0),\n"
 	"			weight pg_catalog.int4 NOT NULL CHECK (weight > 0),\n"
-	"			wanted pg_catalog.int4 NOT NULL CHECK (wanted >= 0),\n"
+	"			demand pg_catalog.int4 NOT NULL CHECK (demand >= 0),\n"
 	"			held pg_catalog.int4 NOT NULL CHECK (held >= 0),\n"
 	"			pids pg_catalog.int4[] NOT NULL,\n"
 	"			postmaster pg_catalog.timestamptz NOT NULL,\n"
@@ -101,7 +101,7 @@ static const char setup_sql[] =
 	"	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires\n"
 	"		FROM pgpool_lock.locks LIMIT 0;\n"
 	"	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;\n"
-	"	PERFORM member, request, cap, weight, wanted, held, pids, postmaster, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
+	"	PERFORM member, request, cap, weight, demand, held, pids, postmaster, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
 	"	PERFORM id, turn FROM pgpool_lock.share_turn LIMIT 0;\n"
 	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
 	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.locks')\n"
@@ -281,11 +281,11 @@ add_hint(void *arg)
  * the error came from the remote, so the statement had no effect.
  */
 static void
-run(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
-	PgpxTime deadline, bool *refused)
+execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
+		PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
-	PgpxRun		run = {
+	PgpxRun		execute = {
 		.lease = lease,
 		.statement = statement,
 		.sink = sink,
@@ -300,24 +300,24 @@ run(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	pgpx_run_check(lease, statement);
 	PG_TRY();
 	{
-		pgpx_run_send(&run, sink == NULL);
-		while (!pgpx_run_process_input(&run))
+		pgpx_run_send(&execute, sink == NULL);
+		while (!pgpx_run_process_input(&execute))
 			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
 				ereport(ERROR,
 						(errcode(ERRCODE_CONNECTION_FAILURE),
-						 errmsg("server \"%s\" has not answered in time",
+						 errmsg("server \"%s\" did not answer in time",
 								NameStr(lease->spec->server_name))));
 	}
 	PG_CATCH();
 	{
-		pgpx_run_failed(&run, false);
+		pgpx_run_failed(&execute, false);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	if (refused != NULL)
-		*refused = run.error.set;
-	(void) pgpx_run_end(&run);
+		*refused = execute.error.set;
+	(void) pgpx_run_end(&execute);
 	error_context_stack = hint.previous;
 }
 
@@ -334,13 +334,13 @@ run_texts(PgpxLease *lease, const PgpxStatement *statement, int ncolumns,
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
 	TupleDescFinalize(*tupdesc);
 	tuples = pgpx_rows_begin(*tupdesc, store, InvalidOid);
-	run(lease, statement, pgpx_rows_sink(tuples), deadline, refused);
+	execute(lease, statement, pgpx_rows_sink(tuples), deadline, refused);
 	pgpx_rows_end(tuples);
 	return store;
 }
 
 static char *
-column(TupleTableSlot *slot, int at)
+column_text(TupleTableSlot *slot, int at)
 {
 	bool		isnull;
 	Datum		value = slot_getattr(slot, at, &isnull);
@@ -351,13 +351,13 @@ column(TupleTableSlot *slot, int at)
 static bool
 is_true(TupleTableSlot *slot, int at)
 {
-	char	   *value = column(slot, at);
+	char	   *value = column_text(slot, at);
 
 	return value != NULL && strcmp(value, "true") == 0;
 }
 
 static int64
-number(const char *text)
+parse_number(const char *text)
 {
 	char	   *end;
 	int64		value;
@@ -394,28 +394,28 @@ pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
 	{
-		char	   *token = column(slot, 1);
+		char	   *token = column_text(slot, 1);
 		int64		left;
 
-		answer->token = number(token);
+		answer->token = parse_number(token);
 		if (token != NULL && answer->token <= 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_PROTOCOL_VIOLATION),
 					 errmsg("server \"%s\" has granted a lock with token \"%s\"",
 							NameStr(lease->spec->server_name), token)));
-		answer->holder = column(slot, 2);
-		answer->why = column(slot, 3);
-		answer->since = column(slot, 4);
-		answer->expires = column(slot, 5);
-		left = number(column(slot, 6));
-		answer->left = Min(left, INT_MAX);	/* in microseconds it fits, too */
+		answer->holder = column_text(slot, 2);
+		answer->why = column_text(slot, 3);
+		answer->since = column_text(slot, 4);
+		answer->expires = column_text(slot, 5);
+		left = parse_number(column_text(slot, 6));
+		answer->left_ms = Min(left, INT_MAX);	/* in microseconds it fits, too */
 		answer->already_released = token == NULL && is_true(slot, 7);
 		answer->expired = answer->token != 0 && answer->holder != NULL &&
 			answer->since != NULL && answer->expires != NULL;
 		answer->held = token == NULL && !answer->already_released &&
 			answer->holder != NULL &&
 			answer->since != NULL && answer->expires != NULL &&
-			answer->left > 0;
+			answer->left_ms > 0;
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	tuplestore_end(store);
@@ -426,7 +426,7 @@ pgpx_dlock_create_tables(PgpxLease *lease)
 {
 	PgpxStatement statement = {.sql = setup_sql};
 
-	run(lease, &statement, NULL, 0, NULL);
+	execute(lease, &statement, NULL, 0, NULL);
 }
 
 bool
@@ -453,7 +453,7 @@ pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 	PgpxRows   *tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	PgpxStatement statement = {.sql = status_sql};
 
-	run(lease, &statement, pgpx_rows_sink(tuples), 0, NULL);
+	execute(lease, &statement, pgpx_rows_sink(tuples), 0, NULL);
 	pgpx_rows_end(tuples);
 }
 
@@ -529,7 +529,7 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 ") AS d(member, request)), ",
 					 st->dead, st->dead_requests);
 	appendStringInfo(sql,
-					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.wanted, s.since,"
+					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.demand, s.since,"
 					 " d.member IS NOT NULL AS dead,"
 					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
 					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)" IS_SESSION ") END AS held"
@@ -542,25 +542,25 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 st->member, st->cap);
 	appendStringInfo(sql,
 					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
-					 " (member, request, cap, weight, wanted, held, pids, postmaster, since, pinged)"
+					 " (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)"
 					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
 					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4,"
 					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), t.turn, pg_catalog.clock_timestamp()"
 					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
 					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
-					 " cap = excluded.cap, weight = excluded.weight, wanted = excluded.wanted,"
+					 " cap = excluded.cap, weight = excluded.weight, demand = excluded.demand,"
 					 " held = excluded.held, pids = excluded.pids, postmaster = excluded.postmaster, pinged = excluded.pinged,"
-					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.wanted > 0) = (excluded.wanted > 0)"
+					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.demand > 0) = (excluded.demand > 0)"
 					 " THEN s.since ELSE excluded.since END"
 					 " WHERE s.request < excluded.request RETURNING s.held, s.since) ",
-					 st->member, st->request, st->cap, st->weight, st->wanted,
+					 st->member, st->request, st->cap, st->weight, st->demand,
 					 st->used, st->target, st->pids);
 	appendStringInfo(sql,
-					 "SELECT o.member, o.request, o.cap, o.weight, o.wanted, o.held, o.since, o.dead"
+					 "SELECT o.member, o.request, o.cap, o.weight, o.demand, o.held, o.since, o.dead"
 					 " FROM others AS o UNION ALL "
 					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false"
 					 " FROM mine AS m, room AS r",
-					 st->request, st->weight, st->wanted);
+					 st->request, st->weight, st->demand);
 }
 
 /* Tests whether this is a valid member name; such a name needs no quotes. */
@@ -573,9 +573,9 @@ is_name(const char *name)
 
 /* Read a number, limited to a range. */
 static int
-limited(const PGresult *res, int row, int column, int min, int max)
+read_int(const PGresult *res, int row, int column_text, int min, int max)
 {
-	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
+	long long	n = strtoll(PQgetvalue(res, row, column_text), NULL, 10);
 
 	return (int) Min(Max(n, min), max);
 }
@@ -588,10 +588,10 @@ pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
 	memset(m, 0, sizeof(*m));
 	strlcpy(m->name, PQgetvalue(res, row, 0), sizeof(m->name));
 	m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
-	m->cap = limited(res, row, 2, 1, PGPX_SHARE_MOST);
-	m->weight = limited(res, row, 3, 1, 1000);
-	m->wanted = limited(res, row, 4, 0, PGPX_SHARE_MOST);
-	m->held = limited(res, row, 5, 0, PGPX_SHARE_MOST);
+	m->cap = read_int(res, row, 2, 1, PGPX_SHARE_MAX);
+	m->weight = read_int(res, row, 3, 1, 1000);
+	m->demand = read_int(res, row, 4, 0, PGPX_SHARE_MAX);
+	m->held = read_int(res, row, 5, 0, PGPX_SHARE_MAX);
 	m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
 	m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
 	return true;

@@ -26,7 +26,7 @@ typedef struct PgpxDlockAnswer
 	char	   *why;			/* or NULL */
 	char	   *since;			/* in the remote's clock and DateStyle */
 	char	   *expires;
-	int64		left;			/* ms until "expires", INT_MAX at most */
+	int64		left_ms;		/* ms until "expires", INT_MAX at most */
 } PgpxDlockAnswer;
 
 /*
@@ -75,7 +75,7 @@ typedef struct PgpxShareStatement
 	uint64		request;
 	int			cap;
 	int			weight;
-	int			wanted;
+	int			demand;
 	int			used;			/* connections that it has */
 	int			target;			/* .. and should have */
 	const char *pids;			/* of its sessions: a list */
@@ -85,7 +85,7 @@ typedef struct PgpxShareStatement
 
 /* A row of its result. */
 #define PGPX_SHARE_NAME_LEN (PGPX_INSTANCE_LEN + 48)
-#define PGPX_SHARE_MOST 262143	/* connections of a member; as in options.c */
+#define PGPX_SHARE_MAX 262143	/* connections of a member; as in options.c */
 
 typedef struct PgpxShareMember
 {
@@ -93,7 +93,7 @@ typedef struct PgpxShareMember
 	uint64		request;
 	int			cap;
 	int			weight;
-	int			wanted;
+	int			demand;
 	int			held;			/* dead: its sessions that are left */
 	int64		since;
 	bool		dead;			/* the statement has counted its sessions */

@@ -101,7 +101,7 @@ pgpx_dlock_abandon(PgpxDlockWait *w)
  * pgpx_dlock_find would not find it under the new one.
  */
 static void
-take_slot(PgpxDlockWait *w, PgpxLease *lease)
+allocate_slot(PgpxDlockWait *w, PgpxLease *lease)
 {
 	PgpxServerSpec *spec = lease->spec;
 	PgpxPool   *pool = &pgpx_pools[spec->pool];
@@ -145,7 +145,7 @@ send_request(PgpxDlockWait *w)
 	lease = pgpx_lease_checkout(w->call->server, w->call->only_try ?
 		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
 								w->lock.why[0] == '\0' ? NULL : w->lock.why);
-	take_slot(w, lease);
+	allocate_slot(w, lease);
 	until = pgpx_lease_operation_deadline(lease);
 	if (w->deadline != 0)
 	{
@@ -308,7 +308,7 @@ set_deadline(PgpxDlockWait *w)
 }
 
 static void
-clip(char *to, size_t size, const char *from)
+copy_clipped(char *to, size_t size, const char *from)
 {
 	int			len = strlen(from);
 
@@ -334,12 +334,12 @@ describe(PgpxDlockWait *w)
 	lock->scope = call->scope;
 	lock->subid = GetCurrentSubTransactionId();
 	lock->ttl = call->ttl;
-	clip(lock->holder, sizeof(lock->holder),
-		 psprintf("%s, PID %d of %s:%d",
-				  GetUserNameFromId(GetUserId(), false), MyProcPid,
-				  pgpx_text_clean(host), PostPortNumber));
+	copy_clipped(lock->holder, sizeof(lock->holder),
+				 psprintf("%s, PID %d of %s:%d",
+						  GetUserNameFromId(GetUserId(), false), MyProcPid,
+						  pgpx_text_clean(host), PostPortNumber));
 	if (call->why != NULL)
-		clip(lock->why, sizeof(lock->why), call->why);
+		copy_clipped(lock->why, sizeof(lock->why), call->why);
 }
 
 /* Returns the detail of the error for a lock that was not acquired. */
@@ -377,7 +377,7 @@ raise_timeout(PgpxDlockWait *w)
 		ReThrowError(w->error);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("lock \"%s\" of server \"%s\" did not come free within " INT64_FORMAT " ms",
+			 errmsg("lock \"%s\" of server \"%s\" did not become available within " INT64_FORMAT " ms",
 					w->lock.name, NameStr(w->spec->server_name), w->timeout),
 			 errdetail_internal("%s", reason(w))));
 }
@@ -410,7 +410,7 @@ next_pause(const PgpxDlockWait *w, PgpxTime *pause)
 	sleep = (PgpxTime) (*pause * (0.5 + pg_prng_double(&pg_global_prng_state)));
 	*pause = Min(*pause * 2, PGPX_DLOCK_PAUSE_US);
 	if (w->error == NULL && w->answer.held)
-		sleep = Min(sleep, w->answer.left * 1000 + 1000);
+		sleep = Min(sleep, w->answer.left_ms * 1000 + 1000);
 	return sleep;
 }
 
@@ -436,7 +436,7 @@ wait_for_turn(PgpxDlockWait *w)
 			if (!w->local && was_local)
 				next_request_at = 0;
 			next_request_at = Max(next_request_at,
-								  pgpx_dlock_backs_off(w->lock.queue));
+								  pgpx_dlock_back_off_until(w->lock.queue));
 			if (!w->local && now >= next_request_at)
 			{
 				if (pgpx_dlock_request(w) && pgpx_dlock_accept(w))
@@ -473,7 +473,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	{
 		set_deadline(w);
 		describe(w);
-		if (pgpx_dlock_holds(w->lock.queue, call->name))
+		if (pgpx_dlock_is_held_by_me(w->lock.queue, call->name))
 		{
 			if (!call->only_try)
 				ereport(ERROR,
@@ -568,7 +568,7 @@ find(const PgpxServerSpec *spec, const char *name, int64 token, PgpxDlock *lock)
 }
 
 bool
-pgpx_dlock_valid(const char *server, const char *name, int64 token)
+pgpx_dlock_is_valid(const char *server, const char *name, int64 token)
 {
 	PgpxServerSpec *spec = pgpx_server_spec_get(server);
 	PgpxDlock	lock;
@@ -587,7 +587,7 @@ pgpx_dlock_valid(const char *server, const char *name, int64 token)
 }
 
 bool
-pgpx_dlock_holds(uint64 queue, const char *name)
+pgpx_dlock_is_held_by_me(uint64 queue, const char *name)
 {
 	bool		held = false;
 	PgpxDlock	lock;

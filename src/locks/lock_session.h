@@ -55,8 +55,8 @@ extern PgpxDlockUnlocked pgpx_dlock_unlock(const char *server,
  * Returns whether it is certain that this server holds the lock.  Raises a
  * WARNING, once, if the lock was acquired by this session and is lost.
  */
-extern bool pgpx_dlock_valid(const char *server, const char *name,
-							 int64 token);
+extern bool pgpx_dlock_is_valid(const char *server, const char *name,
+								int64 token);
 
 /* Releases all locks of session scope without waiting for the remote. */
 extern void pgpx_dlock_release_all(void);
@@ -76,7 +76,7 @@ extern void pgpx_dlock_register_callbacks(void);
  * Returns whether this session holds the lock.  Also releases its locks of the
  * same queue that are lost, with a WARNING.
  */
-extern bool pgpx_dlock_holds(uint64 queue, const char *name);
+extern bool pgpx_dlock_is_held_by_me(uint64 queue, const char *name);
 
 /*
  * Failed requests in a row that end an acquisition without wait, or one whose

@@ -525,7 +525,7 @@ pgpx_dlock_has_waiters(const PgpxDlock *lock)
 }
 
 PgpxTime
-pgpx_dlock_backs_off(uint64 queue)
+pgpx_dlock_back_off_until(uint64 queue)
 {
 	PgpxDlockTurn *turn = find_turn(queue);
 	PgpxTime	until;
@@ -563,7 +563,7 @@ pgpx_dlock_leave(void)
 #define RELEASE_PAUSE_US (250 * 1000)
 
 static bool
-is_of(const PgpxDlock *lock, int pool, uint32 pool_id)
+is_of_pool(const PgpxDlock *lock, int pool, uint32 pool_id)
 {
 	return lock->state != PGPX_DLOCK_FREE && lock->pool == pool &&
 		lock->pool_id == pool_id;
@@ -571,7 +571,7 @@ is_of(const PgpxDlock *lock, int pool, uint32 pool_id)
 
 /* Returns whether the remote still needs a release of this lock. */
 static bool
-is_to_release(const PgpxDlock *lock)
+needs_release(const PgpxDlock *lock)
 {
 	return (lock->state == PGPX_DLOCK_RELEASING ||
 			lock->state == PGPX_DLOCK_LOST) &&
@@ -649,7 +649,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 
-		if (!is_of(lock, pool, pool_id))
+		if (!is_of_pool(lock, pool, pool_id))
 			continue;
 		if (lock->state == PGPX_DLOCK_HELD)
 		{
@@ -661,7 +661,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 			if (due->min_ttl == 0 || lock->ttl < due->min_ttl)
 				due->min_ttl = lock->ttl;
 		}
-		else if (is_to_release(lock))
+		else if (needs_release(lock))
 		{
 			if (due->nreleases++ == 0 || lock->retry_at < due->release_at)
 				due->release_at = lock->retry_at;
@@ -671,7 +671,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 }
 
 static void
-take(PgpxDlockWork *work, int slot)
+fill_work(PgpxDlockWork *work, int slot)
 {
 	const PgpxDlock *lock = &pgpx_dlocks[slot];
 
@@ -683,30 +683,30 @@ take(PgpxDlockWork *work, int slot)
 }
 
 int
-pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work)
 {
 	int			n = 0;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_dlocks_end(); i++)
-		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
+		if (is_of_pool(&pgpx_dlocks[i], pool, pool_id) &&
 			pgpx_dlocks[i].state == PGPX_DLOCK_HELD)
-			take(&work[n++], i);
+			fill_work(&work[n++], i);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return n;
 }
 
 int
-pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_dlock_list_releases(int pool, uint32 pool_id, PgpxDlockWork *work)
 {
 	PgpxTime	now = pgpx_now();
 	int			n = 0;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_dlocks_end(); i++)
-		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
-			is_to_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
-			take(&work[n++], i);
+		if (is_of_pool(&pgpx_dlocks[i], pool, pool_id) &&
+			needs_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
+			fill_work(&work[n++], i);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return n;
 }
@@ -765,7 +765,7 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool released, bool contended)
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (lock->request == work->request && is_to_release(lock))
+	if (lock->request == work->request && needs_release(lock))
 	{
 		if (lock->result == PGPX_DLOCK_UNKNOWN)
 			lock->result = released ? PGPX_DLOCK_RELEASED :
@@ -804,7 +804,7 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
 		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-		if (is_of(lock, pool, pool_id) && is_to_release(lock) &&
+		if (is_of_pool(lock, pool, pool_id) && needs_release(lock) &&
 			lock->retry_at <= now)
 		{
 			lock->attempts++;
@@ -878,13 +878,13 @@ pgpx_dlock_sweep(int worker)
 }
 
 bool
-pgpx_dlock_any(int pool, uint32 pool_id)
+pgpx_dlock_has_pool(int pool, uint32 pool_id)
 {
 	bool		any = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_dlocks_end() && !any; i++)
-		any = is_of(&pgpx_dlocks[i], pool, pool_id);
+		any = is_of_pool(&pgpx_dlocks[i], pool, pool_id);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
 }

@@ -265,7 +265,7 @@ extern void pgpx_dlock_leave(void);
  * Returns the time until which sessions of this server must not request the
  * lock.  If it is 0 or in the past, they may.
  */
-extern PgpxTime pgpx_dlock_backs_off(uint64 queue);
+extern PgpxTime pgpx_dlock_back_off_until(uint64 queue);
 
 /*
  * --- for the worker -------------------------------------------------------
@@ -308,9 +308,9 @@ extern void pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due);
  * Fill in the locks to ping, or the releases that are due.  Return their
  * number. "work" must have room for max_locks entries.
  */
-extern int	pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work);
-extern int	pgpx_dlock_to_release(int pool, uint32 pool_id,
-								  PgpxDlockWork *work);
+extern int	pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work);
+extern int	pgpx_dlock_list_releases(int pool, uint32 pool_id,
+									 PgpxDlockWork *work);
 
 /*
  * Records the answer to a ping.  extended: the remote extended the lock.
@@ -336,7 +336,7 @@ extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
 extern bool pgpx_dlock_sweep(int worker);
 
 /* Returns whether the pool has any locks. */
-extern bool pgpx_dlock_any(int pool, uint32 pool_id);
+extern bool pgpx_dlock_has_pool(int pool, uint32 pool_id);
 
 /*
  * --- for views ------------------------------------------------------------

@@ -75,9 +75,9 @@
 /* Intervals between the statements of a member. */
 #define PING_US		(500 * 1000)	/* with connections */
 #define STARVED_US	(200 * 1000)	/* if it wants more than it holds */
-#define LEAST_US	(10 * 1000)		/* at any news */
+#define MIN_INTERVAL_US	(10 * 1000)		/* at any news */
 
-#define WINDOW_US	(1000 * 1000)	/* it still wants what it has wanted */
+#define DEMAND_WINDOW_US	(1000 * 1000)	/* the demand is the maximum of it */
 #define PLAN_US		(5 * 1000)	/* shortest interval between two plans */
 
 #define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
@@ -93,8 +93,8 @@ typedef struct Share
 	bool		planned;
 	int			cap;			/* the option */
 	int			weight;
-	int			wants_now;
-	int			wanted;			/* most of the last WINDOW_US */
+	int			demand_now;
+	int			demand;			/* maximum of DEMAND_WINDOW_US */
 	int			peak[2];		/* of the current and the previous half of it */
 	PgpxTime	peak_since;
 	PgpxTime	due;
@@ -112,7 +112,7 @@ typedef struct Share
 	PgpxShareMember mine_read;
 	int			common_cap;		/* smallest cap of the live members */
 	PgpxTime	held_since;		/* steady: since when it has held any */
-	bool		differs_logged;
+	bool		difference_logged;
 
 	/* the statement in flight */
 	bool		in_flight;
@@ -130,7 +130,7 @@ static PgpxTime planned_at = 0;
 static bool any_planned = false;
 
 static bool
-is_of(int pool, int server)
+is_of_server(int pool, int server)
 {
 	return pgpx_pools[pool].pool_id != 0 && pgpx_pools[pool].server == server &&
 		pgpx_pools[pool].worker == pgpx_worker_index;
@@ -141,13 +141,13 @@ static void
 end_remote_full(Share *s, int server)
 {
 	for (int i = 0; s->remote_full && i < pgpx_pools_end(); i++)
-		if (is_of(i, server))
+		if (is_of_server(i, server))
 			pgpx_pool_set_remote_full(&pgpx_pools[i], NULL);
 	s->remote_full = false;
 }
 
 static bool
-knows_conninfo(int pool)
+has_conninfo(int pool)
 {
 	return pgpx_wpools[pool].pool_id == pgpx_pools[pool].pool_id &&
 		pgpx_wpools[pool].conninfo.version != 0;
@@ -157,11 +157,11 @@ knows_conninfo(int pool)
 
 /* Return a member's share at a level: connections per 1000 units of weight. */
 static int
-at_level(const PgpxShareMember *m, int64 level)
+share_at_level(const PgpxShareMember *m, int64 level)
 {
 	int64		share = level * m->weight / 1000;
 
-	return m->dead || m->wanted == 0 ? 0 : (int) Min(Max(share, 1), m->wanted);
+	return m->dead || m->demand == 0 ? 0 : (int) Min(Max(share, 1), m->demand);
 }
 
 /*
@@ -172,7 +172,7 @@ static void
 fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 {
 	int64		low = 0;		/* fits */
-	int64		high = (int64) PGPX_SHARE_MOST * 1000 + 1;	/* at most */
+	int64		high = (int64) PGPX_SHARE_MAX * 1000 + 1;	/* at most */
 	int64		left = cap;
 
 	while (high - low > 1)
@@ -181,7 +181,7 @@ fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 		int64		sum = 0;
 
 		for (int i = 0; i < n; i++)
-			sum += at_level(members[i], middle);
+			sum += share_at_level(members[i], middle);
 		if (sum <= cap)
 			low = middle;
 		else
@@ -189,13 +189,13 @@ fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 	}
 	for (int i = 0; i < n; i++)
 	{
-		fair[i] = at_level(members[i], low);
+		fair[i] = share_at_level(members[i], low);
 		left -= fair[i];
 	}
 
 	/* the rest of the division: to those that the next level would raise */
 	for (int i = 0; i < n && left > 0; i++)
-		if (at_level(members[i], low + 1) > fair[i])
+		if (share_at_level(members[i], low + 1) > fair[i])
 		{
 			fair[i]++;
 			left--;
@@ -224,13 +224,13 @@ target_in_turn(const Share *s, PgpxShareMember *const *members, int n, int cap)
 		if (m == mine)
 			continue;
 		held += m->held;
-		if (m->dead || m->wanted == 0 || m->held > 0)
+		if (m->dead || m->demand == 0 || m->held > 0)
 			continue;
 		starved++;
 		if (m->since < mine->since)
 			before++;
 	}
-	if (mine->wanted == 0)
+	if (mine->demand == 0)
 		return 0;
 	if (mine->held > 0)
 		return starved == 0 || pgpx_steady_now() < s->held_since + TURN_US;
@@ -269,14 +269,14 @@ choose_target(Share *s, int used)
 	write_name(s, own);
 	mine.name[0] = '\0';
 	mine.weight = s->weight;
-	mine.wanted = Min(s->wanted, PGPX_SHARE_MOST);
+	mine.demand = Min(s->demand, PGPX_SHARE_MAX);
 	mine.dead = false;
 	while (at < s->nmembers && strcmp(s->members[at].name, own) < 0)
 		at++;
 	for (int i = 0; i < n; i++)
 	{
 		members[i] = i == at ? &mine : &s->members[i < at ? i : i - 1];
-		wanting += !members[i]->dead && members[i]->wanted > 0;
+		wanting += !members[i]->dead && members[i]->demand > 0;
 		held += i == at ? Max(mine.held, used) : members[i]->held;
 	}
 	if (wanting > cap)
@@ -318,16 +318,16 @@ end_attempts(int server)
  * connections that are idle for a moment should not be closed for others.
  */
 static void
-set_wanted(Share *s, PgpxTime now)
+set_demand(Share *s, PgpxTime now)
 {
-	if (now - s->peak_since >= WINDOW_US / 2)
+	if (now - s->peak_since >= DEMAND_WINDOW_US / 2)
 	{
-		s->peak[1] = now - s->peak_since < WINDOW_US ? s->peak[0] : 0;
+		s->peak[1] = now - s->peak_since < DEMAND_WINDOW_US ? s->peak[0] : 0;
 		s->peak[0] = 0;
 		s->peak_since = now;
 	}
-	s->peak[0] = Max(s->peak[0], s->wants_now);
-	s->wanted = Max(s->peak[0], s->peak[1]);
+	s->peak[0] = Max(s->peak[0], s->demand_now);
+	s->demand = Max(s->peak[0], s->peak[1]);
 }
 
 static void
@@ -349,11 +349,11 @@ set_due(Share *s, int server, PgpxTime now)
 	else if (pgpx_connect_has_unpublished(server))
 		s->due = now;
 	else if (s->mine.held > Max(share, used) ||
-			 (s->wanted > s->mine.wanted && s->wanted > s->mine.held))
-		s->due = s->last_sent + LEAST_US;
-	else if (s->wanted > s->mine.held || (!valid && used > 0))
+			 (s->demand > s->mine.demand && s->demand > s->mine.held))
+		s->due = s->last_sent + MIN_INTERVAL_US;
+	else if (s->demand > s->mine.held || (!valid && used > 0))
 		s->due = s->last_sent + STARVED_US;
-	else if (used > 0 || s->mine.held > 0 || s->wanted > 0)
+	else if (used > 0 || s->mine.held > 0 || s->demand > 0)
 		s->due = s->last_sent + PING_US;
 	else
 		s->due = PG_INT64_MAX;
@@ -367,7 +367,7 @@ plan_pool(int index)
 	Share	   *s = &shares[pool->server];
 	int			cap;
 	int			weight;
-	int			wanted;
+	int			demand;
 	int			most;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
@@ -378,8 +378,8 @@ plan_pool(int index)
 		pgpx_shared->max_connections;
 
 	/* a pause grants nothing more, and leaves the leases */
-	wanted = pgpx_pool_is_paused(pool) ? pool->count[PGPX_CONN_LEASED] :
-		pgpx_pool_wanted_locked(pool);
+	demand = pgpx_pool_is_paused(pool) ? pool->count[PGPX_CONN_LEASED] :
+		pgpx_pool_demand_locked(pool);
 	LWLockRelease(pool->lock);
 	if (cap == 0)
 		return;
@@ -400,12 +400,12 @@ plan_pool(int index)
 	s->database_name = pool->database_name;
 	s->server_name = pool->server_name;
 	if (!s->planned)
-		s->wants_now = 0;
+		s->demand_now = 0;
 	s->planned = true;
 	s->cap = cap;
 	s->weight = weight;
-	s->wants_now = Min(s->wants_now + wanted, most);
-	if (s->pool < 0 && knows_conninfo(index))
+	s->demand_now = Min(s->demand_now + demand, most);
+	if (s->pool < 0 && has_conninfo(index))
 	{
 		s->pool = index;
 		s->pool_id = pool->pool_id;
@@ -437,14 +437,15 @@ pgpx_share_plan(PgpxTime now)
 
 		s->planned = false;
 		if (s->pool >= 0 &&
-			(!is_of(s->pool, i) || s->pool_id != pgpx_pools[s->pool].pool_id ||
-			 !knows_conninfo(s->pool)))
+			(!is_of_server(s->pool, i) ||
+			 s->pool_id != pgpx_pools[s->pool].pool_id ||
+			 !has_conninfo(s->pool)))
 			s->pool = -1;
 	}
 	any_planned = false;
 	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (pgpx_pools[i].opts.cluster_connections > 0 &&
-			is_of(i, pgpx_pools[i].server))
+			is_of_server(i, pgpx_pools[i].server))
 		{
 			plan_pool(i);
 			any_planned = true;
@@ -456,7 +457,7 @@ pgpx_share_plan(PgpxTime now)
 	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (shares[i].planned)
 		{
-			set_wanted(&shares[i], now);
+			set_demand(&shares[i], now);
 			set_due(&shares[i], i, now);
 		}
 	return 0;
@@ -574,7 +575,7 @@ build_statement(int server, StringInfo sql)
 	st.request = s->request;
 	st.cap = s->cap;
 	st.weight = s->weight;
-	st.wanted = s->wanted;
+	st.demand = s->demand;
 	st.target = s->target;
 	st.pids = pids.data;
 	st.dead = dead.data;
@@ -608,7 +609,7 @@ read_rows(Share *s, const PGresult *res)
 		PgpxShareMember m;
 
 		if (!pgpx_share_read_row(res, row, &m))
-			return "unexpected result";
+			return "the remote server returned an unexpected result";
 		if (m.name[0] != '\0' && s->nrows == MEMBERS_MAX)
 			return "pgpool_lock.shares has more than 1000 rows: delete those of servers that no longer exist";
 		if (s->rows == NULL)
@@ -637,7 +638,7 @@ compare_names(const void *a, const void *b)
 
 /* Replace the members by the rows that were read. */
 static void
-take_rows(Share *s)
+replace_members(Share *s)
 {
 	PgpxShareMember *before = s->members;
 	PgpxTime	now = pgpx_steady_now();
@@ -674,13 +675,13 @@ log_differences(Share *s)
 	for (int i = 0; i < s->nmembers; i++)
 		if (!s->members[i].dead && s->members[i].cap != s->cap)
 			differs = true;
-	if (differs && !s->differs_logged)
+	if (differs && !s->difference_logged)
 		ereport(WARNING,
 				(errmsg("servers that connect to the remote database of server \"%s\" of database \"%s\" have different values of cluster_connections",
 						NameStr(s->server_name), NameStr(s->database_name)),
 				 errdetail("It is %d here. The smallest, %d, applies to all.",
 						   s->cap, s->common_cap)));
-	s->differs_logged = differs;
+	s->difference_logged = differs;
 }
 
 /* Publish the state for the view cluster_shares. */
@@ -689,7 +690,7 @@ publish_info(const Share *s, int server)
 {
 	PgpxShareInfo info = {.cap = s->common_cap,
 						  .weight = s->weight,
-						  .wanted = s->wanted,
+						  .demand = s->demand,
 						  .members = 1,
 						  .agreed_at = pgpx_now()};
 
@@ -720,7 +721,7 @@ set_share(const Share *s, int server, int limit)
 
 /* The statement has committed.  Returns false if its result is incomplete. */
 static bool
-take_result(Share *s, int server)
+apply_result(Share *s, int server)
 {
 	PgpxCap    *cap = &pgpx_servers[server].cap;
 	int			limit;
@@ -728,7 +729,7 @@ take_result(Share *s, int server)
 	if (s->mine_read.request != s->request)
 		return false;
 	s->in_flight = false;
-	take_rows(s);
+	replace_members(s);
 
 	/* the next statement publishes what this one leaves to others */
 	limit = Min(s->mine.held, s->target);
@@ -748,7 +749,7 @@ take_result(Share *s, int server)
 
 	/* open what the share allows, close what exceeds it */
 	for (int i = 0; i < pgpx_pools_end(); i++)
-		if (is_of(i, server))
+		if (is_of_server(i, server))
 			pgpx_event_pool_changed(i);
 	return true;
 }
@@ -775,7 +776,7 @@ pgpx_share_send(PgpxPinger *p)
 
 /* Row callback of the statement. */
 static void
-take_share(PgpxPinger *p, const PGresult *res)
+read_share(PgpxPinger *p, const PGresult *res)
 {
 	Share	   *s = share_in_flight(p);
 	const char *wrong = s != NULL ? read_rows(s, res) : NULL;
@@ -789,10 +790,10 @@ pgpx_share_step(PgpxPinger *p)
 {
 	Share	   *s;
 
-	if (!pgpx_pinger_results(p, take_share))
+	if (!pgpx_pinger_results(p, read_share))
 		return;
 	s = share_in_flight(p);
-	if (p->error[0] == '\0' && s != NULL && !take_result(s, p->share_server))
+	if (p->error[0] == '\0' && s != NULL && !apply_result(s, p->share_server))
 	{
 		p->sqlstate = ERRCODE_UNDEFINED_TABLE;
 		strlcpy(p->error, "pgpool_lock.share_turn has no row, or this server's row in pgpool_lock.shares was altered",
@@ -831,7 +832,7 @@ use_next_pool(Share *s, int server)
 	{
 		int			next = (s->pool + i) % end;
 
-		if (is_of(next, server) && knows_conninfo(next))
+		if (is_of_server(next, server) && has_conninfo(next))
 		{
 			s->pool = next;
 			s->pool_id = pgpx_pools[next].pool_id;
@@ -879,7 +880,7 @@ pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 	s->remote_full = sqlstate == ERRCODE_TOO_MANY_CONNECTIONS;
 	for (int i = 0; pgpx_steady_now() >= until && i < pgpx_pools_end(); i++)
 	{
-		if (!is_of(i, server))
+		if (!is_of_server(i, server))
 			continue;
 		if (s->remote_full)
 			pgpx_pool_set_remote_full(&pgpx_pools[i], why);

@@ -43,7 +43,7 @@ get_int32(const char *p)
  * echo and only notices, notifications and parameters precede "end".
  */
 static bool
-lacks_token(const PgpxWire *wire, size_t end)
+is_token_absent(const PgpxWire *wire, size_t end)
 {
 	size_t		at = wire->in_start;
 
@@ -61,7 +61,7 @@ lacks_token(const PgpxWire *wire, size_t end)
 }
 
 bool
-pgpx_wire_answered(const PgpxWire *wire, size_t *scanned)
+pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned)
 {
 	for (;;)
 	{
@@ -81,7 +81,7 @@ pgpx_wire_answered(const PgpxWire *wire, size_t *scanned)
 			return true;
 
 		/* an error in place of the token's echo breaks the stream */
-		if (wire->in[at] == 'E' && lacks_token(wire, at))
+		if (wire->in[at] == 'E' && is_token_absent(wire, at))
 			return true;
 		if (have < (size_t) len + 1)
 			return false;

@@ -109,7 +109,7 @@ extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
 extern char *pgpx_text_clean(char *text);
 
 /*
- * pgpx_wire_answered
+ * pgpx_wire_is_answered
  *		Returns whether the caller can process the answer now.
  *
  * True if the answer is complete, or if no more of it will arrive until the
@@ -119,7 +119,7 @@ extern char *pgpx_text_clean(char *text);
  * *scanned: number of bytes already checked; the caller sets it to 0 when it
  * sends the statement.
  */
-extern bool pgpx_wire_answered(const PgpxWire *wire, size_t *scanned);
+extern bool pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned);
 
 /* Parses a DataRow; false unless it has exactly nfields fields. */
 extern bool pgpx_wire_parse_row(const PgpxWireMessage *msg, int nfields,

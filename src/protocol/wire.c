@@ -443,7 +443,7 @@ pgpx_wire_trim(PgpxWire *wire)
 }
 
 bool
-pgpx_wire_at_boundary(const PgpxWire *wire)
+pgpx_wire_is_at_boundary(const PgpxWire *wire)
 {
 	return wire->phase == PGPX_WIRE_IDLE &&
 		wire->in_start == wire->in_end &&
@@ -451,14 +451,14 @@ pgpx_wire_at_boundary(const PgpxWire *wire)
 }
 
 bool
-pgpx_wire_params_pinned(const PgpxWire *wire)
+pgpx_wire_has_pinned_params(const PgpxWire *wire)
 {
 	return !wire->encoding_changed && wire->datestyle_iso &&
 		wire->intervalstyle_postgres;
 }
 
 bool
-pgpx_wire_in_reset(const PgpxWire *wire)
+pgpx_wire_is_in_reset(const PgpxWire *wire)
 {
 	return wire->phase != PGPX_WIRE_BROKEN && wire->discarding;
 }
@@ -486,7 +486,7 @@ keep_value(char *to, size_t size, const char *value)
 
 /* Return whether the values of literals depend on the parameter. */
 static bool
-affects_literals(const char *name)
+is_literal_style(const char *name)
 {
 	return strcmp(name, "TimeZone") == 0 || strcmp(name, "DateStyle") == 0 ||
 		strcmp(name, "IntervalStyle") == 0 ||
@@ -514,7 +514,7 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	 * Reports in an answer to a reset restore the start values.  So may those
 	 * behind a COMMIT that precedes the statement, which ends SET LOCAL.
 	 */
-	if (!wire->discarding && !wire->commit_ahead && affects_literals(data))
+	if (!wire->discarding && !wire->commit_ahead && is_literal_style(data))
 		wire->settings_changed = true;
 	if (strcmp(data, "client_encoding") == 0)
 	{
@@ -735,7 +735,7 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 
 			/* after the last part the parameters must have start values */
 			return wire->parts[wire->part] != PGPX_WIRE_IDLE ||
-				pgpx_wire_params_pinned(wire);
+				pgpx_wire_has_pinned_params(wire);
 		default:
 			return true;
 	}

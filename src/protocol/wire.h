@@ -18,6 +18,8 @@
  * - The module uses no shared memory, no catalogs and no latch, so that a
  *	 fuzzer can run it.
  *
+ * Implemented by wire.c (reader) and wire_writer.c (writer).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_WIRE_H
@@ -293,13 +295,13 @@ extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 extern void pgpx_wire_trim(PgpxWire *wire);
 
 /* True at a message boundary with nothing buffered in either direction. */
-extern bool pgpx_wire_at_boundary(const PgpxWire *wire);
+extern bool pgpx_wire_is_at_boundary(const PgpxWire *wire);
 
 /* True if the parameters that decoding depends on have their start values. */
-extern bool pgpx_wire_params_pinned(const PgpxWire *wire);
+extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
 
 /* True while the expected answer is that of a reset. */
-extern bool pgpx_wire_in_reset(const PgpxWire *wire);
+extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
 
 /* Marks the stream as broken.  The first reason is kept and is not copied. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *why);

@@ -60,7 +60,7 @@ is_answered(PgpxLease *lease)
 	PgpxWire   *wire = &lease->sock->wire;
 	bool		more = true;
 
-	while (!pgpx_wire_answered(wire, &lease->scanned) &&
+	while (!pgpx_wire_is_answered(wire, &lease->scanned) &&
 		   wire->in_end - wire->in_start <= AHEAD_MAX)
 	{
 		if (!more)
@@ -91,7 +91,7 @@ wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
 		long		timeout;
 		int			nevents;
 
-		if (!pgpx_session_time_left(deadline, -1, &timeout))
+		if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 			return NULL;
 		nevents = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
 								   pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
@@ -148,7 +148,7 @@ pgpx_async_cancel(PgpxLease *lease)
 
 	/* is_answered is also true for an incomplete answer that is large */
 	if (is_answered(lease) &&
-		pgpx_wire_answered(&lease->sock->wire, &lease->scanned))
+		pgpx_wire_is_answered(&lease->sock->wire, &lease->scanned))
 		return false;
 	lease->cancelled = true;
 	pgpx_stream_cancel(lease);
@@ -283,7 +283,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	if (!pgpx_prediction_was_wrong(&prediction, &run, false))
+	if (!pgpx_prediction_is_wrong(&prediction, &run, false))
 		pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }
@@ -319,7 +319,7 @@ add_server_context(void *arg)
 
 /* Process the available input of a branch.  Raises its error. */
 static void
-advance(Branch *branch)
+process_input(Branch *branch)
 {
 	branch->done = pgpx_run_process_input(&branch->run);
 
@@ -328,7 +328,7 @@ advance(Branch *branch)
 	if (!branch->done)
 		return;
 	if (pgpx_run_must_repeat(&branch->run) ||
-		pgpx_prediction_was_wrong(&branch->prediction, &branch->run, true))
+		pgpx_prediction_is_wrong(&branch->prediction, &branch->run, true))
 	{
 		branch->done = false;
 		pgpx_run_send(&branch->run, false);
@@ -371,7 +371,7 @@ wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
 			if (occurred[i].user_data == NULL)
 				continue;
 			*current = occurred[i].user_data;
-			advance(*current);
+			process_input(*current);
 			done |= (*current)->done;
 			*current = NULL;
 		}
@@ -407,7 +407,7 @@ collect_some(Branch *branches, int n, int remaining, Branch **current)
 }
 
 static void
-collect(Branch *branches, int n, Branch **current)
+collect_results(Branch *branches, int n, Branch **current)
 {
 	int			remaining;
 
@@ -415,7 +415,7 @@ collect(Branch *branches, int n, Branch **current)
 	for (int i = 0; i < n; i++)
 	{
 		*current = &branches[i];
-		advance(*current);
+		process_input(*current);
 	}
 	*current = NULL;
 	while ((remaining = count_remaining(branches, n)) > 0)
@@ -424,7 +424,7 @@ collect(Branch *branches, int n, Branch **current)
 
 /* Clean up after an error.  current: the branch that raised it; NULL: none. */
 static void
-abandon(Branch *branches, int n, const Branch *current)
+abandon_branches(Branch *branches, int n, const Branch *current)
 {
 	for (int i = 0; i < n; i++)
 	{
@@ -483,11 +483,11 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 			branches[i].sent = true;
 			pgpx_run_send(&branches[i].run, false);
 		}
-		collect(branches, n, which);
+		collect_results(branches, n, which);
 	}
 	PG_CATCH();
 	{
-		abandon(branches, n, *which);
+		abandon_branches(branches, n, *which);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

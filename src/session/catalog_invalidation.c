@@ -158,7 +158,7 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 
 	/* from one pool for all users to one pool for each user, or vice versa */
 	if (!same && !OidIsValid(mapping->umuser) &&
-		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
+		pgpx_server_catalog_has_user(row) == OidIsValid(key->local_user))
 		verdict = GONE;
 	ReleaseSysCache(row);
 	return verdict;
@@ -214,7 +214,7 @@ compare_user(Oid user, uint64 hash)
  * unrelated transaction.
  */
 static bool
-may_use(Oid oid, Oid user)
+may_use_server(Oid oid, Oid user)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
 	Oid			owner;
@@ -241,15 +241,15 @@ may_use(Oid oid, Oid user)
  * each checkout from such a pool checks its own user.
  */
 static bool
-may_have(Oid user, Oid server, bool superuser)
+may_keep(Oid user, Oid server, bool superuser)
 {
 	return !OidIsValid(user) ||
-		(superuser_arg(user) == superuser && may_use(server, user));
+		(superuser_arg(user) == superuser && may_use_server(server, user));
 }
 
 /* Return the more severe verdict. */
 static inline Verdict
-worse(Verdict a, Verdict b)
+worse_verdict(Verdict a, Verdict b)
 {
 	return a > b ? a : b;
 }
@@ -272,9 +272,9 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		return GONE;
 	server = compare_server(key->server, fingerprint->server,
 							&fingerprint->settings);
-	verdict = worse(verdict, server);
-	verdict = worse(verdict, compare_user(user, fingerprint->user));
-	if (verdict == GONE || !may_have(user, key->server, key->superuser != 0))
+	verdict = worse_verdict(verdict, server);
+	verdict = worse_verdict(verdict, compare_user(user, fingerprint->user));
+	if (verdict == GONE || !may_keep(user, key->server, key->superuser != 0))
 		return GONE;
 
 	/* a user's own mapping takes precedence over that of PUBLIC */
@@ -283,10 +283,10 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	if (base != key->server)
 	{
 		/* the mapping is that of the base server */
-		verdict = worse(verdict,
-						compare_server(base, fingerprint->base,
-									   &fingerprint->base_settings));
-		if (verdict == GONE || !may_have(user, base, key->superuser != 0) ||
+		verdict = worse_verdict(verdict,
+								compare_server(base, fingerprint->base,
+											   &fingerprint->base_settings));
+		if (verdict == GONE || !may_keep(user, base, key->superuser != 0) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
 			return GONE;

@@ -63,7 +63,7 @@
 PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);
 
 /* How long the reader waits for busy workers in all, in microseconds. */
-#define MOST_US (2 * 1000 * 1000)
+#define MAX_RUN_US (2 * 1000 * 1000)
 
 /* How long it waits for a lock on a catalog. */
 #define LOCK_TIMEOUT "2s"
@@ -152,7 +152,7 @@ add_mappings(Oid server, Oid base)
 
 		if (mapping->umserver != base ||
 			(!OidIsValid(mapping->umuser) &&
-			 !pgpx_server_catalog_names_user(row)))
+			 !pgpx_server_catalog_has_user(row)))
 			continue;
 		request.user = mapping->umuser;
 		add_request(&request);
@@ -201,7 +201,7 @@ is_in_use(const PgpxServerSpec *spec, const Request *request)
 		pool = pgpx_pool_lock(request->pool, request->pool_id);
 	if (pool == NULL)
 		return false;
-	alike = pgpx_pool_connects_alike_locked(pool, &spec->fingerprint);
+	alike = pgpx_pool_has_same_login_locked(pool, &spec->fingerprint);
 	LWLockRelease(pool->lock);
 	return alike;
 }
@@ -216,7 +216,7 @@ check_owner(const PgpxServerSpec *spec)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
-	if (!spec->of_user && !is_in_use(spec, current))
+	if (!spec->owner_has_privileges && !is_in_use(spec, current))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user")));
@@ -361,7 +361,7 @@ pgpx_catalog_reader_main(Datum arg)
 	SetConfigOption("lock_timeout", LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid,
 											  0);
-	deadline = pgpx_now() + MOST_US;
+	deadline = pgpx_now() + MAX_RUN_US;
 	find_needed();
 	if (check_min_size)
 	{

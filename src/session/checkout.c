@@ -76,7 +76,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 		 * the remote may still execute the reset, and would not notice that
 		 * the connection is closed
 		 */
-		if (pgpx_wire_in_reset(&sock->wire) && !sock->wire.eof)
+		if (pgpx_wire_is_in_reset(&sock->wire) && !sock->wire.eof)
 			action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
 	if (action != PGPX_RELEASE_UNCHANGED &&
@@ -95,7 +95,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 /*
  * Limit on unsolicited input, because a remote that sends more may never stop.
  */
-#define IDLE_MOST (4 * 1024 * 1024)
+#define MAX_IDLE_BYTES (4 * 1024 * 1024)
 
 /*
  * Read pending input: the answer of a pending reset, or only messages that may
@@ -127,7 +127,7 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 
 		if (event == PGPX_EV_READY)
 		{
-			if (pgpx_wire_at_boundary(wire))
+			if (pgpx_wire_is_at_boundary(wire))
 				return VALIDATION_OK;
 			continue;
 		}
@@ -137,11 +137,11 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 		{
 			/* unsolicited input may be endless */
 			CHECK_FOR_INTERRUPTS();
-			if (wire->bytes_in - start > IDLE_MOST)
+			if (wire->bytes_in - start > MAX_IDLE_BYTES)
 				return VALIDATION_DEAD;
 			if (n > 0 && full)
 				continue;
-			return pgpx_wire_at_boundary(wire) ? VALIDATION_OK :
+			return pgpx_wire_is_at_boundary(wire) ? VALIDATION_OK :
 				VALIDATION_DEAD;
 		}
 		if (n > 0)
@@ -765,7 +765,6 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 	c.holder.procno = MyProcNumber;
 	c.holder.pid = MyProcPid;
 	c.holder.user = user;
-	c.holder.database = MyDatabaseId;
 	c.holder.scope = scope;
 	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
 		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));

@@ -32,7 +32,7 @@
  * ------------------------------------------------------------------------
  */
 
-#define MOST_READS 10			/* attempts, if the catalogs change each time */
+#define MAX_READS 10			/* attempts, if the catalogs change each time */
 
 /* Reset the state of the former pool, because the spec has another pool now. */
 static void
@@ -120,7 +120,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		 * half old and half new, so check again afterwards.
 		 */
 		AcceptInvalidationMessages();
-		for (int i = 0; i < MOST_READS && !c->spec->valid; i++)
+		for (int i = 0; i < MAX_READS && !c->spec->valid; i++)
 			if (!pgpx_checkout_refresh(c))
 				read_at = 0;
 		spec = c->spec;
@@ -555,7 +555,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		cause = wait_detail(pool, detail, sizeof(detail), &limit);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
+			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name), c->timeout),
 			 errdetail_internal("%s", detail),
 			 cause == WAIT_PAUSED ?

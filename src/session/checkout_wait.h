@@ -4,6 +4,8 @@
  *	  Checkout: find and lock the pool of a server spec, publish its conninfo,
  *	  and wait in its queue.
  *
+ * Implemented by checkout_wait.c and deadlock.c (detection of deadlocks).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_CHECKOUT_WAIT_H

@@ -19,7 +19,7 @@
  *	 being opened, reset, closed, ..);
  * - if its pool is paused, damaged or without a worker.
  *
- * collect() follows "is blocked by" from this session's wait to all waits that
+ * collect_waits() follows "is blocked by" from this session's wait to all waits that
  * can be reached.  It stops at the first holder or waiter that is live, usually
  * the first holder.  If it finds none, no wait in the result ends by itself.
  *
@@ -55,7 +55,7 @@
 #include "session/lease.h"
 
 /* Shortest interval between two checks of one wait. */
-#define CHECK_EACH_US (100 * 1000)
+#define CHECK_INTERVAL_US (100 * 1000)
 
 /* Most lines of an error detail, and most holders in a line. */
 #define LINES_MAX 32
@@ -113,7 +113,7 @@ struct PgpxDeadlock
 	Wait	   *waits;			/* [max_connections + 1]; [0]: this session's */
 	Held	   *held;			/* [max_connections] */
 	PoolState  *pools;			/* [max_pools] */
-	int		   *wait_of;		/* [nwaiter_slots]: index of the wait of each
+	int		   *wait_index;		/* [nwaiter_slots]: index of the wait of each
 								 * process; -1: none */
 };
 
@@ -124,7 +124,7 @@ pgpx_deadlock_check_at(PgpxTime since, bool again)
 
 	if (pgpx_lease_count(0, -1) == 0)
 		return 0;
-	return since + (again ? Max(pause, CHECK_EACH_US) : pause);
+	return since + (again ? Max(pause, CHECK_INTERVAL_US) : pause);
 }
 
 /*
@@ -151,8 +151,8 @@ deadlock_alloc(void)
 	deadlock->waits = (Wait *) (chunk + waits);
 	deadlock->held = (Held *) (chunk + held);
 	deadlock->pools = (PoolState *) (chunk + pools);
-	deadlock->wait_of = (int *) (chunk + wait_of);
-	memset(deadlock->wait_of, -1, end - wait_of);
+	deadlock->wait_index = (int *) (chunk + wait_of);
+	memset(deadlock->wait_index, -1, end - wait_of);
 	return deadlock;
 }
 
@@ -169,9 +169,9 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 
 	if (procno < 0)
 		return -1;
-	if (deadlock->wait_of[procno] >= 0)
-		return deadlock->waits[deadlock->wait_of[procno]].pid == pid ?
-			deadlock->wait_of[procno] : -1;
+	if (deadlock->wait_index[procno] >= 0)
+		return deadlock->waits[deadlock->wait_index[procno]].pid == pid ?
+			deadlock->wait_index[procno] : -1;
 	waiter = &pgpx_waiters[procno];
 	if (waiter->state != PGPX_WAITER_WAITING)
 		return -1;
@@ -179,7 +179,7 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 	wait->procno = procno;
 	wait->pid = pid;
 	wait->pool = waiter->pool;
-	deadlock->wait_of[procno] = deadlock->nwaits;
+	deadlock->wait_index[procno] = deadlock->nwaits;
 	return deadlock->nwaits++;
 }
 
@@ -350,7 +350,7 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
  * leases that block them.  Returns false if one of them has ended or is live.
  */
 static bool
-collect(PgpxDeadlock *deadlock)
+collect_waits(PgpxDeadlock *deadlock)
 {
 	if (add_wait(deadlock, MyProcNumber, MyProcPid) < 0)
 		return false;
@@ -362,7 +362,7 @@ collect(PgpxDeadlock *deadlock)
 
 /* Returns whether two collections found the same. */
 static bool
-equals(const PgpxDeadlock *a, const PgpxDeadlock *b)
+is_same_state(const PgpxDeadlock *a, const PgpxDeadlock *b)
 {
 	if (a->nwaits != b->nwaits || a->nheld != b->nheld)
 		return false;
@@ -409,8 +409,8 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 static bool
 is_victim(PgpxDeadlock *deadlock)
 {
-	int		   *queue = deadlock->wait_of;	/* not needed any more, and large
-											 * enough */
+	int		   *queue = deadlock->wait_index;	/* not needed any more, and large
+												 * enough */
 	int			queued = 1;
 
 	queue[0] = 0;
@@ -447,11 +447,11 @@ pgpx_deadlock_find(PgpxWaiter *waiter)
 	Assert(waiter == pgpx_my_waiter());
 	if (deadlock == NULL)
 		return NULL;
-	found = collect(deadlock) && (again = deadlock_alloc()) != NULL;
+	found = collect_waits(deadlock) && (again = deadlock_alloc()) != NULL;
 	if (found)
 	{
 		PGPX_DEBUG_POINT("deadlock_read");
-		found = collect(again) && equals(deadlock, again) &&
+		found = collect_waits(again) && is_same_state(deadlock, again) &&
 			is_victim(deadlock);
 	}
 	if (again != NULL)

@@ -460,7 +460,7 @@ pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 			case PGPX_EV_BROKEN:
 				return false;
 			case PGPX_EV_READY:
-				if (pgpx_wire_at_boundary(wire))
+				if (pgpx_wire_is_at_boundary(wire))
 					return true;
 				break;
 			case PGPX_EV_COPY:
@@ -473,7 +473,7 @@ pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				break;
 			case PGPX_EV_NEED_INPUT:
 				if (wire->phase == PGPX_WIRE_IDLE)
-					return pgpx_wire_at_boundary(wire);
+					return pgpx_wire_is_at_boundary(wire);
 				if (bytes != 0 && wire->bytes_in - start > bytes)
 					return false;
 				n = pgpx_wire_fill(wire, &full);

@@ -4,6 +4,9 @@
  *	  The leases of this session: their records, checks before use,
  *	  notifications, and stream.
  *
+ * Implemented by lease.c (records, checks, stream) and lease_return.c (return of
+ * a lease).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_LEASE_H
@@ -55,7 +58,7 @@ typedef struct PgpxLease
 								 * without waiting for the answer */
 	struct PgpxInFlight *in_flight; /* statement in flight; NULL: none */
 	size_t		scanned;		/* bytes of its answer, see
-								 * pgpx_wire_answered */
+								 * pgpx_wire_is_answered */
 	bool		cancelled;		/* its cancel was requested */
 
 	/* see statement_cache.c */
@@ -218,7 +221,7 @@ typedef struct PgpxPendingStatement
 	const PgpxStatement *statement;
 	const PgpxPipeline *pipeline;	/* how to send it, with parse and describe,
 									 * for a connection for which
-									 * pgpx_server_spec_keeps_settings is
+									 * pgpx_server_spec_can_keep_settings is
 									 * true; NULL: without other commands */
 	bool		single;			/* certainly a single statement */
 	bool		predictable;	/* types_hash is set, so that formats can be

@@ -79,7 +79,7 @@
  * follow without a Sync in between.
  */
 static bool
-allows_hand_over(const PgpxServerSpec *spec)
+can_hand_over(const PgpxServerSpec *spec)
 {
 	return spec->opts.reset == PGPX_RESET_NEVER ||
 		(spec->start_commands[0] == '\0' && spec->discards_all);
@@ -107,9 +107,9 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 	 */
 	if (!OidIsValid(spec->user))
 		return;
-	if (pending->pipeline != NULL && !pgpx_server_spec_keeps_settings(spec))
+	if (pending->pipeline != NULL && !pgpx_server_spec_can_keep_settings(spec))
 		return;
-	if (!pending->single || !allows_hand_over(spec) ||
+	if (!pending->single || !can_hand_over(spec) ||
 		len >= PGPX_PENDING_MAX || statement->nparams >= PGPX_PENDING_MAX)
 		return;
 	if (pending->predictable)
@@ -151,10 +151,10 @@ is_ready_for_hand_over(const PgpxLease *lease)
 	char		byte;
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
-		!pgpx_wire_at_boundary(wire) || (wire->tx != 'I' && !commit) ||
-		!allows_hand_over(lease->spec))
+		!pgpx_wire_is_at_boundary(wire) || (wire->tx != 'I' && !commit) ||
+		!can_hand_over(lease->spec))
 		return false;
-	if (!reset ? !pgpx_wire_params_pinned(wire) : !conn->can_pipeline)
+	if (!reset ? !pgpx_wire_has_pinned_params(wire) : !conn->can_pipeline)
 		return false;
 	return recv(wire->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
 		(errno == EAGAIN || errno == EWOULDBLOCK);
@@ -315,7 +315,7 @@ pgpx_lease_reserve_reset(PgpxLease *lease)
  * memory.  This matters in callbacks, which must not throw.
  */
 static bool
-reset_fits(const PgpxLease *lease)
+can_buffer_reset(const PgpxLease *lease)
 {
 	const PgpxWire *wire = &lease->sock->wire;
 
@@ -328,9 +328,9 @@ reset_fits(const PgpxLease *lease)
  * parameter.
  */
 static bool
-reset_restores(const PgpxLease *lease)
+is_restored_by_reset(const PgpxLease *lease)
 {
-	return pgpx_wire_params_pinned(&lease->sock->wire) ||
+	return pgpx_wire_has_pinned_params(&lease->sock->wire) ||
 		lease->spec->discards_all;
 }
 
@@ -361,13 +361,13 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		*reason = PGPX_CLOSE_DISCARDED;
 		return PGPX_RELEASE_CLOSE;
 	}
-	if (usable && !pgpx_wire_at_boundary(wire))
+	if (usable && !pgpx_wire_is_at_boundary(wire))
 	{
 		/* part of a notice, for example: no statement is running */
 		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
 		return PGPX_RELEASE_CLOSE;
 	}
-	if (!usable || !reset_restores(lease))
+	if (!usable || !is_restored_by_reset(lease))
 	{
 		*reason = usable || lease->not_run ? PGPX_CLOSE_RESET :
 											 PGPX_CLOSE_BROKEN;
@@ -385,7 +385,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	}
 	if (in_transaction &&
 		(pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
-		 (!may_wait && !reset_fits(lease))))
+		 (!may_wait && !can_buffer_reset(lease))))
 	{
 		/* no ROLLBACK can be sent */
 		*reason = PGPX_CLOSE_HOLDER_DIED;
@@ -398,7 +398,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	if (spec->opts.reset != PGPX_RESET_ALWAYS)
 	{
 		if (!in_transaction)
-			return pgpx_wire_params_pinned(wire) ?
+			return pgpx_wire_has_pinned_params(wire) ?
 				PGPX_RELEASE_DIRTY : PGPX_RELEASE_RESET;
 
 		/*
@@ -406,10 +406,10 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		 * here.  So omit the reset only if they are pinned now.
 		 */
 		if (spec->opts.reset == PGPX_RESET_NEVER &&
-			pgpx_wire_params_pinned(wire))
+			pgpx_wire_has_pinned_params(wire))
 			reset_command = start_commands = "";
 	}
-	if (!may_wait && !reset_fits(lease))
+	if (!may_wait && !can_buffer_reset(lease))
 		return PGPX_RELEASE_RESET;
 
 	if (reset_command == NULL)

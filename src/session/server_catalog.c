@@ -474,7 +474,7 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 		refuse_mapping(rows, user_name, user);
 	row = find_mapping(user, rows->base.oid);
 	if (HeapTupleIsValid(row) && !OidIsValid(user) &&
-		!pgpx_server_catalog_names_user(row))
+		!pgpx_server_catalog_has_user(row))
 	{
 		ReleaseSysCache(row);
 		row = NULL;
@@ -517,7 +517,7 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 }
 
 bool
-pgpx_server_catalog_names_user(HeapTuple row)
+pgpx_server_catalog_has_user(HeapTuple row)
 {
 	List	   *options = row_options(USERMAPPINGOID, row,
 									  Anum_pg_user_mapping_umoptions);

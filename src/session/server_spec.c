@@ -108,8 +108,8 @@ raise_not_superuser(const PgpxServerRows *rows, const char *option)
 
 /* Pass an option on to libpq, or raise the reason why that is not allowed. */
 static void
-take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
-				  const char *name, const char *value, bool in_mapping)
+apply_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
+				   const char *name, const char *value, bool in_mapping)
 {
 	/* DDL has checked a mapping's options against the user who set them */
 	bool		as_superuser = in_mapping || superuser_arg(rows->base.owner);
@@ -130,7 +130,7 @@ take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 						   "over to another process."),
 				 errhint("Set \"gssencmode\" to \"disable\" and use "
 						 "\"sslmode\".")));
-	if (!pgpx_options_libpq_allowed(name, true, in_mapping))
+	if (!pgpx_option_is_allowed(name, true, in_mapping))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
@@ -138,7 +138,7 @@ take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 				 errdetail("A pool cannot have option \"%s\" in its %s.", name,
 						   in_mapping ? "user mapping" : "server")));
 	if (!as_superuser &&
-		!pgpx_options_libpq_allowed(name, false, in_mapping))
+		!pgpx_option_is_allowed(name, false, in_mapping))
 		raise_not_superuser(rows, name);
 	pgpx_options_check_hosts(name, value);
 	set_param(spec, name, value);
@@ -186,7 +186,7 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 		if (strcmp(name, "connect_timeout") == 0)
 			apply_connect_timeout(&spec->opts, &rows->base, value);
 		else if (pgpx_options_is_libpq(name))
-			take_libpq_option(spec, rows, name, value, false);
+			apply_libpq_option(spec, rows, name, value, false);
 	}
 }
 
@@ -195,7 +195,7 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
  * two is set and conflicts with the default of the other.
  */
 static void
-fit_together(PgpxPoolOptions *opts)
+raise_retry_max(PgpxPoolOptions *opts)
 {
 	opts->retry_max = Max(opts->retry_max, opts->retry_min);
 }
@@ -222,7 +222,7 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 					 errmsg("invalid option \"%s\" of server \"%s\"",
 							name, rows->pool.name)));
 	}
-	fit_together(&spec->opts);
+	raise_retry_max(&spec->opts);
 }
 
 /*
@@ -270,7 +270,7 @@ pgpx_server_spec_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
 		(void) pgpx_options_apply(opts, &unused, &unused, def->defname,
 								  defGetString(def));
 	}
-	fit_together(opts);
+	raise_retry_max(opts);
 	return true;
 }
 
@@ -316,7 +316,7 @@ check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
  * postgres_fdw.
  */
 static bool
-take_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
+apply_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
 	const char *option = "use_scram_passthrough";
 	const char *value = pgpx_server_catalog_value(rows->mapping_options,
@@ -343,7 +343,7 @@ take_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
  * any host.
  */
 static bool
-uses_password_command(const PgpxServerRows *rows)
+needs_password_command(const PgpxServerRows *rows)
 {
 	const char *option = "use_password_command";
 	const char *value = pgpx_server_catalog_value(rows->mapping_options,
@@ -365,7 +365,7 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
 	const char *required = pgpx_server_catalog_value(rows->mapping_options,
 													 "password_required");
-	bool		has_keys = take_scram_keys(spec, rows);
+	bool		has_keys = apply_scram_keys(spec, rows);
 	bool		value;
 	ListCell   *lc;
 
@@ -376,13 +376,13 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 		/* the keys take the place of the password */
 		if (pgpx_options_is_libpq(def->defname) &&
 			!(has_keys && strcmp(def->defname, "password") == 0))
-			take_libpq_option(spec, rows, def->defname,
-							  defGetString(def), true);
+			apply_libpq_option(spec, rows, def->defname,
+							   defGetString(def), true);
 	}
 
 	spec->need_password = spec->key.superuser == 0 &&
 		(required == NULL || !parse_bool(required, &value) || value);
-	spec->password_command = !has_keys && uses_password_command(rows);
+	spec->password_command = !has_keys && needs_password_command(rows);
 	if (spec->need_password && !has_keys && !spec->password_command &&
 		pgpx_server_catalog_value(rows->mapping_options, "password") == NULL)
 		ereport(ERROR,
@@ -476,7 +476,8 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 	pgpx_server_catalog_read(spec, &rows, name, user);
 	spec->of_superuser = superuser_arg(rows.pool.owner) &&
 		superuser_arg(rows.base.owner);
-	spec->of_user = rows.of_public || has_privs_of_role(rows.base.owner, user);
+	spec->owner_has_privileges = rows.of_public ||
+		has_privs_of_role(rows.base.owner, user);
 	check_commands(&rows, user, NameStr(spec->user_name));
 
 	max_params = list_length(rows.base.options) +
@@ -509,7 +510,7 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 }
 
 /* With more entries than this, a cache miss drops the invalid ones. */
-#define MANY_SPECS 64
+#define CLEANUP_SPECS 64
 
 /* A spec with its link in live_specs, which invalidate_specs traverses. */
 typedef struct LiveSpec
@@ -716,7 +717,7 @@ pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 		hash_search(cache, &key, HASH_FIND, NULL) : NULL;
 	if (entry == NULL || !entry->spec->valid)
 	{
-		if (hash_get_num_entries(cache) > MANY_SPECS)
+		if (hash_get_num_entries(cache) > CLEANUP_SPECS)
 		{
 			drop_outdated();
 			entry = NULL;

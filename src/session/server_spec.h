@@ -8,6 +8,9 @@
  * user: the pool's key, its options, and the connection parameters with
  * their secrets.  It lives in this session's private memory only.
  *
+ * Implemented by server_spec.c (construction and cache), server_catalog.c
+ * (catalog rows and rights on them) and catalog_invalidation.c (changes of them).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_SERVER_SPEC_H
@@ -48,9 +51,9 @@ typedef struct PgpxServerSpec
 	bool		need_password;	/* refuse a connection that used no password */
 	bool		password_command;	/* the worker obtains the password */
 	bool		of_superuser;	/* superusers own the server and its base */
-	bool		of_user;		/* the owner of the server with the connection
-								 * options has the privileges of the user, or
-								 * can read the mapping, which is PUBLIC's */
+	bool		owner_has_privileges;	/* the owner of the server with the connection
+										 * options has the privileges of the user, or
+										 * can read the mapping, which is PUBLIC's */
 
 	/* where its pool was last found; the pool_id is checked under the lock */
 	int			pool;			/* index; -1: unknown */
@@ -114,7 +117,7 @@ extern bool pgpx_server_spec_read_settings(Oid server, Oid base,
  * Start commands or, without a reset, earlier leases may have changed them.
  */
 static inline bool
-pgpx_server_spec_keeps_settings(const PgpxServerSpec *spec)
+pgpx_server_spec_can_keep_settings(const PgpxServerSpec *spec)
 {
 	return spec->opts.reset == PGPX_RESET_ALWAYS &&
 		spec->start_commands[0] == '\0';
@@ -197,7 +200,7 @@ extern void pgpx_server_catalog_on_change(SyscacheCallbackFunction callback);
  * Return whether a row of a user mapping names the remote user.  If a mapping
  * of PUBLIC does, all local users share one pool.
  */
-extern bool pgpx_server_catalog_names_user(HeapTuple row);
+extern bool pgpx_server_catalog_has_user(HeapTuple row);
 
 /*
  * The SCRAM keys of this session, for a login with use_scram_passthrough, in

@@ -59,7 +59,7 @@
 /* Interval at which a session checks for a worker that is not running. */
 #define MISSED_CHECK_US (1000 * 1000)
 
-#define EVENTS_AT_ONCE 8
+#define MAX_EVENTS 8
 
 /* Maximum number of sessions that keep a socket registered without waiting. */
 #define WATCHING_MAX 16
@@ -84,7 +84,7 @@ count_watching(const PgpxCachedSocket *sock, int32 change)
 }
 
 static int
-others_watching(const PgpxCachedSocket *sock)
+count_other_watchers(const PgpxCachedSocket *sock)
 {
 	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nregistered) -
 		(sock->events != 0 ? 1 : 0);
@@ -205,7 +205,7 @@ pgpx_session_prepare(void)
 static bool
 is_ready(const PgpxCachedSocket *sock)
 {
-	struct epoll_event events[EVENTS_AT_ONCE];
+	struct epoll_event events[MAX_EVENTS];
 	bool		found = false;
 	int			n;
 
@@ -252,7 +252,7 @@ pool_is_contended(const PgpxCachedSocket *sock)
 	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
 
 	/* without a lock: a stale value only costs a little time */
-	return others_watching(sock) >= WATCHING_MAX ||
+	return count_other_watchers(sock) >= WATCHING_MAX ||
 		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
 }
 
@@ -275,7 +275,7 @@ pgpx_session_has_no_input(PgpxCachedSocket *sock)
 }
 
 bool
-pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
+pgpx_session_has_time_left(PgpxTime deadline, long most, long *ms)
 {
 	PgpxTime	now;
 
@@ -297,7 +297,7 @@ pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
 	long		timeout;
 	int			rc;
 
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
+	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	if (timeout >= 0)
 		events |= WL_TIMEOUT;
@@ -313,7 +313,7 @@ pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
 {
 	PgpxTime	until = deadline;
 
-	if (pgpx_worker_missed(worker))
+	if (pgpx_worker_is_missing(worker))
 	{
 		until = pgpx_now() + MISSED_CHECK_US;
 		if (deadline != 0 && deadline < until)
@@ -331,7 +331,7 @@ wait_fd(int fd, uint32 events, PgpxTime deadline, long most, uint32 wait_event)
 {
 	long		timeout;
 
-	if (!pgpx_session_time_left(deadline, most, &timeout))
+	if (!pgpx_session_has_time_left(deadline, most, &timeout))
 		return false;
 	if (WaitLatchOrSocket(MyLatch,
 						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
@@ -379,7 +379,7 @@ pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 {
 	long		timeout;
 
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
+	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	wait_for_events(sock, events, timeout, wait_event);
 	CHECK_FOR_INTERRUPTS();

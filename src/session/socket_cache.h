@@ -102,11 +102,11 @@ extern bool pgpx_session_can_wait(void);
 extern void pgpx_session_prepare(void);
 
 /*
- * pgpx_session_time_left
+ * pgpx_session_has_time_left
  *		Compute how long to wait until a deadline (0: none), in ms, at most
  *		"most" (-1: no limit).  Returns false if the deadline has passed.
  */
-extern bool pgpx_session_time_left(PgpxTime deadline, long most, long *ms);
+extern bool pgpx_session_has_time_left(PgpxTime deadline, long most, long *ms);
 
 /*
  * pgpx_session_wait

@@ -38,6 +38,7 @@
 
 /* Initial interval between repeated cancel requests; doubled each time. */
 #define CANCEL_AGAIN_US (250 * 1000)
+
 static uint32 wait_query = 0;
 
 static const char malformed[] = "the remote server sent a malformed message";
@@ -145,7 +146,7 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
  * for the answer to the next statement.
  */
 static void
-poll(PgpxRun *run)
+read_pending_input(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->sock->wire;
@@ -164,7 +165,7 @@ poll(PgpxRun *run)
 				raise_broken(run);
 			handle_event(run, event, &msg);
 		}
-		if (pgpx_wire_at_boundary(wire) && !more)
+		if (pgpx_wire_is_at_boundary(wire) && !more)
 			return;
 		CHECK_FOR_INTERRUPTS();
 		if (n > 0)
@@ -211,9 +212,9 @@ make_ready(PgpxRun *run)
 	{
 		/* the checkout of a lease of scope CALL has just validated it */
 		if (lease->scope != PGPX_SCOPE_CALL &&
-			!(pgpx_wire_at_boundary(wire) &&
+			!(pgpx_wire_is_at_boundary(wire) &&
 			  pgpx_session_has_no_input(lease->sock)))
-			poll(run);
+			read_pending_input(run);
 		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 		{
 			check_lost_cancel(lease);
@@ -222,7 +223,7 @@ make_ready(PgpxRun *run)
 	}
 
 	deadline = pgpx_lease_operation_deadline(lease);
-	while (!pgpx_wire_at_boundary(wire))
+	while (!pgpx_wire_is_at_boundary(wire))
 	{
 		PgpxTime	step = Min(deadline, pgpx_now() + pause);
 
@@ -231,7 +232,7 @@ make_ready(PgpxRun *run)
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
 			/* the answer is complete, but not a notice after it */
-			poll(run);
+			read_pending_input(run);
 			break;
 		}
 		CHECK_FOR_INTERRUPTS();
@@ -514,7 +515,7 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 	/* without parameters a rule could add results, see statement_cache.h */
 	if (!cacheable || !run->may_cache ||
 		(statement->nparams == 0 && several &&
-		 !pgpx_statement_fits_simple(statement->sql)) ||
+		 !pgpx_statement_can_be_simple(statement->sql)) ||
 		!pgpx_statement_cache_choose(lease, statement, cached))
 		return false;
 	cached->pipeline.nformats = run->nformats;
@@ -561,7 +562,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	else if (run->describe)
 		pgpx_wire_send_describe(wire, statement->sql);
 	else if (statement->nparams == 0 && run->nformats == 0 &&
-			 (several || pgpx_statement_fits_simple(statement->sql)))
+			 (several || pgpx_statement_can_be_simple(statement->sql)))
 		pgpx_wire_send_query(wire, statement->sql);
 	else
 		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
@@ -667,8 +668,8 @@ pgpx_prediction_failed(PgpxPrediction *prediction, const PgpxRun *run)
  * remote transaction.
  */
 bool
-pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
-						  bool may_repeat)
+pgpx_prediction_is_wrong(PgpxPrediction *prediction, PgpxRun *run,
+						 bool may_repeat)
 {
 	if (!prediction->on || run->nformats == 0 || !run->error.set ||
 		run->described || run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
@@ -742,7 +743,7 @@ pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 	do
 		run_once(&run, &prediction);
 	while (pgpx_run_must_repeat(&run) ||
-		   pgpx_prediction_was_wrong(&prediction, &run, true));
+		   pgpx_prediction_is_wrong(&prediction, &run, true));
 	pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }
@@ -884,11 +885,10 @@ pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 		.sink = &sink,
 		.describe = true,
 	};
-	PgpxPrediction none = {0};
 
 	description->n = 0;
 	pgpx_run_check(lease, statement);
-	run_once(&run, &none);
+	run_once(&run, &(PgpxPrediction){0});
 	(void) pgpx_run_end(&run);
 
 	description->types = palloc0(sizeof(char *) * Max(description->n, 1));

@@ -4,6 +4,9 @@
  *	  A statement on a lease: send, read, errors; describe its result;
  *	  statements in flight, notifications, fanout.
  *
+ * Implemented by statement.c (one statement) and async.c (statements in flight,
+ * notifications, fanout).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_STATEMENT_H
@@ -174,8 +177,8 @@ typedef struct PgpxPrediction
 extern void pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run);
 extern void pgpx_prediction_failed(PgpxPrediction *prediction,
 								   const PgpxRun *run);
-extern bool pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
-									  bool may_repeat);
+extern bool pgpx_prediction_is_wrong(PgpxPrediction *prediction, PgpxRun *run,
+									 bool may_repeat);
 extern void pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run);
 
 typedef struct PgpxDescription

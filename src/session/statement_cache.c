@@ -560,7 +560,7 @@ typedef enum Gap
  * as in 'to' newline 'day'.  Updates *gap for the character.
  */
 static bool
-continues_literal(const char *p, Gap *gap)
+is_in_literal(const char *p, Gap *gap)
 {
 	Gap			before = *gap;
 
@@ -593,7 +593,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 			return PGPX_CLASS_OTHER;
 
 		/* a literal with an escape or of several lines could hide a word */
-		if ((continues_literal(p, &gap) || *p == '\\') &&
+		if ((is_in_literal(p, &gap) || *p == '\\') &&
 			class == PGPX_CLASS_CACHEABLE)
 			class = PGPX_CLASS_HARMLESS;
 		if (!is_word_char(*p))
@@ -657,7 +657,7 @@ pgpx_statement_has_word(const char *sql, const char *word)
 }
 
 bool
-pgpx_statement_fits_simple(const char *sql)
+pgpx_statement_can_be_simple(const char *sql)
 {
 	static const char *const words[] = {"select", "values", "show", "with", "table",
 										"copy"};

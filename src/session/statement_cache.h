@@ -160,7 +160,7 @@ extern PgpxStatementClass pgpx_statement_class(const char *sql, bool single);
 extern bool pgpx_statement_has_word(const char *sql, const char *word);
 
 /*
- * pgpx_statement_fits_simple
+ * pgpx_statement_can_be_simple
  *		Return whether the text is a single statement that begins as one that
  *		reads, or a COPY.
  *
@@ -170,6 +170,6 @@ extern bool pgpx_statement_has_word(const char *sql, const char *word);
  * refused COPY the lease stays usable only in the simple protocol, see the
  * rules of PGPX_WIRE_EXECUTE_NO_ROWS.
  */
-extern bool pgpx_statement_fits_simple(const char *sql);
+extern bool pgpx_statement_can_be_simple(const char *sql);
 
 #endif							/* PGPX_STATEMENT_CACHE_H */

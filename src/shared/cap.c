@@ -24,7 +24,7 @@ pgpx_cap_init(PgpxCap *cap)
 	cap->share_until = 0;
 	cap->moves = 0;
 	cap->starved = -1;
-	cap->next_in_line = 0;
+	cap->line_changes = 0;
 	pg_atomic_init_u64(&cap->since, 0);
 }
 
@@ -71,7 +71,7 @@ pgpx_cap_acquire(PgpxCap *cap, int limit, int64 now, int pool, int64 since)
 				  (int64) pg_atomic_read_u64(&cap->since) == 0))
 		{
 			cap->starved = pool;
-			cap->next_in_line++;
+			cap->line_changes++;
 			pg_atomic_write_u64(&cap->since, (uint64) since);
 			token = PGPX_TOKEN_DENIED_NEXT;
 		}
@@ -180,30 +180,30 @@ pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since)
 }
 
 int
-pgpx_cap_next_in_line(PgpxCap *cap, uint32 *next_in_line)
+pgpx_cap_next_in_line(PgpxCap *cap, uint32 *line_changes)
 {
 	int			pool;
 
 	/* without the lock, because the worker asks for each server */
-	if (next_in_line == NULL && pg_atomic_read_u64(&cap->since) == 0)
+	if (line_changes == NULL && pg_atomic_read_u64(&cap->since) == 0)
 		return -1;
 
 	SpinLockAcquire(&cap->mutex);
 	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->starved : -1;
-	if (next_in_line != NULL)
-		*next_in_line = cap->next_in_line;
+	if (line_changes != NULL)
+		*line_changes = cap->line_changes;
 	SpinLockRelease(&cap->mutex);
 	return pool;
 }
 
 bool
 pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
-						  uint32 next_in_line)
+						  uint32 line_changes)
 {
 	bool		ended = false;
 
 	SpinLockAcquire(&cap->mutex);
-	if (cap->next_in_line == next_in_line)
+	if (cap->line_changes == line_changes)
 	{
 		ended = since == 0 && pg_atomic_read_u64(&cap->since) != 0;
 		cap->starved = pool;

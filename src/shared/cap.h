@@ -36,7 +36,7 @@ typedef struct PgpxCap
 								 * then; 0: it was never granted */
 	uint32		moves;			/* incremented by each acquire and release */
 	int			starved;		/* the pool that is next in line */
-	uint32		next_in_line;	/* incremented when a denied pool becomes
+	uint32		line_changes;	/* incremented when a denied pool becomes
 								 * next in line */
 
 	/*
@@ -105,22 +105,22 @@ extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 extern bool pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since);
 
 /*
- * Return the pool that is next in line; -1: none.  Pass *next_in_line to
+ * Return the pool that is next in line; -1: none.  Pass *line_changes to
  * pgpx_cap_set_next_in_line.
  */
-extern int	pgpx_cap_next_in_line(PgpxCap *cap, uint32 *next_in_line);
+extern int	pgpx_cap_next_in_line(PgpxCap *cap, uint32 *line_changes);
 
 /*
  * pgpx_cap_set_next_in_line
  *		Record a pool as next in line, or none with since 0, after all pools
  *		were checked.
  *
- * Does nothing if a denied pool has become next in line since "next_in_line"
+ * Does nothing if a denied pool has become next in line since "line_changes"
  * was read, because that denial requested another check.  Returns true if a
  * pool was next in line before the call, and none is after it.
  */
 extern bool pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
-									  uint32 next_in_line);
+									  uint32 line_changes);
 
 /* Remove the pool as next in line, because it no longer exists. */
 extern void pgpx_cap_forget(PgpxCap *cap, int pool);

@@ -56,7 +56,7 @@ static const char *const state_names[PGPX_CONN_NSTATES] = {
 StaticAssertDecl(PGPX_CONN_NSTATES <= 32, "a set of states must fit 32 bits");
 
 static bool
-edge_allowed(int from, PgpxConnState to)
+has_edge(int from, PgpxConnState to)
 {
 	return from >= 0 && from < PGPX_CONN_NSTATES &&
 		(edges[from] & BIT(to)) != 0;
@@ -190,7 +190,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	if (pool->damaged)
 		return false;
 	if (conn->pool != PGPX_POOL_INDEX(pool) ||
-		!edge_allowed(conn->state, state))
+		!has_edge(conn->state, state))
 	{
 		pgpx_pool_condemn_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
 								 PGPX_CONN_INDEX(conn), conn->pool,
@@ -226,7 +226,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 
 /* Reserve a token of a cap for the pool. */
 static bool
-take_token(PgpxCap *cap, int limit, PgpxTime now, PgpxPool *pool)
+acquire_token(PgpxCap *cap, int limit, PgpxTime now, PgpxPool *pool)
 {
 	PgpxToken	token = pgpx_cap_acquire(cap, limit, now, PGPX_POOL_INDEX(pool),
 										 pgpx_pool_waits_since_locked(pool));
@@ -340,10 +340,11 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	PgpxConn   *conn;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (!take_token(cap, pool->opts.max_server_connections,
-					pgpx_pool_share_now(pool), pool))
+	if (!acquire_token(cap, pool->opts.max_server_connections,
+					   pgpx_pool_share_now(pool), pool))
 		return NULL;
-	if (!take_token(&pgpx_shared->cap, pgpx_shared->max_connections, 0, pool))
+	if (!acquire_token(&pgpx_shared->cap, pgpx_shared->max_connections, 0,
+					   pool))
 	{
 		pgpx_cap_release(cap);
 		return NULL;
@@ -481,7 +482,7 @@ pgpx_worker_wake_all(void)
 }
 
 bool
-pgpx_worker_missed(int worker)
+pgpx_worker_is_missing(int worker)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
 	uint64		now = pgpx_now();
@@ -619,7 +620,7 @@ pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
 PgpxPreparedTable *pgpx_prepared_tables = NULL;
 
 static inline bool
-same_key(const PgpxPreparedKey *a, const PgpxPreparedKey *b)
+is_same_key(const PgpxPreparedKey *a, const PgpxPreparedKey *b)
 {
 	return a->hash[0] == b->hash[0] && a->hash[1] == b->hash[1];
 }
@@ -648,8 +649,9 @@ pgpx_prepared_reset(PgpxPreparedTable *table, int max)
 	return true;
 }
 
-int
-pgpx_prepared_find(PgpxPreparedTable *table, const PgpxPreparedKey *key)
+/* Returns the slot of a statement, and marks it as used; -1: not prepared. */
+static int
+find_prepared(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
 	if (table->n == 0)
 		return -1;
@@ -657,7 +659,7 @@ pgpx_prepared_find(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 	{
 		PgpxPrepared *slot = &table->slots[i];
 
-		if (slot->bytes > 0 && same_key(&slot->key, key))
+		if (slot->bytes > 0 && is_same_key(&slot->key, key))
 		{
 			slot->last_used = ++table->clock;
 			return i;
@@ -666,8 +668,12 @@ pgpx_prepared_find(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 	return -1;
 }
 
-bool
-pgpx_prepared_note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
+/*
+ * Record an execution of a text that is not prepared.  Returns true if it is one
+ * of the last PGPX_PREPARED_SEEN such texts, so that it is worth preparing.
+ */
+static bool
+note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
 	for (int i = 0; i < PGPX_PREPARED_SEEN; i++)
 		if (table->seen[i] == key->hash[0])
@@ -676,9 +682,22 @@ pgpx_prepared_note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 	return false;
 }
 
-int
-pgpx_prepared_evict(PgpxPreparedTable *table, int max, uint32 bytes,
-					PgpxPreparedKey *evicted)
+static void
+remove_prepared(PgpxPreparedTable *table, int slot)
+{
+	table->n--;
+	table->bytes -= table->slots[slot].bytes;
+	table->slots[slot].bytes = 0;
+}
+
+/*
+ * Remove the least recently used statement if another one with a text of "bytes"
+ * bytes would exceed a limit.  max: limit on the number of statements.  Returns
+ * the slot that was freed, with its key in *evicted; -1 if there is room.
+ */
+static int
+evict_prepared(PgpxPreparedTable *table, int max, uint32 bytes,
+			   PgpxPreparedKey *evicted)
 {
 	int			oldest = -1;
 	uint32		oldest_age = 0;
@@ -699,7 +718,7 @@ pgpx_prepared_evict(PgpxPreparedTable *table, int max, uint32 bytes,
 	if (oldest < 0)
 		return -1;
 	*evicted = table->slots[oldest].key;
-	pgpx_prepared_remove(table, oldest);
+	remove_prepared(table, oldest);
 	return oldest;
 }
 
@@ -714,20 +733,20 @@ pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 	if (choice->bytes == 0 || max == 0 ||
 		table->state != PGPX_PREPARED_USABLE)
 		return;
-	slot = pgpx_prepared_find(table, &choice->key);
+	slot = find_prepared(table, &choice->key);
 	if (slot >= 0 && !again)
 	{
 		choice->use = PGPX_PREPARED_EXECUTE;
 		return;
 	}
-	if (slot < 0 && !pgpx_prepared_note_seen(table, &choice->key))
+	if (slot < 0 && !note_seen(table, &choice->key))
 		return;
 	if (slot >= 0)
-		pgpx_prepared_remove(table, slot);
+		remove_prepared(table, slot);
 	choice->closes[choice->ncloses++] = choice->key;
 	while (choice->ncloses < PGPX_PREPARED_EVICT_MAX &&
-		   pgpx_prepared_evict(table, max, choice->bytes,
-							   &choice->closes[choice->ncloses]) >= 0)
+		   evict_prepared(table, max, choice->bytes,
+						  &choice->closes[choice->ncloses]) >= 0)
 		choice->ncloses++;
 	table->state = PGPX_PREPARED_UNKNOWN;
 	choice->use = PGPX_PREPARED_PARSE;
@@ -736,19 +755,11 @@ pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 void
 pgpx_prepared_refuse(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
-	int			slot = pgpx_prepared_find(table, key);
+	int			slot = find_prepared(table, key);
 
 	if (slot >= 0)
-		pgpx_prepared_remove(table, slot);
-	(void) pgpx_prepared_note_seen(table, key);
-}
-
-void
-pgpx_prepared_remove(PgpxPreparedTable *table, int slot)
-{
-	table->n--;
-	table->bytes -= table->slots[slot].bytes;
-	table->slots[slot].bytes = 0;
+		remove_prepared(table, slot);
+	(void) note_seen(table, key);
 }
 
 int

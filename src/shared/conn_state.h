@@ -246,11 +246,11 @@ extern void pgpx_worker_wake_all(void);
 extern void pgpx_worker_wake_soon(int worker);
 
 /*
- * pgpx_worker_missed
+ * pgpx_worker_is_missing
  *		Return whether the worker is not running.  If so, remind the
  *		postmaster to start it, at most once a second.
  */
-extern bool pgpx_worker_missed(int worker);
+extern bool pgpx_worker_is_missing(int worker);
 
 /*
  * Latches to set after the pool lock is released, because SetLatch is a
@@ -443,31 +443,6 @@ extern void pgpx_prepared_clear(PgpxPreparedTable *table);
  */
 extern bool pgpx_prepared_reset(PgpxPreparedTable *table, int max);
 
-/* Returns the slot of a statement, and marks it as used; -1: not prepared. */
-extern int	pgpx_prepared_find(PgpxPreparedTable *table,
-							   const PgpxPreparedKey *key);
-
-/*
- * pgpx_prepared_note_seen
- *		Record an execution of a text that is not prepared.
- *
- * Returns true if it is one of the last PGPX_PREPARED_SEEN such texts, so that
- * it is worth preparing.
- */
-extern bool pgpx_prepared_note_seen(PgpxPreparedTable *table,
-									const PgpxPreparedKey *key);
-
-/*
- * pgpx_prepared_evict
- *		Remove the least recently used statement if another one with a text of
- *		"bytes" bytes would exceed a limit.
- *
- * max: limit on the number of statements.  Returns the slot that was freed, with
- * its key in *evicted; -1 if there is room.
- */
-extern int	pgpx_prepared_evict(PgpxPreparedTable *table, int max, uint32 bytes,
-								PgpxPreparedKey *evicted);
-
 /*
  * pgpx_prepared_refuse
  *		Removes a statement that the remote could not execute any more, and
@@ -475,9 +450,6 @@ extern int	pgpx_prepared_evict(PgpxPreparedTable *table, int max, uint32 bytes,
  */
 extern void pgpx_prepared_refuse(PgpxPreparedTable *table,
 								 const PgpxPreparedKey *key);
-
-/* Removes a statement. */
-extern void pgpx_prepared_remove(PgpxPreparedTable *table, int slot);
 
 /* Adds a statement, and returns its slot; -1: there is no free slot. */
 extern int	pgpx_prepared_add(PgpxPreparedTable *table,

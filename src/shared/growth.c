@@ -75,7 +75,7 @@ pgpx_pool_must_yield_locked(PgpxPool *pool)
  * will be closed.
  */
 static int
-coming(const PgpxPool *pool)
+count_pending(const PgpxPool *pool)
 {
 	return pool->count[PGPX_CONN_CONNECTING] +
 		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
@@ -115,7 +115,7 @@ static int
 served_soon(const PgpxPool *pool)
 {
 	int			leased = pool->count[PGPX_CONN_LEASED] - pool->nbroken;
-	int			queued = Max(pool->nwaiting - coming(pool), 0);
+	int			queued = Max(pool->nwaiting - count_pending(pool), 0);
 	PgpxTime	soon;
 
 	if (queued == 0 || leased <= 0 || pgpx_now() >= trusted_until(pool))
@@ -166,7 +166,7 @@ int
 pgpx_pool_lacking_locked(const PgpxPool *pool)
 {
 	int			total = pgpx_pool_total_locked(pool);
-	int			spare = pgpx_pool_free_locked(pool) + coming(pool) -
+	int			spare = pgpx_pool_free_locked(pool) + count_pending(pool) -
 		(pool->nwaiting - served_soon(pool));
 
 	Assert(LWLockHeldByMe(pool->lock));
@@ -185,7 +185,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 	int			missing;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	missing = pool->nwaiting + extra - coming(pool) - served_soon(pool);
+	missing = pool->nwaiting + extra - count_pending(pool) - served_soon(pool);
 	missing = Max(missing, pgpx_pool_lacking_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
 	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
@@ -214,7 +214,7 @@ tokens_left(const PgpxPool *pool)
 int
 pgpx_pool_queued_locked(PgpxPool *pool)
 {
-	int			served = coming(pool);
+	int			served = count_pending(pool);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pgpx_pool_is_paused(pool))
@@ -234,21 +234,21 @@ pgpx_pool_queued_locked(PgpxPool *pool)
 }
 
 int
-pgpx_pool_wanted_locked(const PgpxPool *pool)
+pgpx_pool_demand_locked(const PgpxPool *pool)
 {
 	int			used = pgpx_pool_total_locked(pool) -
 		pgpx_pool_free_locked(pool) - pool->count[PGPX_CONN_CLOSING];
-	int			wanted = used + pgpx_pool_missing_locked(pool, 0);
+	int			demand = used + pgpx_pool_missing_locked(pool, 0);
 
 	Assert(LWLockHeldByMe(pool->lock));
-	wanted = Max(wanted, used + pgpx_pool_min_idle_locked(pool));
-	wanted = Max(wanted, pgpx_pool_min_size_locked(pool));
-	return Max(Min(wanted, pgpx_pool_cap_locked(pool)), 0);
+	demand = Max(demand, used + pgpx_pool_min_idle_locked(pool));
+	demand = Max(demand, pgpx_pool_min_size_locked(pool));
+	return Max(Min(demand, pgpx_pool_cap_locked(pool)), 0);
 }
 
 /* Move an estimate toward a new duration. */
 static void
-adjust(PgpxTime *estimate, PgpxTime took)
+update_estimate(PgpxTime *estimate, PgpxTime took)
 {
 	if (*estimate == 0)
 		*estimate = Max(took, 1);
@@ -260,7 +260,7 @@ void
 pgpx_growth_note_lease_locked(PgpxPool *pool, PgpxTime held)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	adjust(&pool->lease_estimate, held);
+	update_estimate(&pool->lease_estimate, held);
 }
 
 void
@@ -273,5 +273,5 @@ pgpx_growth_note_connect_locked(PgpxPool *pool, PgpxTime took)
 	 * connects take longer than a single one
 	 */
 	pool->connect_estimate = Min(pool->connect_estimate, took);
-	adjust(&pool->connect_estimate, took);
+	update_estimate(&pool->connect_estimate, took);
 }

@@ -218,7 +218,6 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	conn->owner_procno = holder->procno;
 	conn->owner_pid = holder->pid;
 	conn->owner_user = holder->user;
-	conn->owner_database = holder->database;
 	conn->scope = holder->scope;
 	strlcpy(conn->why, holder->why ? holder->why : "", sizeof(conn->why));
 	strlcpy(conn->application_name,

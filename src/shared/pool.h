@@ -10,6 +10,8 @@
  *
  * The counters of a pool only increase.  Gauges are computed from states.
  *
+ * Implemented by pool.c and growth.c (sizes, estimates of durations).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_POOL_H
@@ -343,12 +345,12 @@ extern PgpxGrowthLimit pgpx_pool_growth_limit_locked(const PgpxPool *pool);
 extern int	pgpx_pool_queued_locked(PgpxPool *pool);
 
 /*
- * pgpx_pool_wanted_locked
+ * pgpx_pool_demand_locked
  *		Return how many connections the pool could use now, disregarding the
  *		caps over several pools: those in use, those for waiters, min_size and
  *		min_idle.
  */
-extern int	pgpx_pool_wanted_locked(const PgpxPool *pool);
+extern int	pgpx_pool_demand_locked(const PgpxPool *pool);
 
 /* Adjust the estimates by a lease that has ended, or a connect. */
 extern void pgpx_growth_note_lease_locked(PgpxPool *pool, PgpxTime held);

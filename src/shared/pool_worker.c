@@ -33,7 +33,7 @@
 #include "shared/registry.h"
 
 /* Minimum interval between log messages about outages of a pool. */
-#define LOG_EACH_US (10 * 1000 * 1000)
+#define LOG_PAUSE_US (10 * 1000 * 1000)
 
 /*
  * Return when a connection that is opened now expires: after max_lifetime
@@ -247,7 +247,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
 			log_outage = fails_since_locked(pool) == 0 &&
 				(pool->outage_logged_at == 0 ||
-				 pool->last_error_at - pool->outage_logged_at > LOG_EACH_US);
+				 pool->last_error_at - pool->outage_logged_at > LOG_PAUSE_US);
 			if (log_outage)
 			{
 				pool->outage_logged_at = pool->last_error_at;
@@ -545,7 +545,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 }
 
 /* Minimum interval between checks of a pool with connections in use. */
-#define CHECK_EACH_US (500 * 1000)
+#define CHECK_INTERVAL_US (500 * 1000)
 
 /* Do min_size and min_idle allow a free connection to be closed? */
 static bool
@@ -637,7 +637,7 @@ typedef struct Leak
 	char		why[PGPX_WHY_LEN];
 } Leak;
 
-#define LEAKS_AT_ONCE 8
+#define MAX_LEAKS 8
 
 /*
  * Find leases that are held for too long: log each once (leak_warning) and
@@ -656,13 +656,13 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		return 0;
 
 	/* a checkout does not wake the worker, so check at this interval */
-	*due = Min(*due, now + CHECK_EACH_US);
+	*due = Min(*due, now + CHECK_INTERVAL_US);
 	pgpx_conn_foreach_locked(conn, pool)
 	{
 		PgpxTime	end;
 		PgpxTime	warn;
 
-		if (n == LEAKS_AT_ONCE)
+		if (n == MAX_LEAKS)
 			break;
 		if (conn->state != PGPX_CONN_LEASED)
 			continue;
@@ -690,7 +690,7 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 			*due = Min(*due, end);
 		}
 	}
-	if (n == LEAKS_AT_ONCE)
+	if (n == MAX_LEAKS)
 		*due = now;
 	return n;
 }
@@ -722,7 +722,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	int			before;
 	PgpxCap    *full = NULL;	/* the cap that keeps the pool below
 								 * min_size */
-	Leak		leaks[LEAKS_AT_ONCE];
+	Leak		leaks[MAX_LEAKS];
 	int			nleaks;
 	NameData	server;
 	NameData	user;
@@ -764,7 +764,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 
 		if (total > pgpx_pool_min_size_locked(pool))
 			next_check = Min(next_check, now + idle_limit(pool, total) * 1000);
-		due = Min(due, Max(next_check, now + CHECK_EACH_US));
+		due = Min(due, Max(next_check, now + CHECK_INTERVAL_US));
 	}
 	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;

@@ -350,7 +350,7 @@ pgpx_conn_is_current_locked(const PgpxPool *pool, const PgpxConn *conn,
 }
 
 bool
-pgpx_pool_connects_alike_locked(const PgpxPool *pool,
+pgpx_pool_has_same_login_locked(const PgpxPool *pool,
 								const PgpxFingerprint *fingerprint)
 {
 	Assert(LWLockHeldByMe(pool->lock));
@@ -407,7 +407,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 					   const PgpxPoolOptions *opts)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pgpx_pool_connects_alike_locked(pool, fingerprint))
+	if (pgpx_pool_has_same_login_locked(pool, fingerprint))
 	{
 		pgpx_pool_set_options_locked(pool, fingerprint, opts);
 		return;
@@ -458,7 +458,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 		pool->opts.retry_max != opts->retry_max;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	Assert(pgpx_pool_connects_alike_locked(pool, fingerprint));
+	Assert(pgpx_pool_has_same_login_locked(pool, fingerprint));
 	scale_lifetimes_locked(pool, pool->opts.max_lifetime, opts->max_lifetime);
 	pool->options_version++;
 	pool->fingerprint = *fingerprint;

@@ -49,7 +49,7 @@ extern int	pgpx_pool_find_locked(const PgpxPoolKey *key);
  * Does the pool connect in the same way as a pool with this fingerprint?
  * Options that take effect in place may differ.
  */
-extern bool pgpx_pool_connects_alike_locked(const PgpxPool *pool,
+extern bool pgpx_pool_has_same_login_locked(const PgpxPool *pool,
 											const PgpxFingerprint *fingerprint);
 
 /*

@@ -169,7 +169,6 @@ typedef struct PgpxConn
 	int			owner_procno;	/* PGPROC number of the holder; -1: none */
 	int			owner_pid;
 	Oid			owner_user;
-	Oid			owner_database;
 	int			scope;			/* PgpxScope */
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
@@ -322,7 +321,7 @@ typedef struct PgpxShareInfo
 	int			cap;			/* smallest cluster_connections of the members;
 								 * 0: not known yet */
 	int			weight;
-	int			wanted;
+	int			demand;
 	int			others;			/* connections of the other members */
 	int			members;		/* live ones, including this one */
 	PgpxTime	agreed_at;		/* 0: never */
@@ -467,7 +466,7 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint32 max_descriptors;	/* limit for connections */
 	pg_atomic_uint64 polled;	/* rounds without a sleep, see shmem.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
-	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_missed */
+	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_is_missing */
 } PgpxWorkerSlot;
 
 typedef struct PgpxShared

@@ -22,7 +22,7 @@
  */
 #define SENDING_US 20
 #define SENDING_LATER_US 1000
-#define SENDING_MOST_US (1000 * 1000)
+#define SENDING_MAX_US (1000 * 1000)
 
 PgpxWaiter *
 pgpx_my_waiter(void)
@@ -86,7 +86,7 @@ await_sender(PgpxPool *pool, PgpxWaiter *waiter)
 		uint32		left = PGPX_PENDING_WITH(word, PGPX_PENDING_ABANDONED);
 
 		if (until == 0)
-			until = pgpx_now() + SENDING_MOST_US;
+			until = pgpx_now() + SENDING_MAX_US;
 		else if (pgpx_now() >= until &&
 				 PGPX_PENDING_STATE(word) == PGPX_PENDING_SENDING &&
 				 pg_atomic_compare_exchange_u32(&waiter->pending_state, &word,
@@ -195,7 +195,6 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	waiter->options_version = pool->options_version;
 	waiter->pid = holder->pid;
 	waiter->user = holder->user;
-	waiter->database = holder->database;
 	waiter->scope = holder->scope;
 	waiter->since = since;
 	waiter->deadline = deadline;
@@ -229,7 +228,6 @@ pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 		.procno = PGPX_WAITER_INDEX(waiter),
 		.pid = waiter->pid,
 		.user = waiter->user,
-		.database = waiter->database,
 		.scope = waiter->scope,
 		.why = waiter->why,
 		.application_name = waiter->application_name,

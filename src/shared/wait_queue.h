@@ -106,7 +106,6 @@ typedef struct PgpxWaiter
 									 * session enqueued */
 	int			pid;
 	Oid			user;
-	Oid			database;
 	int			scope;
 	PgpxTime	since;
 	PgpxTime	deadline;		/* 0: none */
@@ -160,7 +159,6 @@ typedef struct PgpxHolder
 	int			procno;
 	int			pid;
 	Oid			user;
-	Oid			database;
 	int			scope;			/* PgpxScope */
 	const char *why;			/* or NULL */
 	const char *application_name;	/* or NULL */

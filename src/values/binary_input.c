@@ -181,9 +181,9 @@ pgpx_formats_is_plain(Oid type)
  * value on it allocates and frees another block for each row, which costs as
  * much as sending three small numbers in text.
  */
-#define AT_HAND 7				/* binary values in the first block */
-#define WORTH 3					/* small numbers whose text costs one block */
-#define SMALL 20				/* gain of a small number, in ns */
+#define FIRST_BLOCK_MAX 7				/* binary values in the first block */
+#define BLOCK_COST 3					/* small numbers whose text costs one block */
+#define SMALL_GAIN_NS 20				/* gain of a small number, in ns */
 
 static void
 spare_room(int n, int16 *formats, const int *gains)
@@ -194,12 +194,13 @@ spare_room(int n, int16 *formats, const int *gains)
 	for (int i = 0; i < n; i++)
 	{
 		binary += formats[i] != 0;
-		spare += formats[i] != 0 && gains[i] <= SMALL;
+		spare += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
 	}
-	if (binary <= AT_HAND || binary - AT_HAND > Min(spare, WORTH))
+	if (binary <= FIRST_BLOCK_MAX ||
+		binary - FIRST_BLOCK_MAX > Min(spare, BLOCK_COST))
 		return;
-	for (int i = n - 1; binary > AT_HAND; i--)
-		if (formats[i] != 0 && gains[i] <= SMALL)
+	for (int i = n - 1; binary > FIRST_BLOCK_MAX; i--)
+		if (formats[i] != 0 && gains[i] <= SMALL_GAIN_NS)
 		{
 			formats[i] = 0;
 			binary--;
@@ -215,7 +216,7 @@ pgpx_formats_choose(int n, int16 *formats, const int *gains, uint64 rows)
 	for (int i = 0; i < n; i++)
 		if (formats[i] != 0)
 			gain += gains[i];
-	return gain > 0 && rows * gain >= PGPX_FORMATS_WORTH ? n : 0;
+	return gain > 0 && rows * gain >= PGPX_FORMATS_MIN_GAIN ? n : 0;
 }
 
 PgpxDirectDecoder

@@ -18,8 +18,8 @@
  * Parse, Bind and Describe replace Query.  A result that would gain less is
  * requested in text.
  */
-#ifndef PGPX_FORMATS_WORTH		/* test/bench/formats: 1 */
-#define PGPX_FORMATS_WORTH 6000
+#ifndef PGPX_FORMATS_MIN_GAIN	/* test/bench/formats: 1 */
+#define PGPX_FORMATS_MIN_GAIN 6000
 #endif
 
 #define PGPX_FORMATS_COLUMNS 128	/* results with more columns stay text */

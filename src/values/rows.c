@@ -46,7 +46,7 @@
 
 /* True if texts of this type contain a timestamp with time zone. */
 static bool
-holds_instant(Oid type)
+has_instant(Oid type)
 {
 	Oid			inner;
 	bool		found = false;
@@ -58,14 +58,14 @@ holds_instant(Oid type)
 	if (OidIsValid(inner = get_element_type(type)) ||
 		OidIsValid(inner = get_range_subtype(type)) ||
 		OidIsValid(inner = get_multirange_range(type)))
-		return holds_instant(inner);
+		return has_instant(inner);
 	if (type_is_rowtype(type) && type != RECORDOID)
 	{
 		TupleDesc	row = lookup_rowtype_tupdesc(type, -1);
 
 		for (int i = 0; i < row->natts && !found; i++)
 			if (!TupleDescAttr(row, i)->attisdropped)
-				found = holds_instant(TupleDescAttr(row, i)->atttypid);
+				found = has_instant(TupleDescAttr(row, i)->atttypid);
 		ReleaseTupleDesc(row);
 	}
 	return found;
@@ -80,7 +80,7 @@ holds_instant(Oid type)
 static void
 check_type_styles(const PgpxWire *wire, Oid type)
 {
-	if (wire->datestyle_iso || !holds_instant(type))
+	if (wire->datestyle_iso || !has_instant(type))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -149,8 +149,8 @@ begin_neutral(void)
 	return level;
 }
 
-#define LIST_SHOWN 100			/* columns in a hint; with more, no list */
-#define NAMES_SHOWN 10			/* in a detail; the rest are counted */
+#define MAX_LIST_COLUMNS 100			/* columns in a hint; with more, no list */
+#define MAX_NAMES 10			/* in a detail; the rest are counted */
 
 /* A list of names for an error detail: the first few, and the number of all. */
 typedef struct Names
@@ -167,7 +167,7 @@ add_name(Names *names, const char *name)
 
 	if (names->n == 0)
 		initStringInfo(&names->text);
-	if (names->n < NAMES_SHOWN)
+	if (names->n < MAX_NAMES)
 	{
 		strlcpy(copy, name, sizeof(copy));
 		appendStringInfo(&names->text, "%s\"%s\"", names->n == 0 ? "" : ", ",
@@ -183,8 +183,8 @@ append_names(StringInfo detail, const Names *names)
 		return;
 	appendStringInfo(detail, "%s%s: %s", detail->len > 0 ? " " : "",
 					 names->heading, names->text.data);
-	if (names->n > NAMES_SHOWN)
-		appendStringInfo(detail, " and %d more", names->n - NAMES_SHOWN);
+	if (names->n > MAX_NAMES)
+		appendStringInfo(detail, " and %d more", names->n - MAX_NAMES);
 	appendStringInfoChar(detail, '.');
 }
 
@@ -494,7 +494,7 @@ map_columns(const PgpxRows *t, int n, const PgpxColumn *columns, int *map)
 								  "The remote statement returns %d columns, the column list has %d after the pool column.",
 								  n, n, expected),
 				 n == 0 ? 0 :
-				 n > LIST_SHOWN ?
+				 n > MAX_LIST_COLUMNS ?
 				 errhint("pgpool.column_list returns the column list for a statement.") :
 				 errhint("Use %s.", pgpx_column_list(n, columns, NULL, lead))));
 	}

@@ -60,9 +60,9 @@ select_next_in_line(PgpxCap *cap)
 {
 	PgpxTime	oldest = 0;
 	int			selected = -1;
-	uint32		next_in_line;
+	uint32		line_changes;
 
-	(void) pgpx_cap_next_in_line(cap, &next_in_line);
+	(void) pgpx_cap_next_in_line(cap, &line_changes);
 	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
 	{
 		PgpxTime	since;
@@ -76,7 +76,7 @@ select_next_in_line(PgpxCap *cap)
 	}
 
 	/* pools of other workers may have yielded to the pool that was admitted */
-	if (pgpx_cap_set_next_in_line(cap, selected, oldest, next_in_line) &&
+	if (pgpx_cap_set_next_in_line(cap, selected, oldest, line_changes) &&
 		cap == &pgpx_shared->cap)
 		pgpx_worker_wake_all();
 	if (selected >= 0)
@@ -94,7 +94,7 @@ select_next_in_line(PgpxCap *cap)
  * pools yield to the growing one.
  */
 static void
-admit(int index, PgpxCap *cap)
+admit_pool(int index, PgpxCap *cap)
 {
 	PgpxPool   *pool = &pgpx_pools[index];
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -112,7 +112,7 @@ admit(int index, PgpxCap *cap)
  * has just freed the slot would get it back.
  */
 static bool
-belongs_to_another_worker(const PgpxPool *pool)
+has_other_worker(const PgpxPool *pool)
 {
 	return pool->pool_id != 0 && pool->worker != pgpx_worker_index &&
 		pool->nwaiting > 0 && pgpx_pool_worker_incarnation(pool) != 0;
@@ -134,7 +134,7 @@ check_next_in_line(PgpxCap *cap)
 	if (next_in_line < 0 ||
 		binding_cap(&pgpx_pools[next_in_line], &since) == cap)
 		return;
-	if (belongs_to_another_worker(&pgpx_pools[next_in_line]))
+	if (has_other_worker(&pgpx_pools[next_in_line]))
 		pgpx_worker_wake(pgpx_pools[next_in_line].worker);
 	else
 		select_next_in_line(cap);
@@ -163,9 +163,9 @@ pgpx_admission_run(bool all_servers)
 			select_next_in_line(cap);
 		}
 		if (cap != server_cap && pgpx_cap_next_in_line(server_cap, NULL) == i)
-			admit(i, server_cap);
+			admit_pool(i, server_cap);
 		if (cap != all && pgpx_cap_next_in_line(all, NULL) == i)
-			admit(i, all);
+			admit_pool(i, all);
 	}
 
 	/*

@@ -57,7 +57,7 @@ extern void PQcancelFinish(PGcancelConn *cancelConn);
 #pragma weak PQcancelFinish
 
 static bool
-libpq_cancels(void)
+can_libpq_cancel(void)
 {
 	return PQlibVersion() >= 170000 && PQcancelCreate != NULL;
 }
@@ -120,7 +120,7 @@ pgpx_cancel_find_key(PgpxWorkerConn *w)
 	CancelBegin begin;
 	PGcancel   *request;
 
-	if (libpq_cancels())
+	if (can_libpq_cancel())
 		return;
 	request = PQgetCancel(w->pg);
 	if (request == NULL)
@@ -139,7 +139,7 @@ pgpx_cancel_find_key(PgpxWorkerConn *w)
 
 /* Ends a request: the cancel connection has closed, or could not be opened. */
 static void
-finish(PgpxWorkerConn *w, bool ok)
+end_request(PgpxWorkerConn *w, bool ok)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -173,7 +173,7 @@ pgpx_cancel_drop(PgpxWorkerConn *w)
 
 /* Before libpq 17: connects a socket of our own to the connection's peer. */
 static bool
-dial(PgpxWorkerConn *w)
+connect_to_peer(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 	struct sockaddr_storage addr = {0};
@@ -211,7 +211,7 @@ open_request(PgpxWorkerConn *w)
 	memset(cancel, 0, sizeof(*cancel));
 	cancel->active = true;
 	cancel->fd = -1;
-	if (libpq_cancels())
+	if (can_libpq_cancel())
 	{
 		cancel->request = PQcancelCreate(w->pg);
 		ok = cancel->request != NULL && PQcancelStart(cancel->request) == 1;
@@ -219,7 +219,7 @@ open_request(PgpxWorkerConn *w)
 			cancel->fd = PQcancelSocket(cancel->request);
 	}
 	else
-		ok = dial(w);
+		ok = connect_to_peer(w);
 	cancel->events = ok ? EPOLLOUT : 0;
 	return cancel->events;
 }
@@ -264,8 +264,8 @@ step_request(PgpxWorkerConn *w, bool *ok)
 
 /* From libpq 17: a step of the request has ended. */
 static void
-stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-		const char *failure)
+handle_cancel_step(void *owner, PostgresPollingStatusType status,
+				   int sqlstate, const char *failure)
 {
 	PgpxWorkerConn *w = owner;
 	PgpxCancel *cancel = &w->cancel;
@@ -278,7 +278,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	/* a remote that resets the connection has received the request */
 	if (failed || status == PGRES_POLLING_OK)
 	{
-		finish(w, !failed || (failure == NULL && cancel->sent && reset));
+		end_request(w, !failed || (failure == NULL && cancel->sent && reset));
 		return;
 	}
 	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT;
@@ -307,10 +307,11 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 	cancel->ended = ended;
 	if (events != 0 && cancel->request != NULL)
 		cancel->login = pgpx_login_begin_as(&a_cancel, of, cancel->request,
-											&cancel->accounting, stepped, w);
+											&cancel->accounting,
+											handle_cancel_step, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
 	{
-		finish(w, false);
+		end_request(w, false);
 		return;
 	}
 	cancel->deadline = pgpx_now() +
@@ -341,7 +342,7 @@ pgpx_cancel_ready(PgpxWorkerConn *w)
 	}
 	events = step_request(w, &ok);
 	if (events == 0)
-		finish(w, ok);
+		end_request(w, ok);
 	else if (events != before)
 		pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events,
 						 false);
@@ -353,7 +354,7 @@ pgpx_cancel_deadline_passed(PgpxWorkerConn *w)
 	/* a running step may have sent the request: assume that it has */
 	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))
 		w->cancel.sent = true;
-	finish(w, false);
+	end_request(w, false);
 }
 
 /* Runs in the thread. */

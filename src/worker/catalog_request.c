@@ -150,7 +150,7 @@ look_up(Oid *database)
  * min_size or min_idle that have not been used since the start of the server.
  */
 static bool
-start(Oid database, bool check_min_size)
+start_reader(Oid database, bool check_min_size)
 {
 	BackgroundWorker worker;
 	MemoryContext old;
@@ -340,7 +340,7 @@ find_visit(PgpxTime now, Oid *database, PgpxTime *due)
 }
 
 bool
-pgpx_catalog_request_ended(void)
+pgpx_catalog_request_has_ended(void)
 {
 	pid_t		pid;
 
@@ -378,7 +378,7 @@ pgpx_catalog_request(PgpxTime now)
 	Oid			repeated;
 	bool		visit;
 
-	if (reader != NULL && !pgpx_catalog_request_ended())
+	if (reader != NULL && !pgpx_catalog_request_has_ended())
 		return PG_INT64_MAX;
 	if (now < next_start)
 		return next_start;
@@ -399,7 +399,7 @@ pgpx_catalog_request(PgpxTime now)
 			all_begun = true;
 		return now;
 	}
-	else if (start(database, visit))
+	else if (start_reader(database, visit))
 	{
 		if (visit)
 			note_visit(database, now);

@@ -31,8 +31,8 @@
 #include "worker/relay_tls.h"
 #include "worker/worker.h"
 
-static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-					const char *failure);
+static void handle_login_step(void *owner, PostgresPollingStatusType status,
+							  int sqlstate, const char *failure);
 
 void
 pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
@@ -52,7 +52,8 @@ pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 				 errdetail_internal("%s", reason)));
 	if (!running)
 		pgpx_connection_drop(w);
-	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate, reason);
+	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate,
+							 reason);
 	if (running)
 		pgpx_abort_begin(w);
 }
@@ -75,7 +76,7 @@ pgpx_connect_refused(PgpxWorkerConn *w, const char *text)
  * time left for each host left, but at least LEAST_SHARE_US (microseconds), so
  * that there is time for one more poll.
  */
-#define LEAST_SHARE_US (10 * 1000)
+#define MIN_SHARE_US (10 * 1000)
 
 static void
 set_share(PgpxWorkerConn *w)
@@ -83,7 +84,7 @@ set_share(PgpxWorkerConn *w)
 	PgpxTime	now = pgpx_now();
 	PgpxTime	share = (w->until - now) / w->hosts->n;
 
-	w->deadline = Min(now + Max(share, LEAST_SHARE_US), w->until);
+	w->deadline = Min(now + Max(share, MIN_SHARE_US), w->until);
 	pgpx_event_due_at(w->deadline);
 }
 
@@ -123,10 +124,12 @@ start_login(PgpxWorkerConn *w)
 	w->pg = pgpx_conninfo_login(w->pool, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
-		w->login = pgpx_login_begin(of, w->pg, &w->accounting, stepped, w);
+		w->login = pgpx_login_begin(of, w->pg, &w->accounting,
+									handle_login_step, w);
 	if (w->login == NULL)
 	{
-		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
+		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY,
+						  "The pool worker is out of memory.");
 		return;
 	}
 	if (PQstatus(w->pg) == CONNECTION_BAD)
@@ -162,7 +165,7 @@ log_in(PgpxWorkerConn *w)
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
-	w->hosts = pgpx_hosts_of(w->pool, lookup);
+	w->hosts = pgpx_hosts_create(w->pool, lookup);
 	log_in(w);
 }
 
@@ -180,7 +183,7 @@ pgpx_connect_outdated(PgpxWorkerConn *w)
 }
 
 bool
-pgpx_connect_overtaken(PgpxWorkerConn *w)
+pgpx_connect_drop_outdated(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
 		return false;
@@ -196,7 +199,7 @@ password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
 	{
 		if (w->phase != PGPX_PHASE_PASSWORD || w->pool != pool ||
 			w->pool_id != pool_id || w->version != version ||
-			pgpx_connect_overtaken(w))
+			pgpx_connect_drop_outdated(w))
 			continue;
 		if (error != NULL)
 			pgpx_connect_fail(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
@@ -207,7 +210,7 @@ password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
 }
 
 static void
-looked_up(PgpxLookup *lookup)
+lookup_ended(PgpxLookup *lookup)
 {
 	uint64		tag = pgpx_lookup_tag(lookup);
 	PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
@@ -217,7 +220,7 @@ looked_up(PgpxLookup *lookup)
 		(uint32) w->generation != (uint32) tag)
 		return;
 	pgpx_event_pool_changed(w->pool);
-	if (pgpx_connect_overtaken(w))
+	if (pgpx_connect_drop_outdated(w))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		pgpx_connect_refused(w, pgpx_lookup_error(lookup));
@@ -262,8 +265,8 @@ pgpx_connect_open(PgpxWorkerConn *w)
 
 		pgpx_connection_add(w);
 		w->phase = PGPX_PHASE_LOOKUP;
-		w->looked_up = looked_up;
-		why = pgpx_conninfo_start_lookup(w->pool, looked_up,
+		w->lookup_answer = lookup_ended;
+		why = pgpx_conninfo_start_lookup(w->pool, lookup_ended,
 										 pgpx_connection_tag(w));
 		if (why != NULL)
 			pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
@@ -294,8 +297,8 @@ try_new_password(PgpxWorkerConn *w)
 
 /* A step of the login has ended. */
 static void
-stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
-		const char *failure)
+handle_login_step(void *owner, PostgresPollingStatusType status,
+				  int sqlstate, const char *failure)
 {
 	PgpxWorkerConn *w = owner;
 	char	   *text;
@@ -401,7 +404,7 @@ try_next_host(PgpxWorkerConn *w)
 
 	if (w->phase != PGPX_PHASE_CONNECT)
 		return false;
-	if (pgpx_connect_overtaken(w))
+	if (pgpx_connect_drop_outdated(w))
 		return true;
 	if (pgpx_now() >= until)
 	{
@@ -433,7 +436,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 		return;
 	snprintf(text, sizeof(text),
 			 "%s did not end within %s (%.3g s)%s.",
-			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
+			 w->phase == PGPX_PHASE_LOOKUP ? "The lookup of the host name" :
 			 w->phase == PGPX_PHASE_PASSWORD ? "The password command" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 w->phase == PGPX_PHASE_PUBLISH ? "The statement that publishes the session for cluster_connections" :
@@ -505,7 +508,7 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
  * the error to text.
  */
 static bool
-params_fit(PgpxWorkerConn *w, char *text, size_t size)
+has_expected_params(PgpxWorkerConn *w, char *text, size_t size)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
@@ -541,11 +544,11 @@ params_fit(PgpxWorkerConn *w, char *text, size_t size)
 	return false;
 }
 
-static void start(PgpxWorkerConn *w);
+static void run_start_commands(PgpxWorkerConn *w);
 
 /* Login and start commands are complete: makes the connection available. */
 static void
-opened(PgpxWorkerConn *w)
+finish_connect(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -553,7 +556,7 @@ opened(PgpxWorkerConn *w)
 	PgpxTime	took = pgpx_now() - w->started;
 	const char *wrong;
 
-	if (!params_fit(w, text, sizeof(text)))
+	if (!has_expected_params(w, text, sizeof(text)))
 	{
 		pgpx_connect_refused(w, text);
 		return;
@@ -583,7 +586,7 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	const char *refusal;
 
-	if (pgpx_connect_overtaken(w))
+	if (pgpx_connect_drop_outdated(w))
 		return;
 	pgpx_hosts_free(&w->hosts);
 	w->deadline = w->until;
@@ -624,7 +627,7 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 		w->phase = PGPX_PHASE_PUBLISH;
 		return;
 	}
-	start(w);
+	run_start_commands(w);
 }
 
 bool
@@ -640,11 +643,11 @@ pgpx_connect_has_unpublished(int server)
 
 /* Continues an attempt in phase PUBLISH. */
 static void
-go_on(PgpxWorkerConn *w)
+resume(PgpxWorkerConn *w)
 {
 	pgpx_event_pool_changed(w->pool);
-	if (!pgpx_connect_overtaken(w))
-		start(w);
+	if (!pgpx_connect_drop_outdated(w))
+		run_start_commands(w);
 }
 
 void
@@ -653,7 +656,7 @@ pgpx_connect_published(uint64 request)
 	for (int i = 0; i < pgpx_conns_end(); i++)
 		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
 			pgpx_wconns[i].published_by == request)
-			go_on(&pgpx_wconns[i]);
+			resume(&pgpx_wconns[i]);
 }
 
 void
@@ -671,7 +674,7 @@ pgpx_connect_need_not_publish(void)
 	for (int i = 0; i < pgpx_conns_end(); i++)
 		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
 			pgpx_pools[pgpx_wconns[i].pool].opts.cluster_connections == 0)
-			go_on(&pgpx_wconns[i]);
+			resume(&pgpx_wconns[i]);
 }
 
 void
@@ -698,13 +701,13 @@ pgpx_connect_end_unpublished(int server, bool full, const char *text)
 
 /* Runs the start commands, if there are any. */
 static void
-start(PgpxWorkerConn *w)
+run_start_commands(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 
 	if (ci->start_commands[0] == '\0')
 	{
-		opened(w);
+		finish_connect(w);
 		return;
 	}
 	w->phase = PGPX_PHASE_START;
@@ -749,7 +752,7 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
 				pgpx_connect_refused(w, "The start commands left a transaction open.");
 			else
-				opened(w);
+				finish_connect(w);
 			return;
 		}
 		taken = true;
@@ -777,7 +780,7 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 			return;
 		}
 	}
-	if (pgpx_libpq_buffers_too_much(&w->accounting, w->pg, taken))
+	if (pgpx_libpq_is_buffer_full(&w->accounting, w->pg, taken))
 	{
 		pgpx_connect_refused(w, "The answer to the start commands has a message that is too long.");
 		return;

@@ -49,7 +49,7 @@ extern void pgpx_connect_refused(PgpxWorkerConn *w, const char *text);
  * started.  The host of the old options must not receive the password and the
  * start commands of the new ones.
  */
-extern bool pgpx_connect_overtaken(PgpxWorkerConn *w);
+extern bool pgpx_connect_drop_outdated(PgpxWorkerConn *w);
 
 /*
  * After the login: checks whether it is acceptable, then runs the start

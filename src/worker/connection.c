@@ -61,9 +61,9 @@ pgpx_connection_add(PgpxWorkerConn *w)
 int
 pgpx_connection_next(int after)
 {
-	int			end = pgpx_conns_end();
+	int			end_abort = pgpx_conns_end();
 
-	for (int i = after + 1; i < end; i = (i | 63) + 1)
+	for (int i = after + 1; i < end_abort; i = (i | 63) + 1)
 	{
 		uint64		bits = added[i / 64] >> (i % 64);
 
@@ -84,7 +84,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 {
 	pgpx_cancel_drop(w);
 	if (w->phase == PGPX_PHASE_LOOKUP)
-		pgpx_lookup_abandon(w->looked_up, pgpx_connection_tag(w));
+		pgpx_lookup_abandon(w->lookup_answer, pgpx_connection_tag(w));
 	pgpx_hosts_free(&w->hosts);
 	if (w->fd >= 0)
 		pgpx_event_unwatch(w->fd);
@@ -151,7 +151,7 @@ pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
 
 /* A reset or check has ended; "late" if it timed out. */
 static void
-finish(PgpxWorkerConn *w, bool ok, bool late)
+end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -190,12 +190,14 @@ step_reset(PgpxWorkerConn *w)
 		}
 	}
 
-	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire), false);
+	end_exchange(w,
+				 event == PGPX_EV_READY && pgpx_wire_is_at_boundary(&w->wire),
+				 false);
 }
 
 /* Starts a reset or check of the worker's own; timeout is in ms. */
 static void
-begin(PgpxWorkerConn *w, int unread_reset, int64 timeout)
+begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout)
 {
 	/* distinct from all lease ids; one connection has one worker */
 	static uint64 sender = UINT64CONST(1) << 63;
@@ -221,7 +223,7 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 
-	begin(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
+	begin_exchange(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
 	if (send)
 	{
 		pgpx_prepared_clear(&pgpx_prepared_tables[w->index]);
@@ -236,7 +238,7 @@ pgpx_connection_check(PgpxWorkerConn *w)
 {
 	int64		timeout = pgpx_pools[w->pool].opts.operation_timeout;
 
-	begin(w, 0, Min(timeout, PGPX_CHECK_MS));
+	begin_exchange(w, 0, Min(timeout, PGPX_CHECK_MS));
 	w->checking = true;
 	pgpx_wire_send_check(&w->wire);
 	step_reset(w);
@@ -318,7 +320,7 @@ pgpx_connection_deadline_passed(PgpxWorkerConn *w)
 	switch (w->phase)
 	{
 		case PGPX_PHASE_RESET:
-			finish(w, false, true);
+			end_exchange(w, false, true);
 			break;
 		case PGPX_PHASE_CLOSING:
 			close_now(w);
@@ -382,7 +384,7 @@ static const char *const closed_because[PGPX_CLOSE_NREASONS] = {
 	[PGPX_CLOSE_RESET] = "Its reset failed or could not be confirmed.",
 	[PGPX_CLOSE_BROKEN] = "It was lost, its protocol stream was invalid, or the remote server had become read-only.",
 	[PGPX_CLOSE_DRAINED] = "An administrator requested it.",
-	[PGPX_CLOSE_STALE] = "The options have changed.",
+	[PGPX_CLOSE_STALE] = "The options have changed, or reconnect was called.",
 	[PGPX_CLOSE_TERMINATED] = "Its lease was terminated or exceeded lease_timeout.",
 	[PGPX_CLOSE_HOLDER_DIED] = "Its lease ended in the middle of a statement, or with a transaction that could not be rolled back.",
 	[PGPX_CLOSE_DISCARDED] = "Its lease was discarded.",
@@ -472,8 +474,8 @@ static const int pauses[] = {100, 250, 1000};
 
 /* Bytes per read, reads per event, and bytes to read between two cancels. */
 #define READ_BYTES (64 * 1024)
-#define READS_AT_ONCE 4
-#define BYTES_A_CANCEL (16 * 1024 * 1024)
+#define MAX_READS 4
+#define CANCEL_INTERVAL_BYTES (16 * 1024 * 1024)
 
 /* Length of a ReadyForQuery: type, length, transaction status. */
 #define READY_LEN 6
@@ -482,7 +484,7 @@ StaticAssertDecl(sizeof(((PgpxAbort *) NULL)->tail) == READY_LEN,
 
 /* Ends the abort: the remote has closed, or the time is up. */
 static void
-end(PgpxWorkerConn *w)
+end_abort(PgpxWorkerConn *w)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -558,7 +560,7 @@ is_over(PgpxWorkerConn *w)
 
 /* Continues after a cancel request has ended, or without one. */
 static void
-cancelled(PgpxWorkerConn *w, int state)
+continue_abort(PgpxWorkerConn *w, int state)
 {
 	PgpxAbort  *aborting = &w->aborting;
 	int			pause = pauses[Min(aborting->cancels, lengthof(pauses) - 1)];
@@ -567,10 +569,10 @@ cancelled(PgpxWorkerConn *w, int state)
 		send_terminate(w, false);
 	if (is_over(w))
 	{
-		end(w);
+		end_abort(w);
 		return;
 	}
-	aborting->budget = BYTES_A_CANCEL;
+	aborting->budget = CANCEL_INTERVAL_BYTES;
 	watch(w);
 	wake_at(w, pgpx_now() + pause * 1000);
 }
@@ -582,13 +584,13 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 
 	if (w->pg == NULL || PQsocket(w->pg) < 0)
 	{
-		end(w);
+		end_abort(w);
 		return;
 	}
 	w->phase = PGPX_PHASE_ABORT;
 	w->listening = false;
 	memset(&w->aborting, 0, sizeof(w->aborting));
-	w->aborting.budget = BYTES_A_CANCEL;
+	w->aborting.budget = CANCEL_INTERVAL_BYTES;
 	w->aborting.until = pgpx_now() +
 		pgpx_pools[w->pool].opts.operation_timeout * 1000;
 	wake_at(w, w->aborting.until);
@@ -596,7 +598,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	/* the request needs the peer's address, so it must precede the cut */
 	if (w->cancel.active ||
 		pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
-		pgpx_cancel_start(w, cancelled);
+		pgpx_cancel_start(w, continue_abort);
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
 	{
 		w->aborting.cut = w->aborting.terminate_sent = true;
@@ -604,7 +606,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	}
 	watch(w);
 	if (!w->cancel.active && w->aborting.cancels == 0)
-		cancelled(w, PGPX_CONN_CANCELLING); /* ended earlier, or not needed */
+		continue_abort(w, PGPX_CONN_CANCELLING);	/* ended earlier, or not needed */
 }
 
 void
@@ -616,10 +618,10 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 	if (aborting->cut)
 	{
 		if (is_over(w))
-			end(w);
+			end_abort(w);
 		return;
 	}
-	for (int i = 0; i < READS_AT_ONCE && aborting->budget > 0; i++)
+	for (int i = 0; i < MAX_READS && aborting->budget > 0; i++)
 	{
 		ssize_t		n = recv(pgpx_connection_socket(w), buffer,
 							 sizeof(buffer), MSG_DONTWAIT);
@@ -630,7 +632,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 			break;
 		if (n <= 0)
 		{
-			end(w);
+			end_abort(w);
 			return;
 		}
 		keep_tail(aborting, buffer, n);
@@ -641,7 +643,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 	{
 		/* the remote keeps sending: stop reading until the next cancel */
 		if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-			end(w);
+			end_abort(w);
 		else
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	}
@@ -653,7 +655,7 @@ void
 pgpx_abort_abandon(PgpxWorkerConn *w)
 {
 	w->deadline = 0;
-	end(w);
+	end_abort(w);
 }
 
 void
@@ -665,5 +667,5 @@ pgpx_abort_pause_over(PgpxWorkerConn *w)
 		return;
 	}
 	wake_at(w, w->aborting.until);
-	pgpx_cancel_start(w, cancelled);
+	pgpx_cancel_start(w, continue_abort);
 }

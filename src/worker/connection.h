@@ -7,6 +7,8 @@
  * PgpxWorkerConn is the worker's private counterpart of a PgpxConn slot, at the
  * same index.  It owns the PGconn.
  *
+ * Implemented by connection.c, cancel.c (cancel requests) and relay.c (TLS).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_CONNECTION_H
@@ -90,7 +92,7 @@ struct PgpxWorkerConn
 
 	PGconn	   *pg;
 	uint64		version;		/* of the conninfo it was opened with */
-	PgpxLookupAnswer looked_up; /* in phase LOOKUP */
+	PgpxLookupAnswer lookup_answer; /* in phase LOOKUP */
 	PgpxLogin  *login;			/* in phase CONNECT */
 	PgpxRelay  *relay;			/* with TLS: between remote and sessions */
 	int			fd;				/* registered in the epoll set; -1: none */

@@ -51,7 +51,8 @@
 #define MAX_OF_USER 48
 #define MAX_ABANDONED 16
 
-#define TOO_MANY	"too many host names are being looked up"
+#define OUT_OF_MEMORY "The pool worker is out of memory."
+
 #define HOST_LEN 512			/* longer than any host name */
 
 struct PgpxLookup
@@ -132,7 +133,7 @@ is_name(const char *host, const char *addr)
  * elements may be empty).
  */
 static bool
-lookup_needed(const char *host, const char *hostaddr)
+needs_lookup(const char *host, const char *hostaddr)
 {
 	char		one[HOST_LEN];
 	char		addr[HOST_LEN] = "";
@@ -157,7 +158,7 @@ lookup_needed(const char *host, const char *hostaddr)
 
 /* Appends to a malloc'ed comma-separated list; false if out of memory. */
 static bool
-append(char **list, const char *item)
+append_item(char **list, const char *item)
 {
 	size_t		old = *list ? strlen(*list) + 1 : 0;
 	char	   *grown = realloc(*list, old + strlen(item) + 1);
@@ -172,10 +173,10 @@ append(char **list, const char *item)
 }
 
 static bool
-add(PgpxLookup *job, const char *host, const char *addr, const char *port)
+add_host(PgpxLookup *job, const char *host, const char *addr, const char *port)
 {
-	return append(&job->host, host) && append(&job->hostaddr, addr) &&
-		append(&job->port, port);
+	return append_item(&job->host, host) && append_item(&job->hostaddr, addr) &&
+		append_item(&job->port, port);
 }
 
 static void
@@ -216,10 +217,10 @@ look_up(PgpxTask *task)
 			/* libpq uses "host" itself where "hostaddr" is empty */
 			if (addr[0] == '\0' && is_numeric(host))
 				addr = host;
-			if (!add(job, host, addr, port))
+			if (!add_host(job, host, addr, port))
 			{
 				/* an incomplete list would make libpq resolve the name */
-				snprintf(job->error, sizeof(job->error), "out of memory");
+				snprintf(job->error, sizeof(job->error), OUT_OF_MEMORY);
 				return;
 			}
 			found++;
@@ -246,7 +247,7 @@ look_up(PgpxTask *task)
 			if (getnameinfo(a->ai_addr, a->ai_addrlen, addr, sizeof(addr),
 							NULL, 0, NI_NUMERICHOST) != 0)
 				continue;
-			if (!add(job, host, addr, port))
+			if (!add_host(job, host, addr, port))
 				break;
 			found++;
 		}
@@ -255,7 +256,7 @@ look_up(PgpxTask *task)
 	if (found > 0)
 		job->error[0] = '\0';	/* libpq tries the addresses that were found */
 	else if (job->error[0] == '\0')
-		snprintf(job->error, sizeof(job->error), "no address found");
+		snprintf(job->error, sizeof(job->error), "The lookup of the host name found no address.");
 }
 
 static void
@@ -271,7 +272,7 @@ free_lookup(PgpxLookup *lookup)
 }
 
 static void
-looked_up(PgpxTask *task)
+finish_lookup(PgpxTask *task)
 {
 	PgpxLookup *job = (PgpxLookup *) task;
 
@@ -304,10 +305,11 @@ too_many(const PgpxLookupUser *user)
 		abandoned += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
 	}
 	if (abandoned >= MAX_ABANDONED)
-		return "too many host names are being looked up for attempts of this user that have ended";
+		return "Too many host names are being looked up for attempts of this user that have ended.";
 	if (of_user >= MAX_OF_USER)
-		return "too many host names are being looked up for this user";
-	return all >= MAX_RUNNING ? TOO_MANY : NULL;
+		return "Too many host names are being looked up for this user.";
+	return all >= MAX_RUNNING ?
+		"Too many host names are being looked up." : NULL;
 }
 
 /*
@@ -328,22 +330,26 @@ lookup_start(const PgpxLookupUser *user, const char *host,
 		return why;
 	job = calloc(1, sizeof(*job));
 	if (job == NULL)
-		return TOO_MANY;
+		return OUT_OF_MEMORY;
 	pg_atomic_init_u32(&job->abandoned, 0);
 	job->user = *user;
 	job->task.run = look_up;
-	job->task.ended = looked_up;
+	job->task.ended = finish_lookup;
 	job->answer = answer;
 	job->tag = tag;
 	job->in_host = strdup(host);
 	job->in_hostaddr = hostaddr != NULL ? strdup(hostaddr) : NULL;
 	job->in_port = strdup(port ? port : "");
 	if (job->in_host == NULL || job->in_port == NULL ||
-		(hostaddr != NULL && job->in_hostaddr == NULL) ||
-		!pgpx_task_start(&job->task))
+		(hostaddr != NULL && job->in_hostaddr == NULL))
 	{
 		free_lookup(job);
-		return TOO_MANY;
+		return OUT_OF_MEMORY;
+	}
+	if (!pgpx_task_start(&job->task))
+	{
+		free_lookup(job);
+		return "The pool worker could not start a thread for the lookup of the host name.";
 	}
 	dlist_push_tail(&running, &job->node);
 	return NULL;
@@ -407,7 +413,7 @@ pgpx_conninfo_wipe_all(void)
 }
 
 void
-pgpx_conninfo_take(char *buffer, size_t len)
+pgpx_conninfo_store(char *buffer, size_t len)
 {
 	PgpxMessageHeader *header = (PgpxMessageHeader *) buffer;
 	PgpxWorkerPool *wp = &pgpx_wpools[header->pool];
@@ -468,8 +474,8 @@ pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
 bool
 pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 {
-	return lookup_needed(pgpx_conninfo_param(ci, "host"),
-						 pgpx_conninfo_param(ci, "hostaddr"));
+	return needs_lookup(pgpx_conninfo_param(ci, "host"),
+						pgpx_conninfo_param(ci, "hostaddr"));
 }
 
 const char *
@@ -576,7 +582,7 @@ count_hosts(const char *host, const char *hostaddr, const char *port)
 }
 
 PgpxHosts *
-pgpx_hosts_of(int pool, const PgpxLookup *lookup)
+pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	const PgpxConninfo *ci = &wp->conninfo;

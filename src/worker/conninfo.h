@@ -7,6 +7,7 @@
  * pingers and cancel requests.  conninfo.c decides where to connect, login.c
  * performs the login.  Neither lets the worker block.
  *
+ * Implemented by conninfo.c and password.c (passwords of the password command).
  *
  *-------------------------------------------------------------------------
  */
@@ -92,7 +93,7 @@ typedef struct PgpxWorkerPool
 extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 
 /* Stores the conninfo that a session has published (a CONNINFO message). */
-extern void pgpx_conninfo_take(char *message, size_t len);
+extern void pgpx_conninfo_store(char *message, size_t len);
 
 /*
  * Wipe the conninfo of the pool at this index; of all pools, when the worker
@@ -128,7 +129,7 @@ extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 								   const char *application_name);
 
 /*
- * pgpx_hosts_of
+ * pgpx_hosts_create
  *		Returns the candidate hosts of a login, from the lookup's result if
  *		there was one.  A host that was unresponsive a short while ago is not
  *		the first.
@@ -138,7 +139,7 @@ extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
  *		while, logins of the pool start with the host behind it.  Returns
  *		whether other hosts are left; the last one is not removed.
  */
-extern PgpxHosts *pgpx_hosts_of(int pool, const PgpxLookup *lookup);
+extern PgpxHosts *pgpx_hosts_create(int pool, const PgpxLookup *lookup);
 extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
 										 const PGconn *pg);
 

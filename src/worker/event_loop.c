@@ -30,13 +30,13 @@
 #include "worker/connection.h"
 #include "worker/events.h"
 
-#define EVENTS_AT_ONCE 64
-#define MESSAGES_AT_ONCE 64		/* from the control socket, per round */
+#define MAX_EVENTS 64
+#define MAX_MESSAGES 64		/* from the control socket, per round */
 
 static WaitEventSet *waits = NULL;
 static PgpxTime next_maintenance = 0;
 static bool more_messages = false;
-static bool relayed = false;	/* only relays had events: see poll() */
+static bool relayed = false;	/* only relays had events: see busy_poll() */
 static PgpxBusyPoll polling;
 static char *message = NULL;	/* from the control socket; has secrets */
 
@@ -103,7 +103,7 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 static void
 read_control(void)
 {
-	for (int i = 0; i < MESSAGES_AT_ONCE; i++)
+	for (int i = 0; i < MAX_MESSAGES; i++)
 	{
 		int			fd;
 		ssize_t		len;
@@ -120,7 +120,7 @@ read_control(void)
 		}
 		if (len > 0 && header->type == PGPX_MESSAGE_CONNINFO)
 		{
-			pgpx_conninfo_take(message, len);
+			pgpx_conninfo_store(message, len);
 			explicit_bzero(message, len);
 		}
 		else if (len == sizeof(PgpxSocketRequest) &&
@@ -146,7 +146,7 @@ cancel_ended(PgpxWorkerConn *w, int state)
  * work.
  */
 static void
-work_on(int index)
+work_on_connection(int index)
 {
 	PgpxConn   *conn = &pgpx_conns[index];
 	PgpxWorkerConn *w = &pgpx_wconns[index];
@@ -245,7 +245,7 @@ do_work(void)
 			int			index = word * 32 + bit;
 
 			if ((bits & 1) != 0)
-				work_on(index);
+				work_on_connection(index);
 		}
 	}
 }
@@ -302,7 +302,7 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
  * no further work in this round.
  */
 static bool
-handle(const struct epoll_event *event)
+handle_event(const struct epoll_event *event)
 {
 	PgpxWorkerConn *w = &pgpx_wconns[event->data.u64 & 0xffffffff];
 
@@ -346,7 +346,7 @@ handle(const struct epoll_event *event)
  * through the worker.
  */
 static int
-poll(struct epoll_event *events)
+busy_poll(struct epoll_event *events)
 {
 	PgpxTime	until;
 	int			n;
@@ -357,7 +357,7 @@ poll(struct epoll_event *events)
 	if (until == 0)
 		return 0;
 	do
-		n = epoll_wait(pgpx_epoll_fd, events, EVENTS_AT_ONCE, 0);
+		n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
 	while (n == 0 && !MyLatch->is_set && pgpx_now() < until);
 	if (n > 0 || !MyLatch->is_set)
 		pgpx_busy_poll_end(&polling, n > 0);
@@ -397,18 +397,18 @@ sleep_until_due(void)
 bool
 pgpx_event_loop_run_once(void)
 {
-	struct epoll_event events[EVENTS_AT_ONCE];
+	struct epoll_event events[MAX_EVENTS];
 	bool		all = false;	/* other work than relaying may be pending */
-	int			n = poll(events);
+	int			n = busy_poll(events);
 
 	if (n == 0)
 	{
 		all = sleep_until_due();
-		n = epoll_wait(pgpx_epoll_fd, events, EVENTS_AT_ONCE, 0);
+		n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
 	}
 	relayed = n > 0;
 	for (int i = 0; i < n; i++)
-		all |= handle(&events[i]);
+		all |= handle_event(&events[i]);
 	if (pgpx_relay_has_more())
 		pgpx_relay_resume();
 	if (!all && pgpx_now() < next_maintenance)

@@ -123,11 +123,11 @@ struct PgpxLogin
 
 static dlist_head steps = DLIST_STATIC_INIT(steps);
 
-static void ended(PgpxTask *task);
+static void finish_step(PgpxTask *task);
 
 /* Runs in the thread. */
 static void
-run(PgpxTask *task)
+run_step(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
 
@@ -179,8 +179,8 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
 
 	if (login == NULL)
 		return NULL;
-	login->task.run = run;
-	login->task.ended = ended;
+	login->task.run = run_step;
+	login->task.ended = finish_step;
 	login->kind = kind;
 	login->of = of;
 	login->pool_owner = owner_of_pool(of.pool);
@@ -207,7 +207,7 @@ has_same_conninfo(const PgpxLogin *a, const PgpxLogin *b)
 }
 
 static bool
-same_user(const Owner *a, const Owner *b)
+is_same_user(const Owner *a, const Owner *b)
 {
 	return a->database == b->database &&
 		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
@@ -232,7 +232,7 @@ count_threads(const PgpxLogin *login)
 		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (other->state == QUEUED || other->kind != login->kind ||
-			!same_user(&other->pool_owner, &login->pool_owner))
+			!is_same_user(&other->pool_owner, &login->pool_owner))
 			continue;
 		n.user++;
 		if (has_same_conninfo(other, login))
@@ -264,7 +264,7 @@ next_to_start(const Owner *pool_owner)
 		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (login->state != QUEUED ||
-			!same_user(&login->pool_owner, pool_owner))
+			!is_same_user(&login->pool_owner, pool_owner))
 			continue;
 
 		/* skip logins that the same limits block, rather than count again */
@@ -344,7 +344,7 @@ pgpx_login_step(PgpxLogin *login)
 
 /* Called in the event loop when a step has ended. */
 static void
-ended(PgpxTask *task)
+finish_step(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
 	Owner		pool_owner = login->pool_owner;
@@ -509,8 +509,8 @@ pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd)
 }
 
 bool
-pgpx_libpq_buffers_too_much(PgpxInputAccounting *accounting, PGconn *pg,
-							bool taken)
+pgpx_libpq_is_buffer_full(PgpxInputAccounting *accounting, PGconn *pg,
+						  bool taken)
 {
 	uint64		now = bytes_read(PQsocket(pg));
 

@@ -45,8 +45,8 @@ extern bool pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd);
  * of an honest remote takes.  "taken" says whether libpq has returned a
  * result since the last call.
  */
-extern bool pgpx_libpq_buffers_too_much(PgpxInputAccounting *accounting,
-										PGconn *pg, bool taken);
+extern bool pgpx_libpq_is_buffer_full(PgpxInputAccounting *accounting,
+									  PGconn *pg, bool taken);
 
 /*
  * Manages a login that pgpx_conninfo_login has started: "stepped" is called

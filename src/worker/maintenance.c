@@ -58,7 +58,7 @@ maintain_soon(int pool, PgpxTime at)
  * it.
  */
 static bool
-exceeds_time(PgpxWorkerConn *w, PgpxTime now)
+is_overdue(PgpxWorkerConn *w, PgpxTime now)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -127,7 +127,7 @@ tick(PgpxTime now)
 		PgpxConn   *conn = &pgpx_conns[w->index];
 		int			unread_reset;
 
-		if (exceeds_time(w, now))
+		if (is_overdue(w, now))
 			shorten_deadline(w);
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
@@ -217,7 +217,7 @@ grow_waiting_pools(PgpxTime now)
  * first, so it should never find one.
  */
 static bool
-sweep(void)
+sweep_leases(void)
 {
 	bool		leases = pgpx_lock_hooks->release_abandoned(pgpx_worker_index);
 
@@ -478,11 +478,11 @@ pgpx_maintenance_run(void)
 	check_databases();
 	maintain_all = false;
 	all |= have_pools_changed();
-	all |= pgpx_catalog_request_ended();
+	all |= pgpx_catalog_request_has_ended();
 	maintain_pools(now, all);
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
-		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
+		next_sweep = sweep_leases() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
 	return Min(Min(pgpx_next_deadline, next_ping),
 			   Min(next_sweep, Min(next_maintenance, request_at)));
 }

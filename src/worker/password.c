@@ -272,7 +272,7 @@ check_output(Request *request)
 }
 
 static void
-run(PgpxTask *task)
+run_command(PgpxTask *task)
 {
 	Request    *request = (Request *) task;
 	int			out[2];
@@ -281,7 +281,7 @@ run(PgpxTask *task)
 
 	if (pipe2(out, O_CLOEXEC) < 0)
 	{
-		note(request, "No pipe could be made for the password command.");
+		note(request, "The pool worker could not create a pipe for the password command.");
 		return;
 	}
 	if (!spawn(request, out[1]))
@@ -318,7 +318,7 @@ run(PgpxTask *task)
  * ------------------------------------------------------------------------
  */
 
-static void ended(PgpxTask *task);
+static void finish_command(PgpxTask *task);
 
 static void
 forget(PgpxWorkerPool *wp)
@@ -436,7 +436,7 @@ make_environment(Request *request, const PgpxConninfo *ci,
 
 /* Starts the thread of a request; returns false if that is impossible. */
 static bool
-start(Request *request)
+start_thread(Request *request)
 {
 	request->started = pgpx_now();
 	request->until = steady_ms() + request->timeout;
@@ -471,7 +471,7 @@ add_answer(Request *request, PgpxPasswordAnswer answer)
  * further logins request it again and again.
  */
 static void
-extend(Request *request, int64 timeout)
+extend_deadline(Request *request, int64 timeout)
 {
 	request->timeout = Max(request->timeout, timeout);
 	if (request->is_running &&
@@ -498,17 +498,17 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 			request->version != wp->conninfo.version)
 			continue;
 		add_answer(request, answer);
-		extend(request, Max(timeout, 1));
+		extend_deadline(request, Max(timeout, 1));
 		return NULL;
 	}
 	if (pgpx_password_command[0] == '\0')
 		return "The setting \"pgpool_ext.password_command\" is empty.";
 	request = calloc(1, sizeof(*request));
 	if (request == NULL)
-		return "out of memory";
+		return "The pool worker is out of memory.";
 	pthread_mutex_init(&request->mutex, NULL);
-	request->task.run = run;
-	request->task.ended = ended;
+	request->task.run = run_command;
+	request->task.ended = finish_command;
 	request->pool = index;
 	request->pool_id = wp->pool_id;
 	request->version = wp->conninfo.version;
@@ -524,9 +524,9 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 		!make_environment(request, &wp->conninfo, NameStr(local_user)))
 	{
 		free_request(request);
-		return "out of memory";
+		return "The pool worker is out of memory.";
 	}
-	if (count_running() < MAX_RUNNING && !start(request))
+	if (count_running() < MAX_RUNNING && !start_thread(request))
 	{
 		free_request(request);
 		return "The pool worker could not start a thread for the password command.";
@@ -540,7 +540,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
  * command has changed meanwhile.  The waiting logins then request another one.
  */
 static void
-store(const Request *request)
+store_password(const Request *request)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[request->pool];
 
@@ -557,11 +557,11 @@ store(const Request *request)
 
 /* Ends a request: stores the password or logs the error, and answers. */
 static void
-finish(Request *request)
+finish_request(Request *request)
 {
 	dlist_delete(&request->node);
 	if (request->error[0] == '\0')
-		store(request);
+		store_password(request);
 	else
 		ereport(LOG,
 				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
@@ -588,10 +588,10 @@ start_next(void)
 
 		if (request->is_running)
 			continue;
-		if (!start(request))
+		if (!start_thread(request))
 		{
 			note(request, "The pool worker could not start a thread for the password command.");
-			finish(request);
+			finish_request(request);
 		}
 		return;
 	}
@@ -599,9 +599,9 @@ start_next(void)
 
 /* Called in the event loop when the command has ended. */
 static void
-ended(PgpxTask *task)
+finish_command(PgpxTask *task)
 {
-	finish((Request *) task);
+	finish_request((Request *) task);
 	start_next();
 }
 

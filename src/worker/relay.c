@@ -89,7 +89,7 @@ is_empty(const Unsent *unsent)
 }
 
 static void
-drop(Unsent *unsent)
+free_unsent(Unsent *unsent)
 {
 	if (unsent->data != NULL)
 		pfree(unsent->data);
@@ -151,7 +151,7 @@ move_inward(PgpxWorkerConn *w)
 									 unsent->end - unsent->start);
 		if (!is_empty(unsent))
 			return;
-		drop(unsent);
+		free_unsent(unsent);
 	}
 	else if (!relay->tls.ended)
 	{
@@ -159,7 +159,7 @@ move_inward(PgpxWorkerConn *w)
 		size_t		sent = write_local(relay, chunk, len);
 
 		if (relay->tls.ended)
-			drop(&relay->outward);
+			free_unsent(&relay->outward);
 		if (sent < len)
 		{
 			append_unsent(unsent, chunk + sent, len - sent);
@@ -194,7 +194,7 @@ move_outward(PgpxRelay *relay)
 										unsent->end - unsent->start);
 		if (!is_empty(unsent))
 			return;
-		drop(unsent);
+		free_unsent(unsent);
 	}
 	else if (!relay->local_ended && !relay->tls.write_closed)
 	{
@@ -361,10 +361,10 @@ pgpx_relay_cut(PgpxWorkerConn *w, bool graceful)
 		pgpx_event_unwatch(w->fd);
 		w->fd = -1;
 	}
-	drop(&relay->inward);
+	free_unsent(&relay->inward);
 	if (graceful && is_empty(&relay->outward))
 		(void) pgpx_tls_write(&relay->tls, PGPX_TERMINATE, PGPX_TERMINATE_LEN);
-	drop(&relay->outward);
+	free_unsent(&relay->outward);
 	set_more(relay, false);
 	watch(PGPX_WATCH_RELAY_REMOTE, w->index, relay->remote,
 		  &relay->remote_events, 0);

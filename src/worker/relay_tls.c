@@ -100,7 +100,7 @@ outcome(PgpxTlsStream *tls, int n)
  * Ends both directions: nothing more is received, and writes cannot progress.
  */
 static void
-end(PgpxTlsStream *tls)
+end_stream(PgpxTlsStream *tls)
 {
 	tls->ended = tls->write_closed = true;
 	tls->write_wants_read = false;
@@ -114,7 +114,7 @@ end(PgpxTlsStream *tls)
 #define MAX_CHUNKS 2
 
 /* Limit of SSL_read calls per pgpx_tls_read: a record may have one byte. */
-#define MOST_READS 256
+#define MAX_READS 256
 
 /*
  * How many messages without data a remote may send, in addition to one for
@@ -153,7 +153,7 @@ on_read(BIO *bio, int oper, const char *argp, size_t len, int argi, long argl,
 	if (oper == BIO_CB_READ &&
 		(tls->taken >= MAX_CHUNKS * tls->chunk || has_flooded(tls)))
 	{
-		tls->dry = true;
+		tls->input_drained = true;
 		BIO_clear_retry_flags(bio);
 		BIO_set_retry_read(bio);
 		return -1;
@@ -163,7 +163,7 @@ on_read(BIO *bio, int oper, const char *argp, size_t len, int argi, long argl,
 		if (ret > 0)
 			tls->taken += *processed;
 		else
-			tls->dry = true;
+			tls->input_drained = true;
 	}
 	return ret;
 }
@@ -233,8 +233,8 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	tls->read_wants_write = false;
 	tls->pending = false;
 	tls->taken = 0;
-	tls->dry = false;
-	for (int i = 0; i < MOST_READS && len < size; i++)
+	tls->input_drained = false;
+	for (int i = 0; i < MAX_READS && len < size; i++)
 	{
 		int			n;
 
@@ -254,15 +254,15 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 		{
 			case WANTS_READ:
 				if (has_flooded(tls))
-					end(tls);
-				else if (!tls->dry)
+					end_stream(tls);
+				else if (!tls->input_drained)
 					continue;
 				break;
 			case WANTS_WRITE:
 				tls->read_wants_write = true;
 				break;
 			case ENDED:
-				end(tls);
+				end_stream(tls);
 				break;
 		}
 		return len;

@@ -33,7 +33,7 @@ typedef struct PgpxTlsStream
 
 	size_t		chunk;
 	size_t		taken;			/* bytes this call has read from the socket */
-	bool		dry;			/* no more from the socket in this call */
+	bool		input_drained;	/* no more from the socket in this call */
 	uint64		data_bytes;		/* bytes of data received */
 	uint64		without_data;	/* messages without data received */
 } PgpxTlsStream;

@@ -8,6 +8,9 @@
  * may block (events.c).  In shared memory it changes the connections of its
  * own pools only, through pool.h.
  *
+ * Implemented by worker.c (start and end), event_loop.c, maintenance.c,
+ * admission.c (eviction) and catalog_request.c (start of the catalog reader).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_WORKER_H
@@ -68,7 +71,7 @@ extern PgpxTime pgpx_maintenance_run(void);
 extern PgpxTime pgpx_catalog_request(PgpxTime now);
 
 /* Returns whether a reader that this worker had started has ended. */
-extern bool pgpx_catalog_request_ended(void);
+extern bool pgpx_catalog_request_has_ended(void);
 
 /*
  * Locks pg_database and its index for reading, without waiting.

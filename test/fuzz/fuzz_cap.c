@@ -30,7 +30,7 @@ typedef struct Expected
 	int			starved;			/* -1: none */
 	int64		since;			/* of that one */
 	bool		unchanged;		/* no pool was denied a token since */
-	uint32		next_in_line;			/* at that time */
+	uint32		line_changes;			/* at that time */
 } Expected;
 
 static void
@@ -63,7 +63,7 @@ acquire(PgpxCap *cap, Expected *expected, int limit, int pool, int64 since)
 static void
 set_next(PgpxCap *cap, Expected *expected, int pool, int64 since)
 {
-	bool		ended = pgpx_cap_set_next_in_line(cap, pool, since, expected->next_in_line);
+	bool		ended = pgpx_cap_set_next_in_line(cap, pool, since, expected->line_changes);
 
 	FUZZ_CHECK(ended == (expected->unchanged && since == 0 && expected->starved >= 0));
 	if (!expected->unchanged)
@@ -82,7 +82,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (; size >= 3; data += 3, size -= 3)
 	{
 		int			pool = data[1] % 4;
-		uint32		next_in_line;
+		uint32		line_changes;
 
 		switch (data[0] % 5)
 		{
@@ -94,7 +94,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 					FUZZ_CHECK(pgpx_cap_release(&cap) == expected.used--);
 				break;
 			case 2:
-				(void) pgpx_cap_next_in_line(&cap, &expected.next_in_line);
+				(void) pgpx_cap_next_in_line(&cap, &expected.line_changes);
 				expected.unchanged = true;
 				break;
 			case 3:
@@ -107,8 +107,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				break;
 		}
 		FUZZ_CHECK(pgpx_cap_used(&cap, NULL) == expected.used);
-		FUZZ_CHECK(pgpx_cap_next_in_line(&cap, &next_in_line) == expected.starved);
-		FUZZ_CHECK(expected.unchanged == (next_in_line == expected.next_in_line));
+		FUZZ_CHECK(pgpx_cap_next_in_line(&cap, &line_changes) == expected.starved);
+		FUZZ_CHECK(expected.unchanged == (line_changes == expected.line_changes));
 	}
 	return 0;
 }

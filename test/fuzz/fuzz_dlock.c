@@ -236,7 +236,7 @@ request_lock(bool waits)
 		FUZZ_CHECK(!answer.already_released && sent.value[1] != NULL && sent.value[3] != NULL &&
 				   sent.value[4] != NULL);
 		/* callers compute with it in microseconds */
-		FUZZ_CHECK(answer.left > 0 && answer.left < PG_INT64_MAX / 1000000);
+		FUZZ_CHECK(answer.left_ms > 0 && answer.left_ms < PG_INT64_MAX / 1000000);
 	}
 	check_text(answer.holder);
 	check_text(answer.why);
@@ -427,7 +427,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	else
 		FUZZ_CHECK(lease.cancelled || wire->phase == PGPX_WIRE_BROKEN ||
-				   pgpx_wire_at_boundary(wire) || wire->phase == PGPX_WIRE_IDLE);
+				   pgpx_wire_is_at_boundary(wire) || wire->phase == PGPX_WIRE_IDLE);
 	error_context_stack = NULL;
 
 	/* unread bytes are unchanged */

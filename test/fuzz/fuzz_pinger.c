@@ -155,7 +155,7 @@ pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 /* --- two locks, with a ping or release due as long as there are any ------ */
 
 bool
-pgpx_dlock_any(int pool, uint32 pool_id)
+pgpx_dlock_has_pool(int pool, uint32 pool_id)
 {
 	return !locks_end || (nanswers == 0 && !is_over);
 }
@@ -170,7 +170,7 @@ int
 pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
 {
 	*pool_id = owner;
-	return from == 0 && pgpx_dlock_any(0, 1) ? 0 : -1;
+	return from == 0 && pgpx_dlock_has_pool(0, 1) ? 0 : -1;
 }
 
 void
@@ -196,13 +196,13 @@ some_work(PgpxDlockWork *work)
 }
 
 int
-pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work)
 {
 	return some_work(work);
 }
 
 int
-pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_dlock_list_releases(int pool, uint32 pool_id, PgpxDlockWork *work)
 {
 	return some_work(work);
 }

@@ -167,7 +167,7 @@ remote_end(Remote *remote)
 /* --- one host, whose name is not looked up --------------------------- */
 
 PgpxHosts *
-pgpx_hosts_of(int pool, const PgpxLookup *lookup)
+pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 {
 	static PgpxHosts one = {.n = 1, .total = 1};
 

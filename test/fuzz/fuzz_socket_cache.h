@@ -233,7 +233,7 @@ pgpx_wait_event_new(const char *name)
 }
 
 bool
-pgpx_worker_missed(int worker)
+pgpx_worker_is_missing(int worker)
 {
 	abort();
 }

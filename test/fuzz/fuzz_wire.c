@@ -297,7 +297,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 		/* as with a statement in flight: check first, read nothing before */
 		if (drop == 3 && !discarding && sent < size &&
-			!pgpx_wire_answered(&wire, &scanned))
+			!pgpx_wire_is_answered(&wire, &scanned))
 		{
 			if (send(pair[1], data + sent, n, MSG_DONTWAIT) != n)
 				break;
@@ -312,7 +312,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		{
 			FUZZ_CHECK(wire.phase == PGPX_WIRE_BROKEN && wire.broken != NULL);
 			FUZZ_CHECK(pgpx_wire_next(&wire, &msg) == PGPX_EV_BROKEN);
-			FUZZ_CHECK(!pgpx_wire_at_boundary(&wire));
+			FUZZ_CHECK(!pgpx_wire_is_at_boundary(&wire));
 			break;
 		}
 		if (event != PGPX_EV_NEED_INPUT)
@@ -328,7 +328,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			(void) pgpx_wire_flush(&wire);
 			continue;
 		}
-		if (pgpx_wire_at_boundary(&wire))
+		if (pgpx_wire_is_at_boundary(&wire))
 			pgpx_wire_trim(&wire);	/* as when a lease ends */
 		if (n > 0)
 		{
@@ -338,7 +338,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		else if (drop == 0)
 			shutdown(pair[1], SHUT_WR);
-		(void) pgpx_wire_answered(&wire, &scanned);
+		(void) pgpx_wire_is_answered(&wire, &scanned);
 		if (pgpx_wire_fill(&wire, &full) <= 0 && sent == size)
 		{
 			if (drop != 0)
@@ -346,7 +346,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			/* the end of the stream must be reported as one */
 			FUZZ_CHECK(wire.eof || wire.phase == PGPX_WIRE_BROKEN);
 		}
-		(void) pgpx_wire_answered(&wire, &scanned);
+		(void) pgpx_wire_is_answered(&wire, &scanned);
 		FUZZ_CHECK(wire.in_end - wire.in_start <= wire.in_cap);
 	}
 	if (drop == 2)

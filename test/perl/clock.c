@@ -34,7 +34,7 @@ begin(void)
 		offset = map;
 }
 
-/* The system call, which is slower than the C library's function and needs no look-up. */
+/* The system call, which is slower than the C library's function and needs no lookup. */
 int
 clock_gettime(clockid_t which, struct timespec *now)
 {

@@ -136,7 +136,7 @@ my %bad = (
 	"prewarm('nowhere', 1)" => [ '42704', qr/server "nowhere" does not exist/ ],
 	'prewarm(NULL, 1)' => [ '22004', qr/pool must not be null/ ],
 	"prewarm('s1', NULL)" => [ '22004', qr/n must not be null/ ],
-	"prewarm('s1', -1)" => [ '22023', qr/n must be zero or positive/ ],
+	"prewarm('s1', -1)" => [ '22023', qr/n must not be negative/ ],
 	"prewarm('s1', 1, '-1 s')" => [ '22023', qr/timeout is out of range/ ],
 	'terminate(NULL)' => [ '22004', qr/lease must not be null/ ]);
 $admin->fails("SELECT pgpool.$_", $bad{$_}[0], $bad{$_}[1], "bad input: $_") foreach sort keys %bad;

@@ -47,7 +47,7 @@ $sessions[0]->run("SELECT pgpool.exec($kept, 'select 1')");
 kill 'STOP', $worker;
 my $delay = delay_begin();
 my $took = seconds {
-	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '700 ms')", '55P03', qr/came free within 700 ms/,
+	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '700 ms')", '55P03', qr/became available within 700 ms/,
 		'stopped: checkout that needs the worker times out');
 };
 cmp_ok($took, '>=', 0.7, 'stopped: timeout is not too early');

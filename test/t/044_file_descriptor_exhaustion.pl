@@ -71,7 +71,7 @@ my @more = map { PgpxSession->new($local) } 1 .. 2;
 like($more[0]->run("SELECT pgpool.checkout('$mine->[1]', '2 s')") . $more[0]->error, qr/^\d+\n?$/, 'pool can replace its only connection');
 $more[1]->start("SELECT pgpool.checkout('$mine->[1]', '1 s')");
 $more[1]->finish(20);
-$more[1]->failed('55P03', qr/came free within 1000 ms/, 'pool cannot open a second connection');
+$more[1]->failed('55P03', qr/became available within 1000 ms/, 'pool cannot open a second connection');
 $more[0]->run('SELECT pgpool.checkin_all()');
 
 # no descriptor is left for the connection for pings of a lock

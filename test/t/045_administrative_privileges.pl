@@ -81,14 +81,14 @@ is($super->run("SELECT pgpool.prewarm('foreign_', 1, '30 s')") . $super->error, 
 
 # terminate
 my $lease = lease($super, 'owned');
-$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a superuser/, "terminate: $_ cannot end a superuser's lease")
+$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/^DETAIL:  Only superusers can terminate the lease of a superuser\.$/m, "terminate: $_ cannot end a superuser's lease")
   foreach qw(nobody app owner signaller);
 is($super->run("SELECT pgpool.terminate($lease)"), 't', 'terminate: superuser succeeds');
 $super->run('SELECT pgpool.checkin_all()');
 foreach my $who (qw(app friend signaller))
 {
 	$lease = lease($session{app}, 'owned');
-	$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a member of the role/, "terminate: $_ cannot end the lease of another user")
+	$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/permission denied to terminate lease \d+\nDETAIL:  Only members of the lease's role or of pg_signal_backend can terminate it\.$/m, "terminate: $_ cannot end the lease of another user")
 	  foreach qw(nobody owner);
 	is($session{$who}->run("SELECT pgpool.terminate($lease)"), 't', "terminate: $who succeeds");
 	$session{app}->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/./, 'terminate: holder receives the error');

@@ -165,7 +165,7 @@ foreach my $i (0, 1)
 	$busy[$i]->failed('40P01', qr/cannot wait without a timeout while this session holds a lease\nDETAIL:  This session holds 1 lease\./,
 		'session with a lease cannot wait for a lock without a timeout');
 }
-$busy[1]->fails(q{SELECT pgpool.lock('endless', 'x', '100 ms')}, '55P03', qr/did not come free within 100 ms/, 'session with a lease can wait for a lock with a timeout');
+$busy[1]->fails(q{SELECT pgpool.lock('endless', 'x', '100 ms')}, '55P03', qr/did not become available within 100 ms/, 'session with a lease can wait for a lock with a timeout');
 $busy[0]->run('SELECT pgpool.checkin_all()');
 is($holder->finish(20), '42', 'holder is granted a connection');
 like($busy[1]->run(q{SELECT pgpool.lock('endless', 'y')}), qr/^\d+$/, 'session with a lease can acquire a free lock') or diag($busy[1]->error);

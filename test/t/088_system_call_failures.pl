@@ -120,11 +120,11 @@ SKIP:
 
 # --- a host name lookup, a login, or its start commands cannot begin
 foreach my $case (
-	[ named => 'pthread_create', { errno => EAGAIN }, '53000', qr/too many host names are being looked up/ ],
-	[ named => 'calloc', {}, '53000', qr/too many host names are being looked up/ ],
-	[ named => 'strdup', {}, '53000', qr/too many host names are being looked up/ ],
-	[ named => 'strdup', { skip => 1 }, '53000', qr/too many host names are being looked up/ ],
-	[ named => 'getnameinfo', { times => 4 }, '08001', qr/no address found/ ],
+	[ named => 'pthread_create', { errno => EAGAIN }, '53000', qr/DETAIL:  The pool worker could not start a thread for the lookup of the host name\.$/m ],
+	[ named => 'calloc', {}, '53000', qr/out of memory/ ],
+	[ named => 'strdup', {}, '53000', qr/out of memory/ ],
+	[ named => 'strdup', { skip => 1 }, '53000', qr/out of memory/ ],
+	[ named => 'getnameinfo', { times => 4 }, '08001', qr/found no address/ ],
 	[ named => 'PQconnectStartParams', {}, '53200', qr/out of memory/ ],
 	[ named => 'pthread_create', { errno => EAGAIN, skip => 1 }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
 	[ one => 'pthread_create', { errno => EAGAIN }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
@@ -211,7 +211,7 @@ check_invariants($local);
 	# a lost reply: until the checkout times out, or operation_timeout
 	$fresh = PgpxSession->new($local);
 	fail_next($local, 'sendmsg', process => 'worker', errno => EPIPE);
-	$fresh->fails(q{SELECT pgpool.checkout('one', '500 ms')}, '55P03', qr/no connection to server "one" came free within 500 ms/, 'lost reply: checkout times out');
+	$fresh->fails(q{SELECT pgpool.checkout('one', '500 ms')}, '55P03', qr/no connection to server "one" became available within 500 ms/, 'lost reply: checkout times out');
 	like($fresh->run(q{SELECT pgpool.checkout('one', '20 s')}), qr/^\d+$/, 'next request is answered') or diag($fresh->error);
 	$fresh->quit;
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '300 ms')});
@@ -528,7 +528,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 {
 	$session->run(q{SELECT pgpool.drain('named'); SELECT pgpool.resume('named'); ALTER SERVER named OPTIONS (ADD connect_timeout '300ms')});
 	hold_logins($local, 'localhost');
-	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout \(0\.3 s\)/, 'lookup exceeds connect_timeout');
+	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout \(0\.3 s\)/, 'lookup exceeds connect_timeout');
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup ends later');
 	works('named', 'late lookup');
@@ -536,7 +536,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	# a host with a colon that is not an address is looked up, too
 	make_pool($local, $remote, server => 'colon', options => { %quick, host => 'x:y.invalid', connect_timeout => '300ms' });
 	hold_logins($local, 'x:y.invalid');
-	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout/, 'name with a colon is looked up in a thread');
+	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout/, 'name with a colon is looked up in a thread');
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup of the name with a colon ends');
 	$session->run(q{ALTER SERVER colon OPTIONS (SET connect_timeout '30s')});
@@ -641,7 +641,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 {
 	my $worker = worker_pid($local);
 	my $dead = q{SELECT pgpool.checkout('dead', '10 s')};
-	my $refused = qr/too many host names are being looked up for attempts of this user that have ended/;
+	my $refused = qr/Too many host names are being looked up for attempts of this user that have ended/;
 
 	make_pool($local, $remote, server => 'dead', options => { %quick, connect_timeout => '50ms', host => 'localhost,held.example' });
 	make_pool($local, $remote, server => 'alive', options => { %quick, host => 'LOCALHOST' });

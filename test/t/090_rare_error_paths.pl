@@ -122,7 +122,7 @@ ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'waite
 	kill 'CONT', $postmaster;
 }
 $other->finish(60);
-$other->failed('55P03', qr/no connection to server "no_login" came free within 5000 ms/, 'waiter times out');
+$other->failed('55P03', qr/no connection to server "no_login" became available within 5000 ms/, 'waiter times out');
 
 # --- options in libpq's syntax
 $session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'a,b', port '5432 , 5433 ')});
@@ -361,7 +361,7 @@ trigger('NEW.token := -1');
 $session->run(q{SELECT pgpool.lock('one', 'a', '2 s')});
 like($session->error, qr/ERROR: .*token/, 'invalid token is an error') or diag($session->{text});
 trigger(q{RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
-$session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not come free within 700 ms\nDETAIL:  The last answer of the remote server: try again/, 'transient error is retried until the timeout');
+$session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not become available within 700 ms\nDETAIL:  The last answer of the remote server: try again/, 'transient error is retried until the timeout');
 
 # without a timeout a transient error is retried a few times (counted by a sequence,
 # which is not rolled back)

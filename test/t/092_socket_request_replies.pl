@@ -108,7 +108,7 @@ make_pool($local, $remote, server => 'late_reset', options => { pool_size => 1, 
 
 	kill 'STOP', $worker, $pid;
 	is($own->run("SELECT pgpool.checkin($lease)") . $own->error, '', 'late_reset: reset is sent');
-	$own->fails(q{SELECT pgpool.checkout('late_reset', '500 ms')}, '55P03', qr/no connection to server "late_reset" came free/, 'late_reset: checkout times out before the answer');
+	$own->fails(q{SELECT pgpool.checkout('late_reset', '500 ms')}, '55P03', qr/no connection to server "late_reset" became available/, 'late_reset: checkout times out before the answer');
 	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'late_reset'}), 'reset_pending', 'late_reset: connection is kept');
 	kill 'CONT', $worker, $pid;
 	is($own->run(q{SELECT a FROM pgpool.query('late_reset', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'late_reset: connection is leased next');

@@ -64,7 +64,7 @@ make_pool($local, $remote, server => 'capped', options => { pool_size => 2, max_
 $lease = broken_lease($holder, 'capped');
 $new = lease($other, 'capped');
 is(sessions('capped'), 1, 'capped: there is one remote session');
-$third->fails("SELECT pgpool.checkout('capped', '200 ms')", '55P03', qr/came free within/, 'capped: cap applies');
+$third->fails("SELECT pgpool.checkout('capped', '200 ms')", '55P03', qr/became available within/, 'capped: cap applies');
 check_invariants($local, 'capped: invariants hold');
 ends($holder, $lease, 'capped');
 check_invariants($local, 'capped: invariants hold after checkin');

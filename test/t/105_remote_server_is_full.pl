@@ -54,7 +54,7 @@ is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'ot
 # --- notice_after: each checkout sends one NOTICE
 $local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (ADD notice_after '50 ms')");
 my $noticed = PgpxSession->new($local);
-$noticed->fails("SELECT pgpool.checkout('shard1', '2 s')", '55P03', qr/came free within 2000 ms/, 'session waits until its timeout');
+$noticed->fails("SELECT pgpool.checkout('shard1', '2 s')", '55P03', qr/became available within 2000 ms/, 'session waits until its timeout');
 is(scalar(() = $noticed->error =~ /NOTICE:  (?:00000: )?still waiting for a connection to server "shard1" after \d+ ms\nDETAIL:  .*accepted no more connections/g), 1,
 	'NOTICE appears once, with the reason of the wait') or diag($noticed->error);
 $local->safe_psql('postgres', 'ALTER SERVER shard1 OPTIONS (DROP notice_after)');
@@ -62,7 +62,7 @@ $noticed->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/\A(?!.
 
 # --- a timeout names the cause
 $sessions[5]->fails("SELECT pgpool.checkout('shard1', '100 ms')", '55P03',
-	qr/no connection to server "shard1" came free within 100 ms\nDETAIL:  2 of \d connections are leased.* The remote server has accepted no more connections for [\d.]+ s: .*too many connections for role "remote_app"\nHINT:  Raise the limit of connections on the remote server/,
+	qr/no connection to server "shard1" became available within 100 ms\nDETAIL:  2 of \d connections are leased.* The remote server has accepted no more connections for [\d.]+ s: .*too many connections for role "remote_app"\nHINT:  Raise the limit of connections on the remote server/,
 	'error of a timeout says that the remote server is full');
 is($sessions[5]->run("SELECT pgpool.try_checkout('shard1') IS NULL"), 't', 'checkout without wait returns NULL');
 
@@ -190,7 +190,7 @@ $local->safe_psql('postgres', q{ALTER ROLE app SET pgpool_ext.checkout_timeout =
 my $app = PgpxSession->new($local, user => 'app');
 $lease = lease($app, 'noticed');
 my $second = PgpxSession->new($local, user => 'app');
-$second->fails(q{SELECT pgpool.checkout('noticed')}, '55P03', qr/came free within 123 ms/, 'setting of the role limits the wait');
+$second->fails(q{SELECT pgpool.checkout('noticed')}, '55P03', qr/became available within 123 ms/, 'setting of the role limits the wait');
 $_->quit foreach $app, $second;
 $local->safe_psql('postgres', q{ALTER ROLE app RESET pgpool_ext.checkout_timeout});
 

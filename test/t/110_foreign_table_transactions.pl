@@ -505,7 +505,7 @@ is($session->run("SELECT n FROM reads_two()"), '200000', 'rows of a scan are buf
 $session->run("SET work_mem = '64kB'");
 is($session->run("SELECT n FROM reads_two()") . $session->error, '200000', 'rows are buffered in a temporary file');
 $session->run("SET temp_file_limit = '64kB'");
-$session->fails('SELECT * FROM reads_two()', '24000', qr/foreign scan cannot be continued/, 'no row is lost if buffering fails');
+$session->fails('SELECT * FROM reads_two()', '24000', qr/cannot continue foreign scan/, 'no row is lost if buffering fails');
 $session->run('RESET work_mem; RESET temp_file_limit');
 nothing_is_left('failure to buffer rows');
 

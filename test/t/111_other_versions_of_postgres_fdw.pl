@@ -212,7 +212,7 @@ foreach my $case ([ "other.tag = 'wrong'", 'It does not return an FdwRoutine.' ]
 
 	foreach my $sql ('SELECT a FROM t', 'SELECT pgpool.attach_postgres_fdw()')
 	{
-		$session->fails("SET $setting; $sql", 'HV000', qr/ERROR:  HV000: handler of postgres_fdw \d+.* is not known.*DETAIL:  \Q$detail\E/s, "$setting: $sql");
+		$session->fails("SET $setting; $sql", 'HV000', qr/ERROR:  HV000: unrecognized handler of postgres_fdw \d+.*DETAIL:  \Q$detail\E/s, "$setting: $sql");
 	}
 	$session->run('RESET other.tag; RESET other.missing');
 }
@@ -241,7 +241,7 @@ foreach my $kind (sort keys %statements)
 			my $got = result("BEGIN; SET LOCAL other.kind = '$kind'; SET LOCAL other.change = $at; $sql; COMMIT");
 
 			push @wrong, "$change: $sql: $got"
-			  unless $got =~ /^[^\n]*ERROR:  HV000: plan of postgres_fdw \d+.* is not known.*Element "$element" of the $kind plan/s;
+			  unless $got =~ /^[^\n]*ERROR:  HV000: unrecognized plan of postgres_fdw \d+.*Element "$element" of the $kind plan/s;
 			$session->run('ROLLBACK');
 			$n++;
 		}

@@ -129,7 +129,7 @@ is(share($nodes[0], 'cap, weight, members, failing_since, error'), "$cap|1|1||",
 # --- one server may have all
 my @holders = map { PgpxSession->new($nodes[0]) } 1 .. $cap;
 lease($_, 'shared') foreach @holders;
-is(share($nodes[0], 'used, share, wanted, others'), "$cap|$cap|$cap|0", 'one busy server has all connections');
+is(share($nodes[0], 'used, share, demand, others'), "$cap|$cap|$cap|0", 'one busy server has all connections');
 my $waiter = PgpxSession->new($nodes[0]);
 $waiter->start(q{SELECT pgpool.checkout('shared', '60 s')});
 ok(wait_until($nodes[0], 'SELECT reason FROM pgpool.waiters', 'server_cap', 30), 'another session waits because of the share');
@@ -150,7 +150,7 @@ cmp_ok($took, '<', 3 + delay_end($delay, 20), '.. within three seconds');
 # --- all are busy: equal shares
 begin_work(0, 4);
 used_become('equal shares', (2) x 4);
-ok( wait_until($nodes[$_], sub { share($nodes[$_], 'wanted >= 4, others') }, 't|' . ($cap - 2), 30),
+ok( wait_until($nodes[$_], sub { share($nodes[$_], 'demand >= 4, others') }, 't|' . ($cap - 2), 30),
 	"server $_ shows what it wants and what the others have") foreach 0 .. 3;
 is(end_work(0), 't|0', 'server 0 made progress');
 is(end_work(1), 't|0', 'server 1 made progress');

@@ -105,13 +105,13 @@ SKIP:
 # --- rows that were altered
 start_sessions();
 my @leases = map { lease($_, 'shared') } @holders;
-$remote->safe_psql('remote_db', q{INSERT INTO pgpool_lock.shares (member, request, cap, weight, wanted, held, pids, postmaster, since, pinged)
+$remote->safe_psql('remote_db', q{INSERT INTO pgpool_lock.shares (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)
 	VALUES ('deadbeef/1/2/3', 1, 100, 1000, 262143, 100, '{1}', pg_postmaster_start_time(), 1, 'infinity')});
 ok(wait_until($remote, sub { table(q{count(*) FILTER (WHERE member = 'deadbeef/1/2/3')}) }, 0, 60), 'row of an unknown server is removed, although it is of the future');
 $remote->safe_psql('remote_db', 'TRUNCATE pgpool_lock.shares');
 ok(wait_until($remote, sub { table('max(held)') }, $cap, 30), 'server enters the connections that it has into an empty table');
 foreach my $change (
-	[ 'huge numbers', 'cap = 2147483647, weight = 2147483647, wanted = 2147483647, held = 2147483647' ],
+	[ 'huge numbers', 'cap = 2147483647, weight = 2147483647, demand = 2147483647, held = 2147483647' ],
 	[ 'another name', q{member = 'x''\\"]) y'}, 1 ],
 	[ 'a low request number', 'request = 0' ],
 	[ 'a high request number', 'request = 9223372036854775807', 1 ],

@@ -68,7 +68,7 @@ foreach my $row (
 {
 	my ($name, $pids, $postmaster, $left) = @$row;
 
-	$remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares (member, request, cap, weight, wanted, held, pids, postmaster, since, pinged)
+	$remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)
 		VALUES ('deadbeef/1/2/@{[ ++$rows ]}', 1, 8, 1, 3, 3, ARRAY[$pids], $postmaster, 1, now())});
 	ok(wait_until($local, sub { share('others') }, 3, 30), "row of $name: its connections count at first");
 	ok(wait_until($local, sub { share('others') }, $left, 30), "row of $name: $left session is left");
@@ -104,12 +104,12 @@ my @leases = map { lease($_, 'shared') } $app, $holder;
 my @waiting = map { PgpxSession->new($local, user => $_) } ($su, 'app') x 2;
 $_->start(q{SELECT pgpool.checkout('shared', '2 min')}) foreach @waiting;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 4, 30), 'four sessions wait');
-ok(wait_until($local, sub { share('wanted') }, 2, 30), 'caps: no more is wanted than max_server_connections');
+ok(wait_until($local, sub { share('demand') }, 2, 30), 'caps: demand is max_server_connections at most');
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP max_server_connections, ADD min_size '4'); SELECT pgpool.pause('shared')});
-ok(wait_until($local, sub { share('wanted') }, 2, 30), 'pause: only leases are wanted');
+ok(wait_until($local, sub { share('demand') }, 2, 30), 'pause: only leases count as demand');
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP min_size); SELECT pgpool.resume('shared')});
 like($_->finish(60) . $_->error, qr/^\d+$/, 'waiter is granted a connection after the pause') foreach @waiting;
-ok(wait_until($local, sub { share('wanted') }, 6, 30), '.. and the connections are wanted');
+ok(wait_until($local, sub { share('demand') }, 6, 30), '.. and the demand is that of before');
 $_->quit foreach @waiting;
 
 # --- a session would wait for itself
