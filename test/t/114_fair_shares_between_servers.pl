@@ -170,6 +170,12 @@ end_work(2);
 # --- a stopped worker keeps its connections: they are counted by their PIDs
 begin_work(1, 12);
 used_become('two busy servers', '-', 4, '-', 4);
+end_work(3);
+begin_work(3, 2);
+used_become('server that wants less than an equal share leaves the rest', '-', $cap - 2, '-', 2);
+end_work(3);
+begin_work(3, 4);
+used_become('two busy servers again', '-', 4, '-', 4);
 my $stopped = worker_pid($nodes[3]);
 kill 'STOP', $stopped;
 ok( wait_until($nodes[1], sub { $remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.shares WHERE clock_timestamp() - pinged > '6 s'}) }, '1', 30),
