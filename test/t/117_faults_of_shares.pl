@@ -135,6 +135,19 @@ like($app->error, qr/share of cluster_connections has expired: .*lock timeout|ca
 $blocker->run('COMMIT');
 ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'unpublished session: servers agree again');
 
+# --- sessions that wait for the end of a pause do not fail
+$local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+ok(wait_until($local, sub { share('valid_until < clock_timestamp()') }, 't', 30), 'paused pool: share is not valid any more');
+$blocker->run('BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE');
+$app->start(q{SELECT pgpool.checkout('shared', '0')});
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, 1, 30), 'paused pool: statement is in flight');
+$local->safe_psql('postgres', q{SELECT pgpool.pause('shared')});
+ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'paused pool: statement has failed');
+$blocker->run('COMMIT');
+$local->safe_psql('postgres', q{SELECT pgpool.resume('shared')});
+like($app->finish(60), qr/^\d+$/, 'paused pool: session is granted a connection after the pause') or diag($app->error);
+$app->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+
 # --- the option is dropped while a session waits until its PID is published
 block_statement('dropped option');
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
