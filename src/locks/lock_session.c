@@ -273,6 +273,13 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 {
 	if (w->answer.token == 0)
 		return false;
+
+	/*
+	 * Log it also if the answer is late, because the answer to the repeat names
+	 * this session as the former holder, or none.
+	 */
+	if (w->answer.expired && strcmp(w->answer.holder, w->lock.holder) != 0)
+		log_takeover(w);
 	if (pgpx_steady_now() >=
 		pgpx_dlock_certain_until(w->sent_at, w->lock.ttl))
 	{
@@ -281,8 +288,6 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 	}
 	pgpx_dlock_granted(w->slot, w->answer.token, w->sent_at);
 	w->lock.token = w->answer.token;
-	if (w->answer.expired)
-		log_takeover(w);
 	return true;
 }
 

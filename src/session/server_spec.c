@@ -309,25 +309,31 @@ check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
 	}
 }
 
-/*
- * Log in with the SCRAM keys of this session if the user mapping, or else the
- * server, has use_scram_passthrough.  Returns false if it has not, or if the
- * session has no keys.  The login then is as without the option, as in
- * postgres_fdw.
- */
+/* Returns whether the user mapping, or else the server, passes SCRAM keys on. */
 static bool
-apply_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
+uses_scram_keys(const PgpxServerRows *rows)
 {
 	const char *option = "use_scram_passthrough";
 	const char *value = pgpx_server_catalog_value(rows->mapping_options,
 												  option);
 	bool		uses;
-	PgpxScramKeys keys;
 
 	if (value == NULL)
 		value = pgpx_server_catalog_value(rows->base.options, option);
-	if (value == NULL || (parse_bool(value, &uses) && !uses) ||
-		!pgpx_scram_find_keys(spec, &keys))
+	return value != NULL && (!parse_bool(value, &uses) || uses);
+}
+
+/*
+ * Log in with the SCRAM keys of this session if use_scram_passthrough is set.
+ * Returns false if it is not, or if the session has no keys.  The login then is
+ * as without the option, as in postgres_fdw.
+ */
+static bool
+apply_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
+{
+	PgpxScramKeys keys;
+
+	if (!uses_scram_keys(rows) || !pgpx_scram_find_keys(spec, &keys))
 		return false;
 	set_param(spec, "scram_client_key", keys.client);
 	set_param(spec, "scram_server_key", keys.server);
@@ -388,8 +394,10 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 		ereport(ERROR,
 				(errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),
 				 errmsg("password is required"),
-				 errdetail("Non-superusers must provide a password in the "
-						   "user mapping.")));
+				 uses_scram_keys(rows) ?
+					 errdetail("SCRAM pass-through has no keys, because this session did not log in by SCRAM.") :
+					 errdetail("Non-superusers must provide a password in the "
+							   "user mapping.")));
 }
 
 /*

@@ -135,8 +135,6 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 		Min(pool->backoff * 2, pool->opts.retry_max);
 	pool->retry_at = now + jittered(pool->backoff * 1000);
 	pool->ramp = 1;
-	if (pool->unavailable_since == 0)
-		pool->unavailable_since = now;
 }
 
 /*
@@ -260,7 +258,11 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			if (how == PGPX_FAILED_FULL)
 				note_remote_full_locked(pool, pool->last_error_at);
 			else
+			{
 				pool->remote_full_since = 0;
+				if (pool->unavailable_since == 0)
+					pool->unavailable_since = pool->last_error_at;
+			}
 		}
 
 		/*
@@ -317,7 +319,8 @@ pgpx_pool_fail_waiters(PgpxPool *pool, int sqlstate, const char *text)
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-		pool->queue_head >= 0 && pgpx_pool_live_locked(pool) == 0)
+		!pgpx_pool_is_paused(pool) && pool->queue_head >= 0 &&
+		pgpx_pool_live_locked(pool) == 0)
 	{
 		pool->last_error_at = pgpx_now();
 		pool->last_sqlstate = sqlstate;

@@ -119,6 +119,31 @@ is($holder->error, '', 'warning is raised once');
 ok(wait_until($one, sub { slurp_file($one->logfile) =~ /pgpool_ext lost lock "kept" of server "keeper"/ ? 1 : 0 }, 1), 'loss is logged');
 is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 'f', 'unlock reports the loss');
 
+# --- the first answer to the request that takes a lock over arrives after the ttl
+$token = $holder->run(lock_sql('late', ttl => '2 s'));
+$worker = worker_pid($one);
+kill 'STOP', $worker;
+ok(wait_until($one, q{SELECT state FROM pgpool.locks WHERE name = 'late'}, 'lost', 30), 'lock of the first holder expires');
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE SEQUENCE public.late;
+GRANT ALL ON SEQUENCE public.late TO PUBLIC;
+CREATE FUNCTION public.late() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF nextval('public.late') = 1 THEN PERFORM pg_sleep(3); END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER late AFTER UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.name = 'late' AND NEW.token > OLD.token) EXECUTE FUNCTION public.late();
+EOT
+my $late = $watch->run(lock_sql('late', ttl => '2 s'));
+cmp_ok($late, '>', $token, 'lock is acquired although the first answer is late') or diag($watch->error);
+kill 'CONT', $worker;
+my @takeovers = slurp_file($two->logfile) =~ /took over lock "late" of .*/g;
+is(scalar(@takeovers), 1, 'takeover is logged once') or diag(join "\n", @takeovers);
+like($takeovers[0] // '', qr/from "[^"]*, PID @{[ $holder->pid ]} of [^"]*"/, '.. with the former holder');
+$watch->run("SELECT pgpool.unlock('keeper', 'late', $late)");
+$holder->run("SELECT pgpool.unlock('keeper', 'late', $token)");
+$remote->safe_psql('remote_db', 'DROP FUNCTION public.late() CASCADE; DROP SEQUENCE public.late');
+
 # --- a whole server is stopped, another server acquires the lock, and the first server
 # continues (row 45)
 $token = $holder->run(lock_sql('stopped', ttl => '3 s'));

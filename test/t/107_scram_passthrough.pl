@@ -81,7 +81,7 @@ my $untrusted = PgpxSession->new($local, user => 'remote_app');
 my $pid_of = sub { return $_[0]->run(sprintf(q{SELECT a FROM pgpool.query('%s', 'select pg_backend_pid()') AS t(a int)}, $_[1] // 'through')) . $_[0]->error; };
 
 # --- sessions without keys
-$untrusted->fails(q{SELECT pgpool.checkout('through')}, '2F003', qr/password is required\nDETAIL:  Non-superusers must provide a password in the user mapping/, 'session that has logged in without SCRAM has no keys');
+$untrusted->fails(q{SELECT pgpool.checkout('through')}, '2F003', qr/password is required\nDETAIL:  SCRAM pass-through has no keys, because this session did not log in by SCRAM/, 'session that has logged in without SCRAM has no keys');
 $untrusted->fails('SELECT a FROM rows', '2F003', qr/password is required/, 'nor for foreign tables');
 $untrusted->quit;
 unlink $local->data_dir . '/pg_hba.conf';
@@ -106,7 +106,7 @@ like($pid_of->($one, 'based'), qr/^\d+$/, 'base server of postgres_fdw');
 is($boss->run(q{SELECT pgpool.attach_postgres_fdw() IS NOT NULL}) . $boss->error, 't', 'tables of postgres_fdw are attached');
 is($one->run('SELECT sum(a) FROM fdw_rows') . $one->error, '66', 'attached table is read');
 $boss->run(q{ALTER USER MAPPING FOR remote_app SERVER through OPTIONS (ADD use_scram_passthrough 'false')});
-$one->fails(q{SELECT pgpool.checkout('through')}, '2F003', qr/password is required/, q{the mapping's option has precedence});
+$one->fails(q{SELECT pgpool.checkout('through')}, '2F003', qr/password is required\nDETAIL:  Non-superusers must provide a password/, q{the mapping's option has precedence});
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'through' AND total > 0}, 0), 'pool with the keys has ended');
 $boss->run(q{ALTER USER MAPPING FOR remote_app SERVER through OPTIONS (DROP use_scram_passthrough)});
 like($pid_of->($one), qr/^\d+$/, 'and is made again');

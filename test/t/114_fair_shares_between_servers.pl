@@ -142,9 +142,9 @@ $waiter->run('SELECT pgpool.checkin_all()');
 begin_work($_, 4) foreach 1 .. 3;
 my $delay = delay_begin();
 my $before = time;
-my $ok = wait_until($nodes[1], sub { join ' ', map { share($nodes[$_], 'used') > 1 ? 'yes' : 'no' } 1 .. 3 }, 'yes yes yes', 30);
+my $ok = wait_until($nodes[1], sub { my @used = map { share($nodes[$_], 'used') } 1 .. 3; (grep { $_ > 1 } @used) . ' of ' . ($used[0] + $used[1] + $used[2]) }, "3 of $cap", 30);
 my $took = time - $before;
-ok($ok, 'idle connections go to the busy servers');
+ok($ok, 'all connections of an idle server go to the busy servers');
 cmp_ok($took, '<', 3 + delay_end($delay, 20), '.. within three seconds');
 
 # --- all are busy: equal shares
@@ -160,6 +160,9 @@ used_become('connections of servers that became idle are used', '-', '-', 4, 4);
 $nodes[2]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD cluster_weight '3')});
 begin_work(1, 8);
 used_become('one server has the weight 3', '-', 2, 4, 2);
+$nodes[1]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD cluster_weight '1000')});
+used_become('a high weight leaves a connection to each server that wants one', '-', $cap - 2, 1, 1);
+$nodes[1]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP cluster_weight)});
 $nodes[2]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP cluster_weight)});
 end_work(1);
 end_work(2);
@@ -167,6 +170,12 @@ end_work(2);
 # --- a stopped worker keeps its connections: they are counted by their PIDs
 begin_work(1, 12);
 used_become('two busy servers', '-', 4, '-', 4);
+end_work(3);
+begin_work(3, 2);
+used_become('server that wants less than an equal share leaves the rest', '-', $cap - 2, '-', 2);
+end_work(3);
+begin_work(3, 4);
+used_become('two busy servers again', '-', 4, '-', 4);
 my $stopped = worker_pid($nodes[3]);
 kill 'STOP', $stopped;
 ok( wait_until($nodes[1], sub { $remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.shares WHERE clock_timestamp() - pinged > '6 s'}) }, '1', 30),
@@ -175,13 +184,36 @@ is(share($nodes[1], 'used'), '4', 'sessions of a stopped worker still count');
 kill 'CONT', $stopped;
 ok(wait_until($nodes[3], q{SELECT valid_until > clock_timestamp() FROM pgpool.cluster_shares}, 't', 30), 'worker agrees again when it continues');
 
-# --- a killed server
+# --- a killed server: the remote server measures how long its share is not used by others
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE FUNCTION taken_after() RETURNS float8 LANGUAGE plpgsql AS $$
+DECLARE
+	last timestamptz; pinged timestamptz; taken timestamptz;
+BEGIN
+	LOOP
+		SELECT max(s.pinged) FILTER (WHERE held > 0 AND wanted <= 4), max(s.pinged) FILTER (WHERE held > 4)
+			INTO pinged, taken FROM pgpool_lock.shares AS s;
+		last := coalesce(pinged, last);
+		EXIT WHEN taken IS NOT NULL;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	RETURN extract(epoch FROM taken - last);
+END $$;
+EOT
+my $taker = PgpxSession->new($remote, dbname => 'remote_db');
+$taker->start('SELECT taken_after()');
+$delay = delay_begin();
 delete $working{3};
 my @victims = split /\n/, $nodes[3]->safe_psql('postgres', 'SELECT pid FROM pg_stat_activity');
 $nodes[3]->kill9;
 kill 'KILL', @victims;
 is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.shares WHERE held > 0}), '2', 'killed server still has its share');
 used_become('share of a killed server is used by another one', '-', $cap);
+my $after = $taker->finish(30);
+cmp_ok($after, '>', 4.9, '.. not before it has expired');
+cmp_ok($after, '<', 5 + 3 + delay_end($delay, 20), '.. and soon after that');
+$taker->quit;
+$remote->safe_psql('remote_db', 'DROP FUNCTION taken_after');
 is(share($nodes[1], 'members'), '1', 'neither the killed server nor the idle ones are members');
 like(end_work(1), qr/^t\|0$/, 'no statement failed');
 

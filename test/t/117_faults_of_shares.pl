@@ -120,12 +120,38 @@ $app->fails(q{SELECT pgpool.checkout('shared', '10 s')}, '40P01', qr/would wait 
 $app->run('SELECT pgpool.checkin_all()');
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET cluster_connections '8')});
 
-# --- the option is dropped while a session waits until its PID is published
+# --- a session is not used before its PID is published, and ends when the share expires
+my $sessions = q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE 'pgpool_ext%' AND application_name <> 'pgpool_ext lock'};
 $_->run('SELECT pgpool.checkin_all()') foreach $app, $holder;
 $local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared'); ALTER SERVER shared OPTIONS (ADD connect_timeout '1h', ADD checkout_timeout '0')});
+block_statement('unpublished session');
+$app->start(q{SELECT pgpool.checkout('shared', '0')});
+ok(wait_until($remote, $sessions, 1, 30), 'unpublished session: it has logged in');
+ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'unpublished session: statement that publishes it has failed');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'shared' AND state = 'leased'}), 0, 'unpublished session: it is not used');
+ok(wait_until($remote, $sessions, 0, 30), 'unpublished session: it ends when the share has expired');
+$app->finish(60);
+like($app->error, qr/share of cluster_connections has expired: .*lock timeout|cannot agree on the shares/, 'unpublished session: error has the reason');
+$blocker->run('COMMIT');
+ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'unpublished session: servers agree again');
+
+# --- sessions that wait for the end of a pause do not fail
+$local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+ok(wait_until($local, sub { share('valid_until < clock_timestamp()') }, 't', 30), 'paused pool: share is not valid any more');
+$blocker->run('BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE');
+$app->start(q{SELECT pgpool.checkout('shared', '0')});
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, 1, 30), 'paused pool: statement is in flight');
+$local->safe_psql('postgres', q{SELECT pgpool.pause('shared')});
+ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'paused pool: statement has failed');
+$blocker->run('COMMIT');
+$local->safe_psql('postgres', q{SELECT pgpool.resume('shared')});
+like($app->finish(60), qr/^\d+$/, 'paused pool: session is granted a connection after the pause') or diag($app->error);
+$app->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+
+# --- the option is dropped while a session waits until its PID is published
 block_statement('dropped option');
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE 'pgpool_ext%' AND application_name <> 'pgpool_ext lock'}, 1, 30), 'dropped option: session has logged in');
+ok(wait_until($remote, $sessions, 1, 30), 'dropped option: session has logged in');
 $local->safe_psql('postgres', 'ALTER SERVER shared OPTIONS (DROP cluster_connections)');
 like($app->finish(60), qr/^\d+$/, 'dropped option: session is used') or diag($app->error);
 $blocker->run('COMMIT');
