@@ -410,6 +410,7 @@ typedef struct PgpxPool
 	PgpxTime	lease_estimate; /* duration of a lease; 0: unknown */
 	PgpxTime	queued_since;	/* start of the checkout that found the queue
 								 * empty */
+	uint64		queued_position;	/* next_position at that time */
 	PgpxTime	waited;			/* sum of the waits that were granted since
 								 * the last request for a connect */
 
