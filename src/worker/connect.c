@@ -630,11 +630,12 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 bool
 pgpx_connect_has_unpublished(int server)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == 0 &&
-			pgpx_pools[pgpx_wconns[i].pool].server == server)
+	pgpx_connection_foreach(w)
+	{
+		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == 0 &&
+			pgpx_pools[w->pool].server == server)
 			return true;
+	}
 	return false;
 }
 
@@ -650,37 +651,39 @@ go_on(PgpxWorkerConn *w)
 void
 pgpx_connect_published(uint64 request)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == request)
-			go_on(&pgpx_wconns[i]);
+	pgpx_connection_foreach(w)
+	{
+		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == request)
+			go_on(w);
+	}
 }
 
 void
 pgpx_connect_not_published(uint64 request)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == request)
-			pgpx_wconns[i].published_by = 0;
+	pgpx_connection_foreach(w)
+	{
+		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == request)
+			w->published_by = 0;
+	}
 }
 
 void
 pgpx_connect_need_not_publish(void)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_pools[pgpx_wconns[i].pool].opts.cluster_connections == 0)
-			go_on(&pgpx_wconns[i]);
+	pgpx_connection_foreach(w)
+	{
+		if (w->phase == PGPX_PHASE_PUBLISH &&
+			pgpx_pools[w->pool].opts.cluster_connections == 0)
+			go_on(w);
+	}
 }
 
 void
 pgpx_connect_end_unpublished(int server, bool full, const char *text)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
 		if ((w->phase != PGPX_PHASE_LOOKUP &&
 			 w->phase != PGPX_PHASE_PASSWORD &&
 			 w->phase != PGPX_PHASE_CONNECT &&
