@@ -862,10 +862,13 @@ histogram_rows(PgpxRow *row, const PgpxPool *pool)
 	for (int b = 0; b <= last; b++)
 	{
 		cumulative += waits[b];
-		pgpx_row_int(row, (int) pool->pool_id);
-		pgpx_row_name(row, NameStr(pool->database_name));
-		pgpx_row_name(row, NameStr(pool->server_name));
-		pgpx_row_name(row, NameStr(pool->user_name));
+		if (b == 0)
+		{
+			pgpx_row_pool(row, pool);
+			pgpx_row_name(row, NameStr(pool->user_name));
+		}
+		else
+			row->n = 4;			/* the first columns are as in the row before */
 		pgpx_row_int(row, b);
 		pgpx_row_bigint(row, b == 0 ? 0 : UINT64CONST(1) << (b - 1));
 		if (b == PGPX_HISTOGRAM_BUCKETS - 1)
