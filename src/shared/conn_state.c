@@ -648,6 +648,16 @@ pgpx_prepared_reset(PgpxPreparedTable *table, int max)
 	return true;
 }
 
+void
+pgpx_prepared_note_timezone(PgpxPreparedTable *table, uint32 timezone)
+{
+	if (timezone == 0 || timezone == table->timezone)
+		return;
+	table->timezone = timezone;
+	if (table->n > 0)
+		table->state = PGPX_PREPARED_UNKNOWN;
+}
+
 int
 pgpx_prepared_find(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {

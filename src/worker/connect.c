@@ -561,6 +561,9 @@ opened(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_OPEN;
 	w->deadline = 0;
 	note_remote(w, conn);
+	if (PQparameterStatus(w->pg, "TimeZone") != NULL)
+		pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
+									pgpx_wire_hash_setting(PQparameterStatus(w->pg, "TimeZone")));
 	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
 	if (wrong != NULL)
 	{
