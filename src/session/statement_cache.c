@@ -329,15 +329,16 @@ record_prepared(PgpxLease *lease)
 static void
 note_timezone(PgpxLease *lease)
 {
-	uint32		timezone = lease->sock->wire.reset_timezone;
+	PgpxWire   *wire = &lease->sock->wire;
 	LWLock	   *lock;
 	PgpxPreparedTable *table;
 
-	if (timezone == 0 || timezone == table_of(lease)->timezone ||
+	if (wire->reset_timezone == 0 ||
 		(table = lock_table(lease, &lock)) == NULL)
 		return;
-	pgpx_prepared_note_timezone(table, timezone);
+	pgpx_prepared_note_timezone(table, wire->reset_timezone);
 	LWLockRelease(lock);
+	wire->reset_timezone = 0;
 }
 
 void
