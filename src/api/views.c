@@ -11,10 +11,9 @@
  * Texts: names and texts come from sessions of any database, so they can be in
  * any encoding.  Some come from remote servers, so they can contain anything.
  *
- * Gauges are computed from the states of the connections and not stored.
- *
- * The counters of a pool are copied at one instant, so that the sums
- * documented in the comment on the view hold in every row.
+ * Gauges are computed from the states of the connections and not stored.  The
+ * counters of a pool are copied at one instant, so that the sums documented in
+ * the comment on the view hold in every row.
  *
  *-------------------------------------------------------------------------
  */
@@ -867,10 +866,12 @@ histogram_rows(PgpxRow *row, const PgpxPool *pool)
 	for (int b = 0; b <= last; b++)
 	{
 		cumulative += waits[b];
-		pgpx_row_int(row, (int) pool->pool_id);
-		pgpx_row_name(row, NameStr(pool->database_name));
-		pgpx_row_name(row, NameStr(pool->server_name));
-		pgpx_row_name(row, NameStr(pool->user_name));
+		if (b == 0)
+		{
+			pgpx_row_pool(row, pool);
+			pgpx_row_name(row, NameStr(pool->user_name));
+		}
+		row->n = 4;				/* as in the first row */
 		pgpx_row_int(row, b);
 		pgpx_row_bigint(row, b == 0 ? 0 : UINT64CONST(1) << (b - 1));
 		if (b == PGPX_HISTOGRAM_BUCKETS - 1)

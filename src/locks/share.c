@@ -65,6 +65,7 @@
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
 #include "worker/connect.h"
+#include "worker/connection.h"
 #include "worker/events.h"
 #include "worker/worker.h"
 
@@ -431,7 +432,7 @@ pgpx_share_plan(PgpxTime now)
 	}
 	planned_at = now;
 	had_planned = any_planned;
-	for (int i = 0; any_planned && i < pgpx_shared->max_pools; i++)
+	for (int i = 0; any_planned && i < pgpx_pools_end(); i++)
 	{
 		Share	   *s = &shares[i];
 
@@ -504,10 +505,9 @@ append_pids(const Share *s, int server, StringInfo sql)
 {
 	const char *separator = "";
 
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxConn   *conn = &pgpx_conns[i];
-		PgpxWorkerConn *w = &pgpx_wconns[i];
+		PgpxConn   *conn = &pgpx_conns[w->index];
 		int			pool = conn->pool;
 
 		if (pool < 0 || pgpx_pools[pool].server != server ||

@@ -369,6 +369,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->parsed = false;
 	wire->bound = false;
 	wire->settings_changed = false;
+	wire->reset_timezone = 0;
 	wire->discarding = false;
 	wire->tx = 'I';
 	wire->bytes_in = 0;
@@ -530,6 +531,8 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 		keep_value(wire->intervalstyle, sizeof(wire->intervalstyle), value);
 		wire->intervalstyle_postgres = strcmp(value, "postgres") == 0;
 	}
+	else if (wire->discarding && strcmp(data, "TimeZone") == 0)
+		wire->reset_timezone = pgpx_wire_hash_setting(value);
 	return true;
 }
 

@@ -29,6 +29,7 @@
 
 #include <sys/uio.h>
 
+#include "common/hashfn.h"
 #include "lib/stringinfo.h"
 
 /* What the reader expects next on the stream. */
@@ -230,6 +231,9 @@ typedef struct PgpxWire
 								 * have run */
 	bool		settings_changed;	/* since pgpx_wire_begin, a setting has changed
 									 * that literals depend on */
+	uint32		reset_timezone; /* hash of the last TimeZone in the answer to a
+								 * reset or check since pgpx_wire_begin; 0:
+								 * none */
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
@@ -245,6 +249,13 @@ typedef struct PgpxWire
 	uint64		bytes_in;
 	uint64		bytes_out;
 } PgpxWire;
+
+/* Returns a hash of the value of a setting, which is not 0. */
+static inline uint32
+pgpx_wire_hash_setting(const char *value)
+{
+	return hash_bytes((const unsigned char *) value, (int) strlen(value)) | 1;
+}
 
 /*
  * pgpx_wire_init

@@ -394,7 +394,11 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	if (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 		return PGPX_RELEASE_CANCEL;
 	if (!lease->sent)
+	{
+		/* the lease may have read the answer to the previous reset */
+		pgpx_statement_cache_update(lease);
 		return PGPX_RELEASE_CLEAN;
+	}
 	if (spec->opts.reset != PGPX_RESET_ALWAYS)
 	{
 		if (!in_transaction)

@@ -33,6 +33,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/pg_prng.h"
 #include "mb/pg_wchar.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
@@ -421,7 +422,7 @@ pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
 static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
 static int	ncached = 0;
 
-/* the cached sockets, most recently used first */
+/* the cached sockets, in no particular order */
 static dlist_head cached = DLIST_STATIC_INIT(cached);
 
 static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] is passed to the
@@ -445,7 +446,6 @@ pgpx_socket_cache_find(int conn, uint64 generation)
 			pgpx_socket_cache_drop(sock);
 		return NULL;
 	}
-	dlist_move_head(&cached, &sock->node);
 	return sock;
 }
 
@@ -469,26 +469,39 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 #define REPLY_CHECK_MS 1000
 
 /*
- * Close the least recently used socket without a lease.  Returns false if there
- * is none.
+ * Close a random socket without a lease.  Returns false if there is none.
+ *
+ * The socket that was used longest ago would be the wrong one for a session
+ * that uses more connections in turn than it can cache: each socket would be
+ * closed shortly before its next use.  With a random one, the part of the calls
+ * that need the worker grows gradually with the number of connections.
  */
 static bool
-close_least_recently_used(void)
+close_any(void)
 {
+	PgpxCachedSocket *found = NULL;
+	uint64		skip;
 	dlist_iter	iter;
 
-	dlist_reverse_foreach(iter, &cached)
+	if (ncached == 0)
+		return false;
+	skip = pg_prng_uint64_range(&pg_global_prng_state, 0, ncached - 1);
+	dlist_foreach(iter, &cached)
 	{
 		PgpxCachedSocket *sock = dlist_container(PgpxCachedSocket, node,
 												 iter.cur);
 
 		if (!sock->leased)
-		{
-			pgpx_socket_cache_drop(sock);
-			return true;
-		}
+			found = sock;
+		if (found != NULL && skip == 0)
+			break;
+		if (skip > 0)
+			skip--;
 	}
-	return false;
+	if (found == NULL)
+		return false;
+	pgpx_socket_cache_drop(found);
+	return true;
 }
 
 /*
@@ -501,7 +514,7 @@ acquire_fds(int n)
 	for (int i = 0; i < n; i++)
 		while (!AcquireExternalFD())
 		{
-			if (close_least_recently_used())
+			if (close_any())
 				continue;
 			while (i-- > 0)
 				ReleaseExternalFD();
@@ -519,7 +532,7 @@ make_room(void)
 {
 	int			n = 1 + (pgpx_session_can_wait() ? 0 : PGPX_SESSION_WAIT_FDS);
 
-	while (ncached >= PGPX_SOCKET_CACHE_MAX && close_least_recently_used())
+	while (ncached >= PGPX_SOCKET_CACHE_MAX && close_any())
 		;
 	acquire_fds(n);
 	while (n-- > 0)

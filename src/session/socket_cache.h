@@ -6,8 +6,8 @@
  * The worker passes a socket to the session once, and the session caches
  * it.  As long as the connection's generation is the same, a later lease
  * of it needs no message to the worker.  Each cached socket counts as an
- * external descriptor.  When descriptors run out, the least recently used
- * socket without a lease is closed.
+ * external descriptor.  When descriptors run out, a random socket without
+ * a lease is closed.
  *
  * A session can wait for its latch, for the worker and for a cached
  * socket.  The wait functions serve interrupts after the wait, so they can

@@ -41,6 +41,9 @@
  *	 If a function changes a setting that literals depend on, the remote reports
  *	 it (settings_changed in wire.h), which has the effect of SET.  Foreign tables
  *	 ignore the reports, because their transactions begin with SET LOCAL.
+ *	 If the remote server reads another TimeZone from its configuration, it reports
+ *	 it in the answer to the next message of a connection.  That may be the answer
+ *	 to a reset or to the test of a free connection (reset_timezone in wire.h).
  *
  * The reset
  *	 If the table is USABLE, the reset does what DISCARD ALL does, except
@@ -322,10 +325,27 @@ record_prepared(PgpxLease *lease)
 	LWLockRelease(lock);
 }
 
+/* Note the TimeZone that the answer to the previous reset has reported. */
+static void
+note_timezone(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->sock->wire;
+	LWLock	   *lock;
+	PgpxPreparedTable *table;
+
+	if (wire->reset_timezone == 0 ||
+		(table = lock_table(lease, &lock)) == NULL)
+		return;
+	pgpx_prepared_note_timezone(table, wire->reset_timezone);
+	LWLockRelease(lock);
+	wire->reset_timezone = 0;
+}
+
 void
 pgpx_statement_cache_update(PgpxLease *lease)
 {
 	record_prepared(lease);
+	note_timezone(lease);
 	if (lease->sock->wire.settings_changed &&
 		lease->scope != PGPX_SCOPE_TABLE &&
 		table_of(lease)->state == PGPX_PREPARED_USABLE)

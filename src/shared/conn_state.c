@@ -649,6 +649,16 @@ pgpx_prepared_reset(PgpxPreparedTable *table, int max)
 	return true;
 }
 
+void
+pgpx_prepared_note_timezone(PgpxPreparedTable *table, uint32 timezone)
+{
+	if (timezone == 0 || timezone == table->timezone)
+		return;
+	table->timezone = timezone;
+	if (table->n > 0)
+		table->state = PGPX_PREPARED_UNKNOWN;
+}
+
 /* Returns the slot of a statement, and marks it as used; -1: not prepared. */
 static int
 find_prepared(PgpxPreparedTable *table, const PgpxPreparedKey *key)

@@ -379,6 +379,7 @@ typedef struct PgpxPreparedTable
 	uint32		bytes;			/* of their texts */
 	uint32		clock;			/* incremented with each use */
 	uint32		next_seen;		/* index of the oldest entry of seen[] */
+	uint32		timezone;		/* hash of the TimeZone that a reset restores */
 	uint64		seen[PGPX_PREPARED_SEEN];
 	PgpxPrepared slots[PGPX_PREPARED_MAX];
 } PgpxPreparedTable;
@@ -442,6 +443,17 @@ extern void pgpx_prepared_clear(PgpxPreparedTable *table);
  * lock.
  */
 extern bool pgpx_prepared_reset(PgpxPreparedTable *table, int max);
+
+/*
+ * pgpx_prepared_note_timezone
+ *		Note the TimeZone that a new connection has, or that the answer to a
+ *		reset or check has reported; a hash, or 0: none.
+ *
+ * It changes if the configuration of the remote server is read again.  The
+ * statements of the table were parsed with the old one.
+ */
+extern void pgpx_prepared_note_timezone(PgpxPreparedTable *table,
+										uint32 timezone);
 
 /*
  * pgpx_prepared_refuse

@@ -82,20 +82,54 @@ count_pending(const PgpxPool *pool)
 }
 
 /*
+ * Return whether the queue is the rest of a burst that will be served within
+ * this time.
+ *
+ * It is if no session has enqueued since the queue was half as old, and if the
+ * waiters leave fast enough.  The rate at which they have left so far includes
+ * leases that last longer than others, which the estimate does not.
+ */
+static bool
+is_ending_burst(const PgpxPool *pool, PgpxTime within)
+{
+	const PgpxWaiter *first;
+	const PgpxWaiter *last;
+	PgpxTime	age = pgpx_now() - pool->queued_since;
+	PgpxTime	left;
+
+	if (pool->queue_head < 0)
+		return false;
+	first = &pgpx_waiters[pool->queue_head];
+	last = &pgpx_waiters[pool->queue_tail];
+	left = (PgpxTime) (first->position - pool->queued_position);
+	return last->since < pool->queued_since + age / 2 &&
+		pool->nwaiting * age <= left * within;
+}
+
+/*
  * Return until when the estimates of the pool may keep it from growing; 0 if
  * they are unknown.
  *
- * Waiters that are not served by then show that the leases last longer than
- * estimated: either no lease has begun for half the time of a connect, or the
- * queue has not been empty for as long.
+ * They are wrong if no lease has begun for half the time of a connect.  The
+ * pool then opens a connection for each waiter, because nothing is known about
+ * when the leases end.
+ *
+ * It does so, too, if the queue has not been empty for as long.  The pool is
+ * then too small, and for a session that calls without a pause only a connection
+ * of its own ends the waits.  For the rest of a burst it opens none: these calls
+ * would be served before a connection is open.
  */
 static PgpxTime
 trusted_until(const PgpxPool *pool)
 {
+	PgpxTime	half = pool->connect_estimate / 2;
+	PgpxTime	since = pool->last_checkout;
+
 	if (pool->connect_estimate == 0 || pool->lease_estimate == 0)
 		return 0;
-	return Min(pool->last_checkout, pool->queued_since) +
-		pool->connect_estimate / 2;
+	if (pgpx_now() < pool->queued_since + half || !is_ending_burst(pool, half))
+		since = Min(since, pool->queued_since);
+	return since + half;
 }
 
 /*

@@ -242,6 +242,8 @@ set_opts(PgpxPool *pool, const PgpxPoolOptions *opts)
 	pool->opts = *opts;
 	if (opts->cluster_connections > 0)
 		pg_atomic_write_u32(&pgpx_shared->uses_shares, 1);
+	if (opts->min_idle > 0)
+		pg_atomic_write_u32(&pgpx_shared->uses_min_idle, 1);
 }
 
 /*

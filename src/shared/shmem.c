@@ -175,6 +175,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->next_dlock, 1);
 	pg_atomic_init_u32(&shared->dlocks_changed, 0);
 	pg_atomic_init_u32(&shared->uses_shares, 0);
+	pg_atomic_init_u32(&shared->uses_min_idle, 0);
 	pg_atomic_init_u32(&shared->npolling, 0);
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
 	pg_atomic_init_u32(&shared->completed_visit, InvalidOid);

@@ -409,6 +409,7 @@ typedef struct PgpxPool
 	PgpxTime	lease_estimate; /* duration of a lease; 0: unknown */
 	PgpxTime	queued_since;	/* start of the checkout that found the queue
 								 * empty */
+	uint64		queued_position;	/* next_position at that time */
 	PgpxTime	waited;			/* sum of the waits that were granted since
 								 * the last request for a connect */
 
@@ -504,6 +505,7 @@ typedef struct PgpxShared
 										 * to check the locks */
 	pg_atomic_uint32 uses_shares;	/* 1: a pool has had cluster_connections
 									 * since the start */
+	pg_atomic_uint32 uses_min_idle; /* the same for min_idle */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that busy poll, see shmem.c */

@@ -564,6 +564,9 @@ finish_connect(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_OPEN;
 	w->deadline = 0;
 	note_remote(w, conn);
+	if (PQparameterStatus(w->pg, "TimeZone") != NULL)
+		pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
+									pgpx_wire_hash_setting(PQparameterStatus(w->pg, "TimeZone")));
 	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
 	if (wrong != NULL)
 	{
@@ -633,11 +636,12 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 bool
 pgpx_connect_has_unpublished(int server)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == 0 &&
-			pgpx_pools[pgpx_wconns[i].pool].server == server)
+	pgpx_connection_foreach(w)
+	{
+		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == 0 &&
+			pgpx_pools[w->pool].server == server)
 			return true;
+	}
 	return false;
 }
 
@@ -653,37 +657,39 @@ resume(PgpxWorkerConn *w)
 void
 pgpx_connect_published(uint64 request)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == request)
-			resume(&pgpx_wconns[i]);
+	pgpx_connection_foreach(w)
+	{
+		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == request)
+			resume(w);
+	}
 }
 
 void
 pgpx_connect_not_published(uint64 request)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_wconns[i].published_by == request)
-			pgpx_wconns[i].published_by = 0;
+	pgpx_connection_foreach(w)
+	{
+		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == request)
+			w->published_by = 0;
+	}
 }
 
 void
 pgpx_connect_need_not_publish(void)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (pgpx_wconns[i].phase == PGPX_PHASE_PUBLISH &&
-			pgpx_pools[pgpx_wconns[i].pool].opts.cluster_connections == 0)
-			resume(&pgpx_wconns[i]);
+	pgpx_connection_foreach(w)
+	{
+		if (w->phase == PGPX_PHASE_PUBLISH &&
+			pgpx_pools[w->pool].opts.cluster_connections == 0)
+			resume(w);
+	}
 }
 
 void
 pgpx_connect_end_unpublished(int server, bool full, const char *text)
 {
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
 		if ((w->phase != PGPX_PHASE_LOOKUP &&
 			 w->phase != PGPX_PHASE_PASSWORD &&
 			 w->phase != PGPX_PHASE_CONNECT &&

@@ -162,6 +162,8 @@ end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 	w->checking = false;
 	if (ok)
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
+								w->wire.reset_timezone);
 	if (checking)
 		pgpx_pool_check_done(pool, conn, ok);
 	else

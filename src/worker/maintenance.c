@@ -148,6 +148,9 @@ tick(PgpxTime now)
 			pgpx_connection_reset(w, false, unread_reset);
 	}
 
+	if (pg_atomic_read_u32(&pgpx_shared->uses_min_idle) == 0)
+		return again;
+
 	/*
 	 * Pools that lack connections for min_idle under a full cap: the next
 	 * maintenance evicts one of another pool.

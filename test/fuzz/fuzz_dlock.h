@@ -461,13 +461,15 @@ quote_qualified_identifier(const char *qualifier, const char *ident)
 
 /* --- the statement cache, which is off -------------------------------------- */
 
-PgpxPreparedTable *pgpx_prepared_tables = NULL;
+static PgpxPreparedTable no_statements = {.state = PGPX_PREPARED_UNKNOWN};
+PgpxPreparedTable *pgpx_prepared_tables = &no_statements;
 PgpxPool   *pgpx_pools = NULL;
 
 NEVER(bool, LWLockAcquire, LWLock *lock, LWLockMode mode)
 NEVER(void, LWLockRelease, LWLock *lock)
 NEVER(void, pgpx_prepared_choose, PgpxPreparedTable *table, int max, bool again, PgpxPreparedChoice *choice)
 NEVER(bool, pgpx_prepared_reset, PgpxPreparedTable *table, int max)
+NEVER(void, pgpx_prepared_note_timezone, PgpxPreparedTable *table, uint32 timezone)
 NEVER(void, pgpx_prepared_refuse, PgpxPreparedTable *table, const PgpxPreparedKey *key)
 NEVER(int, pgpx_prepared_add, PgpxPreparedTable *table, const PgpxPreparedKey *key, uint32 bytes)
 

@@ -19,6 +19,7 @@
 
 #include "fuzz.h"
 #include "fuzz_remote.h"
+#include "shared/conn_state.h"
 #include "worker/connect.h"
 #include "worker/events.h"
 
@@ -30,6 +31,9 @@ PgpxConn   *pgpx_conns = NULL;
 PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxWorkerPool *pgpx_wpools = NULL;
 bool		pgpx_log_connections = true;
+
+static PgpxPreparedTable prepared;
+PgpxPreparedTable *pgpx_prepared_tables = &prepared;
 
 static int	nopened;
 static int	nfailed;
@@ -130,6 +134,12 @@ pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
 void
 pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 {
+}
+
+void
+pgpx_prepared_note_timezone(PgpxPreparedTable *table, uint32 timezone)
+{
+	FUZZ_CHECK(table == &prepared && timezone != 0);
 }
 
 void

@@ -18,6 +18,7 @@
 # Faults for all connections, until the next command:
 #   freeze         forward nothing
 #   delay 20       forward everything 20 ms late
+#   connect 150    forward the login of each new connection 150 ms late
 #   hold           accept cancel requests and do not forward them
 #   hold all       the same for all new connections, because over TLS a cancel request is not recognized
 #   mute           lose answers; the connections close afterwards
@@ -227,7 +228,8 @@ sub loop
 					if ($n < $left{$ready}) { $left{$ready} -= $n; }
 					else { ($data, $then) = corrupt($fault, $data, delete $left{$ready}); }
 				}
-				push @late, [ time + $delay, $other, $data, $then ];
+				push @late, [ time + ($first && $fault eq 'connect' ? $bytes / 1000 : $delay), $other, $data, $then ];
+				@late = sort { $a->[0] <=> $b->[0] } @late if $fault eq 'connect';
 				$select->remove($ready) if $then;
 			}
 		}

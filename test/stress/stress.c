@@ -2275,6 +2275,7 @@ main(int argc, char **argv)
 		values += sessions[i].values;
 		refused += sessions[i].refused;
 	}
+	must_become(&local, "prepared statements are executed", "SELECT sum(cache_hits) > 0 FROM pgpool.stats WHERE server IN ('c', 'd2', 'd3')");
 	printf("stress: %ld operations, %ld values, %ld refused, %d barriers; own traces: %ld\n",
 		   operations, values, refused, rounds, own_traces);
 	printf("stress: in quiet rounds %ld pipelined, %ld granted and not ready in time, %ld not sent in time, %ld locks\n",

@@ -4,12 +4,14 @@
 use strict;
 use warnings;
 
+use PgpxProxy;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $remote = remote_node('remote');
 my $local = local_node('local');
+my $proxy = PgpxProxy->new($remote->port);
 
 # Wait until columns of a pool have the expected values.
 sub becomes
@@ -201,6 +203,42 @@ ok( wait_until($local, sub {
 		}, 't'),
 	'bursts: pool grows if short bursts repeat');
 $local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(brief steady bursts);
+
+# Sessions call at the same instant, when an advisory lock is released. Five connections
+# are open, of which $leased are leased meanwhile. A connect takes $connect ms.
+my @thirty = (@many, map { PgpxSession->new($local) } 1 .. 18);
+
+sub calls_at_once
+{
+	my ($server, $calls, $connect, $sleep, $leased) = @_;
+	my @callers = @thirty[ 0 .. $calls - 1 ];
+
+	$proxy->command("connect $connect");
+	make_pool($local, $proxy, server => $server, options => { pool_size => 30 });
+	is($sessions[0]->run("SELECT pgpool.prewarm('$server', 5, '60 s')"), '5', "$server: pool has five connections");
+	$sessions[0]->run("SELECT count(pgpool.exec('$server', 'select pg_sleep(0.002)')) FROM generate_series(1, 50)");
+	my $keeper = PgpxSession->new($local);
+	lease($keeper, $server) foreach 1 .. $leased;
+	$keeper->run('SELECT pg_advisory_lock(30)');
+	$_->start("SET statement_timeout = '60 s'; DO 'BEGIN PERFORM pg_advisory_xact_lock_shared(30); END';"
+		  . " SELECT pgpool.exec('$server', 'select pg_sleep($sleep)')") foreach @callers;
+	ok(wait_until($local, 'SELECT count(*) FROM pg_locks WHERE locktype = $$advisory$$ AND NOT granted', $calls),
+		"$server: $calls sessions are ready to call");
+	$keeper->run('SELECT pg_advisory_unlock(30)');
+	is(join(',', map { $_->finish(30) } @callers), join(',', (1) x @callers), "$server: all calls are served");
+	$keeper->quit;
+	return pool($server, 'connects_requested');
+}
+
+cmp_ok(calls_at_once('thirty', 30, 150, 0.002, 0), '<=', 7, 'thirty: at most two connections are opened for calls of 2 ms');
+cmp_ok(pool('thirty', 'waited'), '>', 10, 'thirty: most of the calls wait');
+
+# The calls take longer than those before, so that the last ones begin after half the
+# time of a connect. No other session calls meanwhile.
+cmp_ok(calls_at_once('longer', 20, 1000, 0.2, 0), '<=', 7, 'longer: connections are not opened for the rest of a burst that ends sooner');
+cmp_ok(calls_at_once('fewer', 9, 1000, 0.2, 4), '>', 5, 'fewer: pool grows for the rest of a burst if most leases do not end');
+$proxy->command('pass');
+$local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(thirty longer fewer);
 
 # --- idle_timeout
 make_pool($local, $remote, server => 'idle',

@@ -328,6 +328,45 @@ is(call($lease, q{SELECT ('{null}'::text[])[1]}), 'null', 'pg_settings: literal'
 $first->run("SELECT pgpool.checkin($lease)");
 is(call('cached', q{SELECT ('{null}'::text[])[1]}), '', 'next lease: literal');
 
+# The remote server reads another TimeZone from its configuration. It reports this in the
+# answer to the test of a free connection, or to a reset.
+sub change_zone
+{
+	my ($value) = @_;
+
+	$remote->safe_psql('postgres', "ALTER SYSTEM SET TimeZone = '$value'");
+	$remote->reload;
+	return ok(wait_until($remote, 'SHOW TimeZone', $value), "TimeZone of the remote server is $value");
+}
+
+make_pool($local, $remote, server => 'tested', options => { pool_size => 1, statement_cache => 20, test_period => '0' });
+is(call('tested', $literal), $zone, 'tested: literal') foreach 1 .. 3;
+ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'tested'}, 1), 'tested: reset is answered');
+change_zone('Pacific/Kiritimati');
+isnt(call('tested', $literal), $zone, 'tested: literal has the new TimeZone');
+discard('cached');
+my @zones = ($zone, call('cached', $literal));
+isnt($zones[1], $zones[0], 'literal depends on TimeZone');
+call('cached', $literal) foreach 1, 2;
+foreach my $leases (0, 1)
+{
+	$lease = lease($first, 'cached');
+	is(call($lease, $literal), $zones[-1], 'lease: prepared literal');
+	change_zone((qw(Asia/Tokyo Asia/Kolkata))[$leases]);
+	$first->run("SELECT pgpool.checkin($lease)");
+	lease($second, 'cached') if $leases;
+	$second->run('SELECT pgpool.checkin_all()');
+	push @zones, call('cached', $literal);
+	is($zones[-1], call('plain', $literal), "cached: literal has the TimeZone that was set before the reset, after $leases leases that send nothing");
+	call('cached', $literal) foreach 1 .. 3;
+}
+my $hits = counter('cache_hits', 'cached');
+is(call('cached', $literal), $zones[-1], 'cached: literal is prepared again');
+cmp_ok(counter('cache_hits', 'cached'), '>', $hits, '.. and executed');
+$remote->safe_psql('postgres', 'ALTER SYSTEM RESET TimeZone');
+$remote->reload;
+discard('cached');
+
 # the reset waits for no safe snapshot, as DISCARD ALL does not
 warm('cached');
 my $lost = counter('closed_reset + closed_broken', 'cached');

@@ -7,7 +7,8 @@ use warnings;
 use PgpxTest;
 use Test::More;
 
-my $remote = remote_node('remote');
+# (not the TimeZone that transactions of foreign tables have)
+my $remote = remote_node('remote', conf => [q{timezone = 'Asia/Tokyo'}]);
 my $local = local_node('local');
 my $port = $remote->port;
 
