@@ -63,7 +63,7 @@ endif
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one quick clean-kept demo bench lint format dist deb check-deb
 .PHONY: model model-deep fuzz stress sequences soak mutants coverage analyze check-points
-.PHONY: check-assert check-asan check-ubsan check-valgrind check-versions check-postgres-fdw
+.PHONY: check-rpm check-assert check-asan check-ubsan check-valgrind check-versions check-postgres-fdw
 
 help:
 	@echo "all            build $(EXTENSION).so"
@@ -87,9 +87,8 @@ help:
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
-	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, 17 and 18, each"
-	@echo "               in its Debian, made once with debootstrap, as root; MAJORS="
-	@echo "               16 is built from the sources in PGPX_PG_SOURCE, with assertions"
+	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, and 16 to 18, each in"
+	@echo "               its Debian or Ubuntu, made once with debootstrap, as root; MAJORS="
 	@echo "check-postgres-fdw"
 	@echo "               postgres_fdw's own tests, with its foreign tables on pools"
 	@echo "demo           the same foreign tables without and with pools, in private servers"
@@ -100,6 +99,7 @@ help:
 	@echo "dist           the archives of what is committed; .zip is for PGXN"
 	@echo "deb            Debian packages of it, in deb/; check-deb: build, install and"
 	@echo "               test them in bare Debians, made once with debootstrap, as root"
+	@echo "check-rpm      build the RPM package and compare its files"
 	@echo "clean          remove what was built"
 
 deps:
@@ -199,3 +199,6 @@ deb:
 # in the Debian releases of DEBIANS; SUITES: as in test/run
 check-deb:
 	@SUITES="$(SUITES)" test/packages/debian $(DEBIANS)
+
+check-rpm:
+	@test/packages/rpm
