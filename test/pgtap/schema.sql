@@ -123,7 +123,7 @@ INSERT INTO views VALUES
       user_name name, holder text, why text, since timestamp with time zone,
       last_ping timestamp with time zone, valid_until timestamp with time zone, ttl interval'),
   ('cluster_shares', 'database name, server name, cap integer, weight integer, share integer,
-      used integer, wanted integer, others integer, members integer,
+      used integer, demand integer, others integer, members integer,
       agreed_at timestamp with time zone, valid_until timestamp with time zone,
       failing_since timestamp with time zone, error text'),
   ('workers', 'worker integer, pid integer, state text, started_at timestamp with time zone,

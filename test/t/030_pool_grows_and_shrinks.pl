@@ -304,8 +304,12 @@ lease($sessions[0], 'ready');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 becomes('ready', 'total, idle', '2|2', 'ready: as before the lease');
 worker_sleeps('ready, after a lease');
+$worker = worker_pid($local);
+kill 'STOP', $worker;
 lease($sessions[0], 'ready');
-becomes('ready', 'leased, idle', '1|2', 'another one is opened although the worker sleeps');
+is(pool('ready', 'leased, idle, connecting'), '1|1|1', 'ready: the session itself requests another one');
+kill 'CONT', $worker;
+becomes('ready', 'leased, idle', '1|2', 'another one is opened');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 
 # a session that is granted a connection by the queue takes it from the spare ones, too

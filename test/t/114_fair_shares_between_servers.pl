@@ -85,10 +85,10 @@ sub share
 sub used_become
 {
 	my ($name, @used) = @_;
-	my $wanted = join ' ', @used;
+	my $expected = join ' ', @used;
 
-	return ok(wait_until($nodes[0], sub { join ' ', map { $used[$_] eq '-' ? '-' : share($nodes[$_], 'used') } 0 .. $#used }, $wanted, 20),
-		"$name: $wanted") || die "shares are wrong\n";
+	return ok(wait_until($nodes[0], sub { join ' ', map { $used[$_] eq '-' ? '-' : share($nodes[$_], 'used') } 0 .. $#used }, $expected, 20),
+		"$name: $expected") || die "shares are wrong\n";
 }
 
 my %working;
@@ -191,7 +191,7 @@ DECLARE
 	last timestamptz; pinged timestamptz; taken timestamptz;
 BEGIN
 	LOOP
-		SELECT max(s.pinged) FILTER (WHERE held > 0 AND wanted <= 4), max(s.pinged) FILTER (WHERE held > 4)
+		SELECT max(s.pinged) FILTER (WHERE held > 0 AND demand <= 4), max(s.pinged) FILTER (WHERE held > 4)
 			INTO pinged, taken FROM pgpool_lock.shares AS s;
 		last := coalesce(pinged, last);
 		EXIT WHEN taken IS NOT NULL;
