@@ -17,8 +17,9 @@
  * each time take the connection that the other one has returned.  In C what a server
  * wants does not change so often (WINDOW_US).
  *
- * run starvation_1: -DCAP=1
+ * run starvation_1: -DCAP=1 -DSTEADY
  * run starvation_2: -DCAP=2 -DSTEADY
+ * deep starvation_1: -DCAP=1
  *
  * mutant BUG_NO_TURN_END: -DCAP=1
  * mutant BUG_BY_NAME: -DCAP=1
