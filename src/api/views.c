@@ -871,7 +871,7 @@ histogram_rows(PgpxRow *row, const PgpxPool *pool)
 			pgpx_row_pool(row, pool);
 			pgpx_row_name(row, NameStr(pool->user_name));
 		}
-		row->n = 4;				/* as in the first row */
+		row->n = 4;				/* keep the first four columns */
 		pgpx_row_int(row, b);
 		pgpx_row_bigint(row, b == 0 ? 0 : UINT64CONST(1) << (b - 1));
 		if (b == PGPX_HISTOGRAM_BUCKETS - 1)

@@ -17,7 +17,7 @@
 
 #include "access/htup.h"
 
-/* about the largest number of bytes in a batch of rows after the first one */
+/* approximate size limit of each batch of rows but the first one, in bytes */
 #define PGPX_BATCH_BYTES (8 * 1024 * 1024)
 
 typedef struct PgpxQueryParams

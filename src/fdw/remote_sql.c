@@ -497,7 +497,8 @@ raise_handler(const char *detail)
 
 /*
  * Check that the callbacks that are inherited exist.  Those for joins and upper
- * relations are optional: without them nothing of the kind is pushed down.
+ * relations are optional: without them no join or upper relation is pushed
+ * down.
  */
 static void
 check_callbacks(const FdwRoutine *theirs)

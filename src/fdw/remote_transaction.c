@@ -45,8 +45,8 @@
 #include "fdw/remote_sql.h"
 
 /*
- * Limits for draining an answer at the end of the local transaction: that to an
- * ended scan (commit without writes), or that to ROLLBACK TO.  The rows of a
+ * Limits for draining the rest of a scan's answer (at a commit without writes)
+ * and the answer to ROLLBACK TO (at such a commit, and at an abort).  The rows of a
  * batch can be wider than those of the batch before, which determined its size.
  */
 #define DRAIN_BYTES (2 * PGPX_BATCH_BYTES)
@@ -464,14 +464,16 @@ send_rollback(PgpxRemoteTransaction *rt)
 static void
 prepare_reader(PgpxRemoteTransaction *rt)
 {
+	PgpxTime	deadline = pgpx_now() + DRAIN_US;
+
 	pgpx_lease_reserve_reset(rt->lease);
 	if (rt->abandoned)
 	{
 		PGPX_DEBUG_POINT("commit_drains");
-		discard_answer(rt, DRAIN_BYTES, pgpx_now() + DRAIN_US);
+		discard_answer(rt, DRAIN_BYTES, deadline);
 	}
 
-	/* the rest is not read: the connection will be closed */
+	/* the answer has not ended in time: the connection will be closed */
 	if (rt->abandoned)
 		return;
 
@@ -485,7 +487,7 @@ prepare_reader(PgpxRemoteTransaction *rt)
 	{
 		send_rollback(rt);
 		if (rt->abandoned)
-			discard_answer(rt, DRAIN_BYTES, pgpx_now() + DRAIN_US);
+			discard_answer(rt, DRAIN_BYTES, deadline);
 	}
 }
 

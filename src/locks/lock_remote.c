@@ -285,7 +285,7 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 		PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
-	PgpxRun		execute = {
+	PgpxRun		run = {
 		.lease = lease,
 		.statement = statement,
 		.sink = sink,
@@ -300,8 +300,8 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	pgpx_run_check(lease, statement);
 	PG_TRY();
 	{
-		pgpx_run_send(&execute, sink == NULL);
-		while (!pgpx_run_process_input(&execute))
+		pgpx_run_send(&run, sink == NULL);
+		while (!pgpx_run_process_input(&run))
 			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
 				ereport(ERROR,
@@ -311,13 +311,13 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	}
 	PG_CATCH();
 	{
-		pgpx_run_failed(&execute, false);
+		pgpx_run_failed(&run, false);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	if (refused != NULL)
-		*refused = execute.error.set;
-	(void) pgpx_run_end(&execute);
+		*refused = run.error.set;
+	(void) pgpx_run_end(&run);
 	error_context_stack = hint.previous;
 }
 
@@ -573,9 +573,9 @@ is_name(const char *name)
 
 /* Read a number, limited to a range. */
 static int
-read_int(const PGresult *res, int row, int column_text, int min, int max)
+read_int(const PGresult *res, int row, int column, int min, int max)
 {
-	long long	n = strtoll(PQgetvalue(res, row, column_text), NULL, 10);
+	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
 
 	return (int) Min(Max(n, min), max);
 }

@@ -275,8 +275,8 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 		return false;
 
 	/*
-	 * Log it also if the answer is late, because the answer to the repeat names
-	 * this session as the former holder, or none.
+	 * Log the takeover also if the answer is late.  The answer to the repeated
+	 * statement names this session as the previous holder, or none.
 	 */
 	if (w->answer.expired && strcmp(w->answer.holder, w->lock.holder) != 0)
 		log_takeover(w);

@@ -76,9 +76,9 @@
 /* Intervals between the statements of a member. */
 #define PING_US		(500 * 1000)	/* with connections */
 #define STARVED_US	(200 * 1000)	/* if it wants more than it holds */
-#define MIN_INTERVAL_US	(10 * 1000)		/* at any news */
+#define MIN_INTERVAL_US	(10 * 1000)		/* after a change */
 
-#define DEMAND_WINDOW_US	(1000 * 1000)	/* the demand is the maximum of it */
+#define DEMAND_WINDOW_US	(1000 * 1000)	/* the demand is the maximum in it */
 #define PLAN_US		(5 * 1000)	/* shortest interval between two plans */
 
 #define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
@@ -310,7 +310,7 @@ end_attempts(int server)
 	strlcpy(why, pgpx_servers[server].share.error, sizeof(why));
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
 	snprintf(text, sizeof(text), "The share of cluster_connections has expired: %s",
-			 why[0] != '\0' ? why : "its table was not updated in time");
+			 why[0] != '\0' ? why : "pgpool_lock.shares was not updated in time");
 	pgpx_connect_end_unpublished(server, shares[server].remote_full, text);
 }
 

@@ -369,7 +369,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->parsed = false;
 	wire->bound = false;
 	wire->settings_changed = false;
-	wire->reset_timezone = 0;
+	wire->session_timezone = 0;
 	wire->discarding = false;
 	wire->tx = 'I';
 	wire->bytes_in = 0;
@@ -518,9 +518,7 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	if (!wire->discarding && !wire->commit_ahead && is_literal_style(data))
 		wire->settings_changed = true;
 	if (strcmp(data, "client_encoding") == 0)
-	{
 		wire->encoding_changed = pg_char_to_encoding(value) != wire->encoding;
-	}
 	else if (strcmp(data, "DateStyle") == 0)
 	{
 		keep_value(wire->datestyle, sizeof(wire->datestyle), value);
@@ -531,8 +529,9 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 		keep_value(wire->intervalstyle, sizeof(wire->intervalstyle), value);
 		wire->intervalstyle_postgres = strcmp(value, "postgres") == 0;
 	}
-	else if (wire->discarding && strcmp(data, "TimeZone") == 0)
-		wire->reset_timezone = pgpx_wire_hash_setting(value);
+	else if (strcmp(data, "TimeZone") == 0 &&
+			 (wire->discarding || strcmp(value, "GMT") != 0))
+		wire->session_timezone = pgpx_wire_hash_setting(value);
 	return true;
 }
 

@@ -231,9 +231,11 @@ typedef struct PgpxWire
 								 * have run */
 	bool		settings_changed;	/* since pgpx_wire_begin, a setting has changed
 									 * that literals depend on */
-	uint32		reset_timezone; /* hash of the last TimeZone in the answer to a
-								 * reset or check since pgpx_wire_begin; 0:
-								 * none */
+	uint32		session_timezone;	/* hash of the last TimeZone that was
+									 * reported since pgpx_wire_begin; 0:
+									 * none.  Without GMT outside the answer
+									 * to a reset or check: it may be the
+									 * SET LOCAL of a foreign table */
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */

@@ -471,13 +471,13 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 /*
  * Close a random socket without a lease.  Returns false if there is none.
  *
- * The socket that was used longest ago would be the wrong one for a session
- * that uses more connections in turn than it can cache: each socket would be
- * closed shortly before its next use.  With a random one, the part of the calls
- * that need the worker grows gradually with the number of connections.
+ * Not the least recently used one: in a session that uses more connections in
+ * turn than it can cache, each socket would be closed shortly before its next
+ * use.  With a random one, the fraction of calls that need the worker grows
+ * gradually with the number of connections.
  */
 static bool
-close_any(void)
+close_random(void)
 {
 	PgpxCachedSocket *found = NULL;
 	uint64		skip;
@@ -514,7 +514,7 @@ acquire_fds(int n)
 	for (int i = 0; i < n; i++)
 		while (!AcquireExternalFD())
 		{
-			if (close_any())
+			if (close_random())
 				continue;
 			while (i-- > 0)
 				ReleaseExternalFD();
@@ -532,7 +532,7 @@ make_room(void)
 {
 	int			n = 1 + (pgpx_session_can_wait() ? 0 : PGPX_SESSION_WAIT_FDS);
 
-	while (ncached >= PGPX_SOCKET_CACHE_MAX && close_any())
+	while (ncached >= PGPX_SOCKET_CACHE_MAX && close_random())
 		;
 	acquire_fds(n);
 	while (n-- > 0)

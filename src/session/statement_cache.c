@@ -41,9 +41,9 @@
  *	 If a function changes a setting that literals depend on, the remote reports
  *	 it (settings_changed in wire.h), which has the effect of SET.  Foreign tables
  *	 ignore the reports, because their transactions begin with SET LOCAL.
- *	 If the remote server reads another TimeZone from its configuration, it reports
- *	 it in the answer to the next message of a connection.  That may be the answer
- *	 to a reset or to the test of a free connection (reset_timezone in wire.h).
+ *	 After a reload of its configuration, the remote server reports a new TimeZone
+ *	 in its next answer.  That may be the answer to a reset, to the test of a free
+ *	 connection, or to the COMMIT of a transaction on foreign tables (session_timezone in wire.h).
  *
  * The reset
  *	 If the table is USABLE, the reset does what DISCARD ALL does, except
@@ -325,7 +325,7 @@ record_prepared(PgpxLease *lease)
 	LWLockRelease(lock);
 }
 
-/* Note the TimeZone that the answer to the previous reset has reported. */
+/* Note the TimeZone that an answer has reported. */
 static void
 note_timezone(PgpxLease *lease)
 {
@@ -333,12 +333,12 @@ note_timezone(PgpxLease *lease)
 	LWLock	   *lock;
 	PgpxPreparedTable *table;
 
-	if (wire->reset_timezone == 0 ||
+	if (wire->session_timezone == 0 ||
 		(table = lock_table(lease, &lock)) == NULL)
 		return;
-	pgpx_prepared_note_timezone(table, wire->reset_timezone);
+	pgpx_prepared_note_timezone(table, wire->session_timezone);
 	LWLockRelease(lock);
-	wire->reset_timezone = 0;
+	wire->session_timezone = 0;
 }
 
 void

@@ -86,8 +86,8 @@ count_pending(const PgpxPool *pool)
  * this time.
  *
  * It is if no session has enqueued since the queue was half as old, and if the
- * waiters leave fast enough.  The rate at which they have left so far includes
- * leases that last longer than others, which the estimate does not.
+ * waiters leave fast enough.  The measured rate is used, not lease_estimate,
+ * because it includes the leases that last longer than others.
  */
 static bool
 is_ending_burst(const PgpxPool *pool, PgpxTime within)
@@ -110,14 +110,14 @@ is_ending_burst(const PgpxPool *pool, PgpxTime within)
  * Return until when the estimates of the pool may keep it from growing; 0 if
  * they are unknown.
  *
- * They are wrong if no lease has begun for half the time of a connect.  The
- * pool then opens a connection for each waiter, because nothing is known about
- * when the leases end.
+ * The estimates are not trusted if no lease has begun for half the time of a
+ * connect.  The pool then opens a connection for each waiter, because nothing is
+ * known about when the leases end.
  *
- * It does so, too, if the queue has not been empty for as long.  The pool is
- * then too small, and for a session that calls without a pause only a connection
- * of its own ends the waits.  For the rest of a burst it opens none: these calls
- * would be served before a connection is open.
+ * The pool also opens one for each waiter if the queue has not been empty for
+ * that time.  It is too small, and for a session that calls without a pause only
+ * a connection of its own ends the waits.  An exception is the rest of a burst:
+ * its calls are served before a connection would be open.
  */
 static PgpxTime
 trusted_until(const PgpxPool *pool)

@@ -140,8 +140,6 @@ static PgpxConn *
 pick_after(PgpxPool *pool, PgpxConn *last_conn, bool answered, PgpxTime since,
 		   PgpxTime now)
 {
-	PgpxConn   *earlier;
-
 	if (last_conn->state != PGPX_CONN_IDLE &&
 		last_conn->state != PGPX_CONN_RESET_PENDING)
 		return NULL;
@@ -154,8 +152,7 @@ pick_after(PgpxPool *pool, PgpxConn *last_conn, bool answered, PgpxTime since,
 		return NULL;
 	if (last_conn->state == PGPX_CONN_IDLE || answered)
 		return last_conn;
-	earlier = pick_from(pool, last_conn->next, true, since, now);
-	return earlier ? earlier : last_conn;
+	return pick_from(pool, last_conn->next, true, since, now);
 }
 
 /*

@@ -48,7 +48,7 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
  * was used before it.
  *
  * last_conn: index of the caller's last used connection; -1: none.  answered:
- * the answer to its pending reset has arrived.
+ * the answer to its pending reset has arrived, or it is not known whether it has.
  * since: start of the checkout; a test made after it is recent enough.  now:
  * the current time.
  *

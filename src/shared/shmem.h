@@ -505,7 +505,7 @@ typedef struct PgpxShared
 										 * to check the locks */
 	pg_atomic_uint32 uses_shares;	/* 1: a pool has had cluster_connections
 									 * since the start */
-	pg_atomic_uint32 uses_min_idle; /* the same for min_idle */
+	pg_atomic_uint32 uses_min_idle; /* 1: .. min_idle */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that busy poll, see shmem.c */

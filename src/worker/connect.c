@@ -73,7 +73,7 @@ pgpx_connect_refused(PgpxWorkerConn *w, const char *text)
 
 /*
  * Sets the deadline for the host that is being tried: an equal share of the
- * time left for each host left, but at least LEAST_SHARE_US (microseconds), so
+ * time left for each host left, but at least MIN_SHARE_US (microseconds), so
  * that there is time for one more poll.
  */
 #define MIN_SHARE_US (10 * 1000)

@@ -61,9 +61,9 @@ pgpx_connection_add(PgpxWorkerConn *w)
 int
 pgpx_connection_next(int after)
 {
-	int			end_abort = pgpx_conns_end();
+	int			end = pgpx_conns_end();
 
-	for (int i = after + 1; i < end_abort; i = (i | 63) + 1)
+	for (int i = after + 1; i < end; i = (i | 63) + 1)
 	{
 		uint64		bits = added[i / 64] >> (i % 64);
 
@@ -163,7 +163,7 @@ end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 	if (ok)
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
-								w->wire.reset_timezone);
+								w->wire.session_timezone);
 	if (checking)
 		pgpx_pool_check_done(pool, conn, ok);
 	else

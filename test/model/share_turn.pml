@@ -1,6 +1,6 @@
 /*
  * share_turn.pml
- *	  Fair shares as a model: three servers that want a connection each, and a cap
+ *	  Fair shares as a model: three servers that each want a connection, and a cap
  *	  that does not suffice for all of them.
  *
  * A statement is two steps: a server chooses its target from the rows that its last
@@ -15,7 +15,7 @@
  * or cease to want one before any statement, and the first may die.  With STEADY they
  * always want one: with a cap of 2, servers that do so between any two statements can
  * each time take the connection that the other one has returned.  In C what a server
- * wants does not change so often (WINDOW_US).
+ * wants does not change so often (DEMAND_WINDOW_US).
  *
  * run starvation_1: -DCAP=1 -DSTEADY
  * run starvation_2: -DCAP=2 -DSTEADY

@@ -247,14 +247,16 @@ EOT
 		ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE reason = 'remote_full'}, $n - 1), "PgBouncer is full: session $n waits");
 	}
 	like(pool('last_error', 'bounced'), qr/no more connections allowed/, 'pool shows the message of PgBouncer');
-	is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 2, 3 ]), 'waiters keep their places');
+	is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 2, 3 ]), 'waiters are in the order of their checkouts');
 	$sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 	like($sessions[2]->finish(60), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
 	$sessions[1]->run("SELECT pgpool.discard($leases[1])");
 	like($sessions[3]->finish(60), qr/^\d+$/, 'second waiter is served when PgBouncer accepts a connection again') or diag($sessions[3]->error);
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 	$local->safe_psql('postgres', q{SELECT pgpool.drain('bounced', '30 s')});
-	kill 'TERM', slurp_file("$folder/pid") + 0;
+	my $pid = slurp_file("$folder/pid") + 0;
+	kill 'TERM', $pid;
+	ok(wait_until($local, sub { kill(0, $pid) ? 1 : 0 }, '0'), 'PgBouncer has ended');
 }
 
 stats_add_up($local);

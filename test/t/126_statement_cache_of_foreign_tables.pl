@@ -329,6 +329,19 @@ is(behind('EXECUTE other(1)', "EXECUTE turns($_)"), 10 * $_, 'waiter: .. and are
 is(behind("SELECT pgpool.checkout_xact('turns') AS l \\gset\nSELECT pgpool.exec(:l, 'SELECT app.run(''DEALLOCATE ALL'')')", 'EXECUTE turns(5)'), '50', 'waiter: a function has deallocated them');
 is(counter('closed_broken + closed_reset + closed_holder_died', 'turns'), '0', 'no connection was lost');
 
+# A new TimeZone that the remote server reads from its configuration is reported in the
+# answer to the COMMIT of a transaction on foreign tables.
+my $literal = q{SELECT v FROM pgpool.query('cached', $$SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz$$) AS v(v interval)};
+run('SELECT pgpool.reconnect(\'cached\')');
+is(run($literal), '-09:00:00', 'literal has the TimeZone of the remote server') foreach 1 .. 3;
+run('BEGIN');
+run(q{UPDATE ft.u SET b = b WHERE a = 1});
+$remote->safe_psql('postgres', q{ALTER SYSTEM SET TimeZone = 'Pacific/Kiritimati'});
+$remote->reload;
+ok(wait_until($remote, 'SHOW TimeZone', 'Pacific/Kiritimati'), 'remote server has another TimeZone');
+run('COMMIT');
+is(run($literal), '-14:00:00', 'literal has the new TimeZone after the commit') foreach 1, 2;
+
 $_->quit foreach $first, $second, $one, $two;
 stats_add_up($local);
 check_invariants($local);
