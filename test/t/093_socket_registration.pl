@@ -148,7 +148,7 @@ SKIP:
 	my $wakes = sub { return (slurp_file("/proc/$worker/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m)[0]; };
 	my $before = $wakes->();
 	$turns->(25);
-	cmp_ok($wakes->() - $before, '<', 1500, 'two thousand calls on these pools need fewer than 1500 sockets');
+	cmp_ok($wakes->() - $before, '<', 1500, 'two thousand calls on these pools wake the worker fewer than 1500 times');
 	$session->quit;
 	check_invariants($few);
 	leak_check($few, $remote);

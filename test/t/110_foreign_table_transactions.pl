@@ -266,7 +266,7 @@ foreach my $case (@early)
 			$session->run('SELECT FROM one.a, two.a LIMIT 1');
 			last if $kept = $local->safe_psql('postgres', $remote_pids) eq $before;
 		}
-		ok($kept, "$name, $n: connections are kept");
+		ok($kept, "$name, $n: connections are kept in one of five attempts");
 	}
 }
 nothing_is_left('scans that end early');
@@ -446,7 +446,7 @@ $session->run("BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; MOVE 10 FROM 
 terminate($local, worker_pid($local));
 $session->fails('MOVE ALL FROM c', '08006', qr/was lost/, 'rest of a scan fails if the worker has exited');
 $session->run('ROLLBACK');
-is($session->run('SELECT count(*) FROM one.big') . $session->error, '200000', 'next scan uses another connection');
+is($session->run('SELECT count(*) FROM one.big') . $session->error, '200000', 'next scan returns all rows');
 nothing_is_left('worker');
 
 # sixty sessions on four connections

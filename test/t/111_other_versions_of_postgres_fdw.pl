@@ -93,8 +93,8 @@ my @callbacks = qw(GetForeignRelSize GetForeignPaths GetForeignPlan AddForeignUp
   IsForeignRelUpdatable RecheckForeignScan ExplainForeignScan ExplainForeignModify ExplainDirectModify IsForeignPathAsyncCapable);
 
 # A library that changes the plans of the real one, as the setting other.change says. The settings
-# other.tag and other.missing change the handler. It also has callbacks that those of PostgreSQL 15 to 18
-# do not have, and that must not be called.
+# other.tag and other.missing change the handler. It also has callbacks that postgres_fdw 15 to 18 lacks,
+# and that must not be called.
 sub other_version
 {
 	my $source = "$install->{lib}/other.c";
@@ -205,7 +205,7 @@ my $session = PgpxSession->new($local);
 
 sub result { return $session->run($_[0]) . $session->error }
 
-# a handler that is not as expected, then the same one
+# a handler that is not as expected, then the unchanged one
 foreach my $case ([ "other.tag = 'wrong'", 'It does not return an FdwRoutine.' ], map { [ "other.missing = '$_'", "Callback $_ is missing." ] } @callbacks)
 {
 	my ($setting, $detail) = @$case;
@@ -221,7 +221,7 @@ foreach my $callback ('GetForeignJoinPaths', 'GetForeignUpperPaths')
 {
 	my $client = PgpxSession->new($local);
 
-	is($client->run("SET other.missing = '$callback'; SELECT count(*), sum(x.a) FROM t x JOIN t y USING (b)") . $client->error, '1|1', "without $callback nothing of the kind is pushed down");
+	is($client->run("SET other.missing = '$callback'; SELECT count(*), sum(x.a) FROM t x JOIN t y USING (b)") . $client->error, '1|1', "without $callback a join returns its rows");
 	$client->quit;
 }
 is(result('SELECT count(*) FROM (SELECT FROM t) AS x'), '1', 'a scan of no column is accepted');

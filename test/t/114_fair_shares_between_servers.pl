@@ -184,7 +184,7 @@ is(share($nodes[1], 'used'), '4', 'sessions of a stopped worker still count');
 kill 'CONT', $stopped;
 ok(wait_until($nodes[3], q{SELECT valid_until > clock_timestamp() FROM pgpool.cluster_shares}, 't', 30), 'worker agrees again when it continues');
 
-# --- a killed server: the remote server measures how long its share is not used by others
+# --- a killed server: the remote server measures after what time another server uses its share
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE FUNCTION taken_after() RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE

@@ -109,7 +109,7 @@ $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP max_server_con
 ok(wait_until($local, sub { share('demand') }, 2, 30), 'pause: only leases count as demand');
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP min_size); SELECT pgpool.resume('shared')});
 like($_->finish(60) . $_->error, qr/^\d+$/, 'waiter is granted a connection after the pause') foreach @waiting;
-ok(wait_until($local, sub { share('demand') }, 6, 30), '.. and the demand is that of before');
+ok(wait_until($local, sub { share('demand') }, 6, 30), '.. and all six leases are part of the demand');
 $_->quit foreach @waiting;
 
 # --- a session would wait for itself
@@ -131,7 +131,7 @@ ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'unp
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'shared' AND state = 'leased'}), 0, 'unpublished session: it is not used');
 ok(wait_until($remote, $sessions, 0, 30), 'unpublished session: it ends when the share has expired');
 $app->finish(60);
-like($app->error, qr/share of cluster_connections has expired: .*lock timeout|cannot agree on the shares/, 'unpublished session: error has the reason');
+like($app->error, qr/share of cluster_connections has expired: .*lock timeout|cannot agree on the shares/, 'unpublished session: checkout fails with the error of the share');
 $blocker->run('COMMIT');
 ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'unpublished session: servers agree again');
 

@@ -140,7 +140,7 @@ $$;
 
 -- Read the queue of a pool repeatedly. If a waiter has left it while an earlier one still
 -- waits, the grant was out of order. A session that waits again has a different
--- waiting_since; that of the same wait varies by microseconds.
+-- waiting_since: by less than a millisecond if the queue was short.
 CREATE FUNCTION order_of_grants(server_name text, polls int, OUT grants bigint, OUT passed bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -159,7 +159,7 @@ BEGIN
     first_there := NULL;
     FOR i IN 1 .. coalesce(array_length(before, 1), 0) LOOP
       at := array_position(now_there, before[i]);
-      IF at IS NOT NULL AND abs(extract(epoch FROM since_now[at] - since_before[i])) < 0.001 THEN
+      IF at IS NOT NULL AND since_now[at] = since_before[i] THEN
         first_there := coalesce(first_there, i);
       ELSE
         grants := grants + 1;
