@@ -228,6 +228,7 @@ SKIP:
 [databases]
 remote_db = host=127.0.0.1 port=@{[ $remote->port ]} user=remote_app password='$REMOTE_APP_PASSWORD'
 [pgbouncer]
+server_tls_sslmode = prefer
 listen_addr = 127.0.0.1
 listen_port = $port
 unix_socket_dir =
