@@ -462,7 +462,7 @@ shmem_attach(char *at)
 static const PgpxLockHooks hooks = {
 	.shmem_size = shmem_size,
 	.shmem_attach = shmem_attach,
-	.pool_has_locks = pgpx_dlock_has_pool,
+	.pool_has_locks = pgpx_dlock_pool_has_locks,
 	.check = check_dlocks,
 	.release_all = pgpx_dlock_release_all,
 	.release_abandoned = pgpx_dlock_sweep,

@@ -216,7 +216,7 @@ drop_outdated(PgpxPinger *p)
 }
 
 void
-pgpx_pinger_lookup_ended(PgpxPinger *p, PgpxLookup *lookup)
+pgpx_pinger_continue_after_lookup(PgpxPinger *p, PgpxLookup *lookup)
 {
 	if (drop_outdated(p))
 		return;
@@ -495,7 +495,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	p->backoff = p->backoff == 0 ? RETRY_MIN_US :
 		Min(p->backoff * 2, RETRY_MAX_US);
 	p->retry_at = pgpx_now() + p->backoff;
-	if (!p->failing && pgpx_dlock_has_pool(p->pool, p->pool_id))
+	if (!p->failing && pgpx_dlock_pool_has_locks(p->pool, p->pool_id))
 	{
 		p->failing = true;
 		ereport(LOG,
@@ -713,7 +713,7 @@ pgpx_pinger_lookup_answer(PgpxLookup *lookup)
 	next_run = 0;
 	if (p != NULL && p->phase == PGPX_PINGER_LOOKUP &&
 		p->attempt == (uint32) tag)
-		pgpx_pinger_lookup_ended(p, lookup);
+		pgpx_pinger_continue_after_lookup(p, lookup);
 }
 
 void
@@ -834,7 +834,7 @@ close_idle(PgpxTime now)
 			pgpx_share_due(p->pool, p->pool_id) != PG_INT64_MAX)
 			continue;
 		if (p->phase == PGPX_PINGER_IDLE && now >= p->used_at + IDLE_US &&
-			!pgpx_dlock_has_pool(p->pool, p->pool_id))
+			!pgpx_dlock_pool_has_locks(p->pool, p->pool_id))
 			pgpx_pinger_drop(p);
 		else if (p->phase == PGPX_PINGER_IDLE)
 			next = Min(next, Max(p->used_at + IDLE_US, now + RETRY_MAX_US));

@@ -110,7 +110,8 @@ extern void pgpx_pinger_step(PgpxPinger *p);
 extern void pgpx_pinger_password_ended_one(PgpxPinger *p, const char *error);
 
 /* Continues with the result of this pinger's lookup. */
-extern void pgpx_pinger_lookup_ended(PgpxPinger *p, PgpxLookup *lookup);
+extern void pgpx_pinger_continue_after_lookup(PgpxPinger *p,
+											  PgpxLookup *lookup);
 
 /* Closes the connection, if any, without waiting; the phase is NONE then. */
 extern void pgpx_pinger_drop(PgpxPinger *p);

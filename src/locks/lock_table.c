@@ -878,7 +878,7 @@ pgpx_dlock_sweep(int worker)
 }
 
 bool
-pgpx_dlock_has_pool(int pool, uint32 pool_id)
+pgpx_dlock_pool_has_locks(int pool, uint32 pool_id)
 {
 	bool		any = false;
 

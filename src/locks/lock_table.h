@@ -336,7 +336,7 @@ extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
 extern bool pgpx_dlock_sweep(int worker);
 
 /* Returns whether the pool has any locks. */
-extern bool pgpx_dlock_has_pool(int pool, uint32 pool_id);
+extern bool pgpx_dlock_pool_has_locks(int pool, uint32 pool_id);
 
 /*
  * --- for views ------------------------------------------------------------

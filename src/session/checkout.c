@@ -446,7 +446,7 @@ has_waiters(const PgpxServerSpec *spec)
  * favourable choice of the connection.
  */
 static inline bool
-last_reset_is_answered(const PgpxServerSpec *spec)
+is_last_reset_answered(const PgpxServerSpec *spec)
 {
 	PgpxCachedSocket *sock;
 
@@ -460,7 +460,7 @@ last_reset_is_answered(const PgpxServerSpec *spec)
 
 /*
  * Lease a free connection of the locked pool.  Returns NULL if there is none.
- * answered: last_reset_is_answered, or true on the slow path.
+ * answered: is_last_reset_answered, or true on the slow path.
  */
 static inline PgpxConn *
 pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, bool answered,
@@ -715,7 +715,7 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)
 	if (has_waiters(spec))
 		return NULL;
 	lease = pgpx_lease_alloc();
-	answered = last_reset_is_answered(spec);
+	answered = is_last_reset_answered(spec);
 	pool = pgpx_pool_lock(spec->pool, spec->pool_id);
 	if (pool != NULL)
 	{

@@ -477,7 +477,7 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
  * gradually with the number of connections.
  */
 static bool
-close_random(void)
+evict_random(void)
 {
 	PgpxCachedSocket *found = NULL;
 	uint64		skip;
@@ -514,7 +514,7 @@ acquire_fds(int n)
 	for (int i = 0; i < n; i++)
 		while (!AcquireExternalFD())
 		{
-			if (close_random())
+			if (evict_random())
 				continue;
 			while (i-- > 0)
 				ReleaseExternalFD();
@@ -532,7 +532,7 @@ make_room(void)
 {
 	int			n = 1 + (pgpx_session_can_wait() ? 0 : PGPX_SESSION_WAIT_FDS);
 
-	while (ncached >= PGPX_SOCKET_CACHE_MAX && close_random())
+	while (ncached >= PGPX_SOCKET_CACHE_MAX && evict_random())
 		;
 	acquire_fds(n);
 	while (n-- > 0)

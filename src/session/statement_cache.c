@@ -580,7 +580,7 @@ typedef enum Gap
  * as in 'to' newline 'day'.  Updates *gap for the character.
  */
 static bool
-is_in_literal(const char *p, Gap *gap)
+continue_literal(const char *p, Gap *gap)
 {
 	Gap			before = *gap;
 
@@ -613,7 +613,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 			return PGPX_CLASS_OTHER;
 
 		/* a literal with an escape or of several lines could hide a word */
-		if ((is_in_literal(p, &gap) || *p == '\\') &&
+		if ((continue_literal(p, &gap) || *p == '\\') &&
 			class == PGPX_CLASS_CACHEABLE)
 			class = PGPX_CLASS_HARMLESS;
 		if (!is_word_char(*p))

@@ -75,7 +75,7 @@ pgpx_pool_must_yield_locked(PgpxPool *pool)
  * will be closed.
  */
 static int
-count_pending(const PgpxPool *pool)
+count_soon_free(const PgpxPool *pool)
 {
 	return pool->count[PGPX_CONN_CONNECTING] +
 		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
@@ -149,7 +149,7 @@ static int
 served_soon(const PgpxPool *pool)
 {
 	int			leased = pool->count[PGPX_CONN_LEASED] - pool->nbroken;
-	int			queued = Max(pool->nwaiting - count_pending(pool), 0);
+	int			queued = Max(pool->nwaiting - count_soon_free(pool), 0);
 	PgpxTime	soon;
 
 	if (queued == 0 || leased <= 0 || pgpx_now() >= trusted_until(pool))
@@ -200,7 +200,7 @@ int
 pgpx_pool_lacking_locked(const PgpxPool *pool)
 {
 	int			total = pgpx_pool_total_locked(pool);
-	int			spare = pgpx_pool_free_locked(pool) + count_pending(pool) -
+	int			spare = pgpx_pool_free_locked(pool) + count_soon_free(pool) -
 		(pool->nwaiting - served_soon(pool));
 
 	Assert(LWLockHeldByMe(pool->lock));
@@ -219,7 +219,8 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 	int			missing;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	missing = pool->nwaiting + extra - count_pending(pool) - served_soon(pool);
+	missing = pool->nwaiting + extra - count_soon_free(pool) -
+		served_soon(pool);
 	missing = Max(missing, pgpx_pool_lacking_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
 	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
@@ -248,7 +249,7 @@ tokens_left(const PgpxPool *pool)
 int
 pgpx_pool_queued_locked(PgpxPool *pool)
 {
-	int			served = count_pending(pool);
+	int			served = count_soon_free(pool);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pgpx_pool_is_paused(pool))

@@ -92,7 +92,8 @@ must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
  * those that the remote closed are closed on the way.
  */
 static PgpxConn *
-pick_from(PgpxPool *pool, int i, bool tested, PgpxTime since, PgpxTime now)
+pick_starting_at(PgpxPool *pool, int i, bool tested, PgpxTime since,
+				 PgpxTime now)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 	int			next;
@@ -109,13 +110,14 @@ pick_from(PgpxPool *pool, int i, bool tested, PgpxTime since, PgpxTime now)
 	return NULL;
 }
 
-/* Return the first of all free connections, as pick_from. */
+/* Return the first of all free connections, as pick_starting_at. */
 static PgpxConn *
 pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 
-	return pick_from(pool, fifo ? pool->lru_tail : pool->lru_head, tested,
+	return pick_starting_at(pool, fifo ? pool->lru_tail : pool->lru_head,
+							tested,
 					 since, now);
 }
 
@@ -137,8 +139,9 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
  * connection that fifo prefers has probably none.
  */
 static PgpxConn *
-pick_after(PgpxPool *pool, PgpxConn *last_conn, bool answered, PgpxTime since,
-		   PgpxTime now)
+pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
+				 PgpxTime since,
+				 PgpxTime now)
 {
 	if (last_conn->state != PGPX_CONN_IDLE &&
 		last_conn->state != PGPX_CONN_RESET_PENDING)
@@ -152,7 +155,7 @@ pick_after(PgpxPool *pool, PgpxConn *last_conn, bool answered, PgpxTime since,
 		return NULL;
 	if (last_conn->state == PGPX_CONN_IDLE || answered)
 		return last_conn;
-	return pick_from(pool, last_conn->next, true, since, now);
+	return pick_starting_at(pool, last_conn->next, true, since, now);
 }
 
 /*
@@ -190,7 +193,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 
 		if (last->pool == PGPX_POOL_INDEX(pool) &&
 			last->generation == last_conn_generation)
-			conn = pick_after(pool, last, answered, since, now);
+			conn = pick_by_last_use(pool, last, answered, since, now);
 	}
 	if (conn == NULL)
 		conn = pick_by_strategy(pool, true, since, now);

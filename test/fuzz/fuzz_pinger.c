@@ -155,7 +155,7 @@ pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 /* --- two locks, with a ping or release due as long as there are any ------ */
 
 bool
-pgpx_dlock_has_pool(int pool, uint32 pool_id)
+pgpx_dlock_pool_has_locks(int pool, uint32 pool_id)
 {
 	return !locks_end || (nanswers == 0 && !is_over);
 }
@@ -170,7 +170,7 @@ int
 pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
 {
 	*pool_id = owner;
-	return from == 0 && pgpx_dlock_has_pool(0, 1) ? 0 : -1;
+	return from == 0 && pgpx_dlock_pool_has_locks(0, 1) ? 0 : -1;
 }
 
 void
