@@ -537,14 +537,19 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 " WHERE s.member <> '%s'), "
 					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
 					 " WHERE s.member = o.member AND o.dead AND o.held = 0), "
+					 "own AS MATERIALIZED (SELECT s.held, s.demand > 0 AND s.held = 0 AS starved, s.since"
+					 " FROM pgpool_lock.shares AS s WHERE s.member = '%s'), "
 					 "room AS (SELECT LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
-					 " COALESCE(pg_catalog.sum(o.held), 0) AS used FROM others AS o), ",
-					 st->member, st->cap);
+					 " COALESCE(pg_catalog.sum(o.held), 0) AS used,"
+					 " pg_catalog.count(*) FILTER (WHERE o.demand > 0 AND o.held = 0 AND NOT o.dead"
+					 " AND NOT EXISTS (SELECT 1 FROM own WHERE own.starved AND own.since < o.since)) AS before"
+					 " FROM others AS o), ",
+					 st->member, st->member, st->cap);
 	appendStringInfo(sql,
 					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
 					 " (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)"
 					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
-					 " GREATEST(%d, LEAST(%d, r.cap - r.used))::pg_catalog.int4,"
+					 " GREATEST(%d, LEAST(%d, GREATEST(r.cap - r.used - r.before, (SELECT own.held FROM own))))::pg_catalog.int4,"
 					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), t.turn, pg_catalog.clock_timestamp()"
 					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
 					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"

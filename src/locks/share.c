@@ -50,7 +50,14 @@
  * raises "held" to its share if the cap allows, and keeps connections above its
  * share only while no other member lacks any.  If more members want connections
  * than the cap allows, they take turns: a member releases its connection after
- * TURN_US, to the member with the lowest "since" (it counts statements).
+ * TURN_US.  No member starves (share_turn.pml), whatever the others want from
+ * statement to statement, because of two more rules:
+ *
+ * - A member that wants connections and has none is before those that have
+ *   some, and before those with a higher "since" (it counts statements).  The
+ *   statement leaves a free connection for each member that is before it.
+ * - While a member wants connections and has none, another one does not take
+ *   back what it has begun to release.
  *
  *-------------------------------------------------------------------------
  */
@@ -205,37 +212,16 @@ fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 
 /*
  * Return how many connections, 0 or 1, this member should hold if more members
- * want connections than the cap allows.
+ * want connections than the cap allows.  starved: the number of other members
+ * that want a connection and have none.
  */
 static int
-target_in_turn(const Share *s, PgpxShareMember *const *members, int n, int cap)
+target_in_turn(const Share *s, const PgpxShareMember *mine, int starved)
 {
-	const PgpxShareMember *mine = NULL;
-	int			before = 0;
-	int			starved = 0;
-	int64		held = 0;
+	bool		ends = mine->held > 0 && starved > 0 &&
+		pgpx_steady_now() >= s->held_since + TURN_US;
 
-	for (int i = 0; i < n; i++)
-		if (members[i]->name[0] == '\0')
-			mine = members[i];
-	for (int i = 0; i < n; i++)
-	{
-		const PgpxShareMember *m = members[i];
-
-		if (m == mine)
-			continue;
-		held += m->held;
-		if (m->dead || m->demand == 0 || m->held > 0)
-			continue;
-		starved++;
-		if (m->since < mine->since)
-			before++;
-	}
-	if (mine->demand == 0)
-		return 0;
-	if (mine->held > 0)
-		return starved == 0 || pgpx_steady_now() < s->held_since + TURN_US;
-	return held + before < cap ? 1 : 0;
+	return mine->demand > 0 && !ends ? 1 : 0;
 }
 
 /* Write this member's name.  Returns the length of what predecessors share. */
@@ -250,10 +236,10 @@ write_name(const Share *s, char *name)
 
 /*
  * Return how many connections this member should hold now.  used: its
- * connections.
+ * connections; limit: how many it may open now.
  */
 static int
-choose_target(Share *s, int used)
+choose_target(Share *s, int used, int limit)
 {
 	int			n = s->nmembers + 1;
 	PgpxShareMember **members = palloc(n * sizeof(PgpxShareMember *));
@@ -262,13 +248,13 @@ choose_target(Share *s, int used)
 	int			cap = s->common_cap > 0 ? Min(s->cap, s->common_cap) : s->cap;
 	int			at = 0;			/* of this member */
 	int			wanting = 0;
+	int			starved = 0;
 	int64		lacking = 0;
 	int64		held = 0;
 	int			keep;
 	char		own[PGPX_SHARE_NAME_LEN];
 
 	write_name(s, own);
-	mine.name[0] = '\0';
 	mine.weight = s->weight;
 	mine.demand = Min(s->demand, PGPX_SHARE_MAX);
 	mine.dead = false;
@@ -277,11 +263,15 @@ choose_target(Share *s, int used)
 	for (int i = 0; i < n; i++)
 	{
 		members[i] = i == at ? &mine : &s->members[i < at ? i : i - 1];
-		wanting += !members[i]->dead && members[i]->demand > 0;
+		if (members[i]->demand > 0 && !members[i]->dead)
+		{
+			wanting++;
+			starved += i != at && members[i]->held == 0;
+		}
 		held += i == at ? Max(mine.held, used) : members[i]->held;
 	}
 	if (wanting > cap)
-		keep = target_in_turn(s, members, n, cap);
+		keep = target_in_turn(s, &mine, starved);
 	else
 	{
 		fair_shares(members, n, cap, fair);
@@ -292,6 +282,8 @@ choose_target(Share *s, int used)
 		keep = Max(fair[at], used);
 		keep -= (int) Min(Max(lacking, 0), keep - fair[at]);
 	}
+	if (mine.held > limit && starved > 0)
+		keep = Min(keep, limit);	/* what it releases */
 	pfree(members);
 	pfree(fair);
 	return keep;
@@ -553,7 +545,7 @@ build_statement(int server, StringInfo sql)
 	StringInfoData dead_requests;
 	PgpxShareStatement st;
 
-	s->target = choose_target(s, pgpx_cap_used(cap, NULL));
+	s->target = choose_target(s, pgpx_cap_used(cap, NULL), share);
 
 	/* lower the limit first: what is in use then cannot rise above it */
 	st.used = pgpx_cap_set_share(cap, Min(share, s->target), 0);
@@ -733,7 +725,7 @@ apply_result(Share *s, int server)
 
 	/* the next statement publishes what this one leaves to others */
 	limit = Min(s->mine.held, s->target);
-	limit = Min(limit, choose_target(s, pgpx_cap_used(cap, NULL)));
+	limit = Min(limit, choose_target(s, pgpx_cap_used(cap, NULL), limit));
 	set_share(s, server, limit);
 	planned_at = 0;
 	if (s->failing)

@@ -53,6 +53,7 @@ typedef Statement {
 	bool	done;		/* executed; the answer is in flight */
 	byte	request;
 	byte	target;
+	byte	before;		/* servers that get a free connection before this one */
 	byte	used;
 	byte	pids;
 	bool	dead;		/* the other server is dead if its request is this one: */
@@ -131,7 +132,8 @@ inline execute(i, st)
 #else
 	:: row[i].request < st.request ->
 #endif
-		st.held = (st.others >= CAP -> 0 : CAP - st.others);
+		st.held = (st.others + st.before >= CAP -> 0 : CAP - st.others);
+		st.held = (row[i].request != 0 && row[i].held > st.held -> row[i].held : st.held);
 		st.held = (st.target < st.held -> st.target : st.held);
 #ifndef BUG_FORGET_USED
 		st.held = (st.used > st.held -> st.used : st.held);
@@ -148,7 +150,7 @@ inline execute(i, st)
 inline forget(st)
 {
 	st.sent = false; st.was_read = false; st.done = false; st.request = 0;
-	st.target = 0; st.used = 0; st.pids = 0; st.dead = false; st.dead_request = 0;
+	st.target = 0; st.before = 0; st.used = 0; st.pids = 0; st.dead = false; st.dead_request = 0;
 	st.sent_at = 0; st.others = 0; st.held = 0; st.seen = 0
 }
 
@@ -163,7 +165,7 @@ proctype Worker(byte i)
 
 end:
 	do
-	/* send a statement that wants none or all */
+	/* send a statement that wants none or all; it may leave one to another server */
 	:: atomic { server[i].alive && !statement[i].sent && server[i].requests < STATEMENTS ->
 		server[i].requests++;
 		statement[i].sent = true;
@@ -174,6 +176,7 @@ end:
 		if
 		:: statement[i].target = 0
 		:: statement[i].target = CAP
+		:: statement[i].target = CAP; statement[i].before = 1
 		fi;
 #ifndef BUG_LATE_LIMIT
 		server[i].limit = (statement[i].target < server[i].limit -> statement[i].target : server[i].limit);
@@ -214,6 +217,7 @@ end:
 		late[i].sent = !statement[i].done;
 		late[i].request = statement[i].request;
 		late[i].target = statement[i].target;
+		late[i].before = statement[i].before;
 		late[i].used = statement[i].used;
 		late[i].pids = statement[i].pids;
 		late[i].dead = statement[i].dead;

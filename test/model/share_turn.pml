@@ -1,6 +1,6 @@
 /*
  * share_turn.pml
- *	  Fair shares as a model: three servers that each want a connection, and a cap
+ *	  Fair shares as a model: three servers that each use a connection, and a cap
  *	  that does not suffice for all of them.
  *
  * A statement is two steps: a server chooses its target from the rows that its last
@@ -12,20 +12,21 @@
  *
  * Asserted: a server that wants a connection and stays alive has one infinitely often
  * (no starvation).  This is server VICTIM, whose name is the last.  The other two begin
- * or cease to want one before any statement, and the first may die.  With STEADY they
- * always want one: with a cap of 2, servers that do so between any two statements can
- * each time take the connection that the other one has returned.  In C what a server
- * wants does not change so often (DEMAND_WINDOW_US).
+ * or cease to want one before any statement.  With DEATH the first may die.  With LEASES
+ * a connection may stay open until the statement after the one that lowers its limit.
  *
- * run starvation_1: -DCAP=1 -DSTEADY
- * run starvation_2: -DCAP=2 -DSTEADY
- * deep starvation_1: -DCAP=1
+ * run starvation_1: -DCAP=1
+ * run starvation_2: -DCAP=2
+ * deep starvation_1: -DCAP=1 -DDEATH -DLEASES
+ * deep starvation_2: -DCAP=2 -DDEATH -DLEASES
  *
  * mutant BUG_NO_TURN_END: -DCAP=1
  * mutant BUG_BY_NAME: -DCAP=1
- * mutant BUG_DEAD_FIRST: -DCAP=1
+ * mutant BUG_DEAD_FIRST: -DCAP=1 -DDEATH
  * mutant BUG_KEEP_IDLE: -DCAP=1
  * mutant BUG_NEW_SINCE: -DCAP=1
+ * mutant BUG_FREE_FOR_ALL: -DCAP=2
+ * mutant BUG_TAKE_BACK: -DCAP=2
  *
  * Each bug removes one rule of the design; then the property must fail:
  *	 NO_TURN_END	 a server keeps its connection although others have none
@@ -33,6 +34,8 @@
  *	 DEAD_FIRST		 a dead server without a connection keeps its turn
  *	 KEEP_IDLE		 a server keeps an idle connection although others have none
  *	 NEW_SINCE		 each statement of a starved server changes its "since"
+ *	 FREE_FOR_ALL	 a free connection goes to the server whose statement comes first
+ *	 TAKE_BACK		 a server keeps a connection that it has begun to release
  */
 #define N 3
 #define VICTIM (N - 1)
@@ -45,6 +48,7 @@ typedef Server {
 	bit		used;			/* a connection is open */
 	bit		limit;			/* it may be open */
 	bit		over;			/* its turn ends with the next statement */
+	bit		lasts;			/* a lease has lasted longer than the limit */
 
 	/* the rows that were read: of the other servers */
 	byte	wanting;
@@ -81,8 +85,7 @@ bit expired;				/* .. and the others know it */
 #endif
 
 /* choose_target: in turns, or fair shares */
-#define IN_TURN(i) \
-	(server[i].wants && (row[i].held -> !ENDS_TURN(i) : server[i].held + server[i].before < CAP))
+#define IN_TURN(i) (server[i].wants && !(row[i].held && ENDS_TURN(i)))
 #ifdef BUG_KEEP_IDLE
 #define FAIR(i) (server[i].wants || server[i].used)
 #else
@@ -90,11 +93,22 @@ bit expired;				/* .. and the others know it */
 #endif
 #define CHOOSE(i) (server[i].wanting + server[i].wants > CAP -> IN_TURN(i) : FAIR(i))
 
+#ifdef BUG_TAKE_BACK
+#define RELEASES(i) false
+#else
+#define RELEASES(i) (row[i].held && !server[i].limit && server[i].starved > 0)
+#endif
+
 #ifdef BUG_BY_NAME
 #define IS_BEFORE(j, i) ((j) < (i))
 #else
-#define IS_BEFORE(j, i) (row[j].since < row[i].since)
+#define IS_BEFORE(j, i) \
+	(row[i].held || !row[i].wants || row[j].since < row[i].since)
 #endif
+
+/* The connection is leased until the statement after this one. */
+#define LASTS(i) \
+	(!server[i].limit && server[i].used && server[i].wants && !server[i].lasts)
 
 /* The row gets the highest "since". */
 inline renew_since(i)
@@ -112,6 +126,10 @@ inline renew_since(i)
 	row[i].since = N - 1
 }
 
+/*
+ * Read the other rows.  "before": the servers that get a free connection before this
+ * one.
+ */
 inline read_others(i)
 {
 	server[i].wanting = 0; server[i].starved = 0; server[i].before = 0; server[i].held = 0;
@@ -145,12 +163,18 @@ inline read_others(i)
 	od
 }
 
+#ifdef BUG_FREE_FOR_ALL
+#define GETS(i) (server[i].held < CAP)
+#else
+#define GETS(i) (server[i].held + server[i].before < CAP)
+#endif
+
 inline execute(i)
 {
 	read_others(i);
 	was_held = row[i].held;
 	was_wanted = row[i].wants;
-	row[i].held = (server[i].sent_used || (server[i].target && server[i].held < CAP));
+	row[i].held = (server[i].sent_used || (server[i].target && (row[i].held || GETS(i))));
 	row[i].wants = server[i].sent_wants;
 	if
 #ifdef BUG_NEW_SINCE
@@ -181,13 +205,16 @@ proctype Worker(byte i)
 	:: else ->
 		atomic {
 			if
-#ifndef STEADY
 			:: i != VICTIM -> server[i].wants = 0
-#endif
 			:: server[i].wants = 1
 			fi;
-			server[i].used = server[i].limit;
-			server[i].target = CHOOSE(i);
+			if
+#ifdef LEASES
+			:: LASTS(i) -> server[i].lasts = 1
+#endif
+			:: true -> server[i].used = server[i].limit; server[i].lasts = 0
+			fi;
+			server[i].target = (RELEASES(i) -> 0 : CHOOSE(i));
 			server[i].limit = (server[i].limit && server[i].target);
 			server[i].sent_used = server[i].used;
 			server[i].sent_wants = server[i].wants;
@@ -204,7 +231,9 @@ proctype Worker(byte i)
 proctype Death()
 {
 	if
+#ifdef DEATH
 	:: true -> dead = 1; d_step { expired = 1; row[0].held = 0 }
+#endif
 	:: true -> skip
 	fi
 }

@@ -81,6 +81,27 @@ ok(wait_until($local, sub { share('error') }, 'pgpool_lock.shares has more than 
 $remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
 ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'too many rows: servers agree when they are deleted');
 
+# --- a free connection goes to the server that has waited longest
+my $first = 'deadbeef/1/2/1';
+
+# Change the row of the other server, which shows that it is alive.
+sub ping_as_other { return $remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET request = request + 1 WHERE member = '$first'"); }
+
+sub own_row { return $remote->safe_psql('remote_db', "SELECT $_[0] FROM pgpool_lock.shares WHERE member <> '$first'"); }
+
+$remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares VALUES ('$first', 1, 1, 1, 1, 0, '{}', pg_postmaster_start_time(), 0, now())});
+ok(wait_until($local, sub { ping_as_other(); share('used') }, 0, 30), 'another server waits for the only connection: idle ones are closed');
+$holder->start(q{SELECT pgpool.checkout('shared', '2 min')});
+ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'it has waited longer: session waits');
+my $request = own_row('request');
+ok(wait_until($local, sub { ping_as_other(); own_row("request > $request + 4") }, 't', 30), '.. while its server sends statements');
+is(own_row('held'), 0, '.. which leave the connection to the other server');
+$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET since = 1000000000000 WHERE member = '$first'");
+ok(wait_until($local, sub { ping_as_other(); own_row('held') }, 1, 30), 'it has waited for a shorter time: the connection is free for the session');
+like($holder->finish(60) . $holder->error, qr/^\d+$/, '.. which is granted it');
+$holder->run('SELECT pgpool.checkin_all()');
+$remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
+
 # --- a lock keeps its pings while a statement about shares waits
 my $kept = 0;
 foreach my $attempt (1 .. 3)
