@@ -4,7 +4,7 @@
  *	  Entry point of the module: initialization when the server loads it.
  *
  * In a server that preloads the library, it reserves shared memory, creates
- * the control sockets and registers the workers.  In a session of a server
+ * the control sockets, registers the workers, and loads postgres_fdw.  In a session of a server
  * that does not preload it (pg_restore, pg_upgrade), it does none of that: the
  * validator works, and every other function raises 55000.
  *
@@ -15,9 +15,9 @@
 #include "shared/lock_hooks.h"
 #include "protocol/control_message.h"
 #include "session/server_spec.h"
-#include "session/server_spec.h"
 #include "worker/worker.h"
 #include "fdw/handler.h"
+#include "fdw/remote_sql.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "pgpool_ext", .version = "1.0");
@@ -40,4 +40,5 @@ _PG_init(void)
 	pgpx_worker_register();
 	pgpx_catalog_invalidation_init();
 	pgpx_scram_init();
+	pgpx_contract_preload();
 }

@@ -451,9 +451,9 @@ pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
 									"set es_processed");
 }
 
-/* Load the handler of postgres_fdw. */
+/* Load the handler of postgres_fdw.  Returns NULL and sets *why if it cannot. */
 static PGFunction
-load_handler(void)
+load_handler(char **why)
 {
 	static PGFunction handler = NULL;
 	MemoryContext caller = CurrentMemoryContext;
@@ -473,14 +473,18 @@ load_handler(void)
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
 		FlushErrorState();
-		ereport(ERROR,
-				(errcode(ERRCODE_FDW_UNABLE_TO_CREATE_EXECUTION),
-				 errmsg("foreign tables on pools need the library of postgres_fdw"),
-				 errdetail_internal("%s", error->message),
-				 errhint("Install PostgreSQL's contrib modules on this server. The extension postgres_fdw need not be created.")));
+		*why = error->message;
 	}
 	PG_END_TRY();
 	return handler;
+}
+
+void
+pgpx_contract_preload(void)
+{
+	char	   *why;
+
+	(void) load_handler(&why);
 }
 
 /* Raise the error for a handler that is not as expected. */
@@ -533,11 +537,19 @@ check_callbacks(const FdwRoutine *theirs)
 FdwRoutine *
 pgpx_contract_routine(void)
 {
-	FdwRoutine *theirs =
-		(FdwRoutine *) DatumGetPointer(DirectFunctionCall1(load_handler(),
-														   (Datum) 0));
+	char	   *why = NULL;
+	PGFunction	handler = load_handler(&why);
+	FdwRoutine *theirs;
 	FdwRoutine *routine;
 
+	if (handler == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_UNABLE_TO_CREATE_EXECUTION),
+				 errmsg("foreign tables on pools need the library of postgres_fdw"),
+				 errdetail_internal("%s", why),
+				 errhint("Install PostgreSQL's contrib modules on this server. The extension postgres_fdw need not be created.")));
+	theirs = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(handler,
+																(Datum) 0));
 	if (theirs == NULL || !IsA(theirs, FdwRoutine))
 		raise_handler("It does not return an FdwRoutine.");
 	check_callbacks(theirs);

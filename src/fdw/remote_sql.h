@@ -106,6 +106,16 @@ extern void pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
 										PgpxDirectModifyPlan *plan);
 
 /*
+ * pgpx_contract_preload
+ *		Load the library of postgres_fdw when the server starts, so that no
+ *		session has to.
+ *
+ * If it cannot be loaded, each session tries it again at its first use of a
+ * foreign table.
+ */
+extern void pgpx_contract_preload(void);
+
+/*
  * pgpx_contract_routine
  *		Return the callbacks of postgres_fdw, as a new struct that is never freed.
  *

@@ -10,8 +10,13 @@ use Test::More;
 
 my $install = PgpxInstall->new;
 my $remote = remote_node('remote');
-my $local = local_node('local', install => $install);
 my $library = "$install->{lib}/postgres_fdw.so";
+
+# While the library is missing at the start of the server, each session loads it at its first
+# use of a foreign table. Otherwise the server has loaded it.
+rename $library, "$library.real" or die "$library: $!";
+my $local = local_node('local', install => $install);
+rename "$library.real", $library or die "$library: $!";
 
 $remote->safe_psql('remote_db', 'CREATE TABLE t AS SELECT 1 AS a, 1 AS b; GRANT ALL ON t TO remote_app');
 make_pool($local, $remote, server => 'shard1');
@@ -20,7 +25,6 @@ is($local->safe_psql('postgres', 'SELECT a FROM t'), '1', 'foreign table is read
 is($local->safe_psql('postgres', "SELECT count(*) FROM pg_extension WHERE extname = 'postgres_fdw'"), '0',
 	'the extension postgres_fdw is not required');
 
-# each session loads the library at its first use of a foreign table
 sub fails_with
 {
 	my ($sql, $sqlstate, $pattern, $name) = @_;
@@ -263,6 +267,12 @@ foreach my $at (grep { !defined $changes[$_][2] } 0 .. $#changes)
 is($remote->safe_psql('remote_db', 'SELECT * FROM t'), '1|1', 'none of them has changed the remote table');
 is(result("SELECT a FROM pgpool.query('shard1', 'select 2') AS t(a int)"), '2', 'functions work');
 $session->quit;
+
+# the server loads the library when it starts
+rename "$library.real", $library or die "$library: $!";
+$local->restart;
+rename $library, "$library.real" or die "$library: $!";
+is($local->safe_psql('postgres', 'SELECT a FROM t'), '1', 'session uses the library that the server has loaded');
 
 check_invariants($local);
 leak_check($local, $remote);
