@@ -159,7 +159,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 }
 
 bool
-pgpx_pinger_open(PgpxPinger *p, int64 timeout)
+pgpx_pinger_open(PgpxPinger *p, int64 timeout_ms)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[p->pool];
 
@@ -168,7 +168,7 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 	p->version = wp->conninfo.version;
 	p->attempt++;
 	p->started = pgpx_now();
-	p->deadline = p->started + timeout * 1000;
+	p->deadline = p->started + timeout_ms * 1000;
 	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
 		const char *why;
@@ -527,7 +527,7 @@ pgpx_pinger_ready_to_work(PgpxPinger *p)
 static int64
 lock_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
 {
-	int64		ms = due->nheld > 0 ? due->min_ttl / 3 : ANSWER_MAX_MS / 3;
+	int64		ms = due->nheld > 0 ? due->min_ttl_ms / 3 : ANSWER_MAX_MS / 3;
 
 	ms += ms * p->backoff / RETRY_MIN_US;
 	return Min(ms, ANSWER_MAX_MS);
@@ -549,7 +549,8 @@ append_element(StringInfo buf, const char *text)
 
 /* Send a statement about the locks in p->work. */
 static void
-send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
+send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
+		  int64 timeout_ms)
 {
 	StringInfoData names;
 	StringInfoData requests;
@@ -582,7 +583,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 
 	p->phase = phase;
 	p->error[0] = '\0';
-	p->deadline = pgpx_now() + timeout * 1000;
+	p->deadline = pgpx_now() + timeout_ms * 1000;
 
 	/* taken before sending, so the validity here ends before the remote's */
 	p->sent_at = pgpx_steady_now();
@@ -790,10 +791,10 @@ run_pool(PgpxPinger *p)
 			 (Min(ping_at, share_at) <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))
 	{
-		int64		timeout = Max(lock_timeout(p, &due), 1000);
+		int64		timeout_ms = Max(lock_timeout(p, &due), 1000);
 
-		timeout = Min(timeout, pgpx_pools[p->pool].opts.connect_timeout);
-		if (!pgpx_pinger_open(p, timeout))
+		timeout_ms = Min(timeout_ms, pgpx_pools[p->pool].opts.connect_timeout);
+		if (!pgpx_pinger_open(p, timeout_ms))
 		{
 			pgpx_dlock_release_failed(p->pool, p->pool_id,
 									  "the pool worker was restarted, and no session has published the connection parameters yet");

@@ -67,7 +67,7 @@ typedef struct PgpxPinger
 	bool		answered;		/* a ping or release on this connection */
 	PgpxTime	used_at;		/* start of idle time */
 	PgpxTime	retry_at;		/* after a failure */
-	int64		backoff;		/* us */
+	PgpxTime	backoff;		/* last pause after a failure; 0: none */
 	bool		failing;		/* the failure was logged */
 
 	/* the statement in flight */
@@ -98,10 +98,10 @@ extern void pgpx_pinger_password_ended(int pool, uint32 pool_id,
 									   uint64 version, const char *error);
 
 /*
- * Starts to open the connection.  timeout: in ms.  Returns false if the
- * pool's conninfo was not published.
+ * Starts to open the connection.  Returns false if the pool's conninfo was not
+ * published.
  */
-extern bool pgpx_pinger_open(PgpxPinger *p, int64 timeout);
+extern bool pgpx_pinger_open(PgpxPinger *p, int64 timeout_ms);
 
 /* Continues the login, or the statements that precede the first ping. */
 extern void pgpx_pinger_step(PgpxPinger *p);

@@ -140,7 +140,7 @@ send_request(PgpxDlockWait *w)
 {
 	PgpxLease  *lease;
 	PgpxTime	until;
-	int64		lock_timeout = Min(LOCK_TIMEOUT_MS, w->call->ttl / 4);
+	int64		lock_timeout = Min(LOCK_TIMEOUT_MS, w->call->ttl_ms / 4);
 
 	lease = pgpx_lease_checkout(w->call->server, w->call->only_try ?
 		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
@@ -281,7 +281,7 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 	if (w->answer.expired && strcmp(w->answer.holder, w->lock.holder) != 0)
 		log_takeover(w);
 	if (pgpx_steady_now() >=
-		pgpx_dlock_certain_until(w->sent_at, w->lock.ttl))
+		pgpx_dlock_certain_until(w->sent_at, w->lock.ttl_ms))
 	{
 		w->unanswered = true;
 		return false;			/* retry with the same request number */
@@ -303,13 +303,13 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 static void
 set_deadline(PgpxDlockWait *w)
 {
-	int64		timeout = w->call->timeout;
+	int64		timeout_ms = w->call->timeout_ms;
 
 	w->started = pgpx_now();
-	timeout = pgpx_effective_checkout_timeout(w->spec, timeout);
-	w->timeout = timeout;
-	w->deadline = w->call->only_try || timeout == 0 ? 0 :
-		w->started + timeout * 1000;
+	timeout_ms = pgpx_effective_checkout_timeout(w->spec, timeout_ms);
+	w->timeout_ms = timeout_ms;
+	w->deadline = w->call->only_try || timeout_ms == 0 ? 0 :
+		w->started + timeout_ms * 1000;
 }
 
 static void
@@ -338,7 +338,7 @@ describe(PgpxDlockWait *w)
 	lock->owner_user = GetUserId();
 	lock->scope = call->scope;
 	lock->subid = GetCurrentSubTransactionId();
-	lock->ttl = call->ttl;
+	lock->ttl_ms = call->ttl_ms;
 	copy_clipped(lock->holder, sizeof(lock->holder),
 				 psprintf("%s, PID %d of %s:%d",
 						  GetUserNameFromId(GetUserId(), false), MyProcPid,
@@ -383,7 +383,7 @@ raise_timeout(PgpxDlockWait *w)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock \"%s\" of server \"%s\" did not become available within " INT64_FORMAT " ms",
-					w->lock.name, NameStr(w->spec->server_name), w->timeout),
+					w->lock.name, NameStr(w->spec->server_name), w->timeout_ms),
 			 errdetail_internal("%s", reason(w))));
 }
 
@@ -736,7 +736,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 			 errmsg("lock \"%s\" of server \"%s\" was released, but the remote server has not confirmed it",
 					name, server),
 			 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
-					   lock.ttl)));
+					   lock.ttl_ms)));
 	return PGPX_DLOCK_LEFT_TO_WORKER;
 }
 

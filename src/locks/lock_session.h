@@ -18,8 +18,8 @@ typedef struct PgpxDlockCall
 	const char *server;
 	const char *name;
 	const char *why;			/* or NULL */
-	int64		ttl;			/* ms */
-	int64		timeout;		/* ms, or PGPX_TIMEOUT_DEFAULT */
+	int64		ttl_ms;
+	int64		timeout_ms;		/* or PGPX_TIMEOUT_DEFAULT */
 	bool		only_try;
 	PgpxScope	scope;			/* SESSION or TRANSACTION */
 } PgpxDlockCall;
@@ -89,7 +89,7 @@ typedef struct PgpxDlockWait
 	const PgpxDlockCall *call;
 	PgpxServerSpec *spec;		/* pinned */
 	PgpxTime	started;
-	int64		timeout;		/* ms, for the error */
+	int64		timeout_ms;		/* for the error */
 	PgpxTime	deadline;		/* 0: no limit */
 	PgpxDlock	lock;			/* the lock to acquire */
 

@@ -19,22 +19,22 @@
  * server option's.
  */
 extern int64 pgpx_effective_checkout_timeout(const PgpxServerSpec *spec,
-											 int64 timeout);
+											 int64 timeout_ms);
 
 /*
  * pgpx_lease_checkout
  *		Lease a connection of a server's pool for the current user.
  *
- * timeout is in milliseconds; 0 means no limit, PGPX_TIMEOUT_DEFAULT means the
- * GUC or the server's option.  With only_try the function does not wait and
- * returns NULL if no connection is free.  why is the purpose that the views
- * show; it may be NULL.
+ * timeout_ms: 0 means no limit, PGPX_TIMEOUT_DEFAULT means the GUC or the
+ * server's option.  With only_try the function does not wait and returns NULL
+ * if no connection is free.  why is the purpose that the views show; it may be
+ * NULL.
  *
  * Errors: those of pgpx_server_spec_get; 55P03 timeout; 53300 queue full or
  * shared memory exhausted; 40P01 the session would wait for itself; 08001 the
  * remote cannot be reached; PX003 the worker is not running.
  */
-extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
+extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout_ms,
 									  bool only_try, PgpxScope scope,
 									  const char *why);
 

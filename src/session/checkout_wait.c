@@ -556,7 +556,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
-					NameStr(c->spec->server_name), c->timeout),
+					NameStr(c->spec->server_name), c->timeout_ms),
 			 errdetail_internal("%s", detail),
 			 cause == WAIT_PAUSED ?
 			 errhint("Call pgpool.resume to end the pause.") :

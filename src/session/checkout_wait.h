@@ -26,7 +26,7 @@ typedef struct PgpxCheckout
 	bool		only_try;
 	PgpxTime	started;
 	bool		noticed;		/* the NOTICE of notice_after was raised */
-	int64		timeout;		/* ms, for the error; 0: no limit */
+	int64		timeout_ms;		/* for the error; 0: no limit */
 	bool		no_wait;		/* return instead of being enqueued */
 	PgpxTime	deadline;		/* 0: none */
 	uint64		position;		/* queue position to keep when enqueued

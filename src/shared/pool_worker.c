@@ -94,7 +94,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pool->unavailable_since = 0;
 		pool->remote_full_since = 0;
 		pool->retry_at = 0;
-		pool->backoff = 0;
+		pool->backoff_ms = 0;
 		conn->expires_at = expiry(pool, conn->opened_at);
 
 		/* after an outage 1, 2, 4 .. concurrent connects */
@@ -131,9 +131,9 @@ static void
 back_off_locked(PgpxPool *pool, PgpxTime now)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
-		Min(pool->backoff * 2, pool->opts.retry_max);
-	pool->retry_at = now + jittered(pool->backoff * 1000);
+	pool->backoff_ms = pool->backoff_ms == 0 ? pool->opts.retry_min :
+		Min(pool->backoff_ms * 2, pool->opts.retry_max);
+	pool->retry_at = now + jittered(pool->backoff_ms * 1000);
 	pool->ramp = 1;
 }
 
@@ -148,8 +148,8 @@ static void
 share_pause_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->backoff = Min(pool->backoff + pool->opts.retry_min,
-						pool->opts.retry_max);
+	pool->backoff_ms = Min(pool->backoff_ms + pool->opts.retry_min,
+						   pool->opts.retry_max);
 }
 
 /*
@@ -232,7 +232,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		bool		stale = conn->version != pool->version;
 
 		/* already under way when the last attempt failed */
-		bool		together = pool->backoff != 0 &&
+		bool		together = pool->backoff_ms != 0 &&
 			conn->state_since <= pool->last_error_at;
 
 		pool->stats.connects_failed++;

@@ -301,7 +301,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->outage_logged_at = 0;
 	pool->outage_logged = false;
 	pool->retry_at = 0;
-	pool->backoff = 0;
+	pool->backoff_ms = 0;
 	pool->ramp = 0;
 	pool->last_error_at = 0;
 	pool->last_sqlstate = 0;
@@ -394,7 +394,7 @@ close_old_locked(PgpxPool *pool)
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
 	pool->retry_at = 0;
-	pool->backoff = 0;
+	pool->backoff_ms = 0;
 	pool->ramp = 0;
 	pool->connect_estimate = 0;
 
@@ -474,7 +474,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 		 * the new timeout to running attempts
 		 */
 		pool->retry_at = 0;
-		pool->backoff = 0;
+		pool->backoff_ms = 0;
 		request_missing_connections_locked(pool);
 	}
 	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
@@ -609,7 +609,7 @@ pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake)
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
 	pool->retry_at = 0;
-	pool->backoff = 0;
+	pool->backoff_ms = 0;
 	pool->ramp = 0;
 }
 

@@ -422,7 +422,7 @@ typedef struct PgpxPool
 									 * outage; 0: never */
 	bool		outage_logged;	/* that outage was logged, so log its end */
 	PgpxTime	retry_at;		/* no connect before this time; 0: no limit */
-	int64		backoff;		/* ms, last pause between connects; 0: none */
+	int64		backoff_ms;		/* last pause between connects; 0: none */
 	int			ramp;			/* limit of concurrent connects after an
 								 * outage; 0: none */
 	PgpxTime	last_error_at;

@@ -235,7 +235,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	PgpxPool   *pool;
 	PgpxConninfo *ci;
 	uint64		version;
-	int64		timeout;
+	int64		timeout_ms;
 
 	w->pool = conn->pool;
 	pool = &pgpx_pools[w->pool];
@@ -244,7 +244,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	w->generation = conn->generation;
 	w->before = pool->next_position + 1;
 	version = pool->connect_version;
-	timeout = pool->opts.connect_timeout;
+	timeout_ms = pool->opts.connect_timeout;
 	LWLockRelease(pool->lock);
 
 	ci = &pgpx_wpools[w->pool].conninfo;
@@ -257,7 +257,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 
 	w->version = ci->version;
 	w->started = pgpx_now();
-	w->until = w->deadline = w->started + timeout * 1000;
+	w->until = w->deadline = w->started + timeout_ms * 1000;
 	pgpx_event_due_at(w->deadline);
 	if (pgpx_conninfo_needs_lookup(ci))
 	{
@@ -345,9 +345,9 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 }
 
 void
-pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout)
+pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms)
 {
-	PgpxTime	until = w->started + timeout * 1000;
+	PgpxTime	until = w->started + timeout_ms * 1000;
 
 	if (until == w->until)
 		return;

@@ -18,8 +18,8 @@
 extern void pgpx_connect_open(PgpxWorkerConn *w);
 extern void pgpx_connect_outdated(PgpxWorkerConn *w);
 
-/* Applies a changed connect_timeout (ms) to an attempt that is in progress. */
-extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout);
+/* Applies a changed connect_timeout to an attempt that is in progress. */
+extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms);
 
 /*
  * Continues the attempt after an event on its socket; handles its deadline,

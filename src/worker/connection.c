@@ -199,7 +199,7 @@ step_reset(PgpxWorkerConn *w)
 
 /* Starts a reset or check of the worker's own; timeout is in ms. */
 static void
-begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout)
+begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 {
 	/* distinct from all lease ids; one connection has one worker */
 	static uint64 sender = UINT64CONST(1) << 63;
@@ -217,7 +217,7 @@ begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout)
 	w->phase = PGPX_PHASE_RESET;
 	w->listening = false;
 	w->unsolicited_at_lease = 0;
-	pgpx_connection_deadline(w, timeout);
+	pgpx_connection_deadline(w, timeout_ms);
 }
 
 void
@@ -238,9 +238,9 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 void
 pgpx_connection_check(PgpxWorkerConn *w)
 {
-	int64		timeout = pgpx_pools[w->pool].opts.operation_timeout;
+	int64		timeout_ms = pgpx_pools[w->pool].opts.operation_timeout;
 
-	begin_exchange(w, 0, Min(timeout, PGPX_CHECK_MS));
+	begin_exchange(w, 0, Min(timeout_ms, PGPX_CHECK_MS));
 	w->checking = true;
 	pgpx_wire_send_check(&w->wire);
 	step_reset(w);

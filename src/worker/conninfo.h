@@ -204,11 +204,11 @@ extern bool pgpx_password_is_needed(int pool, PgpxTime since);
 /*
  * Runs the password command for the conninfo of a pool, unless it is already
  * running for it.  "answer" is called once when it ends, which may be after the
- * caller's own deadline.  timeout, in ms: the command is killed after that time,
- * or later if another caller needs it for longer.  Returns NULL, or the reason
- * why the command cannot run.
+ * caller's own deadline.  timeout_ms: the command is killed after that time, or
+ * later if another caller needs it for longer.  Returns NULL, or the reason why
+ * the command cannot run.
  */
-extern const char *pgpx_password_request(int pool, int64 timeout,
+extern const char *pgpx_password_request(int pool, int64 timeout_ms,
 										 PgpxPasswordAnswer answer);
 
 /*

@@ -179,7 +179,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 	memset(due, 0, sizeof(*due));
 	due->nheld = release ? 0 : 2;
 	due->nreleases = release ? 2 : 0;
-	due->min_ttl = ttl;
+	due->min_ttl_ms = ttl;
 }
 
 static int
