@@ -206,7 +206,7 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	PG_RETURN_POINTER(routine);
 }
 
-#define OUR_EXTENSION "pgpool_ext"
+#define PGPOOL_EXTENSION "pgpool_ext"
 #define PGPOOL_HANDLER "pgpool_fdw_handler"
 #define POSTGRES_FDW "postgres_fdw"
 #define WRAPPER_NAME "postgres_fdw"
@@ -265,7 +265,7 @@ wrapper_handler(Oid wrapper)
 static bool
 is_attached(Oid wrapper)
 {
-	Oid			ext = get_extension_oid(OUR_EXTENSION, true);
+	Oid			ext = get_extension_oid(PGPOOL_EXTENSION, true);
 	Oid			handler = wrapper_handler(wrapper);
 
 	return OidIsValid(ext) && OidIsValid(handler) &&
@@ -280,7 +280,7 @@ refuse_drop(const char *wrapper)
 			(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 			 errmsg("cannot drop extension %s while foreign-data wrapper %s is "
 					"attached to it",
-					OUR_EXTENSION, wrapper),
+					PGPOOL_EXTENSION, wrapper),
 			 errdetail("The servers and foreign tables of the wrapper would be "
 					   "dropped as well."),
 			 strcmp(wrapper, WRAPPER_NAME) == 0 ?
@@ -328,9 +328,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
 
-		drops_both = is_dropped(stmt, OUR_EXTENSION) &&
+		drops_both = is_dropped(stmt, PGPOOL_EXTENSION) &&
 			is_dropped(stmt, POSTGRES_FDW);
-		if (!drops_both && is_dropped(stmt, OUR_EXTENSION))
+		if (!drops_both && is_dropped(stmt, PGPOOL_EXTENSION))
 			check_drop();
 	}
 	PG_TRY();

@@ -642,7 +642,7 @@ pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan)
 }
 
 void
-pgpx_remote_scan_free_lease(PgpxRemoteScan *scan)
+pgpx_remote_scan_buffer_other(PgpxRemoteScan *scan)
 {
 	if (pgpx_remote_scan_must_wait(scan) && !*scan->rt->streaming->waiting)
 		pgpx_remote_scan_buffer(scan->rt->streaming);

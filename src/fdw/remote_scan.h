@@ -147,7 +147,7 @@ extern bool pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan);
  * of that batch, so that the lease is free.  Does nothing if the reader of
  * that scan waits for the socket, because it then reads the rest itself.
  */
-extern void pgpx_remote_scan_free_lease(PgpxRemoteScan *scan);
+extern void pgpx_remote_scan_buffer_other(PgpxRemoteScan *scan);
 
 /*
  * Return the socket on which the scan waits for its answer, or PGINVALID_SOCKET

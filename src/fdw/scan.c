@@ -368,7 +368,7 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 	 * progress, so this scan must not wait for it; it buffers that scan's rows.
 	 */
 	if (socket == PGINVALID_SOCKET)
-		pgpx_remote_scan_free_lease(scan->remote);
+		pgpx_remote_scan_buffer_other(scan->remote);
 	if (socket == PGINVALID_SOCKET && !pgpx_remote_scan_must_wait(scan->remote))
 	{
 		/*

@@ -113,7 +113,7 @@ static void handle_login_step(void *owner, PostgresPollingStatusType status,
 static void
 log_in(PgpxPinger *p)
 {
-	PgpxLoginKey of = {p->pool, p->pool_id, p->version};
+	PgpxLoginKey key = {p->pool, p->pool_id, p->version};
 
 	if (pgpx_password_is_needed(p->pool, p->started))
 	{
@@ -136,7 +136,7 @@ log_in(PgpxPinger *p)
 
 	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
 	if (p->pg != NULL)
-		p->login = pgpx_login_begin(of, p->pg, &p->accounting,
+		p->login = pgpx_login_begin(key, p->pg, &p->accounting,
 									handle_login_step, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
@@ -368,7 +368,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
-			(void) pgpx_libpq_is_buffer_full(&p->accounting, p->pg, true);
+			pgpx_libpq_note_result(&p->accounting, p->pg);
 			return true;
 		}
 		taken = true;
@@ -388,7 +388,9 @@ pgpx_pinger_results(PgpxPinger *p,
 			return false;
 		}
 	}
-	if (pgpx_libpq_is_buffer_full(&p->accounting, p->pg, taken))
+	if (taken)
+		pgpx_libpq_note_result(&p->accounting, p->pg);
+	else if (pgpx_libpq_has_oversized_message(&p->accounting, p->pg))
 	{
 		pgpx_pinger_failed(p, "The remote server sent a message that is too long.");
 		return false;
@@ -669,7 +671,7 @@ listen_idle(PgpxPinger *p, uint32 events)
 	}
 	(void) PQisBusy(p->pg);
 	pgpx_libpq_drop_notifications(p->pg);
-	if (pgpx_libpq_is_buffer_full(&p->accounting, p->pg, false))
+	if (pgpx_libpq_has_oversized_message(&p->accounting, p->pg))
 		pgpx_pinger_drop(p);
 }
 

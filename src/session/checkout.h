@@ -14,7 +14,7 @@
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* use the GUC, else the server's option */
 
 /*
- * Return the effective checkout timeout in ms, 0 means no limit.  It is the
+ * Return the effective checkout timeout in ms; 0 means no limit.  It is the
  * argument, unless that is PGPX_TIMEOUT_DEFAULT; else the GUC's value; else the
  * server option's.
  */

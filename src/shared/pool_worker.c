@@ -33,7 +33,7 @@
 #include "shared/registry.h"
 
 /* Minimum interval between log messages about outages of a pool. */
-#define LOG_PAUSE_US (10 * 1000 * 1000)
+#define LOG_INTERVAL_US (10 * 1000 * 1000)
 
 /*
  * Return when a connection that is opened now expires: after max_lifetime
@@ -220,7 +220,7 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 }
 
 void
-pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
+pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -245,7 +245,8 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
 			log_outage = fails_since_locked(pool) == 0 &&
 				(pool->outage_logged_at == 0 ||
-				 pool->last_error_at - pool->outage_logged_at > LOG_PAUSE_US);
+				 pool->last_error_at - pool->outage_logged_at >
+					 LOG_INTERVAL_US);
 			if (log_outage)
 			{
 				pool->outage_logged_at = pool->last_error_at;
@@ -275,7 +276,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			how != PGPX_FAILED_FULL)
 		{
 			while (pool->queue_head >= 0 &&
-				   pgpx_waiters[pool->queue_head].position < before)
+				   pgpx_waiters[pool->queue_head].position <= last_position)
 				pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
 										sqlstate, text, &wake);
 		}
@@ -722,7 +723,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	PgpxTime	due = PG_INT64_MAX;
 	int			total;
 	int			surplus;
-	int			before;
+	int			prev;
 	PgpxCap    *full = NULL;	/* the cap that keeps the pool below
 								 * min_size */
 	Leak		leaks[MAX_LEAKS];
@@ -743,12 +744,12 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	surplus = pgpx_pool_server_surplus_locked(pool);
 
 	/* least recently used first */
-	for (int i = pool->lru_tail; i >= 0; i = before)
+	for (int i = pool->lru_tail; i >= 0; i = prev)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 		PgpxCloseReason reason;
 
-		before = conn->prev;
+		prev = conn->prev;
 		reason = surplus-- > 0 ? PGPX_CLOSE_EVICTED :
 			reason_to_close(pool, conn, total, now, &due);
 		if (reason == PGPX_CLOSE_NONE)

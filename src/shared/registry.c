@@ -290,7 +290,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->conninfo_incarnation = 0;
 	pool->conninfo_requested_by = 0;
 	pool->conninfo_version = 0;
-	pool->next_position = 0;
+	pool->last_position = 0;
 	pool->connect_estimate = 0;
 	pool->lease_estimate = 0;
 	pool->waited = 0;

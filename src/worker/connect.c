@@ -52,7 +52,7 @@ pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 				 errdetail_internal("%s", reason)));
 	if (!running)
 		pgpx_connection_drop(w);
-	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate,
+	pgpx_pool_connect_failed(pool, conn, w->last_position, how, sqlstate,
 							 reason);
 	if (running)
 		pgpx_abort_begin(w);
@@ -111,7 +111,7 @@ static void
 start_login(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	PgpxLoginKey of = {w->pool, w->pool_id, ci->version};
+	PgpxLoginKey key = {w->pool, w->pool_id, ci->version};
 
 	if (!AcquireExternalFD())
 	{
@@ -124,7 +124,7 @@ start_login(PgpxWorkerConn *w)
 	w->pg = pgpx_conninfo_login(w->pool, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
-		w->login = pgpx_login_begin(of, w->pg, &w->accounting,
+		w->login = pgpx_login_begin(key, w->pg, &w->accounting,
 									handle_login_step, w);
 	if (w->login == NULL)
 	{
@@ -242,7 +242,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	LWLockAcquire(pool->lock, LW_SHARED);
 	w->pool_id = pool->pool_id;
 	w->generation = conn->generation;
-	w->before = pool->next_position + 1;
+	w->last_position = pool->last_position;
 	version = pool->connect_version;
 	timeout_ms = pool->opts.connect_timeout;
 	LWLockRelease(pool->lock);
@@ -786,7 +786,9 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 			return;
 		}
 	}
-	if (pgpx_libpq_is_buffer_full(&w->accounting, w->pg, taken))
+	if (taken)
+		pgpx_libpq_note_result(&w->accounting, w->pg);
+	else if (pgpx_libpq_has_oversized_message(&w->accounting, w->pg))
 	{
 		pgpx_connect_refused(w, "The answer to the start commands has a message that is too long.");
 		return;

@@ -197,7 +197,7 @@ step_reset(PgpxWorkerConn *w)
 				 false);
 }
 
-/* Starts a reset or check of the worker's own; timeout is in ms. */
+/* Starts a reset or check of the worker's own. */
 static void
 begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 {

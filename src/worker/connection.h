@@ -105,8 +105,8 @@ struct PgpxWorkerConn
 	PgpxTime	until;			/* end of connect_timeout, for all hosts */
 	uint64		published_by;	/* phase PUBLISH: request of the statement with
 								 * its PID; 0: not sent yet */
-	uint64		before;			/* waiters enqueued before the attempt have
-								 * positions below this */
+	uint64		last_position;	/* of the waiters that were enqueued when the
+								 * attempt began */
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a check */
 	bool		listening;		/* watched for unsolicited bytes */

@@ -608,10 +608,10 @@ pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 		first = wp->first % n;
 	hosts->cxt = cxt;
 	hosts->n = hosts->total = n;
-	hosts->each = palloc0(sizeof(PgpxHost) * n);
+	hosts->entries = palloc0(sizeof(PgpxHost) * n);
 	for (int i = 0; i < n; i++)
 	{
-		PgpxHost   *one = &hosts->each[i];
+		PgpxHost   *one = &hosts->entries[i];
 
 		one->slot = (first + i) % n;
 		one->host = element(host, one->slot, n);
@@ -638,9 +638,9 @@ static int
 find_host(const PgpxHosts *hosts, const PGconn *pg)
 {
 	for (int i = 0; pg != NULL && i < hosts->n; i++)
-		if (is_reported(hosts->each[i].host, PQhost(pg)) &&
-			is_reported(hosts->each[i].hostaddr, PQhostaddr(pg)) &&
-			is_reported(hosts->each[i].port, PQport(pg)))
+		if (is_reported(hosts->entries[i].host, PQhost(pg)) &&
+			is_reported(hosts->entries[i].hostaddr, PQhostaddr(pg)) &&
+			is_reported(hosts->entries[i].port, PQport(pg)))
 			return i;
 	return 0;
 }
@@ -651,12 +651,12 @@ pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts, const PGconn *pg)
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	int			i = find_host(hosts, pg);
 
-	wp->first = (hosts->each[i].slot + 1) % hosts->total;
+	wp->first = (hosts->entries[i].slot + 1) % hosts->total;
 	wp->first_until = pgpx_now() + UNRESPONSIVE_US;
 	if (hosts->n == 1)
 		return false;
 	hosts->n--;
-	memmove(&hosts->each[i], &hosts->each[i + 1],
+	memmove(&hosts->entries[i], &hosts->entries[i + 1],
 			(hosts->n - i) * sizeof(PgpxHost));
 	return true;
 }
@@ -681,7 +681,7 @@ pgpx_hosts_join(const PgpxHosts *hosts, size_t field)
 	initStringInfo(&list);
 	for (int i = 0; i < hosts->n; i++)
 	{
-		const char *value = *(const char **) ((char *) &hosts->each[i] + field);
+		const char *value = *(const char **) ((char *) &hosts->entries[i] + field);
 
 		if (value == NULL)
 			return NULL;

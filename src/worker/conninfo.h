@@ -69,7 +69,7 @@ typedef struct PgpxHosts
 	MemoryContext cxt;
 	int			n;				/* number of hosts left */
 	int			total;			/* .. in the published list */
-	PgpxHost   *each;
+	PgpxHost   *entries;
 } PgpxHosts;
 
 /* A pool's conninfo, in private memory. */

@@ -109,7 +109,7 @@ struct PgpxLogin
 	const PgpxLoginKind *kind;
 	LoginState	state;
 	dlist_node	node;			/* in steps, unless AWAITING_REMOTE */
-	PgpxLoginKey of;
+	PgpxLoginKey key;
 	Owner		pool_owner;
 	int			fd;				/* socket in this step; -1: none */
 	struct stat socket;			/* identifies it, since fd may be reused */
@@ -171,7 +171,7 @@ owner_of_pool(int index)
 }
 
 PgpxLogin *
-pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
+pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
 					PgpxInputAccounting *accounting, PgpxLoginStepped stepped,
 					void *owner)
 {
@@ -182,8 +182,8 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
 	login->task.run = run_step;
 	login->task.ended = finish_step;
 	login->kind = kind;
-	login->of = of;
-	login->pool_owner = owner_of_pool(of.pool);
+	login->key = key;
+	login->pool_owner = owner_of_pool(key.pool);
 	login->libpq = libpq;
 	login->accounting = accounting;
 	login->stepped = stepped;
@@ -193,17 +193,17 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
 }
 
 PgpxLogin *
-pgpx_login_begin(PgpxLoginKey of, PGconn *pg, PgpxInputAccounting *accounting,
+pgpx_login_begin(PgpxLoginKey key, PGconn *pg, PgpxInputAccounting *accounting,
 				 PgpxLoginStepped stepped, void *owner)
 {
-	return pgpx_login_begin_as(&a_login, of, pg, accounting, stepped, owner);
+	return pgpx_login_begin_as(&a_login, key, pg, accounting, stepped, owner);
 }
 
 static bool
 has_same_conninfo(const PgpxLogin *a, const PgpxLogin *b)
 {
-	return a->kind == b->kind && a->of.pool == b->of.pool &&
-		a->of.pool_id == b->of.pool_id && a->of.version == b->of.version;
+	return a->kind == b->kind && a->key.pool == b->key.pool &&
+		a->key.pool_id == b->key.pool_id && a->key.version == b->key.version;
 }
 
 static bool
@@ -508,13 +508,15 @@ pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd)
 	return Max(accounting->login, accounting->taken) <= LOGIN_MAX;
 }
 
-bool
-pgpx_libpq_is_buffer_full(PgpxInputAccounting *accounting, PGconn *pg,
-						  bool taken)
+void
+pgpx_libpq_note_result(PgpxInputAccounting *accounting, PGconn *pg)
 {
-	uint64		now = bytes_read(PQsocket(pg));
+	accounting->taken = bytes_read(PQsocket(pg));
+}
 
-	if (taken)
-		accounting->taken = now;
-	return now > accounting->taken + MESSAGE_MAX;
+bool
+pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
+								 PGconn *pg)
+{
+	return bytes_read(PQsocket(pg)) > accounting->taken + MESSAGE_MAX;
 }
