@@ -15,7 +15,6 @@
 #include "shared/lock_hooks.h"
 #include "protocol/control_message.h"
 #include "session/server_spec.h"
-#include "session/server_spec.h"
 #include "worker/worker.h"
 #include "fdw/handler.h"
 
