@@ -68,6 +68,32 @@ pgpx_conn_state_name(int state)
 	return state >= 0 && state < PGPX_CONN_NSTATES ? state_names[state] : "?";
 }
 
+/*
+ * Take a pool out of service because its shared state is wrong, and have its
+ * worker restart.  format: a sentence that describes the fault.  The first
+ * fault is recorded, later ones are ignored.
+ */
+static void
+condemn_pool_locked(PgpxPool *pool, const char *format, ...)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
+	va_list		args;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->damaged)
+		return;
+	pool->damaged = true;
+	va_start(args, format);
+	vsnprintf(pool->last_error, sizeof(pool->last_error), format, args);
+	va_end(args);
+	pool->last_error_at = pgpx_now();
+	pool->last_sqlstate = ERRCODE_DATA_CORRUPTED;
+
+	/* the worker restarts, now or at its next start, and restores the pool */
+	pg_atomic_write_u32(&slot->must_restart, 1);
+	pgpx_worker_wake(pool->worker);
+}
+
 /* Is a connection in this state in its pool's LRU list? */
 static bool
 is_in_lru(int state)
@@ -192,10 +218,10 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	if (conn->pool != PGPX_POOL_INDEX(pool) ||
 		!has_edge(conn->state, state))
 	{
-		pgpx_pool_condemn_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
-								 PGPX_CONN_INDEX(conn), conn->pool,
-								 pgpx_conn_state_name(conn->state),
-								 pgpx_conn_state_name(state));
+		condemn_pool_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
+							PGPX_CONN_INDEX(conn), conn->pool,
+							pgpx_conn_state_name(conn->state),
+							pgpx_conn_state_name(state));
 		return false;
 	}
 
@@ -354,7 +380,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	if (conn == NULL)
 	{
 		release_tokens(pool, false);
-		pgpx_pool_condemn_locked(pool, "The list of free connection slots led to one that is in use.");
+		condemn_pool_locked(pool, "The list of free connection slots led to one that is in use.");
 		return NULL;
 	}
 
@@ -584,27 +610,6 @@ pgpx_pool_note_end_locked(PgpxPool *pool)
 	if (!pgpx_pool_has_ended_locked(pool))
 		return;
 	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
-	pgpx_worker_wake(pool->worker);
-}
-
-void
-pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
-{
-	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
-	va_list		args;
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pool->damaged)
-		return;
-	pool->damaged = true;
-	va_start(args, format);
-	vsnprintf(pool->last_error, sizeof(pool->last_error), format, args);
-	va_end(args);
-	pool->last_error_at = pgpx_now();
-	pool->last_sqlstate = ERRCODE_DATA_CORRUPTED;
-
-	/* the worker restarts, now or at its next start, and restores the pool */
-	pg_atomic_write_u32(&slot->must_restart, 1);
 	pgpx_worker_wake(pool->worker);
 }
 

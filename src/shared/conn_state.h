@@ -291,17 +291,6 @@ extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 extern void pgpx_pool_note_end_locked(PgpxPool *pool);
 
 /*
- * pgpx_pool_condemn_locked
- *		Take a pool out of service because its shared state is wrong, and have
- *		its worker restart.
- *
- * format: a sentence that describes the fault.  The first fault is recorded,
- * later ones are ignored.
- */
-extern void pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
-	pg_attribute_printf(2, 3);
-
-/*
  * Return whether the pool has no connection and no waiter, so that it may be
  * removed.  False for a damaged pool, whose lists cannot be trusted.
  */

@@ -61,10 +61,4 @@ extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 /* Does the process of a lease or a waiter exist? */
 extern bool pgpx_check_is_alive(int procno, int pid);
 
-/* Check the tokens of the caps over several pools. */
-extern void pgpx_check_caps(PgpxCheck *check);
-
-/* Check all waiters of the pool. Returns the length of its queue. */
-extern int	pgpx_check_waiters(PgpxCheck *check);
-
 #endif							/* PGPX_INVARIANTS_H */

@@ -265,11 +265,6 @@ extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 /* Count a checkout that waited this long. */
 extern void pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited);
 
-/* Count the lease of a connection, which ends now.  usage may be NULL. */
-extern void pgpx_stats_lease_locked(PgpxPool *pool, const PgpxConn *conn,
-									PgpxTime now, PgpxEnd end,
-									const PgpxUsage *usage);
-
 /* Count a successful connect that took this long. */
 extern void pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took);
 

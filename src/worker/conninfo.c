@@ -501,6 +501,29 @@ is_slot(const char *keyword)
 		strcmp(keyword, "port") == 0;
 }
 
+/*
+ * Returns one field of the remaining hosts, given by its offset in PgpxHost, as
+ * a list for libpq; NULL if it was not published.  Allocated in the current
+ * memory context.
+ */
+static const char *
+join_hosts(const PgpxHosts *hosts, size_t field)
+{
+	StringInfoData list;
+
+	initStringInfo(&list);
+	for (int i = 0; i < hosts->n; i++)
+	{
+		const char *value =
+			*(const char **) ((char *) &hosts->entries[i] + field);
+
+		if (value == NULL)
+			return NULL;
+		appendStringInfo(&list, "%s%s", i > 0 ? "," : "", value);
+	}
+	return list.data;
+}
+
 PGconn *
 pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 					const char *application_name)
@@ -532,11 +555,11 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 		values[n++] = wp->password;
 	}
 	keywords[n] = "host";
-	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, host));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, host));
 	keywords[n] = "hostaddr";
-	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, hostaddr));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, hostaddr));
 	keywords[n] = "port";
-	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, port));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, port));
 	pg = PQconnectStartParams(keywords, values, 0);
 	pfree(keywords);
 	pfree(values);
@@ -667,25 +690,4 @@ pgpx_hosts_free(PgpxHosts **hosts)
 	if (*hosts != NULL)
 		MemoryContextDelete((*hosts)->cxt);
 	*hosts = NULL;
-}
-
-/*
- * Returns one field of the remaining hosts as a list for libpq; NULL if it was
- * not published.
- */
-const char *
-pgpx_hosts_join(const PgpxHosts *hosts, size_t field)
-{
-	StringInfoData list;
-
-	initStringInfo(&list);
-	for (int i = 0; i < hosts->n; i++)
-	{
-		const char *value = *(const char **) ((char *) &hosts->entries[i] + field);
-
-		if (value == NULL)
-			return NULL;
-		appendStringInfo(&list, "%s%s", i > 0 ? "," : "", value);
-	}
-	return list.data;
 }

@@ -146,13 +146,6 @@ extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
 /* Frees the hosts and sets the pointer to NULL.  NULL is allowed. */
 extern void pgpx_hosts_free(PgpxHosts **hosts);
 
-/*
- * Returns a list for libpq of one field, given by its offset in PgpxHost, of
- * the hosts that are left; NULL if the field was not published.  Allocated in
- * the current memory context.
- */
-extern const char *pgpx_hosts_join(const PgpxHosts *hosts, size_t field);
-
 /* Key of the logins that share a limit on threads (MAX_STEPS in login.c). */
 typedef struct PgpxLoginKey
 {

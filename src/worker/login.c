@@ -124,6 +124,9 @@ struct PgpxLogin
 static dlist_head steps = DLIST_STATIC_INIT(steps);
 
 static void finish_step(PgpxTask *task);
+static void begin_accounting(PgpxInputAccounting *accounting);
+static void account_before_step(PgpxInputAccounting *accounting, int fd);
+static bool account_after_step(PgpxInputAccounting *accounting, int fd);
 
 /* Runs in the thread. */
 static void
@@ -188,7 +191,7 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
 	login->accounting = accounting;
 	login->stepped = stepped;
 	login->owner = owner;
-	pgpx_libpq_login_begin(accounting);
+	begin_accounting(accounting);
 	return login;
 }
 
@@ -289,7 +292,7 @@ start_next(const Owner *pool_owner)
 	while ((next = next_to_start(pool_owner)) != NULL)
 	{
 		next->state = RUNNING;
-		pgpx_libpq_login_before(next->accounting, next->fd);
+		account_before_step(next->accounting, next->fd);
 		if (pgpx_task_start(&next->task))
 			continue;
 		next->state = AWAITING_REMOTE;
@@ -362,8 +365,8 @@ finish_step(PgpxTask *task)
 	else
 	{
 		int			fd = login->kind->socket(login->libpq);
-		bool		short_enough = pgpx_libpq_login_after(login->accounting,
-														  fd);
+		bool		short_enough = account_after_step(login->accounting,
+													  fd);
 
 		login->state = AWAITING_REMOTE;
 		errno = login->error;
@@ -484,20 +487,21 @@ bytes_read(int fd)
 	return info.tcpi_bytes_received - unread;
 }
 
-void
-pgpx_libpq_login_begin(PgpxInputAccounting *accounting)
+static void
+begin_accounting(PgpxInputAccounting *accounting)
 {
 	memset(accounting, 0, sizeof(*accounting));
 }
 
-void
-pgpx_libpq_login_before(PgpxInputAccounting *accounting, int fd)
+static void
+account_before_step(PgpxInputAccounting *accounting, int fd)
 {
 	accounting->unread = bytes_unread(fd);
 }
 
-bool
-pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd)
+/* Returns false if the login has received more bytes than any login needs. */
+static bool
+account_after_step(PgpxInputAccounting *accounting, int fd)
 {
 	uint64		unread = bytes_unread(fd);
 

@@ -32,15 +32,6 @@ extern void pgpx_libpq_mute_notices(PGconn *pg);
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
 /*
- * Input accounting of a login.  Call _begin once, and the others before and
- * after each step.  pgpx_libpq_login_after returns false if the login has
- * received more bytes than any login needs.
- */
-extern void pgpx_libpq_login_begin(PgpxInputAccounting *accounting);
-extern void pgpx_libpq_login_before(PgpxInputAccounting *accounting, int fd);
-extern bool pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd);
-
-/*
  * Input accounting of statements.  Call the first function when libpq has
  * returned results, and the other when input was consumed without one: it tests
  * whether libpq buffers more than a message of an honest remote takes.

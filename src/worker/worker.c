@@ -60,6 +60,9 @@ MemoryContext pgpx_worker_cxt = NULL;
 PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxWorkerPool *pgpx_wpools = NULL;
 
+static void forget_connections(void);
+static void register_exit_callbacks(void);
+
 void
 pgpx_worker_register(void)
 {
@@ -209,12 +212,12 @@ set_up(void)
 	PGPX_DEBUG_POINT("worker_starts");
 
 	/* the previous worker may have died before its exit callback ran */
-	pgpx_worker_forget_connections();
+	forget_connections();
 	pgpx_pool_restore_damaged(pgpx_worker_index);
 
 	pgpx_worker_incarnation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_incarnation, 1);
-	pgpx_worker_exit_init();
+	register_exit_callbacks();
 	PGPX_DEBUG_POINT("worker_set_up");
 	pgpx_event_loop_init();
 
@@ -299,8 +302,12 @@ static Last *last = NULL;		/* [max_connections] */
 static struct pollfd *polls = NULL;
 static int *polled = NULL;		/* their indexes of connections */
 
-void
-pgpx_worker_forget_connections(void)
+/*
+ * Removes all connections of this worker's pools from the shared state, because
+ * their PGconns no longer exist.
+ */
+static void
+forget_connections(void)
 {
 	for (int p = 0; p < pgpx_pools_end(); p++)
 	{
@@ -495,7 +502,7 @@ at_exit(int code, Datum arg)
 	PGPX_DEBUG_POINT("worker_ends");
 
 	/* revoke first: a holder that sees its socket end then finds the reason */
-	pgpx_worker_forget_connections();
+	forget_connections();
 	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
@@ -541,8 +548,8 @@ exit_last(int code, Datum arg)
 	pgpx_task_exit(code);
 }
 
-void
-pgpx_worker_exit_init(void)
+static void
+register_exit_callbacks(void)
 {
 	int			n = pgpx_shared->max_connections;
 

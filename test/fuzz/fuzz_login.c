@@ -66,11 +66,6 @@ pgpx_now(void)
 	return 1;
 }
 
-void
-pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
-{
-}
-
 uint64
 pgpx_connection_tag(const PgpxWorkerConn *w)
 {

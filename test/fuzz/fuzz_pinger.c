@@ -393,7 +393,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_outage();
 	else
 		check_another();
-	pgpx_pinger_drop(pingers[0]);
+	drop_connection(pingers[0]);
 	remote_task_ends();
 	FUZZ_CHECK(nexternal == 0);
 	remote_end(&remote);
