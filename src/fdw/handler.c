@@ -73,7 +73,7 @@ postgres_fdw(void)
 	static FdwRoutine *routine = NULL;
 
 	if (routine == NULL)
-		routine = pgpx_contract_routine();
+		routine = pgpx_postgres_fdw_routine();
 	return routine;
 }
 
@@ -582,7 +582,7 @@ set_handler(Oid handler)
 /*
  * Change the handler of postgres_fdw.
  *
- * ours: OID of extension pgpool_ext.  attach: true to replace the handler of
+ * ext: OID of extension pgpool_ext.  attach: true to replace the handler of
  * postgres_fdw by that of pgpool_ext, false for the reverse.  Returns false if
  * the wrapper already had the new handler.  Raises an error if extension
  * postgres_fdw or its wrapper is missing, or if the wrapper has neither of the

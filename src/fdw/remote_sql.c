@@ -396,7 +396,7 @@ read_returning(List *list, int at, int attrs_at, TupleDesc tupdesc,
 }
 
 void
-pgpx_contract_scan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
+pgpx_read_scan_plan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
 {
 	const char *kind = "scan";
 
@@ -417,8 +417,8 @@ pgpx_contract_scan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
 }
 
 void
-pgpx_contract_modify(List *fdw_private, CmdType operation, TupleDesc tupdesc,
-					 PgpxModifyPlan *plan)
+pgpx_read_modify_plan(List *fdw_private, CmdType operation, TupleDesc tupdesc,
+					  PgpxModifyPlan *plan)
 {
 	const char *kind = "modify";
 	int			length;
@@ -438,8 +438,8 @@ pgpx_contract_modify(List *fdw_private, CmdType operation, TupleDesc tupdesc,
 }
 
 void
-pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
-							PgpxDirectModifyPlan *plan)
+pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
+							 PgpxDirectModifyPlan *plan)
 {
 	const char *kind = "direct modify";
 
@@ -531,7 +531,7 @@ check_callbacks(const FdwRoutine *theirs)
 }
 
 FdwRoutine *
-pgpx_contract_routine(void)
+pgpx_postgres_fdw_routine(void)
 {
 	FdwRoutine *theirs =
 		(FdwRoutine *) DatumGetPointer(DirectFunctionCall1(load_handler(),

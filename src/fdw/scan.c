@@ -169,9 +169,9 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 	Oid			relid;
 	PgpxScan   *scan = palloc0(sizeof(*scan));
 
-	pgpx_contract_scan(plan->fdw_private,
-					   node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
-					   &scan->plan);
+	pgpx_read_scan_plan(plan->fdw_private,
+						node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
+						&scan->plan);
 
 	/* EXPLAIN: fdw_state stays NULL */
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)

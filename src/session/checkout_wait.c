@@ -513,8 +513,8 @@ raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
 }
 
 /*
- * Raise the last connection error if the pool has been unavailable since and
- * has no connection.
+ * Raise the last connection error if the pool's connects have failed since and
+ * it has no connection.
  */
 static void
 raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
@@ -857,7 +857,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 						NameStr(c->spec->server_name)),
 				 errdetail("This session holds all connections (%d) that \"%s\" allows.",
 						   size, cap),
-				 pgpx_lease_are_of_tables() ?
+				 pgpx_leases_are_of_tables() ?
 				 errhint("End the local transaction, whose foreign tables hold the connections, or raise \"%s\".",
 						 cap) :
 				 errhint("Return a lease first, or raise \"%s\".", cap)));

@@ -176,7 +176,7 @@ extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
  * Returns whether all leases of this session are those of foreign tables, which
  * only the end of the local transaction returns.  For the hints of errors.
  */
-extern bool pgpx_lease_are_of_tables(void);
+extern bool pgpx_leases_are_of_tables(void);
 
 /*
  * Count the leases of this session, optionally of one pool (by its id; 0: any)

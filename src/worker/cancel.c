@@ -80,7 +80,7 @@ finish_cancel(void *request)
 	PQcancelFinish(request);
 }
 
-static const PgpxLoginKind a_cancel =
+static const PgpxLoginKind cancel_kind =
 	{poll_cancel, socket_of_cancel, finish_cancel};
 
 /*
@@ -306,7 +306,7 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 	events = open_request(w);
 	cancel->ended = ended;
 	if (events != 0 && cancel->request != NULL)
-		cancel->login = pgpx_login_begin_as(&a_cancel, key, cancel->request,
+		cancel->login = pgpx_login_begin_as(&cancel_kind, key, cancel->request,
 											&cancel->accounting,
 											handle_cancel_step, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))

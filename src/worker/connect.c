@@ -42,7 +42,7 @@ static void continue_start_commands(PgpxWorkerConn *w);
  * (PGPX_FAILED_RUNNING).
  */
 static void
-abandon_attempt(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+fail_attempt_as(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 				const char *text)
 {
 	bool		running = how == PGPX_FAILED_RUNNING;
@@ -69,7 +69,7 @@ abandon_attempt(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 static void
 fail_attempt(PgpxWorkerConn *w, int sqlstate, const char *text)
 {
-	abandon_attempt(w, PGPX_FAILED, sqlstate, text);
+	fail_attempt_as(w, PGPX_FAILED, sqlstate, text);
 }
 
 /* The same with the SQLSTATE of most failures, 08001. */
@@ -345,7 +345,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 				break;
 			text = pstrdup(PQerrorMessage(w->pg));
 			full = pgpx_libpq_strip_sqlstates(text);
-			abandon_attempt(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
+			fail_attempt_as(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
 								 sqlstate, text);
 			pfree(text);
 			break;
@@ -461,7 +461,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
 			 pgpx_login_delay_reason(w->login));
 	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
-	abandon_attempt(w, how,
+	fail_attempt_as(w, how,
 						 w->phase == PGPX_PHASE_PASSWORD ?
 						 ERRCODE_EXTERNAL_ROUTINE_EXCEPTION :
 						 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
@@ -716,7 +716,7 @@ pgpx_connect_end_unpublished(int server, bool full, const char *text)
 			continue;
 		pgpx_event_pool_changed(w->pool);
 		if (full)
-			abandon_attempt(w, PGPX_FAILED_FULL,
+			fail_attempt_as(w, PGPX_FAILED_FULL,
 							ERRCODE_TOO_MANY_CONNECTIONS, text);
 		else
 			fail_connect(w, text);
@@ -798,7 +798,7 @@ continue_start_commands(PgpxWorkerConn *w)
 			 * COPY FROM STDIN reads from the client, so the remote notices its
 			 * end
 			 */
-			abandon_attempt(w,
+			fail_attempt_as(w,
 					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
 											   PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);

@@ -475,9 +475,9 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
  */
 
 /*
- * Pauses before a cancel is repeated, in ms; the last one applies from then on.
+ * Pauses before a cancel is repeated; the last one applies from then on.
  */
-static const int pauses[] = {100, 250, 1000};
+static const int pauses_ms[] = {100, 250, 1000};
 
 /* Bytes per read, reads per event, and bytes to read between two cancels. */
 #define READ_BYTES (64 * 1024)
@@ -570,7 +570,8 @@ static void
 continue_abort(PgpxWorkerConn *w, int state)
 {
 	PgpxAbort  *aborting = &w->aborting;
-	int			pause = pauses[Min(aborting->cancels, lengthof(pauses) - 1)];
+	int			pause = pauses_ms[Min(aborting->cancels,
+									  lengthof(pauses_ms) - 1)];
 
 	if (++aborting->cancels > 1)
 		send_terminate(w, false);

@@ -495,7 +495,7 @@ pgpx_conninfo_start_lookup(int index, PgpxLookupAnswer answer, uint64 tag)
 }
 
 static bool
-is_slot(const char *keyword)
+is_host_keyword(const char *keyword)
 {
 	return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
 		strcmp(keyword, "port") == 0;
@@ -537,7 +537,7 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 
 	for (int i = 0; i < ci->nparams; i++)
 	{
-		if (is_slot(ci->keywords[i]))
+		if (is_host_keyword(ci->keywords[i]))
 			continue;
 		keywords[n] = ci->keywords[i];
 		values[n++] = ci->values[i];

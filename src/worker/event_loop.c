@@ -132,7 +132,7 @@ read_control(void)
 	more_messages = true;
 }
 
-/* A cancel request that a lease has asked for has ended. */
+/* Called when the cancel request of a lease has ended. */
 static void
 cancel_ended(PgpxWorkerConn *w, int state)
 {

@@ -157,7 +157,7 @@ finish_login(void *pg)
 	PQfinish(pg);
 }
 
-static const PgpxLoginKind a_login =
+static const PgpxLoginKind login_kind =
 	{poll_login, socket_of_login, finish_login};
 
 static Owner
@@ -199,7 +199,8 @@ PgpxLogin *
 pgpx_login_begin(PgpxLoginKey key, PGconn *pg, PgpxInputAccounting *accounting,
 				 PgpxLoginStepped stepped, void *owner)
 {
-	return pgpx_login_begin_as(&a_login, key, pg, accounting, stepped, owner);
+	return pgpx_login_begin_as(&login_kind, key, pg, accounting, stepped,
+							   owner);
 }
 
 static bool

@@ -291,14 +291,14 @@ pgpx_worker_main(Datum arg)
 #define CHECK_MS 10
 
 /* State of a connection while the worker exits. */
-typedef struct Last
+typedef struct ExitConn
 {
 	bool		open;			/* leased, or running */
 	bool		running;		/* a statement may be running */
 	bool		cancelled;		/* a cancel request has finished */
-} Last;
+} ExitConn;
 
-static Last *last = NULL;		/* [max_connections] */
+static ExitConn *exiting = NULL;	/* [max_connections] */
 static struct pollfd *polls = NULL;
 static int *polled = NULL;		/* their indexes of connections */
 
@@ -393,9 +393,9 @@ is_running(PgpxWorkerConn *w)
 static bool
 has_closed(PgpxWorkerConn *w)
 {
-	Last	   *l = &last[w->index];
+	const ExitConn *conn = &exiting[w->index];
 
-	return pgpx_connection_is_gone(w, l->cancelled || !l->running);
+	return pgpx_connection_is_gone(w, conn->cancelled || !conn->running);
 }
 
 /*
@@ -408,7 +408,7 @@ cancelled(PgpxWorkerConn *w)
 	PgpxPool   *pool = pgpx_pool_lock(w->pool, w->pool_id);
 	bool		sent = w->cancel.sent;
 
-	last[w->index].cancelled = true;
+	exiting[w->index].cancelled = true;
 	pgpx_cancel_drop(w);
 	if (pool == NULL)
 		return;
@@ -448,7 +448,7 @@ cancel_running_statements(void)
 		{
 			PgpxWorkerConn *w = &pgpx_wconns[i];
 
-			if (!last[i].open)
+			if (!exiting[i].open)
 				continue;
 			if (!w->cancel.active)
 			{
@@ -488,13 +488,13 @@ at_exit(int code, Datum arg)
 	pgpx_busy_poll_leave();
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
 	pg_atomic_write_u64(&slot->incarnation, 0);
-	memset(last, 0, pgpx_shared->max_connections * sizeof(Last));
+	memset(exiting, 0, pgpx_shared->max_connections * sizeof(ExitConn));
 	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 
-		last[i].running = w->pg != NULL && is_running(w);
-		last[i].open = last[i].running ||
+		exiting[i].running = w->pg != NULL && is_running(w);
+		exiting[i].open = exiting[i].running ||
 			(w->phase == PGPX_PHASE_OPEN &&
 			 pgpx_conns[i].state == PGPX_CONN_LEASED);
 	}
@@ -510,7 +510,7 @@ at_exit(int code, Datum arg)
 		if (w->pg == NULL || pgpx_login_is_running(w->login) ||
 			PQsocket(w->pg) < 0)
 		{
-			last[i].open = false;
+			exiting[i].open = false;
 			continue;
 		}
 
@@ -519,9 +519,9 @@ at_exit(int code, Datum arg)
 			pgpx_cancel_drop(w);
 
 		/* must precede the cut: the request needs the peer's address */
-		if (last[i].running)
+		if (exiting[i].running)
 			begin_cancel(w);
-		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !last[i].open);
+		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !exiting[i].open);
 	}
 
 	/*
@@ -554,7 +554,8 @@ register_exit_callbacks(void)
 	int			n = pgpx_shared->max_connections;
 
 	/* exit callbacks must not allocate memory */
-	last = MemoryContextAllocZero(TopMemoryContext, mul_size(n, sizeof(Last)));
+	exiting = MemoryContextAllocZero(TopMemoryContext,
+									 mul_size(n, sizeof(ExitConn)));
 	polls = MemoryContextAllocZero(TopMemoryContext,
 								   mul_size(n, sizeof(struct pollfd)));
 	polled = MemoryContextAllocZero(TopMemoryContext,
