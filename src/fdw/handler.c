@@ -6,8 +6,8 @@
  * The handler
  *	 Planning, push-down and deparsing are those of postgres_fdw.  EXPLAIN calls
  *	 its callbacks and adds to their output.  Each callback that uses a
- *	 connection is ours.  The FdwRoutine is not a copy of that of postgres_fdw: a
- *	 copy would also inherit callbacks that a later version adds, and such a
+ *	 connection is ours.  The FdwRoutine is not a copy of that of postgres_fdw:
+ *	 a copy would also inherit callbacks that a later version adds, and such a
  *	 callback could open a connection of its own, which does not see what this
  *	 transaction has written.
  *
@@ -608,8 +608,8 @@ change_handler(Oid ext, bool attach)
 				 errhint("Install it with CREATE EXTENSION.")));
 
 	/*
-	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw locks
-	 * its wrapper.
+	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw
+	 * locks its wrapper.
 	 */
 	LockDatabaseObject(ExtensionRelationId, ext, 0, AccessShareLock);
 	if (OidIsValid(wrapper))

@@ -59,9 +59,9 @@ typedef struct PgpxRemoteScan PgpxRemoteScan;
  *
  * sql, rows and tupdesc must live as long as the current memory context, which
  * holds the scan.  rows is from pgpx_rows_begin_attributes for tupdesc.
- * fetch_size: rows of the first batch; later ones are larger.  fetch_all: execute
- * the statement for all rows at once, so that the remote may use a parallel
- * plan.  writes: as for pgpx_remote_execute.
+ * fetch_size: rows of the first batch; later ones are larger.  fetch_all:
+ * execute the statement for all rows at once, so that the remote may use a
+ * parallel plan.  writes: as for pgpx_remote_execute.
  */
 extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  const char *sql, PgpxRows *rows,

@@ -8,8 +8,8 @@
  * postgres_fdw builds these three during execution, and since PostgreSQL 16
  * another library cannot call the functions that build them.  The texts must be
  * those of postgres_fdw, so that a table behaves in the same way on both
- * wrappers.  Names are qualified with their schema and quoted, hence they do not
- * depend on the search_path of the remote session.
+ * wrappers.  Names are qualified with their schema and quoted, hence they do
+ * not depend on the search_path of the remote session.
  *
  * All other statements are part of the private list of a plan, whose layout
  * PostgreSQL does not guarantee.  So each element is checked, and an unexpected

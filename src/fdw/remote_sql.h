@@ -107,7 +107,8 @@ extern void pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
 
 /*
  * pgpx_postgres_fdw_routine
- *		Return the callbacks of postgres_fdw, as a new struct that is never freed.
+ *		Return the callbacks of postgres_fdw, as a new struct that is never
+ *		freed.
  *
  * Errors: HV00L postgres_fdw cannot be loaded; HV000 a callback that must be
  * inherited is missing.

@@ -133,8 +133,8 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
  *		Run one statement, and wait for its end.
  *
  * Rows go to the sink; they are dropped if it is NULL.  writes: the statement
- * changes data, so the commit must wait for the remote's answer.  A text that is
- * executed repeatedly is prepared automatically.  Returns the number of rows
+ * changes data, so the commit must wait for the remote's answer.  A text that
+ * is executed repeatedly is prepared automatically.  Returns the number of rows
  * affected or returned.
  *
  * Errors: the remote's, as pgpx_remote_raise; those of the lease.

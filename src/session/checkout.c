@@ -430,7 +430,7 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 }
 
 /*
- * Check without the lock whether the pool has waiters.  A stale answer only
+ * Check without the lock whether the pool has waiters.  A stale result only
  * means taking the slower path.
  */
 static inline bool
@@ -441,9 +441,10 @@ has_waiters(const PgpxServerSpec *spec)
 }
 
 /*
- * Has the answer to the pending reset of this session's last used connection
- * arrived?  To be called without the lock.  A stale answer only means a less
- * favourable choice of the connection.
+ * Return whether the answer to the pending reset of this session's last used
+ * connection has arrived; true if no reset is pending.  To be called without
+ * the lock.  A stale result only means a less favourable choice of the
+ * connection.
  */
 static inline bool
 is_last_reset_answered(const PgpxServerSpec *spec)

@@ -72,11 +72,11 @@ extern void pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry);
  *		in this transaction, with scope TABLE.
  *
  * The user needs no USAGE on the server.  The timeout is that of the GUC or the
- * server.  pending: the first statement of the transaction; NULL: none is known.
- * If it was sent (lease->pending_state is SENT), but is not executed because
- * what precedes it has failed (lease->not_run), the caller must discard the lease
- * by pgpx_lease_retry.  retry: as for pgpx_lease_checkout_for.  Errors: as of
- * pgpx_lease_checkout.
+ * server.  pending: the first statement of the transaction; NULL: none is
+ * known.  If it was sent (lease->pending_state is SENT), but is not executed
+ * because what precedes it has failed (lease->not_run), the caller must discard
+ * the lease by pgpx_lease_retry.  retry: as for pgpx_lease_checkout_for.
+ * Errors: as of pgpx_lease_checkout.
  */
 extern PgpxLease *pgpx_lease_checkout_table(const char *server, Oid user,
 											const char *why,

@@ -80,9 +80,9 @@ extern bool pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool);
  *		Send the conninfo to the pool's worker unless the worker has it.
  *
  * Creates the pool if there is none.  Waits while the control socket is full,
- * until the deadline (monotonic, not 0).  check: raises an error if the spec may
- * not be published; NULL: none.  It is called again whenever the spec was read
- * again, before the pool adopts its options.
+ * until the deadline (monotonic, not 0).  check: raises an error if the spec
+ * may not be published; NULL: none.  It is called again whenever the spec was
+ * read again, before the pool adopts its options.
  */
 extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec,
 										   PgpxTime deadline,

@@ -4,8 +4,8 @@
  *	  The leases of this session: their records, checks before use,
  *	  notifications, and stream.
  *
- * Implemented by lease.c (records, checks, stream) and lease_return.c (return of
- * a lease).
+ * Implemented by lease.c (records, checks, stream) and lease_return.c (return
+ * of a lease).
  *
  *-------------------------------------------------------------------------
  */
@@ -213,8 +213,8 @@ extern void pgpx_stream_cancel(PgpxLease *lease);
 /*
  * The statement for which a lease of scope CALL or TABLE is acquired.  While
  * the checkout waits in the queue, a session that returns a connection may send
- * the statement (pipelined hand-over).  In that case pgpx_run_send does not send
- * it again, so it must be the first statement on the lease.
+ * the statement (pipelined hand-over).  In that case pgpx_run_send does not
+ * send it again, so it must be the first statement on the lease.
  */
 typedef struct PgpxPendingStatement
 {

@@ -35,8 +35,8 @@
  *
  *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
- * Parse is omitted if the statement is prepared on the connection, and the reset
- * may be the one that keeps prepared statements (statement_cache.c).
+ * Parse is omitted if the statement is prepared on the connection, and the
+ * reset may be the one that keeps prepared statements (statement_cache.c).
  *
  * For a foreign table the messages of the waiter also begin its remote
  * transaction, before its Parse.  If the previous lease is that of a foreign

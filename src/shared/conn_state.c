@@ -94,7 +94,7 @@ condemn_pool_locked(PgpxPool *pool, const char *format, ...)
 	pgpx_worker_wake(pool->worker);
 }
 
-/* Is a connection in this state in its pool's LRU list? */
+/* Return whether a connection in this state is in its pool's LRU list. */
 static bool
 is_in_lru(int state)
 {
@@ -684,8 +684,8 @@ find_prepared(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 }
 
 /*
- * Record an execution of a text that is not prepared.  Returns true if it is one
- * of the last PGPX_PREPARED_SEEN such texts, so that it is worth preparing.
+ * Record an execution of a text that is not prepared.  Returns true if it is
+ * one of the last PGPX_PREPARED_SEEN such texts, so that it is worth preparing.
  */
 static bool
 note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
@@ -706,9 +706,10 @@ remove_prepared(PgpxPreparedTable *table, int slot)
 }
 
 /*
- * Remove the least recently used statement if another one with a text of "bytes"
- * bytes would exceed a limit.  max: limit on the number of statements.  Returns
- * the slot that was freed, with its key in *evicted; -1 if there is room.
+ * Remove the least recently used statement if another one with a text of
+ * "bytes" bytes would exceed a limit.  max: limit on the number of statements.
+ * Returns the slot that was freed, with its key in *evicted; -1 if there is
+ * room.
  */
 static int
 evict_prepared(PgpxPreparedTable *table, int max, uint32 bytes,

@@ -58,7 +58,7 @@ typedef struct PgpxCheck
 extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 	pg_attribute_printf(2, 3);
 
-/* Does the process of a lease or a waiter exist? */
+/* Return whether the process of a lease or a waiter exists. */
 extern bool pgpx_check_is_alive(int procno, int pid);
 
 #endif							/* PGPX_INVARIANTS_H */

@@ -63,7 +63,7 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
 }
 
-/* Can a free connection be leased?  If not, close it. */
+/* Return whether a free connection can be leased.  If not, close it. */
 static bool
 close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn)
 {
@@ -78,8 +78,8 @@ close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn)
 }
 
 /*
- * Must the connection be tested before it is leased?  Not if its reset is
- * pending, because the answer to the reset serves as a test.
+ * Return whether the connection must be tested before it is leased.  Not if its
+ * reset is pending, because the answer to the reset serves as a test.
  */
 static bool
 must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,

@@ -12,8 +12,8 @@
  * queue, releases the lock and wakes the waiters that were granted a lease.
  *
  * Maintenance: expiry, shrinking, min_size, min_idle, and the end of leases
- * that are held too long.  It decides by the clock and by states, under the pool
- * lock, and returns when it must be called again, so that a pool in which
+ * that are held too long.  It decides by the clock and by states, under the
+ * pool lock, and returns when it must be called again, so that a pool in which
  * nothing is due costs nothing.
  *
  * Eviction makes room under a cap: it closes the least recently used free
@@ -57,7 +57,7 @@ expiry(const PgpxPool *pool, PgpxTime now)
  * instead if the options have changed or privileges were revoked meanwhile.
  */
 static void
-ready_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+make_idle_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn->version == pool->version)
@@ -101,7 +101,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		if (pool->ramp > 0)
 			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
 				pool->ramp * 2;
-		ready_locked(pool, conn, pgpx_now());
+		make_idle_locked(pool, conn, pgpx_now());
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -430,7 +430,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
 		}
 		else
-			ready_locked(pool, conn, pgpx_now());
+			make_idle_locked(pool, conn, pgpx_now());
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -448,7 +448,7 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 		pool->stats.checks++;
 		conn->last_checked = pgpx_now();
 		if (ok)
-			ready_locked(pool, conn, conn->last_checked);
+			make_idle_locked(pool, conn, conn->last_checked);
 		else
 		{
 			pool->stats.checks_failed++;
@@ -551,7 +551,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 /* Minimum interval between checks of a pool with connections in use. */
 #define CHECK_INTERVAL_US (500 * 1000)
 
-/* Do min_size and min_idle allow a free connection to be closed? */
+/* Return whether min_size and min_idle allow closing a free connection. */
 static bool
 has_surplus(const PgpxPool *pool)
 {

@@ -173,9 +173,9 @@ extern bool pgpx_pool_evict(int beneficiary, bool same_server,
 
 /*
  * pgpx_pool_maintain
- *		Maintain a pool: close connections that have expired, were idle for
- *		too long or are no longer needed, end leases that exceed
- *		lease_timeout, log leaks, and request connections for min_size and min_idle.
+ *		Maintain a pool: close connections that have expired, were idle for too
+ *		long or are no longer needed, end leases that exceed lease_timeout, log
+ *		leaks, and request connections for min_size and min_idle.
  *
  * Returns the time when the next action is due; PG_INT64_MAX: none. *ended is
  * set if the pool is retired and empty; see pgpx_pool_forget.

@@ -121,9 +121,9 @@ extern const char *pgpx_conninfo_start_lookup(int pool, PgpxLookupAnswer answer,
 											  uint64 tag);
 
 /*
- * Starts a login (PQconnectStartParams) with a pool's conninfo, and the password
- * that the password command has printed, if any.  application_name, unless
- * NULL, replaces the published one.  Returns NULL if out of memory.
+ * Starts a login (PQconnectStartParams) with a pool's conninfo, and the
+ * password that the password command has printed, if any.  application_name,
+ * unless NULL, replaces the published one.  Returns NULL if out of memory.
  */
 extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 								   const char *application_name);

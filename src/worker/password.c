@@ -467,8 +467,8 @@ add_answer(Request *request, PgpxPasswordAnswer answer)
 
 /*
  * Lets a command run for at least this time, in ms.  A command that has run for
- * longer than any login waits is not extended: if it hangs it must end, although
- * further logins request it again and again.
+ * longer than any login waits is not extended: if it hangs it must end,
+ * although further logins request it again and again.
  */
 static void
 extend_deadline(Request *request, int64 timeout_ms)

@@ -8,10 +8,10 @@
  * not the distribution's or is linked with OpenSSL statically.  A function of
  * one copy crashes, at best, on an object of the other.
  *
- * So is_same_openssl checks whether the dynamic linker resolves a function to the same
- * address for libpq as for this extension.  It does so for a function that
- * preloaded wrappers of OpenSSL (which log keys or count calls) have no reason
- * to replace.
+ * So is_same_openssl checks whether the dynamic linker resolves a function to
+ * the same address for libpq as for this extension.  It does so for a function
+ * that preloaded wrappers of OpenSSL (which log keys or count calls) have no
+ * reason to replace.
  *
  * OpenSSL's error queue is cleared before each call, because errors that other
  * code has left in it would be mistaken for the call's own.
