@@ -139,7 +139,7 @@ find_server_locked(Oid database, Oid server, bool make)
  * must hold the registry lock exclusively.
  */
 static void
-leave_server_locked(PgpxServer *s)
+free_unused_server_locked(PgpxServer *s)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
 	if (s->npools == 0 && pg_atomic_read_u32(&s->paused) == 0)
@@ -162,7 +162,7 @@ free_slot_locked(PgpxPool *pool)
 	remove_from_bucket_locked(pool);
 	pool->pool_id = 0;
 	server->npools--;
-	leave_server_locked(server);
+	free_unused_server_locked(server);
 }
 
 bool
@@ -176,7 +176,7 @@ pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 	{
 		pg_atomic_write_u32(&pgpx_servers[index].paused, pause);
 		pg_atomic_write_u32(&pgpx_servers[index].draining, drain);
-		leave_server_locked(&pgpx_servers[index]);
+		free_unused_server_locked(&pgpx_servers[index]);
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
 	return index >= 0 || !pause;

@@ -183,7 +183,7 @@ pgpx_formats_is_plain(Oid type)
  */
 #define FIRST_BLOCK_MAX 7		/* binary values in the first block */
 #define MAX_TEXT_NUMBERS 3		/* small numbers whose text costs one block */
-#define SMALL_GAIN_NS 20		/* gain of a small number, in ns */
+#define SMALL_GAIN_NS 20		/* gain of a small number */
 
 static void
 avoid_second_block(int n, int16 *formats, const int *gains)

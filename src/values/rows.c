@@ -858,7 +858,7 @@ pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls)
 }
 
 void
-pgpx_rows_lead(PgpxRows *tuples, char *text)
+pgpx_rows_set_first(PgpxRows *tuples, char *text)
 {
 	Form_pg_attribute attr = NULL;
 	Oid			input;
