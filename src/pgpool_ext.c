@@ -40,5 +40,5 @@ _PG_init(void)
 	pgpx_worker_register();
 	pgpx_catalog_invalidation_init();
 	pgpx_scram_init();
-	pgpx_contract_preload();
+	pgpx_postgres_fdw_preload();
 }

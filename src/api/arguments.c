@@ -101,10 +101,10 @@ pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
 PgpxTime
 pgpx_arg_deadline(FunctionCallInfo fcinfo, int at)
 {
-	int64		timeout = pgpx_arg_timeout(fcinfo, at);
+	int64		timeout_ms = pgpx_arg_timeout(fcinfo, at);
 
-	return timeout == PGPX_TIMEOUT_DEFAULT || timeout == 0 ? 0 :
-		pgpx_now() + timeout * 1000;
+	return timeout_ms == PGPX_TIMEOUT_DEFAULT || timeout_ms == 0 ? 0 :
+		pgpx_now() + timeout_ms * 1000;
 }
 
 ReturnSetInfo *

@@ -5,8 +5,8 @@
  *	  exec, describe, column_list; and without waiting: send, wait, wait_any,
  *	  result, cancel, notifications, fanout.
  *
- * The functions here check the arguments; checkout.c, statement.c and async.c do
- * the work.
+ * The functions here check the arguments; checkout.c, statement.c and async.c
+ * do the work.
  *
  * query, query_as and exec exist in three SQL variants, with VARIADIC text[],
  * param[] and "any"; the extension script has the reason.  The first two

@@ -43,23 +43,23 @@ alloc_array(int n, Size size)
 }
 
 PgpxView *
-pgpx_view_begin(int what)
+pgpx_view_begin(int flags)
 {
 	PgpxView   *view = palloc0(sizeof(PgpxView));
 
-	view->kind = what;
+	view->flags = flags;
 	view->sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	view->user = GetUserId();
 	view->index = alloc_array(pgpx_shared->max_pools, sizeof(int));
 	view->id = alloc_array(pgpx_shared->max_pools, sizeof(uint32));
-	if (what & PGPX_VIEW_CONNS)
+	if (flags & PGPX_VIEW_CONNS)
 	{
 		view->conns = alloc_array(pgpx_shared->max_connections,
 								  sizeof(PgpxConn));
 		view->conn_index = alloc_array(pgpx_shared->max_connections,
 									   sizeof(int));
 	}
-	if (what & PGPX_VIEW_WAITERS)
+	if (flags & PGPX_VIEW_WAITERS)
 		view->waiters = alloc_array(pgpx_shared->nwaiter_slots,
 									sizeof(PgpxWaiter));
 
@@ -89,14 +89,14 @@ copy_locked(PgpxView *view, int index)
 	view->nconns = 0;
 	view->nwaiting = 0;
 
-	if (view->kind & PGPX_VIEW_CONNS)
+	if (view->flags & PGPX_VIEW_CONNS)
 		pgpx_conn_foreach_locked(conn, &pgpx_pools[index])
 		{
 			memcpy(&view->conns[view->nconns], conn, sizeof(PgpxConn));
 			view->conn_index[view->nconns++] = PGPX_CONN_INDEX(conn);
 		}
 
-	if (view->kind & PGPX_VIEW_WAITERS)
+	if (view->flags & PGPX_VIEW_WAITERS)
 		for (int i = pgpx_pools[index].queue_head;
 			 i >= 0 && view->nwaiting < pgpx_shared->nwaiter_slots;
 			 i = pgpx_waiters[i].next)
@@ -169,8 +169,8 @@ pgpx_view_can_see_pool(const PgpxView *view)
 		return true;
 
 	/*
-	 * A pool of all local users is visible to users with the right to connect to the
-	 * remote themselves.
+	 * A pool of all local users is visible to each user who may check out from
+	 * it.
 	 */
 	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&
 		key->superuser == 0 && may_use_shared(key, view->user);
@@ -197,7 +197,7 @@ pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo)
 }
 
 static void
-add(PgpxRow *row, Datum value, bool null)
+append(PgpxRow *row, Datum value, bool null)
 {
 	if (row->n >= PGPX_ROW_COLUMNS)
 		elog(ERROR, "pgpool_ext: a view has more than %d columns", PGPX_ROW_COLUMNS);
@@ -209,31 +209,31 @@ add(PgpxRow *row, Datum value, bool null)
 void
 pgpx_row_null(PgpxRow *row)
 {
-	add(row, (Datum) 0, true);
+	append(row, (Datum) 0, true);
 }
 
 void
 pgpx_row_bool(PgpxRow *row, bool value)
 {
-	add(row, BoolGetDatum(value), false);
+	append(row, BoolGetDatum(value), false);
 }
 
 void
 pgpx_row_int(PgpxRow *row, int value)
 {
-	add(row, Int32GetDatum(value), false);
+	append(row, Int32GetDatum(value), false);
 }
 
 void
 pgpx_row_pid(PgpxRow *row, int pid)
 {
-	add(row, Int32GetDatum(pid), pid == 0);
+	append(row, Int32GetDatum(pid), pid == 0);
 }
 
 void
 pgpx_row_bigint(PgpxRow *row, uint64 value)
 {
-	add(row, Int64GetDatum((int64) value), false);
+	append(row, Int64GetDatum((int64) value), false);
 }
 
 void
@@ -242,7 +242,7 @@ pgpx_row_text(PgpxRow *row, const char *text)
 	if (text == NULL)
 		pgpx_row_null(row);
 	else
-		add(row, CStringGetTextDatum(pgpx_text_clean(pstrdup(text))), false);
+		append(row, CStringGetTextDatum(pgpx_text_clean(pstrdup(text))), false);
 }
 
 void
@@ -250,7 +250,7 @@ pgpx_row_name(PgpxRow *row, const char *name)
 {
 	char	   *clean = pgpx_text_clean(pstrdup(name));
 
-	add(row, DirectFunctionCall1(namein, CStringGetDatum(clean)), false);
+	append(row, DirectFunctionCall1(namein, CStringGetDatum(clean)), false);
 }
 
 void
@@ -275,7 +275,7 @@ pgpx_row_addr(PgpxRow *row, const char *addr)
 	text[strcspn(text, "%")] = '\0';
 	if (inet_pton(AF_INET, text, binary) == 1 ||
 		inet_pton(AF_INET6, text, binary) == 1)
-		add(row, DirectFunctionCall1(inet_in, CStringGetDatum(text)), false);
+		append(row, DirectFunctionCall1(inet_in, CStringGetDatum(text)), false);
 	else
 		pgpx_row_null(row);
 }
@@ -289,13 +289,13 @@ pgpx_row_secret(PgpxRow *row, bool visible, const char *text)
 void
 pgpx_row_instant(PgpxRow *row, PgpxTime t)
 {
-	add(row, TimestampTzGetDatum(row->zero + t), t == 0);
+	append(row, TimestampTzGetDatum(row->zero + t), t == 0);
 }
 
 void
 pgpx_row_ms(PgpxRow *row, PgpxTime duration)
 {
-	add(row, Float8GetDatum(duration / 1000.0), false);
+	append(row, Float8GetDatum(duration / 1000.0), false);
 }
 
 void
@@ -304,7 +304,7 @@ pgpx_row_interval(PgpxRow *row, PgpxTime duration)
 	Interval   *interval = palloc0(sizeof(Interval));
 
 	interval->time = duration;
-	add(row, IntervalPGetDatum(interval), false);
+	append(row, IntervalPGetDatum(interval), false);
 }
 
 void

@@ -43,7 +43,7 @@ typedef struct PgpxView
 	Oid			user;
 
 	/* private to views.c */
-	int			kind;
+	int			flags;
 	int			npools;
 	int			at;
 	int		   *index;
@@ -51,10 +51,10 @@ typedef struct PgpxView
 } PgpxView;
 
 /*
- * Starts an iteration over all pools that exist now.  what: a mask of
+ * Starts an iteration over all pools that exist now.  flags: a mask of
  * PGPX_VIEW_*.
  */
-extern PgpxView *pgpx_view_begin(int what);
+extern PgpxView *pgpx_view_begin(int flags);
 
 /* Copies the next pool; returns false at the end. */
 extern bool pgpx_view_next(PgpxView *view);

@@ -384,9 +384,9 @@ list_valid_names(int slot, const char **names)
 }
 
 /*
- * Returns a hint for an invalid option name: the closest valid name, or all valid
- * names if none is close.  slot: PGPX_ON_SERVER, _MAPPING, _TABLE or _COLUMN.
- * Valid names are those that the current user can set there.
+ * Returns a hint for an invalid option name: the closest valid name, or all
+ * valid names if none is close.  slot: PGPX_ON_SERVER, _MAPPING, _TABLE or
+ * _COLUMN.  Valid names are those that the current user can set there.
  */
 static char *
 option_hint(const char *name, int slot)

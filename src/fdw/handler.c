@@ -6,8 +6,8 @@
  * The handler
  *	 Planning, push-down and deparsing are those of postgres_fdw.  EXPLAIN calls
  *	 its callbacks and adds to their output.  Each callback that uses a
- *	 connection is ours.  The FdwRoutine is not a copy of that of postgres_fdw: a
- *	 copy would also inherit callbacks that a later version adds, and such a
+ *	 connection is ours.  The FdwRoutine is not a copy of that of postgres_fdw:
+ *	 a copy would also inherit callbacks that a later version adds, and such a
  *	 callback could open a connection of its own, which does not see what this
  *	 transaction has written.
  *
@@ -73,7 +73,7 @@ postgres_fdw(void)
 	static FdwRoutine *routine = NULL;
 
 	if (routine == NULL)
-		routine = pgpx_contract_routine();
+		routine = pgpx_postgres_fdw_routine();
 	return routine;
 }
 
@@ -206,7 +206,7 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	PG_RETURN_POINTER(routine);
 }
 
-#define OUR_EXTENSION "pgpool_ext"
+#define PGPOOL_EXTENSION "pgpool_ext"
 #define PGPOOL_HANDLER "pgpool_fdw_handler"
 #define POSTGRES_FDW "postgres_fdw"
 #define WRAPPER_NAME "postgres_fdw"
@@ -265,7 +265,7 @@ wrapper_handler(Oid wrapper)
 static bool
 is_attached(Oid wrapper)
 {
-	Oid			ext = get_extension_oid(OUR_EXTENSION, true);
+	Oid			ext = get_extension_oid(PGPOOL_EXTENSION, true);
 	Oid			handler = wrapper_handler(wrapper);
 
 	return OidIsValid(ext) && OidIsValid(handler) &&
@@ -280,7 +280,7 @@ refuse_drop(const char *wrapper)
 			(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 			 errmsg("cannot drop extension %s while foreign-data wrapper %s is "
 					"attached to it",
-					OUR_EXTENSION, wrapper),
+					PGPOOL_EXTENSION, wrapper),
 			 errdetail("The servers and foreign tables of the wrapper would be "
 					   "dropped as well."),
 			 strcmp(wrapper, WRAPPER_NAME) == 0 ?
@@ -328,9 +328,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
 
-		drops_both = is_dropped(stmt, OUR_EXTENSION) &&
+		drops_both = is_dropped(stmt, PGPOOL_EXTENSION) &&
 			is_dropped(stmt, POSTGRES_FDW);
-		if (!drops_both && is_dropped(stmt, OUR_EXTENSION))
+		if (!drops_both && is_dropped(stmt, PGPOOL_EXTENSION))
 			check_drop();
 	}
 	PG_TRY();
@@ -582,7 +582,7 @@ set_handler(Oid handler)
 /*
  * Change the handler of postgres_fdw.
  *
- * ours: OID of extension pgpool_ext.  attach: true to replace the handler of
+ * ext: OID of extension pgpool_ext.  attach: true to replace the handler of
  * postgres_fdw by that of pgpool_ext, false for the reverse.  Returns false if
  * the wrapper already had the new handler.  Raises an error if extension
  * postgres_fdw or its wrapper is missing, or if the wrapper has neither of the
@@ -608,8 +608,8 @@ change_handler(Oid ext, bool attach)
 				 errhint("Install it with CREATE EXTENSION.")));
 
 	/*
-	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw locks
-	 * its wrapper.
+	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw
+	 * locks its wrapper.
 	 */
 	LockDatabaseObject(ExtensionRelationId, ext, 0, AccessShareLock);
 	if (OidIsValid(wrapper))

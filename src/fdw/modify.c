@@ -292,8 +292,8 @@ pgpx_modify_begin(ModifyTableState *mtstate, ResultRelInfo *result_rel,
 	/* EXPLAIN: ri_FdwState stays NULL */
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
 		return;
-	pgpx_contract_modify(fdw_private, mtstate->operation,
-						 RelationGetDescr(result_rel->ri_RelationDesc), &plan);
+	pgpx_read_modify_plan(fdw_private, mtstate->operation,
+						  RelationGetDescr(result_rel->ri_RelationDesc), &plan);
 	result_rel->ri_FdwState =
 		begin_modify(mtstate->ps.state, result_rel, mtstate->operation,
 					 outerPlanState(mtstate)->plan, plan.sql,
@@ -711,9 +711,9 @@ pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
 		return;
 	d = palloc0(sizeof(*d));
 	node->fdw_state = d;
-	pgpx_contract_direct_modify(scan->fdw_private,
-								node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
-								&d->plan);
+	pgpx_read_direct_modify_plan(scan->fdw_private,
+								 node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
+								 &d->plan);
 	target = node->resultRelInfo->ri_RangeTableIndex;
 	d->rel = join ? ExecOpenScanRelation(node->ss.ps.state, target, eflags) :
 		node->ss.ss_currentRelation;

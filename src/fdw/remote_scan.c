@@ -119,10 +119,10 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 #define BATCH_MAX 32768
 
 /*
- * Least time, in ns, that binary must be expected to save before the remote is
- * asked for the types of the columns.  About a round trip in a data centre.
+ * The time that binary must be expected to save before the remote is asked for
+ * the types of the columns.  About a round trip in a data centre.
  */
-#define MIN_DESCRIBE_GAIN (100 * 1000)
+#define MIN_DESCRIBE_GAIN_NS (100 * 1000)
 
 typedef enum PgpxScanState
 {
@@ -213,7 +213,7 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 bool
 pgpx_remote_scan_is_large(const PgpxRows *rows, double expected)
 {
-	return expected * pgpx_rows_estimate_gain(rows) >= MIN_DESCRIBE_GAIN;
+	return expected * pgpx_rows_estimate_gain(rows) >= MIN_DESCRIBE_GAIN_NS;
 }
 
 void
@@ -642,7 +642,7 @@ pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan)
 }
 
 void
-pgpx_remote_scan_free_lease(PgpxRemoteScan *scan)
+pgpx_remote_scan_buffer_other(PgpxRemoteScan *scan)
 {
 	if (pgpx_remote_scan_must_wait(scan) && !*scan->rt->streaming->waiting)
 		pgpx_remote_scan_buffer(scan->rt->streaming);

@@ -59,9 +59,9 @@ typedef struct PgpxRemoteScan PgpxRemoteScan;
  *
  * sql, rows and tupdesc must live as long as the current memory context, which
  * holds the scan.  rows is from pgpx_rows_begin_attributes for tupdesc.
- * fetch_size: rows of the first batch; later ones are larger.  fetch_all: execute
- * the statement for all rows at once, so that the remote may use a parallel
- * plan.  writes: as for pgpx_remote_execute.
+ * fetch_size: rows of the first batch; later ones are larger.  fetch_all:
+ * execute the statement for all rows at once, so that the remote may use a
+ * parallel plan.  writes: as for pgpx_remote_execute.
  */
 extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  const char *sql, PgpxRows *rows,
@@ -147,7 +147,7 @@ extern bool pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan);
  * of that batch, so that the lease is free.  Does nothing if the reader of
  * that scan waits for the socket, because it then reads the rest itself.
  */
-extern void pgpx_remote_scan_free_lease(PgpxRemoteScan *scan);
+extern void pgpx_remote_scan_buffer_other(PgpxRemoteScan *scan);
 
 /*
  * Return the socket on which the scan waits for its answer, or PGINVALID_SOCKET

@@ -8,8 +8,8 @@
  * postgres_fdw builds these three during execution, and since PostgreSQL 16
  * another library cannot call the functions that build them.  The texts must be
  * those of postgres_fdw, so that a table behaves in the same way on both
- * wrappers.  Names are qualified with their schema and quoted, hence they do not
- * depend on the search_path of the remote session.
+ * wrappers.  Names are qualified with their schema and quoted, hence they do
+ * not depend on the search_path of the remote session.
  *
  * All other statements are part of the private list of a plan, whose layout
  * PostgreSQL does not guarantee.  So each element is checked, and an unexpected
@@ -396,7 +396,7 @@ read_returning(List *list, int at, int attrs_at, TupleDesc tupdesc,
 }
 
 void
-pgpx_contract_scan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
+pgpx_read_scan_plan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
 {
 	const char *kind = "scan";
 
@@ -417,8 +417,8 @@ pgpx_contract_scan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
 }
 
 void
-pgpx_contract_modify(List *fdw_private, CmdType operation, TupleDesc tupdesc,
-					 PgpxModifyPlan *plan)
+pgpx_read_modify_plan(List *fdw_private, CmdType operation, TupleDesc tupdesc,
+					  PgpxModifyPlan *plan)
 {
 	const char *kind = "modify";
 	int			length;
@@ -438,8 +438,8 @@ pgpx_contract_modify(List *fdw_private, CmdType operation, TupleDesc tupdesc,
 }
 
 void
-pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
-							PgpxDirectModifyPlan *plan)
+pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
+							 PgpxDirectModifyPlan *plan)
 {
 	const char *kind = "direct modify";
 
@@ -480,7 +480,7 @@ load_handler(char **why)
 }
 
 void
-pgpx_contract_preload(void)
+pgpx_postgres_fdw_preload(void)
 {
 	char	   *why;
 
@@ -535,7 +535,7 @@ check_callbacks(const FdwRoutine *theirs)
 }
 
 FdwRoutine *
-pgpx_contract_routine(void)
+pgpx_postgres_fdw_routine(void)
 {
 	char	   *why = NULL;
 	PGFunction	handler = load_handler(&why);

@@ -98,30 +98,31 @@ typedef struct PgpxDirectModifyPlan
  * target table; each attribute number is one of its columns, or that of ctid.
  * Errors: HV000, with the version of the server.
  */
-extern void pgpx_contract_scan(List *fdw_private, TupleDesc tupdesc,
-							   PgpxScanPlan *plan);
-extern void pgpx_contract_modify(List *fdw_private, CmdType operation,
-								 TupleDesc tupdesc, PgpxModifyPlan *plan);
-extern void pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
-										PgpxDirectModifyPlan *plan);
+extern void pgpx_read_scan_plan(List *fdw_private, TupleDesc tupdesc,
+								PgpxScanPlan *plan);
+extern void pgpx_read_modify_plan(List *fdw_private, CmdType operation,
+								  TupleDesc tupdesc, PgpxModifyPlan *plan);
+extern void pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
+										 PgpxDirectModifyPlan *plan);
 
 /*
- * pgpx_contract_preload
+ * pgpx_postgres_fdw_preload
  *		Load the library of postgres_fdw when the server starts, so that no
  *		session has to.
  *
  * If it cannot be loaded, each session tries it again at its first use of a
  * foreign table.
  */
-extern void pgpx_contract_preload(void);
+extern void pgpx_postgres_fdw_preload(void);
 
 /*
- * pgpx_contract_routine
- *		Return the callbacks of postgres_fdw, as a new struct that is never freed.
+ * pgpx_postgres_fdw_routine
+ *		Return the callbacks of postgres_fdw, as a new struct that is never
+ *		freed.
  *
  * Errors: HV00L postgres_fdw cannot be loaded; HV000 a callback that must be
  * inherited is missing.
  */
-extern FdwRoutine *pgpx_contract_routine(void);
+extern FdwRoutine *pgpx_postgres_fdw_routine(void);
 
 #endif							/* PGPX_REMOTE_SQL_H */

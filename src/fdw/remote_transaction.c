@@ -17,10 +17,10 @@
  * - If a remote transaction has not written, COMMIT is sent together with the
  *   reset, and no session waits for the answer.  If the rest of the answer to a
  *   scan that has ended early is large, the connection is closed instead, and
- *   the remote transaction is rolled back.  On all other leases COMMIT is
- *   sent, and then all answers are read.  An error aborts the local transaction.
- *   The servers whose answer was a success have committed by then; there
- *   is no two-phase commit.
+ *   the remote transaction is rolled back.  On all other leases COMMIT is sent,
+ *   and then all answers are read.  An error aborts the local transaction.  The
+ *   servers whose answer was a success have committed by then; there is no
+ *   two-phase commit.
  * - A statement of the statement cache that has not been executed in this
  *   transaction is preceded by one more savepoint, which the next statement
  *   releases.  If the remote refuses the statement, it is rolled back to the
@@ -46,8 +46,9 @@
 
 /*
  * Limits for draining the rest of a scan's answer (at a commit without writes)
- * and the answer to ROLLBACK TO (at such a commit, and at an abort).  The rows of a
- * batch can be wider than those of the batch before, which determined its size.
+ * and the answer to ROLLBACK TO (at such a commit, and at an abort).  The rows
+ * of a batch can be wider than those of the batch before, which determined its
+ * size.
  */
 #define DRAIN_BYTES (2 * PGPX_BATCH_BYTES)
 #define DRAIN_US (50 * 1000)
@@ -458,8 +459,8 @@ send_rollback(PgpxRemoteTransaction *rt)
 
 /*
  * Prepare the commit of a remote transaction that has not written: discard the
- * rest of an answer, send a pending ROLLBACK TO, and reserve memory for the reset
- * that follows COMMIT.
+ * rest of an answer, send a pending ROLLBACK TO, and reserve memory for the
+ * reset that follows COMMIT.
  */
 static void
 prepare_reader(PgpxRemoteTransaction *rt)

@@ -117,9 +117,9 @@ typedef struct PgpxFirstStatement
  * transaction.
  *
  * first: the statement that the caller will send next if the remote transaction
- * is new; NULL: not known.  It makes a pipelined hand-over possible:
- * if this session has to wait for the lease, the session that returns it sends
- * the statement (lease->pending_state is SENT then).
+ * is new; NULL: not known.  It makes a pipelined hand-over possible: if this
+ * session has to wait for the lease, the session that returns it sends the
+ * statement (lease->pending_state is SENT then).
  *
  * Errors: those of pgpx_lease_checkout; those of the lease if it has ended;
  * 42704 if the user has no user mapping any more.
@@ -133,9 +133,9 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
  *		Run one statement, and wait for its end.
  *
  * Rows go to the sink; they are dropped if it is NULL.  writes: the statement
- * changes data, so the commit must wait for the remote's answer.  A text that is
- * executed repeatedly is prepared automatically.  Returns the
- * number of rows affected or returned.
+ * changes data, so the commit must wait for the remote's answer.  A text that
+ * is executed repeatedly is prepared automatically.  Returns the number of rows
+ * affected or returned.
  *
  * Errors: the remote's, as pgpx_remote_raise; those of the lease.
  */

@@ -169,9 +169,9 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 	Oid			relid;
 	PgpxScan   *scan = palloc0(sizeof(*scan));
 
-	pgpx_contract_scan(plan->fdw_private,
-					   node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
-					   &scan->plan);
+	pgpx_read_scan_plan(plan->fdw_private,
+						node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
+						&scan->plan);
 
 	/* EXPLAIN: fdw_state stays NULL */
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
@@ -368,7 +368,7 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 	 * progress, so this scan must not wait for it; it buffers that scan's rows.
 	 */
 	if (socket == PGINVALID_SOCKET)
-		pgpx_remote_scan_free_lease(scan->remote);
+		pgpx_remote_scan_buffer_other(scan->remote);
 	if (socket == PGINVALID_SOCKET && !pgpx_remote_scan_must_wait(scan->remote))
 	{
 		/*

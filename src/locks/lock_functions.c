@@ -88,8 +88,8 @@ lock(FunctionCallInfo fcinfo, PgpxScope scope)
 	pgpx_shmem_require();
 	call.server = pgpx_arg_text(fcinfo, 0, "pool");
 	call.name = arg_name(fcinfo, 1);
-	call.timeout = pgpx_arg_timeout(fcinfo, 2);
-	call.ttl = arg_ttl(fcinfo, 3);
+	call.timeout_ms = pgpx_arg_timeout(fcinfo, 2);
+	call.ttl_ms = arg_ttl(fcinfo, 3);
 	call.why = pgpx_arg_text_or_null(fcinfo, 4);
 	PG_RETURN_INT64(pgpx_dlock_lock(&call));
 }
@@ -106,8 +106,8 @@ try_lock(FunctionCallInfo fcinfo, PgpxScope scope)
 	pgpx_shmem_require();
 	call.server = pgpx_arg_text(fcinfo, 0, "pool");
 	call.name = arg_name(fcinfo, 1);
-	call.timeout = PGPX_TIMEOUT_DEFAULT;
-	call.ttl = arg_ttl(fcinfo, 2);
+	call.timeout_ms = PGPX_TIMEOUT_DEFAULT;
+	call.ttl_ms = arg_ttl(fcinfo, 2);
 	call.why = pgpx_arg_text_or_null(fcinfo, 3);
 	token = pgpx_dlock_lock(&call);
 	if (token == 0)
@@ -291,7 +291,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		pgpx_row_instant(&row, lock.since);
 		pgpx_row_instant(&row, lock.last_ping);
 		pgpx_row_instant(&row, pgpx_steady_to_now(lock.valid_until));
-		pgpx_row_interval(&row, lock.ttl * 1000);
+		pgpx_row_interval(&row, lock.ttl_ms * 1000);
 		pgpx_row_store(&row);
 	}
 	return (Datum) 0;
@@ -363,7 +363,7 @@ check_lock(PgpxCheck *check, int slot, PgpxTime now)
 		pgpx_check_fault(check, "lock in slot %d has state %d", slot, lock->state);
 		return;
 	}
-	if (lock->name[0] == '\0' || lock->ttl <= 0 || lock->request == 0 ||
+	if (lock->name[0] == '\0' || lock->ttl_ms <= 0 || lock->request == 0 ||
 		lock->pool < 0 || lock->pool >= pgpx_shared->max_pools)
 		pgpx_check_fault(check, "lock in slot %d lacks a name, a ttl, a request or a pool",
 						 slot);
@@ -377,7 +377,7 @@ check_lock(PgpxCheck *check, int slot, PgpxTime now)
 						 slot);
 	if (lock->state != PGPX_DLOCK_HELD)
 		return;
-	until = pgpx_dlock_certain_until(lock->sent_at, lock->ttl);
+	until = pgpx_dlock_certain_until(lock->sent_at, lock->ttl_ms);
 	if (lock->token <= 0 || lock->sent_at > now || lock->valid_until != until)
 		pgpx_check_fault(check, "lock in slot %d is held without a token, or for longer than its ttl",
 						 slot);

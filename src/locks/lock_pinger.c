@@ -54,17 +54,22 @@
 	"WHERE pg_catalog.current_setting('synchronous_commit') " \
 	"OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 
+static void lookup_ended(PgpxLookup *lookup);
+static void password_ended(int pool, uint32 pool_id, uint64 version,
+						   const char *error);
+
 static uint64
 lookup_tag(const PgpxPinger *p)
 {
 	return ((uint64) p->pool << 32) | p->attempt;
 }
 
-void
-pgpx_pinger_drop(PgpxPinger *p)
+/* Closes the connection, if any, without waiting; the phase is NONE then. */
+static void
+drop_connection(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_LOOKUP)
-		pgpx_lookup_abandon(pgpx_pinger_lookup_answer, lookup_tag(p));
+		pgpx_lookup_abandon(lookup_ended, lookup_tag(p));
 	if (p->phase == PGPX_PINGER_SHARE)
 		pgpx_share_aborted(p);
 	if (p->fd >= 0)
@@ -94,8 +99,9 @@ pgpx_pinger_drop(PgpxPinger *p)
 	p->phase = PGPX_PINGER_NONE;
 }
 
-void
-pgpx_pinger_watch(PgpxPinger *p, uint32 events)
+/* Registers the connection's socket for these epoll events. */
+static void
+watch_socket(PgpxPinger *p, uint32 events)
 {
 	int			fd = PQsocket(p->pg);
 
@@ -113,7 +119,7 @@ static void handle_login_step(void *owner, PostgresPollingStatusType status,
 static void
 log_in(PgpxPinger *p)
 {
-	PgpxLoginKey of = {p->pool, p->pool_id, p->version};
+	PgpxLoginKey key = {p->pool, p->pool_id, p->version};
 
 	if (pgpx_password_is_needed(p->pool, p->started))
 	{
@@ -121,7 +127,7 @@ log_in(PgpxPinger *p)
 
 		p->phase = PGPX_PINGER_PASSWORD;
 		why = pgpx_password_request(p->pool, (p->deadline - pgpx_now()) / 1000,
-									pgpx_pinger_password_ended);
+									password_ended);
 		if (why != NULL)
 			pgpx_pinger_failed(p, why);
 		return;
@@ -136,7 +142,7 @@ log_in(PgpxPinger *p)
 
 	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
 	if (p->pg != NULL)
-		p->login = pgpx_login_begin(of, p->pg, &p->accounting,
+		p->login = pgpx_login_begin(key, p->pg, &p->accounting,
 									handle_login_step, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
@@ -148,7 +154,7 @@ log_in(PgpxPinger *p)
 	(void) PQsetErrorVerbosity(p->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_mute_notices(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
-	pgpx_pinger_watch(p, EPOLLOUT);
+	watch_socket(p, EPOLLOUT);
 }
 
 static void
@@ -158,8 +164,12 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 	log_in(p);
 }
 
-bool
-pgpx_pinger_open(PgpxPinger *p, int64 timeout)
+/*
+ * Starts to open the connection.  Returns false if the pool's conninfo was not
+ * published.
+ */
+static bool
+open_connection(PgpxPinger *p, int64 timeout_ms)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[p->pool];
 
@@ -168,13 +178,13 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 	p->version = wp->conninfo.version;
 	p->attempt++;
 	p->started = pgpx_now();
-	p->deadline = p->started + timeout * 1000;
+	p->deadline = p->started + timeout_ms * 1000;
 	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
 		const char *why;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		why = pgpx_conninfo_start_lookup(p->pool, pgpx_pinger_lookup_answer,
+		why = pgpx_conninfo_start_lookup(p->pool, lookup_ended,
 										 lookup_tag(p));
 		if (why != NULL)
 			pgpx_pinger_failed(p, why);
@@ -184,8 +194,13 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 	return true;
 }
 
-void
-pgpx_pinger_deadline_passed(PgpxPinger *p)
+/*
+ * Handles an expired deadline: closes the connection, and marks a host that
+ * has not accepted it as unresponsive, so that the next attempt uses another
+ * host.
+ */
+static void
+deadline_passed(PgpxPinger *p)
 {
 	/*
 	 * A host that has accepted the connection is not unresponsive: it is slow,
@@ -210,31 +225,9 @@ drop_outdated(PgpxPinger *p)
 {
 	if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 		return false;
-	pgpx_pinger_drop(p);
+	drop_connection(p);
 	pgpx_pinger_conninfo_published();
 	return true;
-}
-
-void
-pgpx_pinger_continue_after_lookup(PgpxPinger *p, PgpxLookup *lookup)
-{
-	if (drop_outdated(p))
-		return;
-	if (pgpx_lookup_error(lookup) != NULL)
-		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
-	else
-		start_connect(p, lookup);
-}
-
-void
-pgpx_pinger_password_ended_one(PgpxPinger *p, const char *error)
-{
-	if (drop_outdated(p))
-		return;
-	if (error != NULL)
-		pgpx_pinger_failed(p, error);
-	else
-		log_in(p);
 }
 
 /* A statement was sent: read its rows one by one instead of buffering all. */
@@ -242,7 +235,7 @@ void
 pgpx_pinger_sent(PgpxPinger *p)
 {
 	(void) PQsetSingleRowMode(p->pg);
-	pgpx_pinger_watch(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
+	watch_socket(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
 }
 
 /* Send one of the statements that precede the first ping. */
@@ -321,7 +314,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 		pfree(text);
 	}
 	else
-		pgpx_pinger_watch(p, status == PGRES_POLLING_READING ? EPOLLIN :
+		watch_socket(p, status == PGRES_POLLING_READING ? EPOLLIN :
 															  EPOLLOUT);
 }
 
@@ -354,7 +347,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		 * only if the connection has not answered a ping or release yet.
 		 */
 		if (p->answered)
-			pgpx_pinger_drop(p);
+			drop_connection(p);
 		else
 			pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 		return false;
@@ -368,7 +361,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
-			(void) pgpx_libpq_is_buffer_full(&p->accounting, p->pg, true);
+			pgpx_libpq_note_result(&p->accounting, p->pg);
 			return true;
 		}
 		taken = true;
@@ -388,17 +381,20 @@ pgpx_pinger_results(PgpxPinger *p,
 			return false;
 		}
 	}
-	if (pgpx_libpq_is_buffer_full(&p->accounting, p->pg, taken))
+	if (taken)
+		pgpx_libpq_note_result(&p->accounting, p->pg);
+	else if (pgpx_libpq_has_oversized_message(&p->accounting, p->pg))
 	{
 		pgpx_pinger_failed(p, "The remote server sent a message that is too long.");
 		return false;
 	}
-	pgpx_pinger_watch(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
+	watch_socket(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
 	return false;
 }
 
-void
-pgpx_pinger_step(PgpxPinger *p)
+/* Continues the login, or the statements that precede the first ping. */
+static void
+step_connect(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_CONNECT)
 	{
@@ -462,7 +458,7 @@ get_pinger(int pool, uint32 pool_id)
 	}
 	if (p->pool_id != pool_id)
 	{
-		pgpx_pinger_drop(p);
+		drop_connection(p);
 		p->pool_id = pool_id;
 		p->retry_at = 0;
 		p->backoff = 0;
@@ -491,7 +487,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	if (p->phase >= PGPX_PINGER_START &&
 		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 		pgpx_wpools[p->pool].first_until = 0;
-	pgpx_pinger_drop(p);
+	drop_connection(p);
 	p->backoff = p->backoff == 0 ? RETRY_MIN_US :
 		Min(p->backoff * 2, RETRY_MAX_US);
 	p->retry_at = pgpx_now() + p->backoff;
@@ -515,7 +511,7 @@ pgpx_pinger_ready_to_work(PgpxPinger *p)
 	p->phase = PGPX_PINGER_IDLE;
 	p->deadline = 0;
 	p->used_at = pgpx_now();
-	pgpx_pinger_watch(p, EPOLLIN | EPOLLRDHUP);
+	watch_socket(p, EPOLLIN | EPOLLRDHUP);
 	next_run = 0;
 }
 
@@ -527,7 +523,7 @@ pgpx_pinger_ready_to_work(PgpxPinger *p)
 static int64
 lock_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
 {
-	int64		ms = due->nheld > 0 ? due->min_ttl / 3 : ANSWER_MAX_MS / 3;
+	int64		ms = due->nheld > 0 ? due->min_ttl_ms / 3 : ANSWER_MAX_MS / 3;
 
 	ms += ms * p->backoff / RETRY_MIN_US;
 	return Min(ms, ANSWER_MAX_MS);
@@ -549,7 +545,8 @@ append_element(StringInfo buf, const char *text)
 
 /* Send a statement about the locks in p->work. */
 static void
-send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
+send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
+		  int64 timeout_ms)
 {
 	StringInfoData names;
 	StringInfoData requests;
@@ -582,7 +579,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 
 	p->phase = phase;
 	p->error[0] = '\0';
-	p->deadline = pgpx_now() + timeout * 1000;
+	p->deadline = pgpx_now() + timeout_ms * 1000;
 
 	/* taken before sending, so the validity here ends before the remote's */
 	p->sent_at = pgpx_steady_now();
@@ -663,13 +660,13 @@ listen_idle(PgpxPinger *p, uint32 events)
 	if (!PQconsumeInput(p->pg) ||
 		(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0)
 	{
-		pgpx_pinger_drop(p);
+		drop_connection(p);
 		return;
 	}
 	(void) PQisBusy(p->pg);
 	pgpx_libpq_drop_notifications(p->pg);
-	if (pgpx_libpq_is_buffer_full(&p->accounting, p->pg, false))
-		pgpx_pinger_drop(p);
+	if (pgpx_libpq_has_oversized_message(&p->accounting, p->pg))
+		drop_connection(p);
 }
 
 void
@@ -689,7 +686,7 @@ pgpx_pinger_ready(int index, uint32 events)
 		case PGPX_PINGER_CONNECT:
 		case PGPX_PINGER_START:
 		case PGPX_PINGER_PREPARE:
-			pgpx_pinger_step(p);
+			step_connect(p);
 			break;
 		case PGPX_PINGER_IDLE:
 			listen_idle(p, events);
@@ -704,28 +701,36 @@ pgpx_pinger_ready(int index, uint32 events)
 	}
 }
 
-void
-pgpx_pinger_lookup_answer(PgpxLookup *lookup)
+static void
+lookup_ended(PgpxLookup *lookup)
 {
 	uint64		tag = pgpx_lookup_tag(lookup);
 	PgpxPinger *p = pingers[tag >> 32];
 
 	next_run = 0;
-	if (p != NULL && p->phase == PGPX_PINGER_LOOKUP &&
-		p->attempt == (uint32) tag)
-		pgpx_pinger_continue_after_lookup(p, lookup);
+	if (p == NULL || p->phase != PGPX_PINGER_LOOKUP ||
+		p->attempt != (uint32) tag || drop_outdated(p))
+		return;
+	if (pgpx_lookup_error(lookup) != NULL)
+		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
+	else
+		start_connect(p, lookup);
 }
 
-void
-pgpx_pinger_password_ended(int pool, uint32 pool_id, uint64 version,
-						   const char *error)
+static void
+password_ended(int pool, uint32 pool_id, uint64 version,
+			   const char *error)
 {
 	PgpxPinger *p = pingers[pool];
 
 	next_run = 0;
-	if (p != NULL && p->phase == PGPX_PINGER_PASSWORD &&
-		p->pool_id == pool_id && p->version == version)
-		pgpx_pinger_password_ended_one(p, error);
+	if (p == NULL || p->phase != PGPX_PINGER_PASSWORD ||
+		p->pool_id != pool_id || p->version != version || drop_outdated(p))
+		return;
+	if (error != NULL)
+		pgpx_pinger_failed(p, error);
+	else
+		log_in(p);
 }
 
 void
@@ -762,11 +767,11 @@ run_pool(PgpxPinger *p)
 	pgpx_dlock_due(p->pool, p->pool_id, &due);
 	ping_at = due.nheld > 0 ? pgpx_steady_to_now(due.ping_at) : PG_INT64_MAX;
 	if (p->deadline != 0 && now >= p->deadline)
-		pgpx_pinger_deadline_passed(p);
+		deadline_passed(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
 		pgpx_wpools[p->pool].pool_id == p->pool_id &&
 		pgpx_wpools[p->pool].conninfo.version > p->version)
-		pgpx_pinger_drop(p);	/* the host may be another one */
+		drop_connection(p);		/* the host may be another one */
 
 	/* pings first: releases can arrive at any rate and must not delay them */
 	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
@@ -790,10 +795,10 @@ run_pool(PgpxPinger *p)
 			 (Min(ping_at, share_at) <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))
 	{
-		int64		timeout = Max(lock_timeout(p, &due), 1000);
+		int64		timeout_ms = Max(lock_timeout(p, &due), 1000);
 
-		timeout = Min(timeout, pgpx_pools[p->pool].opts.connect_timeout);
-		if (!pgpx_pinger_open(p, timeout))
+		timeout_ms = Min(timeout_ms, pgpx_pools[p->pool].opts.connect_timeout);
+		if (!open_connection(p, timeout_ms))
 		{
 			pgpx_dlock_release_failed(p->pool, p->pool_id,
 									  "the pool worker was restarted, and no session has published the connection parameters yet");
@@ -835,11 +840,11 @@ close_idle(PgpxTime now)
 			continue;
 		if (p->phase == PGPX_PINGER_IDLE && now >= p->used_at + IDLE_US &&
 			!pgpx_dlock_pool_has_locks(p->pool, p->pool_id))
-			pgpx_pinger_drop(p);
+			drop_connection(p);
 		else if (p->phase == PGPX_PINGER_IDLE)
 			next = Min(next, Max(p->used_at + IDLE_US, now + RETRY_MAX_US));
 		else if (p->deadline != 0 && now >= p->deadline)
-			pgpx_pinger_drop(p);	/* its pool has no locks */
+			drop_connection(p); /* its pool has no locks */
 		else if (p->deadline != 0)
 			next = Min(next, p->deadline);
 	}

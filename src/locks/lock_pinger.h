@@ -67,7 +67,7 @@ typedef struct PgpxPinger
 	bool		answered;		/* a ping or release on this connection */
 	PgpxTime	used_at;		/* start of idle time */
 	PgpxTime	retry_at;		/* after a failure */
-	int64		backoff;		/* us */
+	PgpxTime	backoff;		/* last pause after a failure; 0: none */
 	bool		failing;		/* the failure was logged */
 
 	/* the statement in flight */
@@ -91,40 +91,6 @@ typedef struct PgpxPinger
  */
 extern void pgpx_pinger_ready_to_work(PgpxPinger *p);
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
-
-/* Callbacks at the end of a host name lookup, and of the password command. */
-extern void pgpx_pinger_lookup_answer(PgpxLookup *lookup);
-extern void pgpx_pinger_password_ended(int pool, uint32 pool_id,
-									   uint64 version, const char *error);
-
-/*
- * Starts to open the connection.  timeout: in ms.  Returns false if the
- * pool's conninfo was not published.
- */
-extern bool pgpx_pinger_open(PgpxPinger *p, int64 timeout);
-
-/* Continues the login, or the statements that precede the first ping. */
-extern void pgpx_pinger_step(PgpxPinger *p);
-
-/* Continues with the result of the password command. */
-extern void pgpx_pinger_password_ended_one(PgpxPinger *p, const char *error);
-
-/* Continues with the result of this pinger's lookup. */
-extern void pgpx_pinger_continue_after_lookup(PgpxPinger *p,
-											  PgpxLookup *lookup);
-
-/* Closes the connection, if any, without waiting; the phase is NONE then. */
-extern void pgpx_pinger_drop(PgpxPinger *p);
-
-/*
- * Handles an expired deadline: closes the connection, and marks a host that
- * has not accepted it as unresponsive, so that the next attempt uses another
- * host.
- */
-extern void pgpx_pinger_deadline_passed(PgpxPinger *p);
-
-/* Registers the connection's socket for these epoll events. */
-extern void pgpx_pinger_watch(PgpxPinger *p, uint32 events);
 
 /* Flushes a statement that was sent and watches the socket for its result. */
 extern void pgpx_pinger_sent(PgpxPinger *p);

@@ -384,7 +384,7 @@ pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 	values[2] = psprintf(UINT64_FORMAT, lock->request);
 	values[3] = lock->holder;
 	values[4] = lock->why[0] == '\0' ? NULL : lock->why;
-	values[5] = psprintf(INT64_FORMAT " milliseconds", lock->ttl);
+	values[5] = psprintf(INT64_FORMAT " milliseconds", lock->ttl_ms);
 	values[6] = psprintf(INT64_FORMAT, lock_timeout);
 	values[7] = waits ? "true" : "false";
 	memset(answer, 0, sizeof(*answer));

@@ -52,10 +52,44 @@
 #define TRY_LOCK_TIMEOUT_MS 100
 
 /*
+ * Failed requests in a row that end an acquisition without wait, or one whose
+ * remote server is read-only.
+ */
+#define TRIES_MAX 3
+
+/* The state of an acquisition in progress. */
+typedef struct LockWait
+{
+	const PgpxDlockCall *call;
+	PgpxServerSpec *spec;		/* pinned */
+	PgpxTime	started;
+	int64		timeout_ms;		/* for the error */
+	PgpxTime	deadline;		/* 0: no limit */
+	PgpxDlock	lock;			/* the lock to acquire */
+
+	/* the lock requests */
+	int			slot;			/* in the lock table; -1: none */
+	bool		outstanding;	/* a request is outstanding */
+	bool		unanswered;		/* an answer was lost: may be granted */
+	PgpxTime	sent_at;
+	bool		reached;		/* the remote has answered before */
+	int			failures;		/* unanswered requests in a row */
+	MemoryContext cxt;			/* of the last request's result: */
+	PgpxDlockAnswer answer;
+	ErrorData  *error;			/* NULL: none */
+
+	bool		local;			/* held by a session of this server */
+	PgpxDlock	other;			/* that session's lock */
+} LockWait;
+
+static bool is_held_by_me(uint64 queue, const char *name);
+static void register_callbacks(void);
+
+/*
  * Returns the remaining time of the call in ms, as the timeout of a checkout.
  */
 static int64
-time_left(const PgpxDlockWait *w)
+time_left(const LockWait *w)
 {
 	if (w->deadline == 0)
 		return PGPX_TIMEOUT_DEFAULT;
@@ -63,11 +97,12 @@ time_left(const PgpxDlockWait *w)
 }
 
 /*
- * A pool with uncommitted server options ends with this transaction, so it
- * could not ping the lock afterwards.
+ * Sets the pool key of the lock and its queue.  Raises 55000 if the options of
+ * the server were changed in this transaction: the pool with these options ends
+ * with the transaction, so it could not ping the lock afterwards.
  */
-void
-pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec)
+static void
+set_key(LockWait *w, const PgpxServerSpec *spec)
 {
 	if (TransactionIdIsValid(spec->key.xid))
 		ereport(ERROR,
@@ -81,8 +116,12 @@ pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec)
 									 w->lock.name);
 }
 
-void
-pgpx_dlock_abandon(PgpxDlockWait *w)
+/*
+ * Ends an acquisition without a lock: frees the slot, or releases the lock if
+ * the remote may have granted it.
+ */
+static void
+abandon_acquisition(LockWait *w)
 {
 	if (w->slot < 0)
 		return;
@@ -101,18 +140,18 @@ pgpx_dlock_abandon(PgpxDlockWait *w)
  * pgpx_dlock_find would not find it under the new one.
  */
 static void
-allocate_slot(PgpxDlockWait *w, PgpxLease *lease)
+allocate_slot(LockWait *w, PgpxLease *lease)
 {
 	PgpxServerSpec *spec = lease->spec;
 	PgpxPool   *pool = &pgpx_pools[spec->pool];
 
 	if (w->slot >= 0 && w->lock.pool_id == spec->pool_id)
 		return;
-	pgpx_dlock_abandon(w);
+	abandon_acquisition(w);
 	if (memcmp(&w->lock.key, &spec->key, sizeof(spec->key)) != 0)
 	{
 		pgpx_dlock_leave();
-		pgpx_dlock_set_key(w, spec);
+		set_key(w, spec);
 		if (!w->call->only_try)
 			pgpx_dlock_enter(&w->lock);
 	}
@@ -136,11 +175,11 @@ allocate_slot(PgpxDlockWait *w, PgpxLease *lease)
  * number.
  */
 static void
-send_request(PgpxDlockWait *w)
+send_request(LockWait *w)
 {
 	PgpxLease  *lease;
 	PgpxTime	until;
-	int64		lock_timeout = Min(LOCK_TIMEOUT_MS, w->call->ttl / 4);
+	int64		lock_timeout = Min(LOCK_TIMEOUT_MS, w->call->ttl_ms / 4);
 
 	lease = pgpx_lease_checkout(w->call->server, w->call->only_try ?
 		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
@@ -180,7 +219,7 @@ send_request(PgpxDlockWait *w)
  * request was sent.
  */
 static bool
-is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
+is_transient(const LockWait *w, const ErrorData *error, bool sent)
 {
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{
@@ -196,14 +235,19 @@ is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
 		case ERRCODE_LOCK_NOT_AVAILABLE:	/* fence_check holds it */
 			return sent;
 		case ERRCODE_READ_ONLY_SQL_TRANSACTION: /* a primary until now */
-			return sent && w->failures < PGPX_DLOCK_TRIES;
+			return sent && w->failures < TRIES_MAX;
 		default:
 			return false;
 	}
 }
 
-bool
-pgpx_dlock_request(PgpxDlockWait *w)
+/*
+ * Sends one lock request and reads the answer.  Returns false if the request
+ * failed and may be repeated; the error is in w->error.  Raises all other
+ * errors, see pgpx_dlock_lock.
+ */
+static bool
+request_lock(LockWait *w)
 {
 	MemoryContext old = MemoryContextSwitchTo(w->cxt);
 	ResourceOwner owner = CurrentResourceOwner;
@@ -252,7 +296,7 @@ pgpx_dlock_request(PgpxDlockWait *w)
  * server of that holder logs the loss.
  */
 static void
-log_takeover(const PgpxDlockWait *w)
+log_takeover(const LockWait *w)
 {
 	const PgpxDlockAnswer *answer = &w->answer;
 
@@ -268,8 +312,12 @@ log_takeover(const PgpxDlockWait *w)
 					   answer->expires)));
 }
 
-bool
-pgpx_dlock_accept(PgpxDlockWait *w)
+/*
+ * Records a grant in shared memory.  Returns false if the remote did not grant
+ * the lock, or if the validity of the grant has expired already.
+ */
+static bool
+accept_grant(LockWait *w)
 {
 	if (w->answer.token == 0)
 		return false;
@@ -281,7 +329,7 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 	if (w->answer.expired && strcmp(w->answer.holder, w->lock.holder) != 0)
 		log_takeover(w);
 	if (pgpx_steady_now() >=
-		pgpx_dlock_certain_until(w->sent_at, w->lock.ttl))
+		pgpx_dlock_certain_until(w->sent_at, w->lock.ttl_ms))
 	{
 		w->unanswered = true;
 		return false;			/* retry with the same request number */
@@ -301,15 +349,15 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 #define CHECK_US (1000 * 1000)
 
 static void
-set_deadline(PgpxDlockWait *w)
+set_deadline(LockWait *w)
 {
-	int64		timeout = w->call->timeout;
+	int64		timeout_ms = w->call->timeout_ms;
 
 	w->started = pgpx_now();
-	timeout = pgpx_effective_checkout_timeout(w->spec, timeout);
-	w->timeout = timeout;
-	w->deadline = w->call->only_try || timeout == 0 ? 0 :
-		w->started + timeout * 1000;
+	timeout_ms = pgpx_effective_checkout_timeout(w->spec, timeout_ms);
+	w->timeout_ms = timeout_ms;
+	w->deadline = w->call->only_try || timeout_ms == 0 ? 0 :
+		w->started + timeout_ms * 1000;
 }
 
 static void
@@ -325,7 +373,7 @@ copy_clipped(char *to, size_t size, const char *from)
 
 /* Fill in the fields of the lock that are known before the first request. */
 static void
-describe(PgpxDlockWait *w)
+describe(LockWait *w)
 {
 	const PgpxDlockCall *call = w->call;
 	PgpxDlock  *lock = &w->lock;
@@ -334,11 +382,11 @@ describe(PgpxDlockWait *w)
 	memset(lock, 0, sizeof(*lock));
 	(void) gethostname(host, sizeof(host) - 1);
 	strlcpy(lock->name, call->name, sizeof(lock->name));
-	pgpx_dlock_set_key(w, w->spec);
+	set_key(w, w->spec);
 	lock->owner_user = GetUserId();
 	lock->scope = call->scope;
 	lock->subid = GetCurrentSubTransactionId();
-	lock->ttl = call->ttl;
+	lock->ttl_ms = call->ttl_ms;
 	copy_clipped(lock->holder, sizeof(lock->holder),
 				 psprintf("%s, PID %d of %s:%d",
 						  GetUserNameFromId(GetUserId(), false), MyProcPid,
@@ -349,7 +397,7 @@ describe(PgpxDlockWait *w)
 
 /* Returns the detail of the error for a lock that was not acquired. */
 static char *
-reason(const PgpxDlockWait *w)
+reason(const LockWait *w)
 {
 	if (w->local)
 	{
@@ -373,7 +421,7 @@ reason(const PgpxDlockWait *w)
 }
 
 pg_noreturn static void
-raise_timeout(PgpxDlockWait *w)
+raise_timeout(LockWait *w)
 {
 	if (w->error != NULL &&
 		(ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
@@ -383,7 +431,7 @@ raise_timeout(PgpxDlockWait *w)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock \"%s\" of server \"%s\" did not become available within " INT64_FORMAT " ms",
-					w->lock.name, NameStr(w->spec->server_name), w->timeout),
+					w->lock.name, NameStr(w->spec->server_name), w->timeout_ms),
 			 errdetail_internal("%s", reason(w))));
 }
 
@@ -392,23 +440,23 @@ raise_timeout(PgpxDlockWait *w)
  * waits for it.
  */
 static bool
-try_now(PgpxDlockWait *w)
+try_now(LockWait *w)
 {
 	w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
 	if (w->local || pgpx_dlock_has_waiters(&w->lock))
 		return false;
-	while (!pgpx_dlock_request(w))
-		if (w->failures >= PGPX_DLOCK_TRIES ||
+	while (!request_lock(w))
+		if (w->failures >= TRIES_MAX ||
 			ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
 				ERRCODE_INSUFFICIENT_RESOURCES ||
 			w->error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 			return false;
-	return pgpx_dlock_accept(w);
+	return accept_grant(w);
 }
 
 /* Returns the time to sleep before the next request, and doubles *pause. */
 static PgpxTime
-next_pause(const PgpxDlockWait *w, PgpxTime *pause)
+next_pause(const LockWait *w, PgpxTime *pause)
 {
 	PgpxTime	sleep;
 
@@ -420,7 +468,7 @@ next_pause(const PgpxDlockWait *w, PgpxTime *pause)
 }
 
 static void
-wait_for_turn(PgpxDlockWait *w)
+wait_for_turn(LockWait *w)
 {
 	static uint32 wait_event = 0;
 	PgpxTime	pause = PAUSE_MIN_US;
@@ -444,7 +492,7 @@ wait_for_turn(PgpxDlockWait *w)
 								  pgpx_dlock_back_off_until(w->lock.queue));
 			if (!w->local && now >= next_request_at)
 			{
-				if (pgpx_dlock_request(w) && pgpx_dlock_accept(w))
+				if (request_lock(w) && accept_grant(w))
 					return;
 				now = pgpx_now();
 				next_request_at = now + next_pause(w, &pause);
@@ -464,10 +512,10 @@ wait_for_turn(PgpxDlockWait *w)
 int64
 pgpx_dlock_lock(const PgpxDlockCall *call)
 {
-	PgpxDlockWait *volatile w = palloc0(sizeof(PgpxDlockWait));
+	LockWait *volatile w = palloc0(sizeof(LockWait));
 	volatile bool granted = false;
 
-	pgpx_dlock_register_callbacks();
+	register_callbacks();
 	w->call = call;
 	w->slot = -1;
 	w->cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext lock",
@@ -478,7 +526,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	{
 		set_deadline(w);
 		describe(w);
-		if (pgpx_dlock_is_held_by_me(w->lock.queue, call->name))
+		if (is_held_by_me(w->lock.queue, call->name))
 		{
 			if (!call->only_try)
 				ereport(ERROR,
@@ -504,7 +552,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	PG_FINALLY();
 	{
 		if (!granted)
-			pgpx_dlock_abandon(w);
+			abandon_acquisition(w);
 		pgpx_dlock_leave();
 		pgpx_server_spec_unpin(w->spec);
 	}
@@ -591,8 +639,12 @@ pgpx_dlock_is_valid(const char *server, const char *name, int64 token)
 	return pgpx_steady_now() < lock.valid_until;
 }
 
-bool
-pgpx_dlock_is_held_by_me(uint64 queue, const char *name)
+/*
+ * Returns whether this session holds the lock.  Also releases its locks of the
+ * same queue that are lost, with a WARNING.
+ */
+static bool
+is_held_by_me(uint64 queue, const char *name)
 {
 	bool		held = false;
 	PgpxDlock	lock;
@@ -736,7 +788,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 			 errmsg("lock \"%s\" of server \"%s\" was released, but the remote server has not confirmed it",
 					name, server),
 			 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
-					   lock.ttl)));
+					   lock.ttl_ms)));
 	return PGPX_DLOCK_LEFT_TO_WORKER;
 }
 
@@ -834,8 +886,8 @@ exit_callback(int code, Datum arg)
 		pgpx_dlock_release(i, false);
 }
 
-void
-pgpx_dlock_register_callbacks(void)
+static void
+register_callbacks(void)
 {
 	if (callbacks_registered)
 		return;

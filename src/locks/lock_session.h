@@ -3,9 +3,6 @@
  * lock_session.h
  *	  Distributed locks of a session: acquire, validate, release.
  *
- * PgpxDlockWait is the state of an acquisition in progress.  It is private to
- * lock_session.c.
- *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_LOCK_SESSION_H
@@ -18,8 +15,8 @@ typedef struct PgpxDlockCall
 	const char *server;
 	const char *name;
 	const char *why;			/* or NULL */
-	int64		ttl;			/* ms */
-	int64		timeout;		/* ms, or PGPX_TIMEOUT_DEFAULT */
+	int64		ttl_ms;
+	int64		timeout_ms;		/* or PGPX_TIMEOUT_DEFAULT */
 	bool		only_try;
 	PgpxScope	scope;			/* SESSION or TRANSACTION */
 } PgpxDlockCall;
@@ -66,71 +63,5 @@ extern void pgpx_dlock_release_all(void);
  * purpose.
  */
 extern bool pgpx_dlock_may_see(const PgpxDlock *lock);
-
-/* --- private to lock_session.c ------------------------------------------- */
-
-/* Register exit and transaction callbacks, once. */
-extern void pgpx_dlock_register_callbacks(void);
-
-/*
- * Returns whether this session holds the lock.  Also releases its locks of the
- * same queue that are lost, with a WARNING.
- */
-extern bool pgpx_dlock_is_held_by_me(uint64 queue, const char *name);
-
-/*
- * Failed requests in a row that end an acquisition without wait, or one whose
- * remote server is read-only.
- */
-#define PGPX_DLOCK_TRIES 3
-
-typedef struct PgpxDlockWait
-{
-	const PgpxDlockCall *call;
-	PgpxServerSpec *spec;		/* pinned */
-	PgpxTime	started;
-	int64		timeout;		/* ms, for the error */
-	PgpxTime	deadline;		/* 0: no limit */
-	PgpxDlock	lock;			/* the lock to acquire */
-
-	/* the lock requests */
-	int			slot;			/* in the lock table; -1: none */
-	bool		outstanding;	/* a request is outstanding */
-	bool		unanswered;		/* an answer was lost: may be granted */
-	PgpxTime	sent_at;
-	bool		reached;		/* the remote has answered before */
-	int			failures;		/* unanswered requests in a row */
-	MemoryContext cxt;			/* of the last request's result: */
-	PgpxDlockAnswer answer;
-	ErrorData  *error;			/* NULL: none */
-
-	bool		local;			/* held by a session of this server */
-	PgpxDlock	other;			/* that session's lock */
-} PgpxDlockWait;
-
-/*
- * Sets the pool key of the lock and its queue.  Raises 55000 if the options of
- * the server were changed in this transaction.
- */
-extern void pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec);
-
-/*
- * Sends one lock request and reads the answer.  Returns false if the request
- * failed and may be repeated; the error is in w->error.  Raises all other
- * errors, see pgpx_dlock_lock.
- */
-extern bool pgpx_dlock_request(PgpxDlockWait *w);
-
-/*
- * Records a grant in shared memory.  Returns false if the remote did not grant
- * the lock, or if the validity of the grant has expired already.
- */
-extern bool pgpx_dlock_accept(PgpxDlockWait *w);
-
-/*
- * Ends an acquisition without a lock: frees the slot, or releases the lock if
- * the remote may have granted it.
- */
-extern void pgpx_dlock_abandon(PgpxDlockWait *w);
 
 #endif							/* PGPX_LOCK_SESSION_H */

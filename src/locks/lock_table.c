@@ -47,9 +47,9 @@ pgpx_steady_to_now(PgpxTime t)
  * ttl is subtracted because the two clocks may run at different rates.
  */
 PgpxTime
-pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl)
+pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl_ms)
 {
-	return sent_at + ttl * 1000 - ttl * 10;
+	return sent_at + ttl_ms * 1000 - ttl_ms * 10;
 }
 
 /* Wake the worker because its locks have changed. */
@@ -176,7 +176,7 @@ pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at)
 	lock->state = PGPX_DLOCK_HELD;
 	lock->token = token;
 	lock->sent_at = sent_at;
-	lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl);
+	lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl_ms);
 	lock->since = pgpx_now();
 	worker = lock->worker;
 	begin_turn_locked(lock->queue);
@@ -215,7 +215,7 @@ log_loss(const PgpxDlock *lock, bool refused)
 			 refused ?
 			 errdetail("On the remote server the lock expired, or was released by force.") :
 			 errdetail("No ping was answered within the ttl of " INT64_FORMAT " ms.",
-					   lock->ttl)));
+					   lock->ttl_ms)));
 }
 
 int
@@ -582,7 +582,7 @@ needs_release(const PgpxDlock *lock)
 static PgpxTime
 ping_at(const PgpxDlock *lock)
 {
-	return lock->sent_at + Min(PGPX_DLOCK_PING_US, lock->ttl * 1000 / 3);
+	return lock->sent_at + Min(PGPX_DLOCK_PING_US, lock->ttl_ms * 1000 / 3);
 }
 
 PgpxTime
@@ -658,8 +658,8 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 			due->nheld++;
 			if (due->ping_at == 0 || at < due->ping_at)
 				due->ping_at = at;
-			if (due->min_ttl == 0 || lock->ttl < due->min_ttl)
-				due->min_ttl = lock->ttl;
+			if (due->min_ttl_ms == 0 || lock->ttl_ms < due->min_ttl_ms)
+				due->min_ttl_ms = lock->ttl_ms;
 		}
 		else if (needs_release(lock))
 		{
@@ -678,7 +678,7 @@ fill_work(PgpxDlockWork *work, int slot)
 	work->slot = slot;
 	work->request = lock->request;
 	work->token = lock->token;
-	work->ttl = lock->ttl;
+	work->ttl_ms = lock->ttl_ms;
 	strlcpy(work->name, lock->name, sizeof(work->name));
 }
 
@@ -724,7 +724,7 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended, PgpxTime sent_at)
 		if (extended && pgpx_steady_now() < lock->valid_until)
 		{
 			lock->sent_at = sent_at;
-			lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl);
+			lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl_ms);
 			lock->last_ping = pgpx_now();
 		}
 		else
@@ -788,7 +788,7 @@ log_abandoned(const PgpxDlock *lock, const char *why)
 			 errdetail("%d attempts have failed, the last one: %s", lock->attempts,
 					   why),
 			 errhint("The lock expires when its ttl of " INT64_FORMAT " ms has passed on the remote server.",
-					 lock->ttl)));
+					 lock->ttl_ms)));
 }
 
 void

@@ -93,7 +93,7 @@ typedef struct PgpxDlock
 
 	/* the grant */
 	int64		token;			/* 0: not known */
-	int64		ttl;			/* ms */
+	int64		ttl_ms;
 	PgpxTime	since;
 	PgpxTime	last_ping;		/* 0: none yet */
 	PgpxTime	sent_at;		/* steady: last granted request or ping */
@@ -164,9 +164,9 @@ extern PgpxTime pgpx_steady_to_now(PgpxTime t);
 
 /*
  * Returns the steady time until which a grant is certainly valid.  sent_at:
- * the steady time before the request was sent.  ttl: in ms.
+ * the steady time before the request was sent.
  */
-extern PgpxTime pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl);
+extern PgpxTime pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl_ms);
 
 /*
  * --- for sessions ---------------------------------------------------------
@@ -277,7 +277,7 @@ typedef struct PgpxDlockWork
 	int			slot;
 	uint64		request;
 	int64		token;
-	int64		ttl;
+	int64		ttl_ms;
 	char		name[PGPX_DLOCK_NAME_LEN];
 } PgpxDlockWork;
 
@@ -286,7 +286,7 @@ typedef struct PgpxDlockDue
 {
 	int			nheld;
 	int			nreleases;		/* pending, due now or later */
-	int64		min_ttl;		/* ms, of the held locks; 0: none */
+	int64		min_ttl_ms;		/* of the held locks; 0: none */
 	PgpxTime	ping_at;		/* steady: next ping; 0: none */
 	PgpxTime	release_at;		/* pgpx_now: next release */
 } PgpxDlockDue;

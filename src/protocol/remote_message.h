@@ -31,10 +31,10 @@ extern int	pgpx_parse_sqlstate(const char *sqlstate, int otherwise);
  *		in place, so that it reads like one of default verbosity.
  *
  * Returns true if the remote accepts no more connections: the SQLSTATE is 53300
- * (too_many_connections), or it is 08P01, which PgBouncer sends with all errors,
- * and the text is one of PgBouncer's or of the server behind it.  libpq reports
- * the SQLSTATE of a rejected login in verbose messages only, as "severity:
- * SQLSTATE: text" followed by a line "LOCATION: ..".
+ * (too_many_connections), or it is 08P01, which PgBouncer sends with all
+ * errors, and the text is one of PgBouncer's or of the server behind it.  libpq
+ * reports the SQLSTATE of a rejected login in verbose messages only, as
+ * "severity: SQLSTATE: text" followed by a line "LOCATION: ..".
  */
 extern bool pgpx_libpq_strip_sqlstates(char *text);
 

@@ -296,9 +296,9 @@ extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
  *		Begins to use a stream on which the lease "sent_by" has, at its end,
  *		already sent the caller's statement.
  *
- * ahead: what was sent before the statement.  parse: the statement was sent with
- * Parse.  nbefore: the number of the caller's own commands that precede it.
- * bytes: the number of bytes sent.
+ * ahead: what was sent before the statement.  parse: the statement was sent
+ * with Parse.  nbefore: the number of the caller's own commands that precede
+ * it.  bytes: the number of bytes sent.
  */
 extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 								 PgpxWireAhead ahead, bool parse, int nbefore,
@@ -454,8 +454,8 @@ typedef struct PgpxWireNaming
  *		Parse and Bind.
  *
  * parse: with Parse.  Sets up to PGPX_WIRE_NAMED_PARTS parts, which are to be
- * sent one after the other and refer to the messages and to *naming, and returns
- * their number.
+ * sent one after the other and refer to the messages and to *naming, and
+ * returns their number.
  */
 extern int	pgpx_wire_name_statement(char *messages, size_t len,
 									 const char *name, bool parse,

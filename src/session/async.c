@@ -460,7 +460,7 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 	{
 		branches[i].server = servers[i];
 		branches[i].tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
-		pgpx_rows_lead(branches[i].tuples, servers[i]);
+		pgpx_rows_set_first(branches[i].tuples, servers[i]);
 		branches[i].run.statement = statement;
 		branches[i].run.sink = pgpx_rows_sink(branches[i].tuples);
 		branches[i].run.may_cache = true;

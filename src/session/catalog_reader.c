@@ -24,8 +24,8 @@
  *	   other case is sufficient, because the remote may then trust the operating
  *	   system account of this server.
  *	 - The owner of the server with the connection options has the privileges of
- *	   the user, or can read the mapping, because it is PUBLIC's.  check_commands
- *	   has checked the commands of a server with a base server.
+ *	   the user, or can read the mapping, because it is PUBLIC's.
+ *	   check_commands has checked the commands of a server with a base server.
  *	 - A session of the user has used the pool with the same options.
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.

@@ -386,24 +386,24 @@ validate(PgpxCheckout *c, PgpxLease *lease)
 }
 
 int64
-pgpx_effective_checkout_timeout(const PgpxServerSpec *spec, int64 timeout)
+pgpx_effective_checkout_timeout(const PgpxServerSpec *spec, int64 timeout_ms)
 {
-	if (timeout != PGPX_TIMEOUT_DEFAULT)
-		return timeout;
+	if (timeout_ms != PGPX_TIMEOUT_DEFAULT)
+		return timeout_ms;
 	return pgpx_checkout_timeout >= 0 ? pgpx_checkout_timeout :
 		spec->opts.checkout_timeout;
 }
 
 static void
-set_deadline(PgpxCheckout *c, int64 timeout)
+set_deadline(PgpxCheckout *c, int64 timeout_ms)
 {
 	c->started = pgpx_now();
 	c->noticed = false;
 	c->no_wait = c->only_try;
-	timeout = pgpx_effective_checkout_timeout(c->spec, timeout);
-	c->timeout = timeout;
+	timeout_ms = pgpx_effective_checkout_timeout(c->spec, timeout_ms);
+	c->timeout_ms = timeout_ms;
 	c->deadline = c->no_wait ? c->started :
-		timeout == 0 ? 0 : c->started + timeout * 1000;
+		timeout_ms == 0 ? 0 : c->started + timeout_ms * 1000;
 }
 
 /*
@@ -430,7 +430,7 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 }
 
 /*
- * Check without the lock whether the pool has waiters.  A stale answer only
+ * Check without the lock whether the pool has waiters.  A stale result only
  * means taking the slower path.
  */
 static inline bool
@@ -441,9 +441,10 @@ has_waiters(const PgpxServerSpec *spec)
 }
 
 /*
- * Has the answer to the pending reset of this session's last used connection
- * arrived?  To be called without the lock.  A stale answer only means a less
- * favourable choice of the connection.
+ * Return whether the answer to the pending reset of this session's last used
+ * connection has arrived; true if no reset is pending.  To be called without
+ * the lock.  A stale result only means a less favourable choice of the
+ * connection.
  */
 static inline bool
 is_last_reset_answered(const PgpxServerSpec *spec)
@@ -739,7 +740,7 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)
 }
 
 static PgpxLease *
-checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
+checkout_for(const char *server, Oid user, int64 timeout_ms, bool only_try,
 			 PgpxScope scope, const char *why,
 			 const PgpxPendingStatement *statement,
 			 const PgpxRetry *retry)
@@ -771,7 +772,7 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 	c.holder.why = why;
 	c.holder.application_name = application_name;
 	c.pending = statement;
-	set_deadline(&c, timeout);
+	set_deadline(&c, timeout_ms);
 	if (retry != NULL && retry->queue_position != 0 &&
 		retry->pool_id == c.spec->pool_id)
 	{
@@ -803,10 +804,10 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 }
 
 PgpxLease *
-pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
+pgpx_lease_checkout(const char *server, int64 timeout_ms, bool only_try,
 					PgpxScope scope, const char *why)
 {
-	return checkout_for(server, GetUserId(), timeout, only_try, scope, why,
+	return checkout_for(server, GetUserId(), timeout_ms, only_try, scope, why,
 						NULL, NULL);
 }
 

@@ -14,27 +14,27 @@
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* use the GUC, else the server's option */
 
 /*
- * Return the effective checkout timeout in ms, 0 means no limit.  It is the
+ * Return the effective checkout timeout in ms; 0 means no limit.  It is the
  * argument, unless that is PGPX_TIMEOUT_DEFAULT; else the GUC's value; else the
  * server option's.
  */
 extern int64 pgpx_effective_checkout_timeout(const PgpxServerSpec *spec,
-											 int64 timeout);
+											 int64 timeout_ms);
 
 /*
  * pgpx_lease_checkout
  *		Lease a connection of a server's pool for the current user.
  *
- * timeout is in milliseconds; 0 means no limit, PGPX_TIMEOUT_DEFAULT means the
- * GUC or the server's option.  With only_try the function does not wait and
- * returns NULL if no connection is free.  why is the purpose that the views
- * show; it may be NULL.
+ * timeout_ms: 0 means no limit, PGPX_TIMEOUT_DEFAULT means the GUC or the
+ * server's option.  With only_try the function does not wait and returns NULL
+ * if no connection is free.  why is the purpose that the views show; it may be
+ * NULL.
  *
  * Errors: those of pgpx_server_spec_get; 55P03 timeout; 53300 queue full or
  * shared memory exhausted; 40P01 the session would wait for itself; 08001 the
  * remote cannot be reached; PX003 the worker is not running.
  */
-extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
+extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout_ms,
 									  bool only_try, PgpxScope scope,
 									  const char *why);
 
@@ -72,11 +72,11 @@ extern void pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry);
  *		in this transaction, with scope TABLE.
  *
  * The user needs no USAGE on the server.  The timeout is that of the GUC or the
- * server.  pending: the first statement of the transaction; NULL: none is known.
- * If it was sent (lease->pending_state is SENT), but is not executed because
- * what precedes it has failed (lease->not_run), the caller must discard the lease
- * by pgpx_lease_retry.  retry: as for pgpx_lease_checkout_for.  Errors: as of
- * pgpx_lease_checkout.
+ * server.  pending: the first statement of the transaction; NULL: none is
+ * known.  If it was sent (lease->pending_state is SENT), but is not executed
+ * because what precedes it has failed (lease->not_run), the caller must discard
+ * the lease by pgpx_lease_retry.  retry: as for pgpx_lease_checkout_for.
+ * Errors: as of pgpx_lease_checkout.
  */
 extern PgpxLease *pgpx_lease_checkout_table(const char *server, Oid user,
 											const char *why,

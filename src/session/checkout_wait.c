@@ -513,8 +513,8 @@ raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
 }
 
 /*
- * Raise the last connection error if the pool has been unavailable since and
- * has no connection.
+ * Raise the last connection error if the pool's connects have failed since and
+ * it has no connection.
  */
 static void
 raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
@@ -556,7 +556,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
-					NameStr(c->spec->server_name), c->timeout),
+					NameStr(c->spec->server_name), c->timeout_ms),
 			 errdetail_internal("%s", detail),
 			 cause == WAIT_PAUSED ?
 			 errhint("Call pgpool.resume to end the pause.") :
@@ -857,7 +857,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 						NameStr(c->spec->server_name)),
 				 errdetail("This session holds all connections (%d) that \"%s\" allows.",
 						   size, cap),
-				 pgpx_lease_are_of_tables() ?
+				 pgpx_leases_are_of_tables() ?
 				 errhint("End the local transaction, whose foreign tables hold the connections, or raise \"%s\".",
 						 cap) :
 				 errhint("Return a lease first, or raise \"%s\".", cap)));

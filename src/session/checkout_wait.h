@@ -26,7 +26,7 @@ typedef struct PgpxCheckout
 	bool		only_try;
 	PgpxTime	started;
 	bool		noticed;		/* the NOTICE of notice_after was raised */
-	int64		timeout;		/* ms, for the error; 0: no limit */
+	int64		timeout_ms;		/* for the error; 0: no limit */
 	bool		no_wait;		/* return instead of being enqueued */
 	PgpxTime	deadline;		/* 0: none */
 	uint64		position;		/* queue position to keep when enqueued
@@ -80,9 +80,9 @@ extern bool pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool);
  *		Send the conninfo to the pool's worker unless the worker has it.
  *
  * Creates the pool if there is none.  Waits while the control socket is full,
- * until the deadline (monotonic, not 0).  check: raises an error if the spec may
- * not be published; NULL: none.  It is called again whenever the spec was read
- * again, before the pool adopts its options.
+ * until the deadline (monotonic, not 0).  check: raises an error if the spec
+ * may not be published; NULL: none.  It is called again whenever the spec was
+ * read again, before the pool adopts its options.
  */
 extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec,
 										   PgpxTime deadline,

@@ -19,9 +19,10 @@
  *	 being opened, reset, closed, ..);
  * - if its pool is paused, damaged or without a worker.
  *
- * collect_waits() follows "is blocked by" from this session's wait to all waits that
- * can be reached.  It stops at the first holder or waiter that is live, usually
- * the first holder.  If it finds none, no wait in the result ends by itself.
+ * collect_waits() follows "is blocked by" from this session's wait to all waits
+ * that can be reached.  It stops at the first holder or waiter that is live,
+ * usually the first holder.  If it finds none, no wait in the result ends by
+ * itself.
  *
  * If every wait in the result is also blocked by this session, directly or not,
  * the waits form a knot.  The session of the knot that began to wait last ends
@@ -128,8 +129,8 @@ pgpx_deadlock_check_at(PgpxTime since, bool again)
 }
 
 /*
- * Allocate a deadlock and its arrays as one chunk.  Returns NULL without memory.
- * Then this check is skipped, and the wait goes on.
+ * Allocate a deadlock and its arrays as one chunk.  Returns NULL without
+ * memory.  Then this check is skipped, and the wait goes on.
  */
 static PgpxDeadlock *
 deadlock_alloc(void)
@@ -535,7 +536,7 @@ pgpx_deadlock_raise(const PgpxDeadlock *deadlock, const char *server_name)
 			 errmsg("deadlock detected while waiting for a connection to server \"%s\"",
 					server_name),
 			 errdetail_internal("%s", detail.data),
-			 pgpx_lease_are_of_tables() ?
+			 pgpx_leases_are_of_tables() ?
 			 errhint("Roll back the local transaction, and run it again. Transactions that use foreign tables of several servers should do so in the same order.") :
 			 errhint("Return the leases and repeat the call. Sessions that lease connections of several servers should do so in the same order.")));
 }

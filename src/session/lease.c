@@ -72,7 +72,7 @@ pgpx_lease_forget(PgpxLease *lease)
 }
 
 bool
-pgpx_lease_are_of_tables(void)
+pgpx_leases_are_of_tables(void)
 {
 	dlist_iter	iter;
 

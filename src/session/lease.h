@@ -4,8 +4,8 @@
  *	  The leases of this session: their records, checks before use,
  *	  notifications, and stream.
  *
- * Implemented by lease.c (records, checks, stream) and lease_return.c (return of
- * a lease).
+ * Implemented by lease.c (records, checks, stream) and lease_return.c (return
+ * of a lease).
  *
  *-------------------------------------------------------------------------
  */
@@ -176,7 +176,7 @@ extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
  * Returns whether all leases of this session are those of foreign tables, which
  * only the end of the local transaction returns.  For the hints of errors.
  */
-extern bool pgpx_lease_are_of_tables(void);
+extern bool pgpx_leases_are_of_tables(void);
 
 /*
  * Count the leases of this session, optionally of one pool (by its id; 0: any)
@@ -213,8 +213,8 @@ extern void pgpx_stream_cancel(PgpxLease *lease);
 /*
  * The statement for which a lease of scope CALL or TABLE is acquired.  While
  * the checkout waits in the queue, a session that returns a connection may send
- * the statement (pipelined hand-over).  In that case pgpx_run_send does not send
- * it again, so it must be the first statement on the lease.
+ * the statement (pipelined hand-over).  In that case pgpx_run_send does not
+ * send it again, so it must be the first statement on the lease.
  */
 typedef struct PgpxPendingStatement
 {

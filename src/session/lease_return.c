@@ -35,8 +35,8 @@
  *
  *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
- * Parse is omitted if the statement is prepared on the connection, and the reset
- * may be the one that keeps prepared statements (statement_cache.c).
+ * Parse is omitted if the statement is prepared on the connection, and the
+ * reset may be the one that keeps prepared statements (statement_cache.c).
  *
  * For a foreign table the messages of the waiter also begin its remote
  * transaction, before its Parse.  If the previous lease is that of a foreign
@@ -324,11 +324,11 @@ can_buffer_reset(const PgpxLease *lease)
 }
 
 /*
- * Returns whether the reset certainly restores the value of every pinned
- * parameter.
+ * Returns whether the parameters that decoding depends on certainly have their
+ * start values after the reset.
  */
 static bool
-is_restored_by_reset(const PgpxLease *lease)
+can_restore_params(const PgpxLease *lease)
 {
 	return pgpx_wire_has_pinned_params(&lease->sock->wire) ||
 		lease->spec->discards_all;
@@ -367,7 +367,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
 		return PGPX_RELEASE_CLOSE;
 	}
-	if (!usable || !is_restored_by_reset(lease))
+	if (!usable || !can_restore_params(lease))
 	{
 		*reason = usable || lease->not_run ? PGPX_CLOSE_RESET :
 											 PGPX_CLOSE_BROKEN;

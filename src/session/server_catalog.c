@@ -36,14 +36,14 @@ bool		pgpx_server_catalog_mapping_dropped = false;
 
 /* Add an error detail with the server that names this base. */
 static int
-base_detail(const char *of, const char *base)
+base_detail(const char *base_of, const char *base)
 {
-	return errdetail("Server \"%s\" has \"%s\" as its base server.", of, base);
+	return errdetail("Server \"%s\" has \"%s\" as its base server.", base_of, base);
 }
 
-/* Raise 42704.  of: the server whose base it should be; NULL: none. */
+/* Raise 42704.  base_of: the server whose base it should be; NULL: none. */
 pg_noreturn static void
-no_such_server(const char *name, const char *of)
+no_such_server(const char *name, const char *base_of)
 {
 	size_t		len = strlen(name);
 	bool		digits = len > 0 && strspn(name, "0123456789") == len;
@@ -56,11 +56,11 @@ no_such_server(const char *name, const char *of)
 					pg_mbcliplen(name, len, NAMEDATALEN - 1), name),
 			 len >= NAMEDATALEN ?
 			 errdetail("Names have at most %d bytes.", NAMEDATALEN - 1) :
-			 of != NULL ? base_detail(of, name) : 0,
-			 of != NULL ?
+			 base_of != NULL ? base_detail(base_of, name) : 0,
+			 base_of != NULL ?
 			 errhint("Create it, or change option \"base_server\" of server "
 					 "\"%s\".",
-					 of) :
+					 base_of) :
 			 digits ? errhint("If this is a lease, cast it to bigint.") : 0));
 }
 
@@ -309,20 +309,20 @@ read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 	ReleaseSysCache(row);
 }
 
-/* Check USAGE.  of: the server whose base this one is; NULL: none. */
+/* Check USAGE.  base_of: the server whose base this one is; NULL: none. */
 static void
-check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *of)
+check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *base_of)
 {
 	AclResult	acl = pgpx_server_aclcheck(server->oid, user, ACL_USAGE);
 
-	if (acl != ACLCHECK_OK && of == NULL)
+	if (acl != ACLCHECK_OK && base_of == NULL)
 		aclcheck_error(acl, OBJECT_FOREIGN_SERVER, server->name);
 	else if (acl != ACLCHECK_OK)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for foreign server %s",
 						server->name),
-				 base_detail(of->name, server->name),
+				 base_detail(base_of->name, server->name),
 				 errhint("Grant USAGE on both servers.")));
 }
 
@@ -340,7 +340,7 @@ not_a_base(const PgpxServerRow *server, const char *base, const char *why)
 
 static void
 read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
-			Oid user, const PgpxServerRow *of)
+			Oid user, const PgpxServerRow *base_of)
 {
 	HeapTuple	row = NULL;
 	Form_pg_foreign_server form;
@@ -350,7 +350,7 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 	if (strlen(name) < NAMEDATALEN)
 		row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
 	if (!HeapTupleIsValid(row))
-		no_such_server(name, of != NULL ? of->name : NULL);
+		no_such_server(name, base_of != NULL ? base_of->name : NULL);
 	note_row(spec, row);
 	form = (Form_pg_foreign_server) GETSTRUCT(row);
 	server->oid = form->oid;
@@ -359,7 +359,7 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 	server->options = row_options(FOREIGNSERVERNAME, row,
 								  Anum_pg_foreign_server_srvoptions);
 	wrapper = form->srvfdw;
-	if (of != NULL)
+	if (base_of != NULL)
 		pgpx_server_catalog_hash_server(row, spec->fingerprint.base,
 										&spec->fingerprint.base_settings);
 	else
@@ -370,9 +370,9 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 	/* the server's permissions depend on the attributes of its owner */
 	note_role(spec, server->owner);
 	if (!spec->by_table)
-		check_usage(server, user, of);
-	if (of != NULL && server->oid == of->oid)
-		not_a_base(of, name, "It is the same server.");
+		check_usage(server, user, base_of);
+	if (base_of != NULL && server->oid == base_of->oid)
+		not_a_base(base_of, name, "It is the same server.");
 	read_wrapper(spec, server, wrapper);
 }
 

@@ -195,7 +195,7 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
  * two is set and conflicts with the default of the other.
  */
 static void
-raise_retry_max(PgpxPoolOptions *opts)
+adjust_retry_max(PgpxPoolOptions *opts)
 {
 	opts->retry_max = Max(opts->retry_max, opts->retry_min);
 }
@@ -222,7 +222,7 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 					 errmsg("invalid option \"%s\" of server \"%s\"",
 							name, rows->pool.name)));
 	}
-	raise_retry_max(&spec->opts);
+	adjust_retry_max(&spec->opts);
 }
 
 /*
@@ -270,7 +270,7 @@ pgpx_server_spec_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
 		(void) pgpx_options_apply(opts, &unused, &unused, def->defname,
 								  defGetString(def));
 	}
-	raise_retry_max(opts);
+	adjust_retry_max(opts);
 	return true;
 }
 

@@ -9,7 +9,8 @@
  * their secrets.  It lives in this session's private memory only.
  *
  * Implemented by server_spec.c (construction and cache), server_catalog.c
- * (catalog rows and rights on them) and catalog_invalidation.c (changes of them).
+ * (catalog rows and rights on them) and catalog_invalidation.c (changes of
+ * them).
  *
  *-------------------------------------------------------------------------
  */

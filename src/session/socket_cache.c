@@ -248,7 +248,7 @@ register_only(const PgpxCachedSocket *sock)
  * registered only while this session waits for it.
  */
 static bool
-pool_is_contended(const PgpxCachedSocket *sock)
+is_contended(const PgpxCachedSocket *sock)
 {
 	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
 
@@ -260,7 +260,7 @@ pool_is_contended(const PgpxCachedSocket *sock)
 void
 pgpx_session_unregister_if_contended(PgpxCachedSocket *sock)
 {
-	if (sock->events != 0 && pool_is_contended(sock))
+	if (sock->events != 0 && is_contended(sock))
 		remove_from_wait_set(sock);
 }
 
@@ -269,25 +269,25 @@ pgpx_session_has_no_input(PgpxCachedSocket *sock)
 {
 	struct pollfd one = {.fd = sock->fd, .events = POLLIN};
 
-	if ((sock->events != 0 || !pool_is_contended(sock)) &&
+	if ((sock->events != 0 || !is_contended(sock)) &&
 		watch(sock, WL_SOCKET_READABLE))
 		return !is_ready(sock);
 	return poll(&one, 1, 0) == 0;
 }
 
 bool
-pgpx_session_has_time_left(PgpxTime deadline, long most, long *ms)
+pgpx_session_has_time_left(PgpxTime deadline, long max_ms, long *ms)
 {
 	PgpxTime	now;
 
-	*ms = most;
+	*ms = max_ms;
 	if (deadline == 0)
 		return true;
 	now = pgpx_now();
 	if (now >= deadline)
 		return false;
 	*ms = (long) Min((deadline - now) / 1000 + 1,
-					 most < 0 ? INT_MAX / 2 : most);
+					 max_ms < 0 ? INT_MAX / 2 : max_ms);
 	return true;
 }
 
@@ -325,14 +325,15 @@ pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
 
 /*
  * Wait for a descriptor that is not a cached socket, or the latch, for at most
- * "most" ms.  Returns false if the deadline has passed.
+ * max_ms.  Returns false if the deadline has passed.
  */
 static bool
-wait_fd(int fd, uint32 events, PgpxTime deadline, long most, uint32 wait_event)
+wait_fd(int fd, uint32 events, PgpxTime deadline, long max_ms,
+		uint32 wait_event)
 {
 	long		timeout;
 
-	if (!pgpx_session_has_time_left(deadline, most, &timeout))
+	if (!pgpx_session_has_time_left(deadline, max_ms, &timeout))
 		return false;
 	if (WaitLatchOrSocket(MyLatch,
 						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |

@@ -103,10 +103,11 @@ extern void pgpx_session_prepare(void);
 
 /*
  * pgpx_session_has_time_left
- *		Compute how long to wait until a deadline (0: none), in ms, at most
- *		"most" (-1: no limit).  Returns false if the deadline has passed.
+ *		Compute how long to wait until a deadline (0: none), at most max_ms
+ *		(-1: no limit).  Returns false if the deadline has passed.
  */
-extern bool pgpx_session_has_time_left(PgpxTime deadline, long most, long *ms);
+extern bool pgpx_session_has_time_left(PgpxTime deadline, long max_ms,
+									   long *ms);
 
 /*
  * pgpx_session_wait

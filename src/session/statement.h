@@ -159,7 +159,7 @@ extern bool pgpx_run_must_repeat(PgpxRun *run);
  *
  *	begin		before the statement is sent: choose the formats to request
  *	failed		after an error, which the prediction may have caused
- *	was_wrong	after the answer is complete: true if the remote refused the
+ *	is_wrong	after the answer is complete: true if the remote refused the
  *				statement before running it because its columns differ from the
  *				last time, and it must be sent again.  If it must not be sent
  *				again (may_repeat is false, or the remote transaction has

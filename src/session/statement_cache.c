@@ -9,18 +9,18 @@
  * again.
  *
  * What is prepared
- *	 The second execution of a text prepares it.  Its name is a SHA-256 hash, cut
- *	 to 128 bits, of a secret of this server run, the pool, the local user and
- *	 the text.  Parameters have no declared types, so the text determines them.
- *	 The parameters of INSERT and UPDATE of a foreign table have the types of its
- *	 remote columns, which usually change together with those of its local
- *	 columns.  So the types of the local columns are part of the hash.
+ *	 The second execution of a text prepares it.  Its name is a SHA-256 hash,
+ *	 cut to 128 bits, of a secret of this server run, the pool, the local user
+ *	 and the text.  Parameters have no declared types, so the text determines
+ *	 them.  The parameters of INSERT and UPDATE of a foreign table have the
+ *	 types of its remote columns, which usually change together with those of
+ *	 its local columns.  So the types of the local columns are part of the hash.
  *	 The table of a connection (conn_state.h) lists its statements.  It is
- *	 bounded in number and in bytes of text; the least recently used statements are
- *	 closed in the same pipeline that prepares another one.
- *	 A statement enters the table when its ParseComplete was read.  From its Parse
- *	 until then the table is marked as UNKNOWN, because the local session may
- *	 exit before it has read the outcome.
+ *	 bounded in number and in bytes of text; the least recently used statements
+ *	 are closed in the same pipeline that prepares another one.
+ *	 A statement enters the table when its ParseComplete was read.  From its
+ *	 Parse until then the table is marked as UNKNOWN, because the local session
+ *	 may exit before it has read the outcome.
  *
  * What is not prepared
  *	 The class of a text decides (pgpx_statement_class).  Only a query may be
@@ -35,50 +35,52 @@
  *	 TimeZone changes, for example.  So no statement may be prepared after SET.
  *	 Functions in PL/pgSQL and SQL keep plans, too, which only DISCARD PLANS
  *	 drops.  DISCARD PLANS also has all prepared statements analyzed and planned
- *	 again (ResetPlanCache in plancache.c), which takes as long as to prepare them
- *	 again.  Therefore the reset is DISCARD ALL after SET, and all resets of other
- *	 leases are without DISCARD PLANS.
+ *	 again (ResetPlanCache in plancache.c), which takes as long as to prepare
+ *	 them again.  Therefore the reset is DISCARD ALL after SET, and all resets
+ *	 of other leases are without DISCARD PLANS.
  *	 If a function changes a setting that literals depend on, the remote reports
- *	 it (settings_changed in wire.h), which has the effect of SET.  Foreign tables
- *	 ignore the reports, because their transactions begin with SET LOCAL.
- *	 After a reload of its configuration, the remote server reports a new TimeZone
- *	 in its next answer.  That may be the answer to a reset, to the test of a free
- *	 connection, or to the COMMIT of a transaction on foreign tables (session_timezone in wire.h).
+ *	 it (settings_changed in wire.h), which has the effect of SET.  Foreign
+ *	 tables ignore the reports, because their transactions begin with SET LOCAL.
+ *	 After a reload of its configuration, the remote server reports a new
+ *	 TimeZone in its next answer.  That may be the answer to a reset, to the
+ *	 test of a free connection, or to the COMMIT of a transaction on foreign
+ *	 tables (session_timezone in wire.h).
  *
  * The reset
  *	 If the table is USABLE, the reset does what DISCARD ALL does, except
- *	 DEALLOCATE ALL and DISCARD PLANS.  A function that a query calls can execute
- *	 PREPARE and DEALLOCATE, too, which no text shows.  So the reset fails if a
- *	 statement exists that was prepared by SQL: then the connection closes.  SQL
- *	 can therefore not replace a statement of ours, although it can read its name
- *	 in pg_prepared_statements, and no statement that a user has prepared
- *	 survives a lease.
+ *	 DEALLOCATE ALL and DISCARD PLANS.  A function that a query calls can
+ *	 execute PREPARE and DEALLOCATE, too, which no text shows.  So the reset
+ *	 fails if a statement exists that was prepared by SQL: then the connection
+ *	 closes.  SQL can therefore not replace a statement of ours, although it can
+ *	 read its name in pg_prepared_statements, and no statement that a user has
+ *	 prepared survives a lease.
  *	 Before another local user gets the connection (in a pool of a PUBLIC
  *	 mapping), DISCARD ALL is sent.
  *
  * Changes at the remote
  *	 PostgreSQL parses and plans a prepared statement again if a table of it, or
- *	 search_path, or with row security the role, has changed (RevalidateCachedQuery
- *	 in plancache.c).  If its result then has other columns, Bind fails with 0A000.
- *	 The types of its parameters stay the same, so Bind also fails if an
- *	 expression does not accept them any more, if a value is not of that type, or
- *	 if the type was dropped.  If a function has deallocated the statement, Bind
- *	 fails with 26000.  In each case the statement was not executed.  Outside of a
- *	 transaction it is closed, parsed and executed again.  So a failed Bind counts
- *	 as refused, unless its SQLSTATE shows that a Parse would fail, too.
- *	 Within a transaction the error would abort the transaction.  So there a call
- *	 uses a statement only if this transaction has parsed it: the transaction has
- *	 locks on its tables, which prevent that they change.  Otherwise it is
- *	 closed and parsed again.  A command such as ROLLBACK TO ends this, because it
- *	 releases locks.
+ *	 search_path, or with row security the role, has changed
+ *	 (RevalidateCachedQuery in plancache.c).  If its result then has other
+ *	 columns, Bind fails with 0A000.  The types of its parameters stay the same,
+ *	 so Bind also fails if an expression does not accept them any more, if a
+ *	 value is not of that type, or if the type was dropped.  If a function has
+ *	 deallocated the statement, Bind fails with 26000.  In each case the
+ *	 statement was not executed.  Outside of a transaction it is closed, parsed
+ *	 and executed again.  So a failed Bind counts as refused, unless its
+ *	 SQLSTATE shows that a Parse would fail, too.
+ *	 Within a transaction the error would abort the transaction.  So there a
+ *	 call uses a statement only if this transaction has parsed it: the
+ *	 transaction has locks on its tables, which prevent that they change.
+ *	 Otherwise it is closed and parsed again.  A command such as ROLLBACK TO
+ *	 ends this, because it releases locks.
  *
  * Foreign tables
  *	 Their statements have names of their own, because their transactions parse
  *	 literals with other settings (fdw/remote_statement.c).
  *	 If Bind fails in the first statement of the transaction, the transaction
  *	 begins again.  A later statement is preceded by a savepoint, unless this
- *	 transaction has executed it before; after a failed Bind it is rolled back to
- *	 the savepoint and sent again.
+ *	 transaction has executed it before; after a failed Bind it is rolled back
+ *	 to the savepoint and sent again.
  *
  *-------------------------------------------------------------------------
  */

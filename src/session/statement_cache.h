@@ -71,9 +71,9 @@ extern bool pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
  * pgpx_statement_cache_find
  *		Choose how to send the statement whose key is in *choice.
  *
- * again: parse it again if it is prepared.  Returns false if it is to be sent as
- * without a cache.  Otherwise the caller must send it at once, after a Close for
- * each statement that *choice lists.
+ * again: parse it again if it is prepared.  Returns false if it is to be sent
+ * as without a cache.  Otherwise the caller must send it at once, after a Close
+ * for each statement that *choice lists.
  */
 extern bool pgpx_statement_cache_find(PgpxLease *lease, bool again,
 									  PgpxPreparedChoice *choice);

@@ -29,8 +29,8 @@ pgpx_cap_init(PgpxCap *cap)
 }
 
 /*
- * Is another pool next in line, with an older waiter?  The caller must hold
- * the spinlock.
+ * Return whether another pool is next in line, with an older waiter.  The
+ * caller must hold the spinlock.
  */
 static bool
 has_older(PgpxCap *cap, int pool, int64 since)

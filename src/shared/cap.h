@@ -99,8 +99,9 @@ extern int	pgpx_cap_release(PgpxCap *cap);
 extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 
 /*
- * Is another pool next in line whose waiter is older than "since"?  0: the pool
- * has no waiter, so the waiter of any other pool is older.
+ * Return whether another pool is next in line, with a waiter that is older than
+ * "since".  0: the pool has no waiter, so the waiter of any other pool is
+ * older.
  */
 extern bool pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since);
 

@@ -68,7 +68,33 @@ pgpx_conn_state_name(int state)
 	return state >= 0 && state < PGPX_CONN_NSTATES ? state_names[state] : "?";
 }
 
-/* Is a connection in this state in its pool's LRU list? */
+/*
+ * Take a pool out of service because its shared state is wrong, and have its
+ * worker restart.  format: a sentence that describes the fault.  The first
+ * fault is recorded, later ones are ignored.
+ */
+static void
+condemn_pool_locked(PgpxPool *pool, const char *format, ...)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
+	va_list		args;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->damaged)
+		return;
+	pool->damaged = true;
+	va_start(args, format);
+	vsnprintf(pool->last_error, sizeof(pool->last_error), format, args);
+	va_end(args);
+	pool->last_error_at = pgpx_now();
+	pool->last_sqlstate = ERRCODE_DATA_CORRUPTED;
+
+	/* the worker restarts, now or at its next start, and restores the pool */
+	pg_atomic_write_u32(&slot->must_restart, 1);
+	pgpx_worker_wake(pool->worker);
+}
+
+/* Return whether a connection in this state is in its pool's LRU list. */
 static bool
 is_in_lru(int state)
 {
@@ -192,10 +218,10 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	if (conn->pool != PGPX_POOL_INDEX(pool) ||
 		!has_edge(conn->state, state))
 	{
-		pgpx_pool_condemn_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
-								 PGPX_CONN_INDEX(conn), conn->pool,
-								 pgpx_conn_state_name(conn->state),
-								 pgpx_conn_state_name(state));
+		condemn_pool_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
+							PGPX_CONN_INDEX(conn), conn->pool,
+							pgpx_conn_state_name(conn->state),
+							pgpx_conn_state_name(state));
 		return false;
 	}
 
@@ -354,7 +380,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	if (conn == NULL)
 	{
 		release_tokens(pool, false);
-		pgpx_pool_condemn_locked(pool, "The list of free connection slots led to one that is in use.");
+		condemn_pool_locked(pool, "The list of free connection slots led to one that is in use.");
 		return NULL;
 	}
 
@@ -587,27 +613,6 @@ pgpx_pool_note_end_locked(PgpxPool *pool)
 	pgpx_worker_wake(pool->worker);
 }
 
-void
-pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
-{
-	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
-	va_list		args;
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pool->damaged)
-		return;
-	pool->damaged = true;
-	va_start(args, format);
-	vsnprintf(pool->last_error, sizeof(pool->last_error), format, args);
-	va_end(args);
-	pool->last_error_at = pgpx_now();
-	pool->last_sqlstate = ERRCODE_DATA_CORRUPTED;
-
-	/* the worker restarts, now or at its next start, and restores the pool */
-	pg_atomic_write_u32(&slot->must_restart, 1);
-	pgpx_worker_wake(pool->worker);
-}
-
 /* --- Prepared ------------------------------------------------------------
  *
  * The statements that are prepared on each connection.
@@ -679,8 +684,8 @@ find_prepared(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 }
 
 /*
- * Record an execution of a text that is not prepared.  Returns true if it is one
- * of the last PGPX_PREPARED_SEEN such texts, so that it is worth preparing.
+ * Record an execution of a text that is not prepared.  Returns true if it is
+ * one of the last PGPX_PREPARED_SEEN such texts, so that it is worth preparing.
  */
 static bool
 note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
@@ -701,9 +706,10 @@ remove_prepared(PgpxPreparedTable *table, int slot)
 }
 
 /*
- * Remove the least recently used statement if another one with a text of "bytes"
- * bytes would exceed a limit.  max: limit on the number of statements.  Returns
- * the slot that was freed, with its key in *evicted; -1 if there is room.
+ * Remove the least recently used statement if another one with a text of
+ * "bytes" bytes would exceed a limit.  max: limit on the number of statements.
+ * Returns the slot that was freed, with its key in *evicted; -1 if there is
+ * room.
  */
 static int
 evict_prepared(PgpxPreparedTable *table, int max, uint32 bytes,

@@ -163,8 +163,8 @@ extern void pgpx_conn_free_all_locked(PgpxPool *pool);
 #define PGPX_POOL_INDEX(pool)	((int) ((pool) - pgpx_pools))
 
 /*
- * Iterate over all connections of a pool, the oldest first.  The caller must hold
- * the pool lock, and must not free the connection.
+ * Iterate over all connections of a pool, the oldest first.  The caller must
+ * hold the pool lock, and must not free the connection.
  */
 #define pgpx_conn_foreach_locked(conn, pool) \
 	for (PgpxConn *conn = pgpx_conn_at((pool)->conn_head); conn != NULL; \
@@ -206,14 +206,20 @@ pgpx_pool_worker_incarnation(const PgpxPool *pool)
 	return pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].incarnation);
 }
 
-/* Are checkouts from this pool enqueued, even if a connection is free? */
+/*
+ * Return whether checkouts from this pool are enqueued, even if a connection is
+ * free.
+ */
 static inline bool
 pgpx_pool_is_paused(const PgpxPool *pool)
 {
 	return pg_atomic_read_u32(&pgpx_servers[pool->server].paused) != 0;
 }
 
-/* Is pgpool.drain() in effect, so that connections close when they are free? */
+/*
+ * Return whether pgpool.drain() is in effect, so that connections close when
+ * they are free.
+ */
 static inline bool
 pgpx_pool_is_draining(const PgpxPool *pool)
 {
@@ -221,12 +227,12 @@ pgpx_pool_is_draining(const PgpxPool *pool)
 }
 
 /*
- * Has the worker requested the conninfo from the waiters, and not received it
- * yet?  If so, further connects are useless, because each would find the
- * conninfo missing.
+ * Return whether the worker has requested the conninfo from the waiters and not
+ * received it yet.  If so, further connects are useless, because each would
+ * find the conninfo missing.
  */
 static inline bool
-pgpx_pool_conninfo_awaited(const PgpxPool *pool)
+pgpx_pool_is_awaiting_conninfo(const PgpxPool *pool)
 {
 	return pool->conninfo_requested_by != 0 &&
 		pool->conninfo_requested_by == pgpx_pool_worker_incarnation(pool);
@@ -291,17 +297,6 @@ extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 extern void pgpx_pool_note_end_locked(PgpxPool *pool);
 
 /*
- * pgpx_pool_condemn_locked
- *		Take a pool out of service because its shared state is wrong, and have
- *		its worker restart.
- *
- * format: a sentence that describes the fault.  The first fault is recorded,
- * later ones are ignored.
- */
-extern void pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
-	pg_attribute_printf(2, 3);
-
-/*
  * Return whether the pool has no connection and no waiter, so that it may be
  * removed.  False for a damaged pool, whose lists cannot be trusted.
  */
@@ -337,9 +332,9 @@ pgpx_pool_server_tokens_left(const PgpxPool *pool)
  * The holder reads and writes the table; the pool lock orders its accesses with
  * those of the previous and of the next holder.  The worker clears the table
  * when it resets the connection, and when a new connection occupies the slot.
- * A holder whose lease was revoked may still write.  In the worst case the table
- * of the slot's next connection then lists a statement that does not exist
- * there, which statement_cache.c detects.
+ * A holder whose lease was revoked may still write.  In the worst case the
+ * table of the slot's next connection then lists a statement that does not
+ * exist there, which statement_cache.c detects.
  */
 
 #define PGPX_PREPARED_MAX 128	/* statements of a connection; the limit of

@@ -3,10 +3,10 @@
  * growth.c
  *	  How many connections a pool lacks: sizes, estimates of durations.
  *
- * A pool opens connections for min_size and min_idle, and for waiters that would
- * still wait when a new connection is open.  It estimates that by the durations
- * of its connects and leases.  While one of them is unknown, it opens a
- * connection for each waiter.
+ * A pool opens connections for min_size and min_idle, and for waiters that
+ * would still wait when a new connection is open.  It estimates that by the
+ * durations of its connects and leases.  While one of them is unknown, it opens
+ * a connection for each waiter.
  *
  *-------------------------------------------------------------------------
  */
@@ -111,13 +111,13 @@ is_ending_burst(const PgpxPool *pool, PgpxTime within)
  * they are unknown.
  *
  * The estimates are not trusted if no lease has begun for half the time of a
- * connect.  The pool then opens a connection for each waiter, because nothing is
- * known about when the leases end.
+ * connect.  The pool then opens a connection for each waiter, because nothing
+ * is known about when the leases end.
  *
  * The pool also opens one for each waiter if the queue has not been empty for
- * that time.  It is too small, and for a session that calls without a pause only
- * a connection of its own ends the waits.  An exception is the rest of a burst:
- * its calls are served before a connection would be open.
+ * that time.  It is too small, and for a session that calls without a pause
+ * only a connection of its own ends the waits.  An exception is the rest of a
+ * burst: its calls are served before a connection would be open.
  */
 static PgpxTime
 trusted_until(const PgpxPool *pool)
@@ -224,7 +224,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 	missing = Max(missing, pgpx_pool_lacking_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
 	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
-		pgpx_pool_conninfo_awaited(pool))
+		pgpx_pool_is_awaiting_conninfo(pool))
 		return 0;
 	if (pool->retry_at != 0)
 	{

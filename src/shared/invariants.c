@@ -35,6 +35,9 @@
 #include "shared/pool.h"
 #include "shared/registry.h"
 
+static void check_caps(PgpxCheck *check);
+static int	check_waiters(PgpxCheck *check);
+
 void
 pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 {
@@ -349,7 +352,7 @@ check_pool(PgpxCheck *check, int index)
 	if (pool->damaged)
 		pgpx_check_fault(check, "is out of service: %s", pool->last_error);
 	open = check_conns(check);
-	waiting = pgpx_check_waiters(check);
+	waiting = check_waiters(check);
 	check_served(check, waiting);
 	check_counters(check, open);
 	if (pool->pool_id == 0 &&
@@ -516,7 +519,7 @@ pgpx_invariants_check(PgpxFaults *faults)
 	check_free(&check, nsuspects);
 	check_leases(&check);
 	check_registry(&check);
-	pgpx_check_caps(&check);
+	check_caps(&check);
 	pgpx_lock_hooks->check(&check);
 
 	pfree(check.leases);
@@ -618,8 +621,9 @@ check_queue(PgpxCheck *check)
 	return n;
 }
 
-int
-pgpx_check_waiters(PgpxCheck *check)
+/* Check all waiters of the pool.  Returns the length of its queue. */
+static int
+check_waiters(PgpxCheck *check)
 {
 	PgpxPool   *pool = check->pool;
 	int			waiting = check_queue(check);
@@ -683,8 +687,9 @@ compare(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen, const char *what,
 						 what, slot, seen->used, seen->counted);
 }
 
-void
-pgpx_check_caps(PgpxCheck *check)
+/* Check the tokens of the caps over several pools. */
+static void
+check_caps(PgpxCheck *check)
 {
 	int			n = pgpx_shared->max_pools;
 	PgpxCapSeen all = {0};

@@ -58,13 +58,7 @@ typedef struct PgpxCheck
 extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 	pg_attribute_printf(2, 3);
 
-/* Does the process of a lease or a waiter exist? */
+/* Return whether the process of a lease or a waiter exists. */
 extern bool pgpx_check_is_alive(int procno, int pid);
-
-/* Check the tokens of the caps over several pools. */
-extern void pgpx_check_caps(PgpxCheck *check);
-
-/* Check all waiters of the pool. Returns the length of its queue. */
-extern int	pgpx_check_waiters(PgpxCheck *check);
 
 #endif							/* PGPX_INVARIANTS_H */

@@ -24,6 +24,10 @@
 #define FRESH_US (1000 * 1000)	/* how long a test counts as recent for a
 								 * waiter */
 
+static void count_lease_locked(PgpxPool *pool, const PgpxConn *conn,
+							   PgpxTime now, PgpxEnd end,
+							   const PgpxUsage *usage);
+
 int
 pgpx_pool_live_locked(const PgpxPool *pool)
 {
@@ -59,7 +63,7 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
 }
 
-/* Can a free connection be leased?  If not, close it. */
+/* Return whether a free connection can be leased.  If not, close it. */
 static bool
 close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn)
 {
@@ -74,8 +78,8 @@ close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn)
 }
 
 /*
- * Must the connection be tested before it is leased?  Not if its reset is
- * pending, because the answer to the reset serves as a test.
+ * Return whether the connection must be tested before it is leased.  Not if its
+ * reset is pending, because the answer to the reset serves as a test.
  */
 static bool
 must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
@@ -571,7 +575,7 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 	conn->last_used = pgpx_now();
 	if (action != PGPX_RELEASE_UNCHANGED)
 		record_holder(conn);
-	pgpx_stats_lease_locked(pool, conn, conn->last_used, end, usage);
+	count_lease_locked(pool, conn, conn->last_used, end, usage);
 
 	release_locked(pool, conn, lease_id, action, unread_reset, reason,
 				   conn->last_used);
@@ -614,8 +618,8 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 		LWLockRelease(pool->lock);
 		return false;
 	}
-	pgpx_stats_lease_locked(pool, conn, conn->last_used, PGPX_END_CHECKIN,
-							usage);
+	count_lease_locked(pool, conn, conn->last_used, PGPX_END_CHECKIN,
+					   usage);
 	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
@@ -659,7 +663,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 		return;					/* its worker is about to revoke all leases */
 	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
 
-	pgpx_stats_lease_locked(pool, conn, pgpx_now(), ends[revoke], NULL);
+	count_lease_locked(pool, conn, pgpx_now(), ends[revoke], NULL);
 	if (owner >= 0)
 		pgpx_waiter_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
 								 revoke);
@@ -710,9 +714,10 @@ pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited)
 	stats->histogram[bucket_of(waited)]++;
 }
 
-void
-pgpx_stats_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
-						PgpxEnd end, const PgpxUsage *usage)
+/* Count the lease of a connection, which ends now.  usage may be NULL. */
+static void
+count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
+				   PgpxEnd end, const PgpxUsage *usage)
 {
 	PgpxStats  *stats = &pool->stats;
 	PgpxTime	held = now - conn->leased_at;

@@ -19,7 +19,7 @@
 
 #include "shared/wait_queue.h"
 
-/* Does the pool have the options of this fingerprint? */
+/* Return whether the pool has the options of this fingerprint. */
 extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
 										const PgpxFingerprint *fingerprint);
 
@@ -28,8 +28,8 @@ extern int	pgpx_pool_live_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_must_test_locked
- *		Has a ready connection been idle for so long (test_period) that it
- *		must be tested before use?
+ *		Return whether a connection has been idle for so long (test_period)
+ *		that it must be tested before it is leased.
  *
  * since: start of the checkout.  A connection that was tested after it, and at
  * most a second ago, needs no other test, even if test_period is 0.
@@ -48,9 +48,9 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
  * was used before it.
  *
  * last_conn: index of the caller's last used connection; -1: none.  answered:
- * the answer to its pending reset has arrived, or it is not known whether it has.
- * since: start of the checkout; a test made after it is recent enough.  now:
- * the current time.
+ * the answer to its pending reset has arrived, or it is not known whether it
+ * has.  since: start of the checkout; a test made after it is recent enough.
+ * now: the current time.
  *
  * Free connections that were closed by the remote or are stale are closed on
  * the way.  If every free connection must be tested first, the tests are
@@ -255,9 +255,9 @@ typedef enum PgpxEvict
 extern int	pgpx_pool_server_surplus_locked(const PgpxPool *pool);
 
 /*
- * May an expired connection be closed now?  False if another one was closed for
- * the same reason a short time ago.  In that case *due is lowered to the time
- * when the connection may be closed.  due may be NULL.
+ * Return whether an expired connection may be closed now.  False if another one
+ * was closed for the same reason a short time ago.  In that case *due is
+ * lowered to the time when the connection may be closed.  due may be NULL.
  */
 extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 										PgpxTime *due);
@@ -265,17 +265,12 @@ extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 /* Count a checkout that waited this long. */
 extern void pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited);
 
-/* Count the lease of a connection, which ends now.  usage may be NULL. */
-extern void pgpx_stats_lease_locked(PgpxPool *pool, const PgpxConn *conn,
-									PgpxTime now, PgpxEnd end,
-									const PgpxUsage *usage);
-
 /* Count a successful connect that took this long. */
 extern void pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took);
 
 /*
- * How many connections the pool lacks (growth.c).  These functions only compute;
- * pgpx_pool_grow_locked requests the connections.
+ * How many connections the pool lacks (growth.c).  These functions only
+ * compute; pgpx_pool_grow_locked requests the connections.
  */
 
 /* Return the cap of the pool: pool_size plus max_overflow. */
@@ -297,10 +292,13 @@ extern int	pgpx_pool_free_locked(const PgpxPool *pool);
  */
 extern int	pgpx_pool_lacking_locked(const PgpxPool *pool);
 
-/* Does the worker have the conninfo of the pool's current version? */
+/* Return whether the worker has the conninfo of the pool's current version. */
 extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
 
-/* Must this pool yield tokens to another pool whose first waiter is older? */
+/*
+ * Return whether this pool must yield tokens to another pool, because that
+ * one's first waiter is older.
+ */
 extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
 
 /*

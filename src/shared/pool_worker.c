@@ -12,8 +12,8 @@
  * queue, releases the lock and wakes the waiters that were granted a lease.
  *
  * Maintenance: expiry, shrinking, min_size, min_idle, and the end of leases
- * that are held too long.  It decides by the clock and by states, under the pool
- * lock, and returns when it must be called again, so that a pool in which
+ * that are held too long.  It decides by the clock and by states, under the
+ * pool lock, and returns when it must be called again, so that a pool in which
  * nothing is due costs nothing.
  *
  * Eviction makes room under a cap: it closes the least recently used free
@@ -33,7 +33,7 @@
 #include "shared/registry.h"
 
 /* Minimum interval between log messages about outages of a pool. */
-#define LOG_PAUSE_US (10 * 1000 * 1000)
+#define LOG_INTERVAL_US (10 * 1000 * 1000)
 
 /*
  * Return when a connection that is opened now expires: after max_lifetime
@@ -57,7 +57,7 @@ expiry(const PgpxPool *pool, PgpxTime now)
  * instead if the options have changed or privileges were revoked meanwhile.
  */
 static void
-ready_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+make_idle_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn->version == pool->version)
@@ -94,14 +94,14 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pool->unavailable_since = 0;
 		pool->remote_full_since = 0;
 		pool->retry_at = 0;
-		pool->backoff = 0;
+		pool->backoff_ms = 0;
 		conn->expires_at = expiry(pool, conn->opened_at);
 
 		/* after an outage 1, 2, 4 .. concurrent connects */
 		if (pool->ramp > 0)
 			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
 				pool->ramp * 2;
-		ready_locked(pool, conn, pgpx_now());
+		make_idle_locked(pool, conn, pgpx_now());
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -131,9 +131,9 @@ static void
 back_off_locked(PgpxPool *pool, PgpxTime now)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
-		Min(pool->backoff * 2, pool->opts.retry_max);
-	pool->retry_at = now + jittered(pool->backoff * 1000);
+	pool->backoff_ms = pool->backoff_ms == 0 ? pool->opts.retry_min :
+		Min(pool->backoff_ms * 2, pool->opts.retry_max);
+	pool->retry_at = now + jittered(pool->backoff_ms * 1000);
 	pool->ramp = 1;
 }
 
@@ -148,8 +148,8 @@ static void
 share_pause_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->backoff = Min(pool->backoff + pool->opts.retry_min,
-						pool->opts.retry_max);
+	pool->backoff_ms = Min(pool->backoff_ms + pool->opts.retry_min,
+						   pool->opts.retry_max);
 }
 
 /*
@@ -220,7 +220,7 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 }
 
 void
-pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
+pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -232,7 +232,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		bool		stale = conn->version != pool->version;
 
 		/* already under way when the last attempt failed */
-		bool		together = pool->backoff != 0 &&
+		bool		together = pool->backoff_ms != 0 &&
 			conn->state_since <= pool->last_error_at;
 
 		pool->stats.connects_failed++;
@@ -245,7 +245,8 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
 			log_outage = fails_since_locked(pool) == 0 &&
 				(pool->outage_logged_at == 0 ||
-				 pool->last_error_at - pool->outage_logged_at > LOG_PAUSE_US);
+				 pool->last_error_at - pool->outage_logged_at >
+					 LOG_INTERVAL_US);
 			if (log_outage)
 			{
 				pool->outage_logged_at = pool->last_error_at;
@@ -275,7 +276,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			how != PGPX_FAILED_FULL)
 		{
 			while (pool->queue_head >= 0 &&
-				   pgpx_waiters[pool->queue_head].position < before)
+				   pgpx_waiters[pool->queue_head].position <= last_position)
 				pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
 										sqlstate, text, &wake);
 		}
@@ -429,7 +430,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
 		}
 		else
-			ready_locked(pool, conn, pgpx_now());
+			make_idle_locked(pool, conn, pgpx_now());
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -447,7 +448,7 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 		pool->stats.checks++;
 		conn->last_checked = pgpx_now();
 		if (ok)
-			ready_locked(pool, conn, conn->last_checked);
+			make_idle_locked(pool, conn, conn->last_checked);
 		else
 		{
 			pool->stats.checks_failed++;
@@ -550,7 +551,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 /* Minimum interval between checks of a pool with connections in use. */
 #define CHECK_INTERVAL_US (500 * 1000)
 
-/* Do min_size and min_idle allow a free connection to be closed? */
+/* Return whether min_size and min_idle allow closing a free connection. */
 static bool
 has_surplus(const PgpxPool *pool)
 {
@@ -722,7 +723,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	PgpxTime	due = PG_INT64_MAX;
 	int			total;
 	int			surplus;
-	int			before;
+	int			prev;
 	PgpxCap    *full = NULL;	/* the cap that keeps the pool below
 								 * min_size */
 	Leak		leaks[MAX_LEAKS];
@@ -743,12 +744,12 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	surplus = pgpx_pool_server_surplus_locked(pool);
 
 	/* least recently used first */
-	for (int i = pool->lru_tail; i >= 0; i = before)
+	for (int i = pool->lru_tail; i >= 0; i = prev)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 		PgpxCloseReason reason;
 
-		before = conn->prev;
+		prev = conn->prev;
 		reason = surplus-- > 0 ? PGPX_CLOSE_EVICTED :
 			reason_to_close(pool, conn, total, now, &due);
 		if (reason == PGPX_CLOSE_NONE)

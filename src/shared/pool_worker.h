@@ -30,9 +30,9 @@ typedef enum PgpxConnectFailure
  *		Record a failed connect: CONNECTING -> FREE, or CANCELLING if a start
  *		command may still be running.
  *
- * If the pool has no live connection, every waiter with a queue position
- * below "before" fails with this error.  The waiters do not fail if the
- * remote is full.
+ * If the pool has no live connection, every waiter with a queue position up to
+ * last_position fails with this error.  The waiters do not fail if the remote
+ * is full.
  *
  * Starts or doubles the back-off.  Attempts that were already under way when
  * the previous one failed share its pause.  While the remote is full and
@@ -40,8 +40,9 @@ typedef enum PgpxConnectFailure
  * shortens it.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
-									 uint64 before, PgpxConnectFailure how,
-									 int sqlstate, const char *text);
+									 uint64 last_position,
+									 PgpxConnectFailure how, int sqlstate,
+									 const char *text);
 
 /*
  * pgpx_pool_retry_if_room
@@ -172,9 +173,9 @@ extern bool pgpx_pool_evict(int beneficiary, bool same_server,
 
 /*
  * pgpx_pool_maintain
- *		Maintain a pool: close connections that have expired, were idle for
- *		too long or are no longer needed, end leases that exceed
- *		lease_timeout, log leaks, and request connections for min_size and min_idle.
+ *		Maintain a pool: close connections that have expired, were idle for too
+ *		long or are no longer needed, end leases that exceed lease_timeout, log
+ *		leaks, and request connections for min_size and min_idle.
  *
  * Returns the time when the next action is due; PG_INT64_MAX: none. *ended is
  * set if the pool is retired and empty; see pgpx_pool_forget.

@@ -139,7 +139,7 @@ find_server_locked(Oid database, Oid server, bool make)
  * must hold the registry lock exclusively.
  */
 static void
-leave_server_locked(PgpxServer *s)
+free_unused_server_locked(PgpxServer *s)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
 	if (s->npools == 0 && pg_atomic_read_u32(&s->paused) == 0)
@@ -162,7 +162,7 @@ free_slot_locked(PgpxPool *pool)
 	remove_from_bucket_locked(pool);
 	pool->pool_id = 0;
 	server->npools--;
-	leave_server_locked(server);
+	free_unused_server_locked(server);
 }
 
 bool
@@ -176,7 +176,7 @@ pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 	{
 		pg_atomic_write_u32(&pgpx_servers[index].paused, pause);
 		pg_atomic_write_u32(&pgpx_servers[index].draining, drain);
-		leave_server_locked(&pgpx_servers[index]);
+		free_unused_server_locked(&pgpx_servers[index]);
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
 	return index >= 0 || !pause;
@@ -290,7 +290,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->conninfo_incarnation = 0;
 	pool->conninfo_requested_by = 0;
 	pool->conninfo_version = 0;
-	pool->next_position = 0;
+	pool->last_position = 0;
 	pool->connect_estimate = 0;
 	pool->lease_estimate = 0;
 	pool->waited = 0;
@@ -301,7 +301,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->outage_logged_at = 0;
 	pool->outage_logged = false;
 	pool->retry_at = 0;
-	pool->backoff = 0;
+	pool->backoff_ms = 0;
 	pool->ramp = 0;
 	pool->last_error_at = 0;
 	pool->last_sqlstate = 0;
@@ -394,7 +394,7 @@ close_old_locked(PgpxPool *pool)
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
 	pool->retry_at = 0;
-	pool->backoff = 0;
+	pool->backoff_ms = 0;
 	pool->ramp = 0;
 	pool->connect_estimate = 0;
 
@@ -474,7 +474,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 		 * the new timeout to running attempts
 		 */
 		pool->retry_at = 0;
-		pool->backoff = 0;
+		pool->backoff_ms = 0;
 		request_missing_connections_locked(pool);
 	}
 	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
@@ -609,7 +609,7 @@ pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake)
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
 	pool->retry_at = 0;
-	pool->backoff = 0;
+	pool->backoff_ms = 0;
 	pool->ramp = 0;
 }
 

@@ -46,15 +46,15 @@ extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 extern int	pgpx_pool_find_locked(const PgpxPoolKey *key);
 
 /*
- * Does the pool connect in the same way as a pool with this fingerprint?
- * Options that take effect in place may differ.
+ * Return whether the pool connects in the same way as a pool with this
+ * fingerprint.  Options that take effect in place may differ.
  */
 extern bool pgpx_pool_has_same_login_locked(const PgpxPool *pool,
 											const PgpxFingerprint *fingerprint);
 
 /*
- * Does the pool have the options of this fingerprint, and was the connection
- * opened in the way in which the pool connects now?
+ * Return whether the pool has the options of this fingerprint, and the
+ * connection was opened in the way in which the pool connects now.
  */
 extern bool pgpx_conn_is_current_locked(const PgpxPool *pool,
 										const PgpxConn *conn,
@@ -104,14 +104,14 @@ extern void pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake);
 extern void pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake);
 
 /*
- * Are the pool's options outdated, so that a session must read them from the
- * catalogs?
+ * Return whether the pool's options are outdated, so that a session must read
+ * them from the catalogs.
  */
 extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_needs_reader
- *		Must the catalog reader publish the conninfo of a pool?
+ *		Return whether the catalog reader must publish the conninfo of a pool.
  *
  * True if the worker lacks it and the pool has distributed locks or the option
  * min_size or min_idle.  False for a pool that logs in with SCRAM keys, because

@@ -402,14 +402,14 @@ typedef struct PgpxPool
 	int			nwaiting;		/* waiters in state WAITING */
 	int			nqueued;		/* waiters of this pool in any state but
 								 * NONE */
-	uint64		next_position;
+	uint64		last_position;	/* the last one that was assigned */
 
 	/* estimates that decide about growth, see served_soon in growth.c */
 	PgpxTime	connect_estimate;	/* duration of a connect; 0: unknown */
 	PgpxTime	lease_estimate; /* duration of a lease; 0: unknown */
 	PgpxTime	queued_since;	/* start of the checkout that found the queue
 								 * empty */
-	uint64		queued_position;	/* next_position at that time */
+	uint64		queued_position;	/* last_position at that time */
 	PgpxTime	waited;			/* sum of the waits that were granted since
 								 * the last request for a connect */
 
@@ -422,7 +422,7 @@ typedef struct PgpxPool
 									 * outage; 0: never */
 	bool		outage_logged;	/* that outage was logged, so log its end */
 	PgpxTime	retry_at;		/* no connect before this time; 0: no limit */
-	int64		backoff;		/* ms, last pause between connects; 0: none */
+	int64		backoff_ms;		/* last pause between connects; 0: none */
 	int			ramp;			/* limit of concurrent connects after an
 								 * outage; 0: none */
 	PgpxTime	last_error_at;

@@ -142,7 +142,7 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	if (pool->nwaiting == 0)
 	{
 		pool->queued_since = waiter->since;
-		pool->queued_position = pool->next_position;
+		pool->queued_position = pool->last_position;
 		pg_atomic_fetch_or_u32(&pgpx_waiting_bits[PGPX_POOL_INDEX(pool) / 32],
 							   waiting_bit(pool));
 	}
@@ -191,7 +191,7 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	Assert(waiter->state == PGPX_WAITER_NONE);
 
 	waiter->pool = PGPX_POOL_INDEX(pool);
-	waiter->position = position != 0 ? position : ++pool->next_position;
+	waiter->position = position != 0 ? position : ++pool->last_position;
 	waiter->wait_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_wait, 1);
 	waiter->options_version = pool->options_version;
 	waiter->pid = holder->pid;

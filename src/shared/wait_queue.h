@@ -139,11 +139,12 @@ extern PgpxWaiter *pgpx_waiters;	/* [nwaiter_slots], by MyProcNumber */
 extern char *pgpx_pending_statements;	/* [nwaiter_slots][PGPX_PENDING_MAX] */
 
 /* Index of a waiter in its array. */
-#define PGPX_WAITER_INDEX(t)	((int) ((t) - pgpx_waiters))
+#define PGPX_WAITER_INDEX(waiter) ((int) ((waiter) - pgpx_waiters))
 
 /* Address of the pending statement of a waiter. */
-#define PGPX_PENDING_OF(t) \
-	(pgpx_pending_statements + (Size) ((t) - pgpx_waiters) * PGPX_PENDING_MAX)
+#define PGPX_PENDING_OF(waiter) \
+	(pgpx_pending_statements + \
+	 (Size) ((waiter) - pgpx_waiters) * PGPX_PENDING_MAX)
 
 /* Return the start of the wait of the first waiter; 0: there is no waiter. */
 static inline PgpxTime
@@ -179,7 +180,10 @@ typedef struct PgpxHandOver
 	char		messages[PGPX_PENDING_MAX];
 } PgpxHandOver;
 
-/* Is the bit for pools with waiters set?  For pgpx_invariants_check. */
+/*
+ * Return whether the pool's bit in pgpx_waiting_bits is set.  For
+ * pgpx_invariants_check.
+ */
 extern bool pgpx_pool_has_waiting_bit(const PgpxPool *pool);
 
 /*

@@ -181,12 +181,12 @@ pgpx_formats_is_plain(Oid type)
  * value on it allocates and frees another block for each row, which costs as
  * much as sending three small numbers in text.
  */
-#define FIRST_BLOCK_MAX 7				/* binary values in the first block */
-#define BLOCK_COST 3					/* small numbers whose text costs one block */
-#define SMALL_GAIN_NS 20				/* gain of a small number, in ns */
+#define FIRST_BLOCK_MAX 7		/* binary values in the first block */
+#define MAX_TEXT_NUMBERS 3		/* small numbers whose text costs one block */
+#define SMALL_GAIN_NS 20		/* gain of a small number */
 
 static void
-spare_room(int n, int16 *formats, const int *gains)
+avoid_second_block(int n, int16 *formats, const int *gains)
 {
 	int			binary = 0;
 	int			spare = 0;
@@ -197,7 +197,7 @@ spare_room(int n, int16 *formats, const int *gains)
 		spare += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
 	}
 	if (binary <= FIRST_BLOCK_MAX ||
-		binary - FIRST_BLOCK_MAX > Min(spare, BLOCK_COST))
+		binary - FIRST_BLOCK_MAX > Min(spare, MAX_TEXT_NUMBERS))
 		return;
 	for (int i = n - 1; binary > FIRST_BLOCK_MAX; i--)
 		if (formats[i] != 0 && gains[i] <= SMALL_GAIN_NS)
@@ -212,7 +212,7 @@ pgpx_formats_choose(int n, int16 *formats, const int *gains, uint64 rows)
 {
 	uint64		gain = 0;
 
-	spare_room(n, formats, gains);
+	avoid_second_block(n, formats, gains);
 	for (int i = 0; i < n; i++)
 		if (formats[i] != 0)
 			gain += gains[i];

@@ -149,7 +149,7 @@ begin_neutral(void)
 	return level;
 }
 
-#define MAX_LIST_COLUMNS 100			/* columns in a hint; with more, no list */
+#define MAX_LIST_COLUMNS 100	/* columns in a hint; with more, no list */
 #define MAX_NAMES 10			/* in a detail; the rest are counted */
 
 /* A list of names for an error detail: the first few, and the number of all. */
@@ -858,7 +858,7 @@ pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls)
 }
 
 void
-pgpx_rows_lead(PgpxRows *tuples, char *text)
+pgpx_rows_set_first(PgpxRows *tuples, char *text)
 {
 	Form_pg_attribute attr = NULL;
 	Oid			input;

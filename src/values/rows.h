@@ -100,13 +100,13 @@ extern void pgpx_rows_keep(PgpxRows *tuples);
 extern uint64 pgpx_rows_estimate_gain(const PgpxRows *tuples);
 
 /*
- * pgpx_rows_lead
+ * pgpx_rows_set_first
  *		Sets the first attribute of every row to a text of the caller.
  *
  * Must be called before the result begins.  Raises 42804 if the first attribute
  * is missing or not of a string type, and the errors of its input function.
  */
-extern void pgpx_rows_lead(PgpxRows *tuples, char *text);
+extern void pgpx_rows_set_first(PgpxRows *tuples, char *text);
 
 /* Returns the sink for pgpx_exec. */
 extern const PgpxSink *pgpx_rows_sink(PgpxRows *tuples);

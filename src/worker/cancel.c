@@ -80,7 +80,7 @@ finish_cancel(void *request)
 	PQcancelFinish(request);
 }
 
-static const PgpxLoginKind a_cancel =
+static const PgpxLoginKind cancel_kind =
 	{poll_cancel, socket_of_cancel, finish_cancel};
 
 /*
@@ -294,7 +294,7 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 {
 	PgpxCancel *cancel = &w->cancel;
 	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxLoginKey of = {w->pool, w->pool_id, w->version};
+	PgpxLoginKey key = {w->pool, w->pool_id, w->version};
 	uint32		events;
 
 	if (cancel->active)
@@ -306,7 +306,7 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 	events = open_request(w);
 	cancel->ended = ended;
 	if (events != 0 && cancel->request != NULL)
-		cancel->login = pgpx_login_begin_as(&a_cancel, of, cancel->request,
+		cancel->login = pgpx_login_begin_as(&cancel_kind, key, cancel->request,
 											&cancel->accounting,
 											handle_cancel_step, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))

@@ -50,7 +50,7 @@ typedef struct Request
 	uint32		pool_id;
 	Oid			database;
 	PgpxTime	at;				/* not before this time; 0: not needed */
-	int64		pause;			/* ms, after the next attempt */
+	int64		pause_ms;		/* after the next attempt */
 } Request;
 
 /* A database whose visit after the start is not complete. */
@@ -58,7 +58,7 @@ typedef struct Visit
 {
 	Oid			database;
 	PgpxTime	at;				/* of the next attempt, not before */
-	int64		pause;			/* ms, after the next attempt */
+	int64		pause_ms;		/* after the next attempt */
 } Visit;
 
 static Request *requests = NULL;	/* [max_pools] */
@@ -68,7 +68,7 @@ static Oid	visiting = InvalidOid;	/* by the reader that runs */
 static bool all_begun = false;	/* no database is left for a first visit */
 static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
 static PgpxTime next_start = 0; /* none before this time */
-static int64 refused_pause = 0; /* ms; 0: the last one was registered */
+static int64 refused_pause_ms = 0;	/* 0: the last one was registered */
 
 bool
 pgpx_may_read_databases(void)
@@ -181,19 +181,19 @@ start_reader(Oid database, bool check_min_size)
 	if (registered)
 	{
 		visiting = check_min_size ? database : InvalidOid;
-		refused_pause = 0;
+		refused_pause_ms = 0;
 		return true;
 	}
 
-	if (refused_pause == 0)
+	if (refused_pause_ms == 0)
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("pgpool_ext cannot start its catalog reader"),
 				 errdetail("All background worker slots are in use. Until one is free, pools with \"min_size\" are opened only by a checkout, and distributed locks of idle sessions may expire after a restart of the pool worker."),
 				 errhint("Raise \"max_worker_processes\".")));
-	refused_pause = refused_pause == 0 ? PAUSE_MIN_MS :
-		Min(refused_pause * 2, PAUSE_MAX_MS);
-	next_start = pgpx_now() + refused_pause * 1000;
+	refused_pause_ms = refused_pause_ms == 0 ? PAUSE_MIN_MS :
+		Min(refused_pause_ms * 2, PAUSE_MAX_MS);
+	next_start = pgpx_now() + refused_pause_ms * 1000;
 	return false;
 }
 
@@ -226,7 +226,7 @@ find_need(PgpxTime now, PgpxTime *due)
 		{
 			request->pool_id = pool_id;
 			request->at = now + DELAY_MS * 1000;
-			request->pause = PAUSE_MIN_MS;
+			request->pause_ms = PAUSE_MIN_MS;
 		}
 		request->database = key.database;
 		if (request->at <= first)
@@ -243,8 +243,8 @@ find_need(PgpxTime now, PgpxTime *due)
 			continue;
 		if (request->at <= now && request->database == database)
 		{
-			request->at = now + request->pause * 1000;
-			request->pause = Min(request->pause * 2, PAUSE_MAX_MS);
+			request->at = now + request->pause_ms * 1000;
+			request->pause_ms = Min(request->pause_ms * 2, PAUSE_MAX_MS);
 		}
 		*due = Min(*due, request->at);
 	}
@@ -299,13 +299,13 @@ note_visit(Oid database, PgpxTime now)
 
 		visit = palloc(sizeof(Visit));
 		visit->database = database;
-		visit->pause = PAUSE_MIN_MS;
+		visit->pause_ms = PAUSE_MIN_MS;
 		visits = lappend(visits, visit);
 		MemoryContextSwitchTo(old);
 		last_begun = Max(last_begun, database);
 	}
-	visit->at = now + visit->pause * 1000;
-	visit->pause = Min(visit->pause * 2, PAUSE_MAX_MS);
+	visit->at = now + visit->pause_ms * 1000;
+	visit->pause_ms = Min(visit->pause_ms * 2, PAUSE_MAX_MS);
 	publish_visits();
 }
 

@@ -33,10 +33,17 @@
 
 static void handle_login_step(void *owner, PostgresPollingStatusType status,
 							  int sqlstate, const char *failure);
+static void continue_after_login(PgpxWorkerConn *w);
+static void continue_start_commands(PgpxWorkerConn *w);
 
-void
-pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
-					 const char *text)
+/*
+ * Fails the attempt: "text" is the reason that waiters receive.  Drops the
+ * connection, or aborts it if a statement may be running on it
+ * (PGPX_FAILED_RUNNING).
+ */
+static void
+fail_attempt_as(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+				const char *text)
 {
 	bool		running = how == PGPX_FAILED_RUNNING;
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -52,23 +59,25 @@ pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 				 errdetail_internal("%s", reason)));
 	if (!running)
 		pgpx_connection_drop(w);
-	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate,
+	pgpx_pool_connect_failed(pool, conn, w->last_position, how, sqlstate,
 							 reason);
 	if (running)
 		pgpx_abort_begin(w);
 }
 
-void
-pgpx_connect_fail(PgpxWorkerConn *w, int sqlstate, const char *text)
+/* The same for PGPX_FAILED. */
+static void
+fail_attempt(PgpxWorkerConn *w, int sqlstate, const char *text)
 {
-	pgpx_connect_abandon(w, PGPX_FAILED, sqlstate, text);
+	fail_attempt_as(w, PGPX_FAILED, sqlstate, text);
 }
 
-void
-pgpx_connect_refused(PgpxWorkerConn *w, const char *text)
+/* The same with the SQLSTATE of most failures, 08001. */
+static void
+fail_connect(PgpxWorkerConn *w, const char *text)
 {
-	pgpx_connect_fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-					  text);
+	fail_attempt(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+				 text);
 }
 
 /*
@@ -103,7 +112,7 @@ request_password(PgpxWorkerConn *w)
 	why = pgpx_password_request(w->pool, (w->until - pgpx_now()) / 1000,
 								password_ended);
 	if (why != NULL)
-		pgpx_connect_fail(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, why);
+		fail_attempt(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, why);
 }
 
 /* Starts a login with the password that is known. */
@@ -111,12 +120,12 @@ static void
 start_login(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	PgpxLoginKey of = {w->pool, w->pool_id, ci->version};
+	PgpxLoginKey key = {w->pool, w->pool_id, ci->version};
 
 	if (!AcquireExternalFD())
 	{
-		pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
-						  PGPX_NO_DESCRIPTOR);
+		fail_attempt(w, ERRCODE_INSUFFICIENT_RESOURCES,
+					 PGPX_NO_DESCRIPTOR);
 		return;
 	}
 	w->external_fd = true;
@@ -124,19 +133,19 @@ start_login(PgpxWorkerConn *w)
 	w->pg = pgpx_conninfo_login(w->pool, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
-		w->login = pgpx_login_begin(of, w->pg, &w->accounting,
+		w->login = pgpx_login_begin(key, w->pg, &w->accounting,
 									handle_login_step, w);
 	if (w->login == NULL)
 	{
-		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY,
-						  "The pool worker is out of memory.");
+		fail_attempt(w, ERRCODE_OUT_OF_MEMORY,
+					 "The pool worker is out of memory.");
 		return;
 	}
 	if (PQstatus(w->pg) == CONNECTION_BAD)
 	{
 		char	   *text = pstrdup(PQerrorMessage(w->pg));
 
-		pgpx_connect_refused(w, text);
+		fail_connect(w, text);
 		pfree(text);
 		return;
 	}
@@ -182,8 +191,13 @@ pgpx_connect_outdated(PgpxWorkerConn *w)
 		pgpx_abort_begin(w);
 }
 
-bool
-pgpx_connect_drop_outdated(PgpxWorkerConn *w)
+/*
+ * Drops the attempt and returns true if other options were published since it
+ * started.  The host of the old options must not receive the password and the
+ * start commands of the new ones.
+ */
+static bool
+drop_outdated(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
 		return false;
@@ -199,10 +213,10 @@ password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
 	{
 		if (w->phase != PGPX_PHASE_PASSWORD || w->pool != pool ||
 			w->pool_id != pool_id || w->version != version ||
-			pgpx_connect_drop_outdated(w))
+			drop_outdated(w))
 			continue;
 		if (error != NULL)
-			pgpx_connect_fail(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
+			fail_attempt(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
 		else
 			log_in(w);
 	}
@@ -220,10 +234,10 @@ lookup_ended(PgpxLookup *lookup)
 		(uint32) w->generation != (uint32) tag)
 		return;
 	pgpx_event_pool_changed(w->pool);
-	if (pgpx_connect_drop_outdated(w))
+	if (drop_outdated(w))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
-		pgpx_connect_refused(w, pgpx_lookup_error(lookup));
+		fail_connect(w, pgpx_lookup_error(lookup));
 	else
 		start_connect(w, lookup);
 }
@@ -235,16 +249,16 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	PgpxPool   *pool;
 	PgpxConninfo *ci;
 	uint64		version;
-	int64		timeout;
+	int64		timeout_ms;
 
 	w->pool = conn->pool;
 	pool = &pgpx_pools[w->pool];
 	LWLockAcquire(pool->lock, LW_SHARED);
 	w->pool_id = pool->pool_id;
 	w->generation = conn->generation;
-	w->before = pool->next_position + 1;
+	w->last_position = pool->last_position;
 	version = pool->connect_version;
-	timeout = pool->opts.connect_timeout;
+	timeout_ms = pool->opts.connect_timeout;
 	LWLockRelease(pool->lock);
 
 	ci = &pgpx_wpools[w->pool].conninfo;
@@ -257,7 +271,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 
 	w->version = ci->version;
 	w->started = pgpx_now();
-	w->until = w->deadline = w->started + timeout * 1000;
+	w->until = w->deadline = w->started + timeout_ms * 1000;
 	pgpx_event_due_at(w->deadline);
 	if (pgpx_conninfo_needs_lookup(ci))
 	{
@@ -269,7 +283,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 		why = pgpx_conninfo_start_lookup(w->pool, lookup_ended,
 										 pgpx_connection_tag(w));
 		if (why != NULL)
-			pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
+			fail_attempt(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
 		return;
 	}
 	start_connect(w, NULL);
@@ -314,7 +328,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 		(void) PQsetnonblocking(w->pg, 1);
 	if (failure != NULL)
 	{
-		pgpx_connect_fail(w, sqlstate, failure);
+		fail_attempt(w, sqlstate, failure);
 		return;
 	}
 	switch (status)
@@ -323,7 +337,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 			(void) pgpx_login_end(w->login);
 			w->login = NULL;
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
-			pgpx_connect_logged_in(w);
+			continue_after_login(w);
 			break;
 		case PGRES_POLLING_FAILED:
 			if (pgpx_libpq_is_unauthorized(PQerrorMessage(w->pg)) &&
@@ -331,7 +345,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 				break;
 			text = pstrdup(PQerrorMessage(w->pg));
 			full = pgpx_libpq_strip_sqlstates(text);
-			pgpx_connect_abandon(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
+			fail_attempt_as(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
 								 sqlstate, text);
 			pfree(text);
 			break;
@@ -345,9 +359,9 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 }
 
 void
-pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout)
+pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms)
 {
-	PgpxTime	until = w->started + timeout * 1000;
+	PgpxTime	until = w->started + timeout_ms * 1000;
 
 	if (until == w->until)
 		return;
@@ -369,14 +383,14 @@ pgpx_connect_step(PgpxWorkerConn *w)
 			char	   *text = pstrdup(PQerrorMessage(w->pg));
 
 			pgpx_event_pool_changed(w->pool);
-			pgpx_connect_refused(w, text);
+			fail_connect(w, text);
 			pfree(text);
 		}
 		return;
 	}
 	if (w->phase != PGPX_PHASE_CONNECT)
 	{
-		pgpx_connect_step_start(w);
+		continue_start_commands(w);
 		return;
 	}
 
@@ -404,7 +418,7 @@ try_next_host(PgpxWorkerConn *w)
 
 	if (w->phase != PGPX_PHASE_CONNECT)
 		return false;
-	if (pgpx_connect_drop_outdated(w))
+	if (drop_outdated(w))
 		return true;
 	if (pgpx_now() >= until)
 	{
@@ -447,7 +461,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
 			 pgpx_login_delay_reason(w->login));
 	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
-	pgpx_connect_abandon(w, how,
+	fail_attempt_as(w, how,
 						 w->phase == PGPX_PHASE_PASSWORD ?
 						 ERRCODE_EXTERNAL_ROUTINE_EXCEPTION :
 						 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
@@ -558,7 +572,7 @@ finish_connect(PgpxWorkerConn *w)
 
 	if (!has_expected_params(w, text, sizeof(text)))
 	{
-		pgpx_connect_refused(w, text);
+		fail_connect(w, text);
 		return;
 	}
 	w->phase = PGPX_PHASE_OPEN;
@@ -570,7 +584,7 @@ finish_connect(PgpxWorkerConn *w)
 	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
 	if (wrong != NULL)
 	{
-		pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
+		fail_attempt(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
 		return;
 	}
 	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
@@ -583,13 +597,17 @@ finish_connect(PgpxWorkerConn *w)
 	pgpx_pool_opened(pool, conn, took);
 }
 
-void
-pgpx_connect_logged_in(PgpxWorkerConn *w)
+/*
+ * After the login: checks whether it is acceptable, then runs the start
+ * commands.
+ */
+static void
+continue_after_login(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	const char *refusal;
 
-	if (pgpx_connect_drop_outdated(w))
+	if (drop_outdated(w))
 		return;
 	pgpx_hosts_free(&w->hosts);
 	w->deadline = w->until;
@@ -599,27 +617,27 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 	pgpx_cancel_find_key(w);
 	if (PQgssEncInUse(w->pg))
 	{
-		pgpx_connect_fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
-						  "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
-						  "Set the server's option gssencmode 'disable'.");
+		fail_attempt(w, ERRCODE_FEATURE_NOT_SUPPORTED,
+					 "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
+					 "Set the server's option gssencmode 'disable'.");
 		return;
 	}
 	if (refusal != NULL)
 	{
-		pgpx_connect_fail(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
+		fail_attempt(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
 		return;
 	}
 	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
 	{
-		pgpx_connect_fail(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
-						  "A session of a non-superuser must be authenticated by a password, "
-						  "and the remote server did not request one.");
+		fail_attempt(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
+					 "A session of a non-superuser must be authenticated by a password, "
+					 "and the remote server did not request one.");
 		return;
 	}
 	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
 	{
 		/* a proxy may pass on a transaction that another client left open */
-		pgpx_connect_refused(w, "The remote session began inside a transaction.");
+		fail_connect(w, "The remote session began inside a transaction.");
 		return;
 	}
 	pgpx_conns[w->index].remote_pid = PQbackendPID(w->pg);
@@ -650,7 +668,7 @@ static void
 resume(PgpxWorkerConn *w)
 {
 	pgpx_event_pool_changed(w->pool);
-	if (!pgpx_connect_drop_outdated(w))
+	if (!drop_outdated(w))
 		run_start_commands(w);
 }
 
@@ -698,10 +716,10 @@ pgpx_connect_end_unpublished(int server, bool full, const char *text)
 			continue;
 		pgpx_event_pool_changed(w->pool);
 		if (full)
-			pgpx_connect_abandon(w, PGPX_FAILED_FULL,
-								 ERRCODE_TOO_MANY_CONNECTIONS, text);
+			fail_attempt_as(w, PGPX_FAILED_FULL,
+							ERRCODE_TOO_MANY_CONNECTIONS, text);
 		else
-			pgpx_connect_refused(w, text);
+			fail_connect(w, text);
 	}
 }
 
@@ -719,7 +737,7 @@ run_start_commands(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_START;
 	if (!PQsendQuery(w->pg, ci->start_commands))
 	{
-		pgpx_connect_refused(w, PQerrorMessage(w->pg));
+		fail_connect(w, PQerrorMessage(w->pg));
 		return;
 	}
 
@@ -730,8 +748,9 @@ run_start_commands(PgpxWorkerConn *w)
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
-void
-pgpx_connect_step_start(PgpxWorkerConn *w)
+/* Continues the start commands after an event on the socket. */
+static void
+continue_start_commands(PgpxWorkerConn *w)
 {
 	PGresult   *res;
 	bool		taken = false;
@@ -742,7 +761,7 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 	{
 		char	   *text = pstrdup(PQerrorMessage(w->pg));
 
-		pgpx_connect_refused(w, text);
+		fail_connect(w, text);
 		pfree(text);
 		return;
 	}
@@ -756,7 +775,7 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 		if (res == NULL)
 		{
 			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
-				pgpx_connect_refused(w, "The start commands left a transaction open.");
+				fail_connect(w, "The start commands left a transaction open.");
 			else
 				finish_connect(w);
 			return;
@@ -779,16 +798,18 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 			 * COPY FROM STDIN reads from the client, so the remote notices its
 			 * end
 			 */
-			pgpx_connect_abandon(w,
+			fail_attempt_as(w,
 					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
 											   PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			return;
 		}
 	}
-	if (pgpx_libpq_is_buffer_full(&w->accounting, w->pg, taken))
+	if (taken)
+		pgpx_libpq_note_result(&w->accounting, w->pg);
+	else if (pgpx_libpq_has_oversized_message(&w->accounting, w->pg))
 	{
-		pgpx_connect_refused(w, "The answer to the start commands has a message that is too long.");
+		fail_connect(w, "The answer to the start commands has a message that is too long.");
 		return;
 	}
 	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));

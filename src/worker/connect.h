@@ -18,8 +18,8 @@
 extern void pgpx_connect_open(PgpxWorkerConn *w);
 extern void pgpx_connect_outdated(PgpxWorkerConn *w);
 
-/* Applies a changed connect_timeout (ms) to an attempt that is in progress. */
-extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout);
+/* Applies a changed connect_timeout to an attempt that is in progress. */
+extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms);
 
 /*
  * Continues the attempt after an event on its socket; handles its deadline,
@@ -27,35 +27,6 @@ extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout);
  */
 extern void pgpx_connect_step(PgpxWorkerConn *w);
 extern void pgpx_connect_deadline_passed(PgpxWorkerConn *w);
-
-/*
- * pgpx_connect_abandon
- *		Fails the attempt: "text" is the reason that waiters receive.  Drops the
- *		connection, or aborts it if a statement may be running on it
- *		(PGPX_FAILED_RUNNING).
- * pgpx_connect_fail
- *		The same for PGPX_FAILED.
- * pgpx_connect_refused
- *		The same with the SQLSTATE of most failures, 08001.
- */
-extern void pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how,
-								 int sqlstate, const char *text);
-extern void pgpx_connect_fail(PgpxWorkerConn *w, int sqlstate,
-							  const char *text);
-extern void pgpx_connect_refused(PgpxWorkerConn *w, const char *text);
-
-/*
- * Drops the attempt and returns true if other options were published since it
- * started.  The host of the old options must not receive the password and the
- * start commands of the new ones.
- */
-extern bool pgpx_connect_drop_outdated(PgpxWorkerConn *w);
-
-/*
- * After the login: checks whether it is acceptable, then runs the start
- * commands.
- */
-extern void pgpx_connect_logged_in(PgpxWorkerConn *w);
 
 /*
  * Tests whether the server has a session in phase PUBLISH (its PID must be
@@ -78,8 +49,5 @@ extern void pgpx_connect_need_not_publish(void);
  */
 extern void pgpx_connect_end_unpublished(int server, bool full,
 										 const char *text);
-
-/* Continues the start commands after an event on the socket. */
-extern void pgpx_connect_step_start(PgpxWorkerConn *w);
 
 #endif							/* PGPX_CONNECT_H */

@@ -142,8 +142,9 @@ pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 	w->events = events;
 }
 
-void
-pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
+/* Sets the deadline of the phase, in milliseconds from now. */
+static void
+set_deadline(PgpxWorkerConn *w, int64 ms)
 {
 	w->deadline = pgpx_now() + ms * 1000;
 	pgpx_event_due_at(w->deadline);
@@ -197,9 +198,9 @@ step_reset(PgpxWorkerConn *w)
 				 false);
 }
 
-/* Starts a reset or check of the worker's own; timeout is in ms. */
+/* Starts a reset or check of the worker's own. */
 static void
-begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout)
+begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 {
 	/* distinct from all lease ids; one connection has one worker */
 	static uint64 sender = UINT64CONST(1) << 63;
@@ -217,7 +218,7 @@ begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout)
 	w->phase = PGPX_PHASE_RESET;
 	w->listening = false;
 	w->unsolicited_at_lease = 0;
-	pgpx_connection_deadline(w, timeout);
+	set_deadline(w, timeout_ms);
 }
 
 void
@@ -238,9 +239,9 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 void
 pgpx_connection_check(PgpxWorkerConn *w)
 {
-	int64		timeout = pgpx_pools[w->pool].opts.operation_timeout;
+	int64		timeout_ms = pgpx_pools[w->pool].opts.operation_timeout;
 
-	begin_exchange(w, 0, Min(timeout, PGPX_CHECK_MS));
+	begin_exchange(w, 0, Min(timeout_ms, PGPX_CHECK_MS));
 	w->checking = true;
 	pgpx_wire_send_check(&w->wire);
 	step_reset(w);
@@ -345,8 +346,12 @@ pgpx_connection_is_gone(PgpxWorkerConn *w, bool assumed)
 		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
 }
 
-bool
-pgpx_connection_send_terminate(PgpxWorkerConn *w)
+/*
+ * Sends Terminate without blocking.  The stream must be at a message boundary.
+ * Returns true if all of the message was sent.
+ */
+static bool
+write_terminate(PgpxWorkerConn *w)
 {
 	return send(pgpx_connection_socket(w), PGPX_TERMINATE, PGPX_TERMINATE_LEN,
 				MSG_DONTWAIT | MSG_NOSIGNAL) == PGPX_TERMINATE_LEN;
@@ -372,7 +377,7 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
 	if (fd < 0)
 		return;
 	if (graceful)
-		(void) pgpx_connection_send_terminate(w);
+		(void) write_terminate(w);
 	shutdown(fd, SHUT_RDWR);
 }
 
@@ -430,12 +435,12 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 	 * session that takes its place.
 	 */
 	if (graceful && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&
-		pgpx_connection_send_terminate(w) &&
+		write_terminate(w) &&
 		shutdown(w->fd, SHUT_WR) == 0)
 	{
 		w->phase = PGPX_PHASE_CLOSING;
 		w->listening = false;
-		pgpx_connection_deadline(w, opts->cluster_connections > 0 ?
+		set_deadline(w, opts->cluster_connections > 0 ?
 								 opts->operation_timeout : CLOSE_MS);
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 		return;
@@ -470,9 +475,9 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
  */
 
 /*
- * Pauses before a cancel is repeated, in ms; the last one applies from then on.
+ * Pauses before a cancel is repeated; the last one applies from then on.
  */
-static const int pauses[] = {100, 250, 1000};
+static const int pauses_ms[] = {100, 250, 1000};
 
 /* Bytes per read, reads per event, and bytes to read between two cancels. */
 #define READ_BYTES (64 * 1024)
@@ -521,7 +526,7 @@ send_terminate(PgpxWorkerConn *w, bool at_boundary)
 		return;
 	w->aborting.terminate_sent = true;
 	if (at_boundary)
-		(void) pgpx_connection_send_terminate(w);
+		(void) write_terminate(w);
 	shutdown(pgpx_connection_socket(w), SHUT_WR);
 }
 
@@ -565,7 +570,8 @@ static void
 continue_abort(PgpxWorkerConn *w, int state)
 {
 	PgpxAbort  *aborting = &w->aborting;
-	int			pause = pauses[Min(aborting->cancels, lengthof(pauses) - 1)];
+	int			pause = pauses_ms[Min(aborting->cancels,
+									  lengthof(pauses_ms) - 1)];
 
 	if (++aborting->cancels > 1)
 		send_terminate(w, false);

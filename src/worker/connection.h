@@ -105,8 +105,8 @@ struct PgpxWorkerConn
 	PgpxTime	until;			/* end of connect_timeout, for all hosts */
 	uint64		published_by;	/* phase PUBLISH: request of the statement with
 								 * its PID; 0: not sent yet */
-	uint64		before;			/* waiters enqueued before the attempt have
-								 * positions below this */
+	uint64		last_position;	/* of the waiters that were enqueued when the
+								 * attempt began */
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a check */
 	bool		listening;		/* watched for unsolicited bytes */
@@ -191,12 +191,6 @@ extern void pgpx_connection_close(PgpxWorkerConn *w, bool graceful);
 extern bool pgpx_connection_is_gone(PgpxWorkerConn *w, bool assumed);
 
 /*
- * Sends Terminate without blocking.  The stream must be at a message boundary.
- * Returns true if all of the message was sent.
- */
-extern bool pgpx_connection_send_terminate(PgpxWorkerConn *w);
-
-/*
  * Shuts the socket down for all processes that hold it.  With graceful, sends
  * Terminate first.
  */
@@ -204,9 +198,6 @@ extern void pgpx_connection_cut(PgpxWorkerConn *w, bool graceful);
 
 /* Sets the epoll events for which an open connection is watched. */
 extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);
-
-/* Sets the deadline of the phase, in milliseconds from now. */
-extern void pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms);
 
 /*
  * Frees all that the connection owns in this process, and closes the worker's

@@ -495,10 +495,33 @@ pgpx_conninfo_start_lookup(int index, PgpxLookupAnswer answer, uint64 tag)
 }
 
 static bool
-is_slot(const char *keyword)
+is_host_keyword(const char *keyword)
 {
 	return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
 		strcmp(keyword, "port") == 0;
+}
+
+/*
+ * Returns one field of the remaining hosts, given by its offset in PgpxHost, as
+ * a list for libpq; NULL if it was not published.  Allocated in the current
+ * memory context.
+ */
+static const char *
+join_hosts(const PgpxHosts *hosts, size_t field)
+{
+	StringInfoData list;
+
+	initStringInfo(&list);
+	for (int i = 0; i < hosts->n; i++)
+	{
+		const char *value =
+			*(const char **) ((char *) &hosts->entries[i] + field);
+
+		if (value == NULL)
+			return NULL;
+		appendStringInfo(&list, "%s%s", i > 0 ? "," : "", value);
+	}
+	return list.data;
 }
 
 PGconn *
@@ -514,7 +537,7 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 
 	for (int i = 0; i < ci->nparams; i++)
 	{
-		if (is_slot(ci->keywords[i]))
+		if (is_host_keyword(ci->keywords[i]))
 			continue;
 		keywords[n] = ci->keywords[i];
 		values[n++] = ci->values[i];
@@ -532,11 +555,11 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 		values[n++] = wp->password;
 	}
 	keywords[n] = "host";
-	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, host));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, host));
 	keywords[n] = "hostaddr";
-	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, hostaddr));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, hostaddr));
 	keywords[n] = "port";
-	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, port));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, port));
 	pg = PQconnectStartParams(keywords, values, 0);
 	pfree(keywords);
 	pfree(values);
@@ -608,10 +631,10 @@ pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 		first = wp->first % n;
 	hosts->cxt = cxt;
 	hosts->n = hosts->total = n;
-	hosts->each = palloc0(sizeof(PgpxHost) * n);
+	hosts->entries = palloc0(sizeof(PgpxHost) * n);
 	for (int i = 0; i < n; i++)
 	{
-		PgpxHost   *one = &hosts->each[i];
+		PgpxHost   *one = &hosts->entries[i];
 
 		one->slot = (first + i) % n;
 		one->host = element(host, one->slot, n);
@@ -638,9 +661,9 @@ static int
 find_host(const PgpxHosts *hosts, const PGconn *pg)
 {
 	for (int i = 0; pg != NULL && i < hosts->n; i++)
-		if (is_reported(hosts->each[i].host, PQhost(pg)) &&
-			is_reported(hosts->each[i].hostaddr, PQhostaddr(pg)) &&
-			is_reported(hosts->each[i].port, PQport(pg)))
+		if (is_reported(hosts->entries[i].host, PQhost(pg)) &&
+			is_reported(hosts->entries[i].hostaddr, PQhostaddr(pg)) &&
+			is_reported(hosts->entries[i].port, PQport(pg)))
 			return i;
 	return 0;
 }
@@ -651,12 +674,12 @@ pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts, const PGconn *pg)
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	int			i = find_host(hosts, pg);
 
-	wp->first = (hosts->each[i].slot + 1) % hosts->total;
+	wp->first = (hosts->entries[i].slot + 1) % hosts->total;
 	wp->first_until = pgpx_now() + UNRESPONSIVE_US;
 	if (hosts->n == 1)
 		return false;
 	hosts->n--;
-	memmove(&hosts->each[i], &hosts->each[i + 1],
+	memmove(&hosts->entries[i], &hosts->entries[i + 1],
 			(hosts->n - i) * sizeof(PgpxHost));
 	return true;
 }
@@ -667,25 +690,4 @@ pgpx_hosts_free(PgpxHosts **hosts)
 	if (*hosts != NULL)
 		MemoryContextDelete((*hosts)->cxt);
 	*hosts = NULL;
-}
-
-/*
- * Returns one field of the remaining hosts as a list for libpq; NULL if it was
- * not published.
- */
-const char *
-pgpx_hosts_join(const PgpxHosts *hosts, size_t field)
-{
-	StringInfoData list;
-
-	initStringInfo(&list);
-	for (int i = 0; i < hosts->n; i++)
-	{
-		const char *value = *(const char **) ((char *) &hosts->each[i] + field);
-
-		if (value == NULL)
-			return NULL;
-		appendStringInfo(&list, "%s%s", i > 0 ? "," : "", value);
-	}
-	return list.data;
 }

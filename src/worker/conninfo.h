@@ -69,7 +69,7 @@ typedef struct PgpxHosts
 	MemoryContext cxt;
 	int			n;				/* number of hosts left */
 	int			total;			/* .. in the published list */
-	PgpxHost   *each;
+	PgpxHost   *entries;
 } PgpxHosts;
 
 /* A pool's conninfo, in private memory. */
@@ -121,9 +121,9 @@ extern const char *pgpx_conninfo_start_lookup(int pool, PgpxLookupAnswer answer,
 											  uint64 tag);
 
 /*
- * Starts a login (PQconnectStartParams) with a pool's conninfo, and the password
- * that the password command has printed, if any.  application_name, unless
- * NULL, replaces the published one.  Returns NULL if out of memory.
+ * Starts a login (PQconnectStartParams) with a pool's conninfo, and the
+ * password that the password command has printed, if any.  application_name,
+ * unless NULL, replaces the published one.  Returns NULL if out of memory.
  */
 extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 								   const char *application_name);
@@ -145,13 +145,6 @@ extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
 
 /* Frees the hosts and sets the pointer to NULL.  NULL is allowed. */
 extern void pgpx_hosts_free(PgpxHosts **hosts);
-
-/*
- * Returns a list for libpq of one field, given by its offset in PgpxHost, of
- * the hosts that are left; NULL if the field was not published.  Allocated in
- * the current memory context.
- */
-extern const char *pgpx_hosts_join(const PgpxHosts *hosts, size_t field);
 
 /* Key of the logins that share a limit on threads (MAX_STEPS in login.c). */
 typedef struct PgpxLoginKey
@@ -204,11 +197,11 @@ extern bool pgpx_password_is_needed(int pool, PgpxTime since);
 /*
  * Runs the password command for the conninfo of a pool, unless it is already
  * running for it.  "answer" is called once when it ends, which may be after the
- * caller's own deadline.  timeout, in ms: the command is killed after that time,
- * or later if another caller needs it for longer.  Returns NULL, or the reason
- * why the command cannot run.
+ * caller's own deadline.  timeout_ms: the command is killed after that time, or
+ * later if another caller needs it for longer.  Returns NULL, or the reason why
+ * the command cannot run.
  */
-extern const char *pgpx_password_request(int pool, int64 timeout,
+extern const char *pgpx_password_request(int pool, int64 timeout_ms,
 										 PgpxPasswordAnswer answer);
 
 /*

@@ -132,7 +132,7 @@ read_control(void)
 	more_messages = true;
 }
 
-/* A cancel request that a lease has asked for has ended. */
+/* Called when the cancel request of a lease has ended. */
 static void
 cancel_ended(PgpxWorkerConn *w, int state)
 {
@@ -272,7 +272,7 @@ connection_ready(PgpxWorkerConn *w, uint32 events)
 
 /* Returns how long to sleep, in ms; -1: until the latch is set. */
 static long
-timeout(void)
+wait_timeout(void)
 {
 	PgpxTime	at = next_maintenance;
 	PgpxTime	now;
@@ -381,7 +381,7 @@ sleep_until_due(void)
 	int			n;
 
 	pgpx_busy_poll_leave();
-	n = WaitEventSetWait(waits, timeout(), occurred, lengthof(occurred),
+	n = WaitEventSetWait(waits, wait_timeout(), occurred, lengthof(occurred),
 						 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
 	all = more_messages || (n == 0 && !relaying);
 	for (int i = 0; i < n; i++)

@@ -109,7 +109,7 @@ struct PgpxLogin
 	const PgpxLoginKind *kind;
 	LoginState	state;
 	dlist_node	node;			/* in steps, unless AWAITING_REMOTE */
-	PgpxLoginKey of;
+	PgpxLoginKey key;
 	Owner		pool_owner;
 	int			fd;				/* socket in this step; -1: none */
 	struct stat socket;			/* identifies it, since fd may be reused */
@@ -124,6 +124,9 @@ struct PgpxLogin
 static dlist_head steps = DLIST_STATIC_INIT(steps);
 
 static void finish_step(PgpxTask *task);
+static void begin_accounting(PgpxInputAccounting *accounting);
+static void account_before_step(PgpxInputAccounting *accounting, int fd);
+static bool account_after_step(PgpxInputAccounting *accounting, int fd);
 
 /* Runs in the thread. */
 static void
@@ -154,7 +157,7 @@ finish_login(void *pg)
 	PQfinish(pg);
 }
 
-static const PgpxLoginKind a_login =
+static const PgpxLoginKind login_kind =
 	{poll_login, socket_of_login, finish_login};
 
 static Owner
@@ -171,7 +174,7 @@ owner_of_pool(int index)
 }
 
 PgpxLogin *
-pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
+pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
 					PgpxInputAccounting *accounting, PgpxLoginStepped stepped,
 					void *owner)
 {
@@ -182,28 +185,29 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
 	login->task.run = run_step;
 	login->task.ended = finish_step;
 	login->kind = kind;
-	login->of = of;
-	login->pool_owner = owner_of_pool(of.pool);
+	login->key = key;
+	login->pool_owner = owner_of_pool(key.pool);
 	login->libpq = libpq;
 	login->accounting = accounting;
 	login->stepped = stepped;
 	login->owner = owner;
-	pgpx_libpq_login_begin(accounting);
+	begin_accounting(accounting);
 	return login;
 }
 
 PgpxLogin *
-pgpx_login_begin(PgpxLoginKey of, PGconn *pg, PgpxInputAccounting *accounting,
+pgpx_login_begin(PgpxLoginKey key, PGconn *pg, PgpxInputAccounting *accounting,
 				 PgpxLoginStepped stepped, void *owner)
 {
-	return pgpx_login_begin_as(&a_login, of, pg, accounting, stepped, owner);
+	return pgpx_login_begin_as(&login_kind, key, pg, accounting, stepped,
+							   owner);
 }
 
 static bool
 has_same_conninfo(const PgpxLogin *a, const PgpxLogin *b)
 {
-	return a->kind == b->kind && a->of.pool == b->of.pool &&
-		a->of.pool_id == b->of.pool_id && a->of.version == b->of.version;
+	return a->kind == b->kind && a->key.pool == b->key.pool &&
+		a->key.pool_id == b->key.pool_id && a->key.version == b->key.version;
 }
 
 static bool
@@ -289,7 +293,7 @@ start_next(const Owner *pool_owner)
 	while ((next = next_to_start(pool_owner)) != NULL)
 	{
 		next->state = RUNNING;
-		pgpx_libpq_login_before(next->accounting, next->fd);
+		account_before_step(next->accounting, next->fd);
 		if (pgpx_task_start(&next->task))
 			continue;
 		next->state = AWAITING_REMOTE;
@@ -362,8 +366,8 @@ finish_step(PgpxTask *task)
 	else
 	{
 		int			fd = login->kind->socket(login->libpq);
-		bool		short_enough = pgpx_libpq_login_after(login->accounting,
-														  fd);
+		bool		short_enough = account_after_step(login->accounting,
+													  fd);
 
 		login->state = AWAITING_REMOTE;
 		errno = login->error;
@@ -484,20 +488,21 @@ bytes_read(int fd)
 	return info.tcpi_bytes_received - unread;
 }
 
-void
-pgpx_libpq_login_begin(PgpxInputAccounting *accounting)
+static void
+begin_accounting(PgpxInputAccounting *accounting)
 {
 	memset(accounting, 0, sizeof(*accounting));
 }
 
-void
-pgpx_libpq_login_before(PgpxInputAccounting *accounting, int fd)
+static void
+account_before_step(PgpxInputAccounting *accounting, int fd)
 {
 	accounting->unread = bytes_unread(fd);
 }
 
-bool
-pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd)
+/* Returns false if the login has received more bytes than any login needs. */
+static bool
+account_after_step(PgpxInputAccounting *accounting, int fd)
 {
 	uint64		unread = bytes_unread(fd);
 
@@ -508,13 +513,15 @@ pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd)
 	return Max(accounting->login, accounting->taken) <= LOGIN_MAX;
 }
 
-bool
-pgpx_libpq_is_buffer_full(PgpxInputAccounting *accounting, PGconn *pg,
-						  bool taken)
+void
+pgpx_libpq_note_result(PgpxInputAccounting *accounting, PGconn *pg)
 {
-	uint64		now = bytes_read(PQsocket(pg));
+	accounting->taken = bytes_read(PQsocket(pg));
+}
 
-	if (taken)
-		accounting->taken = now;
-	return now > accounting->taken + MESSAGE_MAX;
+bool
+pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
+								 PGconn *pg)
+{
+	return bytes_read(PQsocket(pg)) > accounting->taken + MESSAGE_MAX;
 }

@@ -32,33 +32,26 @@ extern void pgpx_libpq_mute_notices(PGconn *pg);
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
 /*
- * Input accounting of a login.  Call _begin once, and the others before and
- * after each step.  pgpx_libpq_login_after returns false if the login has
- * received more bytes than any login needs.
+ * Input accounting of statements.  Call the first function when libpq has
+ * returned results, and the other when input was consumed without one: it tests
+ * whether libpq buffers more than a message of an honest remote takes.
  */
-extern void pgpx_libpq_login_begin(PgpxInputAccounting *accounting);
-extern void pgpx_libpq_login_before(PgpxInputAccounting *accounting, int fd);
-extern bool pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd);
-
-/*
- * Tests, after input was consumed, whether libpq buffers more than a message
- * of an honest remote takes.  "taken" says whether libpq has returned a
- * result since the last call.
- */
-extern bool pgpx_libpq_is_buffer_full(PgpxInputAccounting *accounting,
-									  PGconn *pg, bool taken);
+extern void pgpx_libpq_note_result(PgpxInputAccounting *accounting, PGconn *pg);
+extern bool
+pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
+								 PGconn *pg);
 
 /*
  * Manages a login that pgpx_conninfo_login has started: "stepped" is called
  * after each step.  Returns NULL if out of memory.  The second function does
  * the same for another kind of operation.
  */
-extern PgpxLogin *pgpx_login_begin(PgpxLoginKey of, PGconn *pg,
+extern PgpxLogin *pgpx_login_begin(PgpxLoginKey key, PGconn *pg,
 								   PgpxInputAccounting *accounting,
 								   PgpxLoginStepped stepped, void *owner);
 
 extern PgpxLogin *pgpx_login_begin_as(const PgpxLoginKind *kind,
-									  PgpxLoginKey of, void *libpq,
+									  PgpxLoginKey key, void *libpq,
 									  PgpxInputAccounting *accounting,
 									  PgpxLoginStepped stepped, void *owner);
 

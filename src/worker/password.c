@@ -75,7 +75,7 @@ typedef struct Request
 	PgpxPasswordAnswer answers[MAX_ANSWERS];
 	int			nanswers;
 	PgpxTime	started;
-	int64		timeout;		/* ms, from the start */
+	int64		timeout_ms;		/* from the start */
 	int64		until;			/* of steady_ms, when the command is killed; a
 								 * request of another login may extend it */
 	char	   *command;
@@ -439,7 +439,7 @@ static bool
 start_thread(Request *request)
 {
 	request->started = pgpx_now();
-	request->until = steady_ms() + request->timeout;
+	request->until = steady_ms() + request->timeout_ms;
 	request->is_running = pgpx_task_start(&request->task);
 	return request->is_running;
 }
@@ -467,23 +467,23 @@ add_answer(Request *request, PgpxPasswordAnswer answer)
 
 /*
  * Lets a command run for at least this time, in ms.  A command that has run for
- * longer than any login waits is not extended: if it hangs it must end, although
- * further logins request it again and again.
+ * longer than any login waits is not extended: if it hangs it must end,
+ * although further logins request it again and again.
  */
 static void
-extend_deadline(Request *request, int64 timeout)
+extend_deadline(Request *request, int64 timeout_ms)
 {
-	request->timeout = Max(request->timeout, timeout);
+	request->timeout_ms = Max(request->timeout_ms, timeout_ms);
 	if (request->is_running &&
-		pgpx_now() - request->started >= request->timeout * 1000)
+		pgpx_now() - request->started >= request->timeout_ms * 1000)
 		return;
 	pthread_mutex_lock(&request->mutex);
-	request->until = Max(request->until, steady_ms() + timeout);
+	request->until = Max(request->until, steady_ms() + timeout_ms);
 	pthread_mutex_unlock(&request->mutex);
 }
 
 const char *
-pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
+pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordAnswer answer)
 {
 	const PgpxWorkerPool *wp = &pgpx_wpools[index];
 	PgpxPool   *pool = &pgpx_pools[index];
@@ -498,7 +498,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 			request->version != wp->conninfo.version)
 			continue;
 		add_answer(request, answer);
-		extend_deadline(request, Max(timeout, 1));
+		extend_deadline(request, Max(timeout_ms, 1));
 		return NULL;
 	}
 	if (pgpx_password_command[0] == '\0')
@@ -512,7 +512,7 @@ pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
 	request->pool = index;
 	request->pool_id = wp->pool_id;
 	request->version = wp->conninfo.version;
-	request->timeout = Max(timeout, 1);
+	request->timeout_ms = Max(timeout_ms, 1);
 	LWLockAcquire(pool->lock, LW_SHARED);
 	request->server = pool->server_name;
 	request->database = pool->database_name;

@@ -109,7 +109,7 @@ append_unsent(Unsent *unsent, const char *data, size_t len)
 
 /* Tests for an errno of the pair that means: retry when epoll reports it. */
 static bool
-is_passing(int error)
+is_transient(int error)
 {
 	return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
@@ -130,7 +130,7 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 
 		if (n > 0)
 			sent += n;
-		else if (n < 0 && is_passing(errno))
+		else if (n < 0 && is_transient(errno))
 			return sent;
 		else
 			relay->local_write_closed = true;
@@ -175,7 +175,7 @@ move_inward(PgpxWorkerConn *w)
 
 /* Relays the session's end of stream, after all its bytes have been sent. */
 static void
-send_terminate(PgpxRelay *relay)
+send_end_of_stream(PgpxRelay *relay)
 {
 	pgpx_tls_close_notify(&relay->tls);
 	shutdown(relay->remote, SHUT_WR);
@@ -208,12 +208,12 @@ move_outward(PgpxRelay *relay)
 				append_unsent(unsent, chunk + sent, n - sent);
 			return;
 		}
-		if (n < 0 && is_passing(errno))
+		if (n < 0 && is_transient(errno))
 			return;
 		relay->local_ended = true;
 	}
 	if (relay->local_ended)
-		send_terminate(relay);
+		send_end_of_stream(relay);
 }
 
 /* Registers a descriptor for these events; removes it if there are none. */
@@ -373,7 +373,7 @@ pgpx_relay_cut(PgpxWorkerConn *w, bool graceful)
 
 	/* processes with a duplicate of pair[0] see an end of stream */
 	shutdown(relay->pair[0], SHUT_RDWR);
-	send_terminate(relay);
+	send_end_of_stream(relay);
 	shutdown(relay->remote, SHUT_RDWR);
 	relay->remote = -1;
 }

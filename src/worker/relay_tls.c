@@ -8,10 +8,10 @@
  * not the distribution's or is linked with OpenSSL statically.  A function of
  * one copy crashes, at best, on an object of the other.
  *
- * So look_up checks whether the dynamic linker resolves a function to the same
- * address for libpq as for this extension.  It does so for a function that
- * preloaded wrappers of OpenSSL (which log keys or count calls) have no reason
- * to replace.
+ * So is_same_openssl checks whether the dynamic linker resolves a function to
+ * the same address for libpq as for this extension.  It does so for a function
+ * that preloaded wrappers of OpenSSL (which log keys or count calls) have no
+ * reason to replace.
  *
  * OpenSSL's error queue is cleared before each call, because errors that other
  * code has left in it would be mistaken for the call's own.
@@ -25,7 +25,7 @@
 #include <openssl/ssl.h>
 
 static bool
-look_up(void)
+is_same_openssl(void)
 {
 	Dl_info		info;
 	void	   *libpq;
@@ -55,7 +55,7 @@ pgpx_tls_prepare(PGconn *pg)
 	if (ssl == NULL)
 		return "The connection uses TLS of another library than OpenSSL, which pgpool_ext cannot relay.";
 	if (fits < 0)
-		fits = look_up();
+		fits = is_same_openssl();
 	if (fits == 0)
 		return "libpq uses another OpenSSL than pgpool_ext was linked with, so its TLS cannot be relayed.";
 

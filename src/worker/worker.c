@@ -60,6 +60,9 @@ MemoryContext pgpx_worker_cxt = NULL;
 PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxWorkerPool *pgpx_wpools = NULL;
 
+static void forget_connections(void);
+static void register_exit_callbacks(void);
+
 void
 pgpx_worker_register(void)
 {
@@ -209,12 +212,12 @@ set_up(void)
 	PGPX_DEBUG_POINT("worker_starts");
 
 	/* the previous worker may have died before its exit callback ran */
-	pgpx_worker_forget_connections();
+	forget_connections();
 	pgpx_pool_restore_damaged(pgpx_worker_index);
 
 	pgpx_worker_incarnation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_incarnation, 1);
-	pgpx_worker_exit_init();
+	register_exit_callbacks();
 	PGPX_DEBUG_POINT("worker_set_up");
 	pgpx_event_loop_init();
 
@@ -288,19 +291,23 @@ pgpx_worker_main(Datum arg)
 #define CHECK_MS 10
 
 /* State of a connection while the worker exits. */
-typedef struct Last
+typedef struct ExitConn
 {
 	bool		open;			/* leased, or running */
 	bool		running;		/* a statement may be running */
 	bool		cancelled;		/* a cancel request has finished */
-} Last;
+} ExitConn;
 
-static Last *last = NULL;		/* [max_connections] */
+static ExitConn *exiting = NULL;	/* [max_connections] */
 static struct pollfd *polls = NULL;
 static int *polled = NULL;		/* their indexes of connections */
 
-void
-pgpx_worker_forget_connections(void)
+/*
+ * Removes all connections of this worker's pools from the shared state, because
+ * their PGconns no longer exist.
+ */
+static void
+forget_connections(void)
 {
 	for (int p = 0; p < pgpx_pools_end(); p++)
 	{
@@ -386,9 +393,9 @@ is_running(PgpxWorkerConn *w)
 static bool
 has_closed(PgpxWorkerConn *w)
 {
-	Last	   *l = &last[w->index];
+	const ExitConn *conn = &exiting[w->index];
 
-	return pgpx_connection_is_gone(w, l->cancelled || !l->running);
+	return pgpx_connection_is_gone(w, conn->cancelled || !conn->running);
 }
 
 /*
@@ -401,7 +408,7 @@ cancelled(PgpxWorkerConn *w)
 	PgpxPool   *pool = pgpx_pool_lock(w->pool, w->pool_id);
 	bool		sent = w->cancel.sent;
 
-	last[w->index].cancelled = true;
+	exiting[w->index].cancelled = true;
 	pgpx_cancel_drop(w);
 	if (pool == NULL)
 		return;
@@ -441,7 +448,7 @@ cancel_running_statements(void)
 		{
 			PgpxWorkerConn *w = &pgpx_wconns[i];
 
-			if (!last[i].open)
+			if (!exiting[i].open)
 				continue;
 			if (!w->cancel.active)
 			{
@@ -481,13 +488,13 @@ at_exit(int code, Datum arg)
 	pgpx_busy_poll_leave();
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
 	pg_atomic_write_u64(&slot->incarnation, 0);
-	memset(last, 0, pgpx_shared->max_connections * sizeof(Last));
+	memset(exiting, 0, pgpx_shared->max_connections * sizeof(ExitConn));
 	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 
-		last[i].running = w->pg != NULL && is_running(w);
-		last[i].open = last[i].running ||
+		exiting[i].running = w->pg != NULL && is_running(w);
+		exiting[i].open = exiting[i].running ||
 			(w->phase == PGPX_PHASE_OPEN &&
 			 pgpx_conns[i].state == PGPX_CONN_LEASED);
 	}
@@ -495,7 +502,7 @@ at_exit(int code, Datum arg)
 	PGPX_DEBUG_POINT("worker_ends");
 
 	/* revoke first: a holder that sees its socket end then finds the reason */
-	pgpx_worker_forget_connections();
+	forget_connections();
 	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
@@ -503,7 +510,7 @@ at_exit(int code, Datum arg)
 		if (w->pg == NULL || pgpx_login_is_running(w->login) ||
 			PQsocket(w->pg) < 0)
 		{
-			last[i].open = false;
+			exiting[i].open = false;
 			continue;
 		}
 
@@ -512,9 +519,9 @@ at_exit(int code, Datum arg)
 			pgpx_cancel_drop(w);
 
 		/* must precede the cut: the request needs the peer's address */
-		if (last[i].running)
+		if (exiting[i].running)
 			begin_cancel(w);
-		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !last[i].open);
+		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !exiting[i].open);
 	}
 
 	/*
@@ -541,13 +548,14 @@ exit_last(int code, Datum arg)
 	pgpx_task_exit(code);
 }
 
-void
-pgpx_worker_exit_init(void)
+static void
+register_exit_callbacks(void)
 {
 	int			n = pgpx_shared->max_connections;
 
 	/* exit callbacks must not allocate memory */
-	last = MemoryContextAllocZero(TopMemoryContext, mul_size(n, sizeof(Last)));
+	exiting = MemoryContextAllocZero(TopMemoryContext,
+									 mul_size(n, sizeof(ExitConn)));
 	polls = MemoryContextAllocZero(TopMemoryContext,
 								   mul_size(n, sizeof(struct pollfd)));
 	polled = MemoryContextAllocZero(TopMemoryContext,

@@ -26,15 +26,6 @@ extern MemoryContext pgpx_worker_cxt;	/* reset after each round */
 extern void pgpx_worker_register(void);
 PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
 
-/* Registers the exit callbacks of the worker. */
-extern void pgpx_worker_exit_init(void);
-
-/*
- * Removes all connections of this worker's pools from the shared state, because
- * their PGconns no longer exist.
- */
-extern void pgpx_worker_forget_connections(void);
-
 extern void pgpx_event_loop_init(void);
 
 /*

@@ -206,7 +206,7 @@ static bool
 request_lock(bool waits)
 {
 	static PgpxDlockAnswer answer;
-	PgpxDlock	lock = {.request = 5, .ttl = 10000, .name = "a lock", .holder = "me"};
+	PgpxDlock	lock = {.request = 5, .ttl_ms = 10000, .name = "a lock", .holder = "me"};
 	volatile bool thrown = true;
 	SentAnswer		sent;
 

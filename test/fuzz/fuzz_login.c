@@ -66,11 +66,6 @@ pgpx_now(void)
 	return 1;
 }
 
-void
-pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
-{
-}
-
 uint64
 pgpx_connection_tag(const PgpxWorkerConn *w)
 {
@@ -118,7 +113,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 }
 
 void
-pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
+pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
 {
 	FUZZ_CHECK(text[0] != '\0' && strlen(text) < PGPX_ERROR_LEN);

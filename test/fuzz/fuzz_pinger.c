@@ -179,7 +179,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 	memset(due, 0, sizeof(*due));
 	due->nheld = release ? 0 : 2;
 	due->nreleases = release ? 2 : 0;
-	due->min_ttl = ttl;
+	due->min_ttl_ms = ttl;
 }
 
 static int
@@ -393,7 +393,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_outage();
 	else
 		check_another();
-	pgpx_pinger_drop(pingers[0]);
+	drop_connection(pingers[0]);
 	remote_task_ends();
 	FUZZ_CHECK(nexternal == 0);
 	remote_end(&remote);

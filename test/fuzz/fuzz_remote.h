@@ -80,7 +80,7 @@ pgpx_password_is_needed(int pool, PgpxTime since)
 }
 
 const char *
-pgpx_password_request(int pool, int64 timeout, PgpxPasswordAnswer answer)
+pgpx_password_request(int pool, int64 timeout_ms, PgpxPasswordAnswer answer)
 {
 	return NULL;
 }

@@ -637,7 +637,7 @@ inline count_live()
 		!(conn[i].state == CANCELLING && conn[i].reason))
 }
 
-/* pgpx_worker_forget_connections */
+/* forget_connections */
 inline forget_connections()
 {
 	conninfo_incarnation = 0;
@@ -1740,7 +1740,7 @@ proctype Env()
 		s = 0 }
 	:: atomic { restarts > 0 && incarnation != 0 ->
 #ifdef DAMAGE
-		damaged = 1;		/* pgpx_pool_condemn_locked, which has the worker restart */
+		damaged = 1;		/* condemn_pool_locked, which has the worker restart */
 #endif
 		restarts--; worker_killed = 1; worker_latch = 1 }
 	:: break
