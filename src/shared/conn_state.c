@@ -68,6 +68,9 @@ pgpx_conn_state_name(int state)
 	return state >= 0 && state < PGPX_CONN_NSTATES ? state_names[state] : "?";
 }
 
+static void condemn_pool_locked(PgpxPool *pool, const char *format, ...)
+	pg_attribute_printf(2, 3);
+
 /*
  * Take a pool out of service because its shared state is wrong, and have its
  * worker restart.  format: a sentence that describes the fault.  The first
