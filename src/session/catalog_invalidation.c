@@ -16,9 +16,11 @@
  * the new ones.
  *
  * Sessions that receive the invalidation later do the same and normally
- * find nothing left to do.  Roles, however, exist in all databases, and a
- * session cannot read the servers of another database.  So the sessions of
- * other databases are signalled to process their invalidations at once.
+ * find nothing left to do.  Roles, however, exist in all databases.  Whether
+ * the SCRAM keys of a pool are current can be read in any database, so the
+ * session that changes a password retires the pools of all databases.  For
+ * everything else the servers of the pool's database must be read, so the
+ * sessions of other databases are signalled to process their invalidations.
  *
  * A transaction can use an object that it has changed itself, and roll the
  * change back later.  So it gets a private pool for such an object, which
@@ -321,8 +323,9 @@ has_name(Oid oid, NameData *name)
 }
 
 /*
- * Find the pools of this database that no longer match the catalogs, and the
- * paused servers that were dropped.
+ * Find the pools of this database that no longer match the catalogs, the pools
+ * of other databases whose SCRAM keys are outdated, and the paused servers that
+ * were dropped.
  */
 static void
 find_changes(void)
@@ -357,11 +360,13 @@ find_changes(void)
 		LWLockRelease(pool->lock);
 
 		/* a transaction's private pool ends with the transaction */
-		if (change->pool_id == 0 || key.database != MyDatabaseId ||
-			TransactionIdIsValid(key.xid) || gone)
+		if (change->pool_id == 0 || TransactionIdIsValid(key.xid) || gone)
 			continue;
-		change->verdict = compare_with_catalogs(&key, &change->fingerprint,
-												&change->opts);
+		if (key.database == MyDatabaseId)
+			change->verdict = compare_with_catalogs(&key, &change->fingerprint,
+													&change->opts);
+		else
+			change->verdict = pgpx_scram_is_current(&key) ? SAME : GONE;
 
 		/* for a retired pool only a new name, or GONE, is a change */
 		renamed = change->verdict == REPLACED &&

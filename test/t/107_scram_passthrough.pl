@@ -148,13 +148,15 @@ $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$secret'");
 ok(wait_until($local, sub { $pid_of->($one) =~ /^\d+$/ ? 1 : 0 }, 1), 'and accepted when it does');
 
 # the password changes while no session is in the database of the pools
+$pid = $pid_of->($one);
 $_->quit foreach $one, $new, $boss;
 $local->safe_psql('template1', "ALTER ROLE remote_app PASSWORD '$second'");
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", 0), 'a change in another database closes the connection');
 $secret = $local->safe_psql('template1', q{SELECT rolpassword FROM pg_authid WHERE rolname = 'remote_app'});
 $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$secret'");
 $one = log_in($second);
 like($pid_of->($one), qr/^\d+$/, 'new session is served');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'through'}, 1), 'its login has ended the pool with the old keys');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'through'}, 1), 'the pool with the old keys has ended');
 
 # --- secrets
 my ($iterations, $salt, $stored) = $secret =~ /^SCRAM-SHA-256\$(\d+):([^\$]+)\$([^:]+):/;
