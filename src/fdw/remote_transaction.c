@@ -20,7 +20,8 @@
  *   the remote transaction is rolled back.  On all other leases COMMIT is sent,
  *   and then all answers are read.  An error aborts the local transaction.  The
  *   servers whose answer was a success have committed by then; there is no
- *   two-phase commit.
+ *   two-phase commit.  For a second after COMMIT was sent, a cancel and a
+ *   termination of the session wait for the answers.
  * - A statement of the statement cache that has not been executed in this
  *   transaction is preceded by one more savepoint, which the next statement
  *   releases.  If the remote refuses the statement, it is rolled back to the
@@ -57,6 +58,9 @@
 #define ROLLBACK_SIZE 512
 
 #define COMMIT_SQL "COMMIT TRANSACTION"
+
+/* Limit for the wait for the answers to COMMIT without interrupts. */
+#define COMMIT_HOLD_US (1000 * 1000)
 
 static dlist_head transactions = DLIST_STATIC_INIT(transactions);
 
@@ -338,6 +342,26 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 }
 
 /*
+ * Wait until the answer to a COMMIT has arrived, or until the deadline.  Reads
+ * nothing but the input into the buffer, and serves no interrupts.
+ */
+static void
+await_commit(PgpxLease *lease, PgpxTime deadline)
+{
+	bool		more;
+
+	HOLD_INTERRUPTS();
+	if (pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &more) > 0)
+		lease->usage.polled++;
+
+	/* the wait has reset the latch, which the next wait needs for interrupts */
+	if (pgpx_async_wait(&lease, 1, deadline) == NULL)
+		SetLatch(MyLatch);
+	lease->scanned = 0;
+	RESUME_INTERRUPTS();
+}
+
+/*
  * Read the answer to a COMMIT.  Returns an error instead of raising it, so that
  * the caller can read the other answers.  Raises only the errors of a local
  * cancel and of a local shutdown.
@@ -378,6 +402,7 @@ commit_writers(void)
 {
 	ErrorData  *error = NULL;
 	PgpxRun    *runs;
+	PgpxTime	deadline;
 	dlist_iter	iter;
 	int			n = 0;
 
@@ -410,6 +435,14 @@ commit_writers(void)
 			send_commit(rt, &runs[n++]);
 	}
 	PGPX_DEBUG_POINT("fdw_commit_sent");
+
+	/*
+	 * An interrupt would abort the local transaction, although the remote ones
+	 * have probably committed.
+	 */
+	deadline = pgpx_now() + COMMIT_HOLD_US;
+	for (int i = 0; i < n; i++)
+		await_commit(runs[i].lease, deadline);
 	for (int i = 0; i < n; i++)
 	{
 		ErrorData  *next = read_commit(&runs[i]);

@@ -37,6 +37,39 @@ foreach my $round ('as text', 'in binary where possible')
 }
 is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.fanout('{s}', '$large') AS t(pool text, i int, x text)", 300),
 	"$rows|1000000000", '1 GB is received by fanout');
+# a scan of a foreign table returns rows as they arrive, and one that is interrupted by another statement is buffered
+SKIP:
+{
+	skip 'postgres_fdw is not installed', 3 if $local->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'}) eq '0';
+	my $reader = PgpxSession->new($local);
+
+	$remote->safe_psql('remote_db', "CREATE VIEW public.large AS SELECT i, repeat('x', 1000) AS x FROM generate_series(1, $rows) AS i; GRANT SELECT ON large TO PUBLIC");
+	$local->safe_psql('postgres', q{CREATE FOREIGN TABLE large (i int, x text) SERVER s OPTIONS (schema_name 'public')});
+	$reader->run('SELECT i FROM large LIMIT 1');
+	my $small = most_memory($reader);
+
+	is($reader->run('SELECT count(*), sum(i), sum(length(x)) FROM (SELECT * FROM large OFFSET 0) AS t', 300),
+		"$rows|500000500000|1000000000", '1 GB is received from a foreign table');
+	is($reader->run(<<'EOT', 300) . $reader->error, "1\n" . ($rows - 101), 'rest of a scan is buffered');
+ALTER FOREIGN TABLE large OPTIONS (ADD fetch_size '2147483647');
+BEGIN;
+DECLARE c CURSOR FOR SELECT * FROM large WHERE random() >= 0;
+MOVE 100 IN c;
+SELECT i FROM large LIMIT 1;
+MOVE 1 IN c;
+CREATE FUNCTION pg_temp.rest() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE c refcursor := 'c'; n bigint;
+BEGIN
+	MOVE FORWARD ALL IN c;
+	GET DIAGNOSTICS n = ROW_COUNT;
+	RETURN n;
+END $$;
+SELECT pg_temp.rest();
+COMMIT;
+EOT
+	my $grown = most_memory($reader) - $small;
+	cmp_ok($grown, '<', 32, sprintf('foreign table: session has grown by %.1f MB', $grown));
+}
 my $lease = lease($session, 's');
 $session->run("SELECT pgpool.send($lease, '$large')");
 is($session->run("SELECT pgpool.wait($lease, '60 s')"), 't', 'send: first rows arrive before the result is complete');

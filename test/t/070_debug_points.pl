@@ -948,12 +948,13 @@ SKIP:
 	};
 
 	# a point, its statements, the values that there can be, the cases, and what precedes; after COMMIT
-	# was sent, the remote servers have committed, or not
+	# was sent, the remote servers have committed, or not, and an interrupt waits for their answers
 	my @points = (
 		[ 'fdw_leased', $writes, '0\|0', \@all ],
 		[ 'fdw_sent', $writes, '0\|0', \@all ],
 		[ 'fdw_row', $writes, '0\|0', \@all ],
-		[ 'fdw_commit_sent', $writes, '[01]\|[01]', \@all ],
+		[ 'fdw_commit_sent', $writes, '1\|1', [ @all[ 0, 1 ] ] ],
+		[ 'fdw_commit_sent', $writes, '[01]\|[01]', [ @all[ 2, 3 ] ] ],
 		[ 'fdw_committed', $writes, '1\|1', \@all ],
 		[ 'fdw_row', 'BEGIN; UPDATE s SET v = v + 1; UPDATE n SET v = v + 1 RETURNING v; COMMIT', '0\|0', \@all ],
 		[ 'fdw_buffer', 'BEGIN; UPDATE s SET v = v + 1; DECLARE c CURSOR FOR SELECT v FROM many; FETCH 1 FROM c; UPDATE n SET v = v + 1; COMMIT', '0\|0', \@all ],
@@ -987,11 +988,19 @@ SKIP:
 				$holder->run('COMMIT');
 			}
 			ok(reached($point), "$what: session has reached the point");
+			ok(wait_until($remote, sub { $remote->safe_psql('remote_db', $values) }, '1|1'), "$what: remote servers have committed") if $point eq 'fdw_commit_sent' && $function;
 			$local->safe_psql('postgres', "SELECT $function(" . $session->pid . ')') if $function;
 			resume($point);
 			$session->finish(30);
 			# at these points interrupts are held until the statement has ended
-			isnt($session->error, '', "$what: session receives an error") unless $point =~ /^fdw_(committed|rollback_sent)$/ && $function;
+			if ($point !~ /^fdw_(commit_sent|committed|rollback_sent)$/ || !$function)
+			{
+				isnt($session->error, '', "$what: session receives an error");
+			}
+			elsif ($point ne 'fdw_rollback_sent')
+			{
+				unlike($session->error, qr/ERROR/, "$what: commit succeeds");
+			}
 			ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('north', 'south')}, '0|0'), "$what: no lease is left");
 			ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'}, '0'), "$what: no remote transaction is left");
 			like($remote->safe_psql('remote_db', $values), qr/^$outcome$/, "$what: values");

@@ -94,12 +94,26 @@ ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), 'sta
 $sessions[1]->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/accepted no more connections/,
 	'later session waits, too, until its timeout');
 
-# the worker restarts, and the session still waits
+# .. and so do statements on foreign tables
+my $tables = $local->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'});
+SKIP:
+{
+	skip 'postgres_fdw is not installed', 3 if !$tables;
+	$remote->safe_psql('remote_db', 'CREATE TABLE public.t (a int); GRANT ALL ON t TO remote_app');
+	$local->safe_psql('postgres', q{CREATE FOREIGN TABLE t (a int) SERVER shard1 OPTIONS (schema_name 'public')});
+	$sessions[2]->run(q{SET pgpool_ext.checkout_timeout = '200 ms'});
+	$sessions[2]->fails($_, '55P03', qr/accepted no more connections/, "foreign table waits, too, until its timeout: $_") foreach 'SELECT a FROM t', 'INSERT INTO t VALUES (1)';
+	$sessions[3]->start('INSERT INTO t VALUES (2); SELECT a FROM t');
+	ok(wait_until($local, q{SELECT string_agg(reason, ',') FROM pgpool.waiters}, 'remote_full,remote_full'), 'foreign table waits while the remote server accepts no connection');
+}
+
+# the worker restarts, and the sessions still wait
 terminate($local, worker_pid($local));
-ok( wait_until($local, sub { ($local->safe_psql('postgres', q{SELECT string_agg(reason, ',') FROM pgpool.waiters}) // '') eq 'remote_full' && pool('remote_full_since IS NOT NULL') eq 't' ? 1 : 0 }, 1, 60),
-	'it still waits after a restart of the worker');
+ok( wait_until($local, sub { ($local->safe_psql('postgres', q{SELECT string_agg(reason, ',') FROM pgpool.waiters}) // '') eq ($tables ? 'remote_full,remote_full' : 'remote_full') && pool('remote_full_since IS NOT NULL') eq 't' ? 1 : 0 }, 1, 60),
+	'they still wait after a restart of the worker');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 is($sessions[0]->finish(30), '1', 'statement runs when there is room');
+is($sessions[3]->finish(30) . $sessions[3]->error, '2', 'statement on a foreign table runs, too') if $tables;
 
 # --- a connection of the same server that closes may have made room, so the next attempt
 # follows soon; otherwise two attempts are at least 0.75 s apart
