@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $remote = remote_node('remote');
+my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local');
 my @sessions = map { PgpxSession->new($local) } 1 .. 6;
 
@@ -37,17 +37,38 @@ sub refusals { return scalar(() = slurp_file($remote->logfile) =~ /too many conn
 # --- connections that exist serve the waiters, in order
 my @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
 my $began = time();
+my $since = 'unavailable_since, remote_full_since';
+my ($mark, $full);
+is(pool($since), '|', 'pool shows no reason not to connect');
 foreach my $n (2 .. 4)
 {
 	$sessions[$n]->start("SELECT pgpool.checkout('shard1', '5 min')");
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n - 1), "session $n waits");
+
+	# later attempts follow the first refusal
+	ok(wait_until($local, sub { pool('state') }, 'remote_full'), 'pool shows that the remote server is full');
+	($mark, $full) = (-s $remote->logfile, pool($since)) if $n == 2;
 }
 ok(wait_until($local, sub { refusals() >= 2 ? 1 : 0 }, 1), 'worker tries again, although the pause of an outage is a minute');
 cmp_ok(refusals(), '<=', 3 + (time() - $began) / 0.75, 'worker tries about once a second');
 is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 2 .. 4 ]), 'waiters show that the remote server is full');
 is(pool('state, unavailable_since IS NULL, remote_full_since <= last_error_at'), 'remote_full|t|t', 'pool shows that the remote server is full, and since when');
 like(pool('last_error'), qr/too many connections for role "remote_app"/, 'pool shows the message of the remote server');
-cmp_ok(pool('connecting'), '<=', 1, 'one attempt is made at a time');
+
+# The beginnings and ends of the attempts, and the pause after each of them.
+sub attempts { return join '', map { /received/ ? 'b' : 'e' } slurp_file($remote->logfile, $mark) =~ /(connection received: host=127|FATAL:)/g; }
+
+my %pauses;
+ok( wait_until($local, sub {
+			my ($at, $pause) = split /\|/, pool(q{last_error_at, extract(epoch FROM next_try_at - last_error_at)});
+
+			$pauses{$at} = $pause if $pause < 2;
+			return keys %pauses >= 6 ? 1 : 0;
+		}, 1), 'several attempts are made');
+my @pauses = sort { $a <=> $b } values %pauses;
+cmp_ok($pauses[-1] - $pauses[0], '>', 0.01, 'pauses between attempts are random') or diag("@pauses");
+like(attempts(), qr/^e?(?:be){5,}b?$/, 'one attempt is made at a time');
+is(pool($since), $full, 'remote server is full since the first refused attempt');
 $sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 like($sessions[2]->finish(30), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
 is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'other waiters keep their places');
