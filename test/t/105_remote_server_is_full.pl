@@ -151,6 +151,28 @@ $other->run('SELECT pgpool.checkin_all()');
 is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained again');
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
 
+# --- two local servers share what the remote server allows
+my $second_local = local_node('second');
+make_pool($second_local, $remote, server => 'shard1', options => { pool_size => 5, retry_min => '1min', retry_max => '1min' });
+my $guest = PgpxSession->new($second_local);
+my $in_turn = q{SELECT a FROM pgpool.query('shard1', 'select 1') AS t(a int)};
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 1');
+foreach my $turn ([ 'second', $sessions[0], $guest, $second_local ], [ 'first', $guest, $sessions[0], $local ])
+{
+	my ($name, $holder, $waiter, $node) = @{$turn};
+	my $lease = lease($holder, 'shard1');
+
+	$waiter->start($in_turn);
+	ok(wait_until($node, 'SELECT reason FROM pgpool.waiters', 'remote_full'), "$name server waits while the other one has all connections");
+	$holder->run("SELECT pgpool.discard($lease)");
+	is($waiter->finish(60) . $waiter->error, '1', "$name server has a connection when the other one has closed its own");
+	$waiter->run(q{SELECT pgpool.discard(pgpool.checkout('shard1'))});
+}
+$guest->quit;
+stats_add_up($second_local);
+check_invariants($second_local);
+leak_check($second_local);
+
 # --- an outage is no reason to wait
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 1');
 @leases = (lease($sessions[0], 'shard1'));
