@@ -232,6 +232,7 @@ $local->append_conf('postgresql.conf', 'pgpool_ext.max_pools = 64');
 $local->safe_psql('postgres', 'DROP DATABASE later');
 $local->restart;
 becomes($with->(), 'all pools are open with enough slots');
+is(log_count(qr/$slots/), 2, 'and the log had no further line about missing slots');
 
 # --- a standby
 $local->append_conf('pg_hba.conf', "local replication all trust");
