@@ -128,6 +128,39 @@ pause_servers(List *servers, bool pause, bool drain)
 	}
 }
 
+/*
+ * Count the granted leases that were revoked before their waiters have left the
+ * queue, because these waiters will still be counted as granted.
+ */
+static void
+count_revoked_grants_locked(PgpxPool *pool)
+{
+	PgpxStats  *stats = &pool->stats;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
+	{
+		const PgpxWaiter *waiter = &pgpx_waiters[i];
+		PgpxConn   *conn;
+		PgpxRevoke	why;
+
+		if (waiter->pool != PGPX_POOL_INDEX(pool) ||
+			waiter->state != PGPX_WAITER_GRANTED)
+			continue;
+		conn = &pgpx_conns[waiter->conn];
+		if (pg_atomic_read_u64(&conn->lease_id) == waiter->lease_id)
+			continue;
+		why = pgpx_waiter_revoked(i, waiter->lease_id);
+		stats->checkouts++;
+		if (why == PGPX_REVOKE_TERMINATED)
+			stats->terminated++;
+		else if (why == PGPX_REVOKE_TIMEOUT)
+			stats->lease_timeouts++;
+		else
+			stats->reclaimed++;
+	}
+}
+
 static void
 reset_action(PgpxPool *pool, PgpxWake *wake)
 {
@@ -145,6 +178,7 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 	pool->stats.connects = old.connects;
 	for (int i = 0; i < PGPX_CLOSE_NREASONS; i++)
 		pool->stats.connects -= old.closed[i];
+	count_revoked_grants_locked(pool);
 	pool->stats_reset = pgpx_now();
 }
 

@@ -153,10 +153,10 @@ static const char setup_sql[] =
  * token.  It has none after the lock was released or has expired: the session
  * then needs a new request number (already_released).
  *
- * A grant returns the previous holder, if the lock had expired and was not
- * released.  The row is the one before this statement, so the holder is not
- * certain if several servers request the lock at the same time.  It is used
- * only for the log.
+ * A grant returns the previous holder, if the lock had expired, was not
+ * released, and was held by another session.  The row is the one before this
+ * statement, so the holder is not certain if several servers request the lock
+ * at the same time.  It is used only for the log.
  *
  * The search_path is the user's and may contain operators of other users, so
  * these statements qualify every operator that is resolved through it.
@@ -212,7 +212,7 @@ static const char request_sql[] =
 	"SELECT got.token::pg_catalog.text, o.holder, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text, NULL, NULL"
 	" FROM got LEFT JOIN pgpool_lock.locks AS o ON o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
 	" AND o.state OPERATOR(pg_catalog.=) 'held'"
-	" AND NOT (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8) "
+	" AND NOT (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.holder OPERATOR(pg_catalog.=) $4::pg_catalog.text) "
 	"UNION ALL "
 	"SELECT NULL, o.holder, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
 	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text,"

@@ -323,10 +323,10 @@ accept_grant(LockWait *w)
 		return false;
 
 	/*
-	 * Log the takeover also if the answer is late.  The answer to the repeated
-	 * statement names this session as the previous holder, or none.
+	 * Log the takeover also if the answer is late, because the answer to the
+	 * repeated statement does not name the previous holder.
 	 */
-	if (w->answer.expired && strcmp(w->answer.holder, w->lock.holder) != 0)
+	if (w->answer.expired)
 		log_takeover(w);
 	if (pgpx_steady_now() >=
 		pgpx_dlock_certain_until(w->sent_at, w->lock.ttl_ms))

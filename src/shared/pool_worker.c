@@ -273,7 +273,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
 		 */
 		if (!stale && pgpx_pool_live_locked(pool) == 0 &&
 			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-			how != PGPX_FAILED_FULL)
+			how != PGPX_FAILED_FULL && !pgpx_pool_is_paused(pool))
 		{
 			while (pool->queue_head >= 0 &&
 				   pgpx_waiters[pool->queue_head].position <= last_position)

@@ -32,7 +32,7 @@ typedef enum PgpxConnectFailure
  *
  * If the pool has no live connection, every waiter with a queue position up to
  * last_position fails with this error.  The waiters do not fail if the remote
- * is full.
+ * is full or the pool is paused.
  *
  * Starts or doubles the back-off.  Attempts that were already under way when
  * the previous one failed share its pause.  While the remote is full and
@@ -145,7 +145,7 @@ extern void pgpx_pool_set_remote_full(PgpxPool *pool, const char *text);
 /*
  * pgpx_pool_fail_waiters
  *		Fail all waiters of a pool that has no live connection and cannot open
- *		one, unless on_unavailable is 'wait'.
+ *		one, unless on_unavailable is 'wait' or the pool is paused.
  */
 extern void pgpx_pool_fail_waiters(PgpxPool *pool, int sqlstate,
 								   const char *text);

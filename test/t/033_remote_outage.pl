@@ -73,12 +73,20 @@ $_->start(q{CALL loop_until_stopped('patient')}) foreach @patient;
 my $endless = PgpxSession->new($local);
 ok(wait_until($local, "SELECT count(*) > 500 FROM calls WHERE state = '00000'", 't'), "$clients sessions make calls");
 
+my $since = q{SELECT unavailable_since, remote_full_since FROM pgpool.pools WHERE server = 'shard1'};
+is($local->safe_psql('postgres', $since), '|', 'pgpool.pools shows no outage');
 my $stopped = now();
 $remote->stop('fast');
 my $gone = now();
+ok(wait_until($local, q{SELECT unavailable_since IS NOT NULL FROM pgpool.pools WHERE server = 'shard1'}, 't', 30), 'pgpool.pools shows since when the remote server is unavailable');
+my $unavailable = $local->safe_psql('postgres', $since);
+my $failed_at = $local->safe_psql('postgres', q{SELECT last_error_at FROM pgpool.pools WHERE server = 'shard1'});
 ok( wait_until($local, "SELECT now() - '$gone' > '$down s'", 't'), "remote server is down for $down s");
 is($local->safe_psql('postgres', "SELECT last_error <> '', next_try_at IS NOT NULL, now() - last_error_at < '1 min' FROM pgpool.pools WHERE server = 'shard1'"),
 	't|t|t', 'pgpool.pools shows the error, its time, and the time of the next attempt');
+is($local->safe_psql('postgres', "SELECT last_error_at > '$failed_at' FROM pgpool.pools WHERE server = 'shard1'"), 't', 'further attempts have failed');
+is($local->safe_psql('postgres', $since), $unavailable, 'the time since when it is unavailable is that of the first failure');
+like($unavailable, qr/^2.*\|$/, 'an outage does not mean that the remote server is full');
 cmp_ok($local->safe_psql('postgres', "SELECT connects_failed FROM pgpool.stats WHERE server = 'shard1'"), '<=', 12 + 2 * $down,
 	'connection attempts are few although there are thousands of calls');
 check_invariants($local, 'invariants hold during the outage');
@@ -106,6 +114,7 @@ while (time() < $end)
 	usleep(5_000);
 }
 ok(wait_until($local, "SELECT count(*) > 200 FROM calls WHERE ended > '$back' AND state = '00000'", 't'), 'calls succeed again');
+ok(wait_until($local, $since, '|', 30), 'pgpool.pools shows that the outage has ended');
 $local->safe_psql('postgres', 'DROP TABLE stop');
 $_->finish(60) foreach @sessions, @patient, $endless;
 is(join('', map { $_->error } @sessions, @patient, $endless), '', 'all sessions end without an error');

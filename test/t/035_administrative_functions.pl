@@ -3,11 +3,14 @@
 use strict;
 use warnings;
 
+use PgpxProxy;
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
+my $remote = remote_node('remote', conf => [ "client_connection_check_interval = '200ms'", 'log_connections = on' ]);
 my $local = local_node('local');
+my $proxy = PgpxProxy->new($remote->port);
 make_pool($local, $remote, server => 's1', options => { pool_size => 2 });
 make_pool($local, $remote, server => 's2', options => { pool_size => 2 });
 $local->safe_psql('postgres', 'CREATE DATABASE elsewhere');
@@ -84,6 +87,23 @@ call_admin("drain('unused', '30 s')", 't', 'drain: min_size does not keep connec
 is($local->safe_psql('postgres', "SELECT pg_sleep(1), total FROM pgpool.pools WHERE server = 'unused'"), '|0', 'drain: no connection is opened again');
 call_admin("resume('unused')", '');
 ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'resume: min_size connections are open again');
+
+# a login that is under way fails during the pause; the next attempt would be an hour later
+make_pool($local, $proxy, server => 'hanging', options => { retry_min => '1h', retry_max => '1h' });
+my $waiting = q{SELECT count(*) FROM pgpool.waiters WHERE server = 'hanging' AND reason = 'paused'};
+my $since = -s $remote->logfile;
+$proxy->command('freeze');
+$sessions[0]->start(q{SELECT pgpool.exec('hanging', 'select 1')});
+ok(wait_until($local, sub { slurp_file($remote->logfile, $since) =~ /connection received: host=127/ ? 1 : 0 }, '1'), 'pause: login is under way');
+call_admin("pause('hanging')", '');
+$proxy->command('cut 1');
+ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'hanging'}, '1'), 'pause: login fails');
+is($local->safe_psql('postgres', $waiting), '1', 'pause: session still waits');
+$sessions[1]->start(q{SELECT pgpool.exec('hanging', 'select 2')});
+ok(wait_until($local, $waiting, '2', 30), 'pause: later session waits, too, although the login has failed') or diag($sessions[1]->error);
+$local->safe_psql('postgres', q{ALTER SERVER hanging OPTIONS (SET retry_min '100ms', SET retry_max '100ms')});
+call_admin("resume('hanging')", '');
+is($sessions[$_]->finish(30) . $sessions[$_]->error, '1', "resume: session $_ is granted a connection") foreach 0, 1;
 
 # --- drain
 my $took = seconds { call_admin("drain('s1', '30 s')", 't', 'drain: idle pool is drained') };

@@ -119,6 +119,34 @@ is($holder->error, '', 'warning is raised once');
 ok(wait_until($one, sub { slurp_file($one->logfile) =~ /pgpool_ext lost lock "kept" of server "keeper"/ ? 1 : 0 }, 1), 'loss is logged');
 is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 'f', 'unlock reports the loss');
 
+# --- a session acquires its own lost lock again: the log has the loss, and no takeover
+sub own_takeovers { return scalar(() = slurp_file($one->logfile) =~ /took over lock "own"/g); }
+sub own_losses { return scalar(() = slurp_file($one->logfile) =~ /lost lock "own"/g); }
+
+$token = $holder->run(lock_sql('own', ttl => '2 s'));
+my $named = $remote->safe_psql('remote_db', q{SELECT holder FROM pgpool_lock.locks WHERE name = 'own'});
+$worker = worker_pid($one);
+kill 'STOP', $worker;
+ok(wait_until($one, q{SELECT state FROM pgpool.locks WHERE name = 'own'}, 'lost', 30), 'own lock expires without pings');
+$holder->start(lock_sql('own'));
+kill 'CONT', $worker;
+cmp_ok($holder->finish(30), '>', $token, 'session acquires it again, with a higher token') or diag($holder->error);
+like($holder->error, qr/WARNING:.*lock "own" of server "keeper" was lost/, 'and is warned of the loss');
+is(own_losses() . own_takeovers(), '10', 'loss is logged once, and not as a takeover');
+
+# the release of the lost lock has not reached the remote server
+foreach my $run ([ 'this', 0 ], [ 'an earlier', 1 ])
+{
+	my ($which, $logged) = @$run;
+
+	$holder->run('SELECT pgpool.unlock(server, name, token) FROM pgpool.locks');
+	$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'held', expires = now() - interval '1 s'} . ($logged ? q{, instance = 'former'} : '') . q{ WHERE name = 'own'});
+	like($holder->run(lock_sql('own')), qr/^\d+$/, "session acquires a lock that it held in $which run of its server");
+	is(own_takeovers(), $logged, "takeover from $which run is logged $logged times");
+}
+like(slurp_file($one->logfile), qr/took over lock "own" of .* from "\Q$named\E"/, 'log names the holder of the earlier run, although its PID is the same');
+$holder->run('SELECT pgpool.unlock(server, name, token) FROM pgpool.locks');
+
 # --- the first answer to the request that takes a lock over arrives after the ttl
 $token = $holder->run(lock_sql('late', ttl => '2 s'));
 $worker = worker_pid($one);

@@ -1,5 +1,6 @@
 # A new worker asks the waiters for the conninfo. A waiter that is stopped and cannot
-# publish it is asked once only.
+# publish it is asked once only. A stopped waiter gets no connection with outdated options,
+# and its grant is counted although its lease was revoked.
 use strict;
 use warnings;
 
@@ -69,6 +70,30 @@ kill 'CONT', $waiter->pid;
 my $new = $waiter->finish;
 like($new, qr/^\d+$/, 'session is granted a connection') or diag($waiter->error);
 isnt($pid_of->($waiter, $new), $old, 'connection has the new options');
+
+# Its lease is revoked, and the counters are reset, before it has left the queue.
+make_pool($local, $remote, server => 'four', options => { pool_size => 1 });
+foreach my $end (qw(terminated lease_timeouts reclaimed))
+{
+	lease($holder, 'four');
+	$waiter->start(q{SELECT pgpool.checkout('four', '60 s')});
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'four'}, 1), "$end: session waits");
+	kill 'STOP', $waiter->pid;
+	$holder->run('SELECT pgpool.checkin_all()');
+	ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'four'}, $waiter->pid), "$end: stopped session is granted a connection");
+	$local->safe_psql('postgres', q{ALTER SERVER four OPTIONS (ADD lease_timeout '1ms')}) if $end eq 'lease_timeouts';
+	$local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'four'}) if $end eq 'terminated';
+	terminate($local, worker_pid($local)) if $end eq 'reclaimed';
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'four'}, 0), "$end: its lease is revoked");
+	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('four')});
+	is($local->safe_psql('postgres', "SELECT checkouts, $end FROM pgpool.stats WHERE server = 'four'"), '1|1', "$end: lease is counted after the reset of the counters");
+	kill 'CONT', $waiter->pid;
+	like($waiter->finish, qr/^\d+$/, "$end: session is granted another lease") or diag($waiter->error);
+	check_invariants($local, "$end: invariants hold");
+	stats_add_up($local, "$end: counters add up");
+	$waiter->run('SELECT pgpool.checkin_all()');
+	$local->safe_psql('postgres', q{ALTER SERVER four OPTIONS (DROP lease_timeout)}) if $end eq 'lease_timeouts';
+}
 $_->quit foreach $holder, $waiter, $first;
 
 check_invariants($local);

@@ -100,6 +100,9 @@ is($remote->safe_psql('remote_db', q{SELECT tableowner FROM pg_tables WHERE tabl
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1'); SELECT connects FROM pgpool.stats WHERE server = 'warm' AND local_user = '$super'"), "1\n2",
 	'first checkout gets an open connection');
 is(scalar(() = slurp_file($local->logfile, $since) =~ /starting background worker process "pgpool_ext catalog reader"/g), 3, 'one catalog reader was started for each database');
+my $name = '"pgpool_ext catalog reader"';
+my $readers = sub { return join '', map { /starting/ ? 'b' : 'e' } slurp_file($local->logfile, $since) =~ /(starting background worker process $name|$name \(PID \d+\) exited)/g; };
+ok(wait_until($local, $readers, 'bebebe', 30), 'catalog reader is started when the one before it has ended') or diag($readers->());
 check_invariants($local);
 
 # --- a crash, after which shared memory is initialized again
@@ -229,6 +232,7 @@ $local->append_conf('postgresql.conf', 'pgpool_ext.max_pools = 64');
 $local->safe_psql('postgres', 'DROP DATABASE later');
 $local->restart;
 becomes($with->(), 'all pools are open with enough slots');
+is(log_count(qr/$slots/), 2, 'and the log had no further line about missing slots');
 
 # --- a standby
 $local->append_conf('pg_hba.conf', "local replication all trust");

@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $remote = remote_node('remote');
+my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local');
 my @sessions = map { PgpxSession->new($local) } 1 .. 6;
 
@@ -37,17 +37,38 @@ sub refusals { return scalar(() = slurp_file($remote->logfile) =~ /too many conn
 # --- connections that exist serve the waiters, in order
 my @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
 my $began = time();
+my $since = 'unavailable_since, remote_full_since';
+my ($mark, $full);
+is(pool($since), '|', 'pool shows no reason not to connect');
 foreach my $n (2 .. 4)
 {
 	$sessions[$n]->start("SELECT pgpool.checkout('shard1', '5 min')");
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n - 1), "session $n waits");
+
+	# later attempts follow the first refusal
+	ok(wait_until($local, sub { pool('state') }, 'remote_full'), 'pool shows that the remote server is full');
+	($mark, $full) = (-s $remote->logfile, pool($since)) if $n == 2;
 }
 ok(wait_until($local, sub { refusals() >= 2 ? 1 : 0 }, 1), 'worker tries again, although the pause of an outage is a minute');
 cmp_ok(refusals(), '<=', 3 + (time() - $began) / 0.75, 'worker tries about once a second');
 is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 2 .. 4 ]), 'waiters show that the remote server is full');
 is(pool('state, unavailable_since IS NULL, remote_full_since <= last_error_at'), 'remote_full|t|t', 'pool shows that the remote server is full, and since when');
 like(pool('last_error'), qr/too many connections for role "remote_app"/, 'pool shows the message of the remote server');
-cmp_ok(pool('connecting'), '<=', 1, 'one attempt is made at a time');
+
+# The beginnings and ends of the attempts, and the pause after each of them.
+sub attempts { return join '', map { /received/ ? 'b' : 'e' } slurp_file($remote->logfile, $mark) =~ /(connection received: host=127|FATAL:)/g; }
+
+my %pauses;
+ok( wait_until($local, sub {
+			my ($at, $pause) = split /\|/, pool(q{last_error_at, extract(epoch FROM next_try_at - last_error_at)});
+
+			$pauses{$at} = $pause if $pause < 2;
+			return keys %pauses >= 6 ? 1 : 0;
+		}, 1), 'several attempts are made');
+my @pauses = sort { $a <=> $b } values %pauses;
+cmp_ok($pauses[-1] - $pauses[0], '>', 0.01, 'pauses between attempts are random') or diag("@pauses");
+like(attempts(), qr/^e?(?:be){5,}b?$/, 'one attempt is made at a time');
+is(pool($since), $full, 'remote server is full since the first refused attempt');
 $sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 like($sessions[2]->finish(30), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
 is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'other waiters keep their places');
@@ -143,6 +164,28 @@ $sessions[0]->run('SELECT pgpool.checkin_all()');
 $other->run('SELECT pgpool.checkin_all()');
 is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained again');
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
+
+# --- two local servers share what the remote server allows
+my $second_local = local_node('second');
+make_pool($second_local, $remote, server => 'shard1', options => { pool_size => 5, retry_min => '1min', retry_max => '1min' });
+my $guest = PgpxSession->new($second_local);
+my $in_turn = q{SELECT a FROM pgpool.query('shard1', 'select 1') AS t(a int)};
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 1');
+foreach my $turn ([ 'second', $sessions[0], $guest, $second_local ], [ 'first', $guest, $sessions[0], $local ])
+{
+	my ($name, $holder, $waiter, $node) = @{$turn};
+	my $lease = lease($holder, 'shard1');
+
+	$waiter->start($in_turn);
+	ok(wait_until($node, 'SELECT reason FROM pgpool.waiters', 'remote_full'), "$name server waits while the other one has all connections");
+	$holder->run("SELECT pgpool.discard($lease)");
+	is($waiter->finish(60) . $waiter->error, '1', "$name server has a connection when the other one has closed its own");
+	$waiter->run(q{SELECT pgpool.discard(pgpool.checkout('shard1'))});
+}
+$guest->quit;
+stats_add_up($second_local);
+check_invariants($second_local);
+leak_check($second_local);
 
 # --- an outage is no reason to wait
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 1');
