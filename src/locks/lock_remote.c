@@ -563,7 +563,8 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 	appendStringInfo(sql,
 					 "SELECT o.member, o.request, o.cap, o.weight, o.demand, o.held, o.since, o.dead"
 					 " FROM others AS o UNION ALL "
-					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false"
+					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since,"
+					 " NOT EXISTS (SELECT FROM own)"
 					 " FROM mine AS m, room AS r",
 					 st->request, st->weight, st->demand);
 }

@@ -43,16 +43,15 @@
  * because the worker was stopped by a signal, its machine lost power or the
  * network was cut, the session remains, uncounted, until the remote's
  * keepalives fail.  PIDs are compared only in the same run of the remote's
- * postmaster, because they are reused.
+ * postmaster, because they are reused.  A member whose own row was lost, with
+ * the table, raises nothing for DEAD_US: the other rows may be lost, too.
  *
  * Fairness.  Each member computes the same max-min fair shares by weight from
  * the rows; a member that wants connections has a share of at least one.  It
  * raises "held" to its share if the cap allows, and keeps connections above its
  * share only while no other member lacks any.  If more members want connections
  * than the cap allows, they take turns: a member releases its connection after
- * TURN_US.  No member starves (share_turn.pml), whatever the others want from
- * statement to statement, because of two more rules:
- *
+ * TURN_US.  Two more rules exclude that any member starves (share_turn.pml):
  * - A member that wants connections and has none is before those that have
  *   some, and before those with a higher "since" (it counts statements).  The
  *   statement leaves a free connection for each member that is before it.
@@ -120,6 +119,7 @@ typedef struct Share
 	PgpxShareMember mine_read;
 	int			common_cap;		/* smallest cap of the live members */
 	PgpxTime	held_since;		/* steady: since when it has held any */
+	PgpxTime	lost_at;		/* steady: last loss of its row; 0: none */
 	bool		difference_logged;
 
 	/* the statement in flight */
@@ -251,6 +251,7 @@ choose_target(Share *s, int used, int limit)
 	int			starved = 0;
 	int64		lacking = 0;
 	int64		held = 0;
+	int64		earlier = 0;	/* turns that began before this member's */
 	int			keep;
 	char		own[PGPX_SHARE_NAME_LEN];
 
@@ -269,8 +270,14 @@ choose_target(Share *s, int used, int limit)
 			starved += i != at && members[i]->held == 0;
 		}
 		held += i == at ? Max(mine.held, used) : members[i]->held;
+		if (members[i]->dead)
+			earlier += members[i]->held;
+		else if (members[i]->held > 0 && members[i]->since < mine.since)
+			earlier++;
 	}
-	if (wanting > cap)
+	if (wanting > cap && mine.held > 0 && earlier >= cap)
+		keep = 0;				/* the cap has become lower */
+	else if (wanting > cap)
 		keep = target_in_turn(s, &mine, starved);
 	else
 	{
@@ -278,12 +285,15 @@ choose_target(Share *s, int used, int limit)
 		for (int i = 0; i < n; i++)
 			if (i != at)
 				lacking += Max(fair[i] - members[i]->held, 0);
-		lacking -= Max(cap - held, 0);
+		lacking -= cap - held;	/* adds what exceeds a lower cap */
 		keep = Max(fair[at], used);
 		keep -= (int) Min(Max(lacking, 0), keep - fair[at]);
 	}
 	if (mine.held > limit && starved > 0)
 		keep = Min(keep, limit);	/* what it releases */
+
+	if (s->lost_at != 0 && pgpx_steady_now() < s->lost_at + DEAD_US)
+		keep = Min(keep, used);
 	pfree(members);
 	pfree(fair);
 	return keep;
@@ -654,6 +664,8 @@ replace_members(Share *s)
 	s->rows = before;
 	if (s->mine.held == 0 && s->mine_read.held > 0)
 		s->held_since = now;
+	if (s->mine.request != 0 && s->mine_read.dead)
+		s->lost_at = now;
 	s->mine = s->mine_read;
 	s->common_cap = s->mine.cap;
 }

@@ -152,6 +152,22 @@ begin_work(0, 4);
 used_become('equal shares', (2) x 4);
 ok( wait_until($nodes[$_], sub { share($nodes[$_], 'demand >= 4, others') }, 't|' . ($cap - 2), 30),
 	"server $_ shows what it wants and what the others have") foreach 0 .. 3;
+
+# --- a lower cap applies at once, although all are busy
+foreach my $lower (4, 1)
+{
+	$nodes[2]->safe_psql('postgres', "ALTER SERVER shared OPTIONS (SET cluster_connections '$lower')");
+	ok(wait_until($nodes[0], sub { my $n = 0; $n += share($nodes[$_], 'used') foreach 0 .. 3; $n <= $lower ? 1 : 0 }, 1, 20), "lower cap of $lower applies to four busy servers");
+	$nodes[2]->safe_psql('postgres', "ALTER SERVER shared OPTIONS (SET cluster_connections '$cap')");
+	used_become("equal shares after a cap of $lower", (2) x 4);
+}
+
+# --- the tables are made again while all are busy
+$remote->safe_psql('remote_db', 'DROP SCHEMA pgpool_lock CASCADE');
+ok(wait_until($nodes[0], sub { join ' ', map { share($nodes[$_], 'failing_since IS NOT NULL') } 0 .. 3 }, 't t t t', 30), 'tables are missing');
+$nodes[0]->safe_psql('postgres', q{SELECT pgpool.lock_setup('plain')});
+$remote->safe_psql('remote_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpool_lock TO remote_app');
+ok(wait_until($nodes[0], sub { join ' ', map { share($nodes[$_], 'used, failing_since IS NULL') } 0 .. 3 }, '2|t 2|t 2|t 2|t', 30), 'servers have the same shares when the tables are made again');
 is(end_work(0), 't|0', 'server 0 made progress');
 is(end_work(1), 't|0', 'server 1 made progress');
 used_become('connections of servers that became idle are used', '-', '-', 4, 4);
@@ -218,16 +234,17 @@ is(share($nodes[1], 'members'), '1', 'neither the killed server nor the idle one
 like(end_work(1), qr/^t\|0$/, 'no statement failed');
 
 # --- different caps, and fewer connections than servers
+my $mark = -s $nodes[0]->logfile;
 $nodes[1]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET cluster_connections '2')});
 begin_work($_, 3) foreach 0 .. 2;
 ok(wait_until($nodes[1], sub { join ' ', map { share($nodes[$_], 'cap') } 0 .. 2 }, '2 2 2', 30), 'smallest of different caps applies to all');
-ok(wait_until($nodes[0], sub { slurp_file($nodes[0]->logfile) =~ /different values of cluster_connections/ ? 1 : 0 }, '1', 30), 'different caps are logged');
+ok(wait_until($nodes[0], sub { slurp_file($nodes[0]->logfile, $mark) =~ /different values of cluster_connections/ ? 1 : 0 }, '1', 30), 'different caps are logged');
 ok(wait_until($nodes[1], sub { my $n = 0; $n += share($nodes[$_], 'used') foreach 0 .. 2; $n <= 2 ? 1 : 0 }, '1', 30), 'sessions decrease to the smaller cap');
 my @before = map { $nodes[$_]->safe_psql('postgres', q{SELECT sum(checkouts) FROM pgpool.stats WHERE server = 'shared'}) } 0 .. 2;
 ok( wait_until($nodes[0], sub { join ' ', map { $nodes[$_]->safe_psql('postgres', q{SELECT sum(checkouts) FROM pgpool.stats WHERE server = 'shared'}) > $before[$_] + 5 ? 1 : 0 } 0 .. 2 }, '1 1 1', 30),
 	'three servers take turns with two connections');
 like(end_work($_), qr/^t\|0$/, "server $_ did not starve") foreach 0 .. 2;
-my $logged = () = slurp_file($nodes[0]->logfile) =~ /different values of cluster_connections/g;
+my $logged = () = slurp_file($nodes[0]->logfile, $mark) =~ /different values of cluster_connections/g;
 is($logged, 1, 'different caps are logged once');
 $nodes[1]->safe_psql('postgres', qq{ALTER SERVER shared OPTIONS (SET cluster_connections '$cap')});
 
