@@ -647,6 +647,13 @@ pgpx_prepared_clear(PgpxPreparedTable *table)
 bool
 pgpx_prepared_reset(PgpxPreparedTable *table, int max)
 {
+	/*
+	 * Write nothing if there is nothing to clear.  A session that uses many
+	 * connections in turn would else write more cache lines of this table than
+	 * of all other shared state of a connection.
+	 */
+	if (table->n == 0 && table->state == PGPX_PREPARED_USABLE)
+		return false;
 	if (table->n == 0 || table->n > max ||
 		table->state == PGPX_PREPARED_UNKNOWN)
 	{

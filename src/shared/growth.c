@@ -164,8 +164,8 @@ PgpxTime
 pgpx_pool_growth_due_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	if (served_soon(pool) == 0 ||
-		pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
+	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool) ||
+		served_soon(pool) == 0)
 		return 0;
 	return trusted_until(pool);
 }

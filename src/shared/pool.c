@@ -251,9 +251,16 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	 * test idle connections first: a checkout that is enqueued behind other
 	 * waiters has not called pgpx_pool_pick_locked, which starts tests
 	 */
-	if (pool->nwaiting > 0 && !pgpx_pool_is_paused(pool))
+	if (pool->nwaiting > 0 && pool->lru_head >= 0 && !pgpx_pool_is_paused(pool))
 		begin_tests(pool, pool->nwaiting,
 					pgpx_pool_waits_since_locked(pool), pgpx_now());
+
+	/*
+	 * A full pool opens nothing.  Skip the estimates, which read the clock
+	 * several times, because the lock is contended while sessions wait.
+	 */
+	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
+		return 0;
 	missing = pgpx_pool_missing_locked(pool, extra);
 	if (missing == 0)
 	{

@@ -281,11 +281,12 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 	if (waiter->state == PGPX_WAITER_NONE)
 		return PGPX_WAITER_NONE;
 
+	/* the lock is contended while sessions wait: read the clock before */
+	*waited = pgpx_now() - waiter->since;
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (!await_sender(pool, waiter))
 		how = PGPX_DEQUEUE_CANCEL;
 	was = waiter->state;
-	*waited = pgpx_now() - waiter->since;
 
 	switch (was)
 	{
