@@ -577,7 +577,10 @@ finish_connect(PgpxWorkerConn *w)
 	}
 	w->phase = PGPX_PHASE_OPEN;
 	w->deadline = 0;
+
+	/* a remote can send another PID and key with any answer */
 	note_remote(w, conn);
+	pgpx_cancel_find_key(w);
 	if (PQparameterStatus(w->pg, "TimeZone") != NULL)
 		pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
 									pgpx_wire_hash_setting(PQparameterStatus(w->pg, "TimeZone")));

@@ -5,7 +5,9 @@
 # paths may be added to the corpus (PGPX_FUZZ_KEEP of test/fuzz/run).
 use strict;
 use warnings;
+
 use FindBin;
+use MIME::Base64;
 
 sub message { my ($type, $body) = @_; return $type . pack('N', 4 + length $body) . $body; }
 
@@ -234,6 +236,7 @@ my %login = (
 	no_key => "\0\377" . $auth . $params . $ready,
 	other_key => "\0\377" . $auth . message('S', "BackendKeyData\0005 9\0") . $key . $ready,
 	long_key => "\0\377" . $auth . message('K', pack('N', 5) . 'x' x 200) . $ready,
+	another_key_later => decode_base64('PQRSAAAACAAAAANSAAAACAAAAABTAAAAGWNsaWVudF9lLmNvZGluZwBVVEY4AFMAAAAXRGF0ZVM0WWxlAElTTywgTURZAFMAAAAbSW50ZXJ2////AnlsZQBwb3N0Z3JlcwBLAAAADAACAAX////+WgAAAAVJ'),
 	refused => "\0\377" . $error,
 	refused_later => "\10\377" . $auth . message('E', "SFATAL\0C53300\0Msorry,\ntoo many clients already\0\0"),
 	old => "\0\377Etoo old\n\0",
