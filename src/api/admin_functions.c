@@ -196,6 +196,8 @@ drain_action(PgpxPool *pool, PgpxWake *wake)
 static void
 resume_action(PgpxPool *pool, PgpxWake *wake)
 {
+	/* a connect that failed during the pause must not delay the next one */
+	pool->retry_at = Min(pool->retry_at, pgpx_now());
 	pgpx_pool_dispatch_locked(pool, wake);
 	pgpx_pool_grow_locked(pool, 0);
 }

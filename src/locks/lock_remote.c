@@ -542,14 +542,14 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 "room AS (SELECT LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
 					 " COALESCE(pg_catalog.sum(o.held), 0) AS used,"
 					 " pg_catalog.count(*) FILTER (WHERE o.demand > 0 AND o.held = 0 AND NOT o.dead"
-					 " AND NOT EXISTS (SELECT 1 FROM own WHERE own.starved AND own.since < o.since)) AS before"
+					 " AND NOT EXISTS (SELECT 1 FROM own WHERE own.starved AND own.since < o.since)) AS reserved"
 					 " FROM others AS o), ",
 					 st->member, st->member, st->cap);
 	appendStringInfo(sql,
 					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
 					 " (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)"
 					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
-					 " GREATEST(%d, LEAST(%d, GREATEST(r.cap - r.used - r.before, (SELECT own.held FROM own))))::pg_catalog.int4,"
+					 " GREATEST(%d, LEAST(%d, r.cap - r.used, GREATEST(r.cap - r.used - r.reserved, (SELECT own.held FROM own))))::pg_catalog.int4,"
 					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), t.turn, pg_catalog.clock_timestamp()"
 					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
 					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
@@ -561,11 +561,10 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 st->member, st->request, st->cap, st->weight, st->demand,
 					 st->used, st->target, st->pids);
 	appendStringInfo(sql,
-					 "SELECT o.member, o.request, o.cap, o.weight, o.demand, o.held, o.since, o.dead"
+					 "SELECT o.member, o.request, o.cap, o.weight, o.demand, o.held, o.since, o.dead, 0"
 					 " FROM others AS o UNION ALL "
-					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since,"
-					 " NOT EXISTS (SELECT FROM own)"
-					 " FROM mine AS m, room AS r",
+					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false, t.turn"
+					 " FROM mine AS m, room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1",
 					 st->request, st->weight, st->demand);
 }
 
@@ -589,7 +588,7 @@ read_int(const PGresult *res, int row, int column, int min, int max)
 bool
 pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
 {
-	if (PQnfields(res) != 8 || !is_name(PQgetvalue(res, row, 0)))
+	if (PQnfields(res) != 9 || !is_name(PQgetvalue(res, row, 0)))
 		return false;
 	memset(m, 0, sizeof(*m));
 	strlcpy(m->name, PQgetvalue(res, row, 0), sizeof(m->name));
@@ -600,5 +599,6 @@ pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
 	m->held = read_int(res, row, 5, 0, PGPX_SHARE_MAX);
 	m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
 	m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
+	m->turn = strtoll(PQgetvalue(res, row, 8), NULL, 10);
 	return true;
 }

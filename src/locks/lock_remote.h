@@ -96,8 +96,8 @@ typedef struct PgpxShareMember
 	int			demand;
 	int			held;			/* dead: its sessions that are left */
 	int64		since;
-	bool		dead;			/* the statement has counted its sessions; of
-								 * this member: the table had lost its row */
+	bool		dead;			/* the statement has counted its sessions */
+	int64		turn;			/* of this member: number of the statement */
 	PgpxTime	unchanged_since;	/* steady: first sight of this request */
 } PgpxShareMember;
 

@@ -43,20 +43,22 @@
  * because the worker was stopped by a signal, its machine lost power or the
  * network was cut, the session remains, uncounted, until the remote's
  * keepalives fail.  PIDs are compared only in the same run of the remote's
- * postmaster, because they are reused.  A member whose own row was lost, with
- * the table, raises nothing for DEAD_US: the other rows may be lost, too.
+ * postmaster, because they are reused.  If the tables were created again, which
+ * the number of the statement shows, a member opens nothing for DEAD_US,
+ * because the rows of other members may still be missing.
  *
  * Fairness.  Each member computes the same max-min fair shares by weight from
  * the rows; a member that wants connections has a share of at least one.  It
  * raises "held" to its share if the cap allows, and keeps connections above its
  * share only while no other member lacks any.  If more members want connections
  * than the cap allows, they take turns: a member releases its connection after
- * TURN_US.  Two more rules exclude that any member starves (share_turn.pml):
- * - A member that wants connections and has none is before those that have
- *   some, and before those with a higher "since" (it counts statements).  The
- *   statement leaves a free connection for each member that is before it.
- * - While a member wants connections and has none, another one does not take
- *   back what it has begun to release.
+ * TURN_US.  Two more rules prevent starvation (share_turn.pml).  A member is
+ * starved if it wants connections and has none.
+ * - Starved members precede all others, in the order of "since" (the number of
+ *   the statement that put the row into this state).  A statement that raises
+ *   "held" leaves a free connection for each starved member before its own.
+ * - While another member is starved, none raises its limit again before "held"
+ *   has come down to it.
  *
  *-------------------------------------------------------------------------
  */
@@ -119,7 +121,8 @@ typedef struct Share
 	PgpxShareMember mine_read;
 	int			common_cap;		/* smallest cap of the live members */
 	PgpxTime	held_since;		/* steady: since when it has held any */
-	PgpxTime	lost_at;		/* steady: last loss of its row; 0: none */
+	int64		turn;			/* number of the last statement */
+	PgpxTime	recreated_at;	/* steady: when the tables were new; 0: never */
 	bool		difference_logged;
 
 	/* the statement in flight */
@@ -212,16 +215,15 @@ fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
 
 /*
  * Return how many connections, 0 or 1, this member should hold if more members
- * want connections than the cap allows.  starved: the number of other members
- * that want a connection and have none.
+ * want connections than the cap allows.  starved: how many others are starved.
  */
 static int
 target_in_turn(const Share *s, const PgpxShareMember *mine, int starved)
 {
-	bool		ends = mine->held > 0 && starved > 0 &&
+	bool		turn_ends = mine->held > 0 && starved > 0 &&
 		pgpx_steady_now() >= s->held_since + TURN_US;
 
-	return mine->demand > 0 && !ends ? 1 : 0;
+	return mine->demand > 0 && !turn_ends ? 1 : 0;
 }
 
 /* Write this member's name.  Returns the length of what predecessors share. */
@@ -236,7 +238,7 @@ write_name(const Share *s, char *name)
 
 /*
  * Return how many connections this member should hold now.  used: its
- * connections; limit: how many it may open now.
+ * connections; limit: its share that is in effect.
  */
 static int
 choose_target(Share *s, int used, int limit)
@@ -251,7 +253,7 @@ choose_target(Share *s, int used, int limit)
 	int			starved = 0;
 	int64		lacking = 0;
 	int64		held = 0;
-	int64		earlier = 0;	/* turns that began before this member's */
+	int64		preceding = 0;	/* turns that began before this member's */
 	int			keep;
 	char		own[PGPX_SHARE_NAME_LEN];
 
@@ -271,11 +273,11 @@ choose_target(Share *s, int used, int limit)
 		}
 		held += i == at ? Max(mine.held, used) : members[i]->held;
 		if (members[i]->dead)
-			earlier += members[i]->held;
+			preceding += members[i]->held;
 		else if (members[i]->held > 0 && members[i]->since < mine.since)
-			earlier++;
+			preceding++;
 	}
-	if (wanting > cap && mine.held > 0 && earlier >= cap)
+	if (wanting > cap && mine.held > 0 && preceding >= cap)
 		keep = 0;				/* the cap has become lower */
 	else if (wanting > cap)
 		keep = target_in_turn(s, &mine, starved);
@@ -285,15 +287,14 @@ choose_target(Share *s, int used, int limit)
 		for (int i = 0; i < n; i++)
 			if (i != at)
 				lacking += Max(fair[i] - members[i]->held, 0);
-		lacking -= cap - held;	/* adds what exceeds a lower cap */
+		lacking -= cap - held;	/* or add what exceeds a lower cap */
 		keep = Max(fair[at], used);
 		keep -= (int) Min(Max(lacking, 0), keep - fair[at]);
 	}
 	if (mine.held > limit && starved > 0)
-		keep = Min(keep, limit);	/* what it releases */
-
-	if (s->lost_at != 0 && pgpx_steady_now() < s->lost_at + DEAD_US)
-		keep = Min(keep, used);
+		keep = Min(keep, limit);	/* take nothing back */
+	if (s->recreated_at != 0 && pgpx_steady_now() < s->recreated_at + DEAD_US)
+		keep = Min(keep, used); /* rows of others may still be missing */
 	pfree(members);
 	pfree(fair);
 	return keep;
@@ -664,8 +665,9 @@ replace_members(Share *s)
 	s->rows = before;
 	if (s->mine.held == 0 && s->mine_read.held > 0)
 		s->held_since = now;
-	if (s->mine.request != 0 && s->mine_read.dead)
-		s->lost_at = now;
+	if (s->mine_read.turn < s->turn)
+		s->recreated_at = now;
+	s->turn = s->mine_read.turn;
 	s->mine = s->mine_read;
 	s->common_cap = s->mine.cap;
 }

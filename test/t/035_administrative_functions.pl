@@ -101,7 +101,6 @@ ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 
 is($local->safe_psql('postgres', $waiting), '1', 'pause: session still waits');
 $sessions[1]->start(q{SELECT pgpool.exec('hanging', 'select 2')});
 ok(wait_until($local, $waiting, '2', 30), 'pause: later session waits, too, although the login has failed') or diag($sessions[1]->error);
-$local->safe_psql('postgres', q{ALTER SERVER hanging OPTIONS (SET retry_min '100ms', SET retry_max '100ms')});
 call_admin("resume('hanging')", '');
 is($sessions[$_]->finish(30) . $sessions[$_]->error, '1', "resume: session $_ is granted a connection") foreach 0, 1;
 

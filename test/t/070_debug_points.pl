@@ -929,6 +929,7 @@ SKIP:
 	$local->safe_psql('postgres', 'CREATE FOREIGN TABLE n (v int) SERVER north; CREATE FOREIGN TABLE s (v int) SERVER south');
 	my $values = 'SELECT n.v, s.v FROM n, s';
 	my $writes = 'BEGIN; UPDATE n SET v = v + 1; SELECT v FROM n; SELECT v FROM s; UPDATE s SET v = v + 1; COMMIT';
+	$local->safe_psql('postgres', 'CREATE TABLE local_writes (v int)');
 	my @all = ([ 'wait', 'pg_cancel_backend' ], [ 'wait', 'pg_terminate_backend' ], ['exit'], ['error']);
 	my @callback = @all[ 0 .. 2 ];    # in a callback of an abort, which must not raise errors
 
@@ -953,7 +954,7 @@ SKIP:
 		[ 'fdw_leased', $writes, '0\|0', \@all ],
 		[ 'fdw_sent', $writes, '0\|0', \@all ],
 		[ 'fdw_row', $writes, '0\|0', \@all ],
-		[ 'fdw_commit_sent', $writes, '1\|1', [ @all[ 0, 1 ] ] ],
+		[ 'fdw_commit_sent', $writes =~ s/COMMIT/INSERT INTO local_writes VALUES (1); COMMIT/r, '1\|1', [ @all[ 0, 1 ] ] ],
 		[ 'fdw_commit_sent', $writes, '[01]\|[01]', [ @all[ 2, 3 ] ] ],
 		[ 'fdw_committed', $writes, '1\|1', \@all ],
 		[ 'fdw_row', 'BEGIN; UPDATE s SET v = v + 1; UPDATE n SET v = v + 1 RETURNING v; COMMIT', '0\|0', \@all ],
@@ -1004,6 +1005,7 @@ SKIP:
 			ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('north', 'south')}, '0|0'), "$what: no lease is left");
 			ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'}, '0'), "$what: no remote transaction is left");
 			like($remote->safe_psql('remote_db', $values), qr/^$outcome$/, "$what: values");
+			is($local->safe_psql('postgres', 'DELETE FROM local_writes RETURNING v'), '1', "$what: local transaction has committed") if $point eq 'fdw_commit_sent' && $function;
 			$_->quit foreach $session, $holder;
 			is($local->safe_psql('postgres', "SELECT count(*) FROM n, s"), '1', "$what: foreign tables work");
 		}

@@ -87,12 +87,12 @@ foreach my $end (qw(terminated lease_timeouts reclaimed))
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'four'}, 0), "$end: its lease is revoked");
 	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('four')});
 	is($local->safe_psql('postgres', "SELECT checkouts, $end FROM pgpool.stats WHERE server = 'four'"), '1|1', "$end: lease is counted after the reset of the counters");
+	$local->safe_psql('postgres', q{ALTER SERVER four OPTIONS (DROP lease_timeout)}) if $end eq 'lease_timeouts';
 	kill 'CONT', $waiter->pid;
 	like($waiter->finish, qr/^\d+$/, "$end: session is granted another lease") or diag($waiter->error);
 	check_invariants($local, "$end: invariants hold");
 	stats_add_up($local, "$end: counters add up");
 	$waiter->run('SELECT pgpool.checkin_all()');
-	$local->safe_psql('postgres', q{ALTER SERVER four OPTIONS (DROP lease_timeout)}) if $end eq 'lease_timeouts';
 }
 $_->quit foreach $holder, $waiter, $first;
 

@@ -119,20 +119,22 @@ foreach my $attempt (1 .. 3)
 ok($kept, 'lock is kept while a statement about shares waits') or diag($app->error);
 $holder->run("SELECT pgpool.drain('$_', '10 s'); SELECT pgpool.resume('$_')") foreach qw(plain other);
 
-# --- the rows are lost: those of other servers come back later
+# --- the tables are created again: other servers enter their rows later
 my $second = PgpxSession->new($local);
 
 lease($holder, 'shared');
 $remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares VALUES ('$first', 1, 8, 1, 7, 7, '{}', pg_postmaster_start_time(), 0, now())});
-ok(wait_until($local, sub { ping_as_other(); share('others') }, 7, 30), 'lost rows: another server has the other connections');
+ok(wait_until($local, sub { ping_as_other(); share('others') }, 7, 30), 'new tables: another server has the other connections');
 $second->start(q{SELECT pgpool.checkout('shared', '2 min')});
-ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'lost rows: session waits');
-my $lost = $remote->safe_psql('remote_db', 'SELECT clock_timestamp()');
-my $raised;
-$remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
-ok(wait_until($local, sub { $raised = own_row("held > 1, pinged - '$lost' > interval '4.9 s'"); $raised =~ /^t/ ? 1 : 0 }, 1, 30), 'lost rows: server has a larger share later');
-is($raised, 't|t', '.. when the other servers have had the time to enter their rows');
-like($second->finish(60) . $second->error, qr/^\d+$/, 'lost rows: session is granted a connection');
+ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'new tables: session waits');
+$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET held = 2 WHERE member <> '$first'");
+$request = own_row('request');
+ok(wait_until($local, sub { ping_as_other(); own_row("request > $request + 4") }, 't', 30), 'row claims a connection that others have: server sends statements');
+is(own_row('held'), 1, '.. which correct the row');
+my $created = $remote->safe_psql('remote_db', 'SELECT clock_timestamp()');
+$remote->safe_psql('remote_db', 'BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE; DELETE FROM pgpool_lock.shares; UPDATE pgpool_lock.share_turn SET turn = 0; COMMIT');
+like($second->finish(60) . $second->error, qr/^\d+$/, 'new tables: session is granted a connection');
+is($remote->safe_psql('remote_db', "SELECT clock_timestamp() - '$created' > interval '4.9 s'"), 't', '.. when the other servers have had the time to enter their rows');
 $holder->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
 $second->quit;
 
