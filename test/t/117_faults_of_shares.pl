@@ -163,8 +163,17 @@ $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET cluster_connect
 # --- a session is not used before its PID is published, and ends when the share expires
 my $sessions = q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE 'pgpool_ext%' AND application_name <> 'pgpool_ext lock'};
 $_->run('SELECT pgpool.checkin_all()') foreach $app, $holder;
-$local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared'); ALTER SERVER shared OPTIONS (ADD connect_timeout '1h', ADD checkout_timeout '0')});
-block_statement('unpublished session');
+$local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD connect_timeout '1h', ADD checkout_timeout '0')});
+foreach my $attempt (1 .. 5)
+{
+	# a share remains for a second after its use, and the statement must be blocked before its end
+	lease($app, 'shared');
+	$app->run('SELECT pgpool.checkin_all()');
+	$local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+	block_statement("unpublished session, attempt $attempt");
+	last if share('share > 0') eq 't';
+	$blocker->run('COMMIT');
+}
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
 ok(wait_until($remote, $sessions, 1, 30), 'unpublished session: it has logged in');
 ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'unpublished session: statement that publishes it has failed');
