@@ -129,8 +129,8 @@ pause_servers(List *servers, bool pause, bool drain)
 }
 
 /*
- * Count the granted leases that were revoked before their waiters have left the
- * queue, because these waiters will still be counted as granted.
+ * Count the leases that were granted and revoked while their waiters are still
+ * in the queue.  These waiters will be counted as granted when they leave it.
  */
 static void
 count_revoked_grants_locked(PgpxPool *pool)

@@ -20,8 +20,8 @@
  *   the remote transaction is rolled back.  On all other leases COMMIT is sent,
  *   and then all answers are read.  An error aborts the local transaction.  The
  *   servers whose answer was a success have committed by then; there is no
- *   two-phase commit.  For a second after COMMIT was sent, a cancel and a
- *   termination of the session wait for the answers.
+ *   two-phase commit.  When all are sent, a cancel and a termination of
+ *   the session wait for the answers, for a second.
  * - A statement of the statement cache that has not been executed in this
  *   transaction is preceded by one more savepoint, which the next statement
  *   releases.  If the remote refuses the statement, it is rolled back to the
@@ -354,7 +354,7 @@ await_commit(PgpxLease *lease, PgpxTime deadline)
 	if (pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &more) > 0)
 		lease->usage.polled++;
 
-	/* the wait has reset the latch, which the next wait needs for interrupts */
+	/* a pending interrupt may have lost its wakeup: let the next wait return */
 	if (pgpx_async_wait(&lease, 1, deadline) == NULL)
 		SetLatch(MyLatch);
 	lease->scanned = 0;

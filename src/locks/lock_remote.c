@@ -159,7 +159,8 @@ static const char setup_sql[] =
  * at the same time.  It is used only for the log.
  *
  * The search_path is the user's and may contain operators of other users, so
- * these statements qualify every operator that is resolved through it.
+ * these statements qualify every operator that is resolved through it.  Those
+ * about shares run in the worker's own session, whose search_path is safe.
  */
 static const char request_sql[] =
 	"WITH got AS ("

@@ -16,11 +16,11 @@
  * the new ones.
  *
  * Sessions that receive the invalidation later do the same and normally
- * find nothing left to do.  Roles, however, exist in all databases.  Whether
- * the SCRAM keys of a pool are current can be read in any database, so the
- * session that changes a password retires the pools of all databases.  For
- * everything else the servers of the pool's database must be read, so the
- * sessions of other databases are signalled to process their invalidations.
+ * find nothing left to do.  Roles, however, exist in all databases.  A session
+ * in any database can check whether the SCRAM keys of a pool are current, so the
+ * session that changes a password retires the pools of all databases.  All
+ * other checks read catalogs of the pool's database, so the sessions of other
+ * databases are signalled to process their invalidations.
  *
  * A transaction can use an object that it has changed itself, and roll the
  * change back later.  So it gets a private pool for such an object, which

@@ -648,9 +648,9 @@ bool
 pgpx_prepared_reset(PgpxPreparedTable *table, int max)
 {
 	/*
-	 * Write nothing if there is nothing to clear.  A session that uses many
-	 * connections in turn would else write more cache lines of this table than
-	 * of all other shared state of a connection.
+	 * Do not write to an empty table.  Otherwise a session that uses many
+	 * connections in turn would write more cache lines here than in all other
+	 * shared state.
 	 */
 	if (table->n == 0 && table->state == PGPX_PREPARED_USABLE)
 		return false;
