@@ -169,8 +169,7 @@ pgpx_view_can_see_pool(const PgpxView *view)
 		return true;
 
 	/*
-	 * A pool of all local users is visible to each user who may check out from
-	 * it.
+	 * Each user who may check out from a pool of all local users can see it.
 	 */
 	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&
 		key->superuser == 0 && may_use_shared(key, view->user);
