@@ -81,6 +81,12 @@ ok(wait_until($local, sub { share('error') }, 'pgpool_lock.shares has more than 
 $remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
 ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'too many rows: servers agree when they are deleted');
 
+# --- other servers remove the row of an idle one: that is no sign of new tables
+$holder->run(q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+$remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
+like($holder->run(q{SELECT pgpool.checkout('shared', '4 s')}) . $holder->error, qr/^\d+$/, 'row of an idle server was removed: it opens a connection at once');
+$holder->run('SELECT pgpool.checkin_all()');
+
 # --- a free connection goes to the server that has waited longest
 my $first = 'deadbeef/1/2/1';
 
