@@ -122,6 +122,7 @@ pgpx_cancel_find_key(PgpxWorkerConn *w)
 
 	if (can_libpq_cancel())
 		return;
+	w->have_key = false;
 	request = PQgetCancel(w->pg);
 	if (request == NULL)
 		return;

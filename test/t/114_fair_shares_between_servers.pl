@@ -192,6 +192,7 @@ used_become('server that wants less than an equal share leaves the rest', '-', $
 end_work(3);
 begin_work(3, 4);
 used_become('two busy servers again', '-', 4, '-', 4);
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT sum(cardinality(pids)) FROM pgpool_lock.shares') }, $cap, 30), 'PIDs of all sessions are published');
 my $stopped = worker_pid($nodes[3]);
 kill 'STOP', $stopped;
 ok( wait_until($nodes[1], sub { $remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.shares WHERE clock_timestamp() - pinged > '6 s'}) }, '1', 30),
