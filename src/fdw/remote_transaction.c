@@ -199,7 +199,8 @@ finish_answer(PgpxRemoteTransaction *rt)
 	const PgpxWire *wire = &lease->sock->wire;
 
 	if (is_cancelled(rt) ||
-		(wire->phase != PGPX_WIRE_IDLE && !rt->abandoned))
+		(wire->phase != PGPX_WIRE_IDLE && !rt->abandoned &&
+		 !pgpx_wire_may_follow_reset(wire)))
 		pgpx_run_read_pending(lease);
 	else if (rt->abandoned)
 		read_abandoned(rt);

@@ -365,6 +365,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->sender = sender;
 	wire->nexchanges = PGPX_EXCHANGE_FINAL;
 	wire->nbefore = 0;
+	wire->follows = false;
 	wire->sent_ahead = false;
 	wire->parsed = false;
 	wire->bound = false;
@@ -377,16 +378,13 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	assume_start_values(wire);
 }
 
-void
-pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
-				 int part2, int part3)
+/* Expect the answer to an exchange next. */
+static void
+begin_answer(PgpxWire *wire, const PgpxWireToken *token,
+			 const uint8 parts[PGPX_WIRE_MAX_PARTS])
 {
-	wire->token.sender = sender;
-	wire->token.exchange = exchange;
-	wire->parts[0] = part1;
-	wire->parts[1] = part2;
-	wire->parts[2] = part3;
-	wire->parts[3] = PGPX_WIRE_IDLE;
+	wire->token = *token;
+	memcpy(wire->parts, parts, sizeof(wire->parts));
 	wire->part = 0;
 	wire->phase = PGPX_WIRE_TOKEN_PARSE;
 	wire->commit_ahead = false;
@@ -398,8 +396,33 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 	 * Until the echo of a hand-over arrives, the input belongs to the previous
 	 * holder and is discarded.
 	 */
-	wire->discarding = exchange == PGPX_EXCHANGE_FINAL ||
-		part1 == PGPX_WIRE_IDLE || pgpx_wire_discards[part1];
+	wire->discarding = token->exchange == PGPX_EXCHANGE_FINAL ||
+		parts[0] == PGPX_WIRE_IDLE || pgpx_wire_discards[parts[0]];
+}
+
+bool
+pgpx_wire_may_follow_reset(const PgpxWire *wire)
+{
+	return pgpx_wire_is_in_reset(wire) && !wire->sent_ahead &&
+		wire->token.sender != wire->sender && !wire->follows;
+}
+
+void
+pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
+				 int part2, int part3)
+{
+	const PgpxWireToken token = {sender, exchange};
+	const uint8 parts[PGPX_WIRE_MAX_PARTS] = {part1, part2, part3,
+											  PGPX_WIRE_IDLE};
+
+	if (pgpx_wire_may_follow_reset(wire))
+	{
+		wire->follows = true;
+		wire->next_token = token;
+		memcpy(wire->next_parts, parts, sizeof(parts));
+	}
+	else
+		begin_answer(wire, &token, parts);
 }
 
 void
@@ -621,46 +644,6 @@ pgpx_wire_fill(PgpxWire *wire, bool *full)
 	return n;
 }
 
-int
-pgpx_wire_flush(PgpxWire *wire)
-{
-	while (wire->out_sent < wire->out.len)
-	{
-		ssize_t		n = send(wire->fd, wire->out.data + wire->out_sent,
-							 wire->out.len - wire->out_sent,
-							 MSG_DONTWAIT | MSG_NOSIGNAL);
-
-		if (n > 0)
-		{
-			wire->out_sent += n;
-			wire->bytes_out += n;
-			continue;
-		}
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-			return 0;
-
-		/* messages that the remote sent before can still be read */
-		wire->out_sent = wire->out.len;
-		return -1;
-	}
-	if (wire->out.data != NULL)
-	{
-		/* do not keep the copy of a large statement */
-		if (wire->out.maxlen > IN_READ_MAX)
-		{
-			pfree(wire->out.data);
-			wire->out.data = NULL;
-		}
-		else
-			resetStringInfo(&wire->out);
-	}
-	wire->out.len = 0;
-	wire->out_sent = 0;
-	return 1;
-}
-
 /*
  * Return the maximum length of a message of a class.  While an answer is
  * discarded, all of it together is limited to DISCARD_MAX.
@@ -801,6 +784,12 @@ enter_phase(PgpxWire *wire, int phase)
 	wire->phase = wire->parts[wire->part++];
 	if (wire->phase == PGPX_WIRE_IDLE && wire->part == 1)
 		wire->phase = PGPX_WIRE_RESET_END;	/* the token is the only part */
+	if (wire->phase == PGPX_WIRE_IDLE && wire->follows)
+	{
+		wire->follows = false;
+		begin_answer(wire, &wire->next_token, wire->next_parts);
+		return false;
+	}
 	wire->discarding = pgpx_wire_discards[wire->phase];
 	return wire->phase == PGPX_WIRE_IDLE;
 }

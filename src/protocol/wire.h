@@ -218,6 +218,10 @@ typedef struct PgpxWire
 	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of the parts after
 											 * the token; IDLE: end */
 	int			part;			/* index of the next part */
+	bool		follows;		/* the next exchange was sent before the answer
+								 * to the reset of an earlier lease was read: */
+	PgpxWireToken next_token;
+	uint8		next_parts[PGPX_WIRE_MAX_PARTS];
 	const PgpxWireCommand *ahead;	/* the command of a reset sent ahead whose
 									 * answer is expected */
 	int			nbefore;		/* commands before the statement that have not
@@ -315,6 +319,16 @@ extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
 
 /* True while the expected answer is that of a reset. */
 extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
+
+/*
+ * pgpx_wire_may_follow_reset
+ *		Returns whether an exchange may be sent although the answer to the reset
+ *		of an earlier lease is unread.
+ *
+ * The reader first expects the answer to the reset.  The stream breaks if the
+ * reset has failed, and the statement has run without the reset then.
+ */
+extern bool pgpx_wire_may_follow_reset(const PgpxWire *wire);
 
 /* Marks the stream as broken.  The first reason is kept and is not copied. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *why);

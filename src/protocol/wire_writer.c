@@ -11,7 +11,13 @@
  */
 #include "protocol/wire.h"
 
+#include <errno.h>
+#include <sys/socket.h>
+
 #include "port/pg_bswap.h"
+
+/* A larger output buffer is freed when it is empty. */
+#define OUT_KEEP_MAX (256 * 1024)
 
 /*
  * Append to the buffer, as appendBinaryStringInfo does.  This is inline because
@@ -121,7 +127,8 @@ begin_exchange(PgpxWire *wire)
 {
 	uint32		exchange = ++wire->nexchanges;
 
-	Assert(wire->phase == PGPX_WIRE_IDLE);
+	Assert(wire->phase == PGPX_WIRE_IDLE ||
+		   pgpx_wire_may_follow_reset(wire));
 	put_token(pgpx_wire_output(wire), wire->sender, exchange);
 	return exchange;
 }
@@ -447,13 +454,61 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 	wire->bytes_out = bytes;
 }
 
+int
+pgpx_wire_flush(PgpxWire *wire)
+{
+	while (wire->out_sent < wire->out.len)
+	{
+		ssize_t		n = send(wire->fd, wire->out.data + wire->out_sent,
+							 wire->out.len - wire->out_sent,
+							 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n > 0)
+		{
+			wire->out_sent += n;
+			wire->bytes_out += n;
+			continue;
+		}
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return 0;
+
+		/* messages that the remote sent before can still be read */
+		wire->out_sent = wire->out.len;
+		return -1;
+	}
+	if (wire->out.data != NULL)
+	{
+		/* do not keep the copy of a large statement */
+		if (wire->out.maxlen > OUT_KEEP_MAX)
+		{
+			pfree(wire->out.data);
+			wire->out.data = NULL;
+		}
+		else
+			resetStringInfo(&wire->out);
+	}
+	wire->out.len = 0;
+	wire->out_sent = 0;
+	return 1;
+}
+
 void
 pgpx_wire_abandon(PgpxWire *wire)
 {
 	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
 		return;
 	if (wire->out_sent == 0 &&
-		(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_TOKEN_PARSE))
+		(wire->follows || pgpx_wire_may_follow_reset(wire)))
+	{
+		/* the answer to the reset is still expected */
+		wire->follows = false;
+		wire->nbefore = 0;
+	}
+	else if (wire->out_sent == 0 &&
+			 (wire->phase == PGPX_WIRE_IDLE ||
+			  wire->phase == PGPX_WIRE_TOKEN_PARSE))
 	{
 		wire->phase = PGPX_WIRE_IDLE;
 		wire->discarding = false;

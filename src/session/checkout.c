@@ -100,9 +100,10 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 /*
  * Read pending input: the answer of a pending reset, or only messages that may
  * arrive at any time.  Anything else means that the connection is dead.
+ * follow: do not wait for the answer.
  */
 static Validation
-poll_socket(PgpxLease *lease, PgpxTime deadline)
+poll_socket(PgpxLease *lease, PgpxTime deadline, bool follow)
 {
 	static uint32 wait_event = 0;
 	PgpxWire   *wire = &lease->sock->wire;
@@ -146,6 +147,8 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 		}
 		if (n > 0)
 			continue;
+		if (follow)
+			return VALIDATION_OK;
 		n = pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &full);
 		read = n != 0;
 		if (!read &&
@@ -179,6 +182,30 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 		return false;
 	return reset == PGPX_RESET_ALWAYS || conn->last_pid != MyProcPid ||
 		conn->last_procno != (int) MyProcNumber;
+}
+
+/*
+ * Returns whether a statement may be sent before the pending reset is answered.
+ *
+ * If the reset fails, the connection is closed, but the statement has run in
+ * the state that the last lease left.  So this session and user must have had
+ * that lease, and the statement must be in a transaction that cannot be
+ * committed then, as those of foreign tables are.  The error would reach the
+ * user, so the reset must be one that fails only with the connection.  A
+ * remote that hangs is no risk, because the worker soon reads the answer
+ * (maintenance.c).
+ */
+static bool
+may_follow_reset(const PgpxCheckout *c, const PgpxLease *lease,
+				 const PgpxConn *conn)
+{
+	const int	fails = PGPX_SENT_RESET | PGPX_SENT_START;
+
+	return conn->unread_reset > 0 && (conn->unread_reset & fails) == 0 &&
+		c->holder.scope == PGPX_SCOPE_TABLE && !IsolationIsSerializable() &&
+		conn->last_pid == MyProcPid &&
+		conn->last_procno == (int) MyProcNumber &&
+		conn->last_user == lease->user && !must_reset(lease, conn);
 }
 
 /*
@@ -300,7 +327,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->unread_reset);
 	if (conn->unread_reset > 0 && deadline == 0)
 		deadline = step_deadline(c, false);
-	validation = poll_socket(lease, deadline);
+	validation = poll_socket(lease, deadline, may_follow_reset(c, lease, conn));
 	if (validation == VALIDATION_LATE && !is_late(c))
 		return VALIDATION_DEAD; /* the reset exceeded
 								 * operation_timeout */
@@ -316,7 +343,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 						 lease->spec->start_commands, false);
 	if (!pgpx_stream_flush(lease, deadline))
 		return VALIDATION_DEAD;
-	validation = poll_socket(lease, deadline);
+	validation = poll_socket(lease, deadline, false);
 	if (validation == VALIDATION_LATE && !is_late(c))
 		return VALIDATION_DEAD;
 	return validation;

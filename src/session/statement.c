@@ -208,10 +208,10 @@ make_ready(PgpxRun *run)
 	PgpxTime	pause = CANCEL_AGAIN_US;
 
 	pgpx_lease_check_broken(lease);
-	if (wire->phase == PGPX_WIRE_IDLE)
+	if (wire->phase == PGPX_WIRE_IDLE || pgpx_wire_may_follow_reset(wire))
 	{
 		/* the checkout of a lease of scope CALL has just validated it */
-		if (lease->scope != PGPX_SCOPE_CALL &&
+		if (lease->scope != PGPX_SCOPE_CALL && wire->phase == PGPX_WIRE_IDLE &&
 			!(pgpx_wire_is_at_boundary(wire) &&
 			  pgpx_session_has_no_input(lease->sock)))
 			read_pending_input(run);

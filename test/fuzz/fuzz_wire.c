@@ -237,6 +237,21 @@ ask(PgpxWire *wire, int how, int remote)
 		case 5:
 			/* of the previous lease, read by the next holder */
 			pgpx_wire_begin_reset(wire, 1, 2, PGPX_SENT_RESET | PGPX_SENT_START);
+			if (how / 11 % 3 == 1)
+			{
+				/* .. which sends a statement before it has read the answer */
+				FUZZ_CHECK(pgpx_wire_may_follow_reset(wire));
+				pgpx_wire_send_extended(wire, &statement, 3, formats);
+				FUZZ_CHECK(wire->follows && pgpx_wire_is_in_reset(wire));
+				one_only = true;
+			}
+			else if (how / 11 % 3 == 2)
+			{
+				/* .. or begins to, and an error prevents it */
+				pgpx_wire_send_extended(wire, &statement, 3, formats);
+				pgpx_wire_abandon(wire);
+				FUZZ_CHECK(!wire->follows && pgpx_wire_may_follow_reset(wire));
+			}
 			break;
 		case 6:
 		case 7:
@@ -273,6 +288,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t		scanned = 0;
 	int			ncolumns = -1;
 	int			drop;			/* its end: 0 with EOF, 2 abandoned, 3 in flight */
+	bool		follows;		/* the token of the second exchange is due */
 
 	write_all_lengths();
 	if (size < 2 || size > 64 * 1024)
@@ -286,6 +302,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	data += 2;
 	size -= 2;
 	(void) pgpx_wire_flush(&wire);
+	follows = wire.follows;
 
 	for (;;)
 	{
@@ -330,6 +347,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		if (pgpx_wire_is_at_boundary(&wire))
 			pgpx_wire_trim(&wire);	/* as when a lease ends */
+		if (follows && !wire.follows && wire.phase == PGPX_WIRE_TOKEN_PARSE)
+		{
+			follows = false;
+			fuzz_echo(&wire, pair[1]);
+		}
 		if (n > 0)
 		{
 			if (send(pair[1], data + sent, n, MSG_DONTWAIT) != n)

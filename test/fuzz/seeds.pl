@@ -59,6 +59,11 @@ my %wire = (
 	reset_pending => "\3\0" . $params . $discarded . $ready,
 	reset_pending_two => "\5\3" . $discarded . $ready . message('C', "SET\0") . $ready,
 	reset_pending_rows => "\4\0" . $discarded . $ready . $columns . $row . $done . $ready,
+	# the first chunk is the whole answer to the reset
+	follows_reset => "\x10&" . $discarded . $ready . message('C', "SET\0") . $ready
+	  . $parsed . $columns . $row . $done . $ready,
+	follows_reset_abandoned => "\x1b\0" . $discarded . $ready . message('C', "SET\0") . $ready,
+	follows_failed_reset => "\x10&" . $error . $ready . $parsed . $columns . $row . $done . $ready,
 	reset_pending_notice => "\3\0" . $notice . $note . $discarded . $ready,
 	reset_pending_error => "\3\0" . $error . $ready,
 	reset_pending_in_transaction => "\3\0" . $discarded . message('Z', 'T'),
