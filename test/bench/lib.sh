@@ -195,9 +195,9 @@ note() {
 # sessions SCRIPT CLIENTS ROLE OPTION ...: run a script of pgbench with these options,
 # on the local server or on that of session_port, session_user and session_base.
 # Prints transactions per second, their durations in ms and their distribution among the
-# sessions, without the first seconds, in which connections are opened; and the number
-# and memory of ROLE's backends on the remote server. If not all sessions have connected
-# in time, the run is repeated with more time.
+# sessions, without the first seconds, in which connections are opened; the CPU time of a
+# transaction; and the number and memory of ROLE's backends on the remote server. If not
+# all sessions have connected in time, the run is repeated with more time.
 sessions() {
   local warm=$((quick ? 1 : 2)) try
 
@@ -214,7 +214,7 @@ sessions() {
 
 # sessions_for WARM_UP ...: the same; the first WARM_UP seconds do not count
 sessions_for() {
-  local warm=$1 script=$2 clients=$3 role=$4 memory=0
+  local warm=$1 script=$2 clients=$3 role=$4 memory=0 before
   shift 4
 
   rm -f "$work"/tmp/times.*
@@ -225,6 +225,7 @@ sessions_for() {
     ) >"$work/log/memory" 2>/dev/null &
     memory=$!
   fi
+  before=$(servers_cpu)
   as_user ${client_cpu:+taskset -c "$client_cpu"} "$bindir/pgbench" -n -h "$work/s" \
     -p "${session_port:-$local_port}" \
     -U "${session_user:-postgres}" -c "$clients" -j 2 -T "$((warm + seconds))" \
@@ -241,6 +242,7 @@ sessions_for() {
   if [ "$memory" -ne 0 ]; then
     wait "$memory"
   fi
+  cpu_since "$before" "$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$work/log/sessions.log")"
   cat "$work"/tmp/times.* | perl "$bench/times" "$seconds" "$clients" || return 1
   if [ "$memory" -ne 0 ]; then
     cat "$work/log/memory"
@@ -267,6 +269,29 @@ process_cpu() {
   for pid in "$@"; do
     cat "/proc/$pid/schedstat" 2>/dev/null || true
   done | awk '{ sum += $1 } END { printf "%.0f\n", sum }'
+}
+
+# servers_cpu: CPU time in ticks of both servers, with the processes that have ended, and
+# of PgBouncer.
+servers_cpu() {
+  local server pid
+
+  for server in local remote; do
+    pid=$(as_user head -n 1 "$work/$server/postmaster.pid")
+    for pid in "$pid" $(cat "/proc/$pid/task/$pid/children"); do
+      cat "/proc/$pid/stat" 2>/dev/null || true
+    done
+  done | awk '{ sum += $14 + $15 + $16 + $17 } END { print sum }'
+  for pid in "${bouncer_pids[@]}"; do
+    cat "/proc/$pid/stat" 2>/dev/null || true
+  done | awk '{ sum += $14 + $15 } END { print sum + 0 }'
+}
+
+# cpu_since TICKS N: the CPU time in us since servers_cpu printed TICKS, divided by N.
+cpu_since() {
+  printf '%s\n%s\n' "$1" "$(servers_cpu)" |
+    awk -v hz="$(getconf CLK_TCK)" -v n="$2" 'NR <= 2 { sum -= $1 } NR > 2 { sum += $1 }
+      END { printf "cpu %.1f\n", sum / hz * 1e6 / n }'
 }
 
 # wait_for CONDITION: wait until an SQL expression is true on the local server

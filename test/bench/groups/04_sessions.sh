@@ -95,13 +95,14 @@ report_4() {
     [bouncer_tls]="TLS: dblink to PgBouncer, 8, no reset" [libpq]="pgbench on the remote server")
   section "Many sessions on eight connections"
   for n in 8 60 200 500; do
-    grid "$n sessions" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
+    grid "$n sessions" tps=.tps "CPU, us=.cpu" p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
       "imbalance, %=.uneven" "remote backends=.backends" "private, MB=.own" "PSS, MB=.pss"
     for w in pool polled unpolled never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
   note "private and PSS: memory of the remote backends; PSS includes a share of the pages that they share with others"
+  note "CPU: of both servers and PgBouncer for each transaction, with the start of the sessions and without pgbench"
   note "p50 to max: ms of a transaction, including the wait for a connection"
   note "Jain: index of fairness, computed from the transactions of each session; imbalance: difference between the most and the fewest transactions of a session, in % of the mean"
   ratio "8 sessions on 8, reset always / dblink" free:sessions:pool:8.tps free:sessions:dblink:8.tps ">=1.1"

@@ -84,7 +84,7 @@ report_11() {
   ratio "INSERT of 10,000 rows: pgpool_ext / postgres_fdw" apart:insert:ours:inserted apart:insert:peer:inserted "<=1.0"
   ratio "INSERT of 10,000 rows, batch_size 100: pgpool_ext / postgres_fdw" apart:insert:ours:inserted_100 apart:insert:peer:inserted_100 "<=1.0"
   ratio "async Append of four servers of 100 ms / one of them" free:append:ours:slow:16 free:append:ours:slow_1 "<=1.15"
-  grid "60 sessions, a row by its primary key" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
+  grid "60 sessions, a row by its primary key" tps=.tps "CPU, us=.cpu" p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
     "remote backends=.backends" "private, MB=.own"
   for mode in simple prepared; do
     line "pgpool_ext, 8 connections, -M $mode" "alone:foreign_sessions:ours:60:$mode"

@@ -5,10 +5,16 @@
 # The query joins three tables and returns one row. The remote server parses and plans it
 # for each execution, or with the cache once for each connection.
 
-# way_join POOL: us of a call on a pool
-way_join() { here "SELECT join_each('$1', $(turns 2000))"; }
-# way_join_lease POOL: us on a held lease
-way_join_lease() { here "SELECT join_lease('$1', $(turns 2000))"; }
+# way_join each|lease POOL: us of a call on a pool, or on a held lease; and the CPU time
+# of both servers for a call, with the start of the session
+way_join() {
+  local before n
+
+  n=$(turns 2000)
+  before=$(servers_cpu)
+  say "us $(here "SELECT join_$1('$2', $n)")"
+  cpu_since "$before" "$((n + n / 10))"
+}
 
 group_12() {
   local at
@@ -17,7 +23,7 @@ group_12() {
     OPTIONS (base_server 'p1', pool_size '1', statement_cache '20')"
   for at in apart together; do
     place "$at"
-    measure "$rounds" join:p1 join:p1_cache join_lease:p1 join_lease:p1_cache
+    measure "$rounds" join:each:p1 join:each:p1_cache join:lease:p1 join:lease:p1_cache
   done
 }
 
@@ -25,13 +31,15 @@ report_12() {
   local at
 
   section "Statement cache"
-  ratio "join of three tables on a pool, statement_cache 20 / 0, apart" apart:join:p1_cache apart:join:p1 "<=0.6"
-  ratio "join of three tables on a held lease, statement_cache 20 / 0, apart" apart:join_lease:p1_cache apart:join_lease:p1 -
-  ratio "join of three tables on a pool, statement_cache 20 / 0, together" together:join:p1_cache together:join:p1 -
+  ratio "join of three tables on a pool, statement_cache 20 / 0, apart" apart:join:each:p1_cache.us apart:join:each:p1.us "<=0.6"
+  ratio "join of three tables on a held lease, statement_cache 20 / 0, apart" apart:join:lease:p1_cache.us apart:join:lease:p1.us -
+  ratio "join of three tables on a pool, statement_cache 20 / 0, together" together:join:each:p1_cache.us together:join:each:p1.us -
   for at in apart together; do
-    figure "$at:join:p1" us "join on a pool, no cache, $at"
-    figure "$at:join:p1_cache" us "join on a pool, statement_cache 20, $at"
-    figure "$at:join_lease:p1" us "join on a held lease, no cache, $at"
-    figure "$at:join_lease:p1_cache" us "join on a held lease, statement_cache 20, $at"
+    grid "join of three tables, $at" us=.us "CPU, us=.cpu"
+    line "on a pool, no cache" "$at:join:each:p1"
+    line "on a pool, statement_cache 20" "$at:join:each:p1_cache"
+    line "on a held lease, no cache" "$at:join:lease:p1"
+    line "on a held lease, statement_cache 20" "$at:join:lease:p1_cache"
   done
+  note "CPU: of both servers for each call, with the start of the session"
 }
