@@ -538,21 +538,21 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 " WHERE s.member <> '%s'), "
 					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
 					 " WHERE s.member = o.member AND o.dead AND o.held = 0), "
-					 "own AS MATERIALIZED (SELECT s.held, s.demand > 0 AND s.held = 0 AS starved, s.since"
+					 "own AS MATERIALIZED (SELECT s.member, s.held, s.demand > 0 AND s.held = 0 AS starved, s.since"
 					 " FROM pgpool_lock.shares AS s WHERE s.member = '%s'), "
-					 "room AS (SELECT LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
+					 "room AS (SELECT t.turn, LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
 					 " COALESCE(pg_catalog.sum(o.held), 0) AS used,"
 					 " pg_catalog.count(*) FILTER (WHERE o.demand > 0 AND o.held = 0 AND NOT o.dead"
-					 " AND NOT EXISTS (SELECT 1 FROM own WHERE own.starved AND own.since < o.since)) AS reserved"
-					 " FROM others AS o), ",
+					 " AND NOT EXISTS (SELECT 1 FROM own WHERE own.starved AND (own.since, own.member) < (o.since, o.member))) AS reserved"
+					 " FROM pgpool_lock.share_turn AS t LEFT JOIN others AS o ON true WHERE t.id = 1 GROUP BY t.turn), ",
 					 st->member, st->member, st->cap);
 	appendStringInfo(sql,
 					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
 					 " (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)"
 					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
 					 " GREATEST(%d, LEAST(%d, r.cap - r.used, GREATEST(r.cap - r.used - r.reserved, (SELECT own.held FROM own))))::pg_catalog.int4,"
-					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), t.turn, pg_catalog.clock_timestamp()"
-					 " FROM room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1"
+					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), r.turn, pg_catalog.clock_timestamp()"
+					 " FROM room AS r"
 					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
 					 " cap = excluded.cap, weight = excluded.weight, demand = excluded.demand,"
 					 " held = excluded.held, pids = excluded.pids, postmaster = excluded.postmaster, pinged = excluded.pinged,"
@@ -564,8 +564,8 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 	appendStringInfo(sql,
 					 "SELECT o.member, o.request, o.cap, o.weight, o.demand, o.held, o.since, o.dead, 0"
 					 " FROM others AS o UNION ALL "
-					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false, t.turn"
-					 " FROM mine AS m, room AS r, pgpool_lock.share_turn AS t WHERE t.id = 1",
+					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false, r.turn"
+					 " FROM mine AS m, room AS r",
 					 st->request, st->weight, st->demand);
 }
 

@@ -55,8 +55,8 @@
  * TURN_US.  Two more rules prevent starvation (share_turn.pml).  A member is
  * starved if it wants connections and has none.
  * - Starved members precede all others, in the order of "since" (the number of
- *   the statement that put the row into this state).  A statement that raises
- *   "held" leaves a free connection for each starved member before its own.
+ *   the statement that put the row into this state) and name.  A statement that
+ *   raises "held" leaves a free connection for each starved member before it.
  * - While another member is starved, none raises its limit again before "held"
  *   has come down to it.
  *
@@ -128,8 +128,7 @@ typedef struct Share
 	/* the statement in flight */
 	bool		in_flight;
 	bool		failing;
-	bool		remote_full;	/* .. because the remote accepts no more
-								 * connections */
+	bool		remote_full;	/* .. for lack of remote connections */
 	uint64		request;
 	int			target;
 	PgpxTime	sent_at;		/* steady */
@@ -274,7 +273,8 @@ choose_target(Share *s, int used, int limit)
 		held += i == at ? Max(mine.held, used) : members[i]->held;
 		if (members[i]->dead)
 			preceding += members[i]->held;
-		else if (members[i]->held > 0 && members[i]->since < mine.since)
+		else if (members[i]->held > 0 &&
+				 members[i]->since < mine.since + (i < at))
 			preceding++;
 	}
 	if (wanting > cap && mine.held > 0 && preceding >= cap)

@@ -10,6 +10,10 @@
  * Weak fairness is assumed: each server that is alive sends statements, and opens or
  * closes its connection before the next one.  A turn ends with the second statement.
  *
+ * No two rows have the same "since", the number of the last statement that changed the
+ * state.  Where the row of share_turn was created again and numbers repeat, the names
+ * decide, so the order of the rows is total in any case.
+ *
  * Asserted: a server that wants a connection and stays alive has one infinitely often
  * (no starvation).  This is server VICTIM, whose name is the last.  The other two begin
  * or cease to want one before any statement.  With DEATH the first may die.  With LEASES

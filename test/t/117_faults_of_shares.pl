@@ -87,26 +87,53 @@ $remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
 like($holder->run(q{SELECT pgpool.checkout('shared', '4 s')}) . $holder->error, qr/^\d+$/, 'row of an idle server was removed: it opens a connection at once');
 $holder->run('SELECT pgpool.checkin_all()');
 
-# --- a free connection goes to the server that has waited longest
-my $first = 'deadbeef/1/2/1';
+# --- a free connection goes to the server that has waited longest, then by the names
+my $first;
 
 # Change the row of the other server, which shows that it is alive.
 sub ping_as_other { return $remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET request = request + 1 WHERE member = '$first'"); }
 
 sub own_row { return $remote->safe_psql('remote_db', "SELECT $_[0] FROM pgpool_lock.shares WHERE member <> '$first'"); }
 
-$remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares VALUES ('$first', 1, 1, 1, 1, 0, '{}', pg_postmaster_start_time(), 0, now())});
-ok(wait_until($local, sub { ping_as_other(); share('used') }, 0, 30), 'another server waits for the only connection: idle ones are closed');
-$holder->start(q{SELECT pgpool.checkout('shared', '2 min')});
-ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'it has waited longer: session waits');
-my $request = own_row('request');
-ok(wait_until($local, sub { ping_as_other(); own_row("request > $request + 4") }, 't', 30), '.. while its server sends statements');
-is(own_row('held'), 0, '.. which leave the connection to the other server');
-$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET since = 1000000000000 WHERE member = '$first'");
-ok(wait_until($local, sub { ping_as_other(); own_row('held') }, 1, 30), 'it has waited for a shorter time: the connection is free for the session');
-like($holder->finish(60) . $holder->error, qr/^\d+$/, '.. which is granted it');
-$holder->run('SELECT pgpool.checkin_all()');
-$remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
+# Wait until this server has sent some more statements.
+sub send_statements
+{
+	my ($name) = @_;
+	my $request = own_row('request');
+
+	return ok(wait_until($local, sub { ping_as_other(); own_row("request > $request + 4") }, 't', 30), $name);
+}
+
+foreach my $case ([ '0/1/2/1', 0 ], [ 'ffffffffffffffff/1/2/1', 1 ])
+{
+	($first, my $later) = @$case;
+	my $same = "(SELECT since FROM pgpool_lock.shares WHERE member <> '$first')";
+
+	$remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares VALUES ('$first', 1, 1, 1, 1, 0, '{}', pg_postmaster_start_time(), 0, now())});
+	ok(wait_until($local, sub { ping_as_other(); share('used') }, 0, 30), 'another server waits for the only connection: idle ones are closed');
+	$holder->start(q{SELECT pgpool.checkout('shared', '2 min')});
+	ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'it has waited longer: session waits');
+	send_statements('.. while its server sends statements');
+	is(own_row('held'), 0, '.. which leave the connection to the other server');
+	$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET since = $same WHERE member = '$first'");
+	if (!$later)
+	{
+		send_statements('it has waited as long, and its name is first: server sends statements');
+		is(own_row('held'), 0, '.. which leave the connection to the other server');
+		$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET since = 1000000000000 WHERE member = '$first'");
+	}
+	ok(wait_until($local, sub { ping_as_other(); own_row('held') }, 1, 30),
+		$later ? 'it has waited as long, and its name is last: the connection is free for the session' : 'it has waited for a shorter time: the connection is free for the session');
+	like($holder->finish(60) . $holder->error, qr/^\d+$/, '.. which is granted it');
+
+	# both hold the only connection, as after a decrease of the cap
+	$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET held = 1, since = $same WHERE member = '$first'");
+	send_statements('both hold the only connection for as long: server sends statements');
+	ok(wait_until($local, sub { ping_as_other(); share('share') }, $later, 30), $later ? '.. and keeps it, as the other name is last' : '.. and gives it up, as the other name is first');
+	$holder->run('SELECT pgpool.checkin_all()');
+	$remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
+}
+$first = 'deadbeef/1/2/1';
 
 # --- a lock keeps its pings while a statement about shares waits
 my $kept = 0;
@@ -134,8 +161,7 @@ ok(wait_until($local, sub { ping_as_other(); share('others') }, 7, 30), 'new tab
 $second->start(q{SELECT pgpool.checkout('shared', '2 min')});
 ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'new tables: session waits');
 $remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET held = 2 WHERE member <> '$first'");
-$request = own_row('request');
-ok(wait_until($local, sub { ping_as_other(); own_row("request > $request + 4") }, 't', 30), 'row claims a connection that others have: server sends statements');
+send_statements('row claims a connection that others have: server sends statements');
 is(own_row('held'), 1, '.. which correct the row');
 my $created = $remote->safe_psql('remote_db', 'SELECT clock_timestamp()');
 $remote->safe_psql('remote_db', 'BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE; DELETE FROM pgpool_lock.shares; UPDATE pgpool_lock.share_turn SET turn = 0; COMMIT');
