@@ -20,8 +20,8 @@
  *   the remote transaction is rolled back.  On all other leases COMMIT is sent,
  *   and then all answers are read.  An error aborts the local transaction.  The
  *   servers whose answer was a success have committed by then; there is no
- *   two-phase commit.  When all are sent, a cancel and a termination of
- *   the session wait for the answers, for a second.
+ *   two-phase commit.  From the first COMMIT on, a cancel and a
+ *   termination of the session wait for the answers, for a second.
  * - A statement of the statement cache that has not been executed in this
  *   transaction is preceded by one more savepoint, which the next statement
  *   releases.  If the remote refuses the statement, it is rolled back to the
@@ -344,14 +344,13 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 
 /*
  * Wait until the answer to a COMMIT has arrived, or until the deadline.  Reads
- * nothing but the input into the buffer, and serves no interrupts.
+ * nothing but the input into the buffer.  The caller holds interrupts.
  */
 static void
 await_commit(PgpxLease *lease, PgpxTime deadline)
 {
 	bool		more;
 
-	HOLD_INTERRUPTS();
 	if (pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &more) > 0)
 		lease->usage.polled++;
 
@@ -359,7 +358,6 @@ await_commit(PgpxLease *lease, PgpxTime deadline)
 	if (pgpx_async_wait(&lease, 1, deadline) == NULL)
 		SetLatch(MyLatch);
 	lease->scanned = 0;
-	RESUME_INTERRUPTS();
 }
 
 /*
@@ -406,6 +404,8 @@ commit_writers(void)
 	PgpxTime	deadline;
 	dlist_iter	iter;
 	int			n = 0;
+	bool		several = dlist_has_next(&transactions,
+										 dlist_head_node(&transactions));
 
 	/* before the first COMMIT is sent, check that none of them must fail */
 	dlist_foreach(iter, &transactions)
@@ -416,6 +416,8 @@ commit_writers(void)
 		if (!must_wait(rt))
 			continue;
 		pgpx_remote_prepare_send(rt);
+		if (several)
+			pgpx_run_read_pending(rt->lease);	/* the session may have ended */
 		pgpx_lease_check_broken(rt->lease);
 
 		/* the answer may show that the remote transaction has not begun */
@@ -425,25 +427,29 @@ commit_writers(void)
 	if (n == 0)
 		return;
 
+	/*
+	 * From the first COMMIT on, an interrupt would abort the local transaction,
+	 * although remote ones have probably committed.  The leases are at a message
+	 * boundary, so the sends do not wait.
+	 */
 	runs = palloc0(sizeof(PgpxRun) * n);
 	n = 0;
+	HOLD_INTERRUPTS();
 	dlist_foreach(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (must_wait(rt))
-			send_commit(rt, &runs[n++]);
+		if (!must_wait(rt))
+			continue;
+		send_commit(rt, &runs[n++]);
+		PGPX_DEBUG_POINT("fdw_committing");
 	}
 	PGPX_DEBUG_POINT("fdw_commit_sent");
-
-	/*
-	 * An interrupt would abort the local transaction, although the remote ones
-	 * have probably committed.
-	 */
 	deadline = pgpx_now() + COMMIT_HOLD_US;
 	for (int i = 0; i < n; i++)
 		await_commit(runs[i].lease, deadline);
+	RESUME_INTERRUPTS();
 	for (int i = 0; i < n; i++)
 	{
 		ErrorData  *next = read_commit(&runs[i]);

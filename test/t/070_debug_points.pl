@@ -183,6 +183,9 @@ foreach my $case (
 		$lease = lease($holder, 'one');
 		$waiter->start(q{SELECT pgpool.checkout('one', '60 s')});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+
+		# the next worker starts soon, and must not serve the waiter before it is looked at
+		$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 	}
 	arm(debug_point => $what);
 	if ($point =~ /^worker_(?:starts|set_up|ends)$/)
@@ -201,6 +204,7 @@ foreach my $case (
 		is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.waiters'), $waiter->pid, "$what: waiter still waits");
 		$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/worker was restarted/, "$what: lease reports the restart of the worker");
 		is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', "$what: lease can be returned");
+		$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 		like($waiter->finish, qr/^\d+$/, "$what: waiter is granted a connection by the next worker");
 		$_->quit foreach $holder, $waiter;
 	}
@@ -948,14 +952,14 @@ SKIP:
 		$remote->safe_psql('remote_db', "ALTER TABLE n ALTER v TYPE $type");
 	};
 
-	# a point, its statements, the values that there can be, the cases, and what precedes; after COMMIT
-	# was sent, the remote servers have committed, or not, and an interrupt waits for their answers
+	# a point, its statements, the values that there can be, the cases, and what precedes; after the first
+	# COMMIT was sent, the remote servers have committed, or not, and an interrupt waits for their answers
 	my @points = (
 		[ 'fdw_leased', $writes, '0\|0', \@all ],
 		[ 'fdw_sent', $writes, '0\|0', \@all ],
 		[ 'fdw_row', $writes, '0\|0', \@all ],
-		[ 'fdw_commit_sent', $writes =~ s/COMMIT/INSERT INTO local_writes VALUES (1); COMMIT/r, '1\|1', [ @all[ 0, 1 ] ] ],
-		[ 'fdw_commit_sent', $writes, '[01]\|[01]', [ @all[ 2, 3 ] ] ],
+		(map { [ $_, $writes =~ s/COMMIT/INSERT INTO local_writes VALUES (1); COMMIT/r, '1\|1', [ @all[ 0, 1 ] ] ] } qw(fdw_committing fdw_commit_sent)),
+		(map { [ $_, $writes, '[01]\|[01]', [ @all[ 2, 3 ] ] ] } qw(fdw_committing fdw_commit_sent)),
 		[ 'fdw_committed', $writes, '1\|1', \@all ],
 		[ 'fdw_row', 'BEGIN; UPDATE s SET v = v + 1; UPDATE n SET v = v + 1 RETURNING v; COMMIT', '0\|0', \@all ],
 		[ 'fdw_buffer', 'BEGIN; UPDATE s SET v = v + 1; DECLARE c CURSOR FOR SELECT v FROM many; FETCH 1 FROM c; UPDATE n SET v = v + 1; COMMIT', '0\|0', \@all ],
@@ -994,7 +998,7 @@ SKIP:
 			resume($point);
 			$session->finish(30);
 			# at these points interrupts are held until the statement has ended
-			if ($point !~ /^fdw_(commit_sent|committed|rollback_sent)$/ || !$function)
+			if ($point !~ /^fdw_(committing|commit_sent|committed|rollback_sent)$/ || !$function)
 			{
 				isnt($session->error, '', "$what: session receives an error");
 			}
@@ -1005,7 +1009,7 @@ SKIP:
 			ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('north', 'south')}, '0|0'), "$what: no lease is left");
 			ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'}, '0'), "$what: no remote transaction is left");
 			like($remote->safe_psql('remote_db', $values), qr/^$outcome$/, "$what: values");
-			is($local->safe_psql('postgres', 'DELETE FROM local_writes RETURNING v'), '1', "$what: local transaction has committed") if $point eq 'fdw_commit_sent' && $function;
+			is($local->safe_psql('postgres', 'DELETE FROM local_writes RETURNING v'), '1', "$what: local transaction has committed") if $point =~ /^fdw_commit(ting|_sent)$/ && $function;
 			$_->quit foreach $session, $holder;
 			is($local->safe_psql('postgres', "SELECT count(*) FROM n, s"), '1', "$what: foreign tables work");
 		}

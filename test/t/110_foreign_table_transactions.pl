@@ -309,6 +309,17 @@ $session->fails("SELECT pgpool.exec('one', 'SELECT 1')", '40P01', qr/would wait 
 	'hint names the local transaction if foreign tables hold all connections');
 $session->run('ROLLBACK');
 
+# EXPLAIN shows how long a transaction has waited for its connection
+my $explainer = PgpxSession->new($local);
+$session->run('BEGIN; SELECT FROM one.a LIMIT 1');
+$explainer->start('EXPLAIN (ANALYZE, VERBOSE, COSTS OFF) SELECT v FROM one.a WHERE id = 1');
+ok(wait_until($local, 'SELECT pid FROM pgpool.waiters', $explainer->pid), 'EXPLAIN waits for a connection');
+my $waited = $local->safe_psql('postgres', 'SELECT extract(epoch FROM now() - waiting_since) * 1000 FROM pgpool.waiters');
+$session->run('ROLLBACK');
+my ($shown) = $explainer->finish =~ /^ +Pool: one\n +Pool Wait: (\d+\.\d+) ms\n +Remote Rows: 1$/m;
+cmp_ok($shown // 0, '>', $waited, 'EXPLAIN shows the pool, how long it has waited, and the rows') or diag($explainer->error);
+$explainer->quit;
+
 # FOR UPDATE locks the remote rows until the end of the transaction
 is($session->run('BEGIN; SELECT id FROM one.a WHERE id = 5 FOR UPDATE'), '5', 'row is locked');
 my ($stdout, $stderr) = ('', '');
@@ -398,6 +409,15 @@ $session->run('COMMIT');
 like($session->sqlstate, qr/^(08006|57P01)$/, 'commit fails if the remote session has ended');
 is(remote_value('SELECT v FROM app.a WHERE id = 8'), '0', 'failed commit has no effect');
 nothing_is_left('remote session');
+$session->run('BEGIN; CREATE TABLE local_table(); UPDATE one.a SET v = 888 WHERE id = 8; UPDATE two.a SET v = 888 WHERE id = 9');
+my $victim = $local->safe_psql('postgres', $remote_pid);
+remote_value("SELECT pg_terminate_backend($victim)");
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $victim", '0'), 'remote session of the second server has ended before the commit');
+$session->run('COMMIT');
+like($session->sqlstate, qr/^(08006|57P01)$/, 'commit fails if the remote session of one of two servers has ended');
+is(remote_value('SELECT sum(v) FROM app.a WHERE id IN (8, 9)'), '0', '.. and no server has committed');
+is($local->safe_psql('postgres', "SELECT to_regclass('local_table') IS NULL"), 't', '.. nor has the local transaction');
+nothing_is_left('remote session of the second server');
 $session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
 $local->safe_psql('postgres', "SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE scope = 'fdw'");
 $session->fails('SAVEPOINT s; UPDATE one.a SET v = 888 WHERE id = 8', 'PX001', qr/was terminated/, 'statement on a terminated lease fails');
