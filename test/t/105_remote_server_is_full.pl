@@ -58,15 +58,23 @@ like(pool('last_error'), qr/too many connections for role "remote_app"/, 'pool s
 # The beginnings and ends of the attempts, and the pause after each of them.
 sub attempts { return join '', map { /received/ ? 'b' : 'e' } slurp_file($remote->logfile, $mark) =~ /(connection received: host=127|FATAL:)/g; }
 
-my %pauses;
-ok( wait_until($local, sub {
-			my ($at, $pause) = split /\|/, pool(q{last_error_at, extract(epoch FROM next_try_at - last_error_at)});
+# Assert that the pauses between the attempts of a pool differ.
+sub pauses_are_random
+{
+	my ($server) = @_;
+	my %pauses;
 
-			$pauses{$at} = $pause if $pause < 2;
-			return keys %pauses >= 6 ? 1 : 0;
-		}, 1), 'several attempts are made');
-my @pauses = sort { $a <=> $b } values %pauses;
-cmp_ok($pauses[-1] - $pauses[0], '>', 0.01, 'pauses between attempts are random') or diag("@pauses");
+	ok( wait_until($local, sub {
+				my ($at, $pause) = split /\|/, pool(q{last_error_at, extract(epoch FROM next_try_at - last_error_at)}, $server);
+
+				$pauses{$at} = $pause if ($pause // 2) < 2;
+				return keys %pauses >= 6 ? 1 : 0;
+			}, 1), "$server: several attempts are made");
+	my @pauses = sort { $a <=> $b } values %pauses;
+	return cmp_ok($pauses[-1] - $pauses[0], '>', 0.01, "$server: pauses between attempts are random") || diag("@pauses");
+}
+
+pauses_are_random('shard1');
 like(attempts(), qr/^e?(?:be){5,}b?$/, 'one attempt is made at a time');
 is(pool($since), $full, 'remote server is full since the first refused attempt');
 $sessions[0]->run("SELECT pgpool.checkin($leases[0])");
@@ -93,6 +101,7 @@ $sessions[5]->start("SELECT pgpool.checkout('shard2', '5 min')");
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'shard2' AND reason = 'remote_full'}, '1'),
 	'pool without a connection waits, too');
 is(pool('state, total - connecting', 'shard2'), 'remote_full|0', 'its state is not "unavailable"');
+pauses_are_random('shard2');
 $sessions[1]->run("SELECT pgpool.discard($leases[1])");
 ok( wait_until($local, q{SELECT count(*) FROM pgpool.waiters}, '2'),
 	'connection that closes makes room for one of the waiters');
