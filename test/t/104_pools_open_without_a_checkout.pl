@@ -102,7 +102,7 @@ is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1'); SELECT
 is(scalar(() = slurp_file($local->logfile, $since) =~ /starting background worker process "pgpool_ext catalog reader"/g), 3, 'one catalog reader was started for each database');
 my $name = '"pgpool_ext catalog reader"';
 my $readers = sub { return join '', map { /starting/ ? 'b' : 'e' } slurp_file($local->logfile, $since) =~ /(starting background worker process $name|$name \(PID \d+\) exited)/g; };
-ok(wait_until($local, $readers, 'bebebe', 30), 'catalog reader is started when the one before it has ended') or diag($readers->());
+ok(wait_until($local, $readers, 'bebebe', 30), 'catalog readers visit the databases one after the other') or diag($readers->());
 check_invariants($local);
 
 # --- a crash, after which shared memory is initialized again
@@ -177,13 +177,21 @@ $locker->run('BEGIN; LOCK TABLE pg_foreign_data_wrapper IN ACCESS EXCLUSIVE MODE
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
 ok(wait_until($local, sub { $watch->run($reader) =~ /^\d+$/ ? 1 : 0 }, '1'), 'catalog reader is shown in pg_stat_activity');
 my $first = $watch->run($reader);
+my $minutes = 1;
+$since = -s $local->logfile;
+$local->safe_psql('another', q{ALTER SERVER there OPTIONS (ADD idle_timeout '1min')});
 $watch->run("SELECT pg_terminate_backend($first)");
 ok(wait_until($local, sub { $watch->run("SELECT count(*) FROM pg_stat_activity WHERE pid = $first") }, '0'), 'catalog reader exits when it is terminated');
 ok(wait_until($local, sub { my $next = $watch->run($reader); $next =~ /^\d+$/ && $next != $first ? 1 : 0 }, '1'), 'another catalog reader is started');
-ok(wait_until($local, sub { $watch->run($reader) }, ''), 'catalog reader does not wait long for a lock on the catalogs');
+# (the worker looks for pools that need a reader after each change of an option)
+ok(wait_until($local, sub { $minutes = 3 - $minutes; $local->safe_psql('another', "ALTER SERVER there OPTIONS (SET idle_timeout '${minutes}min')"); $watch->run($reader) }, ''),
+	'catalog reader does not wait long for a lock on the catalogs');
 $locker->run('ROLLBACK');
+$local->safe_psql('another', q{ALTER SERVER there OPTIONS (DROP idle_timeout)});
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
 	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'all pools are open again after the lock', $local);
+like($readers->(), qr/^(?:eb){2,}/, 'catalog readers were started one after the other');
+unlike($readers->(), qr/bb/, '.. none before the one before it had ended');
 
 # --- databases are dropped while the catalog reader works in them
 my @took;
