@@ -109,6 +109,8 @@ foreach my $case ([ '0/1/2/1', 0 ], [ 'ffffffffffffffff/1/2/1', 1 ])
 	($first, my $later) = @$case;
 	my $same = "(SELECT since FROM pgpool_lock.shares WHERE member <> '$first')";
 
+	# the connection is closed when this server has seen the row of the other one
+	is($holder->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) . $holder->error, '1', 'this server has an idle connection');
 	$remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares VALUES ('$first', 1, 1, 1, 1, 0, '{}', pg_postmaster_start_time(), 0, now())});
 	ok(wait_until($local, sub { ping_as_other(); share('used') }, 0, 30), 'another server waits for the only connection: idle ones are closed');
 	$holder->start(q{SELECT pgpool.checkout('shared', '2 min')});
