@@ -108,7 +108,11 @@ foreach my $sql ('SELECT * FROM owners_view', "INSERT INTO owners_view VALUES (1
 }
 is($writer->run("INSERT INTO items VALUES (3, 'w') RETURNING v; DELETE FROM items RETURNING id") . $writer->error,
 	"w\n3", 'privilege on the table is enough, without USAGE on the server');
-$writer->fails('CREATE FOREIGN TABLE public.t (a int) SERVER shard', '42501', qr/permission denied/, 'CREATE FOREIGN TABLE needs USAGE on the server');
+$local->safe_psql('postgres', 'GRANT CREATE ON SCHEMA imported TO writer');
+foreach my $sql ('CREATE FOREIGN TABLE imported.t (a int) SERVER shard', 'IMPORT FOREIGN SCHEMA public FROM SERVER shard INTO imported')
+{
+	$writer->fails($sql, '42501', qr/permission denied for foreign server shard/, "without USAGE on the server: $sql");
+}
 $local->safe_psql('postgres', 'ALTER USER MAPPING FOR writer SERVER shard OPTIONS (SET password \'wrong\')');
 $writer->fails("INSERT INTO items VALUES (3, 'w')", '08001', qr/password authentication failed/, 'wrong password is refused');
 $local->safe_psql('postgres', 'ALTER USER MAPPING FOR writer SERVER shard OPTIONS (DROP password)');
