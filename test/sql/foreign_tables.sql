@@ -402,6 +402,15 @@ SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE, TIMING OFF', 'INSERT INTO ft.ki
 SELECT * FROM pg_temp.explain('ANALYZE', 'SELECT id FROM ft.kinds');
 SELECT * FROM pg_temp.explain('VERBOSE', 'SELECT id FROM ft.kinds');
 SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE', 'SELECT id FROM ft.kinds LIMIT (SELECT 0)');
+-- the same for programs
+CREATE FUNCTION pg_temp.explained(query text) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE plan json;
+BEGIN
+	EXECUTE 'EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) ' || query INTO plan;
+	RETURN plan->0->'Plan';
+END $$;
+SELECT p->'Pool' AS pool, jsonb_typeof(p->'Pool Wait') AS pool_wait, p->'Remote Rows' AS remote_rows
+	FROM pg_temp.explained('SELECT id FROM ft.kinds WHERE id IN (1, 2)') AS p;
 
 -- a transaction that is SERIALIZABLE here is so there
 BEGIN ISOLATION LEVEL SERIALIZABLE;
