@@ -959,7 +959,7 @@ COMMENT ON COLUMN pgpool.leases.leased_at IS
 COMMENT ON COLUMN pgpool.leases.waited IS
 'time that the checkout waited, in milliseconds';
 COMMENT ON COLUMN pgpool.leases.why IS
-'argument why of the checkout, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
+'argument why of the checkout, or the foreign table or remote statement that needed it, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.remote_pid IS
 'process ID of the remote session';
 
@@ -1012,7 +1012,7 @@ COMMENT ON COLUMN pgpool.waiters.waiting_since IS
 COMMENT ON COLUMN pgpool.waiters.deadline IS
 'time when the wait times out; NULL means no limit';
 COMMENT ON COLUMN pgpool.waiters.why IS
-'argument why of the checkout, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
+'argument why of the checkout, or the foreign table or remote statement that needed it, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
 'first of these that applies: "damaged": the session waits for the worker to restart and to rebuild the pool; "paused": for resume(); "remote_full": for the remote server to accept another connection, or for the end of a lease; "connecting": for a connection that is being opened or is about to be; "full": for the end of a lease, because the pool has all connections that pool_size and max_overflow allow; "unavailable": for the end of the pause after a failed attempt to connect; "server_cap": for a connection of any pool of this server to close, because max_server_connections or the share of cluster_connections is reached; "global_cap": for a connection of any pool to close, because pgpool_ext.max_connections is reached; "lease": for the end of a lease, which is expected before a new connection could be open';
 
