@@ -170,7 +170,8 @@ check-versions:
 check-postgres-fdw: deps
 	@test/postgres_fdw/run
 
-demo: deps
+demo:
+	@test/deps --demo
 	@test/demo
 
 # twelve groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
