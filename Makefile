@@ -89,6 +89,7 @@ help:
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
 	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, and 16 to 18, each in"
 	@echo "               its Debian or Ubuntu, made once with debootstrap, as root; MAJORS="
+	@echo "               PGPX_PG_SOURCE= a folder with sources, to build one from them"
 	@echo "check-postgres-fdw"
 	@echo "               postgres_fdw's own tests, with its foreign tables on pools"
 	@echo "demo           the same foreign tables without and with pools, in private servers"
@@ -159,8 +160,9 @@ check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
 	@case $* in valgrind) test/valgrind ;; esac
 
-# PostgreSQL 15, 15 with libpq 18 (15+18), 17 and 18, or those of MAJORS, which can also
-# have 16 (from sources) and 19; SUITES and T as in test/run
+# PostgreSQL 15, 15 with libpq 18 (15+18), 16, 17 and 18, or those of MAJORS, which can also
+# have 19; the major version in PGPX_PG_SOURCE is built from there; SUITES and T as in
+# test/run
 check-versions:
 	@test/versions $(MAJORS) -- $(SUITES) $(if $(T),T=$(T))
 
@@ -168,7 +170,8 @@ check-versions:
 check-postgres-fdw: deps
 	@test/postgres_fdw/run
 
-demo: deps
+demo:
+	@test/deps --demo
 	@test/demo
 
 # twelve groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
