@@ -62,7 +62,6 @@
 
 #include "base/compat.h"
 #include "shared/shmem.h"
-#include "fdw/callbacks.h"
 #include "fdw/remote_sql.h"
 #include "fdw/remote_transaction.h"
 

@@ -1,7 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * handler.h
- *	  The handler of foreign tables on pools; attaching those of postgres_fdw.
+ *	  The handler of foreign tables on pools: its callbacks, and attaching.
+ *
+ * handler.c returns an FdwRoutine with these callbacks, which scan.c (scans),
+ * modify.c (writes) and utility.c (ANALYZE and IMPORT FOREIGN SCHEMA) implement.
+ * PostgreSQL's documentation of foreign-data wrappers describes them.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,11 +14,112 @@
 
 #include "base/compat.h"
 
+#include "foreign/fdwapi.h"
+
+#include "fdw/remote_transaction.h"
+
 /*
  * Install the hooks that prevent DROP EXTENSION pgpool_ext from dropping
  * postgres_fdw with all its servers and tables.  Called once, when the library
  * is loaded.
  */
 extern void pgpx_attach_init(void);
+
+/* scans of foreign tables and of foreign joins */
+extern void pgpx_scan_begin(ForeignScanState *node, int eflags);
+extern TupleTableSlot *pgpx_scan_iterate(ForeignScanState *node);
+extern void pgpx_scan_rescan(ForeignScanState *node);
+extern void pgpx_scan_end(ForeignScanState *node);
+
+/* scans that an Append reads at the same time */
+extern void pgpx_scan_async_request(AsyncRequest *request);
+extern void pgpx_scan_async_configure_wait(AsyncRequest *request);
+extern void pgpx_scan_async_notify(AsyncRequest *request);
+
+/*
+ * pgpx_scan_statistics
+ *		Return the remote transaction and the number of rows of a scan.
+ *
+ * The rows are those that were read and converted, before local filters.
+ * Returns NULL if the scan was not executed.
+ */
+extern const PgpxRemoteTransaction *
+pgpx_scan_statistics(ForeignScanState *node, uint64 *rows);
+
+/*
+ * pgpx_scan_tupdesc
+ *		Return the tuple descriptor of a scan's remote rows.
+ *
+ * A whole-row reference of a join is of type record in the executor's
+ * descriptor; here it has the table's row type.
+ */
+extern TupleDesc pgpx_scan_tupdesc(ForeignScanState *node);
+
+/*
+ * pgpx_scan_context
+ *		Add the column to the context of an error in the conversion of a value,
+ *		as postgres_fdw does.  arg: the ForeignScanState.
+ */
+extern void pgpx_scan_context(void *arg, AttrNumber attnum);
+
+/* INSERT, UPDATE and DELETE, row by row */
+extern void pgpx_modify_begin(ModifyTableState *mtstate,
+							  ResultRelInfo *result_rel, List *fdw_private,
+							  int subplan_index, int eflags);
+extern TupleTableSlot *pgpx_modify_insert(EState *estate,
+										  ResultRelInfo *result_rel,
+										  TupleTableSlot *slot,
+										  TupleTableSlot *plan_slot);
+extern TupleTableSlot **pgpx_modify_insert_batch(EState *estate,
+												 ResultRelInfo *result_rel,
+												 TupleTableSlot **slots,
+												 TupleTableSlot **plan_slots,
+												 int *nslots);
+extern int	pgpx_modify_batch_size(ResultRelInfo *result_rel);
+extern TupleTableSlot *pgpx_modify_update(EState *estate,
+										  ResultRelInfo *result_rel,
+										  TupleTableSlot *slot,
+										  TupleTableSlot *plan_slot);
+extern TupleTableSlot *pgpx_modify_delete(EState *estate,
+										  ResultRelInfo *result_rel,
+										  TupleTableSlot *slot,
+										  TupleTableSlot *plan_slot);
+extern void pgpx_modify_end(EState *estate, ResultRelInfo *result_rel);
+
+/* INSERT without a plan of its own: COPY FROM, and rows routed to a partition */
+extern void pgpx_modify_begin_insert(ModifyTableState *mtstate,
+									 ResultRelInfo *result_rel);
+extern void pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel);
+
+/*
+ * Return the remote transaction of a target, and the number of rows that the
+ * remote has modified; NULL if it was not executed.
+ */
+extern const PgpxRemoteTransaction *
+pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows);
+
+/*
+ * pgpx_modify_check_estimate
+ *		Note that postgres_fdw plans on a connection of its own to a server.
+ *
+ * From then on, TRUNCATE of the server's tables raises an error in this
+ * transaction.  Errors: 0A000 if the transaction has truncated such a table.
+ */
+extern void pgpx_modify_check_estimate(Oid server);
+
+extern void pgpx_modify_truncate(List *rels, DropBehavior behavior,
+								 bool restart_seqs);
+
+/* UPDATE and DELETE as a whole */
+extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
+extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
+extern void pgpx_direct_modify_end(ForeignScanState *node);
+extern const PgpxRemoteTransaction *
+pgpx_direct_modify_statistics(const ForeignScanState *node, uint64 *rows);
+
+/* ANALYZE, IMPORT FOREIGN SCHEMA */
+extern bool pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
+								 BlockNumber *totalpages);
+extern List *pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server);
 
 #endif							/* PGPX_HANDLER_H */

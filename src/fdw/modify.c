@@ -19,7 +19,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "fdw/callbacks.h"
+#include "fdw/handler.h"
 
 #include "access/htup_details.h"
 #include "access/sysattr.h"

@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "fdw/callbacks.h"
+#include "fdw/handler.h"
 
 #include "access/htup_details.h"
 #include "catalog/pg_attribute.h"

@@ -163,69 +163,10 @@ has_conninfo(int pool)
 		pgpx_wpools[pool].conninfo.version != 0;
 }
 
-/* --- fair shares -------------------------------------------------------- */
-
-/* Return a member's share at a level: connections per 1000 units of weight. */
-static int
-share_at_level(const PgpxShareMember *m, int64 level)
-{
-	int64		share = level * m->weight / 1000;
-
-	return m->dead || m->demand == 0 ? 0 : (int) Min(Max(share, 1), m->demand);
-}
-
 /*
- * Compute the max-min fair shares of members in the order of their names.  At
- * most "cap" of them want any.
+ * Write this member's name to "name".  Returns the length of the prefix that
+ * the names of its predecessors have, too: all but the worker's incarnation.
  */
-static void
-fair_shares(PgpxShareMember *const *members, int n, int cap, int *fair)
-{
-	int64		low = 0;		/* fits */
-	int64		high = (int64) PGPX_SHARE_MAX * 1000 + 1;	/* at most */
-	int64		left = cap;
-
-	while (high - low > 1)
-	{
-		int64		middle = (low + high) / 2;
-		int64		sum = 0;
-
-		for (int i = 0; i < n; i++)
-			sum += share_at_level(members[i], middle);
-		if (sum <= cap)
-			low = middle;
-		else
-			high = middle;
-	}
-	for (int i = 0; i < n; i++)
-	{
-		fair[i] = share_at_level(members[i], low);
-		left -= fair[i];
-	}
-
-	/* the rest of the division: to those that the next level would raise */
-	for (int i = 0; i < n && left > 0; i++)
-		if (share_at_level(members[i], low + 1) > fair[i])
-		{
-			fair[i]++;
-			left--;
-		}
-}
-
-/*
- * Return how many connections, 0 or 1, this member should hold if more members
- * want connections than the cap allows.  starved: how many others are starved.
- */
-static int
-target_in_turn(const Share *s, const PgpxShareMember *mine, int starved)
-{
-	bool		turn_ends = mine->held > 0 && starved > 0 &&
-		pgpx_steady_now() >= s->held_since + TURN_US;
-
-	return mine->demand > 0 && !turn_ends ? 1 : 0;
-}
-
-/* Write this member's name.  Returns the length of what predecessors share. */
 static size_t
 write_name(const Share *s, char *name)
 {
@@ -240,64 +181,25 @@ write_name(const Share *s, char *name)
  * connections; limit: its share that is in effect.
  */
 static int
-choose_target(Share *s, int used, int limit)
+choose_target(const Share *s, int used, int limit)
 {
-	int			n = s->nmembers + 1;
-	PgpxShareMember **members = palloc(n * sizeof(PgpxShareMember *));
-	int		   *fair = palloc0(n * sizeof(int));
-	PgpxShareMember mine = s->mine;
-	int			cap = s->common_cap > 0 ? Min(s->cap, s->common_cap) : s->cap;
-	int			at = 0;			/* of this member */
-	int			wanting = 0;
-	int			starved = 0;
-	int64		lacking = 0;
-	int64		held = 0;
-	int64		preceding = 0;	/* turns that began before this member's */
-	int			keep;
-	char		own[PGPX_SHARE_NAME_LEN];
+	PgpxTime	now = pgpx_steady_now();
+	PgpxShareInput in = {.own = s->mine,
+						 .others = s->members,
+						 .nothers = s->nmembers,
+						 .cap = s->cap,
+						 .used = used,
+						 .limit = limit};
 
-	write_name(s, own);
-	mine.weight = s->weight;
-	mine.demand = Min(s->demand, PGPX_SHARE_MAX);
-	mine.dead = false;
-	while (at < s->nmembers && strcmp(s->members[at].name, own) < 0)
-		at++;
-	for (int i = 0; i < n; i++)
-	{
-		members[i] = i == at ? &mine : &s->members[i < at ? i : i - 1];
-		if (members[i]->demand > 0 && !members[i]->dead)
-		{
-			wanting++;
-			starved += i != at && members[i]->held == 0;
-		}
-		held += i == at ? Max(mine.held, used) : members[i]->held;
-		if (members[i]->dead)
-			preceding += members[i]->held;
-		else if (members[i]->held > 0 &&
-				 members[i]->since < mine.since + (i < at))
-			preceding++;
-	}
-	if (wanting > cap && mine.held > 0 && preceding >= cap)
-		keep = 0;				/* the cap has become lower */
-	else if (wanting > cap)
-		keep = target_in_turn(s, &mine, starved);
-	else
-	{
-		fair_shares(members, n, cap, fair);
-		for (int i = 0; i < n; i++)
-			if (i != at)
-				lacking += Max(fair[i] - members[i]->held, 0);
-		lacking -= cap - held;	/* or add what exceeds a lower cap */
-		keep = Max(fair[at], used);
-		keep -= (int) Min(Max(lacking, 0), keep - fair[at]);
-	}
-	if (mine.held > limit && starved > 0)
-		keep = Min(keep, limit);	/* take nothing back */
-	if (s->recreated_at != 0 && pgpx_steady_now() < s->recreated_at + DEAD_US)
-		keep = Min(keep, used); /* rows of others may still be missing */
-	pfree(members);
-	pfree(fair);
-	return keep;
+	write_name(s, in.own.name);
+	in.own.weight = s->weight;
+	in.own.demand = Min(s->demand, PGPX_SHARE_MAX);
+	in.own.dead = false;
+	if (s->common_cap > 0)
+		in.cap = Min(in.cap, s->common_cap);
+	in.turn_over = now >= s->held_since + TURN_US;
+	in.recreated = s->recreated_at != 0 && now < s->recreated_at + DEAD_US;
+	return pgpx_share_choose_target(&in);
 }
 
 /* --- the plan ----------------------------------------------------------- */

@@ -5,7 +5,8 @@
  *	  how many connections each may have (cluster_connections).
  *
  * share.c has the protocol.  Its statements are sent by the pinger of one pool
- * of each server (lock_pinger.c).  All functions run in the worker.
+ * of each server (lock_pinger.c).  share_target.c has the rules by which a
+ * member chooses its share.  All functions run in the worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,6 +14,7 @@
 #define PGPX_SHARE_H
 
 #include "locks/lock_pinger.h"
+#include "locks/lock_remote.h"
 
 /*
  * pgpx_share_plan
@@ -50,5 +52,23 @@ extern void pgpx_share_aborted(const PgpxPinger *p);
  */
 extern void pgpx_share_failed(int pool, uint32 pool_id, int sqlstate,
 							  const char *why);
+
+/* --- share_target.c ----------------------------------------------------- */
+
+/* What the target of a member depends on. */
+typedef struct PgpxShareInput
+{
+	PgpxShareMember own;		/* its row, with the current weight and demand */
+	const PgpxShareMember *others;	/* in the order of names */
+	int			nothers;
+	int			cap;			/* smallest cap of the live members */
+	int			used;			/* its connections */
+	int			limit;			/* its share that is in effect */
+	bool		turn_over;		/* it has held a connection for TURN_US */
+	bool		recreated;		/* the tables are new: rows may be missing */
+} PgpxShareInput;
+
+/* Return how many connections the member should hold. */
+extern int	pgpx_share_choose_target(const PgpxShareInput *in);
 
 #endif							/* PGPX_SHARE_H */

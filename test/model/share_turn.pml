@@ -88,7 +88,7 @@ bit expired;				/* .. and the others know it */
 #define ENDS_TURN(i) (server[i].over && server[i].starved > 0)
 #endif
 
-/* choose_target: in turns, or fair shares */
+/* pgpx_share_choose_target: in turns, or fair shares */
 #define IN_TURN(i) (server[i].wants && !(row[i].held && ENDS_TURN(i)))
 #ifdef BUG_KEEP_IDLE
 #define FAIR(i) (server[i].wants || server[i].used)
