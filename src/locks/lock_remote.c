@@ -514,7 +514,7 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 {
 	/* leave time for the answer, so that abandoned statements do not pile up */
 	appendStringInfo(sql, "SET LOCAL lock_timeout = " INT64_FORMAT "; ",
-					 Max(st->timeout * 3 / 4, 1));
+					 Max(st->timeout_ms * 3 / 4, 1));
 
 	/*
 	 * Other members do not wait for the flush.  A crash of the remote may undo

@@ -69,7 +69,7 @@ extern const char pgpx_release_sql[];
  */
 typedef struct PgpxShareStatement
 {
-	int64		timeout;		/* ms */
+	int64		timeout_ms;
 	bool		raises;			/* may it raise "held"? */
 	const char *member;
 	uint64		request;

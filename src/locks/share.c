@@ -475,7 +475,7 @@ build_statement(int server, StringInfo sql)
 	initStringInfo(&dead_requests);
 	append_dead(s, &dead, &dead_requests);
 	st.member = own;
-	st.timeout = ANSWER_MAX_MS;
+	st.timeout_ms = ANSWER_MAX_MS;
 	st.raises = s->target > s->mine.held;
 	st.request = s->request;
 	st.cap = s->cap;

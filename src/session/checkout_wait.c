@@ -513,8 +513,8 @@ raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
 }
 
 /*
- * Raise the last connection error if the pool's connects have failed since and
- * it has no connection.
+ * Raise the error of the last connection attempt if no attempt has succeeded
+ * since and the pool has no live connection, unless it is paused.
  */
 static void
 raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
@@ -857,7 +857,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 						NameStr(c->spec->server_name)),
 				 errdetail("This session holds all connections (%d) that \"%s\" allows.",
 						   size, cap),
-				 pgpx_leases_are_of_tables() ?
+				 pgpx_session_has_only_table_leases() ?
 				 errhint("End the local transaction, whose foreign tables hold the connections, or raise \"%s\".",
 						 cap) :
 				 errhint("Return a lease first, or raise \"%s\".", cap)));

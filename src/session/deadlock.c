@@ -536,7 +536,7 @@ pgpx_deadlock_raise(const PgpxDeadlock *deadlock, const char *server_name)
 			 errmsg("deadlock detected while waiting for a connection to server \"%s\"",
 					server_name),
 			 errdetail_internal("%s", detail.data),
-			 pgpx_leases_are_of_tables() ?
+			 pgpx_session_has_only_table_leases() ?
 			 errhint("Roll back the local transaction, and run it again. Transactions that use foreign tables of several servers should do so in the same order.") :
 			 errhint("Return the leases and repeat the call. Sessions that lease connections of several servers should do so in the same order.")));
 }

@@ -72,7 +72,7 @@ pgpx_lease_forget(PgpxLease *lease)
 }
 
 bool
-pgpx_leases_are_of_tables(void)
+pgpx_session_has_only_table_leases(void)
 {
 	dlist_iter	iter;
 

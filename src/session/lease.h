@@ -173,10 +173,10 @@ extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
 
 /*
- * Returns whether all leases of this session are those of foreign tables, which
+ * Return whether all leases of this session are those of foreign tables, which
  * only the end of the local transaction returns.  For the hints of errors.
  */
-extern bool pgpx_leases_are_of_tables(void);
+extern bool pgpx_session_has_only_table_leases(void);
 
 /*
  * Count the leases of this session, optionally of one pool (by its id; 0: any)

@@ -324,11 +324,11 @@ can_buffer_reset(const PgpxLease *lease)
 }
 
 /*
- * Returns whether the parameters that decoding depends on certainly have their
- * start values after the reset.
+ * Return whether the parameters that decoding depends on certainly have their
+ * start values after the reset: they have them now, or the reset restores them.
  */
 static bool
-can_restore_params(const PgpxLease *lease)
+has_start_params_after_reset(const PgpxLease *lease)
 {
 	return pgpx_wire_has_pinned_params(&lease->sock->wire) ||
 		lease->spec->discards_all;
@@ -367,7 +367,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
 		return PGPX_RELEASE_CLOSE;
 	}
-	if (!usable || !can_restore_params(lease))
+	if (!usable || !has_start_params_after_reset(lease))
 	{
 		*reason = usable || lease->not_run ? PGPX_CLOSE_RESET :
 											 PGPX_CLOSE_BROKEN;

@@ -296,8 +296,8 @@ extern int	pgpx_pool_lacking_locked(const PgpxPool *pool);
 extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
 
 /*
- * Return whether this pool must yield tokens to another pool, because that
- * one's first waiter is older.
+ * Return whether this pool must yield tokens to another pool, whose first
+ * waiter has waited for longer.
  */
 extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
 

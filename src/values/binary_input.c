@@ -173,16 +173,16 @@ pgpx_formats_is_plain(Oid type)
 }
 
 /*
- * Clear the formats of a few small numbers if the server then needs no
- * additional memory.
+ * Request a few small numbers in text if the server then needs no second memory
+ * block for a row.
  *
  * A server builds the values of a row in a memory block of 8 kB, and uses 1 kB
  * for each value that it sends in binary, however short it is.  From the eighth
- * value on it allocates and frees another block for each row, which costs as
- * much as sending three small numbers in text.
+ * value on it allocates and frees a second block for each row.  That costs as
+ * much as sending NUMBERS_PER_BLOCK small numbers in text.
  */
 #define FIRST_BLOCK_MAX 7		/* binary values in the first block */
-#define MAX_TEXT_NUMBERS 3		/* small numbers whose text costs one block */
+#define NUMBERS_PER_BLOCK 3
 #define SMALL_GAIN_NS 20		/* gain of a small number */
 
 static void
@@ -197,7 +197,7 @@ avoid_second_block(int n, int16 *formats, const int *gains)
 		spare += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
 	}
 	if (binary <= FIRST_BLOCK_MAX ||
-		binary - FIRST_BLOCK_MAX > Min(spare, MAX_TEXT_NUMBERS))
+		binary - FIRST_BLOCK_MAX > Min(spare, NUMBERS_PER_BLOCK))
 		return;
 	for (int i = n - 1; binary > FIRST_BLOCK_MAX; i--)
 		if (formats[i] != 0 && gains[i] <= SMALL_GAIN_NS)

@@ -16,8 +16,10 @@
  *
  * So slots are assigned by the age of waiters, and no pool starves.
  * The sibling pools of a server have one worker, so one process decides.
- * (Eviction of the least recently used over all groups: as in Cloudflare's
- * pingora, pingora-pool.)
+ *
+ * Pingora's pool of upstream connections evicts by the same rule, the least
+ * recently used of all groups (https://github.com/cloudflare/pingora,
+ * pingora-pool).
  *
  *-------------------------------------------------------------------------
  */

@@ -16,8 +16,8 @@
  *
  * Before libpq 17 the worker sends the request itself: 16 bytes to the same
  * address (https://www.postgresql.org/docs/current/protocol-flow.html,
- * "Canceling Requests in Progress").  Only the old libpq knows the key, see
- * pgpx_cancel_find_key.
+ * "Canceling Requests in Progress").  pgpx_cancel_read_key reads the key from
+ * libpq's memory.
  *
  * The libpq that is loaded at run time decides between the two, not the one
  * that the extension was built with.
@@ -115,7 +115,7 @@ typedef struct CancelBegin
 } CancelBegin;
 
 void
-pgpx_cancel_find_key(PgpxWorkerConn *w)
+pgpx_cancel_read_key(PgpxWorkerConn *w)
 {
 	CancelBegin begin;
 	PGcancel   *request;

@@ -37,13 +37,13 @@ static void continue_after_login(PgpxWorkerConn *w);
 static void continue_start_commands(PgpxWorkerConn *w);
 
 /*
- * Fails the attempt: "text" is the reason that waiters receive.  Drops the
+ * Fails the attempt.  text: the reason that waiters receive.  Drops the
  * connection, or aborts it if a statement may be running on it
  * (PGPX_FAILED_RUNNING).
  */
 static void
-fail_attempt_as(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
-				const char *text)
+fail_attempt(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+			 const char *text)
 {
 	bool		running = how == PGPX_FAILED_RUNNING;
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -65,19 +65,19 @@ fail_attempt_as(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 		pgpx_abort_begin(w);
 }
 
-/* The same for PGPX_FAILED. */
+/* Fails the attempt with an SQLSTATE; no statement can be running. */
 static void
-fail_attempt(PgpxWorkerConn *w, int sqlstate, const char *text)
+fail_with_sqlstate(PgpxWorkerConn *w, int sqlstate, const char *text)
 {
-	fail_attempt_as(w, PGPX_FAILED, sqlstate, text);
+	fail_attempt(w, PGPX_FAILED, sqlstate, text);
 }
 
-/* The same with the SQLSTATE of most failures, 08001. */
+/* Fails the attempt with the SQLSTATE of most failures. */
 static void
-fail_connect(PgpxWorkerConn *w, const char *text)
+fail_with_08001(PgpxWorkerConn *w, const char *text)
 {
-	fail_attempt(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-				 text);
+	fail_with_sqlstate(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+					   text);
 }
 
 /*
@@ -112,7 +112,7 @@ request_password(PgpxWorkerConn *w)
 	why = pgpx_password_request(w->pool, (w->until - pgpx_now()) / 1000,
 								password_ended);
 	if (why != NULL)
-		fail_attempt(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, why);
+		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, why);
 }
 
 /* Starts a login with the password that is known. */
@@ -124,8 +124,8 @@ start_login(PgpxWorkerConn *w)
 
 	if (!AcquireExternalFD())
 	{
-		fail_attempt(w, ERRCODE_INSUFFICIENT_RESOURCES,
-					 PGPX_NO_DESCRIPTOR);
+		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES,
+						   PGPX_NO_DESCRIPTOR);
 		return;
 	}
 	w->external_fd = true;
@@ -137,15 +137,15 @@ start_login(PgpxWorkerConn *w)
 									handle_login_step, w);
 	if (w->login == NULL)
 	{
-		fail_attempt(w, ERRCODE_OUT_OF_MEMORY,
-					 "The pool worker is out of memory.");
+		fail_with_sqlstate(w, ERRCODE_OUT_OF_MEMORY,
+						   "The pool worker is out of memory.");
 		return;
 	}
 	if (PQstatus(w->pg) == CONNECTION_BAD)
 	{
 		char	   *text = pstrdup(PQerrorMessage(w->pg));
 
-		fail_connect(w, text);
+		fail_with_08001(w, text);
 		pfree(text);
 		return;
 	}
@@ -216,7 +216,7 @@ password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
 			drop_outdated(w))
 			continue;
 		if (error != NULL)
-			fail_attempt(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
+			fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
 		else
 			log_in(w);
 	}
@@ -237,7 +237,7 @@ lookup_ended(PgpxLookup *lookup)
 	if (drop_outdated(w))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
-		fail_connect(w, pgpx_lookup_error(lookup));
+		fail_with_08001(w, pgpx_lookup_error(lookup));
 	else
 		start_connect(w, lookup);
 }
@@ -283,7 +283,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 		why = pgpx_conninfo_start_lookup(w->pool, lookup_ended,
 										 pgpx_connection_tag(w));
 		if (why != NULL)
-			fail_attempt(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
+			fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
 		return;
 	}
 	start_connect(w, NULL);
@@ -328,7 +328,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 		(void) PQsetnonblocking(w->pg, 1);
 	if (failure != NULL)
 	{
-		fail_attempt(w, sqlstate, failure);
+		fail_with_sqlstate(w, sqlstate, failure);
 		return;
 	}
 	switch (status)
@@ -345,7 +345,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 				break;
 			text = pstrdup(PQerrorMessage(w->pg));
 			full = pgpx_libpq_strip_sqlstates(text);
-			fail_attempt_as(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
+			fail_attempt(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
 								 sqlstate, text);
 			pfree(text);
 			break;
@@ -383,7 +383,7 @@ pgpx_connect_step(PgpxWorkerConn *w)
 			char	   *text = pstrdup(PQerrorMessage(w->pg));
 
 			pgpx_event_pool_changed(w->pool);
-			fail_connect(w, text);
+			fail_with_08001(w, text);
 			pfree(text);
 		}
 		return;
@@ -461,7 +461,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
 			 pgpx_login_delay_reason(w->login));
 	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
-	fail_attempt_as(w, how,
+	fail_attempt(w, how,
 						 w->phase == PGPX_PHASE_PASSWORD ?
 						 ERRCODE_EXTERNAL_ROUTINE_EXCEPTION :
 						 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
@@ -572,7 +572,7 @@ finish_connect(PgpxWorkerConn *w)
 
 	if (!has_expected_params(w, text, sizeof(text)))
 	{
-		fail_connect(w, text);
+		fail_with_08001(w, text);
 		return;
 	}
 	w->phase = PGPX_PHASE_OPEN;
@@ -580,14 +580,14 @@ finish_connect(PgpxWorkerConn *w)
 
 	/* a remote can send another PID and key with any answer */
 	note_remote(w, conn);
-	pgpx_cancel_find_key(w);
+	pgpx_cancel_read_key(w);
 	if (PQparameterStatus(w->pg, "TimeZone") != NULL)
 		pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
 									pgpx_wire_hash_setting(PQparameterStatus(w->pg, "TimeZone")));
 	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
 	if (wrong != NULL)
 	{
-		fail_attempt(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
+		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
 		return;
 	}
 	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
@@ -617,30 +617,30 @@ continue_after_login(PgpxWorkerConn *w)
 	pgpx_event_due_at(w->deadline);
 	refusal = pgpx_tls_prepare(w->pg);
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
-	pgpx_cancel_find_key(w);
+	pgpx_cancel_read_key(w);
 	if (PQgssEncInUse(w->pg))
 	{
-		fail_attempt(w, ERRCODE_FEATURE_NOT_SUPPORTED,
-					 "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
-					 "Set the server's option gssencmode 'disable'.");
+		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED,
+						   "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
+						   "Set the server's option gssencmode 'disable'.");
 		return;
 	}
 	if (refusal != NULL)
 	{
-		fail_attempt(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
+		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
 		return;
 	}
 	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
 	{
-		fail_attempt(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
-					 "A session of a non-superuser must be authenticated by a password, "
-					 "and the remote server did not request one.");
+		fail_with_sqlstate(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
+						   "A session of a non-superuser must be authenticated by a password, "
+						   "and the remote server did not request one.");
 		return;
 	}
 	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
 	{
 		/* a proxy may pass on a transaction that another client left open */
-		fail_connect(w, "The remote session began inside a transaction.");
+		fail_with_08001(w, "The remote session began inside a transaction.");
 		return;
 	}
 	pgpx_conns[w->index].remote_pid = PQbackendPID(w->pg);
@@ -719,10 +719,10 @@ pgpx_connect_end_unpublished(int server, bool full, const char *text)
 			continue;
 		pgpx_event_pool_changed(w->pool);
 		if (full)
-			fail_attempt_as(w, PGPX_FAILED_FULL,
-							ERRCODE_TOO_MANY_CONNECTIONS, text);
+			fail_attempt(w, PGPX_FAILED_FULL,
+						 ERRCODE_TOO_MANY_CONNECTIONS, text);
 		else
-			fail_connect(w, text);
+			fail_with_08001(w, text);
 	}
 }
 
@@ -740,7 +740,7 @@ run_start_commands(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_START;
 	if (!PQsendQuery(w->pg, ci->start_commands))
 	{
-		fail_connect(w, PQerrorMessage(w->pg));
+		fail_with_08001(w, PQerrorMessage(w->pg));
 		return;
 	}
 
@@ -764,7 +764,7 @@ continue_start_commands(PgpxWorkerConn *w)
 	{
 		char	   *text = pstrdup(PQerrorMessage(w->pg));
 
-		fail_connect(w, text);
+		fail_with_08001(w, text);
 		pfree(text);
 		return;
 	}
@@ -778,7 +778,7 @@ continue_start_commands(PgpxWorkerConn *w)
 		if (res == NULL)
 		{
 			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
-				fail_connect(w, "The start commands left a transaction open.");
+				fail_with_08001(w, "The start commands left a transaction open.");
 			else
 				finish_connect(w);
 			return;
@@ -801,7 +801,7 @@ continue_start_commands(PgpxWorkerConn *w)
 			 * COPY FROM STDIN reads from the client, so the remote notices its
 			 * end
 			 */
-			fail_attempt_as(w,
+			fail_attempt(w,
 					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
 											   PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
@@ -812,7 +812,7 @@ continue_start_commands(PgpxWorkerConn *w)
 		pgpx_libpq_note_result(&w->accounting, w->pg);
 	else if (pgpx_libpq_has_oversized_message(&w->accounting, w->pg))
 	{
-		fail_connect(w, "The answer to the start commands has a message that is too long.");
+		fail_with_08001(w, "The answer to the start commands has a message that is too long.");
 		return;
 	}
 	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));

@@ -257,10 +257,10 @@ extern uint32 pgpx_cancel_step_last(PgpxWorkerConn *w);
 extern void pgpx_cancel_drop(PgpxWorkerConn *w);
 
 /*
- * Records the cancel key after a login.  libpq before 17 has the key but no
- * function that returns it.
+ * Reads the cancel key from libpq's memory after a login, because libpq before
+ * 17 has no function that returns it.
  */
-extern void pgpx_cancel_find_key(PgpxWorkerConn *w);
+extern void pgpx_cancel_read_key(PgpxWorkerConn *w);
 
 /* --- Relay ------------------------------------------------------------
  *

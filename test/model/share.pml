@@ -53,7 +53,7 @@ typedef Statement {
 	bool	done;		/* executed; the answer is in flight */
 	byte	request;
 	byte	target;
-	byte	before;		/* servers that get a free connection before this one */
+	byte	preceding;	/* starved servers that precede this one */
 	byte	used;
 	byte	pids;
 	bool	dead;		/* the other server is dead if its request is this one: */
@@ -132,7 +132,7 @@ inline execute(i, st)
 #else
 	:: row[i].request < st.request ->
 #endif
-		st.held = (st.others + st.before >= CAP -> 0 : CAP - st.others);
+		st.held = (st.others + st.preceding >= CAP -> 0 : CAP - st.others);
 		st.held = (row[i].request != 0 && row[i].held > st.held -> row[i].held : st.held);
 		st.held = (st.target < st.held -> st.target : st.held);
 #ifndef BUG_FORGET_USED
@@ -150,7 +150,7 @@ inline execute(i, st)
 inline forget(st)
 {
 	st.sent = false; st.was_read = false; st.done = false; st.request = 0;
-	st.target = 0; st.before = 0; st.used = 0; st.pids = 0; st.dead = false; st.dead_request = 0;
+	st.target = 0; st.preceding = 0; st.used = 0; st.pids = 0; st.dead = false; st.dead_request = 0;
 	st.sent_at = 0; st.others = 0; st.held = 0; st.seen = 0
 }
 
@@ -176,7 +176,7 @@ end:
 		if
 		:: statement[i].target = 0
 		:: statement[i].target = CAP
-		:: statement[i].target = CAP; statement[i].before = 1
+		:: statement[i].target = CAP; statement[i].preceding = 1
 		fi;
 #ifndef BUG_LATE_LIMIT
 		server[i].limit = (statement[i].target < server[i].limit -> statement[i].target : server[i].limit);
@@ -217,7 +217,7 @@ end:
 		late[i].sent = !statement[i].done;
 		late[i].request = statement[i].request;
 		late[i].target = statement[i].target;
-		late[i].before = statement[i].before;
+		late[i].preceding = statement[i].preceding;
 		late[i].used = statement[i].used;
 		late[i].pids = statement[i].pids;
 		late[i].dead = statement[i].dead;

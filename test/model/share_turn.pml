@@ -57,7 +57,7 @@ typedef Server {
 	/* the rows that were read: of the other servers */
 	byte	wanting;
 	byte	starved;
-	byte	before;
+	byte	preceding;
 	byte	held;
 
 	/* the statement in flight */
@@ -104,9 +104,9 @@ bit expired;				/* .. and the others know it */
 #endif
 
 #ifdef BUG_BY_NAME
-#define IS_BEFORE(j, i) ((j) < (i))
+#define PRECEDES(j, i) ((j) < (i))
 #else
-#define IS_BEFORE(j, i) \
+#define PRECEDES(j, i) \
 	(row[i].held || !row[i].wants || row[j].since < row[i].since)
 #endif
 
@@ -131,12 +131,12 @@ inline renew_since(i)
 }
 
 /*
- * Read the other rows.  "before": the servers that get a free connection before this
- * one.
+ * Read the other rows.  "preceding": the starved servers to which a free connection is
+ * left, because they precede this one.
  */
 inline read_others(i)
 {
-	server[i].wanting = 0; server[i].starved = 0; server[i].before = 0; server[i].held = 0;
+	server[i].wanting = 0; server[i].starved = 0; server[i].preceding = 0; server[i].held = 0;
 	j = 0;
 	do
 	:: j < N ->
@@ -148,7 +148,7 @@ inline read_others(i)
 			:: row[j].wants && !row[j].held ->
 				server[i].starved++;
 				if
-				:: IS_BEFORE(j, i) -> server[i].before++
+				:: PRECEDES(j, i) -> server[i].preceding++
 				:: else
 				fi
 			:: else
@@ -156,7 +156,7 @@ inline read_others(i)
 #ifdef BUG_DEAD_FIRST
 		:: j != i && IS_GONE(j) ->
 			if
-			:: row[j].wants && !row[j].held && IS_BEFORE(j, i) -> server[i].before++
+			:: row[j].wants && !row[j].held && PRECEDES(j, i) -> server[i].preceding++
 			:: else
 			fi
 #endif
@@ -168,9 +168,9 @@ inline read_others(i)
 }
 
 #ifdef BUG_FREE_FOR_ALL
-#define GETS(i) (server[i].held < CAP)
+#define IS_GRANTED(i) (server[i].held < CAP)
 #else
-#define GETS(i) (server[i].held + server[i].before < CAP)
+#define IS_GRANTED(i) (server[i].held + server[i].preceding < CAP)
 #endif
 
 inline execute(i)
@@ -178,7 +178,7 @@ inline execute(i)
 	read_others(i);
 	was_held = row[i].held;
 	was_wanted = row[i].wants;
-	row[i].held = (server[i].sent_used || (server[i].target && (row[i].held || GETS(i))));
+	row[i].held = (server[i].sent_used || (server[i].target && (row[i].held || IS_GRANTED(i))));
 	row[i].wants = server[i].sent_wants;
 	if
 #ifdef BUG_NEW_SINCE
