@@ -37,7 +37,7 @@
 
 #define MAX_POOL	262143		/* maximum number of backends of a server */
 #define MAX_STATEMENTS 128		/* PGPX_PREPARED_MAX */
-#define MAX_TEXT	8192		/* both texts are sent in one message */
+#define MAX_TEXT	8192		/* one message has both texts of a pool */
 #define SECOND		INT64CONST(1000)
 #define MINUTE		(60 * SECOND)
 #define MAX_TIME	(3650 * 24 * 60 * MINUTE)
@@ -359,7 +359,7 @@ count_names(void)
 
 /* List the names that the current user can set, and return their number. */
 static int
-list_valid_names(int slot, const char **names)
+list_valid_names(int where, const char **names)
 {
 	const PQconninfoOption *libpq;
 	int			n = 0;
@@ -368,31 +368,31 @@ list_valid_names(int slot, const char **names)
 	{
 		int			flags = pgpx_option_flags(o->name);
 
-		if ((flags & slot) && (superuser() || !(flags & PGPX_SUPERUSER)))
+		if ((flags & where) && (superuser() || !(flags & PGPX_SUPERUSER)))
 			names[n++] = o->name;
 	}
 	for (libpq = pgpx_option_libpq();
-		 (slot & (PGPX_ON_SERVER | PGPX_ON_MAPPING)) && libpq->keyword != NULL;
+		 (where & (PGPX_ON_SERVER | PGPX_ON_MAPPING)) && libpq->keyword != NULL;
 		 libpq++)
 	{
 		if (option_find(libpq->keyword) == NULL &&
 			pgpx_option_is_allowed(libpq->keyword, superuser(),
-								   slot == PGPX_ON_MAPPING))
+								   where == PGPX_ON_MAPPING))
 			names[n++] = libpq->keyword;
 	}
 	return n;
 }
 
 /*
- * Returns a hint for an invalid option name: the closest valid name, or all
- * valid names if none is close.  slot: PGPX_ON_SERVER, _MAPPING, _TABLE or
+ * Return a hint for an invalid option name: the closest valid name, or all
+ * valid names if none is close.  where: PGPX_ON_SERVER, _MAPPING, _TABLE or
  * _COLUMN.  Valid names are those that the current user can set there.
  */
 static char *
-option_hint(const char *name, int slot)
+option_hint(const char *name, int where)
 {
 	const char **names = palloc(sizeof(char *) * count_names());
-	int			n = list_valid_names(slot, names);
+	int			n = list_valid_names(where, names);
 	char	   *lower = pstrdup(name);
 	const char *closest;
 	ClosestMatchState match;
@@ -633,9 +633,9 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 		*(int *) field = (int) value;
 }
 
-/* Raise HV00D for a name that is not valid in this slot (0: no slot is). */
+/* Raise HV00D: not valid for this kind of object; 0: one without options. */
 pg_noreturn static void
-refuse_name(const char *name, int slot)
+refuse_name(const char *name, int where)
 {
 	const char *why = refusal(name, find_libpq_option(name));
 	int			flags = pgpx_option_flags(name);
@@ -644,7 +644,7 @@ refuse_name(const char *name, int slot)
 			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 			 errmsg("invalid option \"%s\"", name),
 			 why != NULL ? errdetail("%s", why) : 0,
-			 slot == 0 ?
+			 where == 0 ?
 			 errhint("Only servers, user mappings, foreign tables and their columns have options here.") :
 			 why != NULL ? 0 :
 			 (flags & PGPX_ON_SERVER) ?
@@ -655,19 +655,19 @@ refuse_name(const char *name, int slot)
 			 errhint("This is an option of the foreign table.") :
 			 (flags & PGPX_ON_COLUMN) ?
 			 errhint("This is an option of a column of the foreign table.") :
-			 errhint("%s", option_hint(name, slot))));
+			 errhint("%s", option_hint(name, where))));
 }
 
 /* Check one option for the current user. */
 static void
-check_option(const char *name, const char *value, int slot)
+check_option(const char *name, const char *value, int where)
 {
 	const PgpxOption *option = option_find(name);
 	int			flags = pgpx_option_flags(name);
 	int64		result = 0;
 
-	if ((flags & slot) == 0)
-		refuse_name(name, slot);
+	if ((flags & where) == 0)
+		refuse_name(name, where);
 	if ((flags & PGPX_SUPERUSER) && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -695,7 +695,7 @@ pgpx_options_check_hosts(const char *name, const char *value)
 
 	if (strcmp(name, "host") != 0 && strcmp(name, "hostaddr") != 0)
 		return;
-	n = pgpx_options_count(value);
+	n = pgpx_list_length(value);
 	if (n > PGPX_MAX_HOSTS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -760,7 +760,7 @@ pgpx_options_check_base(List *options)
 	}
 }
 
-/* Check options against each other, as far as the list sets them. */
+/* Check the options in the list against each other. */
 static void
 check_together(List *list)
 {
@@ -809,23 +809,23 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 {
 	List	   *list = untransformRelOptions(PG_GETARG_DATUM(0));
 	Oid			catalog = PG_GETARG_OID(1);
-	int			slot = 0;
+	int			where = 0;
 	ListCell   *lc;
 
 	if (catalog == ForeignServerRelationId)
-		slot = PGPX_ON_SERVER;
+		where = PGPX_ON_SERVER;
 	else if (catalog == UserMappingRelationId)
-		slot = PGPX_ON_MAPPING;
+		where = PGPX_ON_MAPPING;
 	else if (catalog == ForeignTableRelationId)
-		slot = PGPX_ON_TABLE;
+		where = PGPX_ON_TABLE;
 	else if (catalog == AttributeRelationId)
-		slot = PGPX_ON_COLUMN;
+		where = PGPX_ON_COLUMN;
 
 	foreach(lc, list)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
-		check_option(def->defname, defGetString(def), slot);
+		check_option(def->defname, defGetString(def), where);
 	}
 	check_together(list);
 	PG_RETURN_VOID();

@@ -82,9 +82,9 @@ typedef struct PgpxPoolOptions
 	bool		default_checkout_timeout;
 } PgpxPoolOptions;
 
-/* Returns the number of elements of a comma-separated list, empty ones too. */
+/* Return the number of elements of a comma-separated list, empty ones too. */
 static inline int
-pgpx_options_count(const char *list)
+pgpx_list_length(const char *list)
 {
 	int			n = 1;
 

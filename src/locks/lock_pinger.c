@@ -217,8 +217,8 @@ deadline_passed(PgpxPinger *p)
 }
 
 /*
- * Drop the connection if a newer conninfo was published, because what follows
- * in the login applies to the host of the old one.  As in connect.c.
+ * Drop the connection if a newer conninfo was published, because the rest of
+ * the login would use the host of the old one.  As in connect.c.
  */
 static bool
 drop_outdated(PgpxPinger *p)
@@ -413,7 +413,7 @@ step_connect(PgpxPinger *p)
 	else if (p->phase == PGPX_PINGER_START)
 		send_setting(p, PGPX_PINGER_PREPARE, SETTINGS);
 	else
-		pgpx_pinger_ready_to_work(p);
+		pgpx_pinger_set_idle(p);
 }
 
 /* Idle time after the last lock until the connection is closed. */
@@ -481,8 +481,8 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 		*c = ' ';
 
 	/*
-	 * do not try a host first that accepts the login but no ping, such as a
-	 * standby
+	 * the next attempt must not begin with a host that accepts logins but no
+	 * pings, such as a standby
 	 */
 	if (p->phase >= PGPX_PINGER_START &&
 		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
@@ -506,7 +506,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 }
 
 void
-pgpx_pinger_ready_to_work(PgpxPinger *p)
+pgpx_pinger_set_idle(PgpxPinger *p)
 {
 	p->phase = PGPX_PINGER_IDLE;
 	p->deadline = 0;
@@ -650,7 +650,7 @@ step_work(PgpxPinger *p)
 	}
 	p->nwork = 0;
 	p->answered = true;
-	pgpx_pinger_ready_to_work(p);
+	pgpx_pinger_set_idle(p);
 }
 
 /* Read the input of an idle connection: a notice, a parameter, or its end. */
@@ -806,7 +806,10 @@ run_pool(PgpxPinger *p)
 		}
 	}
 
-	/* pings must not be late; a lock may be younger than the statement */
+	/*
+	 * A ping must not wait for long for the statement of the share.  The lock
+	 * may have been granted after that statement was sent.
+	 */
 	if (p->phase == PGPX_PINGER_SHARE && due.nheld > 0)
 		p->deadline = Min(p->deadline,
 						  ping_at + lock_timeout(p, &due) * 1000);

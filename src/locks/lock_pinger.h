@@ -83,13 +83,14 @@ typedef struct PgpxPinger
 	PgpxInputAccounting accounting;
 } PgpxPinger;
 
+/* Enters phase IDLE, in which the next statement can be sent. */
+extern void pgpx_pinger_set_idle(PgpxPinger *p);
+
 /*
- * Report that the connection is ready for statements, or that it has failed,
- * which closes it.  A failure is logged once, counts as a failed attempt of all
- * releases that are due, and delays the next connection attempt.  why: for the
- * log.
+ * Handles a failure of the connection: closes it and delays the next attempt to
+ * connect.  The failure is logged once, and counts as a failed attempt of all
+ * releases that are due.  why: for the log.
  */
-extern void pgpx_pinger_ready_to_work(PgpxPinger *p);
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
 
 /* Flushes a statement that was sent and watches the socket for its result. */

@@ -5,9 +5,8 @@
  *	  that sessions and workers execute on them.
  *
  * Each lock is one row of pgpool_lock.locks, and each operation one statement.
- * The statements use only the remote's clock.  A session sends its
- * statements from here.  The worker's statements are sent by lock_pinger.c and
- * share.c.
+ * The statements use only the remote's clock.  This file sends the statements of
+ * sessions; lock_pinger.c and share.c send those of the worker.
  *
  * The token is part of a unique key.  A statement that changes it therefore
  * conflicts with FOR KEY SHARE row locks, which transactions hold that have
@@ -26,6 +25,11 @@
 
 #include "session/statement.h"
 
+/*
+ * Create the tables, or verify existing ones.  Objects that belong to another
+ * role are rejected, unless it is a superuser: their owner could change them and
+ * so run code as any user of the locks.
+ */
 static const char setup_sql[] =
 	"SET LOCAL search_path = pg_catalog, pg_temp;\n"
 	"SET LOCAL client_min_messages = warning;\n"
@@ -147,16 +151,15 @@ static const char setup_sql[] =
  * does not wait for a row lock then.  It raises synchronous_commit, because a
  * crash or a failover must not undo a grant.
  *
- * If the current holder has this request number, then this is a repeated
- * request and the answer to the first one was lost, or it is the first one,
- * executed late by a backend whose client is gone.  A request therefore has one
- * token.  It has none after the lock was released or has expired: the session
- * then needs a new request number (already_released).
+ * A request that is repeated because its answer was lost has the same number.
+ * If the first one was granted, the repetition returns the same token.  The same
+ * is true if the first one is executed after the repetition, by a backend whose
+ * client is gone.  After the lock was released or has expired, the number is not
+ * granted again, and the session needs a new one (already_released).
  *
- * A grant returns the previous holder, if the lock had expired, was not
- * released, and was held by another session.  The row is the one before this
- * statement, so the holder is not certain if several servers request the lock
- * at the same time.  It is used only for the log.
+ * A grant of a lock that another session had not released returns that previous
+ * holder.  It is read from the row before this statement, so it is not certain
+ * if several servers request the lock at the same time.  Only the log uses it.
  *
  * The search_path is the user's and may contain operators of other users, so
  * these statements qualify every operator that is resolved through it.  Those
@@ -237,6 +240,7 @@ static const char force_sql[] =
 	" FROM was WHERE l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
 	" RETURNING (was.state OPERATOR(pg_catalog.=) 'held' AND was.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())::pg_catalog.text";
 
+/* The rows of lock_status. */
 static const char status_sql[] =
 	"SELECT l.name, CASE WHEN l.state OPERATOR(pg_catalog.=) 'free' THEN 'free'"
 	" WHEN l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN 'expired' ELSE 'held' END,"
@@ -278,8 +282,9 @@ add_hint(void *arg)
 }
 
 /*
- * Run a statement until it ends or the deadline passes.  *refused (or NULL):
- * the error came from the remote, so the statement had no effect.
+ * Execute a statement.  Raises 08006 if the deadline passes.  *refused, unless
+ * NULL, is set to whether the remote has reported an error, which is then
+ * raised: the statement had no effect.
  */
 static void
 execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
@@ -322,7 +327,7 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	error_context_stack = hint.previous;
 }
 
-/* The same for a statement that returns text columns. */
+/* Execute a statement that returns text columns, and return its rows. */
 static Tuplestorestate *
 run_texts(PgpxLease *lease, const PgpxStatement *statement, int ncolumns,
 		  PgpxTime deadline, TupleDesc *tupdesc, bool *refused)
@@ -371,8 +376,9 @@ parse_number(const char *text)
 }
 
 void
-pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
-				int64 lock_timeout, PgpxTime deadline, PgpxDlockAnswer *answer)
+pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock, bool waits,
+				   int64 lock_timeout, PgpxTime deadline,
+				   PgpxDlockAnswer *answer)
 {
 	const char *values[8];
 	PgpxStatement statement = {request_sql, lengthof(values), values};
@@ -484,9 +490,9 @@ const char	pgpx_ping_sql[] =
 	"SELECT request FROM confirmed";
 
 /*
- * Release locks; parameters as for a ping.  Token 0 matches any token: the
- * session never received the one of its request.  A row that is free already
- * was released by an earlier attempt whose answer was lost.
+ * Release locks; parameters as for a ping.  Token 0 matches any token, for a
+ * session that has not received the token of its request.  A row that is free
+ * already was released by an earlier attempt whose answer was lost.
  */
 const char	pgpx_release_sql[] =
 	"UPDATE pgpool_lock.locks AS l SET state = 'free'"
@@ -509,6 +515,22 @@ const char	pgpx_release_sql[] =
 	" AND a.datname = pg_catalog.current_database() AND a.usesysid IS NOT NULL" \
 	" AND COALESCE(a.backend_type, 'client backend') = 'client backend'"
 
+/*
+ * The parts of the statement:
+ *
+ * share_turn	locked first, which makes the statements of all members run one
+ *				after the other
+ * dead			the members that the caller names as dead
+ * others		the rows of the other members; "held" of a dead one is the number
+ *				of its sessions that are left
+ * gone			deletes the rows of dead members that have no session left
+ * own			the row of this member, as the statement before has left it
+ * room			the smallest cap, the connections that the others hold, and one
+ *				reserved for each starved member that precedes this one
+ * mine			writes the row of this member.  "held" is the target if the cap
+ *				allows, but at least what the member uses.  Only what exceeds the
+ *				old value must leave the reserved connections.
+ */
 void
 pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 {

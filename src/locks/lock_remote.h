@@ -30,8 +30,9 @@ typedef struct PgpxDlockAnswer
 } PgpxDlockAnswer;
 
 /*
- * pgpx_dlock_send
- *		Requests a lock. answer->token shows whether it was granted.
+ * pgpx_dlock_request
+ *		Requests a lock and reads the answer; answer->token shows whether the
+ *		lock was granted.
  *
  *		waits: the request will be repeated, so the remote records that another
  *		server requests the lock.  lock_timeout: that of the remote, in ms,
@@ -39,9 +40,9 @@ typedef struct PgpxDlockAnswer
  *		answer; if it passes, 08006 is raised and the outcome is unknown.
  *		Raises the remote's errors.
  */
-extern void pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
-							int64 lock_timeout, PgpxTime deadline,
-							PgpxDlockAnswer *answer);
+extern void pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock,
+							   bool waits, int64 lock_timeout,
+							   PgpxTime deadline, PgpxDlockAnswer *answer);
 
 /*
  * Creates the tables and fence_check at the remote, or verifies existing ones.

@@ -3,7 +3,7 @@
  * lock_session.c
  *	  Distributed locks of a session: acquire, validate, release.
  *
- * Acquisition: the session waits in the queue of its server until it is first,
+ * Acquisition: the session waits in the queue of its pool until it is first,
  * and then sends requests to the remote until the lock is granted or the
  * timeout expires.  Each request runs in a subtransaction of its own, so that
  * a lost connection ends the request and not the acquisition.  The session
@@ -43,17 +43,15 @@
 #include "session/checkout_wait.h"
 #include "session/lease.h"
 
-/*
- * lock_timeout at the remote, for transactions that have called fence_check.
- */
+/* lock_timeout at the remote: transactions with fence_check hold row locks. */
 #define LOCK_TIMEOUT_MS 1000
 
-/* lock_timeout at the remote for an acquisition without wait. */
+/* lock_timeout at the remote for an acquisition that must not wait. */
 #define TRY_LOCK_TIMEOUT_MS 100
 
 /*
- * Failed requests in a row that end an acquisition without wait, or one whose
- * remote server is read-only.
+ * Failed requests in a row that end an acquisition that must not wait, or one
+ * whose remote server is read-only.
  */
 #define TRIES_MAX 3
 
@@ -85,9 +83,7 @@ typedef struct LockWait
 static bool is_held_by_me(uint64 queue, const char *name);
 static void register_callbacks(void);
 
-/*
- * Returns the remaining time of the call in ms, as the timeout of a checkout.
- */
+/* Return the remaining time of the call, as the timeout of a checkout. */
 static int64
 time_left(const LockWait *w)
 {
@@ -150,10 +146,10 @@ allocate_slot(LockWait *w, PgpxLease *lease)
 	abandon_acquisition(w);
 	if (memcmp(&w->lock.key, &spec->key, sizeof(spec->key)) != 0)
 	{
-		pgpx_dlock_leave();
+		pgpx_dlock_dequeue();
 		set_key(w, spec);
 		if (!w->call->only_try)
-			pgpx_dlock_enter(&w->lock);
+			pgpx_dlock_enqueue(&w->lock);
 	}
 	w->lock.pool = spec->pool;
 	w->lock.pool_id = spec->pool_id;
@@ -200,13 +196,11 @@ send_request(LockWait *w)
 		if (i == 1)
 			pgpx_dlock_renew(w->slot, &w->lock);
 
-		/*
-		 * taken before sending, so the validity here ends before the remote's
-		 */
+		/* the validity counts from before the request is sent */
 		w->outstanding = true;
 		w->sent_at = pgpx_steady_now();
-		pgpx_dlock_send(lease, &w->lock, !w->call->only_try, lock_timeout,
-						until, &w->answer);
+		pgpx_dlock_request(lease, &w->lock, !w->call->only_try, lock_timeout,
+						   until, &w->answer);
 		w->outstanding = false;
 	}
 	PGPX_DEBUG_POINT("lock_answered");
@@ -436,8 +430,8 @@ raise_timeout(LockWait *w)
 }
 
 /*
- * Acquire without wait: fails if a session of this server holds the lock or
- * waits for it.
+ * Acquire the lock without waiting.  Returns false if it is not free, or if a
+ * session of this server waits for it.
  */
 static bool
 try_now(LockWait *w)
@@ -467,8 +461,12 @@ next_pause(const LockWait *w, PgpxTime *pause)
 	return sleep;
 }
 
+/*
+ * Wait until this session is the first of its queue, and request the lock until
+ * it is granted.  Raises 55P03 at the deadline.
+ */
 static void
-wait_for_turn(LockWait *w)
+wait_for_lock(LockWait *w)
 {
 	static uint32 wait_event = 0;
 	PgpxTime	pause = PAUSE_MIN_US;
@@ -544,8 +542,8 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 		}
 		else
 		{
-			pgpx_dlock_enter(&w->lock);
-			wait_for_turn(w);
+			pgpx_dlock_enqueue(&w->lock);
+			wait_for_lock(w);
 			granted = true;
 		}
 	}
@@ -553,7 +551,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	{
 		if (!granted)
 			abandon_acquisition(w);
-		pgpx_dlock_leave();
+		pgpx_dlock_dequeue();
 		pgpx_server_spec_unpin(w->spec);
 	}
 	PG_END_TRY();
@@ -608,11 +606,13 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
 }
 
 /*
- * Find a lock of the server.  It was acquired through the pool with committed
- * options, even if this transaction has a pool of its own now.
+ * Find a lock of this server.  If this transaction has a pool of its own, look
+ * under the key of the pool with the committed options, because locks are
+ * acquired only through that pool.
  */
 static int
-find(const PgpxServerSpec *spec, const char *name, int64 token, PgpxDlock *lock)
+find_lock(const PgpxServerSpec *spec, const char *name, int64 token,
+		  PgpxDlock *lock)
 {
 	PgpxPoolKey key = spec->key;
 
@@ -625,7 +625,7 @@ pgpx_dlock_is_valid(const char *server, const char *name, int64 token)
 {
 	PgpxServerSpec *spec = pgpx_server_spec_get(server);
 	PgpxDlock	lock;
-	int			slot = find(spec, name, token, &lock);
+	int			slot = find_lock(spec, name, token, &lock);
 
 	if (slot < 0)
 		return false;
@@ -651,7 +651,7 @@ is_held_by_me(uint64 queue, const char *name)
 
 	if (pgpx_dlock_own_count == 0)
 		return false;
-	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_dlock_next_own(i, &lock)) >= 0;)
 	{
 		PgpxDlock	now;
 
@@ -709,7 +709,7 @@ find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
 										 spec->key.server, name);
 	int			slot = -1;
 
-	while ((slot = pgpx_dlock_own(slot, lock)) >= 0)
+	while ((slot = pgpx_dlock_next_own(slot, lock)) >= 0)
 		if (lock->queue == queue && lock->token == token &&
 			strcmp(lock->name, name) == 0)
 			break;
@@ -729,7 +729,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 	PgpxServerSpec *spec = pgpx_server_spec_get(server);
 	PgpxDlockResult result = PGPX_DLOCK_UNKNOWN;
 	PgpxDlock	lock;
-	int			slot = find(spec, name, token, &lock);
+	int			slot = find_lock(spec, name, token, &lock);
 	volatile bool done = false;
 
 	if (slot < 0)
@@ -803,7 +803,7 @@ release_scope(PgpxScope scope, SubTransactionId subid)
 
 	if (pgpx_dlock_own_count == 0)
 		return;
-	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_dlock_next_own(i, &lock)) >= 0;)
 		if (lock.scope == scope &&
 			(subid == InvalidSubTransactionId || lock.subid == subid))
 			pgpx_dlock_release(i, false);
@@ -817,7 +817,7 @@ pgpx_dlock_release_all(void)
 
 /*
  * Warn of lost locks before the commit, because the session cannot be warned
- * later.  PREPARE is an error.
+ * later.  prepare: raise an error instead if the transaction holds a lock.
  */
 static void
 before_commit(bool prepare)
@@ -825,7 +825,7 @@ before_commit(bool prepare)
 	PgpxDlock	lock;
 	PgpxDlock	now;
 
-	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_dlock_next_own(i, &lock)) >= 0;)
 	{
 		if (lock.scope != PGPX_SCOPE_TRANSACTION)
 			continue;
@@ -881,8 +881,8 @@ exit_callback(int code, Datum arg)
 {
 	PgpxDlock	lock;
 
-	pgpx_dlock_leave();
-	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
+	pgpx_dlock_dequeue();
+	for (int i = -1; (i = pgpx_dlock_next_own(i, &lock)) >= 0;)
 		pgpx_dlock_release(i, false);
 }
 

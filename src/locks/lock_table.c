@@ -52,7 +52,7 @@ pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl_ms)
 	return sent_at + ttl_ms * 1000 - ttl_ms * 10;
 }
 
-/* Wake the worker because its locks have changed. */
+/* Wake the worker, and note for its pingers that the locks have changed. */
 static void
 wake_lock_worker(int worker)
 {
@@ -124,6 +124,7 @@ pgpx_dlock_renew(int slot, PgpxDlock *lock)
  */
 #define TURN_US (1000 * 1000)
 
+/* Return the entry of a queue; the lowest bit of all queues is set. */
 static PgpxDlockTurn *
 find_turn(uint64 queue)
 {
@@ -282,8 +283,9 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 
 		/*
 		 * A pending release without a token does not count as held, because no
-		 * session has received a grant.  Its user may be one to whom the remote
-		 * would never grant the lock.
+		 * session has received a grant.  If it counted, a user without
+		 * privileges on the remote's tables could keep the other sessions of
+		 * this server from the lock.
 		 */
 		found = (lock->state == PGPX_DLOCK_RELEASING && lock->token != 0) ||
 			(lock->state == PGPX_DLOCK_HELD &&
@@ -310,7 +312,10 @@ pgpx_dlock_note_reported(int slot, uint64 request)
 	return first;
 }
 
-/* The remote needs no release any more: keep the slot only for the result. */
+/*
+ * Free a slot whose lock the remote need not release any more; if the owner
+ * awaits the result, keep it in state DONE until the owner has read it.
+ */
 static void
 end_locked(PgpxDlock *lock)
 {
@@ -373,7 +378,7 @@ pgpx_dlock_result(int slot, PgpxDlockResult *result)
 }
 
 int
-pgpx_dlock_own(int after, PgpxDlock *copy)
+pgpx_dlock_next_own(int after, PgpxDlock *copy)
 {
 	int			slot = -1;
 
@@ -416,14 +421,14 @@ uint64
 pgpx_dlock_queue(Oid database, Oid server, const char *name)
 {
 	uint64		seed = ((uint64) database << 32) | server;
+	uint64		hash = hash_bytes_extended((const unsigned char *) name,
+										   strlen(name), seed);
 
-	return hash_bytes_extended((const unsigned char *) name, strlen(name),
-							   seed) |
-		1;
+	return hash | 1;
 }
 
 static bool
-is_in_line(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
+is_in_queue(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
 {
 	return waiter->position != 0 && waiter->queue == queue &&
 		memcmp(&waiter->key, key, sizeof(*key)) == 0;
@@ -441,7 +446,7 @@ is_first_locked(const PgpxDlockWaiter *self)
 	Assert(LWLockHeldByMe(pgpx_shared->dlock_lock));
 	for (PgpxDlockWaiter *w = waiter_at(self->prev); w != NULL;
 		 w = waiter_at(w->prev))
-		if (is_in_line(w, self->queue, &self->key))
+		if (is_in_queue(w, self->queue, &self->key))
 			return false;
 	return true;
 }
@@ -480,7 +485,7 @@ unlink_locked(PgpxDlockWaiter *waiter)
 }
 
 void
-pgpx_dlock_enter(const PgpxDlock *lock)
+pgpx_dlock_enqueue(const PgpxDlock *lock)
 {
 	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
 
@@ -519,7 +524,7 @@ pgpx_dlock_has_waiters(const PgpxDlock *lock)
 	for (PgpxDlockWaiter *w = waiter_at(pgpx_shared->dlock_tail);
 		 w != NULL && !any;
 		 w = waiter_at(w->prev))
-		any = is_in_line(w, lock->queue, &lock->key);
+		any = is_in_queue(w, lock->queue, &lock->key);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
 }
@@ -537,7 +542,7 @@ pgpx_dlock_back_off_until(uint64 queue)
 }
 
 void
-pgpx_dlock_leave(void)
+pgpx_dlock_dequeue(void)
 {
 	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
 	PgpxWake	wake = PGPX_WAKE_INIT;

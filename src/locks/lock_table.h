@@ -134,8 +134,8 @@ typedef struct PgpxDlockTurn
 {
 	uint64		queue;
 	PgpxTime	since;
-	PgpxTime	last;			/* release */
-	PgpxTime	back_off_until; /* until then */
+	PgpxTime	last;			/* last release */
+	PgpxTime	back_off_until; /* 0: sessions need not back off */
 } PgpxDlockTurn;
 
 extern PgpxDlock *pgpx_dlocks;	/* [max_locks] */
@@ -229,11 +229,12 @@ extern void pgpx_dlock_release(int slot, bool awaited);
 extern bool pgpx_dlock_result(int slot, PgpxDlockResult *result);
 
 /*
- * Number of slots of this session, and an iterator over them: pgpx_dlock_own
- * copies the first own lock after slot "after" and returns its slot, or -1.
+ * Number of slots of this session, and an iterator over them:
+ * pgpx_dlock_next_own copies the first own lock after slot "after" and returns
+ * its slot, or -1.
  */
 extern int	pgpx_dlock_own_count;
-extern int	pgpx_dlock_own(int after, PgpxDlock *lock);
+extern int	pgpx_dlock_next_own(int after, PgpxDlock *lock);
 
 /* Transfers the locks of a committed subtransaction to its parent. */
 extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
@@ -242,6 +243,7 @@ extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
  * --- queue of waiters in this server --------------------------------------
  */
 
+/* Returns the hash that identifies the queue of a lock; it is not 0. */
 extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
 
 /*
@@ -249,7 +251,7 @@ extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
  * pgpx_dlock_is_first then returns whether it is the first waiter of that
  * queue.
  */
-extern void pgpx_dlock_enter(const PgpxDlock *lock);
+extern void pgpx_dlock_enqueue(const PgpxDlock *lock);
 extern bool pgpx_dlock_is_first(void);
 
 /* Returns whether the queue of this lock has waiters. */
@@ -259,7 +261,7 @@ extern bool pgpx_dlock_has_waiters(const PgpxDlock *lock);
  * Dequeues this session, if it is queued, and wakes the waiters that are first
  * now.  Raises no error.
  */
-extern void pgpx_dlock_leave(void);
+extern void pgpx_dlock_dequeue(void);
 
 /*
  * Returns the time until which sessions of this server must not request the
@@ -320,8 +322,8 @@ extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended,
 							  PgpxTime sent_at);
 
 /*
- * Record the answer to a release, or a failed attempt of all releases of a
- * pool that are due.  contended: another server has requested the lock.  why:
+ * Record the answer to one release, or a failed attempt to send all releases of
+ * a pool that are due.  contended: another server has requested the lock.  why:
  * for the log.
  */
 extern void pgpx_dlock_released(const PgpxDlockWork *work, bool released,

@@ -236,6 +236,10 @@ set_demand(Share *s, PgpxTime now)
 	s->demand = Max(s->peak[0], s->peak[1]);
 }
 
+/*
+ * Set the time at which the next statement of the server is due.  If its share
+ * has expired, also end the login attempts.
+ */
 static void
 set_due(Share *s, int server, PgpxTime now)
 {
@@ -493,9 +497,9 @@ build_statement(int server, StringInfo sql)
 
 /*
  * Return the share whose statement is in flight on this connection, or NULL if
- * its server's slot was taken by another server.  The pool that the pinger
- * belongs to may have been evicted, and its slot taken by a pool of another
- * server.
+ * another server has taken the slot of its server.  The pinger remembers the
+ * server, because its pool may have been evicted, and a pool of another server
+ * may have taken the slot.
  */
 static Share *
 share_in_flight(const PgpxPinger *p)
@@ -639,7 +643,7 @@ apply_result(Share *s, int server)
 	s->in_flight = false;
 	replace_members(s);
 
-	/* the next statement publishes what this one leaves to others */
+	/* lower the limit now; the next statement publishes a lower share */
 	limit = Min(s->mine.held, s->target);
 	limit = Min(limit, choose_target(s, pgpx_cap_used(cap, NULL), limit));
 	set_share(s, server, limit);
@@ -714,7 +718,7 @@ pgpx_share_step(PgpxPinger *p)
 		p->backoff = 0;
 		p->retry_at = 0;
 		p->answered = true;
-		pgpx_pinger_ready_to_work(p);
+		pgpx_pinger_set_idle(p);
 	}
 }
 

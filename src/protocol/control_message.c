@@ -137,7 +137,7 @@ typedef struct ConninfoMessage
 {
 	PgpxMessageHeader header;
 	uint64		version;
-	uint32		flags;			/* as below */
+	uint32		flags;			/* FLAG_* */
 	uint32		nparams;
 	/* followed by start_commands, reset_command, and a keyword and value for
 	 * each parameter, all with their NUL */
@@ -194,7 +194,7 @@ conninfo_length(const PgpxConninfo *conninfo)
 	return len;
 }
 
-/* Copy a string with its NUL; returns the address behind it. */
+/* Copy a string with its NUL.  Returns the address after the NUL. */
 static char *
 put_string(char *at, const char *s)
 {
@@ -282,7 +282,7 @@ pgpx_control_receive(int worker, uint64 incarnation, void *buffer, int *fd,
 	return len;
 }
 
-/* Returns the next NUL-terminated string, NULL if there is none. */
+/* Return the next NUL-terminated string, NULL if there is none. */
 static const char *
 next_string(char **p, char *end)
 {

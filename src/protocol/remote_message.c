@@ -38,7 +38,7 @@ get_int32(const char *p)
 }
 
 /*
- * Returns true if an error at position "end" of the input buffer comes in
+ * Return whether an error at position "end" of the input buffer arrives in
  * place of the token's echo: the reader is within the echo, or it expects the
  * echo and only notices, notifications and parameters precede "end".
  */
@@ -265,6 +265,7 @@ pgpx_text_clean(char *text)
 	return text;
 }
 
+/* Copy a text of the remote, made valid in the database's encoding. */
 static char *
 copy_text(const char *text)
 {
@@ -302,8 +303,8 @@ parse_position(const char *field)
 }
 
 /*
- * Returns true if the position is inside the text or one character behind it,
- * which is where an error at the end of the text is reported.
+ * Return whether the position is inside the text or one character past its end,
+ * where an error at the end of the text is reported.
  */
 static bool
 is_inside(int position, const char *text)

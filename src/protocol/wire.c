@@ -393,8 +393,9 @@ begin_answer(PgpxWire *wire, const PgpxWireToken *token,
 	wire->discarded = 0;
 
 	/*
-	 * Until the echo of a hand-over arrives, the input belongs to the previous
-	 * holder and is discarded.
+	 * The input before the echo is discarded with the answer to a reset or
+	 * check.  It is also discarded if the exchange is the last one of another
+	 * holder's lease, a hand-over, because it belongs to that holder.
 	 */
 	wire->discarding = token->exchange == PGPX_EXCHANGE_FINAL ||
 		parts[0] == PGPX_WIRE_IDLE || pgpx_wire_discards[parts[0]];
@@ -738,7 +739,7 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
  * executed.
  */
 static PgpxWireEvent
-refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
+handle_missing_echo(PgpxWire *wire, const PgpxWireMessage *msg)
 {
 	PgpxRemoteFields fields;
 	bool		fatal = pgpx_wire_parse_error(msg, &fields) &&
@@ -859,7 +860,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		}
 
 		if (rule.event == PGPX_EV_NO_ECHO)
-			return refuse_token(wire, msg);
+			return handle_missing_echo(wire, msg);
 		if (rule.event == PGPX_EV_NOT_RUN)
 			pgpx_wire_break(wire, "the reset was not answered as expected");
 		else if (rule.next == PGPX_WIRE_BROKEN)

@@ -96,7 +96,10 @@ typedef struct PgpxWireToken
 /* The exchange that resets the connection at the end of a lease. */
 #define PGPX_EXCHANGE_FINAL 0
 
-/* Room for a token's messages, and for a short Query or two. */
+/*
+ * Room for the token's messages, ROLLBACK or COMMIT, and two Query messages
+ * without their texts.
+ */
 #define PGPX_WIRE_TOKEN_MAX 80
 
 /* Room for a token's messages, and a reset in the extended protocol. */
@@ -113,12 +116,15 @@ typedef enum PgpxWireAhead
 } PgpxWireAhead;
 
 /*
- * DISCARD ALL without DEALLOCATE ALL and DISCARD PLANS, in its order: the
- * commands and their tags.  The SELECT raises an error if a statement was
- * prepared by SQL.  It calls the function of the view pg_prepared_statements,
- * because the view takes longer to parse and plan.  It needs a snapshot, for
- * which a deferrable transaction, or a serializable one on a standby, would
- * wait or fail.
+ * The reset that keeps prepared statements: the commands and their tags.  They
+ * are those of DISCARD ALL in its order, without DEALLOCATE ALL and DISCARD
+ * PLANS.
+ *
+ * The SELECT raises an error if a statement was prepared by SQL.  It calls the
+ * function of the view pg_prepared_statements, because the view takes longer to
+ * parse and plan.  It needs a snapshot.  A deferrable transaction would wait for
+ * one, and a serializable transaction on a standby would fail, so the first
+ * command sets the isolation level.
  */
 #define PGPX_KEEPING_RESET(COMMAND) \
 	COMMAND("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET") \
@@ -143,7 +149,7 @@ typedef struct PgpxWireCommand
 /* The commands of each PgpxWireAhead. */
 extern const PgpxWireCommand *const pgpx_wire_ahead[];
 
-#define PGPX_WIRE_MAX_PARTS 4
+#define PGPX_WIRE_MAX_PARTS 4	/* three after the token, and the end */
 
 /* The parts, after the token, of an exchange that resets a connection. */
 #define PGPX_SENT_DISCARD_ALL	1	/* DISCARD ALL */
@@ -237,9 +243,10 @@ typedef struct PgpxWire
 									 * that literals depend on */
 	uint32		session_timezone;	/* hash of the last TimeZone that was
 									 * reported since pgpx_wire_begin; 0:
-									 * none.  Without GMT outside the answer
-									 * to a reset or check: it may be the
-									 * SET LOCAL of a foreign table */
+									 * none.  GMT is ignored, unless it is
+									 * reported in the answer to a reset or
+									 * check, because it may be the SET LOCAL
+									 * of a foreign table */
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
@@ -317,7 +324,7 @@ extern bool pgpx_wire_is_at_boundary(const PgpxWire *wire);
 /* True if the parameters that decoding depends on have their start values. */
 extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
 
-/* True while the expected answer is that of a reset. */
+/* True while the answer that is expected is discarded: of a reset or a check. */
 extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
 
 /*
@@ -486,7 +493,7 @@ extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
  *		Writes the messages of pgpx_wire_send_pipeline, without a token, into a
  *		buffer that another session sends.
  *
- * Returns the length of the commands, behind which the statement begins.
+ * Returns the length of the commands, after which the statement begins.
  */
 extern int	pgpx_wire_put_pipeline(StringInfo buf,
 								   const PgpxPipeline *pipeline);
@@ -500,10 +507,10 @@ extern int	pgpx_wire_put_pipeline(StringInfo buf,
  * token, and Parse, Bind and Execute of each command of "ahead".
  *
  * There is no Sync between these and the statement, so the server skips the
- * statement if one of them fails.  The server ends a transaction inside the
- * Execute of COMMIT.  The server commits a DISCARD ALL inside
- * Execute, so an error of the statement does not undo it (from 13.8, 14.5, 15.0
- * on).  Another reset is in a transaction of its own.
+ * statement if one of them fails.  An error of the statement undoes none of
+ * them: the server ends the transaction inside the Execute of COMMIT, it commits
+ * a DISCARD ALL inside its Execute (from 13.8, 14.5, 15.0 on), and the reset
+ * that keeps prepared statements is in a transaction of its own.
  */
 extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
 								   uint64 sender, PgpxWireAhead ahead);
@@ -536,7 +543,7 @@ extern void pgpx_wire_send_check(PgpxWire *wire);
 /* Returns the output buffer; for the writer. */
 extern StringInfo pgpx_wire_output(PgpxWire *wire);
 
-/* --- decoding of message bodies; false: malformed ----------------------- */
+/* --- decoded message bodies: see remote_message.h ----------------------- */
 
 typedef struct PgpxField
 {
@@ -565,6 +572,8 @@ typedef struct PgpxRemoteFields
 	const char *query;			/* internal query in which the error occurred */
 	const char *query_position; /* in the internal query */
 } PgpxRemoteFields;
+
+/* --- reader, for the writer --------------------------------------------- */
 
 /*
  * pgpx_wire_expect

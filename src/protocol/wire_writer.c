@@ -315,7 +315,7 @@ pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
 
 	put_parse(buf, "", sql);
 	put_describe(buf);
-	end_message(buf, begin_message(buf, 'S'));
+	put_sync(buf);
 	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_DESCRIBE_PARSE,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
@@ -351,7 +351,10 @@ const PgpxWireCommand *const pgpx_wire_ahead[] = {
 	[PGPX_AHEAD_COMMIT_KEEPING] = commit_keeping_reset,
 };
 
-/* Write the beginning of a message that has a name added to it. */
+/*
+ * Copy the first "skip" bytes of a message, and append a name.  The message's
+ * length in the copy includes the name.  Returns the length of the copy.
+ */
 static size_t
 put_named_head(char *to, const char *message, size_t skip, const char *name)
 {
@@ -563,7 +566,7 @@ pgpx_wire_send_check(PgpxWire *wire)
 {
 	uint32		exchange = begin_exchange(wire);
 
-	end_message(&wire->out, begin_message(&wire->out, 'S'));
+	put_sync(&wire->out);
 	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_IDLE,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }

@@ -145,7 +145,7 @@ needs_lookup(const char *host, const char *hostaddr)
 	 * if the numbers differ, libpq refuses both lists before it resolves a name
 	 */
 	if (hostaddr != NULL &&
-		pgpx_options_count(hostaddr) != pgpx_options_count(host))
+		pgpx_list_length(hostaddr) != pgpx_list_length(host))
 		return false;
 	while (next_element(&host, one, sizeof(one)))
 	{
@@ -189,8 +189,8 @@ look_up(PgpxTask *task)
 	char		host[HOST_LEN];
 	char		hostaddr[HOST_LEN] = "";
 	char		port[16] = "";
-	int			nhosts = pgpx_options_count(job->in_host);
-	int			nports = pgpx_options_count(job->in_port);
+	int			nhosts = pgpx_list_length(job->in_host);
+	int			nports = pgpx_list_length(job->in_port);
 	int			found = 0;
 
 	/* one port for all hosts or one for each; libpq's error message */
@@ -594,11 +594,11 @@ nonempty(const char *value)
 static int
 count_hosts(const char *host, const char *hostaddr, const char *port)
 {
-	int			n = host != NULL ? pgpx_options_count(host) :
-		hostaddr != NULL ? pgpx_options_count(hostaddr) : 1;
-	int			ports = port != NULL ? pgpx_options_count(port) : 1;
+	int			n = host != NULL ? pgpx_list_length(host) :
+		hostaddr != NULL ? pgpx_list_length(hostaddr) : 1;
+	int			ports = port != NULL ? pgpx_list_length(port) : 1;
 
-	if ((hostaddr != NULL && pgpx_options_count(hostaddr) != n) ||
+	if ((hostaddr != NULL && pgpx_list_length(hostaddr) != n) ||
 		(ports != 1 && ports != n))
 		return 1;
 	return n;

@@ -212,7 +212,7 @@ request_lock(bool waits)
 
 	if (sigsetjmp(fuzz_error, 0) == 0)
 	{
-		pgpx_dlock_send(&lease, &lock, waits, 100, now_us + 1000, &answer);
+		pgpx_dlock_request(&lease, &lock, waits, 100, now_us + 1000, &answer);
 		thrown = false;
 	}
 	read_answer(&sent, !thrown);
