@@ -5,8 +5,8 @@
  *
  * In a server that preloads the library, it reserves shared memory, creates the
  * control sockets, registers the workers, and loads postgres_fdw.  In a session
- * of a server that does not preload it (pg_restore, pg_upgrade), it does none of
- * that: the validator works, and every other function raises 55000.
+ * of a server that does not preload it (pg_restore, pg_upgrade), it does none
+ * of that: the validator works, and every other function raises 55000.
  *
  *-------------------------------------------------------------------------
  */

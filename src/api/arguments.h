@@ -27,7 +27,7 @@ extern char *pgpx_arg_text_or_null(FunctionCallInfo fcinfo, int at);
 
 /*
  * Reads a statement: its text from argument "at", which must not be NULL, and
- * its parameters from the arguments behind it; any: as of pgpx_params_read.
+ * its parameters from the arguments after it; any: as of pgpx_params_read.
  */
 extern void pgpx_arg_statement(FunctionCallInfo fcinfo, int at, bool any,
 							   PgpxStatement *statement);

@@ -317,28 +317,28 @@ pgpx_query_pool_any(PG_FUNCTION_ARGS)
 	return query(fcinfo, true, true);
 }
 
-/* query_as(template anyelement, lease bigint, sql text, VARIADIC params text[]) */
+/* query_as(template anyelement, lease bigint, sql text, VARIADIC text[]) */
 Datum
 pgpx_query_as_lease(PG_FUNCTION_ARGS)
 {
 	return query_as(fcinfo, false, false);
 }
 
-/* query_as(template anyelement, lease bigint, sql text, VARIADIC params "any") */
+/* query_as(template anyelement, lease bigint, sql text, VARIADIC "any") */
 Datum
 pgpx_query_as_lease_any(PG_FUNCTION_ARGS)
 {
 	return query_as(fcinfo, false, true);
 }
 
-/* query_as(template anyelement, pool text, sql text, VARIADIC params text[]) */
+/* query_as(template anyelement, pool text, sql text, VARIADIC text[]) */
 Datum
 pgpx_query_as_pool(PG_FUNCTION_ARGS)
 {
 	return query_as(fcinfo, true, false);
 }
 
-/* query_as(template anyelement, pool text, sql text, VARIADIC params "any") */
+/* query_as(template anyelement, pool text, sql text, VARIADIC "any") */
 Datum
 pgpx_query_as_pool_any(PG_FUNCTION_ARGS)
 {
@@ -782,14 +782,14 @@ fanout(FunctionCallInfo fcinfo, bool any)
 	return (Datum) 0;
 }
 
-/* fanout(pools text[], sql text, VARIADIC params text[]) returns setof record */
+/* fanout(pools text[], sql text, VARIADIC text[]) returns setof record */
 Datum
 pgpx_fanout_text(PG_FUNCTION_ARGS)
 {
 	return fanout(fcinfo, false);
 }
 
-/* fanout(pools text[], sql text, VARIADIC params "any") returns setof record */
+/* fanout(pools text[], sql text, VARIADIC "any") returns setof record */
 Datum
 pgpx_fanout_any(PG_FUNCTION_ARGS)
 {

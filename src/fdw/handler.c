@@ -77,10 +77,13 @@ postgres_fdw(void)
 }
 
 /*
- * With option use_remote_estimate, which only servers of an attached wrapper
- * can have, postgres_fdw plans on a connection of its own.  Its locks and those
- * of a TRUNCATE on our lease would wait for each other for ever, and no server
- * sees that both belong to one local transaction.
+ * GetForeignRelSize: check the use of option use_remote_estimate, and call that
+ * of postgres_fdw.
+ *
+ * With the option, which only servers of an attached wrapper can have,
+ * postgres_fdw plans on a connection of its own.  That connection and a
+ * TRUNCATE on our lease could wait for each other's locks for ever, because no
+ * server sees that both belong to one local transaction.
  */
 static void
 estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
@@ -695,7 +698,7 @@ pgpx_attach_postgres_fdw(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(change_handler_of_wrapper(fcinfo, true));
 }
 
-/* Works without shared memory, in a server that does not preload the library. */
+/* Works without shared memory, if the server does not preload the library. */
 Datum
 pgpx_detach_postgres_fdw(PG_FUNCTION_ARGS)
 {

@@ -3,9 +3,9 @@
  * handler.h
  *	  The handler of foreign tables on pools: its callbacks, and attaching.
  *
- * handler.c returns an FdwRoutine with these callbacks, which scan.c (scans),
- * modify.c (writes) and utility.c (ANALYZE and IMPORT FOREIGN SCHEMA) implement.
- * PostgreSQL's documentation of foreign-data wrappers describes them.
+ * handler.c returns an FdwRoutine with these callbacks.  scan.c (scans),
+ * modify.c (writes) and utility.c (ANALYZE and IMPORT FOREIGN SCHEMA) implement
+ * them.  PostgreSQL's documentation of foreign-data wrappers describes them.
  *
  *-------------------------------------------------------------------------
  */
@@ -86,7 +86,7 @@ extern TupleTableSlot *pgpx_modify_delete(EState *estate,
 										  TupleTableSlot *plan_slot);
 extern void pgpx_modify_end(EState *estate, ResultRelInfo *result_rel);
 
-/* INSERT without a plan of its own: COPY FROM, and rows routed to a partition */
+/* INSERT without a plan of its own: COPY FROM, rows routed to a partition */
 extern void pgpx_modify_begin_insert(ModifyTableState *mtstate,
 									 ResultRelInfo *result_rel);
 extern void pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel);

@@ -451,7 +451,7 @@ pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
 									"set es_processed");
 }
 
-/* Load the handler of postgres_fdw.  Returns NULL and sets *why if it cannot. */
+/* Load the handler of postgres_fdw.  On failure, returns NULL and sets *why. */
 static PGFunction
 load_handler(char **why)
 {

@@ -429,8 +429,8 @@ commit_writers(void)
 
 	/*
 	 * From the first COMMIT on, an interrupt would abort the local transaction,
-	 * although remote ones have probably committed.  The leases are at a message
-	 * boundary, so the sends do not wait.
+	 * although remote ones have probably committed.  The leases are at a
+	 * message boundary, so the sends do not wait.
 	 */
 	runs = palloc0(sizeof(PgpxRun) * n);
 	n = 0;
@@ -851,13 +851,13 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 		register_callbacks();
 		name = pgpx_foreign_server_name(server);
 
-		/* users of a mapping for PUBLIC can have the same pool, and share one */
+		/* users of a mapping for PUBLIC can have the same pool and share one */
 		spec = pgpx_server_spec_get_for(name, user, true);
 		rt = find(server, user, &spec->key);
 	}
 	else if (!SearchSysCacheExists2(USERMAPPINGUSERSERVER, user, server) &&
 			 !SearchSysCacheExists2(USERMAPPINGUSERSERVER, InvalidOid, server))
-		(void) GetUserMapping(user, server);	/* was dropped: raise an error */
+		(void) GetUserMapping(user, server);	/* dropped: raise an error */
 	if (rt != NULL)
 	{
 		pgpx_lease_check_revoked(rt->lease);

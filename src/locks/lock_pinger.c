@@ -208,7 +208,7 @@ deadline_passed(PgpxPinger *p)
 	 */
 	if (p->phase == PGPX_PINGER_CONNECT && p->fd >= 0 &&
 		PQstatus(p->pg) == CONNECTION_STARTED &&
-		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+		!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
 		(void) pgpx_hosts_mark_unresponsive(p->pool, p->hosts, p->pg);
 	pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
 		"The remote server did not answer in time." :
@@ -223,7 +223,7 @@ deadline_passed(PgpxPinger *p)
 static bool
 drop_outdated(PgpxPinger *p)
 {
-	if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+	if (!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
 		return false;
 	drop_connection(p);
 	pgpx_pinger_conninfo_published();
@@ -305,7 +305,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 	{
 		/* the password may have expired: the next attempt uses another one */
 		if (pgpx_libpq_is_unauthorized(PQerrorMessage(p->pg)) &&
-			!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+			!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
 			(void) pgpx_password_refused(p->pool, p->password_at, p->started);
 		text = pstrdup(PQerrorMessage(p->pg));
 		if (pgpx_libpq_strip_sqlstates(text))
@@ -485,7 +485,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	 * pings, such as a standby
 	 */
 	if (p->phase >= PGPX_PINGER_START &&
-		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+		!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
 		pgpx_wpools[p->pool].first_until = 0;
 	drop_connection(p);
 	p->backoff = p->backoff == 0 ? RETRY_MIN_US :

@@ -5,8 +5,8 @@
  *	  that sessions and workers execute on them.
  *
  * Each lock is one row of pgpool_lock.locks, and each operation one statement.
- * The statements use only the remote's clock.  This file sends the statements of
- * sessions; lock_pinger.c and share.c send those of the worker.
+ * The statements use only the remote's clock.  This file sends the statements
+ * of sessions; lock_pinger.c and share.c send those of the worker.
  *
  * The token is part of a unique key.  A statement that changes it therefore
  * conflicts with FOR KEY SHARE row locks, which transactions hold that have
@@ -27,8 +27,8 @@
 
 /*
  * Create the tables, or verify existing ones.  Objects that belong to another
- * role are rejected, unless it is a superuser: their owner could change them and
- * so run code as any user of the locks.
+ * role are rejected, unless it is a superuser: their owner could change them
+ * and so run code as any user of the locks.
  */
 static const char setup_sql[] =
 	"SET LOCAL search_path = pg_catalog, pg_temp;\n"
@@ -152,10 +152,10 @@ static const char setup_sql[] =
  * crash or a failover must not undo a grant.
  *
  * A request that is repeated because its answer was lost has the same number.
- * If the first one was granted, the repetition returns the same token.  The same
- * is true if the first one is executed after the repetition, by a backend whose
- * client is gone.  After the lock was released or has expired, the number is not
- * granted again, and the session needs a new one (already_released).
+ * If the first one was granted, the repetition returns the same token.  The
+ * same is true if the first one is executed after the repetition, by a backend
+ * whose client is gone.  After the lock was released or has expired, the number
+ * is not granted again, and the session needs a new one (already_released).
  *
  * A grant of a lock that another session had not released returns that previous
  * holder.  It is read from the row before this statement, so it is not certain
@@ -415,7 +415,7 @@ pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		answer->since = column_text(slot, 4);
 		answer->expires = column_text(slot, 5);
 		left = parse_number(column_text(slot, 6));
-		answer->left_ms = Min(left, INT_MAX);	/* in microseconds it fits, too */
+		answer->left_ms = Min(left, INT_MAX);	/* fits in microseconds, too */
 		answer->already_released = token == NULL && is_true(slot, 7);
 		answer->expired = answer->token != 0 && answer->holder != NULL &&
 			answer->since != NULL && answer->expires != NULL;
@@ -521,15 +521,15 @@ const char	pgpx_release_sql[] =
  * share_turn	locked first, which makes the statements of all members run one
  *				after the other
  * dead			the members that the caller names as dead
- * others		the rows of the other members; "held" of a dead one is the number
- *				of its sessions that are left
+ * others		the rows of the other members; "held" of a dead one is the
+ *				number of its sessions that are left
  * gone			deletes the rows of dead members that have no session left
  * own			the row of this member, as the statement before has left it
  * room			the smallest cap, the connections that the others hold, and one
  *				reserved for each starved member that precedes this one
  * mine			writes the row of this member.  "held" is the target if the cap
- *				allows, but at least what the member uses.  Only what exceeds the
- *				old value must leave the reserved connections.
+ *				allows it, but at least what the member uses.  Only an increase
+ *				must leave the reserved connections.
  */
 void
 pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)

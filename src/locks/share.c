@@ -86,7 +86,7 @@
 #define STARVED_US	(200 * 1000)	/* if it wants more than it holds */
 #define MIN_INTERVAL_US	(10 * 1000)		/* after a change */
 
-#define DEMAND_WINDOW_US	(1000 * 1000)	/* the demand is the maximum in it */
+#define DEMAND_WINDOW_US	(1000 * 1000)	/* the demand is its maximum */
 #define PLAN_US		(5 * 1000)	/* shortest interval between two plans */
 
 #define CANNOT_CONNECT ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION
@@ -135,7 +135,7 @@ typedef struct Share
 	PgpxTime	last_sent;
 } Share;
 
-static Share *shares = NULL;	/* [max_pools], at the index of the PgpxServer */
+static Share *shares = NULL;	/* [max_pools], by index of the PgpxServer */
 static PgpxTime planned_at = 0;
 static bool any_planned = false;
 

@@ -58,7 +58,7 @@ extern void pgpx_share_failed(int pool, uint32 pool_id, int sqlstate,
 /* What the target of a member depends on. */
 typedef struct PgpxShareInput
 {
-	PgpxShareMember own;		/* its row, with the current weight and demand */
+	PgpxShareMember own;		/* its row, with current weight and demand */
 	const PgpxShareMember *others;	/* in the order of names */
 	int			nothers;
 	int			cap;			/* smallest cap of the live members */

@@ -537,7 +537,7 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 
 	/*
 	 * Reports in an answer to a reset restore the start values.  So may those
-	 * behind a COMMIT that precedes the statement, which ends SET LOCAL.
+	 * after a COMMIT that precedes the statement, because it ends SET LOCAL.
 	 */
 	if (!wire->discarding && !wire->commit_ahead && is_literal_style(data))
 		wire->settings_changed = true;

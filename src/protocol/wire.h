@@ -122,8 +122,8 @@ typedef enum PgpxWireAhead
  *
  * The SELECT raises an error if a statement was prepared by SQL.  It calls the
  * function of the view pg_prepared_statements, because the view takes longer to
- * parse and plan.  It needs a snapshot.  A deferrable transaction would wait for
- * one, and a serializable transaction on a standby would fail, so the first
+ * parse and plan.  It needs a snapshot.  A deferrable transaction would wait
+ * for one, and a serializable transaction on a standby would fail, so the first
  * command sets the isolation level.
  */
 #define PGPX_KEEPING_RESET(COMMAND) \
@@ -234,13 +234,13 @@ typedef struct PgpxWire
 								 * completed; not 0 if one has failed */
 	bool		sent_ahead;		/* the previous holder sent this statement, and
 								 * it has not begun */
-	bool		commit_ahead;	/* .. and a COMMIT precedes it in this exchange */
+	bool		commit_ahead;	/* .. and a COMMIT precedes it */
 	bool		parsed;			/* the statement of the last exchange was
 								 * parsed (in the extended protocol) */
 	bool		bound;			/* .. and Bind has planned it, so that it may
 								 * have run */
-	bool		settings_changed;	/* since pgpx_wire_begin, a setting has changed
-									 * that literals depend on */
+	bool		settings_changed;	/* since pgpx_wire_begin, a setting that
+									 * literals depend on has changed */
 	uint32		session_timezone;	/* hash of the last TimeZone that was
 									 * reported since pgpx_wire_begin; 0:
 									 * none.  GMT is ignored, unless it is
@@ -324,7 +324,7 @@ extern bool pgpx_wire_is_at_boundary(const PgpxWire *wire);
 /* True if the parameters that decoding depends on have their start values. */
 extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
 
-/* True while the answer that is expected is discarded: of a reset or a check. */
+/* True while the expected answer is discarded: that of a reset or check. */
 extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
 
 /*
@@ -508,9 +508,9 @@ extern int	pgpx_wire_put_pipeline(StringInfo buf,
  *
  * There is no Sync between these and the statement, so the server skips the
  * statement if one of them fails.  An error of the statement undoes none of
- * them: the server ends the transaction inside the Execute of COMMIT, it commits
- * a DISCARD ALL inside its Execute (from 13.8, 14.5, 15.0 on), and the reset
- * that keeps prepared statements is in a transaction of its own.
+ * them: the server ends the transaction inside the Execute of COMMIT, it
+ * commits a DISCARD ALL inside its Execute (from 13.8, 14.5, 15.0 on), and the
+ * reset that keeps prepared statements is in a transaction of its own.
  */
 extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
 								   uint64 sender, PgpxWireAhead ahead);

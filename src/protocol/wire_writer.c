@@ -392,7 +392,7 @@ pgpx_wire_name_statement(char *messages, size_t len, const char *name,
 		parts[n++].iov_len = parse_len - 6;
 	}
 
-	/* type, length and the portal's name, then the statement's, which was empty */
+	/* type, length, the portal's name, then the statement's, which was empty */
 	head = 5 + strlen(bind + 5) + 1;
 	Assert(head <= 5 + PGPX_WIRE_NAME_MAX);
 	parts[n].iov_base = naming->bind;

@@ -15,9 +15,9 @@
  * catalogs again.  With stale caches they would take the old options for
  * the new ones.
  *
- * Sessions that receive the invalidation later do the same and normally
- * find nothing left to do.  Roles, however, exist in all databases.  A session
- * in any database can check whether the SCRAM keys of a pool are current, so the
+ * Sessions that receive the invalidation later do the same and normally find
+ * nothing left to do.  Roles, however, exist in all databases.  A session in
+ * any database can check whether the SCRAM keys of a pool are current, so the
  * session that changes a password retires the pools of all databases.  All
  * other checks read catalogs of the pool's database, so the sessions of other
  * databases are signalled to process their invalidations.
@@ -238,12 +238,12 @@ may_use_server(Oid oid, Oid user)
 }
 
 /*
- * Returns whether the user of a pool may still use a server.  superuser: that
- * of the pool's key.  user is InvalidOid for a pool that all local users share;
+ * Return whether the user of a pool may still use a server.  superuser: that of
+ * the pool's key.  user is InvalidOid for a pool that all local users share;
  * each checkout from such a pool checks its own user.
  */
 static bool
-may_keep(Oid user, Oid server, bool superuser)
+is_allowed(Oid user, Oid server, bool superuser)
 {
 	return !OidIsValid(user) ||
 		(superuser_arg(user) == superuser && may_use_server(server, user));
@@ -276,7 +276,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 							&fingerprint->settings);
 	verdict = worse_verdict(verdict, server);
 	verdict = worse_verdict(verdict, compare_user(user, fingerprint->user));
-	if (verdict == GONE || !may_keep(user, key->server, key->superuser != 0))
+	if (verdict == GONE || !is_allowed(user, key->server, key->superuser != 0))
 		return GONE;
 
 	/* a user's own mapping takes precedence over that of PUBLIC */
@@ -288,7 +288,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		verdict = worse_verdict(verdict,
 								compare_server(base, fingerprint->base,
 											   &fingerprint->base_settings));
-		if (verdict == GONE || !may_keep(user, base, key->superuser != 0) ||
+		if (verdict == GONE || !is_allowed(user, base, key->superuser != 0) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
 			return GONE;

@@ -410,8 +410,8 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 static bool
 is_victim(PgpxDeadlock *deadlock)
 {
-	int		   *queue = deadlock->wait_index;	/* not needed any more, and large
-												 * enough */
+	int		   *queue = deadlock->wait_index;	/* is large enough, and not
+												 * needed any more */
 	int			queued = 1;
 
 	queue[0] = 0;

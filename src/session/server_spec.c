@@ -309,7 +309,7 @@ check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
 	}
 }
 
-/* Returns whether the user mapping, or else the server, passes SCRAM keys on. */
+/* Return whether the user mapping, or else the server, passes SCRAM keys on. */
 static bool
 uses_scram_keys(const PgpxServerRows *rows)
 {

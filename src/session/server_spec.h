@@ -52,9 +52,12 @@ typedef struct PgpxServerSpec
 	bool		need_password;	/* refuse a connection that used no password */
 	bool		password_command;	/* the worker obtains the password */
 	bool		of_superuser;	/* superusers own the server and its base */
-	bool		owner_has_privileges;	/* the owner of the server with the connection
-										 * options has the privileges of the user, or
-										 * can read the mapping, which is PUBLIC's */
+
+	/*
+	 * The owner of the server with the connection options has the privileges of
+	 * the user, or the mapping is that of PUBLIC, which this owner can read.
+	 */
+	bool		owner_has_privileges;
 
 	/* where its pool was last found; the pool_id is checked under the lock */
 	int			pool;			/* index; -1: unknown */
@@ -97,7 +100,7 @@ extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
 
 extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 
-/* Release a pin.  Never throws. */
+/* Release a pin.  Raises no error. */
 extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
 
 /*
@@ -124,7 +127,7 @@ pgpx_server_spec_can_keep_settings(const PgpxServerSpec *spec)
 		spec->start_commands[0] == '\0';
 }
 
-/* --- Server catalog ------------------------------------------------------------
+/* --- Server catalog -------------------------------------------------------
  *
  * The catalog rows from which a server spec is built, for
  * server_spec.c, and for catalog_invalidation.c, which checks whether
@@ -245,7 +248,7 @@ extern const char *pgpx_server_catalog_value(List *options, const char *name);
  */
 extern bool pgpx_server_catalog_mapping_dropped;
 
-/* --- Catalog changes ----------------------------------------------------------
+/* --- Catalog changes ------------------------------------------------------
  *
  * Apply catalog changes to pools: ALTER, DROP and REVOKE take effect at commit.
  */

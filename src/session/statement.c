@@ -54,7 +54,7 @@ raise_unusable(PgpxLease *lease, const char *why, const char *remote_text)
 	pgpx_lease_raise_broken(lease, wire->broken, remote_text);
 }
 
-/* The stream is broken: raise 08006, with the remote's error if there is one. */
+/* The stream is broken: raise 08006, with the remote's error if it sent one. */
 pg_noreturn static void
 raise_broken(const PgpxRun *run)
 {

@@ -202,7 +202,7 @@ typedef struct PgpxDescription
 extern void pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 						  PgpxDescription *description);
 
-/* --- Statements in flight, and fanout -----------------------------------------
+/* --- Statements in flight, and fanout -------------------------------------
  *
  * Statements that are sent before their answer is awaited.
  */

@@ -297,7 +297,7 @@ pgpx_statement_cache_sent(PgpxLease *lease, const PgpxPreparedChoice *choice)
 	note_choice(lease, choice);
 }
 
-/* Record whether the last statement was prepared, if its answer has shown it. */
+/* Record whether the last statement was prepared, if its answer shows it. */
 static void
 record_prepared(PgpxLease *lease)
 {
@@ -508,7 +508,7 @@ is_word_char(char c)
 }
 
 /*
- * Return the position behind the white space, comments and opening parentheses
+ * Return the position after the white space, comments and opening parentheses
  * at p.
  */
 static const char *
@@ -543,7 +543,7 @@ skip_lead(const char *p)
 	}
 }
 
-/* Read the word at p in lower case.  Returns the position behind it. */
+/* Read the word at p in lower case.  Returns the position after it. */
 static const char *
 read_word(const char *p, char word[WORD_MAX])
 {

@@ -31,7 +31,7 @@ typedef struct PgpxCap
 
 	/* protected by mutex */
 	int			used;			/* tokens in use */
-	int			share;			/* tokens that other servers leave to this one */
+	int			share;			/* tokens that other servers leave this one */
 	int64		share_until;	/* pgpx_steady_now: the share may be used until
 								 * then; 0: it was never granted */
 	uint32		moves;			/* incremented by each acquire and release */

@@ -70,7 +70,9 @@
  *				coming
  *	IDLE		in the pool's LRU list; no answer is unread; the remote session
  *				is clean, or dirty with reset on_transfer or never
- *	RESET_PENDING	in the pool's LRU list; the answers in "unread_reset" are unread
+ *	RESET_PENDING
+ *				in the pool's LRU list; the answers to the commands in
+ *				"unread_reset" are unread
  *	LEASED		lease_id and owner are set; only the holder uses the socket
  *	RESETTING	only the worker uses the socket
  *	CHECKING	only the worker uses the socket
@@ -382,7 +384,7 @@ typedef struct PgpxPreparedTable
 /* [max_connections]; NULL unless the library is preloaded */
 extern PgpxPreparedTable *pgpx_prepared_tables;
 
-/* Statements that are closed before a Parse: the statement itself, and others. */
+/* Statements that are closed before a Parse: that statement, and others. */
 #define PGPX_PREPARED_EVICT_MAX \
 	(1 + PGPX_PREPARED_TEXT_MAX / PGPX_PREPARED_TEXT_MIN)
 

@@ -121,8 +121,7 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 
 	return pick_starting_at(pool, fifo ? pool->lru_tail : pool->lru_head,
-							tested,
-					 since, now);
+							tested, since, now);
 }
 
 /*
@@ -134,8 +133,8 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
  * With lifo, a session whose last reset is still running leases the free
  * connection that was used just before.  Its reset began earlier, so its answer
  * arrives earlier.  A session that makes one call after another thus alternates
- * between two connections and waits for no reset, and the connections behind
- * them stay unused.  But not in a pool with surplus connections: if each
+ * between two connections and waits for no reset, and the less recently used
+ * ones stay unused.  But not in a pool with surplus connections: if each
  * session returned to its own connections, all connections would stay in use,
  * and none would reach overflow_ttl.
  *
@@ -144,8 +143,7 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
  */
 static PgpxConn *
 pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
-				 PgpxTime since,
-				 PgpxTime now)
+				 PgpxTime since, PgpxTime now)
 {
 	if (last_conn->state != PGPX_CONN_IDLE &&
 		last_conn->state != PGPX_CONN_RESET_PENDING)

@@ -367,9 +367,9 @@ pgpx_pool_needs_options_locked(const PgpxPool *pool)
 	return pool->fingerprint.settings == 0;
 }
 
-/* Have the worker check the version and the deadline of running attempts. */
+/* Have the worker check version and deadline of the pool's connect attempts. */
 static void
-request_missing_connections_locked(PgpxPool *pool)
+notify_attempts_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pgpx_conn_foreach_locked(conn, pool)
@@ -399,7 +399,7 @@ close_old_locked(PgpxPool *pool)
 	pool->connect_estimate = 0;
 
 	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
-	request_missing_connections_locked(pool);
+	notify_attempts_locked(pool);
 }
 
 void
@@ -475,7 +475,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 		 */
 		pool->retry_at = 0;
 		pool->backoff_ms = 0;
-		request_missing_connections_locked(pool);
+		notify_attempts_locked(pool);
 	}
 	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
 	pgpx_worker_wake(pool->worker);

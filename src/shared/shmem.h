@@ -20,19 +20,20 @@
  *										Shared for a lookup, exclusive to create
  *										or remove a pool.
  *	2. pool lock		LWLock, per		the fields of PgpxPool below "protected
- *						pool			by lock", and every connection and waiter
- *										whose "pool" is this pool.
- *	3. cap mutex		spinlock, per	the tokens of a cap, and the pool that is
- *						server, and		next in line for one (cap.h).  First the
- *						one for all		server's, then the one for all; the first
- *										is released before the second is acquired.
+ *						pool			by lock", and every connection and
+ *										waiter whose "pool" is this pool.
+ *	3. cap mutex		spinlock, per	the tokens of a cap, and the pool that
+ *						server, and		is next in line for one (cap.h).  First
+ *						one for all		the server's, then the one for all; the
+ *										first is released before the second is
+ *										acquired.
  *	4. free_mutex		spinlock, one	the list of FREE connections.
  *	-  share_mutex		spinlock, per	PgpxShareInfo; acquired alone.
  *						server
- *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h); acquired
- *										alone or under the registry lock.  The
- *										invariant checks query the server's
- *										process array under it.
+ *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h);
+ *										acquired alone or under the registry
+ *										lock.  The invariant checks query the
+ *										server's process array under it.
  *
  * A process that holds any of them makes no libpq call, raises no ERROR, does
  * not sleep and does not touch a socket.  Its only system call is SetLatch.
@@ -56,6 +57,10 @@
 #define PGPX_WHY_LEN 128		/* bytes of "why" that are stored, with the
 								 * NUL */
 #define PGPX_ERROR_LEN 512		/* bytes of an error message that are stored */
+#define PGPX_ADDR_LEN 48
+#define PGPX_VERSION_LEN 64
+#define PGPX_TLS_LEN 48
+#define PGPX_INSTANCE_LEN 64
 
 /*
  * SQLSTATE with which waiters fail if the remote lacks the tables of
@@ -63,10 +68,6 @@
  * raises 08001.
  */
 #define PGPX_ERRCODE_SHARES_MISSING MAKE_SQLSTATE('P', 'X', 'S', 'H', 'R')
-#define PGPX_ADDR_LEN 48
-#define PGPX_VERSION_LEN 64
-#define PGPX_TLS_LEN 48
-#define PGPX_INSTANCE_LEN 64
 
 typedef int64 PgpxTime;			/* microseconds, monotonic clock; 0: none */
 
@@ -141,8 +142,8 @@ typedef struct PgpxConn
 	pg_atomic_uint32 cancel_lost;	/* a cancel may still arrive, see
 									 * conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen a FIN or RST */
-	pg_atomic_uint32 nregistered;	/* sessions that have its socket cached, see
-									 * socket_cache.c */
+	pg_atomic_uint32 nregistered;	/* sessions that wait for events on its
+									 * socket, see socket_cache.c */
 
 	/* protected by the pool lock; by free_mutex while FREE */
 	int			state;			/* PgpxConnState; written only by
@@ -201,7 +202,8 @@ typedef struct PgpxConn
 	bool		can_pipeline;	/* a reset may share a Sync with a statement */
 } PgpxConn;
 
-#define PGPX_HISTOGRAM_BUCKETS 32	/* bucket b: waits of [2^(b-1), 2^b) us; 0: under 1 us */
+/* Bucket 0 counts waits of less than 1 us, bucket b those of [2^(b-1), 2^b). */
+#define PGPX_HISTOGRAM_BUCKETS 32
 
 /*
  * Counters of a pool.  They only increase, under the pool lock.  Times are in

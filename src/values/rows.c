@@ -368,7 +368,7 @@ struct PgpxRows
 	bool	   *nulls;
 
 	char	   *borrowed;		/* byte overwritten with a NUL; NULL: none */
-	char		behind;			/* its original value */
+	char		original;		/* its original value */
 	int			guc_level;		/* 0: no setting was changed */
 
 	/* current position, for the context of errors */
@@ -594,14 +594,14 @@ report_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 	return pgpx_formats_choose(t->ncolumns, t->formats, t->gains, rows);
 }
 
-/* Restore the byte behind a value that was overwritten with a NUL. */
+/* Restore the byte after a value that was overwritten with a NUL. */
 static void
 restore_borrowed(void *arg)
 {
 	PgpxRows   *t = arg;
 
 	if (t->borrowed != NULL)
-		*t->borrowed = t->behind;
+		*t->borrowed = t->original;
 	t->borrowed = NULL;
 }
 
@@ -754,11 +754,11 @@ add_row(void *arg, const PgpxWireMessage *msg)
 			continue;
 
 		/*
-		 * The byte behind the value belongs to the next field or message.
+		 * The byte after the value belongs to the next field or message.
 		 * Overwrite it with a NUL for the time of the conversion.
 		 */
 		t->borrowed = field->data + field->len;
-		t->behind = *t->borrowed;
+		t->original = *t->borrowed;
 		*t->borrowed = '\0';
 		t->values[at] = read_value(column, field, encoding);
 		restore_borrowed(t);

@@ -76,7 +76,7 @@ extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
  * pgpx_rows_values
  *		Returns the values of the current row, valid until the next row.
  *
- * Attributes that are not in the result are NULL.  The element behind those of
+ * Attributes that are not in the result are NULL.  The element after those of
  * the tuple descriptor is the ctid.
  */
 extern void pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls);

@@ -307,9 +307,10 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 	events = open_request(w);
 	cancel->ended = ended;
 	if (events != 0 && cancel->request != NULL)
-		cancel->login = pgpx_login_begin_as(&cancel_kind, key, cancel->request,
-											&cancel->accounting,
-											handle_cancel_step, w);
+		cancel->login = pgpx_login_begin_kind(&cancel_kind, key,
+											  cancel->request,
+											  &cancel->accounting,
+											  handle_cancel_step, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
 	{
 		end_request(w, false);

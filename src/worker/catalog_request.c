@@ -90,11 +90,11 @@ is_connectable(HeapTuple row)
 }
 
 /*
- * Finds the first database to visit behind the one with OID "last".  A process
+ * Finds the next database to visit after the one with OID "last".  A process
  * without a database may not have the index in its relation cache.
  */
 static Oid
-database_behind(Oid last)
+next_database(Oid last)
 {
 	Relation	databases = table_open(DatabaseRelationId, NoLock);
 	SysScanDesc scan = systable_beginscan(databases, InvalidOid, false, NULL, 0,
@@ -129,7 +129,7 @@ look_up(Oid *database)
 	StartTransactionCommand();
 	may = pgpx_may_read_databases();
 	if (may && !OidIsValid(*database))
-		*database = database_behind(last_begun);
+		*database = next_database(last_begun);
 	else if (may)
 	{
 		HeapTuple	row =

@@ -81,19 +81,19 @@ fail_with_08001(PgpxWorkerConn *w, const char *text)
 }
 
 /*
- * Sets the deadline for the host that is being tried: an equal share of the
- * time left for each host left, but at least MIN_SHARE_US (microseconds), so
- * that there is time for one more poll.
+ * Sets the deadline for the host that is being tried: each host that is left
+ * has the same part of the time that is left, but at least MIN_HOST_US, so that
+ * there is time for one more poll.
  */
-#define MIN_SHARE_US (10 * 1000)
+#define MIN_HOST_US (10 * 1000)
 
 static void
-set_share(PgpxWorkerConn *w)
+set_host_deadline(PgpxWorkerConn *w)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	share = (w->until - now) / w->hosts->n;
 
-	w->deadline = Min(now + Max(share, MIN_SHARE_US), w->until);
+	w->deadline = Min(now + Max(share, MIN_HOST_US), w->until);
 	pgpx_event_due_at(w->deadline);
 }
 
@@ -152,7 +152,7 @@ start_login(PgpxWorkerConn *w)
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_mute_notices(w->pg);
 	w->phase = PGPX_PHASE_CONNECT;
-	set_share(w);
+	set_host_deadline(w);
 	pgpx_connection_watch(w, EPOLLOUT);
 }
 
@@ -199,7 +199,7 @@ pgpx_connect_outdated(PgpxWorkerConn *w)
 static bool
 drop_outdated(PgpxWorkerConn *w)
 {
-	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
+	if (!pgpx_conninfo_has_changed(w->pool, w->pool_id, w->version))
 		return false;
 	pgpx_connect_outdated(w);
 	return true;
@@ -299,7 +299,7 @@ try_new_password(PgpxWorkerConn *w)
 {
 	PgpxHosts  *hosts = w->hosts;
 
-	if (pgpx_conninfo_is_another(w->pool, w->pool_id, w->version) ||
+	if (pgpx_conninfo_has_changed(w->pool, w->pool_id, w->version) ||
 		!pgpx_password_refused(w->pool, w->password_at, w->started))
 		return false;
 	w->hosts = NULL;
@@ -351,7 +351,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 			break;
 		default:
 			if (PQstatus(w->pg) == CONNECTION_STARTED)
-				set_share(w);	/* libpq has proceeded to the next host */
+				set_host_deadline(w);	/* libpq tries the next host */
 			pgpx_connection_watch(w, status == PGRES_POLLING_READING ?
 								 EPOLLIN : EPOLLOUT);
 			break;
@@ -367,7 +367,7 @@ pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms)
 		return;
 	w->until = until;
 	if (w->phase == PGPX_PHASE_CONNECT)
-		set_share(w);
+		set_host_deadline(w);
 	else
 		w->deadline = until;
 	pgpx_event_due_at(w->deadline);
@@ -401,13 +401,13 @@ pgpx_connect_step(PgpxWorkerConn *w)
 }
 
 /*
- * Handles the end of a host's share of connect_timeout.  Returns false if all
+ * Handles the end of a host's part of connect_timeout.  Returns false if all
  * of connect_timeout is used up.
  *
  * PQconnectPoll has no deadline, and no function makes it go on to the next
  * host.  So if this host has not even accepted the connection, a new login
  * starts without it.  A host that has accepted the connection may be slow, so
- * it gets a new share of the time left.
+ * it gets a new part of the time that is left.
  */
 static bool
 try_next_host(PgpxWorkerConn *w)
@@ -429,7 +429,7 @@ try_next_host(PgpxWorkerConn *w)
 	if (pg == NULL || w->fd < 0 || PQstatus(pg) != CONNECTION_STARTED ||
 		!pgpx_hosts_mark_unresponsive(w->pool, hosts, pg))
 	{
-		set_share(w);
+		set_host_deadline(w);
 		return true;
 	}
 	w->hosts = NULL;

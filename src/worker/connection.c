@@ -614,7 +614,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	}
 	watch(w);
 	if (!w->cancel.active && w->aborting.cancels == 0)
-		continue_abort(w, PGPX_CONN_CANCELLING);	/* ended earlier, or not needed */
+		continue_abort(w, PGPX_CONN_CANCELLING);	/* ended, or not needed */
 }
 
 void

@@ -40,7 +40,7 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_LOOKUP,			/* a thread resolves the host name */
 	PGPX_PHASE_PASSWORD,		/* waits for the password command */
 	PGPX_PHASE_CONNECT,			/* the login: see login.c */
-	PGPX_PHASE_PUBLISH,			/* logged in; waits until its PID is published */
+	PGPX_PHASE_PUBLISH,			/* logged in; its PID is not published yet */
 	PGPX_PHASE_START,			/* the start commands are running */
 	PGPX_PHASE_OPEN,			/* idle or leased; the worker sends nothing */
 	PGPX_PHASE_RESET,			/* the answer to a reset or check is read */
@@ -110,7 +110,8 @@ struct PgpxWorkerConn
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a check */
 	bool		listening;		/* watched for unsolicited bytes */
-	uint64		unsolicited_at_lease;	/* leases + 1 when some were found; 0: none */
+	uint64		unsolicited_at_lease;	/* number of leases when unsolicited
+										 * bytes were found, plus 1; 0: never */
 	bool		wire_made;
 
 	bool		have_key;

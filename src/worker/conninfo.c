@@ -465,7 +465,7 @@ pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
 }
 
 bool
-pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
+pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version)
 {
 	return pgpx_wpools[pool].pool_id != pool_id ||
 		pgpx_wpools[pool].conninfo.version != version;

@@ -107,10 +107,10 @@ extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
 									   const char *name);
 
 /*
- * Tests whether the stored conninfo differs from this version, or is missing
- * for this pool.
+ * Tests whether the stored conninfo of a pool is missing, or has another
+ * version.
  */
-extern bool pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version);
+extern bool pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version);
 
 /*
  * Test whether host names must be resolved first; start to resolve them.  The
@@ -135,8 +135,8 @@ extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
  *		the first.
  * pgpx_hosts_mark_unresponsive
  *		Removes the host that libpq is trying from the list, since it does not
- *		answer (pg is NULL if libpq cannot be asked: then the first).  For a
- *		while, logins of the pool start with the host behind it.  Returns
+ *		answer.  pg: NULL if libpq cannot be asked; then removes the first one.
+ *		For a while, logins of the pool start with the host after it.  Returns
  *		whether other hosts are left; the last one is not removed.
  */
 extern PgpxHosts *pgpx_hosts_create(int pool, const PgpxLookup *lookup);

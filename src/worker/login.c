@@ -58,7 +58,7 @@
  * The worker does not use PQtrace, because libpq prints messages before it has
  * checked them, and a length in one can make it read beyond its buffer.
  *
- * Read-ahead.  libpq also receives bytes behind the answer that it waits for.
+ * Read-ahead.  libpq also receives bytes after the answer that it waits for.
  * It discards complete messages.  The beginning of an incomplete message stays
  * in its buffer.  wire.c then reads the rest, does not find a message header,
  * and breaks the stream.  No function of libpq reports the buffered beginning,
@@ -174,9 +174,9 @@ owner_of_pool(int index)
 }
 
 PgpxLogin *
-pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
-					PgpxInputAccounting *accounting, PgpxLoginStepped stepped,
-					void *owner)
+pgpx_login_begin_kind(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
+					  PgpxInputAccounting *accounting, PgpxLoginStepped stepped,
+					  void *owner)
 {
 	PgpxLogin  *login = calloc(1, sizeof(*login));
 
@@ -199,8 +199,8 @@ PgpxLogin *
 pgpx_login_begin(PgpxLoginKey key, PGconn *pg, PgpxInputAccounting *accounting,
 				 PgpxLoginStepped stepped, void *owner)
 {
-	return pgpx_login_begin_as(&login_kind, key, pg, accounting, stepped,
-							   owner);
+	return pgpx_login_begin_kind(&login_kind, key, pg, accounting, stepped,
+								 owner);
 }
 
 static bool

@@ -43,17 +43,17 @@ pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
 
 /*
  * Manages a login that pgpx_conninfo_login has started: "stepped" is called
- * after each step.  Returns NULL if out of memory.  The second function does
- * the same for another kind of operation.
+ * after each step.  Returns NULL if out of memory.  pgpx_login_begin_kind does
+ * the same for another kind of operation on an object of libpq.
  */
 extern PgpxLogin *pgpx_login_begin(PgpxLoginKey key, PGconn *pg,
 								   PgpxInputAccounting *accounting,
 								   PgpxLoginStepped stepped, void *owner);
 
-extern PgpxLogin *pgpx_login_begin_as(const PgpxLoginKind *kind,
-									  PgpxLoginKey key, void *libpq,
-									  PgpxInputAccounting *accounting,
-									  PgpxLoginStepped stepped, void *owner);
+extern PgpxLogin *pgpx_login_begin_kind(const PgpxLoginKind *kind,
+										PgpxLoginKey key, void *libpq,
+										PgpxInputAccounting *accounting,
+										PgpxLoginStepped stepped, void *owner);
 
 /* Runs the next step; called when libpq's socket is ready. */
 extern void pgpx_login_step(PgpxLogin *login);

@@ -79,7 +79,7 @@ typedef struct Request
 	int64		until;			/* of steady_ms, when the command is killed; a
 								 * request of another login may extend it */
 	char	   *command;
-	char	  **environment;	/* of which the last OWN_VARIABLES are malloc'ed */
+	char	  **environment;	/* the last OWN_VARIABLES are malloc'ed */
 	pthread_mutex_t mutex;		/* protects pid and until */
 	pid_t		pid;			/* of the command; 0: it does not run */
 	char		error[128];		/* empty: no error */

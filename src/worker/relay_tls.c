@@ -187,7 +187,7 @@ pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk)
 	 *
 	 * Callback: after a record without data (a session ticket, a KeyUpdate)
 	 * SSL_read continues for as long as read-ahead bytes are left, even the
-	 * beginning of a record, and reads more behind them.  A remote that sends
+	 * beginning of a record, and reads more after them.  A remote that sends
 	 * nothing else keeps it busy for ever.  SSL_read also returns WANT_READ
 	 * after such a record while it holds bytes that it does not count (from
 	 * 3.2 on, those read ahead of a KeyUpdate).  So on_read controls the

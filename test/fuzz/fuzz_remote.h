@@ -198,7 +198,7 @@ pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag)
 }
 
 bool
-pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
+pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version)
 {
 	return false;
 }

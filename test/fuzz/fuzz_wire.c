@@ -81,7 +81,7 @@ decode(PgpxWire *wire, PgpxWireEvent event, const PgpxWireMessage *whole,
 			}
 			for (int i = 0; i < *ncolumns; i++)
 			{
-				/* rows.c puts a NUL behind each value for a moment */
+				/* rows.c puts a NUL after each value for a moment */
 				if (fields[i].data == NULL)
 					continue;
 				FUZZ_CHECK(fields[i].len >= 0);
