@@ -367,7 +367,7 @@ copy_clipped(char *to, size_t size, const char *from)
 
 /* Fill in the fields of the lock that are known before the first request. */
 static void
-describe(LockWait *w)
+init_lock(LockWait *w)
 {
 	const PgpxDlockCall *call = w->call;
 	PgpxDlock  *lock = &w->lock;
@@ -391,7 +391,7 @@ describe(LockWait *w)
 
 /* Returns the detail of the error for a lock that was not acquired. */
 static char *
-reason(const LockWait *w)
+timeout_detail(const LockWait *w)
 {
 	if (w->local)
 	{
@@ -426,7 +426,7 @@ raise_timeout(LockWait *w)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock \"%s\" of server \"%s\" did not become available within " INT64_FORMAT " ms",
 					w->lock.name, NameStr(w->spec->server_name), w->timeout_ms),
-			 errdetail_internal("%s", reason(w))));
+			 errdetail_internal("%s", timeout_detail(w))));
 }
 
 /*
@@ -523,7 +523,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	PG_TRY();
 	{
 		set_deadline(w);
-		describe(w);
+		init_lock(w);
 		if (is_held_by_me(w->lock.queue, call->name))
 		{
 			if (!call->only_try)

@@ -585,7 +585,7 @@ needs_release(const PgpxDlock *lock)
 
 /* Returns the steady time at which the next ping is due. */
 static PgpxTime
-ping_at(const PgpxDlock *lock)
+next_ping(const PgpxDlock *lock)
 {
 	return lock->sent_at + Min(PGPX_DLOCK_PING_US, lock->ttl_ms * 1000 / 3);
 }
@@ -658,7 +658,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 			continue;
 		if (lock->state == PGPX_DLOCK_HELD)
 		{
-			PgpxTime	at = ping_at(lock);
+			PgpxTime	at = next_ping(lock);
 
 			due->nheld++;
 			if (due->ping_at == 0 || at < due->ping_at)

@@ -671,8 +671,9 @@ read_cap(PgpxCap *cap, PgpxCapSeen *seen)
 }
 
 static void
-compare(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen, const char *what,
-		int slot)
+compare_tokens(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen,
+			   const char *what,
+			   int slot)
 {
 	uint32		moves;
 
@@ -717,11 +718,11 @@ check_caps(PgpxCheck *check)
 			LWLockRelease(pool->lock);
 		}
 
-		compare(check, &pgpx_shared->cap, &all, "max_connections", 0);
+		compare_tokens(check, &pgpx_shared->cap, &all, "max_connections", 0);
 		done = all.done;
 		for (int i = 0; i < n; i++)
 		{
-			compare(check, &pgpx_servers[i].cap, &seen[i], "server", i);
+			compare_tokens(check, &pgpx_servers[i].cap, &seen[i], "server", i);
 			done = done && seen[i].done;
 		}
 	}

@@ -122,7 +122,7 @@ next_database(Oid last)
  * none.
  */
 static bool
-look_up(Oid *database)
+look_up_database(Oid *database)
 {
 	bool		may;
 
@@ -203,7 +203,7 @@ start_reader(Oid database, bool check_min_size)
  * none is due.  *due: as pgpx_catalog_request.
  */
 static Oid
-find_need(PgpxTime now, PgpxTime *due)
+find_needed_database(PgpxTime now, PgpxTime *due)
 {
 	Oid			database = InvalidOid;
 	PgpxTime	first = now;
@@ -315,7 +315,7 @@ note_visit(Oid database, PgpxTime now)
  * *due: as pgpx_catalog_request.
  */
 static bool
-find_visit(PgpxTime now, Oid *database, PgpxTime *due)
+find_database_to_visit(PgpxTime now, Oid *database, PgpxTime *due)
 {
 	const Visit *first = NULL;
 	ListCell   *lc;
@@ -357,7 +357,7 @@ pgpx_catalog_request_has_ended(void)
 
 /* Prepares the first call. */
 static void
-init(void)
+init_requests(void)
 {
 	if (requests != NULL)
 		return;
@@ -382,14 +382,14 @@ pgpx_catalog_request(PgpxTime now)
 		return PG_INT64_MAX;
 	if (now < next_start)
 		return next_start;
-	init();
-	database = find_need(now, &due);
+	init_requests();
+	database = find_needed_database(now, &due);
 	visit = !OidIsValid(database);
-	if (visit && !find_visit(now, &database, &due))
+	if (visit && !find_database_to_visit(now, &database, &due))
 		return due;
 
 	repeated = visit ? database : InvalidOid;
-	if (!look_up(&database))
+	if (!look_up_database(&database))
 		next_start = now + PGPX_CONTENDED_CHECK_MS * 1000;
 	else if (!OidIsValid(database))
 	{

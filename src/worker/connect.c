@@ -668,7 +668,7 @@ pgpx_connect_has_unpublished(int server)
 
 /* Continues an attempt in phase PUBLISH. */
 static void
-resume(PgpxWorkerConn *w)
+resume_attempt(PgpxWorkerConn *w)
 {
 	pgpx_event_pool_changed(w->pool);
 	if (!drop_outdated(w))
@@ -681,7 +681,7 @@ pgpx_connect_published(uint64 request)
 	pgpx_connection_foreach(w)
 	{
 		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == request)
-			resume(w);
+			resume_attempt(w);
 	}
 }
 
@@ -702,7 +702,7 @@ pgpx_connect_need_not_publish(void)
 	{
 		if (w->phase == PGPX_PHASE_PUBLISH &&
 			pgpx_pools[w->pool].opts.cluster_connections == 0)
-			resume(w);
+			resume_attempt(w);
 	}
 }
 

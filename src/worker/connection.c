@@ -508,7 +508,7 @@ end_abort(PgpxWorkerConn *w)
 }
 
 static void
-wake_at(PgpxWorkerConn *w, PgpxTime at)
+set_wakeup(PgpxWorkerConn *w, PgpxTime at)
 {
 	w->deadline = Min(at, w->aborting.until);
 	pgpx_event_due_at(w->deadline);
@@ -532,7 +532,7 @@ send_terminate(PgpxWorkerConn *w, bool at_boundary)
 
 /* Records the last bytes of the stream. */
 static void
-keep_tail(PgpxAbort *aborting, const char *data, size_t len)
+record_tail(PgpxAbort *aborting, const char *data, size_t len)
 {
 	size_t		n = Min(len, READY_LEN);
 
@@ -553,13 +553,13 @@ is_at_ready(const PgpxAbort *aborting)
  * remote has sent more of its answer.
  */
 static void
-watch(PgpxWorkerConn *w)
+watch_abort(PgpxWorkerConn *w)
 {
 	pgpx_connection_watch(w, w->aborting.cut ? EPOLLRDHUP | EPOLLET : EPOLLIN);
 }
 
 static bool
-is_over(PgpxWorkerConn *w)
+is_abort_over(PgpxWorkerConn *w)
 {
 	return w->aborting.cut && !w->cancel.active &&
 		pgpx_connection_is_gone(w, w->aborting.cancels > 1);
@@ -575,14 +575,14 @@ continue_abort(PgpxWorkerConn *w, int state)
 
 	if (++aborting->cancels > 1)
 		send_terminate(w, false);
-	if (is_over(w))
+	if (is_abort_over(w))
 	{
 		end_abort(w);
 		return;
 	}
 	aborting->budget = CANCEL_INTERVAL_BYTES;
-	watch(w);
-	wake_at(w, pgpx_now() + pause * 1000);
+	watch_abort(w);
+	set_wakeup(w, pgpx_now() + pause * 1000);
 }
 
 void
@@ -601,7 +601,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	w->aborting.budget = CANCEL_INTERVAL_BYTES;
 	w->aborting.until = pgpx_now() +
 		pgpx_pools[w->pool].opts.operation_timeout * 1000;
-	wake_at(w, w->aborting.until);
+	set_wakeup(w, w->aborting.until);
 
 	/* the request needs the peer's address, so it must precede the cut */
 	if (w->cancel.active ||
@@ -612,7 +612,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 		w->aborting.cut = w->aborting.terminate_sent = true;
 		pgpx_connection_cut(w, false);
 	}
-	watch(w);
+	watch_abort(w);
 	if (!w->cancel.active && w->aborting.cancels == 0)
 		continue_abort(w, PGPX_CONN_CANCELLING);	/* ended, or not needed */
 }
@@ -625,7 +625,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 
 	if (aborting->cut)
 	{
-		if (is_over(w))
+		if (is_abort_over(w))
 			end_abort(w);
 		return;
 	}
@@ -643,7 +643,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 			end_abort(w);
 			return;
 		}
-		keep_tail(aborting, buffer, n);
+		record_tail(aborting, buffer, n);
 		aborting->budget -= Min(aborting->budget, (size_t) n);
 	}
 
@@ -669,11 +669,11 @@ pgpx_abort_abandon(PgpxWorkerConn *w)
 void
 pgpx_abort_pause_over(PgpxWorkerConn *w)
 {
-	if (pgpx_now() >= w->aborting.until || is_over(w))
+	if (pgpx_now() >= w->aborting.until || is_abort_over(w))
 	{
 		pgpx_abort_abandon(w);
 		return;
 	}
-	wake_at(w, w->aborting.until);
+	set_wakeup(w, w->aborting.until);
 	pgpx_cancel_start(w, continue_abort);
 }

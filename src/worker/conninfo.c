@@ -179,8 +179,9 @@ add_host(PgpxLookup *job, const char *host, const char *addr, const char *port)
 		append_item(&job->port, port);
 }
 
+/* Resolves the names of a lookup.  Runs in the thread. */
 static void
-look_up(PgpxTask *task)
+resolve_hosts(PgpxTask *task)
 {
 	PgpxLookup *job = (PgpxLookup *) task;
 	const char *hosts = job->in_host;
@@ -286,7 +287,7 @@ finish_lookup(PgpxTask *task)
  * Returns the reason why this user may not start another lookup, or NULL.
  */
 static const char *
-too_many(const PgpxLookupUser *user)
+lookup_refusal(const PgpxLookupUser *user)
 {
 	dlist_iter	iter;
 	int			all = 0;
@@ -323,7 +324,7 @@ lookup_start(const PgpxLookupUser *user, const char *host,
 			 const char *hostaddr, const char *port,
 			 PgpxLookupAnswer answer, uint64 tag)
 {
-	const char *why = too_many(user);
+	const char *why = lookup_refusal(user);
 	PgpxLookup *job;
 
 	if (why != NULL)
@@ -333,7 +334,7 @@ lookup_start(const PgpxLookupUser *user, const char *host,
 		return OUT_OF_MEMORY;
 	pg_atomic_init_u32(&job->abandoned, 0);
 	job->user = *user;
-	job->task.run = look_up;
+	job->task.run = resolve_hosts;
 	job->task.ended = finish_lookup;
 	job->answer = answer;
 	job->tag = tag;
@@ -385,7 +386,7 @@ pgpx_lookup_error(const PgpxLookup *lookup)
 #define MAX_OWN 6
 
 static void
-wipe(PgpxWorkerPool *wp)
+wipe_conninfo(PgpxWorkerPool *wp)
 {
 	explicit_bzero(wp->message, wp->message_len);
 	if (wp->password != NULL)
@@ -399,7 +400,7 @@ pgpx_conninfo_forget(int pool)
 
 	if (wp->cxt == NULL)
 		return;
-	wipe(wp);
+	wipe_conninfo(wp);
 	MemoryContextDelete(wp->cxt);
 	memset(wp, 0, sizeof(*wp));
 }
@@ -409,7 +410,7 @@ pgpx_conninfo_wipe_all(void)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (pgpx_wpools[i].cxt != NULL)
-			wipe(&pgpx_wpools[i]);
+			wipe_conninfo(&pgpx_wpools[i]);
 }
 
 void
@@ -574,7 +575,7 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
  * all.
  */
 static const char *
-element(const char *list, int i, int total)
+copy_element(const char *list, int i, int total)
 {
 	if (list == NULL || total == 1 || strchr(list, ',') == NULL)
 		return list == NULL ? NULL : pstrdup(list);
@@ -585,7 +586,7 @@ element(const char *list, int i, int total)
 
 /* Returns NULL for an empty value, as libpq treats it. */
 static const char *
-nonempty(const char *value)
+null_if_empty(const char *value)
 {
 	return value != NULL && value[0] != '\0' ? value : NULL;
 }
@@ -609,11 +610,11 @@ pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	const PgpxConninfo *ci = &wp->conninfo;
-	const char *host = nonempty(lookup ? lookup->host :
+	const char *host = null_if_empty(lookup ? lookup->host :
 							 pgpx_conninfo_param(ci, "host"));
-	const char *hostaddr = nonempty(lookup ? lookup->hostaddr :
+	const char *hostaddr = null_if_empty(lookup ? lookup->hostaddr :
 								 pgpx_conninfo_param(ci, "hostaddr"));
-	const char *port = nonempty(lookup ? lookup->port :
+	const char *port = null_if_empty(lookup ? lookup->port :
 							 pgpx_conninfo_param(ci, "port"));
 	const char *balance = pgpx_conninfo_param(ci, "load_balance_hosts");
 	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext,
@@ -637,9 +638,9 @@ pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 		PgpxHost   *one = &hosts->entries[i];
 
 		one->slot = (first + i) % n;
-		one->host = element(host, one->slot, n);
-		one->hostaddr = element(hostaddr, one->slot, n);
-		one->port = element(port, one->slot, n);
+		one->host = copy_element(host, one->slot, n);
+		one->hostaddr = copy_element(hostaddr, one->slot, n);
+		one->port = copy_element(port, one->slot, n);
 	}
 	MemoryContextSwitchTo(old);
 	return hosts;
@@ -652,7 +653,7 @@ pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 static bool
 is_reported(const char *published, const char *says)
 {
-	return nonempty(published) == NULL ||
+	return null_if_empty(published) == NULL ||
 		(says != NULL && strcmp(published, says) == 0);
 }
 

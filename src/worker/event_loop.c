@@ -287,7 +287,7 @@ wait_timeout(void)
 
 /* Handles events on one of a relay's descriptors. */
 static void
-relay(PgpxWorkerConn *w, bool local, uint32 events)
+handle_relay_event(PgpxWorkerConn *w, bool local, uint32 events)
 {
 	/* another event of this round has ended the relay */
 	if (w->relay == NULL)
@@ -309,10 +309,10 @@ handle_event(const struct epoll_event *event)
 	switch ((PgpxWatchKind) (event->data.u64 >> 32))
 	{
 		case PGPX_WATCH_RELAY_REMOTE:
-			relay(w, false, event->events);
+			handle_relay_event(w, false, event->events);
 			return false;
 		case PGPX_WATCH_RELAY_LOCAL:
-			relay(w, true, event->events);
+			handle_relay_event(w, true, event->events);
 			return false;
 		case PGPX_WATCH_CONTROL:
 			read_control();

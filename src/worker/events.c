@@ -158,7 +158,7 @@ pgpx_task_exit(int code)
 }
 
 static uint64
-pack(PgpxWatchKind kind, int index)
+pack_event(PgpxWatchKind kind, int index)
 {
 	return ((uint64) kind << 32) | (uint32) index;
 }
@@ -170,7 +170,7 @@ pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 	struct epoll_event ev = {0};
 
 	ev.events = events;
-	ev.data.u64 = pack(kind, index);
+	ev.data.u64 = pack_event(kind, index);
 	if (epoll_ctl(pgpx_epoll_fd, add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
 				  fd, &ev) < 0 &&
 		!(add && errno == EEXIST &&

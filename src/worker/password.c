@@ -76,7 +76,7 @@ typedef struct Request
 	int			nanswers;
 	PgpxTime	started;
 	int64		timeout_ms;		/* from the start */
-	int64		until;			/* of steady_ms, when the command is killed; a
+	int64		until;			/* monotonic_ms, when the command is killed; a
 								 * request of another login may extend it */
 	char	   *command;
 	char	  **environment;	/* the last OWN_VARIABLES are malloc'ed */
@@ -101,7 +101,7 @@ static char *used_command = NULL;
  */
 
 static int64
-steady_ms(void)
+monotonic_ms(void)
 {
 	struct timespec now;
 
@@ -118,17 +118,17 @@ time_left(Request *request)
 	pthread_mutex_lock(&request->mutex);
 	until = request->until;
 	pthread_mutex_unlock(&request->mutex);
-	return until - steady_ms();
+	return until - monotonic_ms();
 }
 
 static void
-note(Request *request, const char *text)
+set_error(Request *request, const char *text)
 {
 	strlcpy(request->error, text, sizeof(request->error));
 }
 
 static void
-note_timeout(Request *request)
+set_timeout_error(Request *request)
 {
 	snprintf(request->error, sizeof(request->error),
 			 "The password command did not end within connect_timeout.");
@@ -195,7 +195,7 @@ read_output(Request *request, int in)
 			continue;			/* the time may have been extended */
 		if (left <= 0)
 		{
-			note_timeout(request);
+			set_timeout_error(request);
 			return false;
 		}
 		n = read(in, request->output + request->len,
@@ -206,7 +206,7 @@ read_output(Request *request, int in)
 			request->len += n;
 		else if (errno != EINTR && errno != EAGAIN)
 		{
-			note(request, "The output of the password command could not be read.");
+			set_error(request, "The output of the password command could not be read.");
 			return false;
 		}
 	}
@@ -261,14 +261,14 @@ check_output(Request *request)
 		request->len--;
 	request->output[request->len] = '\0';
 	if (request->len == 0)
-		note(request, "The password command printed no password.");
+		set_error(request, "The password command printed no password.");
 	else if (request->len > PASSWORD_MAX)
 		snprintf(request->error, sizeof(request->error),
 				 "The password command printed more than %d bytes.",
 				 PASSWORD_MAX);
 	else if (strlen(request->output) != request->len ||
 			 strpbrk(request->output, "\r\n") != NULL)
-		note(request, "The password command printed more than one line.");
+		set_error(request, "The password command printed more than one line.");
 }
 
 static void
@@ -281,7 +281,7 @@ run_command(PgpxTask *task)
 
 	if (pipe2(out, O_CLOEXEC) < 0)
 	{
-		note(request, "The pool worker could not create a pipe for the password command.");
+		set_error(request, "The pool worker could not create a pipe for the password command.");
 		return;
 	}
 	if (!spawn(request, out[1]))
@@ -297,7 +297,7 @@ run_command(PgpxTask *task)
 	if (status == -1)
 	{
 		if (complete)
-			note_timeout(request);
+			set_timeout_error(request);
 		kill_command(request);
 		(void) await_end(request, true);
 	}
@@ -320,8 +320,9 @@ run_command(PgpxTask *task)
 
 static void finish_command(PgpxTask *task);
 
+/* Wipes and frees the password of a pool. */
 static void
-forget(PgpxWorkerPool *wp)
+forget_password(PgpxWorkerPool *wp)
 {
 	if (wp->password == NULL)
 		return;
@@ -332,13 +333,13 @@ forget(PgpxWorkerPool *wp)
 
 /* Forgets all passwords if another command is set now. */
 static void
-follow_setting(void)
+forget_if_command_changed(void)
 {
 	if (used_command != NULL &&
 		strcmp(used_command, pgpx_password_command) == 0)
 		return;
 	for (int i = 0; i < pgpx_pools_end(); i++)
-		forget(&pgpx_wpools[i]);
+		forget_password(&pgpx_wpools[i]);
 	free(used_command);
 	used_command = strdup(pgpx_password_command);
 }
@@ -351,7 +352,7 @@ pgpx_password_is_needed(int pool, PgpxTime since)
 
 	if (!wp->conninfo.password_command)
 		return false;
-	follow_setting();
+	forget_if_command_changed();
 	return wp->password == NULL ||
 		(wp->password_at < since &&
 		 pgpx_now() >= wp->password_requested_at + lifetime);
@@ -365,7 +366,7 @@ pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since)
 	if (!wp->conninfo.password_command)
 		return false;
 	if (wp->password_at == used_at)
-		forget(wp);
+		forget_password(wp);
 	return used_at < since;
 }
 
@@ -385,8 +386,9 @@ free_request(Request *request)
 	free(request);
 }
 
+/* Returns "name=value", malloc'ed; NULL if out of memory. */
 static char *
-variable(const char *name, const char *value)
+make_variable(const char *name, const char *value)
 {
 	char	   *text;
 
@@ -404,14 +406,14 @@ make_environment(Request *request, const PgpxConninfo *ci,
 {
 	const char *host = pgpx_conninfo_param(ci, "host");
 	char	   *own[OWN_VARIABLES] = {
-		variable("PGPOOL_DATABASE", NameStr(request->database)),
-		variable("PGPOOL_SERVER", NameStr(request->server)),
-		variable("PGPOOL_LOCAL_USER", local_user),
-		variable("PGPOOL_HOST", host != NULL ? host :
+		make_variable("PGPOOL_DATABASE", NameStr(request->database)),
+		make_variable("PGPOOL_SERVER", NameStr(request->server)),
+		make_variable("PGPOOL_LOCAL_USER", local_user),
+		make_variable("PGPOOL_HOST", host != NULL ? host :
 				 pgpx_conninfo_param(ci, "hostaddr")),
-		variable("PGPOOL_PORT", pgpx_conninfo_param(ci, "port")),
-		variable("PGPOOL_DBNAME", pgpx_conninfo_param(ci, "dbname")),
-		variable("PGPOOL_USER", pgpx_conninfo_param(ci, "user")),
+		make_variable("PGPOOL_PORT", pgpx_conninfo_param(ci, "port")),
+		make_variable("PGPOOL_DBNAME", pgpx_conninfo_param(ci, "dbname")),
+		make_variable("PGPOOL_USER", pgpx_conninfo_param(ci, "user")),
 	};
 	size_t		n = 0;
 	bool		complete = true;
@@ -439,7 +441,7 @@ static bool
 start_thread(Request *request)
 {
 	request->started = pgpx_now();
-	request->until = steady_ms() + request->timeout_ms;
+	request->until = monotonic_ms() + request->timeout_ms;
 	request->is_running = pgpx_task_start(&request->task);
 	return request->is_running;
 }
@@ -478,7 +480,7 @@ extend_deadline(Request *request, int64 timeout_ms)
 		pgpx_now() - request->started >= request->timeout_ms * 1000)
 		return;
 	pthread_mutex_lock(&request->mutex);
-	request->until = Max(request->until, steady_ms() + timeout_ms);
+	request->until = Max(request->until, monotonic_ms() + timeout_ms);
 	pthread_mutex_unlock(&request->mutex);
 }
 
@@ -548,8 +550,8 @@ store_password(const Request *request)
 		wp->conninfo.version != request->version ||
 		strcmp(request->command, pgpx_password_command) != 0)
 		return;
-	follow_setting();
-	forget(wp);
+	forget_if_command_changed();
+	forget_password(wp);
 	wp->password = MemoryContextStrdup(wp->cxt, request->output);
 	wp->password_requested_at = request->started;
 	wp->password_at = pgpx_now();
@@ -590,7 +592,7 @@ start_next(void)
 			continue;
 		if (!start_thread(request))
 		{
-			note(request, "The pool worker could not start a thread for the password command.");
+			set_error(request, "The pool worker could not start a thread for the password command.");
 			finish_request(request);
 		}
 		return;

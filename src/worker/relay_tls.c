@@ -83,7 +83,7 @@ typedef enum Outcome
 } Outcome;
 
 static Outcome
-outcome(PgpxTlsStream *tls, int n)
+outcome_of_call(PgpxTlsStream *tls, int n)
 {
 	switch (SSL_get_error(tls->ssl, n))
 	{
@@ -250,7 +250,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 				return len;
 			continue;
 		}
-		switch (outcome(tls, n))
+		switch (outcome_of_call(tls, n))
 		{
 			case WANTS_READ:
 				if (has_flooded(tls))
@@ -289,7 +289,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 			sent += n;
 			continue;
 		}
-		switch (outcome(tls, n))
+		switch (outcome_of_call(tls, n))
 		{
 			case WANTS_READ:
 				tls->write_wants_read = true;

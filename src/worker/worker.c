@@ -403,7 +403,7 @@ has_closed(PgpxWorkerConn *w)
  * exists.
  */
 static void
-cancelled(PgpxWorkerConn *w)
+end_cancel(PgpxWorkerConn *w)
 {
 	PgpxPool   *pool = pgpx_pool_lock(w->pool, w->pool_id);
 	bool		sent = w->cancel.sent;
@@ -475,7 +475,7 @@ cancel_running_statements(void)
 			/* a thread has no descriptor here: poll it */
 			if ((polls[i].revents != 0 || polls[i].fd < 0) &&
 				pgpx_cancel_step_last(w) == 0)
-				cancelled(w);
+				end_cancel(w);
 		}
 	}
 }
