@@ -85,9 +85,10 @@ count_soon_free(const PgpxPool *pool)
  * Return whether the queue is the rest of a burst that will be served within
  * this time.
  *
- * It is if no session has enqueued since the queue was half as old, and if the
- * waiters leave fast enough.  The measured rate is used, not lease_estimate,
- * because it includes the leases that last longer than others.
+ * It is the rest of a burst if no session has enqueued in the second half of
+ * the queue's age, and if the waiters leave fast enough.  The rate at which
+ * they leave is measured and not computed from lease_estimate, because it
+ * includes the leases that last longer than others.
  */
 static bool
 is_ending_burst(const PgpxPool *pool, PgpxTime within)
@@ -115,9 +116,9 @@ is_ending_burst(const PgpxPool *pool, PgpxTime within)
  * is known about when the leases end.
  *
  * The pool also opens one for each waiter if the queue has not been empty for
- * that time.  It is too small, and for a session that calls without a pause
- * only a connection of its own ends the waits.  An exception is the rest of a
- * burst: its calls are served before a connection would be open.
+ * that time.  Such a pool is too small: a session that calls without a pause
+ * waits at each call until it has a connection of its own.  An exception is the
+ * rest of a burst: its calls are served before a connection would be open.
  */
 static PgpxTime
 trusted_until(const PgpxPool *pool)
@@ -192,9 +193,10 @@ pgpx_pool_growth_limit_locked(const PgpxPool *pool)
 }
 
 /*
- * Both options take effect as soon as the worker has the conninfo, even if the
- * checkout that published it got no lease.  Spare connections beyond pool_size
- * would be closed by overflow_ttl, so min_idle opens none there.
+ * min_size and min_idle take effect as soon as the worker has the conninfo,
+ * even if the checkout that published it got no lease.  Spare connections
+ * beyond pool_size would be closed by overflow_ttl, so min_idle opens none
+ * there.
  */
 int
 pgpx_pool_lacking_locked(const PgpxPool *pool)

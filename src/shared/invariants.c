@@ -672,8 +672,7 @@ read_cap(PgpxCap *cap, PgpxCapSeen *seen)
 
 static void
 compare_tokens(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen,
-			   const char *what,
-			   int slot)
+			   const char *what, int slot)
 {
 	uint32		moves;
 

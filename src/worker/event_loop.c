@@ -223,11 +223,11 @@ work_on_connection(int index)
 	}
 }
 
+/* Does the work for all connections whose work bit is set. */
 static void
-do_work(void)
+work_on_connections(void)
 {
 	int			first = pgpx_worker_index * PGPX_WORK_WORDS;
-
 	int			words = (pgpx_conns_end() + 31) / 32;
 
 	for (int word = 0; word < words; word++)
@@ -416,7 +416,7 @@ pgpx_event_loop_run_once(void)
 
 	if (more_messages)
 		read_control();
-	do_work();
+	work_on_connections();
 	next_maintenance = pgpx_maintenance_run();
 	return true;
 }

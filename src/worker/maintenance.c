@@ -52,10 +52,9 @@ maintain_soon(int pool, PgpxTime at)
  * years).
  *
  * The limit is PGPX_CONTENDED_KEEP_MS.  It applies if the options have been
- * replaced since, or if a pool waits for a slot under max_connections, because
- * the remote has not answered for that long.  It does not apply to a connection
- * attempt for which sessions wait, because then the waiters' deadlines limit
- * it.
+ * replaced since the operation began, or if a pool waits for a slot under
+ * max_connections.  It does not apply to a connection attempt for which
+ * sessions wait, because then the waiters' deadlines limit it.
  */
 static bool
 is_overdue(PgpxWorkerConn *w, PgpxTime now)
@@ -253,8 +252,9 @@ sweep_leases(void)
 	return leases;
 }
 
+/* Handles the deadlines that have passed, and sets the time of the next. */
 static void
-run_due(PgpxTime now)
+handle_deadlines(PgpxTime now)
 {
 	PgpxTime	next = PG_INT64_MAX;
 
@@ -455,7 +455,7 @@ pgpx_maintenance_run(void)
 											 mul_size(pgpx_shared->max_pools,
 													  sizeof(PgpxTime)));
 	if (now >= pgpx_next_deadline)
-		run_due(now);
+		handle_deadlines(now);
 
 	/*
 	 * Publish that the worker sleeps before the last check for work: a process
