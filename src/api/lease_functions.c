@@ -214,7 +214,7 @@ run_call(const Call *call, const PgpxSink *sink)
 {
 	if (call->by_pool)
 		return run_on_pool(call->server, &call->statement, sink);
-	return pgpx_exec(pgpx_lease_of(call->id), &call->statement, sink);
+	return pgpx_exec(pgpx_lease_for_use(call->id), &call->statement, sink);
 }
 
 /*
@@ -412,7 +412,7 @@ describe_call(FunctionCallInfo fcinfo, bool by_pool,
 	}
 	else
 	{
-		PgpxLease  *lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
+		PgpxLease  *lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
 
 		call.statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
 		do_describe(lease, &call);
@@ -506,7 +506,7 @@ send_statement(FunctionCallInfo fcinfo, bool any)
 	pgpx_shmem_require();
 	id = pgpx_arg_lease(fcinfo, 0);
 	pgpx_arg_statement(fcinfo, 1, any, &statement);
-	pgpx_async_send(pgpx_lease_of(id), &statement);
+	pgpx_async_send(pgpx_lease_for_use(id), &statement);
 	PG_RETURN_VOID();
 }
 
@@ -531,7 +531,7 @@ pgpx_send_any(PG_FUNCTION_ARGS)
 static PgpxLease *
 lease_in_flight(int64 id)
 {
-	PgpxLease  *lease = pgpx_lease_of(id);
+	PgpxLease  *lease = pgpx_lease_for_use(id);
 
 	if (lease->in_flight == NULL)
 		ereport(ERROR,
@@ -665,8 +665,11 @@ pgpx_result(PG_FUNCTION_ARGS)
 Datum
 pgpx_cancel(PG_FUNCTION_ARGS)
 {
+	PgpxLease  *lease;
+
 	pgpx_shmem_require();
-	PG_RETURN_BOOL(pgpx_async_cancel(pgpx_lease_of(pgpx_arg_lease(fcinfo, 0))));
+	lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
+	PG_RETURN_BOOL(pgpx_async_cancel(lease));
 }
 
 /*
@@ -711,7 +714,7 @@ pgpx_notifications(PG_FUNCTION_ARGS)
 	PgpxLease  *lease;
 
 	pgpx_shmem_require();
-	lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
+	lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
 	return_notifications(fcinfo, lease, pgpx_now());
 	return (Datum) 0;
 }
@@ -723,7 +726,7 @@ pgpx_wait_notifications(PG_FUNCTION_ARGS)
 	PgpxLease  *lease;
 
 	pgpx_shmem_require();
-	lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
+	lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
 	return_notifications(fcinfo, lease, pgpx_arg_deadline(fcinfo, 1));
 	return (Datum) 0;
 }

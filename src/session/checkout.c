@@ -209,8 +209,8 @@ may_follow_reset(const PgpxCheckout *c, const PgpxLease *lease,
 }
 
 /*
- * Returns whether the deadline of the checkout has passed, and not only that
- * of a step.
+ * Return whether the deadline of the checkout has passed.  That of a step may
+ * pass earlier.
  */
 static bool
 is_late(const PgpxCheckout *c)

@@ -127,7 +127,7 @@ raise_invalid_lease(int64 id)
 }
 
 static PgpxLease *
-find(int64 id)
+find_lease(int64 id)
 {
 	dlist_iter	iter;
 
@@ -158,9 +158,9 @@ pgpx_lease_check_not_in_use(const PgpxLease *lease)
 }
 
 PgpxLease *
-pgpx_lease_of(int64 id)
+pgpx_lease_for_use(int64 id)
 {
-	PgpxLease  *lease = find(id);
+	PgpxLease  *lease = find_lease(id);
 
 	if (lease->user != GetUserId())
 	{
@@ -180,7 +180,7 @@ pgpx_lease_of(int64 id)
 PgpxLease *
 pgpx_lease_for_return(int64 id)
 {
-	PgpxLease  *lease = find(id);
+	PgpxLease  *lease = find_lease(id);
 
 	pgpx_lease_check_not_in_use(lease);
 	return lease;
@@ -286,9 +286,9 @@ pgpx_lease_operation_deadline(const PgpxLease *lease)
 
 #define NOTES_MAX (1024 * 1024) /* bytes, per lease */
 
-/* Allocate zeroed memory.  Returns NULL if there is none. */
+/* Allocate zeroed memory.  Returns NULL if memory is exhausted. */
 static void *
-get_memory(size_t size)
+alloc_zero(size_t size)
 {
 	return MemoryContextAllocExtended(TopMemoryContext, size,
 									  MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
@@ -322,7 +322,7 @@ copy_note(const PgpxWireMessage *msg, size_t room)
 						 payload_len, true))
 		return NULL;
 
-	note = get_memory(offsetof(PgpxNote, channel) + channel_len + payload_len +
+	note = alloc_zero(offsetof(PgpxNote, channel) + channel_len + payload_len +
 					  2);
 	if (note == NULL)
 		return NULL;
@@ -344,7 +344,7 @@ pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 		return;
 	if (notes == NULL)
 	{
-		notes = get_memory(sizeof(*notes));
+		notes = alloc_zero(sizeof(*notes));
 		if (notes == NULL)
 			return;
 		notes->last = &notes->first;

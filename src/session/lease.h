@@ -124,20 +124,20 @@ extern PgpxLease *pgpx_lease_alloc(void);
 extern void pgpx_lease_forget(PgpxLease *lease);
 
 /*
- * pgpx_lease_of
- *		Find a lease of this session by its id, for use by the current user.
+ * pgpx_lease_for_use
+ *		Find a lease of this session by its id, to use it as the current user.
  *
  * Errors: 55000 stale or in use, 42501 owned by another session or user; 08006
  * or PX00n if the lease was revoked.
  */
-extern PgpxLease *pgpx_lease_of(int64 id);
+extern PgpxLease *pgpx_lease_for_use(int64 id);
 
 /*
  * pgpx_lease_for_return
  *		Find a lease of this session by its id, to return it.
  *
- * As pgpx_lease_of, but any user of the session may return the lease, and a
- * revoked lease is found too.
+ * As pgpx_lease_for_use, but any user of the session may return the lease, and
+ * a revoked lease is found too.
  */
 extern PgpxLease *pgpx_lease_for_return(int64 id);
 
@@ -219,10 +219,10 @@ extern void pgpx_stream_cancel(PgpxLease *lease);
 typedef struct PgpxPendingStatement
 {
 	const PgpxStatement *statement;
-	const PgpxPipeline *pipeline;	/* how to send it, with parse and describe,
-									 * for a connection for which
-									 * pgpx_server_spec_can_keep_settings is
-									 * true; NULL: without other commands */
+	const PgpxPipeline *pipeline;	/* of a foreign table: the commands before
+									 * the statement; used only if
+									 * pgpx_server_spec_can_keep_settings.
+									 * NULL: there are none */
 	bool		single;			/* certainly a single statement */
 	bool		predictable;	/* types_hash is set, so that formats can be
 								 * predicted */

@@ -63,11 +63,13 @@
 #define MAX_EVENTS 8
 
 /* Maximum number of sessions that keep a socket registered without waiting. */
-#define WATCHING_MAX 16
+#define REGISTERED_MAX 16
 
 static int	sockets = -1;		/* the epoll set */
-static dlist_head watched = DLIST_STATIC_INIT(watched); /* the sockets
-														 * registered in it */
+
+/* the cached sockets that are registered in it */
+static dlist_head registered = DLIST_STATIC_INIT(registered);
+
 static WaitEventSet *waits = NULL;	/* latch, postmaster, epoll set */
 
 /*
@@ -76,7 +78,7 @@ static WaitEventSet *waits = NULL;	/* latch, postmaster, epoll set */
  * The check is not atomic, but a count that is slightly wrong does no harm.
  */
 static void
-count_watching(const PgpxCachedSocket *sock, int32 change)
+count_registered(const PgpxCachedSocket *sock, int32 change)
 {
 	PgpxConn   *conn = &pgpx_conns[sock->conn];
 
@@ -85,7 +87,7 @@ count_watching(const PgpxCachedSocket *sock, int32 change)
 }
 
 static int
-count_other_watchers(const PgpxCachedSocket *sock)
+count_other_sessions(const PgpxCachedSocket *sock)
 {
 	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nregistered) -
 		(sock->events != 0 ? 1 : 0);
@@ -96,7 +98,7 @@ count_other_watchers(const PgpxCachedSocket *sock)
  * errno on failure.
  */
 static bool
-watch(PgpxCachedSocket *sock, uint32 events)
+register_socket(PgpxCachedSocket *sock, uint32 events)
 {
 	struct epoll_event ev = {.data.ptr = sock};
 
@@ -111,8 +113,8 @@ watch(PgpxCachedSocket *sock, uint32 events)
 		return false;
 	if (sock->events == 0)
 	{
-		dlist_push_tail(&watched, &sock->watched);
-		count_watching(sock, 1);
+		dlist_push_tail(&registered, &sock->registered);
+		count_registered(sock, 1);
 	}
 	sock->events = events;
 	return true;
@@ -120,7 +122,7 @@ watch(PgpxCachedSocket *sock, uint32 events)
 
 /* Unregister a socket, e.g. before it is closed.  Never throws. */
 static void
-remove_from_wait_set(PgpxCachedSocket *sock)
+unregister_socket(PgpxCachedSocket *sock)
 {
 	struct epoll_event ev = {0};
 
@@ -130,8 +132,8 @@ remove_from_wait_set(PgpxCachedSocket *sock)
 	if (sock->events == 0)
 		return;
 	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, sock->fd, &ev);
-	dlist_delete(&sock->watched);
-	count_watching(sock, -1);
+	dlist_delete(&sock->registered);
+	count_registered(sock, -1);
 	sock->events = 0;
 }
 
@@ -147,22 +149,22 @@ exit_callback(int code, Datum arg)
 {
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &watched)
-		remove_from_wait_set(dlist_container(PgpxCachedSocket, watched,
-											 iter.cur));
+	dlist_foreach_modify(iter, &registered)
+		unregister_socket(dlist_container(PgpxCachedSocket, registered,
+										  iter.cur));
 }
 
 void
 pgpx_session_prepare(void)
 {
-	static bool registered = false;
+	static bool has_callback = false;
 	WaitEventSet *volatile made = NULL;
 
 	if (waits != NULL)
 		return;
-	if (!registered)
+	if (!has_callback)
 		on_shmem_exit(exit_callback, (Datum) 0);
-	registered = true;
+	has_callback = true;
 	if (sockets < 0)
 	{
 		if (!AcquireExternalFD())
@@ -218,7 +220,7 @@ is_ready(const PgpxCachedSocket *sock)
 			if (events[i].data.ptr == sock)
 				found = true;
 			else
-				remove_from_wait_set(events[i].data.ptr);
+				unregister_socket(events[i].data.ptr);
 		}
 	} while (n == lengthof(events) && !found);
 	return found;
@@ -233,13 +235,13 @@ register_only(const PgpxCachedSocket *sock)
 {
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &watched)
+	dlist_foreach_modify(iter, &registered)
 	{
-		PgpxCachedSocket *other = dlist_container(PgpxCachedSocket, watched,
+		PgpxCachedSocket *other = dlist_container(PgpxCachedSocket, registered,
 												  iter.cur);
 
 		if (other != sock)
-			remove_from_wait_set(other);
+			unregister_socket(other);
 	}
 }
 
@@ -253,7 +255,7 @@ is_contended(const PgpxCachedSocket *sock)
 	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
 
 	/* without a lock: a stale value only costs a little time */
-	return count_other_watchers(sock) >= WATCHING_MAX ||
+	return count_other_sessions(sock) >= REGISTERED_MAX ||
 		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
 }
 
@@ -261,7 +263,7 @@ void
 pgpx_session_unregister_if_contended(PgpxCachedSocket *sock)
 {
 	if (sock->events != 0 && is_contended(sock))
-		remove_from_wait_set(sock);
+		unregister_socket(sock);
 }
 
 bool
@@ -270,7 +272,7 @@ pgpx_session_has_no_input(PgpxCachedSocket *sock)
 	struct pollfd one = {.fd = sock->fd, .events = POLLIN};
 
 	if ((sock->events != 0 || !is_contended(sock)) &&
-		watch(sock, WL_SOCKET_READABLE))
+		register_socket(sock, WL_SOCKET_READABLE))
 		return !is_ready(sock);
 	return poll(&one, 1, 0) == 0;
 }
@@ -363,7 +365,7 @@ wait_for_events(PgpxCachedSocket *sock, uint32 events, long timeout,
 	WaitEvent	occurred[3];
 	int			n;
 
-	if (!watch(sock, events))
+	if (!register_socket(sock, events))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not wait for a pooled connection: %m")));
@@ -453,7 +455,7 @@ pgpx_socket_cache_find(int conn, uint64 generation)
 void
 pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 {
-	remove_from_wait_set(sock);
+	unregister_socket(sock);
 	close(sock->fd);
 	ReleaseExternalFD();
 	pgpx_wire_free(&sock->wire);
@@ -646,7 +648,7 @@ cache_socket(int conn, uint64 generation, int fd)
  * *fd.
  */
 static ssize_t
-receive(PgpxReply *reply, int *fd)
+receive_reply(PgpxReply *reply, int *fd)
 {
 	ssize_t		len;
 
@@ -718,7 +720,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 	{
 		PgpxReply	reply;
 		int			fd;
-		ssize_t		len = receive(&reply, &fd);
+		ssize_t		len = receive_reply(&reply, &fd);
 
 		if (len == sizeof(reply) && is_answer(&reply, &request))
 		{

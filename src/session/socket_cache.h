@@ -38,7 +38,7 @@ typedef struct PgpxCachedSocket
 	int			fd;
 	uint32		events;			/* registered events in socket_cache.c; 0:
 								 * none */
-	dlist_node	watched;		/* link in its list of registered sockets */
+	dlist_node	registered;		/* link in its list of registered sockets */
 	bool		leased;			/* a lease of this session is using it */
 	dlist_node	node;			/* link in the list of cached sockets */
 	PgpxBusyPoll poll;			/* state of pgpx_socket_cache_poll */

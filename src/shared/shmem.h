@@ -142,8 +142,8 @@ typedef struct PgpxConn
 	pg_atomic_uint32 cancel_lost;	/* a cancel may still arrive, see
 									 * conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen a FIN or RST */
-	pg_atomic_uint32 nregistered;	/* sessions that wait for events on its
-									 * socket, see socket_cache.c */
+	pg_atomic_uint32 nregistered;	/* sessions in whose epoll set its socket
+									 * is registered, see socket_cache.c */
 
 	/* protected by the pool lock; by free_mutex while FREE */
 	int			state;			/* PgpxConnState; written only by

@@ -651,10 +651,10 @@ pgpx_hosts_create(int pool, const PgpxLookup *lookup)
  * published matches any, because libpq uses a default.
  */
 static bool
-is_reported(const char *published, const char *says)
+is_reported(const char *published, const char *reported)
 {
 	return null_if_empty(published) == NULL ||
-		(says != NULL && strcmp(published, says) == 0);
+		(reported != NULL && strcmp(published, reported) == 0);
 }
 
 /* Returns the host that libpq is trying; the first of equal ones. */
