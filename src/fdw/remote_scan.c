@@ -349,7 +349,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	p->formats = scan->run.formats;
 	p->max_rows = scan->batch_size;
 	p->describe = true;
-	p->known = scan->described && p->nformats == scan->nformats &&
+	p->can_omit_describe = scan->described && p->nformats == scan->nformats &&
 		memcmp(p->formats, scan->formats, sizeof(int16) * p->nformats) == 0;
 	scan->nformats = p->nformats;
 	memcpy(scan->formats, p->formats, sizeof(int16) * p->nformats);
@@ -387,7 +387,7 @@ send_again(PgpxRemoteScan *scan)
 	scan->run.nformats = p->nformats;
 	scan->run.formats = p->formats;
 	p->nbefore = p->ncloses = 0;
-	p->known = false;
+	p->can_omit_describe = false;
 	p->describe = true;
 	send_execute(scan, true);
 }

@@ -115,7 +115,7 @@ choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 	p->parse = rt->sent_as == PGPX_PREPARED_PARSE;
 
 	/* omit Describe only if this transaction has executed the statement */
-	p->describe = p->parse || !p->known || !s->prepared;
+	p->describe = p->parse || !p->can_omit_describe || !s->prepared;
 	if (!p->parse && !s->prepared && rt->nesting.begun)
 		rt->guard = level + 1;
 	return true;
@@ -156,7 +156,7 @@ choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 	{
 		p->parse = false;
 		p->name = s->name + 1;
-		p->describe = !p->known;
+		p->describe = !p->can_omit_describe;
 		return NULL;
 	}
 
@@ -357,7 +357,7 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 			.statement = statement,
 			.portal = "",
 			.describe = true,
-			.known = sink == NULL,
+			.can_omit_describe = sink == NULL,
 		};
 
 		pgpx_remote_prepare_send(rt);

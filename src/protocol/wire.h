@@ -428,8 +428,7 @@ typedef struct PgpxPipeline
 	bool		describe;		/* required with parse */
 	bool		describe_only;	/* describe the result of the unnamed
 								 * statement, and execute nothing */
-	bool		known;			/* the caller needs no description if the
-								 * statement was parsed before */
+	bool		can_omit_describe;	/* .. if the statement was parsed before */
 	int			nformats;
 	const int16 *formats;
 	uint32		max_rows;		/* limit on the rows returned; 0: none */
