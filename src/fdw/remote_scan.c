@@ -360,7 +360,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 
 /* Execute the portal for the next batch. */
 static void
-resume(PgpxRemoteScan *scan)
+execute_next_batch(PgpxRemoteScan *scan)
 {
 	PgpxRemoteTransaction *rt = scan->rt;
 	PgpxPipeline *p = &scan->pipeline;
@@ -603,7 +603,7 @@ next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
 				check_scan(scan);
 				if (!wait && pgpx_remote_scan_must_wait(scan))
 					return PGPX_SCAN_STEP_WAIT;
-				resume(scan);
+				execute_next_batch(scan);
 				break;
 			case PGPX_SCAN_FAILED:
 				check_scan(scan);

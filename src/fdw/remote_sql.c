@@ -323,7 +323,8 @@ check_length(List *list, int least, int most, const char *kind)
 }
 
 static Node *
-element(List *list, int at, NodeTag tag, const char *kind, const char *name)
+read_element(List *list, int at, NodeTag tag, const char *kind,
+			 const char *name)
 {
 	Node	   *node = list_nth(list, at);
 
@@ -335,7 +336,7 @@ element(List *list, int at, NodeTag tag, const char *kind, const char *name)
 static const char *
 read_string(List *list, int at, const char *kind, const char *name)
 {
-	const char *text = strVal(element(list, at, T_String, kind, name));
+	const char *text = strVal(read_element(list, at, T_String, kind, name));
 
 	if (text == NULL)
 		raise_plan(kind, name);
@@ -345,13 +346,13 @@ read_string(List *list, int at, const char *kind, const char *name)
 static bool
 read_bool(List *list, int at, const char *kind, const char *name)
 {
-	return boolVal(element(list, at, T_Boolean, kind, name));
+	return boolVal(read_element(list, at, T_Boolean, kind, name));
 }
 
 static int
 read_int(List *list, int at, const char *kind, const char *name)
 {
-	return intVal(element(list, at, T_Integer, kind, name));
+	return intVal(read_element(list, at, T_Integer, kind, name));
 }
 
 /*
@@ -367,7 +368,7 @@ read_attrs(List *list, int at, TupleDesc tupdesc, bool with_ctid,
 
 	if (list_nth(list, at) == NULL)
 		return NIL;
-	attrs = (List *) element(list, at, T_IntList, kind, name);
+	attrs = (List *) read_element(list, at, T_IntList, kind, name);
 	foreach(lc, attrs)
 	{
 		int			attnum = lfirst_int(lc);

@@ -725,7 +725,7 @@ register_callbacks(void)
 
 /* Find a remote transaction by server and user, or by the pool's key. */
 static PgpxRemoteTransaction *
-find(Oid server, Oid user, const PgpxPoolKey *key)
+find_transaction(Oid server, Oid user, const PgpxPoolKey *key)
 {
 	dlist_iter	iter;
 
@@ -839,7 +839,7 @@ PgpxRemoteTransaction *
 pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 							const PgpxFirstStatement *first)
 {
-	PgpxRemoteTransaction *rt = find(server, user, NULL);
+	PgpxRemoteTransaction *rt = find_transaction(server, user, NULL);
 	MemoryContext cxt;
 	MemoryContext old;
 	const char *name = NULL;
@@ -853,7 +853,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 
 		/* users of a mapping for PUBLIC can have the same pool and share one */
 		spec = pgpx_server_spec_get_for(name, user, true);
-		rt = find(server, user, &spec->key);
+		rt = find_transaction(server, user, &spec->key);
 	}
 	else if (!SearchSysCacheExists2(USERMAPPINGUSERSERVER, user, server) &&
 			 !SearchSysCacheExists2(USERMAPPINGUSERSERVER, InvalidOid, server))
