@@ -497,6 +497,15 @@ send_rollback(PgpxRemoteTransaction *rt)
 	PGPX_DEBUG_POINT("fdw_rollback_sent");
 }
 
+/* Read the answer to a reset that no statement has followed. */
+static void
+finish_reset(PgpxRemoteTransaction *rt, bool quiet)
+{
+	if (pgpx_wire_may_follow_reset(&rt->lease->sock->wire))
+		(void) pgpx_stream_drain(rt->lease, DRAIN_BYTES,
+								 pgpx_now() + DRAIN_US, quiet);
+}
+
 /*
  * Prepare the commit of a remote transaction that has not written: discard the
  * rest of an answer, send a pending ROLLBACK TO, and reserve memory for the
@@ -508,6 +517,7 @@ prepare_reader(PgpxRemoteTransaction *rt)
 	PgpxTime	deadline = pgpx_now() + DRAIN_US;
 
 	pgpx_lease_reserve_reset(rt->lease);
+	finish_reset(rt, false);
 	if (rt->abandoned)
 	{
 		PGPX_DEBUG_POINT("commit_drains");
@@ -584,7 +594,7 @@ before_prepare(void)
 
 /*
  * Bring the leases to a message boundary if that needs no wait, except for the
- * answer to ROLLBACK TO.  lease_return.c then returns them.
+ * answers to ROLLBACK TO and to a reset.  lease_return.c then returns them.
  */
 static void
 at_abort(void)
@@ -597,7 +607,10 @@ at_abort(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (!has_lease(rt) || (!rt->lease->in_use && !rt->abandoned))
+		if (!has_lease(rt))
+			continue;
+		finish_reset(rt, true);
+		if (!rt->lease->in_use && !rt->abandoned)
 			continue;
 
 		/*

@@ -825,7 +825,9 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		len = pg_ntoh32(len);
 		if (!rule.known || len < 4 || len > max_length(wire, class))
 		{
-			pgpx_wire_break(wire, "the remote server sent a message that violates the protocol");
+			pgpx_wire_break(wire, wire->discarding && class == M_ERROR ?
+							"the reset of the last lease has failed" :
+							"the remote server sent a message that violates the protocol");
 			return PGPX_EV_BROKEN;
 		}
 		if (have < (size_t) len + 1)

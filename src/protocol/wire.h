@@ -332,8 +332,9 @@ extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
  *		Returns whether an exchange may be sent although the answer to the reset
  *		of an earlier lease is unread.
  *
- * The reader first expects the answer to the reset.  The stream breaks if the
- * reset has failed, and the statement has run without the reset then.
+ * The reader then expects both answers in turn.  If the reset fails, the
+ * stream breaks before the second one is read, but the remote has executed the
+ * exchange.
  */
 extern bool pgpx_wire_may_follow_reset(const PgpxWire *wire);
 
@@ -384,9 +385,9 @@ extern int	pgpx_wire_flush(PgpxWire *wire);
  * pgpx_wire_abandon
  *		Discards the unsent part of the output buffer.
  *
- * If no byte of the exchange has been sent, the stream is again at the boundary
- * before it.  Otherwise the stream is marked as broken, because the remote has
- * received a part of it.
+ * If no byte of the exchange has been sent, the stream is again in the state
+ * before it: at a boundary, or within the answer to a reset.  Otherwise the
+ * stream is marked as broken, because the remote has received a part of it.
  */
 extern void pgpx_wire_abandon(PgpxWire *wire);
 

@@ -100,7 +100,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 /*
  * Read pending input: the answer of a pending reset, or only messages that may
  * arrive at any time.  Anything else means that the connection is dead.
- * follow: do not wait for the answer.
+ * follow: return OK without waiting for an answer that has not arrived.
  */
 static Validation
 poll_socket(PgpxLease *lease, PgpxTime deadline, bool follow)
@@ -187,13 +187,18 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 /*
  * Returns whether a statement may be sent before the pending reset is answered.
  *
- * If the reset fails, the connection is closed, but the statement has run in
- * the state that the last lease left.  So this session and user must have had
- * that lease, and the statement must be in a transaction that cannot be
- * committed then, as those of foreign tables are.  The error would reach the
- * user, so the reset must be one that fails only with the connection.  A
- * remote that hangs is no risk, because the worker soon reads the answer
- * (maintenance.c).
+ * If the reset fails, the statement has run in the state that the last lease
+ * left.  So that lease must have been one of this session and user, and the
+ * statement must be in a remote transaction, which is rolled back because the
+ * connection is closed.  This is the case for foreign tables.
+ *
+ * The failure is an error of the statement.  So the reset must be DISCARD ALL,
+ * which hardly ever fails unless the connection does.  COMMIT before it can
+ * fail if a function that a scan has called has written.
+ *
+ * No timeout limits the wait for the answer, as for any other statement.  That
+ * is acceptable because the reset was sent at most PGPX_TICK_MS ago: then the
+ * worker reads the answer (maintenance.c).
  */
 static bool
 may_follow_reset(const PgpxCheckout *c, const PgpxLease *lease,
@@ -476,11 +481,16 @@ has_waiters(const PgpxServerSpec *spec)
 static inline bool
 is_last_reset_answered(const PgpxServerSpec *spec)
 {
+	const volatile PgpxConn *conn;
 	PgpxCachedSocket *sock;
 
-	if (spec->last_conn < 0 ||
-		((const volatile PgpxConn *) &pgpx_conns[spec->last_conn])->state !=
-			PGPX_CONN_RESET_PENDING)
+	if (spec->last_conn < 0)
+		return true;
+
+	/* pgpx_socket_cache_find would drop the socket of a later connection */
+	conn = &pgpx_conns[spec->last_conn];
+	if (conn->generation != spec->last_conn_generation ||
+		conn->state != PGPX_CONN_RESET_PENDING)
 		return true;
 	sock = pgpx_socket_cache_find(spec->last_conn, spec->last_conn_generation);
 	return sock == NULL || !pgpx_session_has_no_input(sock);

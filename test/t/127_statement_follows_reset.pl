@@ -1,5 +1,5 @@
 # The first statement of a foreign table does not wait for the reset of the session's
-# last lease. If the reset fails, the statement has no effect.
+# last lease. If the reset fails, the statement has no effect and is cancelled.
 #
 # A lock on a temporary table of the remote session stops DISCARD ALL.
 use strict;
@@ -15,6 +15,7 @@ $remote->safe_psql('remote_db', <<'EOT');
 SET ROLE remote_app;
 CREATE TABLE t (a int);
 INSERT INTO t VALUES (1);
+CREATE VIEW slow AS SELECT a FROM t, pg_sleep(600);
 EOT
 make_pool($local, $remote, server => 's', options => { pool_size => 1, checkout_timeout => '20s', operation_timeout => '20s' });
 make_pool($local, $remote, server => 'other_reset', options => { pool_size => 1, checkout_timeout => '20s', reset_command => 'DISCARD TEMP' });
@@ -23,27 +24,43 @@ foreach my $server ('s', 'other_reset')
 	$local->safe_psql('postgres', <<"EOT");
 CREATE SCHEMA $server;
 CREATE FOREIGN TABLE $server.t (a int) SERVER $server OPTIONS (schema_name 'public');
+CREATE FOREIGN TABLE $server.slow (a int) SERVER $server OPTIONS (schema_name 'public');
 EOT
 }
+$local->safe_psql('postgres', <<'EOT');
+CREATE FUNCTION fails() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN 1 / 0; END $$;
+EOT
 
 my $session = PgpxSession->new($local);
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+my $other = PgpxSession->new($local);
+
+my $worker = worker_pid($local);
 
 # Let the session return a lease whose reset the blocker stops, and begin a statement at
-# once. Returns the PID of the remote session.
+# once. $before is called before. The worker is stopped until resume_worker, or it would
+# read the answer to the reset on a slow machine, unless it relays TLS. Returns the PID of the remote session.
 sub begin_behind_reset
 {
-	my ($server, $sql) = @_;
+	my ($server, $sql, $before) = @_;
 	my $lease = lease($session, $server);
 
 	$session->run("SELECT pgpool.exec($lease, 'CREATE TEMP TABLE own ()')");
 	my ($pid, $schema) = split /\|/, $session->run("SELECT * FROM pgpool.query($lease, 'SELECT pg_backend_pid(), pg_my_temp_schema()::regnamespace') AS t(pid int, schema text)");
 	$blocker->run('BEGIN');
 	$blocker->run("LOCK TABLE $schema.own IN ACCESS SHARE MODE");
+	$before->() if $before;
+	kill 'STOP', $worker unless over_tls();
 	$session->start("DO \$\$ BEGIN PERFORM pgpool.checkin($lease); $sql; END \$\$");
-	ok( wait_until($remote, "SELECT query, wait_event_type FROM pg_stat_activity WHERE pid = $pid", ($server eq 's' ? 'DISCARD ALL' : 'DISCARD TEMP') . '|Lock', 30),
+	ok( wait_until($remote, "SELECT query, wait_event_type FROM pg_stat_activity WHERE pid = $pid", ($server eq 'other_reset' ? 'DISCARD TEMP' : 'DISCARD ALL') . '|Lock', 30),
 		"$server: reset waits for the lock");
 	return $pid;
+}
+
+sub resume_worker
+{
+	kill 'CONT', $worker;
+	return;
 }
 
 my $statements = q{SELECT scope, state FROM pgpool.leases};
@@ -51,6 +68,7 @@ my $statements = q{SELECT scope, state FROM pgpool.leases};
 # --- the statement is sent, and waits for the reset on the remote server
 my $pid = begin_behind_reset('s', 'PERFORM * FROM s.t');
 ok(wait_until($local, $statements, 'fdw|active', 30), 'statement of a foreign table is sent before the reset is answered');
+resume_worker();
 $blocker->run('COMMIT');
 $session->finish(30);
 is($session->sqlstate, '', 'statement succeeds when the reset has ended');
@@ -60,19 +78,88 @@ is($local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHE
 # --- the reset fails
 $pid = begin_behind_reset('s', 'INSERT INTO s.t SELECT count(*) + 1 FROM s.t');
 ok(wait_until($local, $statements, 'fdw|active', 30), 'statement that writes is sent before the reset is answered');
+resume_worker();
 my $reset = $local->safe_psql('postgres', q{SELECT closed_reset FROM pgpool.stats WHERE server = 's'});
 $remote->safe_psql('remote_db', "SELECT pg_cancel_backend($pid)");
 $session->finish(30);
 is($session->sqlstate, '08006', 'failed reset fails the statement that follows it');
-like($session->error, qr/lost|reset/, 'error names the reset');
+like($session->error, qr/reset of the last lease has failed/, 'error names the reset');
 $blocker->run('COMMIT');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t'), '1', 'statement has no effect');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0', 30), 'connection is closed');
+ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 's'}, $reset + 1, 30), 'failed reset is counted');
 is($session->run('SELECT count(*) FROM s.t'), '1', 'session uses another connection');
+
+# --- the reset fails, and the statement behind it runs for long
+$pid = begin_behind_reset('s', 'PERFORM * FROM s.slow');
+ok(wait_until($local, $statements, 'fdw|active', 30), 'long statement is sent before the reset is answered');
+resume_worker();
+$remote->safe_psql('remote_db', "SELECT pg_cancel_backend($pid)");
+$session->finish(30);
+is($session->sqlstate, '08006', 'failed reset fails the long statement');
+$blocker->run('COMMIT');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0', 30), 'long statement is cancelled');
+
+# --- no statement follows, because of a local error
+foreach my $case ([ 'DELETE FROM s.t WHERE a = (SELECT fails())', '22012', 'abort' ],
+	[ 'BEGIN DELETE FROM s.t WHERE a = (SELECT fails()); EXCEPTION WHEN division_by_zero THEN NULL; END', '', 'commit' ])
+{
+	my ($sql, $sqlstate, $name) = @$case;
+
+	$other->run('SELECT pg_advisory_lock(1)');
+	$pid = begin_behind_reset('s', $sql);
+	ok(wait_until($local, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $session->pid, 'advisory', 30), "$name: session has a lease and waits");
+	is($local->safe_psql('postgres', 'SELECT scope FROM pgpool.leases'), 'fdw', "$name: lease is of a foreign table");
+	resume_worker();
+	$blocker->run('COMMIT');
+	ok(wait_until($remote, "SELECT state FROM pg_stat_activity WHERE pid = $pid", 'idle', 30), "$name: reset ends");
+	$other->run('SELECT pg_advisory_unlock(1)');
+	$session->finish(30);
+	is($session->sqlstate, $sqlstate, "$name: local error");
+	is($local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 's'}), $pid, "$name: connection remains open");
+	is($session->run('SELECT count(*) FROM s.t'), '1', "$name: session uses it again");
+}
+
+# --- a statement of another session waits, which has the socket, too
+is($other->run('SELECT count(*) FROM s.t'), '1', 'another session uses the connection');
+begin_behind_reset('s', 'NULL');
+$session->finish(30);
+$other->start('DELETE FROM s.t WHERE a = 3');
+ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $other->pid, 'Extension', 30), 'another session waits for the reset');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE state = 'active'}), '0', 'another session has sent nothing');
+resume_worker();
+$blocker->run('COMMIT');
+$other->finish(30);
+is($other->sqlstate, '', 'statement of another session succeeds');
+
+# --- a statement of another user waits
+my $port = $remote->port;
+$local->safe_psql('postgres', <<"EOT");
+CREATE ROLE one;
+CREATE ROLE two;
+CREATE SERVER public_mapping FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', pool_size '1');
+CREATE USER MAPPING FOR PUBLIC SERVER public_mapping OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+CREATE FOREIGN TABLE t_public (a int) SERVER public_mapping OPTIONS (schema_name 'public', table_name 't');
+CREATE VIEW t_of_two AS SELECT * FROM t_public;
+ALTER VIEW t_of_two OWNER TO two;
+GRANT USAGE ON FOREIGN SERVER public_mapping TO one, two;
+GRANT SELECT ON t_public TO two;
+GRANT SELECT ON t_of_two TO one;
+EOT
+$session->run('SET ROLE one');
+begin_behind_reset('public_mapping', 'PERFORM * FROM t_of_two');
+ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension', 30), 'session waits for the reset');
+is($local->safe_psql('postgres', q{SELECT user_name, state FROM pgpool.leases}), 'two|idle', 'another user has sent nothing');
+resume_worker();
+$blocker->run('COMMIT');
+$session->finish(30);
+is($session->sqlstate, '', 'statement of another user succeeds');
+$session->run('RESET ROLE');
 
 # --- a cancel while both are running
 $pid = begin_behind_reset('s', 'PERFORM * FROM s.t');
 ok(wait_until($local, $statements, 'fdw|active', 30), 'statement is sent before the reset is answered, again');
+resume_worker();
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $session->finish(30);
 is($session->sqlstate, '57014', 'session can be cancelled');
@@ -88,14 +175,17 @@ foreach my $case ([ other_reset => 'PERFORM * FROM other_reset.t', 'a reset that
 	my ($server, $sql, $name) = @$case;
 
 	begin_behind_reset($server, $sql);
+	resume_worker() if $sql =~ /pg_sleep/;
 	ok(wait_until($local, 'SELECT (SELECT count(*) FROM pgpool.leases) + (SELECT count(*) FROM pgpool.waiters)', 1, 30), "$name: session wants a connection");
 	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE state = 'active'}), '0', "$name: nothing is sent");
+	resume_worker();
 	$blocker->run('COMMIT');
 	$session->finish(30);
 	is($session->sqlstate, '', "$name: statement succeeds");
 }
 
 $session->quit;
+$other->quit;
 $blocker->quit;
 leak_check($local, $remote);
 done_testing();
