@@ -250,7 +250,7 @@ foreach my $function (qw(send recv))
 		options => { %quick, operation_timeout => '1 s', notices => 'ignore', sslmode => PgpxFakeServer::sslmode() });
 	my $lease = lease($session, 'endless');
 
-	$session->start("SET statement_timeout = '500 ms'; SELECT pgpool.exec($lease, 'select 1')");
+	$session->start("SET statement_timeout = '5 s'; SELECT pgpool.exec($lease, 'select 1')");
 	ok(wait_until($local, q{SELECT state FROM pgpool.leases WHERE server = 'endless'}, 'active'), 'statement runs');
 	send_endless_notices($local, $session->pid);
 	$session->finish(30);

@@ -79,7 +79,7 @@ my %replaces = (
 
 # Options that cannot have another value here, or do not exist in each libpq version.
 # Options for superusers are all libpq's, and so of one class.
-my %untried = map { $_ => 1 } qw(host port dbname base_server require_auth load_balance_hosts);
+my %untried = map { $_ => 1 } qw(host port dbname base_server require_auth load_balance_hosts use_scram_passthrough);
 
 # --- the lists above are complete
 $holder->run("CREATE EXTENSION pgpool_ext");

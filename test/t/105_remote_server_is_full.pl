@@ -215,7 +215,7 @@ my ($most) = $remote->safe_psql('postgres', 'SHOW max_connections');
 my @others;
 foreach my $limit (
 	[ 'of the database', sub { $remote->safe_psql('postgres', 'ALTER DATABASE remote_db CONNECTION LIMIT 0') }, sub { $remote->safe_psql('postgres', 'ALTER DATABASE remote_db CONNECTION LIMIT -1') }, qr/too many connections for database "remote_db"/ ],
-	[ 'of the server, except for superusers', sub { limit_server(3, 3) }, sub { limit_server($most, 3) }, qr/remaining connection slots are reserved/ ])
+	[ 'of the server, except for superusers', \&fill_server, sub { $_->quit foreach splice @others }, qr/remaining connection slots are reserved/ ])
 {
 	my ($name, $fill, $free, $message) = @{$limit};
 
@@ -228,15 +228,16 @@ foreach my $limit (
 	like($lease, qr/^\d+$/, 'session has its connection when there is room') or diag($sessions[2]->error);
 	$sessions[2]->run("SELECT pgpool.discard($lease)");
 }
+$remote->adjust_conf('postgresql.conf', 'max_connections', $most);
+$remote->restart;
 
-sub limit_server
+# of the three connections two are for superusers, and a superuser has the third one, until
+# it quits (a restart would be an outage, which fails the waiter)
+sub fill_server
 {
-	my ($connections, $reserved) = @_;
-
-	$remote->append_conf('postgresql.conf', "max_connections = $connections\nsuperuser_reserved_connections = " . ($connections == $reserved ? $reserved - 1 : $reserved));
+	$remote->append_conf('postgresql.conf', "max_connections = 3\nsuperuser_reserved_connections = 2");
 	$remote->restart;
-	$remote->psql('postgres', 'SELECT 1');
-	@others = $connections == $reserved ? (PgpxSession->new($remote)) : map { $_->quit; () } @others;
+	@others = (PgpxSession->new($remote));
 	return;
 }
 
