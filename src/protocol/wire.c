@@ -365,7 +365,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->sender = sender;
 	wire->nexchanges = PGPX_EXCHANGE_FINAL;
 	wire->nbefore = 0;
-	wire->follows = false;
+	wire->follows_reset = false;
 	wire->sent_ahead = false;
 	wire->parsed = false;
 	wire->bound = false;
@@ -405,7 +405,7 @@ bool
 pgpx_wire_may_follow_reset(const PgpxWire *wire)
 {
 	return pgpx_wire_is_in_reset(wire) && !wire->sent_ahead &&
-		wire->token.sender != wire->sender && !wire->follows;
+		wire->token.sender != wire->sender && !wire->follows_reset;
 }
 
 void
@@ -418,9 +418,9 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 
 	if (pgpx_wire_may_follow_reset(wire))
 	{
-		wire->follows = true;
-		wire->next_token = token;
-		memcpy(wire->next_parts, parts, sizeof(parts));
+		wire->follows_reset = true;
+		wire->following_token = token;
+		memcpy(wire->following_parts, parts, sizeof(parts));
 	}
 	else
 		begin_answer(wire, &token, parts);
@@ -785,10 +785,10 @@ enter_phase(PgpxWire *wire, int phase)
 	wire->phase = wire->parts[wire->part++];
 	if (wire->phase == PGPX_WIRE_IDLE && wire->part == 1)
 		wire->phase = PGPX_WIRE_RESET_END;	/* the token is the only part */
-	if (wire->phase == PGPX_WIRE_IDLE && wire->follows)
+	if (wire->phase == PGPX_WIRE_IDLE && wire->follows_reset)
 	{
-		wire->follows = false;
-		begin_answer(wire, &wire->next_token, wire->next_parts);
+		wire->follows_reset = false;
+		begin_answer(wire, &wire->following_token, wire->following_parts);
 		return false;
 	}
 	wire->discarding = pgpx_wire_discards[wire->phase];

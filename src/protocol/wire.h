@@ -224,10 +224,10 @@ typedef struct PgpxWire
 	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of the parts after
 											 * the token; IDLE: end */
 	int			part;			/* index of the next part */
-	bool		follows;		/* the next exchange was sent before the answer
+	bool		follows_reset;	/* the next exchange was sent before the answer
 								 * to the reset of an earlier lease was read: */
-	PgpxWireToken next_token;
-	uint8		next_parts[PGPX_WIRE_MAX_PARTS];
+	PgpxWireToken following_token;
+	uint8		following_parts[PGPX_WIRE_MAX_PARTS];
 	const PgpxWireCommand *ahead;	/* the command of a reset sent ahead whose
 									 * answer is expected */
 	int			nbefore;		/* commands before the statement that have not

@@ -503,10 +503,10 @@ pgpx_wire_abandon(PgpxWire *wire)
 	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
 		return;
 	if (wire->out_sent == 0 &&
-		(wire->follows || pgpx_wire_may_follow_reset(wire)))
+		(wire->follows_reset || pgpx_wire_may_follow_reset(wire)))
 	{
 		/* the answer to the reset is still expected */
-		wire->follows = false;
+		wire->follows_reset = false;
 		wire->nbefore = 0;
 	}
 	else if (wire->out_sent == 0 &&

@@ -190,11 +190,12 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
  * If the reset fails, the statement has run in the state that the last lease
  * left.  So that lease must have been one of this session and user, and the
  * statement must be in a remote transaction, which is rolled back because the
- * connection is closed.  This is the case for foreign tables.
+ * connection is closed: that of a foreign table.
  *
  * The failure is an error of the statement.  So the reset must be DISCARD ALL,
  * which hardly ever fails unless the connection does.  COMMIT before it can
- * fail if a function that a scan has called has written.
+ * fail if a function that a scan has called has written, or in a serializable
+ * transaction.
  *
  * No timeout limits the wait for the answer, as for any other statement.  That
  * is acceptable because the reset was sent at most PGPX_TICK_MS ago: then the
@@ -204,9 +205,9 @@ static bool
 may_follow_reset(const PgpxCheckout *c, const PgpxLease *lease,
 				 const PgpxConn *conn)
 {
-	const int	fails = PGPX_SENT_RESET | PGPX_SENT_START;
+	const int	can_fail = PGPX_SENT_RESET | PGPX_SENT_START;
 
-	return conn->unread_reset > 0 && (conn->unread_reset & fails) == 0 &&
+	return conn->unread_reset > 0 && (conn->unread_reset & can_fail) == 0 &&
 		c->holder.scope == PGPX_SCOPE_TABLE && !IsolationIsSerializable() &&
 		conn->last_pid == MyProcPid &&
 		conn->last_procno == (int) MyProcNumber &&

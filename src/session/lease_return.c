@@ -356,7 +356,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 											PGPX_CLOSE_HOLDER_DIED;
 		return PGPX_RELEASE_CANCEL_CLOSE;
 	}
-	if (!usable && wire->follows && !wire->eof)
+	if (!usable && wire->follows_reset && !wire->eof)
 	{
 		/* the reset has failed, and the statement behind it may still run */
 		*reason = PGPX_CLOSE_RESET;

@@ -242,7 +242,7 @@ ask(PgpxWire *wire, int how, int remote)
 				/* .. which sends a statement before it has read the answer */
 				FUZZ_CHECK(pgpx_wire_may_follow_reset(wire));
 				pgpx_wire_send_extended(wire, &statement, 3, formats);
-				FUZZ_CHECK(wire->follows && pgpx_wire_is_in_reset(wire));
+				FUZZ_CHECK(wire->follows_reset && pgpx_wire_is_in_reset(wire));
 				one_only = true;
 			}
 			else if (how / 11 % 3 == 2)
@@ -250,7 +250,7 @@ ask(PgpxWire *wire, int how, int remote)
 				/* .. or begins to, and an error prevents it */
 				pgpx_wire_send_extended(wire, &statement, 3, formats);
 				pgpx_wire_abandon(wire);
-				FUZZ_CHECK(!wire->follows && pgpx_wire_may_follow_reset(wire));
+				FUZZ_CHECK(!wire->follows_reset && pgpx_wire_may_follow_reset(wire));
 			}
 			break;
 		case 6:
@@ -302,7 +302,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	data += 2;
 	size -= 2;
 	(void) pgpx_wire_flush(&wire);
-	follows = wire.follows;
+	follows = wire.follows_reset;
 
 	for (;;)
 	{
@@ -347,7 +347,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		if (pgpx_wire_is_at_boundary(&wire))
 			pgpx_wire_trim(&wire);	/* as when a lease ends */
-		if (follows && !wire.follows && wire.phase == PGPX_WIRE_TOKEN_PARSE)
+		if (follows && !wire.follows_reset && wire.phase == PGPX_WIRE_TOKEN_PARSE)
 		{
 			follows = false;
 			fuzz_echo(&wire, pair[1]);

@@ -167,7 +167,7 @@ $blocker->run('COMMIT');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0', 30), 'connection is closed after the cancel');
 is($session->run('SELECT count(*) FROM s.t'), '1', 'session uses another connection after the cancel');
 
-# --- a statement waits
+# --- nothing is sent before the answer
 foreach my $case ([ other_reset => 'PERFORM * FROM other_reset.t', 'a reset that can fail by itself' ],
 	[ s => q{PERFORM pgpool.exec('s', 'INSERT INTO t VALUES (2)')}, 'a statement that is committed at once' ],
 	[ s => q{PERFORM pg_sleep(1); PERFORM * FROM s.t}, 'a reset that takes long' ])
