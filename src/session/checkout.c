@@ -194,8 +194,7 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
  *
  * The failure is an error of the statement.  So the reset must be DISCARD ALL,
  * which hardly ever fails unless the connection does.  COMMIT before it can
- * fail if a function that a scan has called has written, or in a serializable
- * transaction.
+ * fail if a function that a scan has called has written.
  *
  * No timeout limits the wait for the answer, as for any other statement.  That
  * is acceptable because the reset was sent at most PGPX_TICK_MS ago: then the
@@ -208,7 +207,7 @@ may_follow_reset(const PgpxCheckout *c, const PgpxLease *lease,
 	const int	can_fail = PGPX_SENT_RESET | PGPX_SENT_START;
 
 	return conn->unread_reset > 0 && (conn->unread_reset & can_fail) == 0 &&
-		c->holder.scope == PGPX_SCOPE_TABLE && !IsolationIsSerializable() &&
+		c->holder.scope == PGPX_SCOPE_TABLE &&
 		conn->last_pid == MyProcPid &&
 		conn->last_procno == (int) MyProcNumber &&
 		conn->last_user == lease->user && !must_reset(lease, conn);
