@@ -168,9 +168,7 @@ pgpx_view_can_see_pool(const PgpxView *view)
 	if (view->sees_all || view->pool.user == view->user)
 		return true;
 
-	/*
-	 * Each user who may check out from a pool of all local users can see it.
-	 */
+	/* users who may check out from a pool of all local users see it */
 	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&
 		key->superuser == 0 && may_use_shared(key, view->user);
 }
