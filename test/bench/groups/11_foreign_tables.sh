@@ -61,7 +61,7 @@ group_11() {
   way_append ours slow 16 >/dev/null # opens the connections of the pools
   measure "$long_rounds" append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
   place alone
-  measure "$long_rounds" foreign_sessions:ours:60:simple foreign_sessions:peer:60:simple \
+  measure "$rounds" foreign_sessions:ours:60:simple foreign_sessions:peer:60:simple \
     foreign_sessions:ours:60:prepared foreign_sessions:peer:60:prepared
 }
 
