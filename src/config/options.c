@@ -28,6 +28,7 @@
 #include "catalog/pg_foreign_table.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
+#include "commands/extension.h"
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -486,21 +487,11 @@ parse_duration(const PgpxOption *option, const char *value, int64 *result)
 	return true;
 }
 
-/* Check a comma-separated list of identifiers. */
-static bool
-is_list_of_names(const char *value)
-{
-	List	   *names = NIL;
-	bool		valid = SplitIdentifierString(pstrdup(value), ',', &names);
-
-	list_free(names);
-	return valid;
-}
-
 /* Parse a value; false if it is not valid for the option. */
 static bool
 parse_value(const PgpxOption *option, const char *value, int64 *result)
 {
+	List	   *names = NIL;
 	int			i;
 	bool		b;
 	double		d;
@@ -542,7 +533,7 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 		case PGPX_KIND_COST:
 			return parse_real(value, &d, 0, NULL) && d >= 0;
 		case PGPX_KIND_NAMES:
-			return is_list_of_names(value);
+			return SplitIdentifierString(pstrdup(value), ',', &names);
 	}
 	return false;
 }
@@ -665,6 +656,8 @@ check_option(const char *name, const char *value, int where)
 	const PgpxOption *option = option_find(name);
 	int			flags = pgpx_option_flags(name);
 	int64		result = 0;
+	List	   *names = NIL;
+	ListCell   *lc;
 
 	if ((flags & where) == 0)
 		refuse_name(name, where);
@@ -677,6 +670,16 @@ check_option(const char *name, const char *value, int where)
 	if (option != NULL)
 		result = require_value(option, value);
 	pgpx_options_check_hosts(name, value);
+
+	/* as in postgres_fdw, extensions may be created later */
+	if (strcmp(name, "extensions") == 0)
+		(void) SplitIdentifierString(pstrdup(value), ',', &names);
+	foreach(lc, names)
+		if (!OidIsValid(get_extension_oid(lfirst(lc), true)))
+			ereport(WARNING,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("extension \"%s\" is not installed",
+							(char *) lfirst(lc))));
 
 	/* as in postgres_fdw, every user may set the stricter value */
 	if (strcmp(name, "password_required") == 0 && result == 0 && !superuser())
@@ -691,12 +694,10 @@ check_option(const char *name, const char *value, int where)
 void
 pgpx_options_check_hosts(const char *name, const char *value)
 {
-	int			n;
+	int			n = pgpx_list_length(value);
 
-	if (strcmp(name, "host") != 0 && strcmp(name, "hostaddr") != 0)
-		return;
-	n = pgpx_list_length(value);
-	if (n > PGPX_MAX_HOSTS)
+	if (n > PGPX_MAX_HOSTS &&
+		(strcmp(name, "host") == 0 || strcmp(name, "hostaddr") == 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("too many hosts in option \"%s\"", name),

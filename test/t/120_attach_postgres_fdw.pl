@@ -40,6 +40,7 @@ concurrent_calls();
 uncommitted_tables();
 remote_estimates();
 odd_wrappers();
+two_databases();
 drop_extension();
 dump_and_restore();
 check_invariants($local);
@@ -294,6 +295,27 @@ EOT
 	}
 	$odd->quit;
 	$local->safe_psql('postgres', 'DROP DATABASE odd');
+	return;
+}
+
+sub two_databases
+{
+	my $pools = q{SELECT string_agg(DISTINCT database, ' ' ORDER BY database) FROM pgpool.pools WHERE server = 'far' AND total > 0};
+
+	$local->safe_psql('postgres', 'CREATE DATABASE second');
+	$local->safe_psql('second', 'CREATE EXTENSION pgpool_ext');
+	make_tables('second', '');
+	my $second = PgpxSession->new($local, dbname => 'second');
+	is($super->run("SELECT pgpool.attach_postgres_fdw(); SELECT count(*) FROM far") . $super->error, "t\n10", 'postgres_fdw is attached in one database');
+	is($second->run("$attached; SELECT count(*) FROM far") . $second->error, "$theirs\n10", 'other database keeps the handler of postgres_fdw');
+	is($second->run("SELECT pgpool.attach_postgres_fdw(); SELECT count(*) FROM far") . $second->error, "t\n10", 'postgres_fdw is attached in a second database');
+	is($super->run($pools), 'postgres second', 'server of the same name has a pool for each database');
+	is($super->run("SELECT pgpool.detach_postgres_fdw(); $attached") . $super->error, "t\n$theirs", 'postgres_fdw is detached in the first database');
+	is($second->run("$attached; SELECT count(*) FROM far") . $second->error, "$ours\n10", 'second database stays attached');
+	$second->fails('DROP EXTENSION pgpool_ext CASCADE', '2BP01', qr/while .*postgres_fdw is attached/, 'DROP EXTENSION is refused in the database that is attached');
+	$second->quit;
+	$local->safe_psql('postgres', 'DROP DATABASE second WITH (FORCE)');
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE database = 'second'}, '0'), 'pools of a dropped database are removed');
 	return;
 }
 
