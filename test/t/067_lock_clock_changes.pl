@@ -10,6 +10,7 @@ use PgpxTest;
 use Test::More;
 
 plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
+plan skip_all => 'clocks do not depend on TLS' if over_tls();
 
 my $remote = remote_node('remote');
 my $one = local_node('one');

@@ -11,6 +11,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'shares do not depend on TLS' if over_tls();
+
 my $cap = 4;
 my $remote = remote_node('remote', conf => [ 'wal_level = replica', 'max_wal_senders = 5', 'hot_standby = on' ]);
 my @nodes = map { local_node("local$_") } 0 .. 1;

@@ -9,6 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'shares do not depend on TLS' if over_tls();
+
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.max_pools = 3']);
 my %super = (user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
