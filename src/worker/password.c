@@ -576,26 +576,38 @@ finish_request(Request *request)
 	free_request(request);
 }
 
-/* Starts the first request that waits, if there is room for it. */
-static void
-start_next(void)
+/* Return the first request that waits for others; NULL: there is none. */
+static Request *
+first_waiting(void)
 {
 	dlist_iter	iter;
 
-	if (count_running() >= MAX_RUNNING)
-		return;
 	dlist_foreach(iter, &requests)
 	{
 		Request    *request = dlist_container(Request, node, iter.cur);
 
-		if (request->is_running)
+		if (!request->is_running)
+			return request;
+	}
+	return NULL;
+}
+
+/*
+ * Start waiting requests while there is room for them.  One that cannot start
+ * ends, and the next one is tried, because no other event would start it.
+ */
+static void
+start_waiting(void)
+{
+	Request    *request;
+
+	while (count_running() < MAX_RUNNING &&
+		   (request = first_waiting()) != NULL)
+	{
+		if (start_thread(request))
 			continue;
-		if (!start_thread(request))
-		{
-			set_error(request, "The pool worker could not start a thread for the password command.");
-			finish_request(request);
-		}
-		return;
+		set_error(request, "The pool worker could not start a thread for the password command.");
+		finish_request(request);
 	}
 }
 
@@ -604,7 +616,7 @@ static void
 finish_command(PgpxTask *task)
 {
 	finish_request((Request *) task);
-	start_next();
+	start_waiting();
 }
 
 void

@@ -147,6 +147,35 @@ foreach my $case (
 }
 check_invariants($local);
 
+# --- password commands: eight run, and no thread can be started for more than eight that
+# wait for their ends
+{
+	my $folder = PostgreSQL::Test::Utils::tempdir;
+	my @names = map { "printed$_" } 1 .. 18;
+	my $runs = sub { return -e "$folder/runs" ? scalar(split /\n/, slurp_file("$folder/runs")) : 0 };
+
+	$local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'echo run >>$folder/runs; while [ ! -e $folder/go ]; do sleep 0.05; done; echo $REMOTE_APP_PASSWORD'");
+	$local->reload;
+	foreach my $name (@names)
+	{
+		make_pool($local, $remote, server => $name, options => { %quick, connect_timeout => '1min' });
+		$session->run("ALTER USER MAPPING FOR CURRENT_USER SERVER $name OPTIONS (DROP password, ADD use_password_command 'true')");
+	}
+	my @waiters = map { PgpxSession->new($local) } @names;
+	$waiters[$_]->start("SELECT pgpool.checkout('$names[$_]', '50 s')") foreach 0 .. $#names;
+	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools WHERE server ~ '^printed'}, scalar @names), 'all logins need a password');
+	ok(wait_until($local, $runs, 8), 'eight commands run');
+	fail_next($local, 'pthread_create', errno => EAGAIN, times => 1000);
+	append_to_file("$folder/go", '');
+	$_->finish(60) foreach @waiters;
+	is(scalar(grep { $_->error !~ /could not start a thread for the (?:login|password command)/ } @waiters), 0, 'all waiters receive the error')
+	  or diag(join "\n", map { $_->error } @waiters);
+	unlink PgpxFailing::order($local);
+	works($_, 'password commands') foreach @names[0, -1];
+	$_->quit foreach @waiters;
+	check_invariants($local);
+}
+
 {
 	my $fresh = PgpxSession->new($local);
 
