@@ -96,7 +96,7 @@ pgpx_create_wait_event_set(int nevents)
 }
 
 /*
- * Registers the name of a wait event and returns its id.  Only
+ * Register the name of a wait event and return its id.  Only
  * pgpx_wait_event_new may call this, because an error leaves the server's lock
  * held.  Servers before 17 have one wait event for all extensions.
  */
@@ -111,7 +111,7 @@ pgpx_register_wait_event(const char *name)
 #endif
 }
 
-/* Releases the lock that an error in pgpx_register_wait_event leaves held. */
+/* Release the lock that an error in pgpx_register_wait_event leaves held. */
 static inline void
 pgpx_release_wait_event_lock(void)
 {
@@ -125,7 +125,7 @@ pgpx_release_wait_event_lock(void)
 }
 
 /*
- * Wakes the postmaster so that it restarts a worker that has ended.  The
+ * Wake the postmaster so that it restarts a worker that has ended.  The
  * postmaster of 15 can miss the end of a worker: if SIGCHLD arrives between
  * DetermineSleepTime and select, it sleeps for up to a minute, unless another
  * signal or a connection arrives.  From 16 on it waits on a latch.
@@ -215,7 +215,7 @@ pgpx_scan_relids(const ForeignScan *plan)
 #endif
 }
 
-/* Returns the user whose rights on a scanned table the executor checks. */
+/* Return the user whose rights on a scanned table the executor checks. */
 static inline Oid
 pgpx_scan_user(ForeignScanState *node, Index varno)
 {
@@ -228,7 +228,7 @@ pgpx_scan_user(ForeignScanState *node, Index varno)
 	return OidIsValid(user) ? user : GetUserId();
 }
 
-/* Returns whether this process holds a lock in this or a stronger mode. */
+/* Return whether this process holds a lock in this or a stronger mode. */
 static inline bool
 pgpx_lock_is_held(const LOCKTAG *tag, LOCKMODE mode)
 {
@@ -245,7 +245,7 @@ pgpx_lock_is_held(const LOCKTAG *tag, LOCKMODE mode)
 }
 
 /*
- * Returns the user whose rights on a target table the executor checks.  In 15 a
+ * Return the user whose rights on a target table the executor checks.  In 15 a
  * partition that has no range table entry has that of the root table.
  */
 static inline Oid
@@ -278,7 +278,7 @@ pgpx_result_rel_user(ResultRelInfo *result_rel, EState *estate)
 #endif
 
 /*
- * Returns whether an option of libpq is safe in connections that the server
+ * Return whether an option of libpq is safe in connections that the server
  * makes.  15.20 and the minor releases of that date introduced it.  The symbol
  * is weak so that an older minor release can load the library; the caller must
  * test the pointer before use.

@@ -39,12 +39,12 @@ extern void pgpx_debug_damage(const char *what);
 
 #define PGPX_DEBUG_POINT(name) pgpx_debug_point(name)
 
-/* Saves the counters of gcov, which _exit() would discard. */
+/* Save the counters of gcov, which _exit() would discard. */
 extern void pgpx_debug_counted(void);
 
 #define PGPX_DEBUG_COUNTED() pgpx_debug_counted()
 
-/* Counts each allocation first.  A macro does not expand its own name again. */
+/* Count each allocation first.  A macro does not expand its own name again. */
 #ifndef PGPX_DEBUG_POINT_C
 #define palloc(size) (pgpx_debug_allocate(), palloc(size))
 #define palloc0(size) (pgpx_debug_allocate(), palloc0(size))

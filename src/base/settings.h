@@ -12,7 +12,7 @@
 
 /*
  * pgpx_wait_event_new
- *		Registers the name of a wait event and returns its id.  Raises no error.
+ *		Register the name of a wait event and return its id.  Raises no error.
  *
  * Before 17, or if the server has no room for another name, the id is that of
  * the wait event Extension.  Callers use pgpx_wait_event, which registers the
@@ -20,7 +20,7 @@
  */
 extern uint32 pgpx_wait_event_new(const char *name);
 
-/* Returns the id of a wait event and keeps it in *cache, initially 0. */
+/* Return the id of a wait event and keep it in *cache, initially 0. */
 static inline uint32
 pgpx_wait_event(uint32 *cache, const char *name)
 {
@@ -56,7 +56,7 @@ extern bool pgpx_log_connections;
 
 /*
  * pgpx_settings_init
- *		Defines all settings; called once, by _PG_init.
+ *		Define all settings; called once, by _PG_init.
  *
  * The settings that size shared memory are defined only while the library is
  * being preloaded, because they cannot be created after server start.

@@ -864,9 +864,9 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	}
 	/* a checkout that was already in the queue is not refused */
 	if (pool->opts.max_waiters > 0 && !c->no_wait && c->position == 0 &&
-		pgpx_pool_queued_locked(pool) >= pool->opts.max_waiters)
+		pgpx_pool_blocked_locked(pool) >= pool->opts.max_waiters)
 	{
-		int			waiting = pgpx_pool_queued_locked(pool);
+		int			waiting = pgpx_pool_blocked_locked(pool);
 		int			most = pool->opts.max_waiters;
 
 		pool->stats.refused++;

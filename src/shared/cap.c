@@ -3,11 +3,11 @@
  * cap.c
  *	  A cap over several pools: its tokens, and the pool that is next in line.
  *
- * Shared memory only.  A refused pool is recorded as next in line in the same
+ * Shared memory only.  A denied pool is recorded as next in line in the same
  * critical section, under the cap's spinlock.  So no pool with a younger
  * waiter gets a token that is released in between.  The pool remains next in
- * line until the worker (admission.c) finds that the cap no longer holds it
- * back.
+ * line until the worker (admission.c) finds that the cap no longer keeps it
+ * from growing.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,7 +23,7 @@ pgpx_cap_init(PgpxCap *cap)
 	cap->share = 0;
 	cap->share_until = 0;
 	cap->moves = 0;
-	cap->starved = -1;
+	cap->next_in_line = -1;
 	cap->line_changes = 0;
 	pg_atomic_init_u64(&cap->since, 0);
 }
@@ -37,7 +37,7 @@ has_older(PgpxCap *cap, int pool, int64 since)
 {
 	int64		oldest = (int64) pg_atomic_read_u64(&cap->since);
 
-	return oldest != 0 && cap->starved != pool &&
+	return oldest != 0 && cap->next_in_line != pool &&
 		(since == 0 || oldest < since);
 }
 
@@ -67,10 +67,10 @@ pgpx_cap_acquire(PgpxCap *cap, int limit, int64 now, int pool, int64 since)
 			token = PGPX_TOKEN_ACQUIRED;
 		}
 		else if (since != 0 &&
-				 (cap->starved != pool ||
+				 (cap->next_in_line != pool ||
 				  (int64) pg_atomic_read_u64(&cap->since) == 0))
 		{
-			cap->starved = pool;
+			cap->next_in_line = pool;
 			cap->line_changes++;
 			pg_atomic_write_u64(&cap->since, (uint64) since);
 			token = PGPX_TOKEN_DENIED_NEXT;
@@ -184,12 +184,12 @@ pgpx_cap_next_in_line(PgpxCap *cap, uint32 *line_changes)
 {
 	int			pool;
 
-	/* without the lock, because the worker asks for each server */
+	/* without the lock, because the worker calls this for each server */
 	if (line_changes == NULL && pg_atomic_read_u64(&cap->since) == 0)
 		return -1;
 
 	SpinLockAcquire(&cap->mutex);
-	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->starved : -1;
+	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->next_in_line : -1;
 	if (line_changes != NULL)
 		*line_changes = cap->line_changes;
 	SpinLockRelease(&cap->mutex);
@@ -206,7 +206,7 @@ pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
 	if (cap->line_changes == line_changes)
 	{
 		ended = since == 0 && pg_atomic_read_u64(&cap->since) != 0;
-		cap->starved = pool;
+		cap->next_in_line = pool;
 		pg_atomic_write_u64(&cap->since, (uint64) since);
 	}
 	SpinLockRelease(&cap->mutex);
@@ -217,7 +217,7 @@ void
 pgpx_cap_forget(PgpxCap *cap, int pool)
 {
 	SpinLockAcquire(&cap->mutex);
-	if (cap->starved == pool)
+	if (cap->next_in_line == pool)
 		pg_atomic_write_u64(&cap->since, 0);
 	SpinLockRelease(&cap->mutex);
 }

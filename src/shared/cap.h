@@ -35,7 +35,7 @@ typedef struct PgpxCap
 	int64		share_until;	/* pgpx_steady_now: the share may be used until
 								 * then; 0: it was never granted */
 	uint32		moves;			/* incremented by each acquire and release */
-	int			starved;		/* the pool that is next in line */
+	int			next_in_line;	/* index of a pool; valid unless since is 0 */
 	uint32		line_changes;	/* incremented when a denied pool becomes
 								 * next in line */
 
@@ -92,7 +92,7 @@ extern void pgpx_cap_forget_share(PgpxCap *cap);
 /* Return the share, and its validity in *until. */
 extern int	pgpx_cap_share(PgpxCap *cap, int64 *until);
 
-/* Release a token; returns how many were in use before. */
+/* Release a token, and return how many were in use before. */
 extern int	pgpx_cap_release(PgpxCap *cap);
 
 /* Return the tokens in use. *moves changes with each acquire and release. */
@@ -100,8 +100,8 @@ extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 
 /*
  * Return whether another pool is next in line, with a waiter that is older than
- * "since".  0: the pool has no waiter, so the waiter of any other pool is
- * older.
+ * "since", the start of the wait of the pool's first waiter.  0: the pool has
+ * no waiter, so that of any other pool is older.
  */
 extern bool pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since);
 
@@ -113,17 +113,17 @@ extern int	pgpx_cap_next_in_line(PgpxCap *cap, uint32 *line_changes);
 
 /*
  * pgpx_cap_set_next_in_line
- *		Record a pool as next in line, or none with since 0, after all pools
- *		were checked.
+ *		Record the pool that is next in line after all pools were checked; since
+ *		0: none is.
  *
- * Does nothing if a denied pool has become next in line since "line_changes"
- * was read, because that denial requested another check.  Returns true if a
- * pool was next in line before the call, and none is after it.
+ * Do nothing if a denied pool has become next in line since "line_changes" was
+ * read, because that denial requested another check.  Return true if a pool was
+ * next in line before the call, and none is after it.
  */
 extern bool pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
 									  uint32 line_changes);
 
-/* Remove the pool as next in line, because it no longer exists. */
+/* If this pool is next in line, clear the record: the pool no longer exists. */
 extern void pgpx_cap_forget(PgpxCap *cap, int pool);
 
 #endif							/* PGPX_CAP_H */

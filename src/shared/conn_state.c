@@ -21,7 +21,7 @@
 
 #define BIT(s) (1u << (s))
 
-/* the transition table: from -> set of to */
+/* The transition table: for each state, the set of states that may follow. */
 static const uint32 edges[PGPX_CONN_NSTATES] = {
 	[PGPX_CONN_FREE] = BIT(PGPX_CONN_CONNECTING),
 	[PGPX_CONN_CONNECTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CANCELLING) |
@@ -266,7 +266,7 @@ acquire_token(PgpxCap *cap, int limit, PgpxTime now, PgpxPool *pool)
 	return token == PGPX_TOKEN_ACQUIRED;
 }
 
-/* Return a connection's token of each cap. */
+/* Release a connection's token of each cap. */
 static void
 release_tokens(PgpxPool *pool, bool broken)
 {
@@ -281,7 +281,7 @@ release_tokens(PgpxPool *pool, bool broken)
 		pgpx_worker_wake_all();
 }
 
-/* Rebuild the free list. The caller must hold free_mutex. */
+/* Rebuild the free list.  The caller must hold free_mutex. */
 static void
 relink_free(void)
 {
@@ -307,7 +307,7 @@ relink_free(void)
 /*
  * Remove the first connection from the free list and assign it to a pool.  The
  * pool has a token of each cap, so the list is not empty.  If the list is
- * damaged, rebuilds it and returns NULL.
+ * damaged, rebuild it and return NULL.
  */
 static PgpxConn *
 pop_free(PgpxPool *pool)
@@ -587,16 +587,12 @@ pgpx_pool_is_retired_locked(const PgpxPool *pool)
 	return memcmp(&pool->fingerprint, &none, sizeof(none)) == 0;
 }
 
-/*
- * The lists of a damaged pool cannot be trusted, so it does not count as empty.
- */
 bool
 pgpx_pool_is_empty_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return pgpx_pool_total_locked(pool) == 0 && pool->nbroken == 0 &&
-		pool->nqueued == 0 &&
-		!pool->damaged;
+		pool->nwaiters == 0 && !pool->damaged;
 }
 
 bool
@@ -674,7 +670,7 @@ pgpx_prepared_note_timezone(PgpxPreparedTable *table, uint32 timezone)
 		table->state = PGPX_PREPARED_UNKNOWN;
 }
 
-/* Returns the slot of a statement, and marks it as used; -1: not prepared. */
+/* Return the slot of a statement, and mark it as used; -1: not prepared. */
 static int
 find_prepared(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
@@ -694,8 +690,8 @@ find_prepared(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 }
 
 /*
- * Record an execution of a text that is not prepared.  Returns true if it is
- * one of the last PGPX_PREPARED_SEEN such texts, so that it is worth preparing.
+ * Record an execution of a text that is not prepared.  Return true if it is one
+ * of the last PGPX_PREPARED_SEEN such texts, so that it is worth preparing.
  */
 static bool
 note_seen(PgpxPreparedTable *table, const PgpxPreparedKey *key)
@@ -718,10 +714,9 @@ remove_prepared(PgpxPreparedTable *table, int slot)
 /*
  * Remove the least recently used statement if another one with a text of
  * "bytes" bytes would exceed a limit.  max: limit on the number of statements.
- * Returns the slot that was freed, with its key in *evicted; -1 if there is
- * room.
+ * Return whether one was removed; its key is in *evicted.
  */
-static int
+static bool
 evict_prepared(PgpxPreparedTable *table, int max, uint32 bytes,
 			   PgpxPreparedKey *evicted)
 {
@@ -730,7 +725,7 @@ evict_prepared(PgpxPreparedTable *table, int max, uint32 bytes,
 
 	if (table->n < Min(max, PGPX_PREPARED_MAX) &&
 		table->bytes + bytes <= PGPX_PREPARED_BYTES)
-		return -1;
+		return false;
 	for (int i = 0; i < PGPX_PREPARED_MAX; i++)
 	{
 		uint32		age = table->clock - table->slots[i].last_used;
@@ -742,10 +737,10 @@ evict_prepared(PgpxPreparedTable *table, int max, uint32 bytes,
 		}
 	}
 	if (oldest < 0)
-		return -1;
+		return false;
 	*evicted = table->slots[oldest].key;
 	remove_prepared(table, oldest);
-	return oldest;
+	return true;
 }
 
 void
@@ -772,7 +767,7 @@ pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 	choice->closes[choice->ncloses++] = choice->key;
 	while (choice->ncloses < PGPX_PREPARED_EVICT_MAX &&
 		   evict_prepared(table, max, choice->bytes,
-						  &choice->closes[choice->ncloses]) >= 0)
+						  &choice->closes[choice->ncloses]))
 		choice->ncloses++;
 	table->state = PGPX_PREPARED_UNKNOWN;
 	choice->use = PGPX_PREPARED_PARSE;

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * conn_state.h
- *	  The state machine of a connection, and the function that drives it.
+ *	  The state machine of a connection, the wakeups of processes, and the
+ *	  statements that are prepared on a connection.
  *
  *	           reserve            ok
  *	  FREE ------------> CONNECTING ---> IDLE <-------------------+
@@ -66,8 +67,7 @@
  * Properties of each state:
  *	FREE		pool is -1; the connection is in the free list; the worker has
  *				no PGconn for it
- *	CONNECTING	only the worker uses it; pgpx_pool_missing_locked counts it as
- *				coming
+ *	CONNECTING	only the worker uses it; growth.c counts it as soon free
  *	IDLE		in the pool's LRU list; no answer is unread; the remote session
  *				is clean, or dirty with reset on_transfer or never
  *	RESET_PENDING
@@ -122,10 +122,10 @@ pgpx_conn_cancel_is_lost(PgpxConn *conn)
  * The caller must hold the pool lock exclusively.  "now" becomes state_since.
  * The caller passes it so that simultaneous changes have the same time.
  *
- * Returns false and changes nothing if the pool is out of service.  The pool
+ * Return false and change nothing if the pool is out of service.  The pool
  * goes out of service here (registry.c) if the transition is not in the table
- * or the connection belongs to another pool.  On false the caller must
- * neither lease the connection nor reuse its slot.
+ * or the connection belongs to another pool.  On false the caller must neither
+ * lease the connection nor reuse its slot.
  */
 extern bool pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn,
 								PgpxConnState state, PgpxTime now);
@@ -138,7 +138,7 @@ extern const char *pgpx_conn_state_name(int state);
  *		Allocate a connection slot for the pool: FREE -> CONNECTING, with a
  *		new generation and a token of each cap.
  *
- * The caller must hold the pool lock exclusively.  Returns NULL if a cap does
+ * The caller must hold the pool lock exclusively.  Return NULL if a cap does
  * not allow another connection, or if the pool or the free list is damaged.  If
  * the denied pool becomes next in line at that cap, its worker is woken.
  */
@@ -180,8 +180,8 @@ pgpx_conn_at(int index)
 
 /*
  * pgpx_conn_set_activity
- *		Publish the activity of a lease, and count a statement if "statement"
- *		is set.  Does nothing if the connection has another lease by now.
+ *		Publish the activity of a lease, and count a statement if "statement" is
+ *		set.  Do nothing if the connection has another lease by now.
  *
  * pgpx_conn_begin_activity starts the record of a new lease; the caller must
  * hold the pool lock.  pgpx_conn_activity and pgpx_conn_statements read the
@@ -384,7 +384,7 @@ typedef struct PgpxPreparedTable
 /* [max_connections]; NULL unless the library is preloaded */
 extern PgpxPreparedTable *pgpx_prepared_tables;
 
-/* Statements that are closed before a Parse: that statement, and others. */
+/* How many statements a Parse may close: its own, and those that it evicts. */
 #define PGPX_PREPARED_EVICT_MAX \
 	(1 + PGPX_PREPARED_TEXT_MAX / PGPX_PREPARED_TEXT_MIN)
 
@@ -400,8 +400,8 @@ typedef struct PgpxPreparedChoice
 {
 	PgpxPreparedUse use;
 	PgpxPreparedKey key;
-	uint32		bytes;			/* that the text counts as; 0: it may not be
-								 * prepared */
+	uint32		bytes;			/* size that the text counts as; 0: it may not
+								 * be prepared */
 	uint32		commands;		/* of a pending statement: length of the
 								 * messages that precede its Parse */
 	int			ncloses;		/* PARSE: the first one is the key itself */
@@ -412,11 +412,11 @@ typedef struct PgpxPreparedChoice
  * pgpx_prepared_choose
  *		Choose how a statement is sent, given its key and its size.
  *
- * max: limit on the number of statements.  again: parse it again if it is
- * prepared.  If it is to be parsed, the table is UNKNOWN afterwards, until
- * pgpx_prepared_add.  Its name is closed before, because a lease whose answers
- * were not all read may have left a statement that is not in the table.  The
- * caller must hold the pool lock.
+ * max: limit on the number of statements.  again: parse the statement again if
+ * it is prepared.  If it is to be parsed, the table is UNKNOWN from then on,
+ * until pgpx_prepared_add.  Its name is closed before the Parse, because a
+ * lease whose answers were not all read may have left a statement that is not
+ * in the table.  The caller must hold the pool lock.
  */
 extern void pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 								 PgpxPreparedChoice *choice);
@@ -433,11 +433,10 @@ extern void pgpx_prepared_clear(PgpxPreparedTable *table);
  * pgpx_prepared_reset
  *		Prepare a table for a reset that is about to be sent.
  *
- * max: limit on the number of statements; 0: the cache is off.  Returns true if
- * the reset may keep the statements.  Otherwise empties the table and returns
- * false, and the reset must be a DISCARD ALL: the table has no statements, is
- * UNKNOWN, or exceeds a limit that was lowered.  The caller must hold the pool
- * lock.
+ * max: limit on the number of statements; 0: the cache is off.  Return true if
+ * the reset may keep the statements.  If the table has no statements, is
+ * UNKNOWN, or exceeds a limit that was lowered, empty it and return false: the
+ * reset must be a DISCARD ALL.  The caller must hold the pool lock.
  */
 extern bool pgpx_prepared_reset(PgpxPreparedTable *table, int max);
 
@@ -454,13 +453,13 @@ extern void pgpx_prepared_note_timezone(PgpxPreparedTable *table,
 
 /*
  * pgpx_prepared_refuse
- *		Removes a statement that the remote could not execute any more, and
- *		records its text as executed, so that it is prepared again.
+ *		Remove a statement that the remote could not execute any more, and
+ *		record its text as executed, so that it is prepared again.
  */
 extern void pgpx_prepared_refuse(PgpxPreparedTable *table,
 								 const PgpxPreparedKey *key);
 
-/* Adds a statement, and returns its slot; -1: there is no free slot. */
+/* Add a statement, and return its slot; -1: there is no free slot. */
 extern int	pgpx_prepared_add(PgpxPreparedTable *table,
 							  const PgpxPreparedKey *key, uint32 bytes);
 

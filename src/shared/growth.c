@@ -68,7 +68,7 @@ pgpx_pool_must_yield_locked(PgpxPool *pool)
 }
 
 /*
- * Return how many connections will become free without a lease that ends.
+ * Return how many connections will become free without the end of a lease.
  *
  * Connections that are being reset count, so that a reset does not make the
  * pool grow.  Connections that are being cancelled do not, because most of them
@@ -87,8 +87,8 @@ count_soon_free(const PgpxPool *pool)
  *
  * It is the rest of a burst if no session has enqueued in the second half of
  * the queue's age, and if the waiters leave fast enough.  The rate at which
- * they leave is measured and not computed from lease_estimate, because it
- * includes the leases that last longer than others.
+ * they have left is used instead of lease_estimate, because it includes the
+ * leases that last longer than others.
  */
 static bool
 is_ending_burst(const PgpxPool *pool, PgpxTime within)
@@ -96,15 +96,15 @@ is_ending_burst(const PgpxPool *pool, PgpxTime within)
 	const PgpxWaiter *first;
 	const PgpxWaiter *last;
 	PgpxTime	age = pgpx_now() - pool->queued_since;
-	PgpxTime	left;
+	int64		served;			/* waiters that have left the queue */
 
 	if (pool->queue_head < 0)
 		return false;
 	first = &pgpx_waiters[pool->queue_head];
 	last = &pgpx_waiters[pool->queue_tail];
-	left = (PgpxTime) (first->position - pool->queued_position);
+	served = (int64) (first->position - pool->queued_position);
 	return last->since < pool->queued_since + age / 2 &&
-		pool->nwaiting * age <= left * within;
+		pool->nwaiting * age <= served * within;
 }
 
 /*
@@ -249,7 +249,7 @@ tokens_left(const PgpxPool *pool)
 }
 
 int
-pgpx_pool_queued_locked(PgpxPool *pool)
+pgpx_pool_blocked_locked(PgpxPool *pool)
 {
 	int			served = count_soon_free(pool);
 

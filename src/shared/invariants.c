@@ -58,8 +58,8 @@ pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 }
 
 /*
- * Uses the process array, because the PGPROC of an exited process keeps its
- * pid for long.
+ * Uses the process array, because the PGPROC of an exited process keeps its pid
+ * for long.
  */
 bool
 pgpx_check_is_alive(int procno, int pid)
@@ -207,8 +207,8 @@ check_list(PgpxCheck *check, int expected)
 }
 
 /*
- * Check the states, counts and lists of the connections.  Returns how many
- * are open.
+ * Check the states, counts and lists of the connections.  Return how many are
+ * open.
  */
 static int
 check_conns(PgpxCheck *check)
@@ -324,9 +324,9 @@ check_counters(PgpxCheck *check, int open)
 	check_sum(check, "waited", stats->waited,
 			  "sum of ended waits and waiters",
 			  stats->granted + stats->timeouts + stats->cancelled +
-				  stats->failed + pool->nqueued);
+				  stats->failed + pool->nwaiters);
 	check_sum(check, "sum of the histogram", waits,
-			  "waited without waiters", stats->waited - pool->nqueued);
+			  "waited without waiters", stats->waited - pool->nwaiters);
 	check_sum(check, "connects", stats->connects,
 			  "sum of closed and open connections", closed + open);
 	if (stats->checkouts < stats->hits + stats->granted)
@@ -357,7 +357,7 @@ check_pool(PgpxCheck *check, int index)
 	check_counters(check, open);
 	if (pool->pool_id == 0 &&
 		(pgpx_pool_total_locked(pool) != 0 || pool->nbroken != 0 ||
-		 pool->nqueued != 0))
+		 pool->nwaiters != 0))
 		pgpx_check_fault(check, "pool slot %d has no pool, but connections or waiters", index);
 	check->pool = NULL;
 	LWLockRelease(pool->lock);
@@ -365,8 +365,8 @@ check_pool(PgpxCheck *check, int index)
 
 /*
  * Walk the free list.  The first walk suspects every FREE connection that is
- * not in the list.  A later walk keeps only the suspects that are missing
- * again and were not used in between.  Returns the number of suspects.
+ * not in the list.  A later walk keeps only the suspects that are missing again
+ * and were not used in between.  Return the number of suspects.
  */
 static int
 walk_free(PgpxCheck *check, bool first)
@@ -427,7 +427,7 @@ walk_free(PgpxCheck *check, bool first)
  * Wait until every process that held a pool lock at the call has released it.
  */
 static void
-check_pass_locks(void)
+await_lock_holders(void)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
@@ -448,7 +448,7 @@ check_free(PgpxCheck *check, int nsuspects)
 {
 	for (int walk = 0; walk < 2 && nsuspects > 0; walk++)
 	{
-		check_pass_locks();
+		await_lock_holders();
 		nsuspects = walk_free(check, false);
 	}
 	if (nsuspects == 0)
@@ -567,7 +567,7 @@ check_granted(PgpxCheck *check, PgpxWaiter *waiter)
 }
 
 /*
- * Check the links, the order and the processes of the queue.  Returns its
+ * Check the links, the order and the processes of the queue.  Return its
  * length.
  */
 static int
@@ -621,7 +621,7 @@ check_queue(PgpxCheck *check)
 	return n;
 }
 
-/* Check all waiters of the pool.  Returns the length of its queue. */
+/* Check all waiters of the pool.  Return the length of its queue. */
 static int
 check_waiters(PgpxCheck *check)
 {
@@ -645,9 +645,9 @@ check_waiters(PgpxCheck *check)
 		if (waiter->state == PGPX_WAITER_GRANTED)
 			check_granted(check, waiter);
 	}
-	if (pool->nqueued != waiting + served)
+	if (pool->nwaiters != waiting + served)
 		pgpx_check_fault(check, "%d waiters are queued and %d were granted, but the pool counts %d",
-						 waiting, served, pool->nqueued);
+						 waiting, served, pool->nwaiters);
 	return waiting;
 }
 
@@ -703,7 +703,7 @@ check_caps(PgpxCheck *check)
 			read_cap(&pgpx_servers[i].cap, &seen[i]);
 
 		/* wait for processes that are acquiring or releasing a token */
-		check_pass_locks();
+		await_lock_holders();
 		for (int i = 0; i < n; i++)
 		{
 			PgpxPool   *pool = &pgpx_pools[i];

@@ -22,8 +22,8 @@ typedef struct PgpxFaults
 
 /*
  * pgpx_invariants_check
- *		Verify all pools, connections, waiters, the free list, the tokens of
- *		the caps and the distributed locks.  Describes the inconsistencies in
+ *		Verify all pools, connections, waiters, the free list, the tokens of the
+ *		caps and the distributed locks.  Describe the inconsistencies in
  *		*faults.
  *
  * States that are legal for a moment are not reported, see invariants.c.

@@ -36,8 +36,8 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	Assert(LWLockHeldByMe(pool->lock));
 
 	/*
-	 * Skip connections that no session can use later: a leased connection
-	 * that is broken, and one that is closed after its cancel.
+	 * Skip connections that no session will use again: broken ones, and those
+	 * that are closed after their cancel.
 	 */
 	pgpx_conn_foreach_locked(conn, pool)
 	{
@@ -91,12 +91,12 @@ must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
 
 /*
  * Return the first free connection in the order of the strategy, beginning with
- * the connection of index "i".  tested: only connections that need no test
- * before the lease; false: only those that need one.  Stale connections and
- * those that the remote closed are closed on the way.
+ * the connection of index "i".  needs_test: only one that must be tested before
+ * it is leased; false: only one that need not.  Stale connections and those
+ * that the remote closed are closed on the way.
  */
 static PgpxConn *
-pick_starting_at(PgpxPool *pool, int i, bool tested, PgpxTime since,
+pick_starting_at(PgpxPool *pool, int i, bool needs_test, PgpxTime since,
 				 PgpxTime now)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
@@ -108,20 +108,20 @@ pick_starting_at(PgpxPool *pool, int i, bool tested, PgpxTime since,
 
 		next = fifo ? conn->prev : conn->next;
 		if (close_unless_fit_locked(pool, conn) &&
-			must_test_first(pool, conn, since, now) != tested)
+			must_test_first(pool, conn, since, now) == needs_test)
 			return conn;
 	}
 	return NULL;
 }
 
-/* Return the first of all free connections, as pick_starting_at. */
+/* As pick_starting_at, beginning with the first connection of the order. */
 static PgpxConn *
-pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
+pick_by_strategy(PgpxPool *pool, bool needs_test, PgpxTime since, PgpxTime now)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 
 	return pick_starting_at(pool, fifo ? pool->lru_tail : pool->lru_head,
-							tested, since, now);
+							needs_test, since, now);
 }
 
 /*
@@ -157,7 +157,7 @@ pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
 		return NULL;
 	if (last_conn->state == PGPX_CONN_IDLE || answered)
 		return last_conn;
-	return pick_starting_at(pool, last_conn->next, true, since, now);
+	return pick_starting_at(pool, last_conn->next, false, since, now);
 }
 
 /*
@@ -169,7 +169,7 @@ begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 {
 	while (pool->count[PGPX_CONN_CHECKING] < most)
 	{
-		PgpxConn   *conn = pick_by_strategy(pool, false, since, now);
+		PgpxConn   *conn = pick_by_strategy(pool, true, since, now);
 
 		if (conn == NULL)
 			break;
@@ -198,7 +198,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 			conn = pick_by_last_use(pool, last, answered, since, now);
 	}
 	if (conn == NULL)
-		conn = pick_by_strategy(pool, true, since, now);
+		conn = pick_by_strategy(pool, false, since, now);
 
 	/* any connection that is still free must be tested first */
 	if (conn == NULL)
@@ -540,10 +540,9 @@ pgpx_pool_forget_holder(int procno, int pid)
 }
 
 /*
- * Lock the pool of a lease.  Returns NULL, without the lock, if the lease was
- * revoked, or if the pool is damaged, since then its worker revokes all
- * leases.  The pool of a leased connection does not change while the lease
- * lasts.
+ * Lock the pool of a lease.  Return NULL, without the lock, if the lease was
+ * revoked, or if the pool is damaged, since then its worker revokes all leases.
+ * The pool of a leased connection does not change while the lease lasts.
  */
 static PgpxPool *
 lock_lease(PgpxConn *conn, uint64 lease_id)
@@ -750,7 +749,7 @@ count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 			break;
 	}
 
-	/* a lease that was never used is no estimate for the others */
+	/* a lease that was never used says nothing about the next ones */
 	if (end != PGPX_END_RETRIED)
 		pgpx_growth_note_lease_locked(pool, held);
 

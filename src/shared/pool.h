@@ -63,8 +63,8 @@ extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 
 /*
  * pgpx_pool_lease_locked
- *		Lease a free connection.  Returns the lease id, which is never reused;
- *		0 if the pool is out of service.
+ *		Lease a free connection.  Return the lease id, which is never reused; 0
+ *		if the pool is out of service.
  *
  * waited: duration of the wait, in microseconds.
  */
@@ -74,8 +74,8 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_grow_locked
- *		Start tests and connects for the waiters.  Returns the number of
- *		connects that were requested from the worker.
+ *		Start tests and connects for the waiters.  Return the number of connects
+ *		that were requested from the worker.
  *
  * - For each waiter, one test of a free connection that must be tested.
  * - One connect for each waiter beyond the number of connections that are being
@@ -158,9 +158,8 @@ extern void pgpx_pool_forget_holder(int procno, int pid);
  * wire.h.  reason: the close reason, for actions that close.  usage may be
  * NULL.
  *
- * Returns false, and does nothing, if the lease was revoked meanwhile.
- * Raises no error and does not block, so exit and transaction callbacks may
- * call it.
+ * Return false, and do nothing, if the lease was revoked meanwhile.  Raises no
+ * error and does not block, so exit and transaction callbacks may call it.
  */
 extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 							  PgpxReleaseAction action, int unread_reset,
@@ -178,7 +177,7 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  * sends COMMIT ahead of the reset.  max_prepared: limit on the number of
  * prepared statements of the connection; 0: the cache is off.
  *
- * Returns true and fills in *hand_over.  Returns false, and does nothing, if
+ * Return true and fill in *hand_over.  Return false, and do nothing, if
  *
  * - the first waiter has no pending statement, or there is no waiter,
  * - the connection must not be used again,
@@ -204,8 +203,8 @@ extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_close_locked
- *		Have the worker close a connection.  Returns false if the pool is out
- *		of service.
+ *		Have the worker close a connection.  Return false if the pool is out of
+ *		service.
  */
 extern bool pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 								   PgpxCloseReason reason);
@@ -238,11 +237,10 @@ typedef enum PgpxEvict
 	PGPX_EVICT_SURPLUS,			/* for prewarm, and preferred for waiters: a
 								 * free connection of a pool above its
 								 * min_size and min_idle */
-	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size and min_idle: such a
-								 * connection, unused for
-								 * PGPX_EVICT_UNUSED_US; otherwise two pools
-								 * would evict each other's connections
-								 * continually */
+	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size and min_idle: of these, one
+								 * that was not used for PGPX_EVICT_UNUSED_US;
+								 * otherwise two pools would evict each
+								 * other's connections continually */
 } PgpxEvict;
 
 /*
@@ -309,16 +307,16 @@ extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
 
 /*
  * pgpx_pool_growth_due_locked
- *		Return when pgpx_pool_grow_locked must be called again, because by then
- *		waiters should be served for which the pool does not grow now.  0: the
- *		pool does not delay its growth.
+ *		Return when pgpx_pool_grow_locked must be called again, because the pool
+ *		does not grow now for waiters that should be served by then; 0: it does
+ *		not delay its growth.
  *
- * A session calls it when it has enqueued, and keeps the time.  The worker does
- * so where another event delays the growth.
+ * A session that has enqueued keeps the time, and calls pgpx_pool_grow_locked
+ * then.  If another event has delayed the growth, the worker calls it.
  */
 extern PgpxTime pgpx_pool_growth_due_locked(const PgpxPool *pool);
 
-/* What keeps a pool from opening a connection for a waiter. */
+/* The limit that keeps a pool from opening a connection for a waiter. */
 typedef enum PgpxGrowthLimit
 {
 	PGPX_LIMIT_NONE,
@@ -335,12 +333,12 @@ typedef enum PgpxGrowthLimit
 extern PgpxGrowthLimit pgpx_pool_growth_limit_locked(const PgpxPool *pool);
 
 /*
- * pgpx_pool_queued_locked
+ * pgpx_pool_blocked_locked
  *		Return how many waiters must wait until a lease ends: those beyond the
  *		number of connections that are being opened, reset or tested, and of
  *		slots that are free or about to become free.
  */
-extern int	pgpx_pool_queued_locked(PgpxPool *pool);
+extern int	pgpx_pool_blocked_locked(PgpxPool *pool);
 
 /*
  * pgpx_pool_demand_locked
@@ -350,7 +348,7 @@ extern int	pgpx_pool_queued_locked(PgpxPool *pool);
  */
 extern int	pgpx_pool_demand_locked(const PgpxPool *pool);
 
-/* Adjust the estimates by a lease that has ended, or a connect. */
+/* Adjust the estimates to a lease that has ended, or to a connect. */
 extern void pgpx_growth_note_lease_locked(PgpxPool *pool, PgpxTime held);
 extern void pgpx_growth_note_connect_locked(PgpxPool *pool, PgpxTime took);
 

@@ -66,7 +66,7 @@ make_idle_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
 }
 
-/* Return the time since when all attempts to connect have failed; 0: none. */
+/* Return when the current run of failed connects began; 0: there is none. */
 static PgpxTime
 fails_since_locked(const PgpxPool *pool)
 {
@@ -644,9 +644,9 @@ typedef struct Leak
 #define MAX_LEAKS 8
 
 /*
- * Find leases that are held for too long: log each once (leak_warning) and
- * revoke it after lease_timeout.  Returns the number of entries in leaks;
- * further leases are left to the next call.
+ * Find leases that are held for too long: note each once to be logged
+ * (leak_warning), and revoke it after lease_timeout.  Return the number of
+ * entries in leaks; further leases are left to the next call.
  */
 static int
 check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
@@ -724,8 +724,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	int			total;
 	int			surplus;
 	int			prev;
-	PgpxCap    *full = NULL;	/* the cap that keeps the pool below
-								 * min_size */
+	PgpxCap    *full = NULL;	/* the cap that keeps the pool below min_size
+								 * or min_idle */
 	Leak		leaks[MAX_LEAKS];
 	int			nleaks;
 	NameData	server;

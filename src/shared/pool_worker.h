@@ -27,17 +27,16 @@ typedef enum PgpxConnectFailure
 
 /*
  * pgpx_pool_connect_failed
- *		Record a failed connect: CONNECTING -> FREE, or CANCELLING if a start
- *		command may still be running.
+ *		Record a failed connect: CONNECTING -> CLOSING -> FREE, or CANCELLING if
+ *		a start command may still be running.
  *
  * If the pool has no live connection, every waiter with a queue position up to
  * last_position fails with this error.  The waiters do not fail if the remote
  * is full or the pool is paused.
  *
- * Starts or doubles the back-off.  Attempts that were already under way when
- * the previous one failed share its pause.  While the remote is full and
- * sessions wait, the pause is about a second, and pgpx_pool_retry_if_room
- * shortens it.
+ * Start or double the back-off.  Attempts that were already under way when the
+ * previous one failed share its pause.  While the remote is full and sessions
+ * wait, the pause is about a second, and pgpx_pool_retry_if_room shortens it.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 									 uint64 last_position,
@@ -55,8 +54,8 @@ extern void pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now);
 /*
  * pgpx_pool_attempt_outdated
  *		Abandon a connect attempt of another version than the pool's:
- *		CONNECTING -> FREE without counting a failure, or CANCELLING if its
- *		start commands may be running.  Then dispatch the queue.
+ *		CONNECTING -> CLOSING -> FREE without counting a failure, or CANCELLING
+ *		if its start commands may be running.  Then dispatch the queue.
  */
 extern void pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn,
 									   bool running);
@@ -64,9 +63,9 @@ extern void pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn,
 /*
  * pgpx_pool_conninfo_missing
  *		Abandon a connect attempt because the worker lacks the conninfo: the
- *		worker is new, or the options have changed since.  CONNECTING -> FREE
- *		without counting a failure.  Every waiter is woken to publish the
- *		conninfo.
+ *		worker is new, or the options have changed since.  CONNECTING -> CLOSING
+ *		-> FREE without counting a failure.  Every waiter is woken to publish
+ *		the conninfo.
  */
 extern void pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn);
 
@@ -78,9 +77,9 @@ extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation,
 
 /*
  * pgpx_pool_begin_reset
- *		RESET_PENDING -> RESETTING, so that the worker reads the answer.
- *		Returns false if the connection is not RESET_PENDING any more.
- *		*unread_reset receives the PGPX_SENT_* bits of the unread answers.
+ *		RESET_PENDING -> RESETTING, so that the worker reads the answer.  Return
+ *		false if the connection is not RESET_PENDING any more.  *unread_reset
+ *		receives the PGPX_SENT_* bits of the unread answers.
  */
 extern bool pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn,
 								  int *unread_reset);
@@ -95,8 +94,8 @@ extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok,
 
 /*
  * pgpx_pool_cancel_done
- *		Record that the cancel connection has closed, and clear
- *		PgpxConn.cancel.  Returns the new state.
+ *		Record that the cancel connection has closed, and clear PgpxConn.cancel.
+ *		Return the new state.
  *
  * - CANCELLING without a close reason: -> RESETTING, or -> CLOSING if the
  *   cancel did not complete (ok is false).
@@ -165,8 +164,8 @@ extern PgpxCap *pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra);
  *
  * same_server: the cap is that of the server.
  *
- * Returns whether a token is about to be released; a connection that is
- * already closing counts.  The caller must not hold a pool lock.
+ * Return whether a token is about to be released; a connection that is already
+ * closing counts.  The caller must not hold a pool lock.
  */
 extern bool pgpx_pool_evict(int beneficiary, bool same_server,
 							PgpxEvict which);
@@ -177,7 +176,7 @@ extern bool pgpx_pool_evict(int beneficiary, bool same_server,
  *		long or are no longer needed, end leases that exceed lease_timeout, log
  *		leaks, and request connections for min_size and min_idle.
  *
- * Returns the time when the next action is due; PG_INT64_MAX: none. *ended is
+ * Return the time when the next action is due; PG_INT64_MAX: none. *ended is
  * set if the pool is retired and empty; see pgpx_pool_forget.
  */
 extern PgpxTime pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now,

@@ -87,7 +87,7 @@ remove_from_bucket_locked(PgpxPool *pool)
 		*link = pool->next_in_bucket;
 }
 
-/* Note that a slot of pgpx_pools or pgpx_servers is about to be in use. */
+/* Raise pools_end, because this slot of a pool or server comes into use. */
 static void
 use_slot_locked(int index)
 {
@@ -98,9 +98,9 @@ use_slot_locked(int index)
 
 /*
  * Return the index of the slot of a server; -1: it has none.  make: allocate a
- * slot if it has none; -1: all slots are in use, which can happen before all
- * slots of pools are in use, because a paused server without pools occupies a
- * slot.  The caller must hold the registry lock exclusively.
+ * slot if it has none; then -1 means that all slots are in use.  That can
+ * happen before all slots of pools are in use, because a paused server without
+ * pools occupies a slot.  The caller must hold the registry lock exclusively.
  */
 static int
 find_server_locked(Oid database, Oid server, bool make)
@@ -247,8 +247,8 @@ set_opts(PgpxPool *pool, const PgpxPoolOptions *opts)
 }
 
 /*
- * Create the pool of "ref" in a slot.  Returns false if the slot has come
- * into use meanwhile.
+ * Create the pool of "ref" in a slot.  Return false if the slot has come into
+ * use meanwhile, or if its server can have no slot.
  */
 static bool
 make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
@@ -384,7 +384,7 @@ notify_attempts_locked(PgpxPool *pool)
  * close at checkin, and the worker abandons those that are being opened.
  */
 static void
-close_old_locked(PgpxPool *pool)
+start_version_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->version++;
@@ -414,11 +414,11 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 		pgpx_pool_set_options_locked(pool, fingerprint, opts);
 		return;
 	}
-	close_old_locked(pool);
+	start_version_locked(pool);
 	pool->connect_version = pool->version;
 	pool->options_version++;
 	pool->gone = false;
-	namestrcpy(&pool->server_name, server_name);	/* may have been renamed */
+	namestrcpy(&pool->server_name, server_name);
 	namestrcpy(&pool->user_name, user_name);
 	pool->fingerprint = *fingerprint;
 	set_opts(pool, opts);
@@ -531,7 +531,7 @@ void
 pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	close_old_locked(pool);
+	start_version_locked(pool);
 	pool->connect_version = pool->version;
 	pool->options_version++;
 	pool->gone = gone;
@@ -543,7 +543,7 @@ void
 pgpx_pool_reconnect_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	close_old_locked(pool);
+	start_version_locked(pool);
 }
 
 void

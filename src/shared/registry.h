@@ -27,14 +27,14 @@ typedef struct PgpxPoolRef
  * pgpx_pool_lock
  *		Lock pool "index" exclusively if it still has this id.
  *
- * Returns NULL, without the lock, if the slot has another pool by now.
+ * Return NULL, without the lock, if the slot has another pool by now.
  */
 extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
 
 /*
  * pgpx_pool_find
- *		Find or create the pool of a key.  Returns its index and sets
- *		*pool_id; -1 if all slots of the registry are in use.
+ *		Find or create the pool of a key.  Return its index and set *pool_id;
+ *		-1 if all slots of the registry are in use.
  */
 extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 
@@ -115,7 +115,7 @@ extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
  *
  * True if the worker lacks it and the pool has distributed locks or the option
  * min_size or min_idle.  False for a pool that logs in with SCRAM keys, because
- * the reader has none.  Sets *key and *pool_id in any case.
+ * the reader has none.  Set *key and *pool_id in any case.
  */
 extern bool pgpx_pool_needs_reader(int index, PgpxPoolKey *key,
 								   uint32 *pool_id);
@@ -138,7 +138,7 @@ extern void pgpx_pool_reconnect_locked(PgpxPool *pool);
  * pgpx_server_pause
  *		Pause or resume all pools of a server, including future ones.
  *
- * drain: also close free connections.  Returns false if there is no slot to
+ * drain: also close free connections.  Return false if there is no slot to
  * record the pause.
  */
 extern bool pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);

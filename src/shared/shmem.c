@@ -130,11 +130,11 @@ init_waiter(PgpxWaiter *waiter)
 }
 
 /*
- * Generate the name of this server run for the tables of other servers, which
- * is unique across servers and across restarts, and the secret.
+ * Generate the secret, and the name by which other servers know this run of the
+ * server.  The name is unique across servers and across restarts.
  */
 static void
-name_instance(PgpxShared *shared)
+generate_identity(PgpxShared *shared)
 {
 	uint64		random[2];
 
@@ -161,7 +161,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->max_polling = Max(sysconf(_SC_NPROCESSORS_ONLN), 0) / 2;
 	shared->registry_lock = &locks[0].lock;
 	shared->dlock_lock = &locks[1].lock;
-	name_instance(shared);
+	generate_identity(shared);
 	shared->started_at = pgpx_now();
 
 	pg_atomic_init_u64(&shared->next_lease, ((uint64) boots << BOOT_SHIFT) + 1);
@@ -377,9 +377,9 @@ pgpx_timestamp(PgpxTime t)
  *
  * Polling without success wastes time, and delays a remote server that needs
  * the same processor.  Two rules limit that:
- *	- After each consecutive miss, four times as many waits skip polling.  A
- *	  remote server across a network causes misses only, so its connections are
- *	  hardly ever polled.
+ *	- Each miss makes about four times as many waits skip polling as before, and
+ *	  each hit half as many.  A remote server across a network causes misses
+ *	  only, so its connections are hardly ever polled.
  *	- At most half as many processes poll as there are processors.
  *
  * In addition, a process does not poll while the pool has waiters, or while it
@@ -393,7 +393,7 @@ pgpx_timestamp(PgpxTime t)
  */
 
 /* Poll in at least one of 1024 waits. */
-#define MISSES_MAX 10
+#define SCORE_MAX 10
 
 static bool has_slot = false;	/* this process is counted in npolling */
 
@@ -433,10 +433,10 @@ void
 pgpx_busy_poll_end(PgpxBusyPoll *poll, bool found)
 {
 	if (found)
-		poll->misses = Max(poll->misses - 1, 0);
+		poll->score = Max(poll->score - 1, 0);
 	else
-		poll->misses = Min(poll->misses + 2, MISSES_MAX);
-	poll->skip = (1 << poll->misses) - 1;
+		poll->score = Min(poll->score + 2, SCORE_MAX);
+	poll->skip = (1 << poll->score) - 1;
 }
 
 void

@@ -4,14 +4,14 @@
  *	  The state that all processes share (pools, connections, workers), and
  *	  the order of the locks that protect it.
  *
- * Shared memory contains indices, generations, states, names and counters.  It
- * contains no password, no pointer and no descriptor.  It also contains the
- * statement of a pool call while that call waits (pgpx_pending_statements).
- * Times are microseconds of the monotonic clock (pgpx_now); views convert them
- * to timestamps.
+ * The segment contains indices, generations, states, names and counters, and
+ * the statement of a pool call while that call waits (pgpx_pending_statements).
+ * It contains no password, no descriptor, and no pointer except those to its
+ * locks.  Times are microseconds of the monotonic clock (pgpx_now); views
+ * convert them to timestamps.
  *
- * The same segment contains the waiters (wait_queue.h) and the distributed
- * locks (lock_table.h).
+ * The waiters (wait_queue.h) and the distributed locks (lock_table.h) are in
+ * the same segment.
  *
  * Lock order.  A process acquires locks downward in this table only, and never
  * holds two locks of one kind:
@@ -32,12 +32,12 @@
  *						server
  *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h);
  *										acquired alone or under the registry
- *										lock.  The invariant checks query the
- *										server's process array under it.
+ *										lock.
  *
  * A process that holds any of them makes no libpq call, raises no ERROR, does
  * not sleep and does not touch a socket.  Its only system call is SetLatch.
- * Fields marked as atomic need no lock.
+ * The invariant checks query the server's process array under a pool lock and
+ * under dlock_lock.  Fields marked as atomic need no lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -103,7 +103,7 @@ typedef enum PgpxCloseReason
 	PGPX_CLOSE_DRAINED,
 	PGPX_CLOSE_STALE,			/* opened with older options */
 	PGPX_CLOSE_TERMINATED,
-	PGPX_CLOSE_HOLDER_DIED,		/* returned during a query or in a
+	PGPX_CLOSE_HOLDER_DIED,		/* the lease ended within a statement or a
 								 * transaction */
 	PGPX_CLOSE_DISCARDED,
 	PGPX_CLOSE_NREASONS
@@ -202,7 +202,7 @@ typedef struct PgpxConn
 	bool		can_pipeline;	/* a reset may share a Sync with a statement */
 } PgpxConn;
 
-/* Bucket 0 counts waits of less than 1 us, bucket b those of [2^(b-1), 2^b). */
+/* Bucket 0 counts waits below 1 us, bucket b those in [2^(b-1), 2^b) us. */
 #define PGPX_HISTOGRAM_BUCKETS 32
 
 /*
@@ -361,10 +361,7 @@ typedef struct PgpxPool
 	PgpxPoolKey key;
 	int			next_in_bucket; /* see pgpx_pool_buckets; -1: none */
 	NameData	database_name;
-	NameData	server_name;
 	Oid			user;			/* user of the mapping; else key.local_user */
-	NameData	user_name;		/* "public" without a user; as of the last
-								 * catalog lookup */
 	int			server;			/* index of the PgpxServer */
 	int			worker;
 	PgpxTime	created_at;
@@ -373,6 +370,8 @@ typedef struct PgpxPool
 	LWLock	   *lock;
 
 	/* protected by lock */
+	NameData	server_name;	/* as of the last catalog lookup */
+	NameData	user_name;		/* likewise; "public" without a user */
 	uint64		version;		/* connections of another version are stale */
 	uint64		connect_version;	/* the oldest version that connects in
 									 * the same way */
@@ -402,7 +401,7 @@ typedef struct PgpxPool
 	int			queue_head;		/* waiters in queue order; -1: none */
 	int			queue_tail;
 	int			nwaiting;		/* waiters in state WAITING */
-	int			nqueued;		/* waiters of this pool in any state but
+	int			nwaiters;		/* waiters of this pool in any state but
 								 * NONE */
 	uint64		last_position;	/* the last one that was assigned */
 
@@ -486,8 +485,8 @@ typedef struct PgpxShared
 	LWLock	   *registry_lock;
 	LWLock	   *dlock_lock;
 	uint64		secret[2];		/* in the names of prepared statements */
-	char		instance[PGPX_INSTANCE_LEN];	/* name of this server run for
-												 * other servers */
+	char		instance[PGPX_INSTANCE_LEN];	/* identifies this run of the
+												 * server to other servers */
 	PgpxTime	started_at;
 
 	/* atomic */
@@ -507,7 +506,7 @@ typedef struct PgpxShared
 										 * to check the locks */
 	pg_atomic_uint32 uses_shares;	/* 1: a pool has had cluster_connections
 									 * since the start */
-	pg_atomic_uint32 uses_min_idle; /* 1: .. min_idle */
+	pg_atomic_uint32 uses_min_idle; /* the same for min_idle */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that busy poll, see shmem.c */
@@ -556,14 +555,14 @@ extern PgpxServer *pgpx_servers;	/* [max_pools] */
 extern int *pgpx_pool_buckets;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
 
-/* Return the end of the slots of connections that were ever in use. */
+/* Return one more than the highest slot of a connection ever in use. */
 static inline int
 pgpx_conns_end(void)
 {
 	return (int) pg_atomic_read_u32(&pgpx_shared->conns_end);
 }
 
-/* Return the end of the slots of pools and servers that were ever in use. */
+/* Return one more than the highest slot of a pool or server ever in use. */
 static inline int
 pgpx_pools_end(void)
 {
@@ -614,7 +613,7 @@ extern TimestampTz pgpx_timestamp(PgpxTime t);
 /* Record of the success of busy polling; all zero at the start. */
 typedef struct PgpxBusyPoll
 {
-	int			misses;			/* score: misses add 2, hits subtract 1 */
+	int			score;			/* a miss adds 2, a hit subtracts 1 */
 	int			skip;			/* waits to skip before polling again */
 } PgpxBusyPoll;
 

@@ -70,9 +70,9 @@ pgpx_pending_statement_sent(const PgpxHandOver *hand_over, PgpxPendingState how)
 }
 
 /*
- * Wait until the pending statement is not being sent.  The caller must hold
- * the pool lock, which is released during the wait.  Returns false if the
- * statement was abandoned.
+ * Wait while the pending statement is being sent.  The caller must hold the
+ * pool lock, which is released during the wait.  Return false if the statement
+ * was abandoned.
  */
 static bool
 await_sender(PgpxPool *pool, PgpxWaiter *waiter)
@@ -83,14 +83,14 @@ await_sender(PgpxPool *pool, PgpxWaiter *waiter)
 	while (pgpx_waiter_pending_state(waiter) == PGPX_PENDING_SENDING)
 	{
 		uint32		word = pg_atomic_read_u32(&waiter->pending_state);
-		uint32		left = PGPX_PENDING_WITH(word, PGPX_PENDING_ABANDONED);
+		uint32		abandoned = PGPX_PENDING_WITH(word, PGPX_PENDING_ABANDONED);
 
 		if (until == 0)
 			until = pgpx_now() + SENDING_MAX_US;
 		else if (pgpx_now() >= until &&
 				 PGPX_PENDING_STATE(word) == PGPX_PENDING_SENDING &&
 				 pg_atomic_compare_exchange_u32(&waiter->pending_state, &word,
-												left))
+												abandoned))
 			return false;
 		LWLockRelease(pool->lock);
 		pg_usleep(pause);
@@ -216,7 +216,7 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	waiter->state = PGPX_WAITER_WAITING;
 
 	queue_insert(pool, waiter);
-	pool->nqueued++;
+	pool->nwaiters++;
 	pool->stats.waited++;
 	return waiter;
 }
@@ -327,9 +327,10 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 			break;
 	}
 	waiter->state = PGPX_WAITER_NONE;
-	if (waiter->pending_len > 0)	/* the length is still needed */
+	/* the checkout still needs pending_len */
+	if (waiter->pending_len > 0)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
-	pool->nqueued--;
+	pool->nwaiters--;
 	pgpx_stats_waited_locked(pool, *waited);
 	pgpx_pool_note_end_locked(pool);
 	LWLockRelease(pool->lock);

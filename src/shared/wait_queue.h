@@ -38,9 +38,9 @@ typedef enum PgpxWaiterState
 } PgpxWaiterState;
 
 /*
- * A waiter that will run one statement may publish it as pending.  The
- * session that releases a connection then sends it together with the reset,
- * see lease_return.c.
+ * A waiter that will run one statement may set it as its pending statement.
+ * The session that releases a connection then sends it together with the
+ * reset, see lease_return.c.
  */
 #define PGPX_PENDING_MAX 2048		/* bytes of messages */
 
@@ -231,19 +231,19 @@ pgpx_waiter_pending_state(PgpxWaiter *waiter)
 
 /*
  * pgpx_pending_statement_sent
- *		Record that the granter has sent the pending statement (SENT) or no
- *		byte of it (FAILED).  The waiter waits for this record, and the caller
- *		must wake it.
+ *		Record how the granter's attempt to send the pending statement ended:
+ *		SENT, or FAILED if no byte was sent.  The waiter waits for this record,
+ *		and the caller must wake it.
  *
- * Returns false if the waiter has abandoned the statement and left the queue.
+ * Return false if the waiter has abandoned the statement and left the queue.
  * In that case the waiter has its connection closed.
  */
 extern bool pgpx_pending_statement_sent(const PgpxHandOver *hand_over,
 										PgpxPendingState how);
 
 /*
- * WAITING -> GRANTED with a free connection.  Returns false if the pool is
- * out of service.
+ * WAITING -> GRANTED with a free connection.  Return false if the pool is out
+ * of service.
  */
 extern bool pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter,
 									 PgpxConn *conn, PgpxWake *wake);
@@ -255,22 +255,22 @@ extern void pgpx_waiter_fail_locked(PgpxPool *pool, PgpxWaiter *waiter,
 
 typedef enum PgpxDequeue
 {
-	PGPX_DEQUEUE_CLAIM,			/* take the granted connection */
-	PGPX_DEQUEUE_TIMEOUT,		/* timeout; a grant in the meantime is taken */
-	PGPX_DEQUEUE_DEADLOCK,		/* deadlock; a grant in the meantime is taken */
-	PGPX_DEQUEUE_CANCEL			/* ERROR, cancel, terminate, exit: a grant
-								 * in the meantime is released */
+	PGPX_DEQUEUE_CLAIM,			/* claim the granted connection */
+	PGPX_DEQUEUE_TIMEOUT,		/* the time is over: claim a late grant */
+	PGPX_DEQUEUE_DEADLOCK,		/* found a deadlock: claim a late grant */
+	PGPX_DEQUEUE_CANCEL			/* ERROR, cancel, terminate, exit: release a
+								 * late grant */
 } PgpxDequeue;
 
 /*
  * pgpx_waiter_dequeue
  *		End the wait of this process.  This is the only way out of the queue.
  *
- * Returns the state that the waiter had:
+ * Return the state that the waiter had:
  *
  * - GRANTED: *conn and *lease_id are the caller's.  With PGPX_DEQUEUE_CANCEL
  *   the connection has been released instead.
- * - FAILED: sqlstate and text have the reason.
+ * - FAILED: *sqlstate and text, unless NULL, have the reason.
  * - WAITING: nothing was granted.
  * - NONE: the process was not enqueued.
  *
@@ -288,13 +288,17 @@ extern PgpxWaiterState pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how,
 										   PgpxTime *waited);
 
 /*
- * Record and return the reason why a lease of a process was revoked.  The
- * result is NONE if it was not revoked, or if PGPX_REVOKED_MAX later leases of
- * the process were.  Record the reason before the lease id is cleared, and read
- * it after the id was found cleared.
+ * Record the reason why a lease of a process is revoked.  To be called before
+ * the lease id is cleared.
  */
 extern void pgpx_waiter_note_revoked(int procno, uint64 lease_id,
 									 PgpxRevoke reason);
+
+/*
+ * Return the recorded reason; NONE if the lease was not revoked, or if
+ * PGPX_REVOKED_MAX later leases of the process were.  To be called after the
+ * lease id was found cleared.
+ */
 extern PgpxRevoke pgpx_waiter_revoked(int procno, uint64 lease_id);
 
 /* Return the waiter of this process. */

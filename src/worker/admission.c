@@ -28,9 +28,8 @@
 #include "shared/pool_worker.h"
 
 /*
- * Returns the cap that keeps this pool from opening connections for its
- * waiters, or NULL.  Sets *since to the time at which the first waiter was
- * enqueued.
+ * Return the cap that keeps this pool from opening connections for its waiters,
+ * or NULL.  Set *since to the time at which the first waiter was enqueued.
  */
 static PgpxCap *
 binding_cap(PgpxPool *pool, PgpxTime *since)
@@ -54,7 +53,7 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
 }
 
 /*
- * Makes the starved pool with the oldest waiter next in line under a cap, and
+ * Make the starved pool with the oldest waiter next in line under a cap, and
  * evicts a connection for it.
  */
 static void
@@ -91,7 +90,7 @@ select_next_in_line(PgpxCap *cap)
 }
 
 /*
- * Grows the next-in-line pool, because the cap allows it now, and then selects
+ * Grow the next-in-line pool, because the cap allows it now, and then select
  * the next pool.  The order matters: until the next pool is selected, other
  * pools yield to the growing one.
  */
@@ -109,9 +108,9 @@ admit_pool(int index, PgpxCap *cap)
 }
 
 /*
- * Tests whether the pool belongs to another worker.  That worker grows it while
- * it is still next in line.  If the entry were cleared before, the pool that
- * has just freed the slot would get it back.
+ * Return whether the pool belongs to another worker.  That worker grows it
+ * while it is still next in line.  If the entry were cleared before, the pool
+ * that has just freed the slot would get it back.
  */
 static bool
 has_other_worker(const PgpxPool *pool)
@@ -121,8 +120,8 @@ has_other_worker(const PgpxPool *pool)
 }
 
 /*
- * Replaces a stale next-in-line entry of a cap: its pool is no longer starved
- * by this cap, or no longer exists.  An entry becomes stale if the pool's last
+ * Replace a stale next-in-line entry of a cap: its pool is no longer starved by
+ * this cap, or no longer exists.  An entry becomes stale if the pool's last
  * waiter leaves and the pool's record is reused after the pools were checked.
  * No other code finds such an entry, and the other pools would yield to it for
  * ever.

@@ -138,7 +138,7 @@ pgpx_cancel_read_key(PgpxWorkerConn *w)
 	PQfreeCancel(request);
 }
 
-/* Ends a request: the cancel connection has closed, or could not be opened. */
+/* End a request: the cancel connection has closed, or could not be opened. */
 static void
 end_request(PgpxWorkerConn *w, bool ok)
 {
@@ -199,7 +199,7 @@ connect_to_peer(PgpxWorkerConn *w)
 }
 
 /*
- * Starts a request.  Returns the events to wait for; 0 if it could not start.
+ * Start a request.  Return the events to wait for; 0 if it could not start.
  */
 static uint32
 open_request(PgpxWorkerConn *w)
@@ -227,8 +227,7 @@ open_request(PgpxWorkerConn *w)
 
 /*
  * Before libpq 17: sends the request, then waits for the remote to close.
- * Returns the events to wait for; 0 when the request is finished, and sets
- * *ok.
+ * Return the events to wait for; 0 when the request is finished, and set *ok.
  */
 static uint32
 step_request(PgpxWorkerConn *w, bool *ok)

@@ -14,7 +14,7 @@
  * - after the start of the server.  The first worker then visits all databases,
  *	 in the order of their OIDs, because only the catalogs of a database show
  *	 whether it has pools to open.  A visit costs about as much as the start of
- *	 an autovacuum worker.  One that fails is repeated after those that follow.
+ *	 an autovacuum worker.  A visit that fails is repeated after the others.
  *
  * A checkout publishes the conninfo as well.  So the first reader is started
  * only after a short time, and further ones after increasing pauses.  A reader
@@ -67,18 +67,19 @@ static Oid	last_begun = InvalidOid;	/* the last database of a first visit */
 static Oid	visiting = InvalidOid;	/* by the reader that runs */
 static bool all_begun = false;	/* no database is left for a first visit */
 static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
-static PgpxTime next_start = 0; /* none before this time */
-static int64 refused_pause_ms = 0;	/* 0: the last one was registered */
+static PgpxTime next_start = 0; /* no reader is started before this time */
+static int64 refused_pause_ms = 0;	/* pause while there is no slot for one; 0:
+									 * the last one was registered */
 
 bool
-pgpx_may_read_databases(void)
+pgpx_try_lock_databases(void)
 {
 	return ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
 		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock);
 }
 
 /*
- * Returns whether a process may connect to the database.  A connection limit of
+ * Return whether a process may connect to the database.  A connection limit of
  * -2 marks a database as invalid.
  */
 static bool
@@ -90,7 +91,7 @@ is_connectable(HeapTuple row)
 }
 
 /*
- * Finds the next database to visit after the one with OID "last".  A process
+ * Find the next database to visit after the one with OID "last".  A process
  * without a database may not have the index in its relation cache.
  */
 static Oid
@@ -116,21 +117,21 @@ next_database(Oid last)
 }
 
 /*
- * Looks up the database that the next reader visits: *database, or, if that is
- * InvalidOid, the next database that was not visited since the start.  Returns
- * false if pg_database is locked.  Sets *database to InvalidOid if there is
- * none.
+ * Look up the database that the next reader visits: *database, or, if that is
+ * InvalidOid, the next database that was not visited since the start.  Set
+ * *database to InvalidOid if there is none.  Return false if pg_database is
+ * locked.
  */
 static bool
 look_up_database(Oid *database)
 {
-	bool		may;
+	bool		locked;
 
 	StartTransactionCommand();
-	may = pgpx_may_read_databases();
-	if (may && !OidIsValid(*database))
+	locked = pgpx_try_lock_databases();
+	if (locked && !OidIsValid(*database))
 		*database = next_database(last_begun);
-	else if (may)
+	else if (locked)
 	{
 		HeapTuple	row =
 			SearchSysCache1(DATABASEOID, ObjectIdGetDatum(*database));
@@ -142,11 +143,11 @@ look_up_database(Oid *database)
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(pgpx_worker_cxt);
-	return may;
+	return locked;
 }
 
 /*
- * Starts a reader.  check_min_size: the reader also creates the pools with
+ * Start a reader.  check_min_size: the reader also creates the pools with
  * min_size or min_idle that have not been used since the start of the server.
  */
 static bool
@@ -198,8 +199,8 @@ start_reader(Oid database, bool check_min_size)
 }
 
 /*
- * Finds the database of the pool for which a reader must be started first, and
- * notes the attempt for all such pools of the database.  Returns InvalidOid if
+ * Find the database of the pool for which a reader must be started first, and
+ * note the attempt for all such pools of the database.  Return InvalidOid if
  * none is due.  *due: as pgpx_catalog_request.
  */
 static Oid
@@ -252,7 +253,7 @@ find_needed_database(PgpxTime now, PgpxTime *due)
 }
 
 /*
- * Publishes up to which database all visits are complete.  The next worker
+ * Publish up to which database all visits are complete.  The next worker
  * continues there.
  */
 static void
@@ -283,7 +284,7 @@ remove_visit(Oid database)
 	publish_visits();
 }
 
-/* Notes an attempt.  It counts as failed until its reader reports its end. */
+/* Note an attempt.  It counts as failed until its reader reports its end. */
 static void
 note_visit(Oid database, PgpxTime now)
 {
@@ -310,8 +311,8 @@ note_visit(Oid database, PgpxTime now)
 }
 
 /*
- * Finds the database to visit: InvalidOid for the next one that was not visited
- * yet, or else one whose visit has failed.  Returns false if there is none now.
+ * Find the database to visit: InvalidOid for the next one that was not visited
+ * yet, or else one whose visit has failed.  Return false if there is none now.
  * *due: as pgpx_catalog_request.
  */
 static bool
@@ -355,7 +356,6 @@ pgpx_catalog_request_has_ended(void)
 	return true;
 }
 
-/* Prepares the first call. */
 static void
 init_requests(void)
 {

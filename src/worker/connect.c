@@ -37,9 +37,9 @@ static void continue_after_login(PgpxWorkerConn *w);
 static void continue_start_commands(PgpxWorkerConn *w);
 
 /*
- * Fails the attempt.  text: the reason that waiters receive.  Drops the
- * connection, or aborts it if a statement may be running on it
- * (PGPX_FAILED_RUNNING).
+ * Fail the attempt.  Drop the connection, or abort it if a statement may be
+ * running on it (PGPX_FAILED_RUNNING).  text: the reason that waiters receive;
+ * it may be in the memory of w->pg.
  */
 static void
 fail_attempt(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
@@ -65,14 +65,14 @@ fail_attempt(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 		pgpx_abort_begin(w);
 }
 
-/* Fails the attempt with an SQLSTATE; no statement can be running. */
+/* Fail the attempt with an SQLSTATE; no statement can be running. */
 static void
 fail_with_sqlstate(PgpxWorkerConn *w, int sqlstate, const char *text)
 {
 	fail_attempt(w, PGPX_FAILED, sqlstate, text);
 }
 
-/* Fails the attempt with the SQLSTATE of most failures. */
+/* Fail the attempt with the SQLSTATE of most failures. */
 static void
 fail_with_08001(PgpxWorkerConn *w, const char *text)
 {
@@ -81,8 +81,8 @@ fail_with_08001(PgpxWorkerConn *w, const char *text)
 }
 
 /*
- * Sets the deadline for the host that is being tried: each host that is left
- * has the same part of the time that is left, but at least MIN_HOST_US, so that
+ * Set the deadline for the host that is being tried: each host that is left has
+ * the same part of the time that is left, but at least MIN_HOST_US, so that
  * there is time for one more poll.
  */
 #define MIN_HOST_US (10 * 1000)
@@ -100,7 +100,7 @@ set_host_deadline(PgpxWorkerConn *w)
 static void password_ended(int pool, uint32 pool_id, uint64 version,
 						   const char *error);
 
-/* Waits for the password command. */
+/* Request a password; password_ended continues the attempt. */
 static void
 request_password(PgpxWorkerConn *w)
 {
@@ -115,7 +115,7 @@ request_password(PgpxWorkerConn *w)
 		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, why);
 }
 
-/* Starts a login with the password that is known. */
+/* Start a login with the password that is known. */
 static void
 start_login(PgpxWorkerConn *w)
 {
@@ -143,10 +143,7 @@ start_login(PgpxWorkerConn *w)
 	}
 	if (PQstatus(w->pg) == CONNECTION_BAD)
 	{
-		char	   *text = pstrdup(PQerrorMessage(w->pg));
-
-		fail_with_08001(w, text);
-		pfree(text);
+		fail_with_08001(w, PQerrorMessage(w->pg));
 		return;
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
@@ -156,7 +153,7 @@ start_login(PgpxWorkerConn *w)
 	pgpx_connection_watch(w, EPOLLOUT);
 }
 
-/* Starts a login with the hosts that are left. */
+/* Start a login with the hosts that are left. */
 static void
 log_in(PgpxWorkerConn *w)
 {
@@ -170,7 +167,22 @@ log_in(PgpxWorkerConn *w)
 	start_login(w);
 }
 
-/* Starts the first login, when the addresses are known. */
+/*
+ * Start another login with the hosts that are left, in place of the current
+ * one.
+ */
+static void
+log_in_again(PgpxWorkerConn *w)
+{
+	PgpxHosts  *hosts = w->hosts;
+
+	w->hosts = NULL;			/* pgpx_connection_drop would free them */
+	pgpx_connection_drop(w);
+	w->hosts = hosts;
+	log_in(w);
+}
+
+/* Start the first login, when the addresses are known. */
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
@@ -179,7 +191,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 }
 
 void
-pgpx_connect_outdated(PgpxWorkerConn *w)
+pgpx_connect_end_outdated(PgpxWorkerConn *w)
 {
 	bool		running = w->phase == PGPX_PHASE_START;
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -192,7 +204,7 @@ pgpx_connect_outdated(PgpxWorkerConn *w)
 }
 
 /*
- * Drops the attempt and returns true if other options were published since it
+ * End the attempt and return true if other options were published since it
  * started.  The host of the old options must not receive the password and the
  * start commands of the new ones.
  */
@@ -201,11 +213,11 @@ drop_outdated(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_has_changed(w->pool, w->pool_id, w->version))
 		return false;
-	pgpx_connect_outdated(w);
+	pgpx_connect_end_outdated(w);
 	return true;
 }
 
-/* Continues the logins that wait for the password command. */
+/* Continue the logins that wait for the password command. */
 static void
 password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
 {
@@ -290,22 +302,17 @@ pgpx_connect_open(PgpxWorkerConn *w)
 }
 
 /*
- * Handles a login that the remote refused: starts another one with a new
- * password if the password command had printed the old one earlier.  Returns
- * false if the attempt has failed.
+ * Handle a login that the remote refused: start another one with a new password
+ * if the old one was obtained before the attempt began.  Return false if the
+ * attempt has failed.
  */
 static bool
 try_new_password(PgpxWorkerConn *w)
 {
-	PgpxHosts  *hosts = w->hosts;
-
 	if (pgpx_conninfo_has_changed(w->pool, w->pool_id, w->version) ||
 		!pgpx_password_refused(w->pool, w->password_at, w->started))
 		return false;
-	w->hosts = NULL;
-	pgpx_connection_drop(w);	/* keeps the hosts */
-	w->hosts = hosts;
-	log_in(w);
+	log_in_again(w);
 	return true;
 }
 
@@ -379,13 +386,7 @@ pgpx_connect_step(PgpxWorkerConn *w)
 	if (w->phase == PGPX_PHASE_PUBLISH)
 	{
 		if (!PQconsumeInput(w->pg))
-		{
-			char	   *text = pstrdup(PQerrorMessage(w->pg));
-
-			pgpx_event_pool_changed(w->pool);
-			fail_with_08001(w, text);
-			pfree(text);
-		}
+			fail_with_08001(w, PQerrorMessage(w->pg));
 		return;
 	}
 	if (w->phase != PGPX_PHASE_CONNECT)
@@ -401,8 +402,8 @@ pgpx_connect_step(PgpxWorkerConn *w)
 }
 
 /*
- * Handles the end of a host's part of connect_timeout.  Returns false if all
- * of connect_timeout is used up.
+ * Handle the end of a host's part of connect_timeout.  Return false if all of
+ * connect_timeout is used up.
  *
  * PQconnectPoll has no deadline, and no function makes it go on to the next
  * host.  So if this host has not even accepted the connection, a new login
@@ -432,10 +433,7 @@ try_next_host(PgpxWorkerConn *w)
 		set_host_deadline(w);
 		return true;
 	}
-	w->hosts = NULL;
-	pgpx_connection_drop(w);	/* keeps the hosts */
-	w->hosts = hosts;
-	log_in(w);
+	log_in_again(w);
 	return true;
 }
 
@@ -471,7 +469,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 #define NOTE(to, text) \
 	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
 
-/* Records the properties of the remote that the views show and sessions use. */
+/* Record the properties of the remote that the views show and sessions use. */
 static void
 note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 {
@@ -516,7 +514,7 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 }
 
 /*
- * Tests whether the session reports the parameters under which values are
+ * Return whether the session reports the parameters under which values are
  * parsed.  They were requested in the startup packet, but a proxy may have
  * dropped them, or the start commands may have changed them.  If not, writes
  * the error to text.
@@ -666,7 +664,7 @@ pgpx_connect_has_unpublished(int server)
 	return false;
 }
 
-/* Continues an attempt in phase PUBLISH. */
+/* Continue an attempt in phase PUBLISH. */
 static void
 resume_attempt(PgpxWorkerConn *w)
 {
@@ -726,7 +724,7 @@ pgpx_connect_end_unpublished(int server, bool full, const char *text)
 	}
 }
 
-/* Runs the start commands, if there are any. */
+/* Run the start commands, if there are any. */
 static void
 run_start_commands(PgpxWorkerConn *w)
 {
@@ -751,7 +749,7 @@ run_start_commands(PgpxWorkerConn *w)
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
-/* Continues the start commands after an event on the socket. */
+/* Continue the start commands after an event on the socket. */
 static void
 continue_start_commands(PgpxWorkerConn *w)
 {
@@ -762,10 +760,7 @@ continue_start_commands(PgpxWorkerConn *w)
 	flushed = PQflush(w->pg);
 	if (flushed < 0 || !PQconsumeInput(w->pg))
 	{
-		char	   *text = pstrdup(PQerrorMessage(w->pg));
-
-		fail_with_08001(w, text);
-		pfree(text);
+		fail_with_08001(w, PQerrorMessage(w->pg));
 		return;
 	}
 	pgpx_libpq_drop_notifications(w->pg);

@@ -12,38 +12,38 @@
 #include "worker/connection.h"
 
 /*
- * Starts the attempt of a connection in state CONNECTING; ends an attempt that
+ * Start the attempt of a connection in state CONNECTING; end an attempt that
  * was started with older options of the pool.
  */
 extern void pgpx_connect_open(PgpxWorkerConn *w);
-extern void pgpx_connect_outdated(PgpxWorkerConn *w);
+extern void pgpx_connect_end_outdated(PgpxWorkerConn *w);
 
-/* Applies a changed connect_timeout to an attempt that is in progress. */
+/* Apply a changed connect_timeout to an attempt that is in progress. */
 extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms);
 
 /*
- * Continues the attempt after an event on its socket; handles its deadline,
+ * Continue the attempt after an event on its socket; handle its deadline,
  * which fails the attempt or continues it with the next host.
  */
 extern void pgpx_connect_step(PgpxWorkerConn *w);
 extern void pgpx_connect_deadline_passed(PgpxWorkerConn *w);
 
 /*
- * Tests whether the server has a session in phase PUBLISH (its PID must be
- * stored in the remote's table of shares, see locks/share.c) whose PID is not
- * in a statement in flight.
+ * Return whether the server has a session in phase PUBLISH whose PID is not in
+ * a statement in flight.  In that phase the PID must be stored in the remote's
+ * table of shares, see locks/share.c.
  */
 extern bool pgpx_connect_has_unpublished(int server);
 
-/* Handle the success, or the unknown outcome, of the statement "request". */
+/* Handle the success, or the unknown outcome, of the statement of a request. */
 extern void pgpx_connect_published(uint64 request);
 extern void pgpx_connect_not_published(uint64 request);
 
-/* Continues the attempts of pools that have lost cluster_connections. */
+/* Continue the attempts of pools that have lost cluster_connections. */
 extern void pgpx_connect_need_not_publish(void);
 
 /*
- * Ends the attempts of a server in the phases up to PUBLISH, because other
+ * End the attempts of a server in the phases up to PUBLISH, because other
  * servers do not count their sessions.  full: the remote accepts no more
  * connections.
  */

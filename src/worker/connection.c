@@ -142,7 +142,7 @@ pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 	w->events = events;
 }
 
-/* Sets the deadline of the phase, in milliseconds from now. */
+/* Set the deadline of the phase, in milliseconds from now. */
 static void
 set_deadline(PgpxWorkerConn *w, int64 ms)
 {
@@ -171,7 +171,7 @@ end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 		pgpx_pool_reset_done(pool, conn, ok, late);
 }
 
-/* Continues a reset or check: sends pending bytes, reads what has arrived. */
+/* Continue a reset or check: send pending bytes, read what has arrived. */
 static void
 step_reset(PgpxWorkerConn *w)
 {
@@ -198,7 +198,7 @@ step_reset(PgpxWorkerConn *w)
 				 false);
 }
 
-/* Starts a reset or check of the worker's own. */
+/* Start a reset or check of the worker's own. */
 static void
 begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 {
@@ -248,7 +248,7 @@ pgpx_connection_check(PgpxWorkerConn *w)
 }
 
 /*
- * Handles bytes that arrived on an idle connection.  If it has been leased in
+ * Handle bytes that arrived on an idle connection.  If it has been leased in
  * the meantime they are an answer.  Otherwise only notices, notifications and
  * parameter reports are allowed; the next session skips them.  Any other
  * message closes the connection.
@@ -347,8 +347,8 @@ pgpx_connection_is_gone(PgpxWorkerConn *w, bool assumed)
 }
 
 /*
- * Sends Terminate without blocking.  The stream must be at a message boundary.
- * Returns true if all of the message was sent.
+ * Send Terminate without blocking.  The stream must be at a message boundary.
+ * Return true if all of the message was sent.
  */
 static bool
 write_terminate(PgpxWorkerConn *w)
@@ -358,7 +358,7 @@ write_terminate(PgpxWorkerConn *w)
 }
 
 /*
- * Uses shutdown(), which ends the socket for all processes.  A close() would
+ * Use shutdown(), which ends the socket for all processes.  A close() would
  * leave it open in sessions that hold duplicates.
  */
 void
@@ -489,7 +489,7 @@ static const int pauses_ms[] = {100, 250, 1000};
 StaticAssertDecl(sizeof(((PgpxAbort *) NULL)->tail) == READY_LEN,
 				 "a ReadyForQuery must fit");
 
-/* Ends the abort: the remote has closed, or the time is up. */
+/* End the abort: the remote has closed, or the time is up. */
 static void
 end_abort(PgpxWorkerConn *w)
 {
@@ -515,9 +515,8 @@ set_wakeup(PgpxWorkerConn *w, PgpxTime at)
 }
 
 /*
- * Closes the write side, after Terminate if at_boundary.  Terminate is
- * allowed only at a message boundary: a session that died may have left half a
- * message.
+ * Close the write side, after Terminate if at_boundary.  Terminate is allowed
+ * only at a message boundary: a session that died may have left half a message.
  */
 static void
 send_terminate(PgpxWorkerConn *w, bool at_boundary)
@@ -530,7 +529,7 @@ send_terminate(PgpxWorkerConn *w, bool at_boundary)
 	shutdown(pgpx_connection_socket(w), SHUT_WR);
 }
 
-/* Records the last bytes of the stream. */
+/* Record the last bytes of the stream. */
 static void
 record_tail(PgpxAbort *aborting, const char *data, size_t len)
 {
@@ -548,7 +547,7 @@ is_at_ready(const PgpxAbort *aborting)
 }
 
 /*
- * Watches the socket.  A socket that is shut down reports no end of stream, so
+ * Watch the socket.  A socket that is shut down reports no end of stream, so
  * the TCP state is checked at each event.  An event may also mean that the
  * remote has sent more of its answer.
  */
@@ -565,7 +564,7 @@ is_abort_over(PgpxWorkerConn *w)
 		pgpx_connection_is_gone(w, w->aborting.cancels > 1);
 }
 
-/* Continues after a cancel request has ended, or without one. */
+/* Continue after a cancel request has ended, or without one. */
 static void
 continue_abort(PgpxWorkerConn *w, int state)
 {

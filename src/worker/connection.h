@@ -55,7 +55,8 @@ typedef struct PgpxAbort
 	int			cancels;		/* number of requests sent */
 	size_t		budget;			/* bytes to read before the next request */
 	bool		terminate_sent; /* write side closed, perhaps after Terminate */
-	bool		cut;			/* shut down: the former holder has it */
+	bool		cut;			/* the socket is shut down, because the former
+								 * holder still has it */
 	char		tail[6];		/* last bytes that the remote sent */
 } PgpxAbort;
 
@@ -77,7 +78,8 @@ typedef struct PgpxCancel
 	void	   *request;		/* PGcancelConn, with libpq 17 and later */
 	PgpxLogin  *login;			/* .. and its steps */
 	PgpxInputAccounting accounting;
-	PgpxLastCancel *last;		/* replaces both while the worker exits */
+	PgpxLastCancel *last;		/* replaces request and login while the worker
+								 * exits */
 	bool		sent;
 	PgpxTime	deadline;
 } PgpxCancel;
@@ -145,71 +147,71 @@ pgpx_connection_at(int index)
 }
 
 /*
- * Returns the socket that sessions receive and on which the worker itself
+ * Return the socket that sessions receive and on which the worker itself
  * speaks: libpq's own or, with TLS, the sessions' end of the relay's socket
- * pair.  Returns -1 if there is none.
+ * pair.  Return -1 if there is none.
  */
 extern int	pgpx_connection_socket(PgpxWorkerConn *w);
 
 /*
- * Handles epoll events on the socket, and the expiry of the phase's deadline,
- * in the phases of an open connection: OPEN, RESET, CLOSING.
+ * Handle epoll events on the socket, and the expiry of the phase's deadline, in
+ * the phases of an open connection: OPEN, RESET, CLOSING.
  */
 extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_connection_deadline_passed(PgpxWorkerConn *w);
 
-/* Returns a tag of this slot and generation, for lookups. */
+/* Return a tag of this slot and generation, for lookups. */
 extern uint64 pgpx_connection_tag(const PgpxWorkerConn *w);
 
 /*
- * RESETTING: starts a reset (send is true), or only reads the unread_reset
- * answers to resets that a session has sent.
+ * RESETTING: start a reset (send is true), or only read the answers to the
+ * commands in unread_reset, which a session has sent.
  */
 extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send,
 								  int unread_reset);
 
-/* CHECKING: starts a round trip to the remote. */
+/* CHECKING: start a round trip to the remote. */
 extern void pgpx_connection_check(PgpxWorkerConn *w);
 
 /*
- * Watches an idle connection for unsolicited bytes.  The watch is one-shot:
- * the first answer to a session ends it, so that a busy connection does not
- * wake the worker.
+ * Watch an idle connection for unsolicited bytes.  The watch is one-shot: the
+ * first answer to a session ends it, so that a busy connection does not wake
+ * the worker.
  */
 extern void pgpx_connection_listen(PgpxWorkerConn *w);
 
 /*
- * CLOSING: ends the connection for all processes that hold its socket.  With
- * graceful, sends Terminate first.  That is allowed only at a message boundary.
+ * CLOSING: end the connection for all processes that hold its socket.  With
+ * graceful, send Terminate first.  That is allowed only at a message boundary.
  */
 extern void pgpx_connection_close(PgpxWorkerConn *w, bool graceful);
 
 /*
- * Tests whether the remote has closed its side of a socket that was shut down,
+ * Return whether the remote has closed its side of a socket that was shut down,
  * so that nothing more can be read.  TCP reports it.  For any other kind of
  * socket the result is "assumed".
  */
 extern bool pgpx_connection_is_gone(PgpxWorkerConn *w, bool assumed);
 
 /*
- * Shuts the socket down for all processes that hold it.  With graceful, sends
+ * Shut the socket down for all processes that hold it.  With graceful, send
  * Terminate first.
  */
 extern void pgpx_connection_cut(PgpxWorkerConn *w, bool graceful);
 
-/* Sets the epoll events for which an open connection is watched. */
+/* Set the epoll events for which an open connection is watched. */
 extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);
 
 /*
- * Frees all that the connection owns in this process, and closes the worker's
+ * Free all that the connection owns in this process, and close the worker's
  * socket.
  */
 extern void pgpx_connection_drop(PgpxWorkerConn *w);
 
 /*
- * Begins the abort of a connection in state CANCELLING that is to be closed.
- * Cancels the running statement, repeatedly, until the remote has closed its
- * side or operation_timeout has passed.  Then closes the connection.
+ * Begin the abort of a connection in state CANCELLING that is to be closed.
+ * Cancel the running statement, repeatedly, until the remote has closed its
+ * side or operation_timeout has passed.  Then close the connection.
  */
 extern void pgpx_abort_begin(PgpxWorkerConn *w);
 
@@ -220,7 +222,7 @@ extern void pgpx_abort_begin(PgpxWorkerConn *w);
 extern void pgpx_abort_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_abort_pause_over(PgpxWorkerConn *w);
 
-/* Closes the connection at once, in whatever state the remote is. */
+/* Close the connection at once, in whatever state the remote is. */
 extern void pgpx_abort_abandon(PgpxWorkerConn *w);
 
 /* --- Cancel ------------------------------------------------------------
@@ -252,13 +254,13 @@ extern uint32 pgpx_cancel_begin_last(PgpxWorkerConn *w);
 extern uint32 pgpx_cancel_step_last(PgpxWorkerConn *w);
 
 /*
- * Drops a cancel request in flight because its connection is being closed.
+ * Drop a cancel request in flight because its connection is being closed.
  * "ended" is not called.
  */
 extern void pgpx_cancel_drop(PgpxWorkerConn *w);
 
 /*
- * Reads the cancel key from libpq's memory after a login, because libpq before
+ * Read the cancel key from libpq's memory after a login, because libpq before
  * 17 has no function that returns it.
  */
 extern void pgpx_cancel_read_key(PgpxWorkerConn *w);
@@ -270,17 +272,17 @@ extern void pgpx_cancel_read_key(PgpxWorkerConn *w);
  */
 
 /*
- * Creates the relay of a TLS connection that libpq has opened.  Returns NULL,
- * or the error.
+ * Create the relay of a TLS connection that libpq has opened.  Return NULL, or
+ * the error.
  */
 extern const char *pgpx_relay_begin(PgpxWorkerConn *w);
 
 /*
- * Returns the end of the pair that sessions use; -1 after pgpx_relay_cut.
+ * Return the end of the pair that sessions use; -1 after pgpx_relay_cut.
  */
 extern int	pgpx_relay_socket(const PgpxRelay *relay);
 
-/* Handles events on one of its descriptors: the local end or the remote's. */
+/* Handle events on one of its descriptors: the local end or the remote's. */
 extern void pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events);
 
 /*
@@ -291,11 +293,11 @@ extern bool pgpx_relay_has_more(void);
 extern void pgpx_relay_resume(void);
 
 /*
- * Shuts both sides down.  With graceful, sends Terminate to the remote first.
+ * Shut both sides down.  With graceful, send Terminate to the remote first.
  */
 extern void pgpx_relay_cut(PgpxWorkerConn *w, bool graceful);
 
-/* Frees the relay.  Must be called before PQfinish. */
+/* Free the relay.  Must be called before PQfinish. */
 extern void pgpx_relay_end(PgpxWorkerConn *w);
 
 #endif							/* PGPX_CONNECTION_H */

@@ -59,7 +59,7 @@ struct PgpxLookup
 {
 	PgpxTask	task;
 	dlist_node	node;
-	PgpxLookupUser user;
+	PgpxThreadUser user;
 	pg_atomic_uint32 abandoned; /* also read in the thread */
 	PgpxLookupAnswer answer;
 	uint64		tag;
@@ -97,10 +97,9 @@ is_numeric(const char *host)
 }
 
 /*
- * Copies the next element of a comma-separated list into buf and advances
- * *list.  Returns false at the end, or if *list is NULL.  An element that does
- * not fit is truncated; it would be too long for a resolver and for libpq,
- * too.
+ * Copy the next element of a comma-separated list into buf and advances *list.
+ * Return false at the end, or if *list is NULL.  An element that does not fit
+ * is truncated; it would be too long for a resolver and for libpq, too.
  */
 static bool
 next_element(const char **list, char *buf, size_t size)
@@ -118,7 +117,7 @@ next_element(const char **list, char *buf, size_t size)
 	return true;
 }
 
-/* Tests whether libpq would resolve this element of "host". */
+/* Return whether libpq would resolve this element of "host". */
 static bool
 is_name(const char *host, const char *addr)
 {
@@ -127,10 +126,9 @@ is_name(const char *host, const char *addr)
 }
 
 /*
- * Tests whether libpq's "host" (a list) has an element that must be
- * resolved: one that is not empty, not a socket directory, not a numeric
- * address, and has no address in "hostaddr" (NULL, or a list whose
- * elements may be empty).
+ * Return whether libpq's "host" (a list) has an element that must be resolved:
+ * one that is not empty, not a socket directory, not a numeric address, and has
+ * no address in "hostaddr" (NULL, or a list whose elements may be empty).
  */
 static bool
 needs_lookup(const char *host, const char *hostaddr)
@@ -156,7 +154,7 @@ needs_lookup(const char *host, const char *hostaddr)
 	return false;
 }
 
-/* Appends to a malloc'ed comma-separated list; false if out of memory. */
+/* Append to a malloc'ed comma-separated list; false if out of memory. */
 static bool
 append_item(char **list, const char *item)
 {
@@ -179,7 +177,7 @@ add_host(PgpxLookup *job, const char *host, const char *addr, const char *port)
 		append_item(&job->port, port);
 }
 
-/* Resolves the names of a lookup.  Runs in the thread. */
+/* Resolve the names of a lookup.  Runs in the thread. */
 static void
 resolve_hosts(PgpxTask *task)
 {
@@ -284,10 +282,10 @@ finish_lookup(PgpxTask *task)
 }
 
 /*
- * Returns the reason why this user may not start another lookup, or NULL.
+ * Return the reason why this user may not start another lookup, or NULL.
  */
 static const char *
-lookup_refusal(const PgpxLookupUser *user)
+lookup_refusal(const PgpxThreadUser *user)
 {
 	dlist_iter	iter;
 	int			all = 0;
@@ -299,8 +297,7 @@ lookup_refusal(const PgpxLookupUser *user)
 		PgpxLookup *other = dlist_container(PgpxLookup, node, iter.cur);
 
 		all++;
-		if (other->user.database != user->database ||
-			strcmp(NameStr(other->user.name), NameStr(user->name)) != 0)
+		if (!pgpx_is_same_thread_user(&other->user, user))
 			continue;
 		of_user++;
 		abandoned += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
@@ -314,13 +311,13 @@ lookup_refusal(const PgpxLookupUser *user)
 }
 
 /*
- * Starts to resolve the elements of the list "host" that have no address
- * in "hostaddr"; "port" is the list of ports.  Returns NULL, or the
- * reason why it could not start: no thread could be started, or too many
- * are running.  "tag" is passed on to the answer.
+ * Start to resolve the elements of the list "host" that have no address in
+ * "hostaddr"; "port" is the list of ports.  Return NULL, or the reason why it
+ * could not start: no thread could be started, or too many are running.  "tag"
+ * is passed on to the answer.
  */
 static const char *
-lookup_start(const PgpxLookupUser *user, const char *host,
+lookup_start(const PgpxThreadUser *user, const char *host,
 			 const char *hostaddr, const char *port,
 			 PgpxLookupAnswer answer, uint64 tag)
 {
@@ -483,13 +480,8 @@ const char *
 pgpx_conninfo_start_lookup(int index, PgpxLookupAnswer answer, uint64 tag)
 {
 	const PgpxConninfo *ci = &pgpx_wpools[index].conninfo;
-	PgpxPool   *pool = &pgpx_pools[index];
-	PgpxLookupUser user;
+	PgpxThreadUser user = pgpx_pool_thread_user(index);
 
-	LWLockAcquire(pool->lock, LW_SHARED);
-	user.database = pool->key.database;
-	user.name = pool->user_name;
-	LWLockRelease(pool->lock);
 	return lookup_start(&user, pgpx_conninfo_param(ci, "host"),
 						pgpx_conninfo_param(ci, "hostaddr"),
 						pgpx_conninfo_param(ci, "port"), answer, tag);
@@ -503,7 +495,7 @@ is_host_keyword(const char *keyword)
 }
 
 /*
- * Returns one field of the remaining hosts, given by its offset in PgpxHost, as
+ * Return one field of the remaining hosts, given by its offset in PgpxHost, as
  * a list for libpq; NULL if it was not published.  Allocated in the current
  * memory context.
  */
@@ -571,7 +563,7 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 #define UNRESPONSIVE_US (60 * 1000 * 1000)
 
 /*
- * Copies element i of a list that has "total" elements, or one that applies to
+ * Copy element i of a list that has "total" elements, or one that applies to
  * all.
  */
 static const char *
@@ -584,14 +576,14 @@ copy_element(const char *list, int i, int total)
 	return pnstrdup(list, strcspn(list, ","));
 }
 
-/* Returns NULL for an empty value, as libpq treats it. */
+/* Return NULL for an empty value, as libpq treats it. */
 static const char *
 null_if_empty(const char *value)
 {
 	return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* Counts the hosts as libpq does; 1 also for lists that libpq will refuse. */
+/* Count the hosts as libpq does; 1 also for lists that libpq will refuse. */
 static int
 count_hosts(const char *host, const char *hostaddr, const char *port)
 {
@@ -647,7 +639,7 @@ pgpx_hosts_create(int pool, const PgpxLookup *lookup)
 }
 
 /*
- * Tests whether libpq reports the published value.  A value that was not
+ * Return whether libpq reports the published value.  A value that was not
  * published matches any, because libpq uses a default.
  */
 static bool
@@ -657,7 +649,7 @@ is_reported(const char *published, const char *reported)
 		(reported != NULL && strcmp(published, reported) == 0);
 }
 
-/* Returns the host that libpq is trying; the first of equal ones. */
+/* Return the host that libpq is trying; the first of equal ones. */
 static int
 find_host(const PgpxHosts *hosts, const PGconn *pg)
 {

@@ -29,24 +29,44 @@ typedef struct PgpxLookup PgpxLookup;
 typedef void (*PgpxLookupAnswer)(PgpxLookup *lookup);
 
 /*
- * The user on whose behalf names are resolved: a role in a database, for all
- * its servers.
+ * A user for whom threads run; the number of these threads is limited.  It is a
+ * role in a database, whatever servers, options and user mappings it uses.
  */
-typedef struct PgpxLookupUser
+typedef struct PgpxThreadUser
 {
 	Oid			database;
 	NameData	name;
-} PgpxLookupUser;
+} PgpxThreadUser;
+
+static inline PgpxThreadUser
+pgpx_pool_thread_user(int index)
+{
+	PgpxPool   *pool = &pgpx_pools[index];
+	PgpxThreadUser user;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	user.database = pool->key.database;
+	user.name = pool->user_name;
+	LWLockRelease(pool->lock);
+	return user;
+}
+
+static inline bool
+pgpx_is_same_thread_user(const PgpxThreadUser *a, const PgpxThreadUser *b)
+{
+	return a->database == b->database &&
+		strcmp(NameStr(a->name), NameStr(b->name)) == 0;
+}
 
 /*
- * Abandons a lookup: its thread ends after the name that it is resolving, and
+ * Abandon a lookup: its thread ends after the name that it is resolving, and
  * "answer" is not called.
  */
 extern void pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag);
 
 extern uint64 pgpx_lookup_tag(const PgpxLookup *lookup);
 
-/* Returns the reason why no address was found, or NULL. */
+/* Return the reason why no address was found, or NULL. */
 extern const char *pgpx_lookup_error(const PgpxLookup *lookup);
 
 /*
@@ -92,7 +112,7 @@ typedef struct PgpxWorkerPool
 
 extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 
-/* Stores the conninfo that a session has published (a CONNINFO message). */
+/* Store the conninfo that a session has published (a CONNINFO message). */
 extern void pgpx_conninfo_store(char *message, size_t len);
 
 /*
@@ -102,48 +122,50 @@ extern void pgpx_conninfo_store(char *message, size_t len);
 extern void pgpx_conninfo_forget(int pool);
 extern void pgpx_conninfo_wipe_all(void);
 
-/* Returns the value of a connection parameter, NULL if it is not set. */
+/* Return the value of a connection parameter, NULL if it is not set. */
 extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
 									   const char *name);
 
 /*
- * Tests whether the stored conninfo of a pool is missing, or has another
+ * Return whether the stored conninfo of a pool is missing, or has another
  * version.
  */
 extern bool pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version);
 
-/*
- * Test whether host names must be resolved first; start to resolve them.  The
- * second returns NULL, or the reason why the lookup could not start.
- */
+/* Return whether host names must be resolved before a login. */
 extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
+
+/*
+ * Start to resolve the host names of a pool's conninfo.  Return NULL, or the
+ * reason why the lookup could not start.
+ */
 extern const char *pgpx_conninfo_start_lookup(int pool, PgpxLookupAnswer answer,
 											  uint64 tag);
 
 /*
- * Starts a login (PQconnectStartParams) with a pool's conninfo, and the
- * password that the password command has printed, if any.  application_name,
- * unless NULL, replaces the published one.  Returns NULL if out of memory.
+ * Start a login (PQconnectStartParams) with a pool's conninfo, and the password
+ * that the password command has printed, if any.  application_name, unless
+ * NULL, replaces the published one.  Return NULL if out of memory.
  */
 extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 								   const char *application_name);
 
 /*
  * pgpx_hosts_create
- *		Returns the candidate hosts of a login, from the lookup's result if
- *		there was one.  A host that was unresponsive a short while ago is not
- *		the first.
+ *		Return the candidate hosts of a login, from the lookup's result if there
+ *		was one.  A host that was unresponsive a short while ago is not the
+ *		first.
  * pgpx_hosts_mark_unresponsive
- *		Removes the host that libpq is trying from the list, since it does not
+ *		Remove the host that libpq is trying from the list, since it does not
  *		answer.  pg: NULL if libpq cannot be asked; then removes the first one.
- *		For a while, logins of the pool start with the host after it.  Returns
+ *		For a while, logins of the pool start with the host after it.  Return
  *		whether other hosts are left; the last one is not removed.
  */
 extern PgpxHosts *pgpx_hosts_create(int pool, const PgpxLookup *lookup);
 extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
 										 const PGconn *pg);
 
-/* Frees the hosts and sets the pointer to NULL.  NULL is allowed. */
+/* Free the hosts and set the pointer to NULL.  NULL is allowed. */
 extern void pgpx_hosts_free(PgpxHosts **hosts);
 
 /* Key of the logins that share a limit on threads (MAX_STEPS in login.c). */
@@ -188,34 +210,34 @@ typedef void (*PgpxPasswordAnswer)(int pool, uint32 pool_id, uint64 version,
 								   const char *error);
 
 /*
- * Tests whether a login that began at this time must request a password first:
+ * Return whether a login that began at this time must request a password first:
  * the pool uses the password command, and no password was obtained since that
  * time or within pgpool_ext.password_lifetime.
  */
 extern bool pgpx_password_is_needed(int pool, PgpxTime since);
 
 /*
- * Runs the password command for the conninfo of a pool, unless it is already
+ * Run the password command for the conninfo of a pool, unless it is already
  * running for it.  "answer" is called once when it ends, which may be after the
  * caller's own deadline.  timeout_ms: the command is killed after that time, or
- * later if another caller needs it for longer.  Returns NULL, or the reason why
+ * later if another caller needs it for longer.  Return NULL, or the reason why
  * the command cannot run.
  */
 extern const char *pgpx_password_request(int pool, int64 timeout_ms,
 										 PgpxPasswordAnswer answer);
 
 /*
- * Handles a login that the remote refused: forgets the password that was
- * obtained at "used_at", because it may have expired or changed.  Returns
+ * Handle a login that the remote refused: forget the password that was
+ * obtained at "used_at", because it may have expired or changed.  Return
  * whether the login should be repeated with another password, because this one
  * was obtained before the login began ("since").
  */
 extern bool pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since);
 
-/* Records the soft limit of open files that password commands run with. */
+/* Record the soft limit of open files that password commands run with. */
 extern void pgpx_password_note_limit(uint64 limit);
 
-/* Kills the commands that are running, when the worker exits. */
+/* Kill the commands that are running, when the worker exits. */
 extern void pgpx_password_kill_commands(void);
 
 #endif							/* PGPX_CONNINFO_H */

@@ -36,7 +36,8 @@
 static WaitEventSet *waits = NULL;
 static PgpxTime next_maintenance = 0;
 static bool more_messages = false;
-static bool relayed = false;	/* only relays had events: see busy_poll() */
+static bool relayed = false;	/* the last events were those of relays only:
+								 * see busy_poll() */
 static PgpxBusyPoll polling;
 static char *message = NULL;	/* from the control socket; has secrets */
 
@@ -64,7 +65,7 @@ pgpx_event_loop_init(void)
 	AddWaitEventToSet(waits, WL_SOCKET_READABLE, pgpx_epoll_fd, NULL, NULL);
 }
 
-/* SOCKET: hands the socket to the session, if it still holds the lease. */
+/* SOCKET: send the socket to the session, if it still holds the lease. */
 static void
 serve_socket(const PgpxSocketRequest *request, int reply_fd)
 {
@@ -141,7 +142,7 @@ cancel_ended(PgpxWorkerConn *w, int state)
 }
 
 /*
- * Does the work that the state of a connection requires, after its work bit was
+ * Do the work that the state of a connection requires, after its work bit was
  * set.  Idempotent, because the bit identifies only the connection and not the
  * work.
  */
@@ -155,7 +156,7 @@ work_on_connection(int index)
 	int			state;
 	bool		graceful;
 	bool		abandoned;
-	bool		stale;			/* ended: it must not use the new options */
+	bool		stale;			/* of an older version: it must be closed */
 	int64		connect_timeout;
 
 	/*
@@ -183,7 +184,7 @@ work_on_connection(int index)
 	{
 		case PGPX_CONN_CONNECTING:
 			if (stale)
-				pgpx_connect_outdated(w);
+				pgpx_connect_end_outdated(w);
 			else if (w->phase == PGPX_PHASE_NONE)
 				pgpx_connect_open(w);
 			else
@@ -223,7 +224,7 @@ work_on_connection(int index)
 	}
 }
 
-/* Does the work for all connections whose work bit is set. */
+/* Do the work for all connections whose work bit is set. */
 static void
 work_on_connections(void)
 {
@@ -250,7 +251,7 @@ work_on_connections(void)
 	}
 }
 
-/* Handles events on the socket of a connection, by its phase. */
+/* Handle events on the socket of a connection, by its phase. */
 static void
 connection_ready(PgpxWorkerConn *w, uint32 events)
 {
@@ -270,7 +271,7 @@ connection_ready(PgpxWorkerConn *w, uint32 events)
 	}
 }
 
-/* Returns how long to sleep, in ms; -1: until the latch is set. */
+/* Return how long to sleep, in ms; -1: until the latch is set. */
 static long
 wait_timeout(void)
 {
@@ -285,20 +286,15 @@ wait_timeout(void)
 	return at <= now ? 0 : (long) Min((at - now) / 1000 + 1, 3600 * 1000);
 }
 
-/* Handles events on one of a relay's descriptors. */
 static void
 handle_relay_event(PgpxWorkerConn *w, bool local, uint32 events)
 {
-	/* another event of this round has ended the relay */
-	if (w->relay == NULL)
-		return;
 	pgpx_relay_ready(w, local, events);
-
 	relayed &= pgpx_busy_poll_is_calm(w->pool);
 }
 
 /*
- * Handles an event.  Returns false for an event of a relay, because it requires
+ * Handle an event.  Return false for an event of a relay, because it requires
  * no further work in this round.
  */
 static bool
@@ -338,8 +334,8 @@ handle_event(const struct epoll_event *event)
 }
 
 /*
- * Busy-polls for the events that relays wait for, the answer or the next
- * statement, before the worker sleeps.  Returns the number of events.
+ * Busy-poll for the events that relays wait for, the answer or the next
+ * statement, before the worker sleeps.  Return the number of events.
  *
  * The worker keeps its busy-poll slot from one event to the next.  Sessions
  * would gain nothing from the slot, because the bytes that they wait for pass
@@ -368,7 +364,7 @@ busy_poll(struct epoll_event *events)
 }
 
 /*
- * Sleeps until an event or a due time.  Returns true unless only relays have
+ * Sleep until an event or a due time.  Return true unless only relays have
  * work.
  */
 static bool

@@ -35,25 +35,25 @@ PgpxTime	pgpx_next_deadline = PG_INT64_MAX;
 /* Enough for libpq, OpenSSL and name service modules. */
 #define STACK_SIZE (1024 * 1024)
 
-static int	answers[2] = {-1, -1};
+static int	finished[2] = {-1, -1}; /* pipe: addresses of finished tasks */
 static bool started = false;	/* true once any thread was started */
 
 int
 pgpx_task_init(void)
 {
-	if (pipe2(answers, O_CLOEXEC | O_NONBLOCK) < 0)
+	if (pipe2(finished, O_CLOEXEC | O_NONBLOCK) < 0)
 		return -1;
-	return answers[0];
+	return finished[0];
 }
 
 /*
- * Makes a thread run only while the processor is otherwise idle.
+ * Make a thread run only while the processor is otherwise idle.
  *
- * Such a thread may then hold a mutex for as long as other processes are busy,
- * so the loop must not need a mutex that the thread can hold.  Hence each
- * task has a mutex of its own.  The loop takes it for the last time when it
- * lowers the thread's priority, and the thread does not lower its own priority
- * while it holds it.
+ * Such a thread may hold a mutex for as long as other processes are busy, so
+ * the event loop must not need a mutex that the thread can hold.  Hence each
+ * task has a mutex of its own.  The loop acquires it for the last time when it
+ * lowers the thread's priority, and the thread does not hold it when it lowers
+ * its own.
  */
 static void
 lower_priority(pid_t thread)
@@ -84,10 +84,10 @@ thread_main(void *arg)
 	task->thread = 0;
 	pthread_mutex_unlock(&task->mutex);
 
-	/* the pointer is what is sent: NOLINTNEXTLINE(bugprone-sizeof-expression) */
-	while (write(answers[1], &task, sizeof(task)) < 0 &&
+	/* send the pointer: NOLINTNEXTLINE(bugprone-sizeof-expression) */
+	while (write(finished[1], &task, sizeof(task)) < 0 &&
 		   (errno == EINTR || errno == EAGAIN))
-		usleep(1000);			/* the pipe holds thousands */
+		usleep(1000);			/* not expected: the pipe holds thousands */
 	return NULL;
 }
 
@@ -100,7 +100,7 @@ pgpx_task_start(PgpxTask *task)
 	sigset_t	old;
 	int			rc;
 
-	if (answers[1] < 0)
+	if (finished[1] < 0)
 		return false;
 	pthread_mutex_init(&task->mutex, NULL);
 	task->thread = 0;
@@ -138,7 +138,7 @@ pgpx_task_ready(void)
 	PgpxTask   *task;
 
 	/* NOLINTNEXTLINE(bugprone-sizeof-expression): as it was sent */
-	while (read(answers[0], &task, sizeof(task)) == sizeof(task))
+	while (read(finished[0], &task, sizeof(task)) == sizeof(task))
 	{
 		pthread_mutex_destroy(&task->mutex);	/* its thread has left it */
 		task->ended(task);
@@ -149,7 +149,8 @@ void
 pgpx_task_exit(int code)
 {
 	/*
-	 * a finished task's thread may still be exiting, through OpenSSL's cleanup
+	 * even the thread of a finished task may still be exiting, through
+	 * OpenSSL's cleanup
 	 */
 	if (!started)
 		return;

@@ -26,23 +26,25 @@ typedef enum PgpxWatchKind
 } PgpxWatchKind;
 
 /*
- * Add a descriptor to the epoll set (add is true), or change its events;
- * remove it. pgpx_event_watch raises an error if epoll refuses.
+ * Add a descriptor to the epoll set (add is true), or change its events.
+ * Raises an error if epoll refuses.
  */
 extern void pgpx_event_watch(PgpxWatchKind kind, int index, int fd,
 							 uint32 events, bool add);
+
+/* Remove a descriptor from the epoll set. */
 extern void pgpx_event_unwatch(int fd);
 
-/* Makes the event loop run at this time at the latest. */
+/* Make the event loop run at this time at the latest. */
 extern void pgpx_event_due_at(PgpxTime at);
 
 /*
- * Notes that connections of a pool have changed their states, so that the pool
+ * Note that connections of a pool have changed their states, so that the pool
  * needs maintenance in this round.
  */
 extern void pgpx_event_pool_changed(int pool);
 
-/* Returns a pool that was noted, and removes the note; -1: there is none. */
+/* Return a pool that was noted, and remove the note; -1: there is none. */
 extern int	pgpx_event_next_changed_pool(void);
 
 /*
@@ -56,32 +58,32 @@ struct PgpxTask
 	void (*run)(PgpxTask *task);	/* called in the thread */
 	void (*ended)(PgpxTask *task);	/* called in the loop; frees the task */
 	pthread_mutex_t mutex;		/* protects the two below */
-	pid_t		thread;			/* that runs the task; 0: none */
+	pid_t		thread;			/* the one that runs the task; 0: none */
 	bool		low_priority;	/* pgpx_task_lower_priority was called */
 };
 
 /*
- * Sets up the pipe for finished tasks.  Returns the descriptor that becomes
+ * Set up the pipe for finished tasks.  Return the descriptor that becomes
  * readable when a task has finished, or -1 on error.
  */
 extern int	pgpx_task_init(void);
 
-/* Starts a thread for the task.  Returns false if that is impossible. */
+/* Start a thread for the task.  Return false if that is impossible. */
 extern bool pgpx_task_start(PgpxTask *task);
 
 /*
- * Lowers the priority of a task that is abandoned but cannot be stopped: its
+ * Lower the priority of a task that is abandoned but cannot be stopped: its
  * thread runs only while the processor is otherwise idle.
  */
 extern void pgpx_task_lower_priority(PgpxTask *task);
 
-/* Calls "ended" for each task that has finished. */
+/* Call "ended" for each task that has finished. */
 extern void pgpx_task_ready(void);
 
 /*
- * Ends the process with _exit() if it ever started a thread; otherwise
- * returns.  Called at the very end, before exit(), because a thread may still
- * use what exit() tears down.
+ * End the process with _exit() if it ever started a thread; otherwise return.
+ * Called at the very end, before exit(), because a thread may still use what
+ * exit() tears down.
  */
 extern void pgpx_task_exit(int code);
 

@@ -96,13 +96,6 @@ typedef enum LoginState
 	ABANDONED					/* the same, but the owner has ended it */
 } LoginState;
 
-/* The user; unaffected by changes of options or by another user mapping. */
-typedef struct Owner
-{
-	Oid			database;
-	NameData	user;
-} Owner;
-
 struct PgpxLogin
 {
 	PgpxTask	task;
@@ -110,7 +103,7 @@ struct PgpxLogin
 	LoginState	state;
 	dlist_node	node;			/* in steps, unless AWAITING_REMOTE */
 	PgpxLoginKey key;
-	Owner		pool_owner;
+	PgpxThreadUser user;
 	int			fd;				/* socket in this step; -1: none */
 	struct stat socket;			/* identifies it, since fd may be reused */
 	void	   *libpq;			/* libpq's object, of the type for "kind" */
@@ -118,7 +111,7 @@ struct PgpxLogin
 	PostgresPollingStatusType status;
 	int			error;			/* errno after the step */
 	PgpxLoginStepped stepped;
-	void	   *owner;
+	void	   *owner;			/* passed to stepped */
 };
 
 static dlist_head steps = DLIST_STATIC_INIT(steps);
@@ -160,19 +153,6 @@ finish_login(void *pg)
 static const PgpxLoginKind login_kind =
 	{poll_login, socket_of_login, finish_login};
 
-static Owner
-owner_of_pool(int index)
-{
-	PgpxPool   *pool = &pgpx_pools[index];
-	Owner		pool_owner;
-
-	LWLockAcquire(pool->lock, LW_SHARED);
-	pool_owner.database = pool->key.database;
-	pool_owner.user = pool->user_name;
-	LWLockRelease(pool->lock);
-	return pool_owner;
-}
-
 PgpxLogin *
 pgpx_login_begin_kind(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
 					  PgpxInputAccounting *accounting, PgpxLoginStepped stepped,
@@ -186,7 +166,7 @@ pgpx_login_begin_kind(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
 	login->task.ended = finish_step;
 	login->kind = kind;
 	login->key = key;
-	login->pool_owner = owner_of_pool(key.pool);
+	login->user = pgpx_pool_thread_user(key.pool);
 	login->libpq = libpq;
 	login->accounting = accounting;
 	login->stepped = stepped;
@@ -210,13 +190,6 @@ has_same_conninfo(const PgpxLogin *a, const PgpxLogin *b)
 		a->key.pool_id == b->key.pool_id && a->key.version == b->key.version;
 }
 
-static bool
-is_same_user(const Owner *a, const Owner *b)
-{
-	return a->database == b->database &&
-		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
-}
-
 /* Numbers of threads that count towards the limits of a login, for its kind. */
 typedef struct Threads
 {
@@ -236,7 +209,7 @@ count_threads(const PgpxLogin *login)
 		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (other->state == QUEUED || other->kind != login->kind ||
-			!is_same_user(&other->pool_owner, &login->pool_owner))
+			!pgpx_is_same_thread_user(&other->user, &login->user))
 			continue;
 		n.user++;
 		if (has_same_conninfo(other, login))
@@ -256,9 +229,9 @@ may_start(const PgpxLogin *login)
 	return n.same_conninfo < MAX_STEPS && n.user < MAX_OF_USER;
 }
 
-/* Returns the first waiting login of a user that may start. */
+/* Return the first waiting login of a user that may start. */
 static PgpxLogin *
-next_to_start(const Owner *pool_owner)
+next_to_start(const PgpxThreadUser *user)
 {
 	PgpxLogin  *stuck = NULL;
 	dlist_iter	iter;
@@ -268,7 +241,7 @@ next_to_start(const Owner *pool_owner)
 		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (login->state != QUEUED ||
-			!is_same_user(&login->pool_owner, pool_owner))
+			!pgpx_is_same_thread_user(&login->user, user))
 			continue;
 
 		/* skip logins that the same limits block, rather than count again */
@@ -282,15 +255,15 @@ next_to_start(const Owner *pool_owner)
 }
 
 /*
- * Starts the waiting logins that may start.  Called after the end of a step and
- * for a new step.
+ * Start the waiting logins of a user that may start.  Called after the end of a
+ * step and for a new step.
  */
 static void
-start_next(const Owner *pool_owner)
+start_next(const PgpxThreadUser *user)
 {
 	PgpxLogin  *next;
 
-	while ((next = next_to_start(pool_owner)) != NULL)
+	while ((next = next_to_start(user)) != NULL)
 	{
 		next->state = RUNNING;
 		account_before_step(next->accounting, next->fd);
@@ -304,7 +277,7 @@ start_next(const Owner *pool_owner)
 	}
 }
 
-/* Records the socket of the next step. */
+/* Record the socket of the next step. */
 static void
 find_socket(PgpxLogin *login)
 {
@@ -314,10 +287,10 @@ find_socket(PgpxLogin *login)
 }
 
 /*
- * Shuts down the socket of the current step, so that no call in it blocks.
- * The thread may close the socket at any time, and its number may be reused.
- * So this duplicates the descriptor first, and then verifies that it is the
- * same socket.
+ * Shut down the socket of the current step, so that no call in it blocks.  The
+ * thread may close the socket at any time, and its number may be reused.  So
+ * this duplicates the descriptor first, and then verifies that it is the same
+ * socket.
  */
 static void
 shut_down_socket(const PgpxLogin *login)
@@ -336,14 +309,14 @@ shut_down_socket(const PgpxLogin *login)
 void
 pgpx_login_step(PgpxLogin *login)
 {
-	Owner		pool_owner = login->pool_owner;
+	PgpxThreadUser user = login->user;
 
 	if (login->state != AWAITING_REMOTE)
 		return;
 	login->state = QUEUED;
 	find_socket(login);
 	dlist_push_tail(&steps, &login->node);
-	start_next(&pool_owner);
+	start_next(&user);
 }
 
 /* Called in the event loop when a step has ended. */
@@ -351,7 +324,7 @@ static void
 finish_step(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
-	Owner		pool_owner = login->pool_owner;
+	PgpxThreadUser user = login->user;
 	bool		abandoned = login->state == ABANDONED;
 
 	dlist_delete(&login->node);
@@ -381,7 +354,7 @@ finish_step(PgpxTask *task)
 						   "The remote server sent too much data during the login.");
 	}
 
-	start_next(&pool_owner);
+	start_next(&user);
 }
 
 bool
@@ -461,7 +434,7 @@ pgpx_libpq_drop_notifications(PGconn *pg)
 		PQfreemem(note);
 }
 
-/* Returns the number of bytes that have arrived and are unread. */
+/* Return the number of bytes that have arrived and are unread. */
 static uint64
 bytes_unread(int fd)
 {
@@ -471,8 +444,8 @@ bytes_unread(int fd)
 }
 
 /*
- * Returns how many bytes this process has read from the socket, including those
- * of incomplete messages.  Returns 0 where the kernel does not report it, which
+ * Return how many bytes this process has read from the socket, including those
+ * of incomplete messages.  Return 0 where the kernel does not report it, which
  * is any socket but a TCP one.
  */
 static uint64
@@ -500,7 +473,7 @@ account_before_step(PgpxInputAccounting *accounting, int fd)
 	accounting->unread = bytes_unread(fd);
 }
 
-/* Returns false if the login has received more bytes than any login needs. */
+/* Return false if the login has received more bytes than any login needs. */
 static bool
 account_after_step(PgpxInputAccounting *accounting, int fd)
 {

@@ -15,26 +15,28 @@
 /* How many bytes libpq has read; see login.c. */
 typedef struct PgpxInputAccounting
 {
-	uint64		login;			/* bytes of the login that were ready to read */
-	uint64		unread;			/* .. that were unread before this step */
-	uint64		taken;			/* bytes read at its last result */
+	uint64		login;			/* bytes that were ready before steps of the
+								 * login, and read in them */
+	uint64		unread;			/* bytes that were ready before this step */
+	uint64		taken;			/* bytes that libpq had read at its last
+								 * result */
 } PgpxInputAccounting;
 
 typedef struct PgpxLogin PgpxLogin;
 
-/* Drops notices, which libpq would print to stderr. */
+/* Drop notices, which libpq would print to stderr. */
 extern void pgpx_libpq_mute_notices(PGconn *pg);
 
 /*
- * Frees notifications, which libpq would accumulate.  Called after
+ * Free notifications, which libpq would accumulate.  Called after
  * PQconsumeInput.
  */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
 /*
  * Input accounting of statements.  Call the first function when libpq has
- * returned results, and the other when input was consumed without one: it tests
- * whether libpq buffers more than a message of an honest remote takes.
+ * returned results, and the other when input was consumed without one: it
+ * returns whether libpq buffers more than a message of an honest remote takes.
  */
 extern void pgpx_libpq_note_result(PgpxInputAccounting *accounting, PGconn *pg);
 extern bool
@@ -42,8 +44,8 @@ pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
 								 PGconn *pg);
 
 /*
- * Manages a login that pgpx_conninfo_login has started: "stepped" is called
- * after each step.  Returns NULL if out of memory.  pgpx_login_begin_kind does
+ * Manage a login that pgpx_conninfo_login has started: "stepped" is called
+ * after each step.  Return NULL if out of memory.  pgpx_login_begin_kind does
  * the same for another kind of operation on an object of libpq.
  */
 extern PgpxLogin *pgpx_login_begin(PgpxLoginKey key, PGconn *pg,
@@ -55,29 +57,29 @@ extern PgpxLogin *pgpx_login_begin_kind(const PgpxLoginKind *kind,
 										PgpxInputAccounting *accounting,
 										PgpxLoginStepped stepped, void *owner);
 
-/* Runs the next step; called when libpq's socket is ready. */
+/* Run the next step; called when libpq's socket is ready. */
 extern void pgpx_login_step(PgpxLogin *login);
 
 /*
- * Tests whether a thread is using the PGconn.  If so, nothing else may touch
+ * Return whether a thread is using the PGconn.  If so, nothing else may touch
  * it.
  */
 extern bool pgpx_login_is_running(const PgpxLogin *login);
 
 /*
- * Returns text to append to "it did not end in time": the computation, or the
- * other logins, that delayed the login.  "" if it was waiting for the remote.
+ * Return text to append to "it did not end in time": what delayed the login,
+ * the computation or other logins.  "" if it was waiting for the remote.
  */
 extern const char *pgpx_login_delay_reason(const PgpxLogin *login);
 
 /*
- * Ends the management of a login that is complete or abandoned.  Returns true
- * if a thread is running a step: then the thread owns the PGconn and its
- * external descriptor, and the caller must not release either.
+ * End the management of a login that is complete or abandoned.  Return true if
+ * a thread is running a step: then the thread owns the PGconn and its external
+ * descriptor, and the caller must not release either.
  */
 extern bool pgpx_login_end(PgpxLogin *login);
 
-/* Returns the number of sockets that abandoned logins still hold. */
+/* Return the number of sockets that abandoned logins still hold. */
 extern int	pgpx_login_descriptors(void);
 
 #endif							/* PGPX_LOGIN_H */

@@ -38,7 +38,7 @@ pgpx_maintenance_request(void)
 	SetLatch(MyLatch);
 }
 
-/* Maintains a pool at this time at the latest. */
+/* Have a pool maintained at this time at the latest. */
 static void
 maintain_soon(int pool, PgpxTime at)
 {
@@ -47,7 +47,7 @@ maintain_soon(int pool, PgpxTime at)
 }
 
 /*
- * Tests whether the worker's own operation on a connection has occupied its
+ * Return whether the worker's own operation on a connection has occupied its
  * slot for too long, although the options still allow it (they may allow ten
  * years).
  *
@@ -78,7 +78,7 @@ is_overdue(PgpxWorkerConn *w, PgpxTime now)
 	return false;
 }
 
-/* Handles the expiry of the deadline of a connection's phase. */
+/* Handle the expiry of the deadline of a connection's phase. */
 static void
 deadline_passed(PgpxWorkerConn *w)
 {
@@ -100,9 +100,9 @@ deadline_passed(PgpxWorkerConn *w)
 	}
 }
 
-/* Ends the current operation on a connection as if its deadline had passed. */
+/* End the current operation on a connection as if its deadline had passed. */
 static void
-shorten_deadline(PgpxWorkerConn *w)
+end_operation(PgpxWorkerConn *w)
 {
 	if (w->phase == PGPX_PHASE_ABORT)
 		pgpx_abort_abandon(w);
@@ -113,7 +113,7 @@ shorten_deadline(PgpxWorkerConn *w)
 }
 
 /*
- * Does the periodic work on connections.  Returns true if the worker must tick
+ * Do the periodic work on connections.  Return true if the worker must tick
  * again, because work is left that no event will report.
  */
 static bool
@@ -127,7 +127,7 @@ tick(PgpxTime now)
 		int			unread_reset;
 
 		if (is_overdue(w, now))
-			shorten_deadline(w);
+			end_operation(w);
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 
@@ -171,8 +171,8 @@ tick(PgpxTime now)
 }
 
 /*
- * Grows the pools with waiters whose back-off has ended, or for which another
- * pool has freed a slot.  Returns true if a pool is still in back-off or must
+ * Grow the pools with waiters whose back-off has ended, or for which another
+ * pool has freed a slot.  Return true if a pool is still in back-off or must
  * yield to another pool.
  */
 static bool
@@ -212,11 +212,11 @@ grow_waiting_pools(PgpxTime now)
 }
 
 /*
- * Releases leases whose holder no longer exists.  Returns whether any lease
- * is left.
+ * Release leases whose holder no longer exists.  Return whether any lease is
+ * left.
  *
- * This is a second safeguard.  The exit callbacks of the sessions are the
- * first, so it should never find one.
+ * The exit callback of a session releases its leases, so this function, a
+ * second safeguard, should never find one.
  */
 static bool
 sweep_leases(void)
@@ -252,7 +252,7 @@ sweep_leases(void)
 	return leases;
 }
 
-/* Handles the deadlines that have passed, and sets the time of the next. */
+/* Handle the deadlines that have passed, and set the time of the next. */
 static void
 handle_deadlines(PgpxTime now)
 {
@@ -273,7 +273,7 @@ handle_deadlines(PgpxTime now)
 }
 
 /*
- * Must be called in a transaction in which pgpx_may_read_databases succeeded.
+ * Must be called in a transaction in which pgpx_try_lock_databases succeeded.
  */
 static bool
 database_exists(Oid database)
@@ -290,9 +290,9 @@ check_databases(void)
 {
 	static uint32 seen = 0;
 	static PgpxTime next_database_check = 0;	/* not before this time */
-	uint32		now = pg_atomic_read_u32(&pgpx_shared->databases_changed);
+	uint32		changes = pg_atomic_read_u32(&pgpx_shared->databases_changed);
 
-	if (now == seen)
+	if (changes == seen)
 		return;
 	if (pgpx_now() < next_database_check)
 	{
@@ -300,7 +300,7 @@ check_databases(void)
 		return;
 	}
 	StartTransactionCommand();
-	if (!pgpx_may_read_databases())
+	if (!pgpx_try_lock_databases())
 	{
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(pgpx_worker_cxt);
@@ -308,7 +308,7 @@ check_databases(void)
 		pgpx_event_due_at(next_database_check);
 		return;
 	}
-	seen = now;
+	seen = changes;
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
@@ -325,7 +325,7 @@ check_databases(void)
 		pgpx_wake_flush(&wake);
 	}
 
-	/* unlocked read: if the two do not match, no record has this key */
+	/* unlocked reads: if the two do not match, no slot has both of them */
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		Oid			database = pgpx_servers[i].database;
@@ -340,7 +340,7 @@ check_databases(void)
 	MemoryContextSwitchTo(pgpx_worker_cxt);
 }
 
-/* Wipes the conninfo if the pool that it was for no longer exists. */
+/* Wipe the conninfo if the pool that it was for no longer exists. */
 static void
 forget_former_pool(int i)
 {
@@ -349,7 +349,7 @@ forget_former_pool(int i)
 		pgpx_conninfo_forget(i);
 }
 
-/* Maintains a pool, and sets the time of its next maintenance. */
+/* Maintain a pool, and set the time of its next maintenance. */
 static void
 maintain_pool(int i, PgpxTime now)
 {
@@ -382,7 +382,7 @@ maintain_pool(int i, PgpxTime now)
 	pgpx_conninfo_forget(i);
 }
 
-/* Tests whether the pool may need a catalog reader to publish its conninfo. */
+/* Return whether the pool may need a catalog reader to publish its conninfo. */
 static bool
 needs_reader(int i)
 {
@@ -394,8 +394,8 @@ needs_reader(int i)
 }
 
 /*
- * Maintains the pools whose connections have changed and those whose
- * maintenance is due, or all.
+ * Maintain the pools whose connections have changed and those whose maintenance
+ * is due, or all.
  */
 static void
 maintain_pools(PgpxTime now, bool all)
@@ -432,10 +432,10 @@ static bool
 have_pools_changed(void)
 {
 	static uint32 seen = 0;
-	uint32		now = pg_atomic_read_u32(&pgpx_shared->pools_changed);
-	bool		changed = now != seen;
+	uint32		changes = pg_atomic_read_u32(&pgpx_shared->pools_changed);
+	bool		changed = changes != seen;
 
-	seen = now;
+	seen = changes;
 	return changed;
 }
 

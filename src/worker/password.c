@@ -21,7 +21,8 @@
  * does not interpret them.
  *
  * A password is kept with the pool's conninfo for pgpool_ext.password_lifetime,
- * or until a remote server refuses it.  It does not affect open connections.
+ * or until a remote server refuses it.  Its end does not affect open
+ * connections.
  *
  * The command runs for one pool at most once at a time, and all logins of the
  * pool share the result.  Each login has its own deadline, and the command is
@@ -76,8 +77,8 @@ typedef struct Request
 	int			nanswers;
 	PgpxTime	started;
 	int64		timeout_ms;		/* from the start */
-	int64		until;			/* monotonic_ms, when the command is killed; a
-								 * request of another login may extend it */
+	int64		until;			/* monotonic_ms at which the command is
+								 * killed; other logins may extend it */
 	char	   *command;
 	char	  **environment;	/* the last OWN_VARIABLES are malloc'ed */
 	pthread_mutex_t mutex;		/* protects pid and until */
@@ -109,7 +110,7 @@ monotonic_ms(void)
 	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Returns the time until the command is killed, in ms. */
+/* Return the time until the command is killed, in ms. */
 static int64
 time_left(Request *request)
 {
@@ -135,7 +136,7 @@ set_timeout_error(Request *request)
 }
 
 /*
- * Starts the command in a process group of its own, with standard output on a
+ * Start the command in a process group of its own, with standard output on a
  * descriptor, and without the other descriptors of this process.  Standard
  * error remains the server's log.  The first shell restores the limit of open
  * files, which the worker has raised and posix_spawn cannot change.
@@ -179,7 +180,7 @@ spawn(Request *request, int out)
 }
 
 /*
- * Reads the output up to its end.  Returns false, with an error, if it is too
+ * Read the output up to its end.  Return false, with an error, if it is too
  * long, or does not end in time.
  */
 static bool
@@ -216,8 +217,8 @@ read_output(Request *request, int in)
 }
 
 /*
- * Waits for the end of the command.  It may continue after the end of its
- * output.  Returns its status, or -1 if it does not end in time.  killed: wait
+ * Wait for the end of the command.  It may continue after the end of its
+ * output.  Return its status, or -1 if it does not end in time.  killed: wait
  * without a limit.
  */
 static int
@@ -241,7 +242,7 @@ await_end(Request *request, bool killed)
 	}
 }
 
-/* Kills all processes of the command. */
+/* Kill all processes of the command. */
 static void
 kill_command(Request *request)
 {
@@ -251,7 +252,7 @@ kill_command(Request *request)
 	pthread_mutex_unlock(&request->mutex);
 }
 
-/* Removes the line end, and checks that the output is one line. */
+/* Remove the line end, and check that the output is one line. */
 static void
 check_output(Request *request)
 {
@@ -320,7 +321,7 @@ run_command(PgpxTask *task)
 
 static void finish_command(PgpxTask *task);
 
-/* Wipes and frees the password of a pool. */
+/* Wipe and free the password of a pool. */
 static void
 forget_password(PgpxWorkerPool *wp)
 {
@@ -331,7 +332,7 @@ forget_password(PgpxWorkerPool *wp)
 	wp->password = NULL;
 }
 
-/* Forgets all passwords if another command is set now. */
+/* Forget all passwords if another command is set now. */
 static void
 forget_if_command_changed(void)
 {
@@ -386,7 +387,7 @@ free_request(Request *request)
 	free(request);
 }
 
-/* Returns "name=value", malloc'ed; NULL if out of memory. */
+/* Return "name=value", malloc'ed; NULL if out of memory. */
 static char *
 make_variable(const char *name, const char *value)
 {
@@ -397,8 +398,8 @@ make_variable(const char *name, const char *value)
 }
 
 /*
- * Makes the environment of the command: that of the worker, and the variables
- * that describe the connection.  Returns false if out of memory.
+ * Make the environment of the command: that of the worker, and the variables
+ * that describe the connection.  Return false if out of memory.
  */
 static bool
 make_environment(Request *request, const PgpxConninfo *ci,
@@ -436,7 +437,7 @@ make_environment(Request *request, const PgpxConninfo *ci,
 	return true;
 }
 
-/* Starts the thread of a request; returns false if that is impossible. */
+/* Start the thread of a request; return false if that is impossible. */
 static bool
 start_thread(Request *request)
 {
@@ -468,7 +469,7 @@ add_answer(Request *request, PgpxPasswordAnswer answer)
 }
 
 /*
- * Lets a command run for at least this time, in ms.  A command that has run for
+ * Let a command run for at least this time, in ms.  A command that has run for
  * longer than any login waits is not extended: if it hangs it must end,
  * although further logins request it again and again.
  */
@@ -538,7 +539,7 @@ pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordAnswer answer)
 }
 
 /*
- * Stores the password of a request that has ended, unless the conninfo or the
+ * Store the password of a request that has ended, unless the conninfo or the
  * command has changed meanwhile.  The waiting logins then request another one.
  */
 static void
@@ -557,7 +558,7 @@ store_password(const Request *request)
 	wp->password_at = pgpx_now();
 }
 
-/* Ends a request: stores the password or logs the error, and answers. */
+/* End a request: store the password or log the error, and answer. */
 static void
 finish_request(Request *request)
 {

@@ -107,7 +107,7 @@ append_unsent(Unsent *unsent, const char *data, size_t len)
 	unsent->end = len;
 }
 
-/* Tests for an errno of the pair that means: retry when epoll reports it. */
+/* Return whether an errno of the pair means: retry when epoll reports it. */
 static bool
 is_transient(int error)
 {
@@ -115,8 +115,8 @@ is_transient(int error)
 }
 
 /*
- * Sends to the session.  Returns the number of bytes accepted, all of them if
- * the session has closed its end.
+ * Send to the session.  Return the number of bytes accepted, all of them if the
+ * session has closed its end.
  */
 static size_t
 write_local(PgpxRelay *relay, const char *data, size_t len)
@@ -138,11 +138,10 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 	return len;
 }
 
-/* Moves bytes from the remote to the session. */
+/* Move bytes from the remote to the session. */
 static void
-move_inward(PgpxWorkerConn *w)
+move_inward(PgpxRelay *relay)
 {
-	PgpxRelay  *relay = w->relay;
 	Unsent	   *unsent = &relay->inward;
 
 	if (!is_empty(unsent))
@@ -173,7 +172,7 @@ move_inward(PgpxWorkerConn *w)
 	}
 }
 
-/* Relays the session's end of stream, after all its bytes have been sent. */
+/* Relay the session's end of stream, after all its bytes have been sent. */
 static void
 send_end_of_stream(PgpxRelay *relay)
 {
@@ -181,7 +180,7 @@ send_end_of_stream(PgpxRelay *relay)
 	shutdown(relay->remote, SHUT_WR);
 }
 
-/* Moves bytes from the session to the remote. */
+/* Move bytes from the session to the remote. */
 static void
 move_outward(PgpxRelay *relay)
 {
@@ -216,7 +215,7 @@ move_outward(PgpxRelay *relay)
 		send_end_of_stream(relay);
 }
 
-/* Registers a descriptor for these events; removes it if there are none. */
+/* Register a descriptor for these events; remove it if there are none. */
 static void
 watch(PgpxWatchKind kind, int index, int fd, uint32 *registered, uint32 events)
 {
@@ -290,7 +289,7 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 	w->relay = relay;
 
 	/* bytes that arrived with the last answer to libpq */
-	move_inward(w);
+	move_inward(relay);
 	watch_both(w);
 	return NULL;
 }
@@ -314,12 +313,12 @@ pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events)
 		if ((events & ~EPOLLOUT) != 0)
 			move_outward(relay);
 		if ((events & ~EPOLLIN) != 0)
-			move_inward(w);
+			move_inward(relay);
 	}
 	else
 	{
 		if ((events & ~EPOLLOUT) != 0 || relay->tls.read_wants_write)
-			move_inward(w);
+			move_inward(relay);
 		if ((events & ~EPOLLIN) != 0 || relay->tls.write_wants_read)
 			move_outward(relay);
 	}
@@ -344,7 +343,7 @@ pgpx_relay_resume(void)
 		if (w->relay == NULL || !w->relay->more)
 			continue;
 		left--;
-		move_inward(w);
+		move_inward(w->relay);
 		watch_both(w);
 	}
 }

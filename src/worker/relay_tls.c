@@ -97,7 +97,7 @@ outcome_of_call(PgpxTlsStream *tls, int n)
 }
 
 /*
- * Ends both directions: nothing more is received, and writes cannot progress.
+ * End both directions: nothing more is received, and writes cannot progress.
  */
 static void
 end_stream(PgpxTlsStream *tls)

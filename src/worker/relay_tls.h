@@ -15,9 +15,9 @@
 #include "libpq-fe.h"
 
 /*
- * Prepares a connection whose login is complete for calls in the event loop,
- * so that the remote's messages cannot keep libpq busy there.  Returns the
- * reason why the connection's TLS cannot be relayed; NULL if it can, or if the
+ * Prepare a connection whose login is complete for calls in the event loop, so
+ * that the remote's messages cannot keep libpq busy there.  Return the reason
+ * why the connection's TLS cannot be relayed; NULL if it can, or if the
  * connection has none.
  */
 extern const char *pgpx_tls_prepare(PGconn *pg);
@@ -39,25 +39,25 @@ typedef struct PgpxTlsStream
 } PgpxTlsStream;
 
 /*
- * Starts the stream on libpq's SSL object.  pgpx_tls_prepare must have accepted
+ * Start the stream on libpq's SSL object.  pgpx_tls_prepare must have accepted
  * the connection.  chunk is the number of bytes to read at once.
  */
 extern void pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk);
 
-/* Reads at most "size" bytes that are available; returns the number read. */
+/* Read at most "size" bytes that are available; return the number read. */
 extern size_t pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size);
 
 /*
- * Sends; returns the number of bytes accepted, all of them if the write side is
+ * Send; return the number of bytes accepted, all of them if the write side is
  * closed.
  */
 extern size_t pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len);
 
-/* Sends close_notify and closes the write side. */
+/* Send close_notify and close the write side. */
 extern void pgpx_tls_close_notify(PgpxTlsStream *tls);
 
 /*
- * Ends the stream: libpq may free its SSL object, and the caller may free tls.
+ * End the stream: libpq may free its SSL object, and the caller may free tls.
  */
 extern void pgpx_tls_end(PgpxTlsStream *tls);
 

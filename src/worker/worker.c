@@ -92,7 +92,7 @@ pgpx_worker_register(void)
 }
 
 /*
- * Removes the variables that libpq reads from the environment.
+ * Remove the variables that libpq reads from the environment.
  *
  * libpq takes parameters that the options do not set from the environment.
  * Here that is the environment in which the server was started: a PGHOSTADDR
@@ -142,7 +142,7 @@ count_descriptors(void)
 #define CONNECTION_FDS 3
 
 /*
- * Raises the number of descriptors that this process may use to what
+ * Raise the number of descriptors that this process may use to what
  * pgpool_ext.max_connections needs, as far as the kernel's hard limit allows.
  *
  * max_files_per_process does not limit it: it is for files, and sessions need
@@ -281,29 +281,29 @@ pgpx_worker_main(Datum arg)
 }
 
 /*
- * How long, in microseconds, all cancels together may take at exit, and after
- * what time they are repeated.
+ * How long, in microseconds, all cancels together may take at exit, and the
+ * interval at which they are repeated.
  */
 #define EXIT_US (200 * 1000)
-#define AGAIN_US (60 * 1000)
+#define REPEAT_US (60 * 1000)
 
-/* Interval, in ms, of the check which remotes have closed. */
+/* Interval, in ms, at which the connections are checked for closed remotes. */
 #define CHECK_MS 10
 
 /* State of a connection while the worker exits. */
 typedef struct ExitConn
 {
-	bool		open;			/* leased, or running */
+	bool		open;			/* its end is awaited: leased, or running */
 	bool		running;		/* a statement may be running */
 	bool		cancelled;		/* a cancel request has finished */
 } ExitConn;
 
 static ExitConn *exiting = NULL;	/* [max_connections] */
 static struct pollfd *polls = NULL;
-static int *polled = NULL;		/* their indexes of connections */
+static int *polled = NULL;		/* the connection of each, by index */
 
 /*
- * Removes all connections of this worker's pools from the shared state, because
+ * Remove all connections of this worker's pools from the shared state, because
  * their PGconns no longer exist.
  */
 static void
@@ -349,7 +349,7 @@ forget_connections(void)
 	}
 }
 
-/* Tests whether the holder's activity says that a statement is in flight. */
+/* Return whether the holder's activity says that a statement is in flight. */
 static bool
 is_active(PgpxConn *conn)
 {
@@ -360,7 +360,7 @@ is_active(PgpxConn *conn)
 }
 
 /*
- * Tests whether a statement may be running on the connection.  Must be called
+ * Return whether a statement may be running on the connection.  Must be called
  * before the shared state is cleared.
  */
 static bool
@@ -399,7 +399,7 @@ has_closed(PgpxWorkerConn *w)
 }
 
 /*
- * A cancel request has finished: drops it, and counts it if its pool still
+ * A cancel request has finished: drop it, and count it if its pool still
  * exists.
  */
 static void
@@ -425,8 +425,8 @@ begin_cancel(PgpxWorkerConn *w)
 }
 
 /*
- * Completes the cancel requests that were started, and repeats them after
- * AGAIN_US where the remote has not closed.  Returns after EXIT_US at the
+ * Complete the cancel requests that were started, and repeat them after
+ * REPEAT_US where the remote has not closed.  Return after EXIT_US at the
  * latest.
  */
 static void
@@ -434,7 +434,7 @@ cancel_running_statements(void)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	until = now + EXIT_US;
-	PgpxTime	again = now + AGAIN_US;
+	PgpxTime	again = now + REPEAT_US;
 
 	for (; now < until; now = pgpx_now())
 	{
@@ -443,7 +443,7 @@ cancel_running_statements(void)
 		int			n = 0;
 
 		if (repeat)
-			again = now + AGAIN_US;
+			again = now + REPEAT_US;
 		for (int i = 0; i < pgpx_conns_end(); i++)
 		{
 			PgpxWorkerConn *w = &pgpx_wconns[i];

@@ -22,15 +22,15 @@ extern int	pgpx_worker_index;	/* which worker this is */
 extern uint64 pgpx_worker_incarnation;
 extern MemoryContext pgpx_worker_cxt;	/* reset after each round */
 
-/* Registers the workers with the postmaster; called by _PG_init. */
+/* Register the workers with the postmaster; called by _PG_init. */
 extern void pgpx_worker_register(void);
 PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
 
 extern void pgpx_event_loop_init(void);
 
 /*
- * Waits for events and handles them.  Returns false if relays have moved
- * bytes and nothing else has happened.
+ * Wait for events and handle them.  Return false if relays have moved bytes
+ * and nothing else has happened.
  */
 extern bool pgpx_event_loop_run_once(void);
 
@@ -41,38 +41,42 @@ extern bool pgpx_event_loop_run_once(void);
 #define PGPX_SWEEP_MS 5000
 
 /*
- * Requests maintenance of all pools in the next round: the settings have
+ * Request maintenance of all pools in the next round: the settings have
  * changed.
  */
 extern void pgpx_maintenance_request(void);
 
 /*
- * Does all maintenance that is due, also of the pools that were noted with
- * pgpx_event_pool_changed.  Returns the time of the next run, PG_INT64_MAX if
+ * Do all maintenance that is due, also of the pools that were noted with
+ * pgpx_event_pool_changed.  Return the time of the next run, PG_INT64_MAX if
  * only an event makes one necessary.
  */
 extern PgpxTime pgpx_maintenance_run(void);
 
 /*
- * Starts the catalog reader if a pool of this worker needs it, or if a database
- * has not been visited since the start of the server.  Returns the time of the
+ * Start the catalog reader if a pool of this worker needs it, or if a database
+ * has not been visited since the start of the server.  Return the time of the
  * next call, or PG_INT64_MAX if no call is needed before a pool changes or a
  * reader ends.
  */
 extern PgpxTime pgpx_catalog_request(PgpxTime now);
 
-/* Returns whether a reader that this worker had started has ended. */
+/*
+ * Return whether the reader that this worker has started has ended since the
+ * last call, and note that none runs.
+ */
 extern bool pgpx_catalog_request_has_ended(void);
 
 /*
- * Locks pg_database and its index for reading, without waiting.
+ * Lock pg_database and its index for reading.  Return false, without waiting,
+ * if a lock is not available.
  *
  * Another session may hold a lock on pg_database for long, for example a VACUUM
  * FULL that is queued behind a transaction that has read it.  Lookups in the
  * same transaction do not wait for these locks again.  The end of the
  * transaction releases them.
  */
-extern bool pgpx_may_read_databases(void);
+extern bool pgpx_try_lock_databases(void);
 
 /*
  * PGPX_CONTENDED_KEEP_MS: maximum time for which the worker's own operation on
@@ -83,8 +87,8 @@ extern bool pgpx_may_read_databases(void);
 #define PGPX_CONTENDED_CHECK_MS 1000
 
 /*
- * Finds the pools that a cap starves, and evicts connections of other pools for
- * them.  Returns true if any pool of this worker is starved.  all_servers: look
+ * Find the pools that a cap starves, and evict connections of other pools for
+ * them.  Return true if any pool of this worker is starved.  all_servers: look
  * for stale entries also in the caps of servers whose pools have no waiters.
  */
 extern bool pgpx_admission_run(bool all_servers);

@@ -307,7 +307,7 @@ damage_queue(const char *what)
 	else if (IS("queue_count"))
 		PUT(pool->nwaiting, 7);
 	else if (IS("queued"))
-		PUT(pool->nqueued, 7);
+		PUT(pool->nwaiters, 7);
 	else if (IS("not_granted"))
 	{
 		PUT(idle->pool, PGPX_POOL_INDEX(pool));
