@@ -186,7 +186,7 @@ run_on_pool(const char *server, const PgpxStatement *statement,
 
 	for (;;)
 	{
-		PgpxLease  *lease = pgpx_lease_checkout_for(server, &pending, &retry);
+		PgpxLease  *lease = pgpx_lease_checkout_call(server, &pending, &retry);
 		uint64		rows;
 
 		PG_TRY();
@@ -408,7 +408,7 @@ describe_call(FunctionCallInfo fcinfo, bool by_pool,
 		char	   *server = pgpx_arg_text(fcinfo, 0, "pool");
 
 		call.statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
-		pgpx_lease_for_call(server, do_describe, &call);
+		pgpx_call_with_lease(server, do_describe, &call);
 	}
 	else
 	{
@@ -684,7 +684,7 @@ return_notifications(FunctionCallInfo fcinfo, PgpxLease *lease,
 
 	pgpx_run_check(lease, NULL);
 	InitMaterializedSRF(fcinfo, 0);
-	pgpx_async_notes(lease, deadline);
+	pgpx_async_wait_for_note(lease, deadline);
 	if (lease->notes == NULL)
 		return;
 
@@ -704,7 +704,7 @@ return_notifications(FunctionCallInfo fcinfo, PgpxLease *lease,
 				 errmsg("notifications on lease " UINT64_FORMAT " were lost: " UINT64_FORMAT,
 						lease->id, lease->notes->dropped),
 				 errdetail("They were invalid, or exceeded the limit of 1 MB for unread notifications.")));
-	pgpx_notes_drop(lease);
+	pgpx_lease_drop_notes(lease);
 }
 
 /* notifications(lease bigint) returns table: those that have arrived */

@@ -165,7 +165,7 @@ choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 		pgpx_remote_close(rt, s->name);
 	snprintf(s->name, sizeof(s->name), "Ss%u", ++rt->nnames);
 	p->name = s->name + 1;
-	pgpx_statement_cache_lost(lease);
+	pgpx_statement_cache_set_unknown(lease);
 	return s;
 }
 

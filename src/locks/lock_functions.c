@@ -186,7 +186,7 @@ Datum
 pgpx_lock_setup(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
-	pgpx_lease_for_call(pgpx_arg_text(fcinfo, 0, "pool"), do_setup, NULL);
+	pgpx_call_with_lease(pgpx_arg_text(fcinfo, 0, "pool"), do_setup, NULL);
 	PG_RETURN_VOID();
 }
 
@@ -216,7 +216,7 @@ pgpx_lock_force_release(PG_FUNCTION_ARGS)
 	force.name = arg_name(fcinfo, 1);
 	pgpx_arg_require_admin(GetForeignServerByName(server, false)->serverid,
 						   server);
-	pgpx_lease_for_call(server, do_force, &force);
+	pgpx_call_with_lease(server, do_force, &force);
 	PG_RETURN_BOOL(force.held);
 }
 
@@ -234,8 +234,8 @@ pgpx_lock_status(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
 	InitMaterializedSRF(fcinfo, 0);
-	pgpx_lease_for_call(pgpx_arg_text(fcinfo, 0, "pool"), do_status,
-						fcinfo->resultinfo);
+	pgpx_call_with_lease(pgpx_arg_text(fcinfo, 0, "pool"), do_status,
+						 fcinfo->resultinfo);
 	return (Datum) 0;
 }
 

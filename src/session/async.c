@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * async.c
- *	  Statements that are sent before their answer is awaited: statements in
- *	  flight, notifications, and fanout, one statement on several pools at the
- *	  same time.
+ *	  Statements in flight: waiting for answers and for notifications; fanout,
+ *	  one statement on several pools at the same time.
  *
- * While a statement is in flight, its answer accumulates in the stream's
- * buffer, up to a bound.  It is only split into messages.  They are decoded
- * by pgpx_async_result, which therefore also raises their errors.
+ * While a statement is in flight, its answer accumulates in the input buffer
+ * of the stream, up to a bound, and is only searched for its end.
+ * pgpx_async_result decodes it, and therefore also raises its errors.
  *
- * Waiting for an answer acquires no lock and changes no shared state, so
- * it may be interrupted anywhere.
+ * Waiting for an answer acquires no lock and changes no shared state, so it
+ * may be interrupted anywhere.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,21 +26,21 @@
  * ------------------------------------------------------------------------
  */
 
-/* Limit on the input to read before the caller requests the result. */
+/* Limit on the input that is buffered before the caller requests the result. */
 #define AHEAD_MAX (1024 * 1024)
 
 /*
  * If the values of a statement have more bytes than this, no copy of them is
- * kept, so the statement cannot be repeated and does not use the statement
- * cache.
+ * made.  The statement then does not use the statement cache, because it could
+ * not be repeated.
  */
 #define VALUES_MAX (64 * 1024)
 
-/* A statement that was sent.  It is allocated as one chunk with its texts. */
+/* A statement in flight.  It is allocated as one chunk with its texts. */
 typedef struct PgpxInFlight
 {
-	PgpxRun		run;			/* as it was sent; pgpx_async_result replaces
-								 * its statement and formats by those below */
+	PgpxRun		run;			/* as it was sent; its pointers to statement
+								 * and formats are no longer valid */
 	PgpxPrediction prediction;
 	PgpxStatement statement;
 	const char *values[FLEXIBLE_ARRAY_MEMBER];
@@ -51,11 +50,12 @@ static uint32 wait_answer = 0;
 static uint32 wait_note = 0;
 
 /*
- * Read pending input.  Returns true if the answer is complete, or if AHEAD_MAX
- * is exceeded, so that no more is read before the caller requests the result.
+ * Read pending input into the buffer.  Returns true if the answer is complete,
+ * or if AHEAD_MAX is exceeded, so that no more is read before the caller
+ * requests the result.
  */
 static bool
-is_answered(PgpxLease *lease)
+read_ahead(PgpxLease *lease)
 {
 	PgpxWire   *wire = &lease->sock->wire;
 	bool		more = true;
@@ -71,17 +71,20 @@ is_answered(PgpxLease *lease)
 	return true;
 }
 
+/* Read pending input until one of the leases can be returned to the caller. */
 static PgpxLease *
 find_answered(PgpxLease *const *leases, int n)
 {
 	for (int i = 0; i < n; i++)
-		if (is_answered(leases[i]))
+		if (read_ahead(leases[i]))
 			return leases[i];
 	return NULL;
 }
 
+/* Wait as pgpx_async_wait, with this wait set. */
 static PgpxLease *
-wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
+wait_with_set(WaitEventSet *waits, PgpxLease *const *leases, int n,
+			  PgpxTime deadline)
 {
 	PgpxLease  *found;
 
@@ -103,7 +106,7 @@ wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
 	return found;
 }
 
-/* Wait on the sockets of all leases, with a temporary wait set. */
+/* Wait as pgpx_async_wait, with a temporary wait set for the sockets. */
 static PgpxLease *
 wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
 {
@@ -118,7 +121,7 @@ wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
 		for (int i = 0; i < n; i++)
 			AddWaitEventToSet(waits, WL_SOCKET_READABLE, leases[i]->sock->fd,
 							  NULL, NULL);
-		found = wait_on(waits, leases, n, deadline);
+		found = wait_with_set(waits, leases, n, deadline);
 	}
 	PG_FINALLY();
 	{
@@ -133,7 +136,7 @@ pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
 {
 	if (n > 1)
 		return wait_for_several(leases, n, deadline);
-	while (!is_answered(leases[0]))
+	while (!read_ahead(leases[0]))
 		if (!pgpx_session_wait(leases[0]->sock, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_answer, "PgpoolAnswer")))
 			return NULL;
@@ -146,8 +149,8 @@ pgpx_async_cancel(PgpxLease *lease)
 	if (lease->in_flight == NULL)
 		return false;
 
-	/* is_answered is also true for an incomplete answer that is large */
-	if (is_answered(lease) &&
+	/* read_ahead is also true for an incomplete answer that is large */
+	if (read_ahead(lease) &&
 		pgpx_wire_is_answered(&lease->sock->wire, &lease->scanned))
 		return false;
 	lease->cancelled = true;
@@ -156,7 +159,7 @@ pgpx_async_cancel(PgpxLease *lease)
 }
 
 void
-pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
+pgpx_async_wait_for_note(PgpxLease *lease, PgpxTime deadline)
 {
 	do
 		pgpx_run_read_pending(lease);
@@ -169,10 +172,10 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
  * The target types of a result are not known before pgpx_async_result.  So the
  * statement requests binary format, as predicted from its previous result, only
  * for columns whose binary values can be converted to every type to which their
- * text can be converted.
+ * text can be converted.  This sink stands for results of that kind.
  */
 #define IN_FLIGHT_TYPES UINT64CONST(0x666c69676874)	/* an arbitrary constant */
-static const PgpxSink any_sink = {.types_hash = IN_FLIGHT_TYPES};
+static const PgpxSink any_types_sink = {.types_hash = IN_FLIGHT_TYPES};
 
 /* Return the number of bytes of the values, with their terminators. */
 static size_t
@@ -187,8 +190,7 @@ values_size(const PgpxStatement *statement)
 }
 
 /*
- * Copy a statement, with its first nparams values (all or none), into a new
- * record.
+ * Copy a statement into a new record, with nparams of its values: all or none.
  */
 static PgpxInFlight *
 copy_statement(MemoryContext cxt, const PgpxStatement *statement, int nparams)
@@ -223,7 +225,7 @@ pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 	PgpxRun		run = {
 		.lease = lease,
 		.statement = statement,
-		.sink = &any_sink,
+		.sink = &any_types_sink,
 		.may_cache = values_size(statement) <= VALUES_MAX,
 	};
 	PgpxInFlight *in_flight;
@@ -264,7 +266,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	run.sink = sink;
 	run.formats = prediction.formats;
 
-	/* after this the lease has no statement in flight, even on an error */
+	/* from here on the lease has no statement in flight, even after an error */
 	pgpx_lease_clear_in_flight(lease);
 	lease->in_use = true;
 	PG_TRY();
@@ -291,12 +293,12 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 /* ------------------------------------------------------------------------
  * Fanout
  *
- * All leases have scope CALL.  On any error they are returned, and the
- * statements that run on them are cancelled.
+ * All leases have scope CALL.  On any error the statements that run on them
+ * are cancelled, and the leases are returned.
  * ------------------------------------------------------------------------
  */
 
-/* The state of one server. */
+/* The statement on one server. */
 typedef struct Branch
 {
 	char	   *server;
@@ -307,7 +309,10 @@ typedef struct Branch
 	bool		done;
 } Branch;
 
-/* Add the server being processed to the context of an error. */
+/*
+ * Add the server that is being processed to the context of an error.  arg: the
+ * address of the pointer to the current branch, which may be NULL.
+ */
 static void
 add_server_context(void *arg)
 {
@@ -317,7 +322,7 @@ add_server_context(void *arg)
 		errcontext("fanout to server \"%s\"", branch->server);
 }
 
-/* Process the available input of a branch.  Raises its error. */
+/* Process the available input of a branch.  At its end, raise its error. */
 static void
 process_input(Branch *branch)
 {
@@ -340,7 +345,7 @@ process_input(Branch *branch)
 
 /*
  * Wait for input of the incomplete branches and process it, until at least one
- * more branch is complete.  After that the caller must create another wait set,
+ * more branch is complete.  The caller must then create another wait set,
  * because sockets cannot be removed from a wait set.
  */
 static void
@@ -389,7 +394,7 @@ count_remaining(const Branch *branches, int n)
 	return remaining;
 }
 
-/* Wait until one of the remaining branches is complete. */
+/* Wait until at least one of the remaining branches is complete. */
 static void
 collect_some(Branch *branches, int n, int remaining, Branch **current)
 {
@@ -406,6 +411,7 @@ collect_some(Branch *branches, int n, int remaining, Branch **current)
 	PG_END_TRY();
 }
 
+/* Wait until all branches are complete. */
 static void
 collect_results(Branch *branches, int n, Branch **current)
 {
@@ -422,7 +428,10 @@ collect_results(Branch *branches, int n, Branch **current)
 		collect_some(branches, n, remaining, current);
 }
 
-/* Clean up after an error.  current: the branch that raised it; NULL: none. */
+/*
+ * Cancel statements and return leases after an error.  current: the branch that
+ * raised it; NULL: none.
+ */
 static void
 abandon_branches(Branch *branches, int n, const Branch *current)
 {
@@ -449,7 +458,7 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 {
 	Branch	   *branches = palloc0(sizeof(Branch) * Max(n, 1));
 	Branch	   *current = NULL;
-	Branch	  **which = &current;
+	Branch	  **which = &current;	/* PG_CATCH could read a stale variable */
 	ErrorContextCallback where;
 
 	where.callback = add_server_context;

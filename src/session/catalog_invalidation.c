@@ -10,8 +10,8 @@
  * Just before a session commits such a change, while it can still read the
  * catalogs, it compares the pools of its database with them.  After the
  * commit it retires the pools that differ: idle connections close at once,
- * leased ones at checkin.  This must follow the sending of invalidations
- * to the other sessions, because retirement wakes waiters, which read the
+ * leased ones at checkin.  It does so after it has sent invalidations to
+ * the other sessions, because retirement wakes waiters, which read the
  * catalogs again.  With stale caches they would take the old options for
  * the new ones.
  *
@@ -51,8 +51,8 @@
 #include "session/lease.h"
 
 /*
- * set by the callbacks, which do nothing else because they may be called at
- * any time
+ * Set by the syscache callbacks, which do nothing else because they may be
+ * called at any time.
  */
 static bool objects_changed = false;
 static bool databases_changed = false;
@@ -63,14 +63,11 @@ static bool roles_changed = false;
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
 
-/*
- * Result of comparing a pool's options with the catalogs, in order of severity.
- */
+/* Result of comparing a pool with the catalogs, in order of severity. */
 typedef enum Verdict
 {
 	SAME,
-	IN_PLACE,					/* connects as before; the new options can be
-								 * applied */
+	IN_PLACE,					/* only options that take effect in place */
 	REPLACED,					/* connections must be replaced */
 	GONE						/* no checkout would find the pool any more */
 } Verdict;
@@ -133,8 +130,8 @@ compare_server(Oid oid, uint64 hash[2], uint64 *settings)
 }
 
 /*
- * Compare the user mapping with a fingerprint.  Sets *user and *server to those
- * of the mapping.
+ * Compare the user mapping with a fingerprint.  Sets *user to its user, or with
+ * a PUBLIC mapping to that of the pool, and *server to its server.
  */
 static Verdict
 compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
@@ -160,14 +157,14 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 
 	/* from one pool for all users to one pool for each user, or vice versa */
 	if (!same && !OidIsValid(mapping->umuser) &&
-		pgpx_server_catalog_has_user(row) == OidIsValid(key->local_user))
+		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
 		verdict = GONE;
 	ReleaseSysCache(row);
 	return verdict;
 }
 
 /*
- * Returns whether "base" is the server that provides the connection options of
+ * Return whether "base" is the server with the connection options of the server
  * "oid".
  */
 static bool
@@ -201,7 +198,7 @@ compare_user(Oid user, uint64 hash)
 	const char *name;
 
 	if (!OidIsValid(user))
-		return SAME;			/* the pool is shared by several users */
+		return SAME;
 	name = GetUserNameFromId(user, true);
 	if (name == NULL)
 		return GONE;
@@ -209,7 +206,7 @@ compare_user(Oid user, uint64 hash)
 }
 
 /*
- * Returns whether the user has USAGE on a server.
+ * Return whether the user has USAGE on a server.
  *
  * Does not call pg_foreign_server_aclcheck, which raises an error if the
  * server is dropped concurrently.  The drop must not fail the commit of an
@@ -303,8 +300,8 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 }
 
 /*
- * Returns whether the server has this name, or does not exist.  Updates *name
- * to the current one.
+ * Return whether the server has this name, or does not exist.  Sets *name to
+ * the current name.
  */
 static bool
 has_name(Oid oid, NameData *name)
@@ -467,9 +464,9 @@ retire_private_pools(void)
 	private_pools = false;
 }
 
-/* Returns whether this is another database, and has pools. */
+/* Return whether this is another database, and has pools. */
 static bool
-has_pools(Oid database)
+is_other_with_pools(Oid database)
 {
 	if (database == MyDatabaseId || !OidIsValid(database))
 		return false;
@@ -496,12 +493,13 @@ notify_other_databases(void)
 		PGPROC	   *proc = &ProcGlobal->allProcs[i];
 		int			pid = proc->pid;
 
-		if (pid != 0 && has_pools(proc->databaseId))
+		if (pid != 0 && is_other_with_pools(proc->databaseId))
 			(void) SendProcSignal(pid, PROCSIG_CATCHUP_INTERRUPT,
 								  PGPX_ANY_BACKEND);
 	}
 }
 
+/* Find the changes before a commit.  Forget them if it does not follow. */
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -529,9 +527,8 @@ xact_callback(XactEvent event, void *arg)
 
 /*
  * Apply the changes at the end of the transaction, in a phase in which a
- * committed transaction has already sent its invalidations to other sessions.
- * Otherwise the waiters that this wakes would take the old options for the new
- * ones (see above).
+ * committed transaction has already sent its invalidations to other sessions,
+ * see the top of the file.
  */
 static void
 release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
@@ -577,13 +574,14 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 }
 
 /*
- * A local DISCARD ALL returns the session's leases and releases its distributed
- * locks, because a pooler in front of this server sends it between two clients.
- * It releases advisory locks, too.  With reset "on_transfer" the session then
- * counts as another session, so its last used connections are reset.
+ * After a local DISCARD ALL, which also releases advisory locks, return the
+ * session's leases and release its distributed locks, because a pooler in front
+ * of this server sends it between two clients.  With reset "on_transfer" the
+ * session then counts as another session, so its last used connections are
+ * reset.
  *
- * COMMIT PREPARED may commit changes of servers, mappings or roles that another
- * transaction made.
+ * Note statements that change roles.  COMMIT PREPARED may commit changes of
+ * servers, mappings or roles that another transaction made.
  */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
@@ -623,7 +621,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 void
 pgpx_catalog_invalidation_init(void)
 {
-	pgpx_server_catalog_on_change(objects_callback);
+	pgpx_server_catalog_register(objects_callback);
 	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
 	RegisterXactCallback(xact_callback, NULL);
 	RegisterResourceReleaseCallback(release_callback, NULL);

@@ -17,9 +17,9 @@
  *	 users of a PUBLIC mapping share has no such user; each checkout from it
  *	 checks the privileges of its own user.
  * - No session of the user has requested the connection.  The owner of a server
- *	 decides to which host the user's password is sent, and which start commands
- *	 run with the user's rights at the remote.  So the reader publishes a
- *	 conninfo only if one of these holds (check_owner):
+ *	 determines the host to which the user's password is sent, and the start
+ *	 commands that run with the user's privileges on the remote.  So the reader
+ *	 publishes a conninfo only if one of these holds (check_owner):
  *	 - Superusers own the server and its base server.  Without a password no
  *	   other case is sufficient, because the remote may then trust the operating
  *	   system account of this server.
@@ -62,7 +62,7 @@
 /* worker/catalog_request.c starts it; arg: OID of the database */
 PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);
 
-/* How long the reader waits for busy workers in all, in microseconds. */
+/* Total time that the reader waits for busy workers, in microseconds. */
 #define MAX_RUN_US (2 * 1000 * 1000)
 
 /* How long it waits for a lock on a catalog. */
@@ -74,14 +74,15 @@ typedef struct Request
 	Oid			server;
 	Oid			user;			/* InvalidOid: all users of a PUBLIC mapping */
 	int			pool;			/* index; -1: not known, it may not exist */
-	uint32		pool_id;
-	PgpxPoolKey key;			/* if the index is known */
+	uint32		pool_id;		/* this and the key are set if the index is */
+	PgpxPoolKey key;
 } Request;
 
 static PgpxTime deadline;
 static List *requests = NIL;	/* of Request */
 static const Request *current;	/* the request being published */
 
+/* Add a copy of a request to the list. */
 static void
 add_request(const Request *request)
 {
@@ -93,9 +94,9 @@ add_request(const Request *request)
 	MemoryContextSwitchTo(old);
 }
 
-/* Adds the pools of this database that need their conninfo. */
+/* Add the pools of this database that need their conninfo. */
 static void
-find_needed(void)
+add_needed(void)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
@@ -116,6 +117,7 @@ find_needed(void)
 	}
 }
 
+/* Return whether a server has a numeric option that is above 0. */
 static bool
 is_positive(const PgpxServerRow *server, const char *option)
 {
@@ -124,7 +126,7 @@ is_positive(const PgpxServerRow *server, const char *option)
 	return value != NULL && strtol(value, NULL, 10) > 0;
 }
 
-/* Returns whether a server has option min_size or min_idle above 0. */
+/* Return whether a server has option min_size or min_idle above 0. */
 static bool
 has_min_size(const PgpxServerRow *server)
 {
@@ -133,9 +135,9 @@ has_min_size(const PgpxServerRow *server)
 }
 
 /*
- * Adds a pool for each user mapping that applies to a server.  Skips a PUBLIC
- * mapping that names no remote user: each local user has a pool of its own
- * there, and the users are not known.
+ * Add a pool for each user mapping of "base", whose connection options "server"
+ * has.  Skip a PUBLIC mapping that names no remote user: each local user has a
+ * pool of its own there, and the users are not known.
  */
 static void
 add_mappings(Oid server, Oid base)
@@ -152,7 +154,7 @@ add_mappings(Oid server, Oid base)
 
 		if (mapping->umserver != base ||
 			(!OidIsValid(mapping->umuser) &&
-			 !pgpx_server_catalog_has_user(row)))
+			 !pgpx_server_catalog_names_user(row)))
 			continue;
 		request.user = mapping->umuser;
 		add_request(&request);
@@ -161,7 +163,7 @@ add_mappings(Oid server, Oid base)
 	table_close(mappings, AccessShareLock);
 }
 
-/* Adds the pools of this database that have min_size or min_idle. */
+/* Add the pools of this database that have min_size or min_idle. */
 static void
 add_pools_with_min_size(void)
 {
@@ -188,8 +190,9 @@ add_pools_with_min_size(void)
 }
 
 /*
- * Returns whether the connections of the pool have the options of a spec.  Then
- * a session of the pool's user, or an earlier reader, was allowed to use them.
+ * Return whether the connections of the pool have the options of a spec.  If
+ * so, a session of the pool's user, or an earlier reader, was allowed to use
+ * them.
  */
 static bool
 is_in_use(const PgpxServerSpec *spec, const Request *request)
@@ -206,7 +209,7 @@ is_in_use(const PgpxServerSpec *spec, const Request *request)
 	return alike;
 }
 
-/* Raises an error if a spec may not be published; see the top of the file. */
+/* Raise an error if a spec may not be published; see the top of the file. */
 static void
 check_owner(const PgpxServerSpec *spec)
 {
@@ -222,7 +225,7 @@ check_owner(const PgpxServerSpec *spec)
 				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user")));
 }
 
-/* Publishes the conninfo of a pool, or raises the reason why it cannot. */
+/* Publish the conninfo of a pool, or raise the reason why it cannot be. */
 static void
 publish(const Request *request)
 {
@@ -248,7 +251,7 @@ publish(const Request *request)
 }
 
 /*
- * Logs why the connections of a pool are not opened, unless the pool's last
+ * Log why the connections of a pool are not opened, unless the pool's last
  * error is already the same.
  */
 static void
@@ -298,8 +301,8 @@ report(const Request *request, const ErrorData *error)
 }
 
 /*
- * Publishes a pool in a transaction of its own.  Returns false, and reports the
- * error, if that has failed.
+ * Publish the conninfo of a pool in a transaction of its own.  If that fails,
+ * report the error and return false.
  */
 static bool
 try_publish(const Request *request)
@@ -362,7 +365,7 @@ pgpx_catalog_reader_main(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid,
 											  0);
 	deadline = pgpx_now() + MAX_RUN_US;
-	find_needed();
+	add_needed();
 	if (check_min_size)
 	{
 		StartTransactionCommand();

@@ -3,15 +3,16 @@
  * checkout.c
  *	  Checkout: its steps, from the server's name to a lease.
  *
- * Runs in sessions only.  Order of the steps, and the cleanup if the process
- * exits in a step:
+ * Runs in sessions only.  The steps, and the cleanup after an error or at the
+ * exit of the process:
  *
  * 	1. allocate the lease record		nothing is shared yet
  * 	2. under the pool lock: lease a		the exit callback finds the lease in the
  * 	   connection, or enqueue			session's list, or the waiter
  * 	3. wait on the latch				PG_CATCH leaves the queue on an ERROR,
  * 										the exit callback at FATAL
- * 	4. fetch the socket and validate	the exit callback returns the lease
+ * 	4. fetch the socket and validate	PG_CATCH returns the lease on an ERROR,
+ * 										the exit callback at FATAL
  *
  * See checkout_wait.c for finding the pool, publishing its conninfo and step 3.
  *
@@ -40,8 +41,8 @@
 typedef enum Validation
 {
 	VALIDATION_OK,
-	VALIDATION_DEAD,			/* released; retry with another connection */
-	VALIDATION_LATE				/* deadline passed; released */
+	VALIDATION_DEAD,			/* retry with another connection */
+	VALIDATION_LATE				/* the deadline has passed */
 } Validation;
 
 /*
@@ -93,7 +94,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 }
 
 /*
- * Limit on unsolicited input, because a remote that sends more may never stop.
+ * Limit on unsolicited input.  A remote that sends more may never stop.
  */
 #define MAX_IDLE_BYTES (4 * 1024 * 1024)
 
@@ -110,16 +111,16 @@ poll_socket(PgpxLease *lease, PgpxTime deadline, bool follow)
 	bool		full;
 	ssize_t		n = 0;
 	uint64		start = wire->bytes_in;
-	bool		read = false;	/* n is the result of polling: do not read */
+	bool		polled = false; /* n is the result of polling: do not read */
 
 	for (;;)
 	{
 		PgpxWireMessage msg;
 		PgpxWireEvent event;
 
-		if (!read)
+		if (!polled)
 			n = pgpx_wire_fill(wire, &full);
-		read = false;
+		polled = false;
 		if (n < 0)
 			return VALIDATION_DEAD;
 		do
@@ -150,8 +151,8 @@ poll_socket(PgpxLease *lease, PgpxTime deadline, bool follow)
 		if (follow)
 			return VALIDATION_OK;
 		n = pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &full);
-		read = n != 0;
-		if (!read &&
+		polled = n != 0;
+		if (!polled &&
 			!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_event, "PgpoolReset")))
 			return VALIDATION_LATE;
@@ -159,11 +160,10 @@ poll_socket(PgpxLease *lease, PgpxTime deadline, bool follow)
 }
 
 /*
- * Returns whether the connection needs a reset before it is used.
+ * Return whether the connection needs a reset before it is used.
  *
- * The options of this session's spec determine this, because the connection
- * may have been released under other options, which were changed during the
- * wait.
+ * The options of this session's spec determine this.  The connection may have
+ * been released under other options, which were changed during the wait.
  */
 static bool
 must_reset(const PgpxLease *lease, const PgpxConn *conn)
@@ -185,7 +185,7 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 }
 
 /*
- * Returns whether a statement may be sent before the pending reset is answered.
+ * Return whether a statement may be sent before the pending reset is answered.
  *
  * If the reset fails, the statement has run in the state that the last lease
  * left.  So that lease must have been one of this session and user, and the
@@ -193,12 +193,12 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
  * connection is closed: that of a foreign table.
  *
  * The failure is an error of the statement.  So the reset must be DISCARD ALL,
- * which hardly ever fails unless the connection does.  COMMIT before it can
- * fail if a function that a scan has called has written.
+ * which hardly ever fails unless the connection does.  A COMMIT before it can
+ * fail only if a function in a query has written.
  *
  * No timeout limits the wait for the answer, as for any other statement.  That
- * is acceptable because the reset was sent at most PGPX_TICK_MS ago: then the
- * worker reads the answer (maintenance.c).
+ * is acceptable because the reset was sent at most PGPX_TICK_MS ago; after that
+ * time the worker reads the answer (maintenance.c).
  */
 static bool
 may_follow_reset(const PgpxCheckout *c, const PgpxLease *lease,
@@ -214,8 +214,8 @@ may_follow_reset(const PgpxCheckout *c, const PgpxLease *lease,
 }
 
 /*
- * Return whether the deadline of the checkout has passed.  That of a step may
- * pass earlier.
+ * Return whether the deadline of the checkout has passed.  The deadline of a
+ * step may pass earlier.
  */
 static bool
 is_late(const PgpxCheckout *c)
@@ -318,7 +318,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
 		/* pgpx_run_read reads the answer */
-		pgpx_statement_cache_sent(lease, &waiter->pending_choice);
+		pgpx_statement_cache_note_sent(lease, &waiter->pending_choice);
 		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
 							 pgpx_hand_over_ahead(waiter->pending_reset,
 												  waiter->pending_keeps,
@@ -344,7 +344,8 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	deadline = step_deadline(c, false);
 	lease->usage.resets++;
 	drop = pgpx_statement_cache_must_drop(lease);
-	pgpx_wire_send_reset(wire, false, pgpx_statement_cache_reset(lease, drop),
+	pgpx_wire_send_reset(wire, false,
+						 pgpx_statement_cache_choose_reset(lease, drop),
 						 lease->spec->start_commands, false);
 	if (!pgpx_stream_flush(lease, deadline))
 		return VALIDATION_DEAD;
@@ -355,10 +356,10 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 }
 
 /*
- * Validate a lease whose socket is cached and that needs no reset.  Makes a
- * single system call.
+ * Validate a lease with a single system call.  Never throws.
  *
- * Never throws.  If it returns false, the caller must call validate().
+ * Returns false if its socket is not cached, if it may need a reset, or if
+ * there is input.  The caller must then call validate().
  */
 static bool
 validate_quickly(PgpxLease *lease)
@@ -426,6 +427,7 @@ pgpx_effective_checkout_timeout(const PgpxServerSpec *spec, int64 timeout_ms)
 		spec->opts.checkout_timeout;
 }
 
+/* Set the start and the deadline of a checkout. */
 static void
 set_deadline(PgpxCheckout *c, int64 timeout_ms)
 {
@@ -439,9 +441,9 @@ set_deadline(PgpxCheckout *c, int64 timeout_ms)
 }
 
 /*
- * Make the lease record of a connection that was just leased, and add it to the
- * session's list.  Cannot fail.  The pool is locked unless the connection was
- * granted.
+ * Fill in the record of a lease that was just acquired, and add it to the
+ * session's list.  Cannot fail.  The pool is locked, unless the connection was
+ * granted to the waiter.
  */
 static inline void
 note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
@@ -512,7 +514,7 @@ pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, bool answered,
 	if (conn == NULL)
 		return NULL;
 
-	/* c->waited is not 0 if an earlier granted connection proved dead */
+	/* c->waited is not 0 if an earlier connection was granted but was dead */
 	*lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now, c->waited);
 	if (*lease_id == 0)
 		return NULL;
@@ -587,7 +589,7 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	conn = pgpx_checkout_wait(c, pool, waiter, &lease_id, &pool_changed);
 	if (pool_changed)
 	{
-		/* the pending statement was for the waiter that has left */
+		/* the pending statement is for the other pool */
 		withdraw_pending(c);
 		return ATTEMPT_AGAIN;
 	}
@@ -595,14 +597,14 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 		return ATTEMPT_NONE;
 	lease->pending_state = pgpx_pending_statement_state();
 
-	/* nothing below can fail, and every cleanup finds the lease */
+	/* cannot fail; from here on every cleanup finds the lease */
 	note_lease(c, pool, conn, lease_id, lease);
 
 	/*
-	 * Check whether the options changed during the wait.  Any change made
-	 * before the grant is visible here, because leaving the queue acquired the
-	 * lock.  A later change may be missed: it could equally have happened
-	 * after the checkout.
+	 * Check without the lock whether the options changed during the wait.  Any
+	 * change made before the grant is visible here, because leaving the queue
+	 * acquired the lock.  A later change may be missed: it could equally have
+	 * happened after the checkout.
 	 */
 	c->stale = waiter->granted_version != waiter->options_version ||
 		pool->options_version != waiter->options_version;
@@ -622,7 +624,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 	PgpxConn   *conn = NULL;
 	uint64		lease_id;
 
-	/* a checkout that was in the queue before precedes all waiters */
+	/* a checkout that was already in the queue precedes all waiters */
 	if (pool->nwaiting == 0 || c->position != 0)
 		conn = pick_and_lease_locked(c, pool, true, pgpx_now(), &lease_id);
 	if (conn != NULL)
@@ -637,7 +639,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 		return ATTEMPT_AGAIN;
 	if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
 	{
-		/* a test is running: wait as long as the grace period allows */
+		/* a test is running: wait for its end, for GRACE_US at most */
 		c->no_wait = false;
 		c->deadline = c->started + GRACE_US;
 	}
@@ -660,8 +662,8 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 }
 
 /*
- * Lease a free connection, or wait for one.  Returns false only with only_try.
- * Otherwise the lease is in the session's list on return.
+ * Lease a free connection, or wait for one.  On return the lease is in the
+ * session's list.  Returns false only with only_try.
  */
 static bool
 lease_or_wait(PgpxCheckout *c, PgpxLease *lease)
@@ -678,6 +680,7 @@ lease_or_wait(PgpxCheckout *c, PgpxLease *lease)
 	return outcome == ATTEMPT_LEASED;
 }
 
+/* Log a wait that was longer than pgpool_ext.log_min_wait. */
 static void
 log_wait(const PgpxCheckout *c)
 {
@@ -693,8 +696,8 @@ log_wait(const PgpxCheckout *c)
  * Lease connections and validate them until one is alive.  Returns NULL only
  * with only_try.
  *
- * unvalidated: a lease to validate first; NULL: none.  *spare is the allocated
- * record that is not in the session's list yet.  If it is not NULL on return or
+ * unvalidated: a lease to validate first; NULL: none.  *spare is set to a lease
+ * record that is not in the session's list.  If it is not NULL on return or
  * after an error, the caller must free it.
  */
 static PgpxLease *
@@ -776,6 +779,7 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)
 	return NULL;
 }
 
+/* Check out as described in checkout.h. */
 static PgpxLease *
 checkout_for(const char *server, Oid user, int64 timeout_ms, bool only_try,
 			 PgpxScope scope, const char *why,
@@ -849,8 +853,9 @@ pgpx_lease_checkout(const char *server, int64 timeout_ms, bool only_try,
 }
 
 PgpxLease *
-pgpx_lease_checkout_for(const char *server, const PgpxPendingStatement *pending,
-						const PgpxRetry *retry)
+pgpx_lease_checkout_call(const char *server,
+						 const PgpxPendingStatement *pending,
+						 const PgpxRetry *retry)
 {
 	return checkout_for(server, GetUserId(), PGPX_TIMEOUT_DEFAULT, false,
 						PGPX_SCOPE_CALL, NULL, pending, retry);
@@ -875,8 +880,8 @@ pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry)
 }
 
 void
-pgpx_lease_for_call(const char *server,
-					void (*work)(PgpxLease *lease, void *arg), void *arg)
+pgpx_call_with_lease(const char *server,
+					 void (*work)(PgpxLease *lease, void *arg), void *arg)
 {
 	PgpxLease  *lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
 											PGPX_SCOPE_CALL, NULL);

@@ -15,8 +15,8 @@
 
 /*
  * Return the effective checkout timeout in ms; 0 means no limit.  It is the
- * argument, unless that is PGPX_TIMEOUT_DEFAULT; else the GUC's value; else the
- * server option's.
+ * argument if that is not PGPX_TIMEOUT_DEFAULT, else the GUC's value if that is
+ * set, else the server option's.
  */
 extern int64 pgpx_effective_checkout_timeout(const PgpxServerSpec *spec,
 											 int64 timeout_ms);
@@ -47,7 +47,7 @@ typedef struct PgpxRetry
 } PgpxRetry;
 
 /*
- * pgpx_lease_checkout_for
+ * pgpx_lease_checkout_call
  *		Lease a connection for one statement, with scope CALL.
  *
  * The timeout is that of the GUC or the server.  retry: NULL, or filled in by
@@ -55,9 +55,9 @@ typedef struct PgpxRetry
  * this checkout then has the queue position and the deadline of that lease.
  * Errors: as of pgpx_lease_checkout.
  */
-extern PgpxLease *pgpx_lease_checkout_for(const char *server,
-										  const PgpxPendingStatement *pending,
-										  const PgpxRetry *retry);
+extern PgpxLease *pgpx_lease_checkout_call(const char *server,
+										   const PgpxPendingStatement *pending,
+										   const PgpxRetry *retry);
 
 /*
  * pgpx_lease_retry
@@ -73,9 +73,10 @@ extern void pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry);
  *
  * The user needs no USAGE on the server.  The timeout is that of the GUC or the
  * server.  pending: the first statement of the transaction; NULL: none is
- * known.  If it was sent (lease->pending_state is SENT), but is not executed
- * because what precedes it has failed (lease->not_run), the caller must discard
- * the lease by pgpx_lease_retry.  retry: as for pgpx_lease_checkout_for.
+ * known.  If it was sent (lease->pending_state is SENT), but was not executed
+ * because the COMMIT or reset before it has failed (lease->not_run), the caller
+ * must end the lease by pgpx_lease_retry.  retry: as for
+ * pgpx_lease_checkout_call.
  * Errors: as of pgpx_lease_checkout.
  */
 extern PgpxLease *pgpx_lease_checkout_table(const char *server, Oid user,
@@ -84,14 +85,14 @@ extern PgpxLease *pgpx_lease_checkout_table(const char *server, Oid user,
 											const PgpxRetry *retry);
 
 /*
- * pgpx_lease_for_call
+ * pgpx_call_with_lease
  *		Call work() with a lease of scope CALL, and return the lease afterwards,
  *		also after an error.
  *
  * Errors: as of pgpx_lease_checkout, and those of work().
  */
-extern void pgpx_lease_for_call(const char *server,
-								void (*work)(PgpxLease *lease, void *arg),
-								void *arg);
+extern void pgpx_call_with_lease(const char *server,
+								 void (*work)(PgpxLease *lease, void *arg),
+								 void *arg);
 
 #endif							/* PGPX_CHECKOUT_H */

@@ -4,9 +4,9 @@
  *	  Checkout: find and lock the pool of a server spec, publish its conninfo,
  *	  and wait in its queue; the errors of a wait.
  *
- * Runs in sessions only.  The options in effect of a pool are those that were
- * read from the catalogs last.  A checkout whose options differ reads the
- * catalogs again before the pool adopts its options.
+ * Runs in sessions and in the catalog reader.  The options in effect of a pool
+ * are those that were read from the catalogs last.  A checkout whose options
+ * differ reads the catalogs again before the pool adopts its options.
  *
  * No lock is held during the wait.  Every end of the wait leaves the queue
  * through pgpx_waiter_dequeue.
@@ -32,9 +32,10 @@
  * ------------------------------------------------------------------------
  */
 
-#define MAX_READS 10			/* attempts, if the catalogs change each time */
+/* How often to read a spec again if the catalogs change each time. */
+#define MAX_READS 10
 
-/* Reset the state of the former pool, because the spec has another pool now. */
+/* Reset what was true of the former pool, if the spec now has another one. */
 static void
 forget_pool(PgpxCheckout *c)
 {
@@ -53,7 +54,7 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	bool		same;
 
 	old->valid = false;
-	fresh = pgpx_server_spec_get_for(NameStr(name), old->reader,
+	fresh = pgpx_server_spec_get_for(NameStr(name), old->read_for,
 									 old->by_table);
 	if (c->check != NULL)
 		c->check(fresh);
@@ -73,11 +74,11 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 }
 
 /*
- * Raise an error if this session holds a lease of another transaction's private
- * pool for the same server.  Such a lease may outlive its transaction, and it
- * keeps the slot of that pool in use.  Without this check, a user who changes,
- * e.g., a user mapping in each transaction would get one more pool each time,
- * each with its own pool_size.
+ * Raise an error if the spec needs a private pool and this session holds a
+ * lease of another transaction's private pool for the same server.  Such a
+ * lease may outlive its transaction, and it keeps the slot of that pool in use.
+ * Without this check, a user who changes a user mapping in each transaction,
+ * for example, would get one more pool each time, each with its own pool_size.
  */
 static void
 refuse_second_private_pool(const PgpxServerSpec *spec)
@@ -137,7 +138,6 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 				.user = spec->user,
 				.user_name = NameStr(spec->user_name),
 			};
-
 			uint32		pool_id;
 			int			index;
 
@@ -190,8 +190,9 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 /*
  * Send the conninfo to the pool's worker.
  *
- * Acquires no lock.  Waits for room in the control socket, at most until the
- * checkout's deadline.  Errors: 54000 the options are too long.
+ * Acquires no lock.  Waits for room in the control socket.  If there is none
+ * until the checkout's deadline, nothing is sent.  Errors: 54000 the options
+ * are too long.
  */
 static void
 send_conninfo(PgpxCheckout *c, int worker, uint64 incarnation,
@@ -238,8 +239,8 @@ send_conninfo(PgpxCheckout *c, int worker, uint64 incarnation,
 }
 
 /*
- * Returns whether the conninfo must be published before a connection can be
- * requested.  The caller must hold the pool lock or tolerate a stale answer.
+ * Return whether the conninfo must be published before a connection can be
+ * requested.  The caller must hold the pool lock or tolerate a stale result.
  */
 static bool
 must_publish(const PgpxCheckout *c, const PgpxPool *pool,
@@ -309,7 +310,7 @@ pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline,
  * waiters, and the oldest lease.
  */
 static void
-holder_detail(PgpxPool *pool, char *buf, size_t size)
+write_usage(PgpxPool *pool, char *buf, size_t size)
 {
 	PgpxConn   *oldest = NULL;
 	int			leased = 0;
@@ -323,8 +324,7 @@ holder_detail(PgpxPool *pool, char *buf, size_t size)
 	waiting = pool->nwaiting;
 	pgpx_conn_foreach_locked(conn, pool)
 	{
-		if (conn->broken ||
-			conn->state != PGPX_CONN_LEASED)
+		if (conn->broken || conn->state != PGPX_CONN_LEASED)
 			continue;
 		leased++;
 		if (oldest == NULL || conn->leased_at < oldest->leased_at)
@@ -349,12 +349,12 @@ holder_detail(PgpxPool *pool, char *buf, size_t size)
 }
 
 /*
- * If a connection attempt failed because the pool's worker has no descriptor
- * left, append the numbers to a detail and return true.
+ * If "reason", the error of a connection attempt, is that the pool's worker has
+ * no descriptor left, append the numbers to a detail and return true.
  */
 static bool
-add_descriptors(const PgpxPool *pool, const char *reason, char *buf,
-				size_t size)
+append_descriptors(const PgpxPool *pool, const char *reason, char *buf,
+				   size_t size)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
 	size_t		len = strlen(buf);
@@ -370,7 +370,8 @@ add_descriptors(const PgpxPool *pool, const char *reason, char *buf,
 
 /* Append to a detail that the remote accepts no more connections. */
 static void
-add_remote_full(const char *reason, PgpxTime full_for, char *buf, size_t size)
+append_remote_full(const char *reason, PgpxTime full_for, char *buf,
+				   size_t size)
 {
 	size_t		len = strlen(buf);
 
@@ -379,7 +380,7 @@ add_remote_full(const char *reason, PgpxTime full_for, char *buf, size_t size)
 			 full_for / 1e6, pgpx_text_clean(pstrdup(reason)));
 }
 
-/* The reasons of a wait for which the hint of the error differs. */
+/* The causes of a wait; each has its own hint. */
 typedef enum WaitCause
 {
 	WAIT_LIMIT,					/* see PgpxGrowthLimit */
@@ -389,16 +390,16 @@ typedef enum WaitCause
 } WaitCause;
 
 /*
- * Write a detail about the use of the pool, and why it cannot grow.  limit is
- * set if the result is WAIT_LIMIT.
+ * Write a detail about the use of the pool and about the cause of the wait, and
+ * return the cause.  Sets *limit if that is WAIT_LIMIT.
  */
 static WaitCause
-wait_detail(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
+write_wait_cause(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
 {
 	char		reason[PGPX_ERROR_LEN] = "";
 	PgpxTime	full_for = 0;
 
-	holder_detail(pool, buf, size);
+	write_usage(pool, buf, size);
 	if (pgpx_pool_is_paused(pool))
 		return WAIT_PAUSED;
 	LWLockAcquire(pool->lock, LW_SHARED);
@@ -409,15 +410,15 @@ wait_detail(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
 	*limit = pgpx_pool_growth_limit_locked(pool);
 	LWLockRelease(pool->lock);
 	if (full_for == 0)
-		return add_descriptors(pool, reason, buf, size) ? WAIT_DESCRIPTORS :
+		return append_descriptors(pool, reason, buf, size) ? WAIT_DESCRIPTORS :
 			WAIT_LIMIT;
-	add_remote_full(reason, full_for, buf, size);
+	append_remote_full(reason, full_for, buf, size);
 	return WAIT_REMOTE_FULL;
 }
 
 /* Add the hint of a timeout, which names the limit to raise. */
 static int
-hint_limit(PgpxGrowthLimit limit)
+add_limit_hint(PgpxGrowthLimit limit)
 {
 	switch (limit)
 	{
@@ -442,7 +443,7 @@ raise_notice(PgpxCheckout *c, PgpxPool *pool)
 	PgpxGrowthLimit limit;
 
 	c->noticed = true;
-	(void) wait_detail(pool, detail, sizeof(detail), &limit);
+	(void) write_wait_cause(pool, detail, sizeof(detail), &limit);
 	ereport(NOTICE,
 			(errmsg("still waiting for a connection to server \"%s\" after " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name),
@@ -450,16 +451,17 @@ raise_notice(PgpxCheckout *c, PgpxPool *pool)
 			 errdetail_internal("%s", detail)));
 }
 
+/* Add the hint of an error for lack of descriptors in a worker. */
 static int
-hint_descriptors(void)
+add_descriptors_hint(void)
 {
 	return errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\"), or use fewer connections for a worker.");
 }
 
 /*
- * Raise 08001, or the SQLSTATE of the failed connection attempt where the cause
- * is on this server or in its settings.  wait_ms: time to the next attempt; 0:
- * unknown.
+ * Raise the error of a failed connection attempt, whose SQLSTATE and message
+ * are given: as 08001, or with its own SQLSTATE if the cause is on this server
+ * or in its settings.  wait_ms: time to the next attempt; 0: unknown.
  */
 pg_noreturn static void
 raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
@@ -469,14 +471,14 @@ raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
 	char		detail[DETAIL_LEN] = "";
 	bool		setup = sqlstate == PGPX_ERRCODE_SHARES_MISSING;
 
-	if (add_descriptors(&pgpx_pools[c->spec->pool], text, detail,
-						sizeof(detail)))
+	if (append_descriptors(&pgpx_pools[c->spec->pool], text, detail,
+						   sizeof(detail)))
 		ereport(ERROR,
 				(errcode(sqlstate),
 				 errmsg("could not connect to server \"%s\"",
 						NameStr(c->spec->server_name)),
 				 errdetail_internal("%s", detail),
-				 hint_descriptors()));
+				 add_descriptors_hint()));
 	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
@@ -552,7 +554,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		strlcpy(detail, "A connection was granted in time, but was not ready for use in time: its socket or the end of a reset was late.",
 				sizeof(detail));
 	else
-		cause = wait_detail(pool, detail, sizeof(detail), &limit);
+		cause = write_wait_cause(pool, detail, sizeof(detail), &limit);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
@@ -560,10 +562,10 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 			 errdetail_internal("%s", detail),
 			 cause == WAIT_PAUSED ?
 			 errhint("Call pgpool.resume to end the pause.") :
-			 cause == WAIT_DESCRIPTORS ? hint_descriptors() :
+			 cause == WAIT_DESCRIPTORS ? add_descriptors_hint() :
 			 cause == WAIT_REMOTE_FULL ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
 			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
-			 hint_limit(limit)));
+			 add_limit_hint(limit)));
 }
 
 void
@@ -584,9 +586,9 @@ pgpx_checkout_raise_lost(PgpxCheckout *c)
 
 /*
  * Publish the conninfo and request connections again, after the worker has
- * restarted or the options have changed during the wait.  Only a session whose
- * options equal the pool's may publish.  Returns false if the spec now has
- * another pool.
+ * restarted or the options have changed during the wait.  If the options of the
+ * spec are not the pool's, read the catalogs again; if they still differ,
+ * publish nothing.  Returns false if the spec now has another pool.
  */
 static bool
 publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
@@ -630,9 +632,8 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 /*
  * Leave the queue because of an error.
  *
- * Returns true if the pending statement was already sent.  It is cancelled
- * then, but it may have run.  The caller must raise 08006 so that the statement
- * is not repeated.
+ * Returns true if the pending statement was already sent.  The worker cancels
+ * it then, but it may have run.  So the caller must not repeat it.
  */
 static bool
 dequeue(PgpxWaiter *waiter)
@@ -650,7 +651,7 @@ dequeue(PgpxWaiter *waiter)
 }
 
 /*
- * Returns whether the waiter is still waiting, or its statement is being sent.
+ * Return whether the waiter is still waiting, or its statement is being sent.
  */
 static bool
 is_enqueued(const volatile PgpxWaiter *waiter)
@@ -675,7 +676,7 @@ grow_late(PgpxPool *pool)
 	return due;
 }
 
-/* Returns whether a time has been reached; 0: never. */
+/* Return whether a time has been reached; 0: never. */
 static bool
 is_due(PgpxTime time, PgpxTime now)
 {
@@ -805,22 +806,6 @@ filled_by_own_leases(const PgpxPool *pool, int *size)
 	return NULL;
 }
 
-void
-pgpx_lease_check_unbounded_wait(void)
-{
-	int			n = pgpx_lease_count(0, -1);
-
-	if (n == 0)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-			 errmsg("cannot wait without a timeout while this session holds a lease"),
-			 errdetail_plural("This session holds %d lease. Two sessions could wait for each other forever.",
-							  "This session holds %d leases. Two sessions could wait for each other forever.",
-							  n, n),
-			 errhint("Specify a timeout, or return the leases first.")));
-}
-
 /* Release the pool lock, which the caller must hold, and raise PX004. */
 pg_noreturn static void
 raise_damaged(PgpxCheckout *c, PgpxPool *pool)
@@ -857,7 +842,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 						NameStr(c->spec->server_name)),
 				 errdetail("This session holds all connections (%d) that \"%s\" allows.",
 						   size, cap),
-				 pgpx_session_has_only_table_leases() ?
+				 pgpx_lease_all_are_of_tables() ?
 				 errhint("End the local transaction, whose foreign tables hold the connections, or raise \"%s\".",
 						 cap) :
 				 errhint("Return a lease first, or raise \"%s\".", cap)));

@@ -15,7 +15,7 @@
 
 #include "shared/wait_queue.h"
 
-/* Raises an error if a spec may not be used. */
+/* Raise an error if a spec may not be used. */
 typedef void (*PgpxSpecCheck)(const PgpxServerSpec *spec);
 
 /* A checkout in progress. */
@@ -27,15 +27,15 @@ typedef struct PgpxCheckout
 	PgpxTime	started;
 	bool		noticed;		/* the NOTICE of notice_after was raised */
 	int64		timeout_ms;		/* for the error; 0: no limit */
-	bool		no_wait;		/* return instead of being enqueued */
+	bool		no_wait;		/* only_try, unless a test is awaited */
 	PgpxTime	deadline;		/* 0: none */
 	uint64		position;		/* queue position to keep when enqueued
 								 * again; 0: none yet */
-	PgpxTime	waited;
+	PgpxTime	waited;			/* in the queue */
 	PgpxTime	grow_at;		/* while enqueued: when to let the pool grow
 								 * again; 0: not by this session */
-	uint64		published_incarnation;	/* worker for which this checkout */
-	uint64		published_version;	/* published this version of the conninfo */
+	uint64		published_version;	/* conninfo that this checkout published, */
+	uint64		published_incarnation;	/* and the worker that received it */
 	bool		stale;			/* the pool's options changed since the spec
 								 * was read */
 	const PgpxPendingStatement *pending;	/* to run on the lease; NULL:
@@ -80,23 +80,14 @@ extern bool pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool);
  *		Send the conninfo to the pool's worker unless the worker has it.
  *
  * Creates the pool if there is none.  Waits while the control socket is full,
- * until the deadline (monotonic, not 0).  check: raises an error if the spec
- * may not be published; NULL: none.  It is called again whenever the spec was
- * read again, before the pool adopts its options.
+ * until the deadline (monotonic, not 0); the conninfo is not sent after it.
+ * check: raises an error if the spec may not be published; NULL: none.  It is
+ * called again whenever the spec was read again, before the pool adopts its
+ * options.
  */
 extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec,
 										   PgpxTime deadline,
 										   PgpxSpecCheck check);
-
-/*
- * pgpx_lease_check_unbounded_wait
- *		Raise 40P01 if this session holds a lease that another session may
- *		wait for.
- *
- * To be called before a wait without a timeout in which no deadlock is
- * detected.
- */
-extern void pgpx_lease_check_unbounded_wait(void);
 
 /*
  * pgpx_checkout_wait
@@ -119,15 +110,15 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
  * error is raised.
  *
  * Errors: PX004 pool damaged; 40P01 the session would wait for itself; 53300
- * queue full; those of raise_unreachable.
+ * queue full; with on_unavailable 'fail', that of the last connection attempt.
  */
 extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
 
 /*
  * Raise the error of a checkout whose deadline has passed: PX003 if the worker
- * is not running, the error of raise_unreachable if the pool has no connection
- * and could not open one, else 55P03.  granted: a connection was granted before
- * the deadline, but was not ready for use by then.
+ * is not running; the error of the last connection attempt if the pool has no
+ * connection and could not open one; else 55P03.  granted: a connection was
+ * granted before the deadline, but was not ready for use by then.
  */
 pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
 													PgpxPool *pool,
@@ -155,11 +146,11 @@ extern PgpxTime pgpx_deadlock_check_at(PgpxTime since, bool again);
 
 /*
  * pgpx_deadlock_find
- *		Return the deadlock that this session must end.  That is one in which
- *		this session began to wait last.
+ *		Return the deadlock that this session must end, because in it this
+ *		session began to wait last.
  *
  * Returns NULL if there is no deadlock, if another session ends it, or if there
- * is no memory for the check.  waiter: that of this process, which is enqueued.
+ * is no memory for the check.  waiter: that of this process; it is enqueued.
  * The caller must hold no lock.  The result is allocated in the current memory
  * context.
  */

@@ -9,7 +9,7 @@
  * A waiter is blocked by a set of leases, and the release of any one of them
  * lets it proceed.  If its pool has reached its own size limit, these are the
  * leases of the pool.  If the pool could grow but a cap is full, they are the
- * leases under that cap.
+ * leases under that cap.  A wait is blocked by the holders of these leases.
  *
  * A waiter is live, i.e. not deadlocked, if the holder of any of these leases
  * is live.  A holder that does not wait for a connection is live.  A waiter is
@@ -19,21 +19,21 @@
  *	 being opened, reset, closed, ..);
  * - if its pool is paused, damaged or without a worker.
  *
- * collect_waits() follows "is blocked by" from this session's wait to all waits
- * that can be reached.  It stops at the first holder or waiter that is live,
- * usually the first holder.  If it finds none, no wait in the result ends by
- * itself.
+ * collect_waits() collects the waits of the holders that block this session's
+ * wait, of the holders that block these waits, and so on.  It stops at the
+ * first holder or waiter that is live, usually the first holder.  If there is
+ * none, no collected wait ends by itself.
  *
- * If every wait in the result is also blocked by this session, directly or not,
- * the waits form a knot.  The session of the knot that began to wait last ends
- * the knot with an error.  Otherwise the result contains a knot without this
- * session, and the sessions of that knot find it.  So each knot has exactly one
- * victim, and a session that only waits for a knot is never a victim.  A knot
- * exists from the start of its last wait, so the victim's first check takes
- * place when the knot has existed for deadlock_timeout.
+ * If every collected wait is also blocked by this session, directly or not, the
+ * waits form a knot.  The session of the knot that began to wait last ends the
+ * knot with an error.  Otherwise the collected waits contain a knot without
+ * this session, and the sessions of that knot find it.  So each knot has
+ * exactly one victim, and a session that only waits for a knot is never a
+ * victim.  A knot exists from the start of its last wait, so the victim's first
+ * check takes place when the knot has existed for deadlock_timeout.
  *
  * Only one pool is locked at a time.  Therefore the waits are collected twice,
- * and a deadlock is reported only if both results are equal.  Lease ids and
+ * and a deadlock is reported only if both collections are equal.  Lease ids and
  * wait ids are never reused, and each is valid for one uninterrupted lease or
  * wait.  So all that both collections contain was true at the instant between
  * them.
@@ -62,16 +62,7 @@
 #define LINES_MAX 32
 #define HOLDERS_MAX 8
 
-/* The limit that keeps a pool from opening a connection for its waiters. */
-typedef enum PoolLimit
-{
-	LIMIT_POOL,					/* pool_size and max_overflow */
-	LIMIT_SERVER,				/* max_server_connections */
-	LIMIT_CLUSTER,				/* cluster_connections */
-	LIMIT_ALL					/* pgpool_ext.max_connections */
-} PoolLimit;
-
-/* A waiter that was found. */
+/* A wait that was found. */
 typedef struct Wait
 {
 	uint64		wait_id;
@@ -97,7 +88,7 @@ typedef struct PoolState
 	bool		is_read[2];		/* its leases were added; [1]: those of broken
 								 * connections, [0]: the others */
 	bool		has_waiter;
-	PoolLimit	limit;
+	PgpxGrowthLimit limit;		/* POOL, SERVER, SHARE or ALL */
 	int			server;
 	uint32		pool_id;
 	uint64		options_version;
@@ -129,8 +120,8 @@ pgpx_deadlock_check_at(PgpxTime since, bool again)
 }
 
 /*
- * Allocate a deadlock and its arrays as one chunk.  Returns NULL without
- * memory.  Then this check is skipped, and the wait goes on.
+ * Allocate a deadlock and its arrays as one chunk.  Returns NULL if there is no
+ * memory: the check is then skipped, and the wait goes on.
  */
 static PgpxDeadlock *
 deadlock_alloc(void)
@@ -140,9 +131,9 @@ deadlock_alloc(void)
 		MAXALIGN(sizeof(Wait) * (1 + pgpx_shared->max_connections));
 	size_t		pools = held +
 		MAXALIGN(sizeof(Held) * pgpx_shared->max_connections);
-	size_t		wait_of = pools +
+	size_t		wait_index = pools +
 		MAXALIGN(sizeof(PoolState) * pgpx_shared->max_pools);
-	size_t		end = wait_of + sizeof(int) * pgpx_shared->nwaiter_slots;
+	size_t		end = wait_index + sizeof(int) * pgpx_shared->nwaiter_slots;
 	int			flags = MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO;
 	char	   *chunk = palloc_extended(end, flags);
 	PgpxDeadlock *deadlock = (PgpxDeadlock *) chunk;
@@ -152,8 +143,8 @@ deadlock_alloc(void)
 	deadlock->waits = (Wait *) (chunk + waits);
 	deadlock->held = (Held *) (chunk + held);
 	deadlock->pools = (PoolState *) (chunk + pools);
-	deadlock->wait_index = (int *) (chunk + wait_of);
-	memset(deadlock->wait_index, -1, end - wait_of);
+	deadlock->wait_index = (int *) (chunk + wait_index);
+	memset(deadlock->wait_index, -1, end - wait_index);
 	return deadlock;
 }
 
@@ -233,7 +224,7 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 {
 	PoolState  *state = &deadlock->pools[PGPX_POOL_INDEX(pool)];
 	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
-	int			limit = pool->opts.max_server_connections;
+	int			most = pool->opts.max_server_connections;
 	int			cluster = pool->opts.cluster_connections;
 
 	Assert(LWLockHeldByMe(pool->lock));
@@ -251,23 +242,23 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 	state->server_name = pool->server_name;
 	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
 	{
-		state->limit = LIMIT_POOL;
+		state->limit = PGPX_LIMIT_POOL;
 		return true;
 	}
 
-	if (limit > 0 && pgpx_cap_used(cap, &state->moves) >= limit)
+	if (most > 0 && pgpx_cap_used(cap, &state->moves) >= most)
 	{
-		state->limit = LIMIT_SERVER;
+		state->limit = PGPX_LIMIT_SERVER;
 		return true;
 	}
 
-	/* a share can grow, unless it is all of the cap already */
+	/* a share can grow, unless it is already all of cluster_connections */
 	if (cluster > 0 && pgpx_cap_used(cap, &state->moves) >= cluster)
 	{
-		state->limit = LIMIT_CLUSTER;
+		state->limit = PGPX_LIMIT_SHARE;
 		return true;
 	}
-	state->limit = LIMIT_ALL;
+	state->limit = PGPX_LIMIT_ALL;
 	return pgpx_cap_used(&pgpx_shared->cap, &state->moves) >=
 		pgpx_shared->max_connections;
 }
@@ -339,9 +330,10 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 	LWLockRelease(pool->lock);
 
 	if (ok && !known &&
-		(state->limit == LIMIT_SERVER || state->limit == LIMIT_CLUSTER))
+		(state->limit == PGPX_LIMIT_SERVER ||
+		 state->limit == PGPX_LIMIT_SHARE))
 		ok = read_cap(deadlock, state->server, state->moves);
-	else if (ok && !known && state->limit == LIMIT_ALL)
+	else if (ok && !known && state->limit == PGPX_LIMIT_ALL)
 		ok = read_cap(deadlock, -1, state->moves);
 	return ok;
 }
@@ -361,7 +353,7 @@ collect_waits(PgpxDeadlock *deadlock)
 	return true;
 }
 
-/* Returns whether two collections found the same. */
+/* Return whether two collections found the same. */
 static bool
 is_same_state(const PgpxDeadlock *a, const PgpxDeadlock *b)
 {
@@ -387,31 +379,30 @@ is_same_state(const PgpxDeadlock *a, const PgpxDeadlock *b)
 	return true;
 }
 
-/* Returns whether the release of this lease could end the wait. */
+/* Return whether the release of this lease could end the wait. */
 static bool
 is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 {
 	const PoolState *state = &deadlock->pools[wait->pool];
 
-	if (state->limit == LIMIT_ALL)
+	if (state->limit == PGPX_LIMIT_ALL)
 		return true;
 	if (held->broken)
 		return false;
-	return state->limit == LIMIT_SERVER || state->limit == LIMIT_CLUSTER ?
-		held->server == state->server :
-		held->pool == wait->pool;
+	return state->limit == PGPX_LIMIT_POOL ? held->pool == wait->pool :
+		held->server == state->server;
 }
 
 /*
- * Returns whether each wait is blocked by this session, directly or not, and
- * this session's wait began last.  Proceeds from this session's wait to the
- * waits that it blocks, and from each of these in the same way.
+ * Return whether the waits are a knot that this session must end: each of them
+ * is blocked by this session, directly or not, and this session's wait began
+ * last.  Proceeds from this session to the waits that it blocks, and from each
+ * of these in the same way.
  */
 static bool
 is_victim(PgpxDeadlock *deadlock)
 {
-	int		   *queue = deadlock->wait_index;	/* is large enough, and not
-												 * needed any more */
+	int		   *queue = deadlock->wait_index;	/* no longer needed */
 	int			queued = 1;
 
 	queue[0] = 0;
@@ -504,11 +495,11 @@ append_wait(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 	else
 		appendStringInfo(buf, "a server of database \"%s\"",
 						 NameStr(state->database_name));
-	appendStringInfoString(buf, state->limit == LIMIT_CLUSTER ?
+	appendStringInfoString(buf, state->limit == PGPX_LIMIT_SHARE ?
 						   " within cluster_connections" :
-						   state->limit == LIMIT_SERVER ?
+						   state->limit == PGPX_LIMIT_SERVER ?
 						   " within max_server_connections" :
-						   state->limit == LIMIT_ALL ?
+						   state->limit == PGPX_LIMIT_ALL ?
 						   " within pgpool_ext.max_connections" : "");
 	appendStringInfoString(buf, "; held by ");
 	append_holders(deadlock, wait, buf);
@@ -536,7 +527,7 @@ pgpx_deadlock_raise(const PgpxDeadlock *deadlock, const char *server_name)
 			 errmsg("deadlock detected while waiting for a connection to server \"%s\"",
 					server_name),
 			 errdetail_internal("%s", detail.data),
-			 pgpx_session_has_only_table_leases() ?
+			 pgpx_lease_all_are_of_tables() ?
 			 errhint("Roll back the local transaction, and run it again. Transactions that use foreign tables of several servers should do so in the same order.") :
 			 errhint("Return the leases and repeat the call. Sessions that lease connections of several servers should do so in the same order.")));
 }

@@ -6,7 +6,7 @@
  *
  * Notifications that arrive on a lease are queued until a caller reads
  * them.  They can arrive at any time, also while a result is drained after
- * an error, when no error may be raised.  The remote determines their
+ * an error, when no other error may be raised.  The remote determines their
  * number, so the queue is bounded, and dropped notifications are counted.
  *
  *-------------------------------------------------------------------------
@@ -56,15 +56,16 @@ pgpx_lease_forget(PgpxLease *lease)
 	{
 		lease->sock->leased = false;
 		pgpx_session_unregister_if_contended(lease->sock);
-		pgpx_wire_trim(&lease->sock->wire); /* the socket may stay cached for
-											 * long */
+
+		/* the socket may stay cached for long */
+		pgpx_wire_trim(&lease->sock->wire);
 	}
 	if (lease->id != 0)
 		dlist_delete(&lease->node);
 	if (lease->spec != NULL)
 		pgpx_server_spec_unpin(lease->spec);
 	pgpx_lease_clear_in_flight(lease);
-	pgpx_notes_drop(lease);
+	pgpx_lease_drop_notes(lease);
 	lease->id = 0;
 	lease->sock = NULL;
 	lease->spec = NULL;
@@ -72,7 +73,7 @@ pgpx_lease_forget(PgpxLease *lease)
 }
 
 bool
-pgpx_session_has_only_table_leases(void)
+pgpx_lease_all_are_of_tables(void)
 {
 	dlist_iter	iter;
 
@@ -96,7 +97,7 @@ pgpx_lease_count(uint32 pool_id, int server)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 
-		/* a revoked lease does not occupy a slot of the pool */
+		/* a revoked lease no longer has a connection */
 		if (pg_atomic_read_u64(&pgpx_conns[lease->conn].lease_id) != lease->id)
 			continue;
 
@@ -110,7 +111,23 @@ pgpx_lease_count(uint32 pool_id, int server)
 	return n;
 }
 
-/* Raise the error for an id that this session does not hold. */
+void
+pgpx_lease_check_unbounded_wait(void)
+{
+	int			n = pgpx_lease_count(0, -1);
+
+	if (n == 0)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("cannot wait without a timeout while this session holds a lease"),
+			 errdetail_plural("This session holds %d lease. Two sessions could wait for each other forever.",
+							  "This session holds %d leases. Two sessions could wait for each other forever.",
+							  n, n),
+			 errhint("Specify a timeout, or return the leases first.")));
+}
+
+/* Raise the error for an id that is of no lease of this session. */
 pg_noreturn static void
 raise_invalid_lease(int64 id)
 {
@@ -303,7 +320,7 @@ static PgpxNote *
 copy_note(const PgpxWireMessage *msg, size_t room)
 {
 	const char *channel = msg->data + sizeof(int32);
-	size_t		left = msg->len - sizeof(int32);
+	size_t		left;
 	size_t		channel_len;
 	size_t		payload_len;
 	uint32		pid;
@@ -311,6 +328,7 @@ copy_note(const PgpxWireMessage *msg, size_t room)
 
 	if (msg->len < sizeof(int32) || msg->len > room)
 		return NULL;
+	left = msg->len - sizeof(int32);
 	channel_len = strnlen(channel, left);
 	if (channel_len == left)
 		return NULL;
@@ -322,8 +340,8 @@ copy_note(const PgpxWireMessage *msg, size_t room)
 						 payload_len, true))
 		return NULL;
 
-	note = alloc_zero(offsetof(PgpxNote, channel) + channel_len + payload_len +
-					  2);
+	note = alloc_zero(offsetof(PgpxNote, channel) + channel_len + 1 +
+					  payload_len + 1);
 	if (note == NULL)
 		return NULL;
 	memcpy(&pid, msg->data, sizeof(pid));
@@ -362,7 +380,7 @@ pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 }
 
 void
-pgpx_notes_drop(PgpxLease *lease)
+pgpx_lease_drop_notes(PgpxLease *lease)
 {
 	PgpxNotes  *notes = lease->notes;
 
@@ -384,10 +402,10 @@ pgpx_notes_drop(PgpxLease *lease)
  * ------------------------------------------------------------------------
  */
 
-/* Limit on the input to buffer while the statement is still being sent. */
+/* Limit on the input that is buffered while a statement is being sent. */
 #define FLUSH_AHEAD_MAX (1024 * 1024)
 
-/* Interval at which a wait without interrupts checks the clock. */
+/* Maximum interval at which a wait without interrupts checks the clock. */
 #define QUIET_CHECK_MS 1000
 
 bool
@@ -406,8 +424,8 @@ pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline)
 			return flushed > 0;
 
 		/*
-		 * A remote that is blocked sending its answer does not read, so read
-		 * its input, within a bound.
+		 * A remote that is blocked in sending an answer does not read, so
+		 * receive what it sends, within a bound.
 		 */
 		if (sock->wire.in_end - sock->wire.in_start < FLUSH_AHEAD_MAX)
 		{
@@ -446,6 +464,7 @@ pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 	PgpxWire   *wire = &sock->wire;
 	uint64		start = wire->bytes_in;
 
+	Assert(bytes > 0 || !quiet);
 	if (quiet ? pgpx_wire_flush(wire) != 1 :
 		!pgpx_stream_flush(lease, deadline))
 		return false;
@@ -478,7 +497,7 @@ pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 					return false;
 				n = pgpx_wire_fill(wire, &full);
 
-				/* without a bound on bytes, check the clock after each read */
+				/* unbounded input may never end */
 				if (n > 0 && bytes == 0)
 				{
 					CHECK_FOR_INTERRUPTS();

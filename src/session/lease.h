@@ -44,9 +44,12 @@ typedef struct PgpxLease
 	Oid			user;
 	int			scope;			/* PgpxScope */
 	SubTransactionId subid;		/* subtransaction that owns the lease */
-	bool		in_use;			/* a statement is running on it */
+	bool		in_use;			/* a statement is running on it, or its result
+								 * is being read */
 	bool		sent;			/* a statement was sent during this lease */
-	int			pending_state;	/* PgpxPendingState: SENT, FAILED */
+	int			pending_state;	/* PgpxPendingState: SENT or FAILED, if the
+								 * previous holder was to send its first
+								 * statement; else NONE */
 	uint64		queue_position; /* of the waiter that was granted this
 								 * lease; 0: it did not wait */
 	PgpxTime	deadline;		/* of its checkout */
@@ -57,15 +60,16 @@ typedef struct PgpxLease
 	bool		commit;			/* commit the open transaction at the return,
 								 * without waiting for the answer */
 	struct PgpxInFlight *in_flight; /* statement in flight; NULL: none */
-	size_t		scanned;		/* bytes of its answer, see
-								 * pgpx_wire_is_answered */
-	bool		cancelled;		/* its cancel was requested */
+	size_t		scanned;		/* bytes of its answer that were searched for
+								 * the end, see pgpx_wire_is_answered */
+	bool		cancelled;		/* a cancel of the last statement was
+								 * requested */
 
 	/* see statement_cache.c */
 	PgpxPreparedUse sent_as;	/* how the previous holder sent the statement */
 	PgpxPreparedKey cached_key; /* of the last statement that used the cache */
 	bool		preparing;		/* the last statement sent is to be prepared */
-	bool		preparing_closes;	/* .. and other statements are closed */
+	bool		preparing_closes;	/* .. and others are closed before it */
 	uint32		preparing_bytes;	/* of its text */
 	PgpxPreparedKey parsed[PGPX_PARSED_MAX];	/* statements that this remote
 												 * transaction has parsed */
@@ -105,7 +109,7 @@ typedef struct PgpxNotes
 extern void pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg);
 
 /* Free all queued notifications. */
-extern void pgpx_notes_drop(PgpxLease *lease);
+extern void pgpx_lease_drop_notes(PgpxLease *lease);
 
 extern dlist_head pgpx_leases;	/* leases of this session */
 
@@ -127,8 +131,8 @@ extern void pgpx_lease_forget(PgpxLease *lease);
  * pgpx_lease_for_use
  *		Find a lease of this session by its id, to use it as the current user.
  *
- * Errors: 55000 stale or in use, 42501 owned by another session or user; 08006
- * or PX00n if the lease was revoked.
+ * Errors: 55000 it does not exist or is in use; 42501 it belongs to another
+ * session or user; 08006, PX001 or PX002 it was revoked.
  */
 extern PgpxLease *pgpx_lease_for_use(int64 id);
 
@@ -152,7 +156,7 @@ extern PgpxLease *pgpx_lease_for_return(int64 id);
  */
 extern void pgpx_lease_check_not_in_use(const PgpxLease *lease);
 
-/* Raise the reason for which the lease was revoked, if it was. */
+/* If the lease was revoked, raise an error with the reason. */
 extern void pgpx_lease_check_revoked(PgpxLease *lease);
 
 /*
@@ -163,26 +167,36 @@ pg_noreturn extern void pgpx_lease_raise_broken(PgpxLease *lease,
 												const char *why,
 												const char *remote_text);
 
-/* Raise 08006 if the lease was marked, or if its stream is broken. */
+/* Raise 08006 if the lease was so marked, or if its stream is broken. */
 extern void pgpx_lease_check_broken(PgpxLease *lease);
 
 /* Return the deadline for an internal operation that begins now. */
 extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 
-/* Clear the statement in flight, if there is one. */
+/* Forget the statement in flight, if there is one. */
 extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
 
 /*
  * Return whether all leases of this session are those of foreign tables, which
  * only the end of the local transaction returns.  For the hints of errors.
  */
-extern bool pgpx_session_has_only_table_leases(void);
+extern bool pgpx_lease_all_are_of_tables(void);
 
 /*
  * Count the leases of this session, optionally of one pool (by its id; 0: any)
  * or of one server (by the index of its record; -1: any).
  */
 extern int	pgpx_lease_count(uint32 pool_id, int server);
+
+/*
+ * pgpx_lease_check_unbounded_wait
+ *		Raise 40P01 if this session holds a lease that another session may
+ *		wait for.
+ *
+ * To be called before a wait without a timeout in which no deadlock is
+ * detected.
+ */
+extern void pgpx_lease_check_unbounded_wait(void);
 
 /*
  * Send the contents of the output buffer.  Waits and serves interrupts.
@@ -195,8 +209,8 @@ extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
  *		Read and discard input until the stream is at a message boundary.
  *
  * Reads at most the given number of bytes (0: unbounded), until the deadline.
- * quiet: serve no interrupts and throw nothing.  Returns true if the boundary
- * was reached.
+ * quiet: serve no interrupts and throw nothing; requires a bound.  Returns true
+ * if the boundary was reached.
  */
 extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
 							  bool quiet);
@@ -224,12 +238,11 @@ typedef struct PgpxPendingStatement
 									 * pgpx_server_spec_can_keep_settings.
 									 * NULL: there are none */
 	bool		single;			/* certainly a single statement */
-	bool		predictable;	/* types_hash is set, so that formats can be
-								 * predicted */
-	uint64		types_hash;
+	bool		predictable;	/* its result formats can be predicted, by */
+	uint64		types_hash;		/* the hash of the target types */
 } PgpxPendingStatement;
 
-/* Returns which messages a hand-over sends before the pending statement. */
+/* Return which messages a hand-over sends before the pending statement. */
 static inline PgpxWireAhead
 pgpx_hand_over_ahead(bool reset, bool keeps, bool commit)
 {
@@ -281,8 +294,8 @@ extern void pgpx_lease_reserve_reset(PgpxLease *lease);
 extern void pgpx_lease_check_commit(void);
 
 /*
- * Return all leases of session and transaction scope.  Returns their number.
- * Errors: 55000 if a lease is in use; then none is returned.
+ * End all leases of session and transaction scope as by checkin, and return
+ * their number.  Errors: 55000 if a lease is in use; then none ends.
  */
 extern int	pgpx_lease_return_all(void);
 

@@ -28,9 +28,9 @@
  * A pipelined hand-over saves a round trip: the session that returns a
  * connection sends the next session's statement together with the reset.
  *
- * A waiter that will run a single statement stores its messages in shared
- * memory, next to its queue entry.  A session that returns a connection
- * and finds such a waiter at the head of the queue grants it the
+ * A waiter that will run a single statement stores the messages of the
+ * statement in shared memory, next to its queue entry.  A session that returns
+ * a connection and finds such a waiter at the head of the queue grants it the
  * connection and sends, in one system call,
  *
  *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
@@ -38,23 +38,23 @@
  * Parse is omitted if the statement is prepared on the connection, and the
  * reset may be the one that keeps prepared statements (statement_cache.c).
  *
- * For a foreign table the messages of the waiter also begin its remote
- * transaction, before its Parse.  If the previous lease is that of a foreign
- * table that has not written, COMMIT precedes the reset in the same way.
+ * For a foreign table, the messages of the waiter begin with the commands of
+ * its remote transaction.  If the returned lease is one of foreign tables that
+ * have not written, COMMIT precedes the reset.
  *
  * The session wakes the waiter after it has sent the messages.  So the remote
  * works while the waiter is being scheduled, and usually the waiter's first
  * recv() returns the rows.  The remote, too, is woken once instead of twice.
  *
  * Rules that make it safe:
- * - There is one Sync.  If COMMIT or the reset fails, the server skips all
+ * - There is one Sync.  If COMMIT or the reset fails, the remote skips all
  *   messages up to the Sync, so no statement ever runs in an unclean session.
- *   The statement is known not to have run, and its owner waits again at the
+ *   The statement is known not to have run, and the waiter waits again at the
  *   head of the queue.
- * - The reset must be a literal DISCARD ALL without start commands.  It
+ * - The reset command must be exactly DISCARD ALL, without start commands.  It
  *   commits inside Execute, so an error of the statement does not undo it.
- *   The error would undo any other reset.  Servers that are too old to
- *   commit it there have can_pipeline unset.  The reset that keeps prepared
+ *   The error would undo any other reset command.  On remotes that are too old
+ *   to commit it there, can_pipeline is unset.  The reset that keeps prepared
  *   statements runs in a transaction of its own, so it is safe, too.
  * - The stream must be at a message boundary, with nothing unread.  No
  *   cancel may be under way, and there must be no reason to close the
@@ -63,19 +63,19 @@
  *   Otherwise it is the answer to something else, and the connection is
  *   closed (wire.h).
  * - Up to the CommandComplete of the reset, notices, notifications and
- *   parameters are from the previous lease, and are dropped (wire.c).
+ *   parameters are from the returned lease, and are dropped (wire.c).
  * - From the grant to pgpx_pending_statement_sent the sender cannot be
  *   interrupted.  A waiter that leaves the queue in that time waits for
- *   the sender, for up to a second.  If the sender is still not done, the
- *   waiter leaves as if the statement had been sent (next rule).  If it is
- *   sent later, the connection is already being closed.
+ *   the sender, for up to a second.  After that it leaves as if the statement
+ *   had been sent (next rule).  If the statement is sent even later, the
+ *   connection is already being closed.
  * - If a waiter leaves after its statement was sent, the worker cancels the
  *   statement and closes the connection.
  * ------------------------------------------------------------------------
  */
 
 /*
- * Returns whether the options require no reset, or one that a statement may
+ * Return whether the options require no reset, or one that a statement may
  * follow without a Sync in between.
  */
 static bool
@@ -138,8 +138,9 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 }
 
 /*
- * Returns whether a statement of another session can follow on the stream: it
- * must be at a message boundary, with no pending input.
+ * Return whether the connection can be handed over together with a statement:
+ * its stream is at a message boundary, has no pending input, and needs nothing
+ * but the COMMIT and reset of a hand-over.
  */
 static bool
 is_ready_for_hand_over(const PgpxLease *lease)
@@ -161,8 +162,9 @@ is_ready_for_hand_over(const PgpxLease *lease)
 }
 
 /*
- * Send prefix and statement in one call without blocking.  Returns FAILED if no
- * byte was sent, else SENT.  After a partial send the socket is shut down.
+ * Send the prefix (token, COMMIT, reset) and the pending statement in one
+ * system call without blocking.  Returns FAILED if no byte was sent, else SENT.
+ * After a partial send the socket is shut down.
  */
 static PgpxPendingState
 send_pending(int fd, uint64 lease_id, bool reset, bool commit,
@@ -230,7 +232,7 @@ hand_over_lease(PgpxLease *lease)
 	bool		commit = lease->sock->wire.tx != 'I';
 	PgpxUsage	usage;
 	PgpxHandOver hand_over;
-	PgpxPendingState how;
+	PgpxPendingState sent;
 
 	/* without the lock: a stale value only costs a round trip */
 	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
@@ -247,14 +249,14 @@ hand_over_lease(PgpxLease *lease)
 							 &hand_over))
 		return false;
 	PGPX_DEBUG_POINT("hand_over");
-	how = send_pending(lease->sock->fd, lease->id, reset, commit, &hand_over);
+	sent = send_pending(lease->sock->fd, lease->id, reset, commit, &hand_over);
 
 	/* the statement may contain private values of the waiter's user */
 	explicit_bzero(hand_over.messages, hand_over.len);
 
-	/* the waiter does not read before it is marked as sent */
+	/* the waiter does not read before the statement is marked as sent */
 	PGPX_DEBUG_POINT("hand_over_sent");
-	if (pgpx_pending_statement_sent(&hand_over, how))
+	if (pgpx_pending_statement_sent(&hand_over, sent))
 		pgpx_process_wake(PGPX_WAITER_INDEX(hand_over.waiter));
 	pgpx_lease_forget(lease);
 	return true;
@@ -266,12 +268,12 @@ hand_over_lease(PgpxLease *lease)
  */
 
 /*
- * Limit on the answer to discard at checkin.  Beyond it the connection is
- * closed instead.
+ * Limit on the answer that a checkin discards.  If the answer has more bytes,
+ * the connection is closed instead.
  */
 #define IN_FLIGHT_DROP_MAX (1024 * 1024)
 
-/* Returns whether the lease has a stream that is still usable. */
+/* Return whether the lease and its stream are still usable. */
 static bool
 is_usable(const PgpxLease *lease)
 {
@@ -295,7 +297,7 @@ drop_in_flight(PgpxLease *lease)
 						lease->id)));
 }
 
-/* Returns the number of bytes of output that the reset needs. */
+/* Return the number of bytes that the reset needs in the output buffer. */
 static size_t
 reset_size(const PgpxLease *lease)
 {
@@ -311,7 +313,7 @@ pgpx_lease_reserve_reset(PgpxLease *lease)
 }
 
 /*
- * Returns whether the reset fits into the output buffer without allocating
+ * Return whether the reset fits into the output buffer without allocating
  * memory.  This matters in callbacks, which must not throw.
  */
 static bool
@@ -335,8 +337,9 @@ has_start_params_after_reset(const PgpxLease *lease)
 }
 
 /*
- * Determine the release action for the connection, and send the reset if it
- * needs one now.
+ * Choose the release action for the connection, and send the reset if it needs
+ * one now.  Sets *unread_reset to the PGPX_SENT_* bits of what was sent, and
+ * *reason if the connection is to be closed.
  */
 static PgpxReleaseAction
 choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
@@ -369,7 +372,9 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	}
 	if (usable && !pgpx_wire_is_at_boundary(wire))
 	{
-		/* part of a notice, for example: no statement is running */
+		/*
+		 * no statement is running, but part of a notice is unread, for example
+		 */
 		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
 		return PGPX_RELEASE_CLOSE;
 	}
@@ -401,7 +406,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		return PGPX_RELEASE_CANCEL;
 	if (!lease->sent)
 	{
-		/* the lease may have read the answer to the previous reset */
+		/* the lease may have read the answer to an earlier reset */
 		pgpx_statement_cache_update(lease);
 		return PGPX_RELEASE_CLEAN;
 	}
@@ -412,8 +417,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 				PGPX_RELEASE_DIRTY : PGPX_RELEASE_RESET;
 
 		/*
-		 * A ROLLBACK may restore parameters to values that are not known
-		 * here.  So omit the reset only if they are pinned now.
+		 * ROLLBACK may set parameters to values that are not known here.  So
+		 * omit the reset only if they have their start values now.
 		 */
 		if (spec->opts.reset == PGPX_RESET_NEVER &&
 			pgpx_wire_has_pinned_params(wire))
@@ -423,7 +428,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		return PGPX_RELEASE_RESET;
 
 	if (reset_command == NULL)
-		reset_command = pgpx_statement_cache_reset(lease, false);
+		reset_command = pgpx_statement_cache_choose_reset(lease, false);
 	if (reset_command[0] != '\0')
 		lease->usage.resets++;
 	*unread_reset = pgpx_wire_send_reset(wire, lease->commit, reset_command,
@@ -434,7 +439,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 			PGPX_RELEASE_ROLLED_BACK :
 			PGPX_RELEASE_RESET_PENDING;
 
-	/* a partially sent reset is not usable */
+	/* a part of the reset may have been sent */
 	pgpx_wire_break(wire, "the reset could not be sent");
 	*reason = PGPX_CLOSE_BROKEN;
 	return PGPX_RELEASE_CLOSE;
@@ -453,7 +458,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 	Assert(lease->id != 0);
 	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
 	{
-		/* the lease was revoked; only our descriptor of the socket is left */
+		/* the lease was revoked: only our descriptor of the socket is left */
 		pgpx_lease_forget(lease);
 		if (sock != NULL)
 			pgpx_socket_cache_drop(sock);
@@ -462,7 +467,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 
 	if (sock == NULL)
 	{
-		/* the process is exiting, and had waited for the socket */
+		/* the process exits while it waits for the socket */
 		if (lease->pending_state == PGPX_PENDING_SENT)
 			pgpx_pool_release(conn, lease->id, PGPX_END_RECLAIMED,
 							  PGPX_RELEASE_CANCEL_CLOSE, 0,
@@ -531,10 +536,10 @@ pgpx_lease_return_all(void)
  * A lease ends with its scope: at checkin, at the end of the transaction
  * or subtransaction that owns it, at the end of the call, and at the
  * latest with the session.  Commit, abort and exit callbacks must not
- * wait; abort and exit callbacks must not throw either.  (Those of foreign
- * tables may wait for 50 ms, see remote_transaction.c.)  They release a
- * connection whose stream is at a message boundary as a checkin does.  The
- * worker cancels and closes any other connection.
+ * wait; abort and exit callbacks must not throw either.  (The callbacks of
+ * foreign tables may wait for 50 ms, see remote_transaction.c.)  If the stream
+ * of a connection is at a message boundary, they release it as a checkin does.
+ * Otherwise the worker cancels its statement and closes it.
  *
  * At process exit ShutdownPostgres aborts the transaction in a
  * before_shmem_exit callback.  Our on_shmem_exit callback runs later and
@@ -560,7 +565,7 @@ pgpx_lease_check_commit(void)
 			lease->scope == PGPX_SCOPE_TABLE)
 			continue;
 
-		/* if the remote work is lost already, the hints below do not help */
+		/* if the remote work is already lost, the hints below do not help */
 		if (lease->in_flight != NULL || wire->tx != 'I')
 			pgpx_lease_check_revoked(lease);
 		if (wire->tx != 'I')
@@ -573,7 +578,7 @@ pgpx_lease_check_commit(void)
 					 errdetail("A lease acquired with checkout_xact ends with the local transaction, and its statement would be cancelled."),
 					 errhint("Read its result with pgpool.result before the local transaction ends.")));
 
-		/* until its answer is complete, a statement does not change tx */
+		/* a statement changes tx only when its answer is complete */
 		if (wire->tx != 'I')
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -585,9 +590,9 @@ pgpx_lease_check_commit(void)
 }
 
 /*
- * Return the leases of the transaction before COMMIT or PREPARE.  This is the
- * last point at which an error aborts the local transaction.  Foreign tables
- * have made the same check already, before their first remote COMMIT.
+ * End the leases of the transaction before COMMIT or PREPARE.  This is the last
+ * point at which an error aborts the local transaction.  Foreign tables have
+ * called pgpx_lease_check_commit already, before their first remote COMMIT.
  */
 static void
 before_commit(void)
@@ -606,10 +611,10 @@ before_commit(void)
 }
 
 /*
- * Leave the queue.  Must be called before the leases are returned, because the
- * process must not hand over a lease to its own waiter.  Releases a connection
- * that was granted to the waiter.  The process is still in the queue only if it
- * exits during the wait, because on an ERROR the checkout leaves the queue.
+ * Leave the queue, and release a connection that was granted to the waiter.
+ * Must be called before the leases are returned, because the process must not
+ * hand over a lease to its own waiter.  The process is in the queue only if it
+ * exits during a wait, because on an ERROR the checkout leaves the queue.
  */
 static void
 leave_queue(void)

@@ -2,7 +2,7 @@
  *
  * server_catalog.c
  *	  The catalog rows from which a server spec is built (server, base
- *	  server, user mapping), and the permissions to use them.
+ *	  server, user mapping), and the privileges on them.
  *
  * Rules:
  * - Each name is looked up once, and only OIDs are used after that.  So a
@@ -36,14 +36,16 @@ bool		pgpx_server_catalog_mapping_dropped = false;
 
 /* Add an error detail with the server that names this base. */
 static int
-base_detail(const char *base_of, const char *base)
+add_base_detail(const char *base_of, const char *base)
 {
 	return errdetail("Server \"%s\" has \"%s\" as its base server.", base_of, base);
 }
 
-/* Raise 42704.  base_of: the server whose base it should be; NULL: none. */
+/*
+ * Raise 42704.  base_of: the server that names this one as its base, or NULL.
+ */
 pg_noreturn static void
-no_such_server(const char *name, const char *base_of)
+raise_no_server(const char *name, const char *base_of)
 {
 	size_t		len = strlen(name);
 	bool		digits = len > 0 && strspn(name, "0123456789") == len;
@@ -56,7 +58,7 @@ no_such_server(const char *name, const char *base_of)
 					pg_mbcliplen(name, len, NAMEDATALEN - 1), name),
 			 len >= NAMEDATALEN ?
 			 errdetail("Names have at most %d bytes.", NAMEDATALEN - 1) :
-			 base_of != NULL ? base_detail(base_of, name) : 0,
+			 base_of != NULL ? add_base_detail(base_of, name) : 0,
 			 base_of != NULL ?
 			 errhint("Create it, or change option \"base_server\" of server "
 					 "\"%s\".",
@@ -78,6 +80,7 @@ note_row(PgpxServerSpec *spec, HeapTuple row)
 		spec->key.xid = GetTopTransactionId();
 }
 
+/* The same for the row of a role. */
 static void
 note_role(PgpxServerSpec *spec, Oid role)
 {
@@ -109,7 +112,7 @@ wipe_options(void *options)
  * function may make more copies, which wipe_options would not wipe.
  */
 static List *
-options_of_array(ArrayType *array)
+parse_options(ArrayType *array)
 {
 	List	   *options = NIL;
 	Datum	   *texts;
@@ -122,9 +125,7 @@ options_of_array(ArrayType *array)
 		char	   *name = TextDatumGetCString(texts[i]);
 		char	   *value = strchr(name, '=');
 
-		/*
-		 * an option without a value, possible in an edited row, is empty
-		 */
+		/* an option without a value, possible in an edited row, is empty */
 		if (value != NULL)
 			*value++ = '\0';
 		options = lappend(options,
@@ -141,7 +142,7 @@ options_of_array(ArrayType *array)
  * memory context, and are wiped when it is reset.
  */
 static List *
-row_options(int cacheid, HeapTuple row, AttrNumber attnum)
+read_options(int cacheid, HeapTuple row, AttrNumber attnum)
 {
 	bool		isnull;
 	Datum		options = SysCacheGetAttr(cacheid, row, attnum, &isnull);
@@ -153,7 +154,7 @@ row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 		return NIL;
 	callback = palloc(sizeof(MemoryContextCallback));
 	array = DatumGetArrayTypeP(options);
-	list = options_of_array(array);
+	list = parse_options(array);
 	callback->func = wipe_options;
 	callback->arg = list;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
@@ -167,6 +168,7 @@ row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 	return list;
 }
 
+/* Return whether servers of a foreign-data wrapper can have pools. */
 static bool
 is_supported(const char *wrapper)
 {
@@ -208,8 +210,8 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	if (find_wrapper(form->srvfdw, &wrapper))
 		appendBinaryStringInfo(&buf, NameStr(wrapper), NAMEDATALEN);
 
-	options = row_options(FOREIGNSERVEROID, row,
-						  Anum_pg_foreign_server_srvoptions);
+	options = read_options(FOREIGNSERVEROID, row,
+						   Anum_pg_foreign_server_srvoptions);
 	foreach(lc, options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
@@ -246,8 +248,8 @@ pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server)
 	server->name = pstrdup(NameStr(form->srvname));
 	server->owner = form->srvowner;
 	server->own_wrapper = strcmp(NameStr(wrapper), "pgpool_fdw") == 0;
-	server->options = row_options(FOREIGNSERVEROID, row,
-								  Anum_pg_foreign_server_srvoptions);
+	server->options = read_options(FOREIGNSERVEROID, row,
+								   Anum_pg_foreign_server_srvoptions);
 	ReleaseSysCache(row);
 	return is_supported(NameStr(wrapper));
 }
@@ -285,6 +287,7 @@ pgpx_server_catalog_has_pools(Oid wrapper)
 	return find_wrapper(wrapper, &name) && is_supported(NameStr(name));
 }
 
+/* Read the wrapper of a server.  Raises 0A000 if it cannot have pools. */
 static void
 read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 {
@@ -309,7 +312,9 @@ read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 	ReleaseSysCache(row);
 }
 
-/* Check USAGE.  base_of: the server whose base this one is; NULL: none. */
+/*
+ * Check USAGE.  base_of: the server that names this one as its base, or NULL.
+ */
 static void
 check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *base_of)
 {
@@ -322,12 +327,14 @@ check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *base_of)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for foreign server %s",
 						server->name),
-				 base_detail(base_of->name, server->name),
+				 add_base_detail(base_of->name, server->name),
 				 errhint("Grant USAGE on both servers.")));
 }
 
+/* Raise 22023: "base" cannot be the base server of a server. */
 pg_noreturn static void
-not_a_base(const PgpxServerRow *server, const char *base, const char *why)
+raise_not_a_base(const PgpxServerRow *server, const char *base,
+				 const char *why)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -338,6 +345,7 @@ not_a_base(const PgpxServerRow *server, const char *base, const char *why)
 					 "connection options, or drop the option.")));
 }
 
+/* Read a server, and check USAGE on it.  base_of: as for check_usage. */
 static void
 read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 			Oid user, const PgpxServerRow *base_of)
@@ -350,14 +358,14 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 	if (strlen(name) < NAMEDATALEN)
 		row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
 	if (!HeapTupleIsValid(row))
-		no_such_server(name, base_of != NULL ? base_of->name : NULL);
+		raise_no_server(name, base_of != NULL ? base_of->name : NULL);
 	note_row(spec, row);
 	form = (Form_pg_foreign_server) GETSTRUCT(row);
 	server->oid = form->oid;
 	server->name = pstrdup(NameStr(form->srvname));
 	server->owner = form->srvowner;
-	server->options = row_options(FOREIGNSERVERNAME, row,
-								  Anum_pg_foreign_server_srvoptions);
+	server->options = read_options(FOREIGNSERVERNAME, row,
+								   Anum_pg_foreign_server_srvoptions);
 	wrapper = form->srvfdw;
 	if (base_of != NULL)
 		pgpx_server_catalog_hash_server(row, spec->fingerprint.base,
@@ -367,12 +375,12 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 										&spec->fingerprint.settings);
 	ReleaseSysCache(row);
 
-	/* the server's permissions depend on the attributes of its owner */
+	/* which options are allowed depends on the attributes of the owner */
 	note_role(spec, server->owner);
 	if (!spec->by_table)
 		check_usage(server, user, base_of);
 	if (base_of != NULL && server->oid == base_of->oid)
-		not_a_base(base_of, name, "It is the same server.");
+		raise_not_a_base(base_of, name, "It is the same server.");
 	read_wrapper(spec, server, wrapper);
 }
 
@@ -395,7 +403,7 @@ read_base(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 	read_server(spec, &rows->base, name, user, &rows->pool);
 	if (rows->base.own_wrapper &&
 		pgpx_server_catalog_value(rows->base.options, "base_server") != NULL)
-		not_a_base(&rows->pool, name, "It has a base server itself.");
+		raise_not_a_base(&rows->pool, name, "It has a base server itself.");
 
 	/* the validator has checked this, if it was called */
 	pgpx_options_check_base(rows->pool.options);
@@ -462,6 +470,7 @@ read_user(PgpxServerSpec *spec, Oid user)
 		pgpx_server_catalog_hash_user(NameStr(spec->user_name));
 }
 
+/* Read the user mapping, and finish the spec's key and fingerprint. */
 static void
 read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 {
@@ -474,7 +483,7 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 		refuse_mapping(rows, user_name, user);
 	row = find_mapping(user, rows->base.oid);
 	if (HeapTupleIsValid(row) && !OidIsValid(user) &&
-		!pgpx_server_catalog_has_user(row))
+		!pgpx_server_catalog_names_user(row))
 	{
 		ReleaseSysCache(row);
 		row = NULL;
@@ -485,13 +494,13 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 				 errmsg("user mapping not found for user \"%s\" on server "
 						"\"%s\"",
 						user_name, rows->base.name),
-				 based ? base_detail(rows->pool.name, rows->base.name) : 0,
+				 based ? add_base_detail(rows->pool.name, rows->base.name) : 0,
 				 errhint("Create one with CREATE USER MAPPING.")));
 	note_row(spec, row);
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
 	spec->key.mapping = mapping->oid;
-	rows->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
-										Anum_pg_user_mapping_umoptions);
+	rows->mapping_options = read_options(USERMAPPINGUSERSERVER, row,
+										 Anum_pg_user_mapping_umoptions);
 	rows->of_public = !OidIsValid(mapping->umuser);
 	if (rows->of_public)
 	{
@@ -499,10 +508,7 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 			spec->key.local_user = user;
 		else
 		{
-			/*
-			 * all local users connect as one remote user, so the key has no
-			 * local user
-			 */
+			/* all local users connect as the same remote user */
 			spec->user = InvalidOid;
 			namestrcpy(&spec->user_name, "public");
 			spec->fingerprint.user = 0;
@@ -517,10 +523,10 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 }
 
 bool
-pgpx_server_catalog_has_user(HeapTuple row)
+pgpx_server_catalog_names_user(HeapTuple row)
 {
-	List	   *options = row_options(USERMAPPINGOID, row,
-									  Anum_pg_user_mapping_umoptions);
+	List	   *options = read_options(USERMAPPINGOID, row,
+									   Anum_pg_user_mapping_umoptions);
 
 	return pgpx_server_catalog_value(options, "user") != NULL;
 }
@@ -542,7 +548,7 @@ pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
 }
 
 void
-pgpx_server_catalog_on_change(SyscacheCallbackFunction callback)
+pgpx_server_catalog_register(SyscacheCallbackFunction callback)
 {
 	static const int caches[] = {
 		FOREIGNSERVEROID,
@@ -567,15 +573,15 @@ pgpx_server_catalog_on_change(SyscacheCallbackFunction callback)
  * Sessions with the same keys share a pool.  Its key has a digest of the stored
  * key, the part of the secret in pg_authid that is derived from the client key.
  * So the digest can be compared with the catalog after the password was
- * changed.  It is keyed with a random number in the private memory of the
- * server's processes: shared memory contains nothing by which passwords can be
- * tried out.
+ * changed.  It is an HMAC with a random key in the private memory of the
+ * server's processes, so that shared memory contains nothing with which
+ * passwords can be guessed.
  * ------------------------------------------------------------------------
  */
 #ifdef PGPX_HAS_SCRAM_PASSTHROUGH
 /*
- * The headers of GSSAPI need not be installed.  Without them the offsets in
- * Port are the same, as libpq-be.h promises.
+ * The headers of GSSAPI may be missing.  Without ENABLE_GSS the offsets in Port
+ * are the same, as libpq-be.h promises.
  */
 #undef ENABLE_GSS
 #include "libpq/libpq-be.h"
@@ -589,6 +595,7 @@ pgpx_server_catalog_on_change(SyscacheCallbackFunction callback)
 
 static uint8 digest_key[32];	/* random; inherited from the postmaster */
 
+/* Compute the digest of a stored key. */
 static void
 compute_digest(const uint8 *stored_key, uint32 digest[3])
 {
@@ -612,7 +619,7 @@ compute_digest(const uint8 *stored_key, uint32 digest[3])
  * Returns false if it has none.  Raises no error.
  */
 static bool
-role_digest(Oid role, uint32 digest[3])
+compute_role_digest(Oid role, uint32 digest[3])
 {
 	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
 	Datum		password;
@@ -658,7 +665,7 @@ pgpx_scram_is_current(const PgpxPoolKey *key)
 	uint32		digest[3];
 
 	return !OidIsValid(key->scram_role) ||
-		(role_digest(key->scram_role, digest) &&
+		(compute_role_digest(key->scram_role, digest) &&
 		 memcmp(digest, key->scram_digest, sizeof(digest)) == 0);
 }
 

@@ -6,13 +6,13 @@
  *
  * A server spec contains all that a checkout needs to know of a server.
  * Rules for building one:
- * - Options for libpq are checked again here, because another wrapper may
- *   have validated them, and the server may have had another owner when
- *   they were set.
+ * - Options for libpq are checked again here, because the validator of
+ *   another foreign-data wrapper may have accepted them, and the server may
+ *   have had another owner when they were set.
  * - The password comes from the user mapping or from the password command, or
  *	 the SCRAM keys of the session are used, or there is none.
  *
- * Specs are cached in this session by server name and current user.  Rules
+ * Specs are cached in this session by server name, user and by_table.  Rules
  * of the cache:
  * - The invalidation callback can be called at any time, also during a
  *   build or in abort.  So it only sets flags.
@@ -37,7 +37,7 @@
 #include "base/debug_point.h"
 #include "session/statement_cache.h"
 
-/* Parameters that fill_parameters() adds, and the terminator. */
+/* Room for the parameters that the functions below add, and the terminator. */
 #define MAX_OWN_PARAMS 16
 
 /* DISCARD ALL resets to these values, and pgpx_wire_begin assumes them. */
@@ -47,6 +47,7 @@
 /* A path at which no file can exist; libpq then continues without the file. */
 #define NO_FILE "/dev/null/none"
 
+/* Return the value of a parameter of libpq; NULL if it is not set. */
 static const char *
 find_param(PgpxServerSpec *spec, const char *keyword)
 {
@@ -106,7 +107,7 @@ raise_not_superuser(const PgpxServerRows *rows, const char *option)
 					   GetUserNameFromId(rows->base.owner, false))));
 }
 
-/* Pass an option on to libpq, or raise the reason why that is not allowed. */
+/* Make an option a parameter of libpq, or raise why that is not allowed. */
 static void
 apply_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 				   const char *name, const char *value, bool in_mapping)
@@ -117,7 +118,7 @@ apply_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 	if (value[0] == '\0')
 		return;					/* libpq treats it as missing */
 
-	/* another wrapper allows "prefer", which does not demand encryption */
+	/* other wrappers allow "prefer", which does not require encryption */
 	if (strcmp(name, "gssencmode") == 0 && strcmp(value, "require") != 0)
 		return;
 
@@ -145,8 +146,8 @@ apply_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 }
 
 /*
- * Apply connect_timeout, the only option of the base server that is a setting
- * of the pool.
+ * Apply connect_timeout, the only connection option that is also an option of
+ * the pool.
  */
 static void
 apply_connect_timeout(PgpxPoolOptions *opts, const PgpxServerRow *base,
@@ -191,8 +192,8 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 }
 
 /*
- * Raise retry_max to retry_min if it is lower.  This happens if only one of the
- * two is set and conflicts with the default of the other.
+ * Raise retry_max to retry_min if it is lower, which is possible if only one of
+ * the two is set.
  */
 static void
 adjust_retry_max(PgpxPoolOptions *opts)
@@ -226,8 +227,8 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 }
 
 /*
- * Returns whether apply_connect_timeout and apply_pool_options would accept
- * all options of a server.
+ * Return whether apply_connect_timeout and apply_pool_options would accept all
+ * options of a server.
  */
 static bool
 are_valid(const PgpxServerRow *server)
@@ -275,9 +276,9 @@ pgpx_server_spec_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
 }
 
 /*
- * Check that the owner of a server with a base server may set commands.  The
- * commands run as the remote user of the base server's mapping.  The owner of
- * the base server may set commands there, and the local user may run any
+ * Check that the owner of a server with a base server may set the commands that
+ * it has.  They run as the remote user of the base server's mapping.  The owner
+ * of the base server may set commands there, and the local user may run any
  * statement as that remote user.  So the owner must have the privileges of one
  * of these two.
  */
@@ -309,7 +310,7 @@ check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
 	}
 }
 
-/* Return whether the user mapping, or else the server, passes SCRAM keys on. */
+/* Return whether use_scram_passthrough is set in the user mapping or server. */
 static bool
 uses_scram_keys(const PgpxServerRows *rows)
 {
@@ -324,9 +325,9 @@ uses_scram_keys(const PgpxServerRows *rows)
 }
 
 /*
- * Log in with the SCRAM keys of this session if use_scram_passthrough is set.
- * Returns false if it is not, or if the session has no keys.  The login then is
- * as without the option, as in postgres_fdw.
+ * If use_scram_passthrough is set, set the SCRAM keys of this session for the
+ * login.  Returns false if it is not set, or if the session has no keys.  The
+ * login then is as without the option, as in postgres_fdw.
  */
 static bool
 apply_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
@@ -344,9 +345,9 @@ apply_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
 
 /*
  * Return whether the password command provides the password of the user
- * mapping.  Raise an error if the owner of the server with the connection
- * options is not a superuser, because the owner could then send the password to
- * any host.
+ * mapping.  Raises an error if it does but the owner of the server with the
+ * connection options is not a superuser, because the owner could send the
+ * password to any host.
  */
 static bool
 needs_password_command(const PgpxServerRows *rows)
@@ -401,10 +402,10 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 }
 
 /*
- * Forbid authentication with Kerberos tickets of the server's account, which
- * are not this user's.  A later check that a password was used would be too
- * late, because libpq has used the ticket by then.  Other methods that
- * require_auth names stay in force.
+ * Forbid authentication with Kerberos tickets: they are those of the server's
+ * operating system account, not of this user.  A later check that a password
+ * was used would be too late, because libpq has used the ticket by then.  Other
+ * methods that require_auth names stay in force.
  */
 static void
 forbid_session_tickets(PgpxServerSpec *spec)
@@ -452,7 +453,7 @@ fill_parameters(PgpxServerSpec *spec)
 	default_param(spec, "keepalives_count", "3");
 	default_param(spec, "tcp_user_timeout", "30000");
 
-	/* the certificate in the home directory is the server account's */
+	/* the certificate in the home directory is that of the server's account */
 	if (spec->key.superuser == 0)
 		default_param(spec, "sslcert", NO_FILE);
 
@@ -470,9 +471,9 @@ fill_parameters(PgpxServerSpec *spec)
 /*
  * Fill in a spec for a server and a user, from the catalogs.
  *
- * The spec must be zeroed except for its memory context and the defaults of its
- * commands.  Results are allocated in that context, temporary data in the
- * current one.  Errors are those of pgpx_server_spec_get.
+ * The spec must be as new_spec() makes it.  Results are allocated in its memory
+ * context, temporary data in the current one.  Errors: as of
+ * pgpx_server_spec_get.
  */
 static void
 read_spec(PgpxServerSpec *spec, const char *name, Oid user)
@@ -480,7 +481,7 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 	PgpxServerRows rows = {0};
 	int			max_params;
 
-	spec->reader = user;
+	spec->read_for = user;
 	pgpx_server_catalog_read(spec, &rows, name, user);
 	spec->of_superuser = superuser_arg(rows.pool.owner) &&
 		superuser_arg(rows.base.owner);
@@ -509,8 +510,8 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 		pg_strcasecmp(spec->reset_command, "DISCARD ALL") == 0;
 
 	/*
-	 * Another reset command may drop any statement, and start commands that
-	 * prepare one must be executed after a DISCARD ALL.
+	 * No cache if the reset command may drop any statement, or if the start
+	 * commands prepare one, because then DISCARD ALL must precede them.
 	 */
 	if (spec->discards_all &&
 		!pgpx_statement_has_word(spec->start_commands, "prepare"))
@@ -560,6 +561,7 @@ invalidate_specs(Datum arg, int cacheid, uint32 hashvalue)
 		dlist_container(LiveSpec, node, iter.cur)->spec.valid = false;
 }
 
+/* Create the cache at first use. */
 static void
 init_cache(void)
 {
@@ -575,7 +577,7 @@ init_cache(void)
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
 	/* raises no error, only FATAL */
-	pgpx_server_catalog_on_change(invalidate_specs);
+	pgpx_server_catalog_register(invalidate_specs);
 }
 
 /* Wipe and free an unpinned spec. */
@@ -602,6 +604,7 @@ drop_entry(CacheEntry *entry)
 	pgpx_server_spec_unpin(spec);
 }
 
+/* Remove the invalid specs from the cache. */
 static void
 drop_outdated(void)
 {
@@ -706,7 +709,7 @@ pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 	PgpxServerSpec *spec;
 
 	AcceptInvalidationMessages();
-	if (last_spec != NULL && last_spec->valid && last_spec->reader == user &&
+	if (last_spec != NULL && last_spec->valid && last_spec->read_for == user &&
 		last_spec->by_table == by_table &&
 		strcmp(NameStr(last_spec->server_name), name) == 0)
 	{
@@ -720,7 +723,7 @@ pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 	key.user = user;
 	key.by_table = by_table;
 
-	/* if the name is too long, building the spec raises the error */
+	/* if the name is too long, replace_spec raises the error */
 	entry = strlen(name) < NAMEDATALEN ?
 		hash_search(cache, &key, HASH_FIND, NULL) : NULL;
 	if (entry == NULL || !entry->spec->valid)

@@ -9,7 +9,7 @@
  * their secrets.  It lives in this session's private memory only.
  *
  * Implemented by server_spec.c (construction and cache), server_catalog.c
- * (catalog rows and rights on them) and catalog_invalidation.c (changes of
+ * (catalog rows and privileges on them) and catalog_invalidation.c (changes of
  * them).
  *
  *-------------------------------------------------------------------------
@@ -24,18 +24,18 @@
 
 typedef struct PgpxServerSpec
 {
-	int			refcount;		/* one for the cache, one for each pin */
+	int			refcount;		/* one for each pin, also that of the cache */
 	bool		valid;			/* false: the catalogs have changed since it
 								 * was read */
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */
 	bool		by_table;		/* made without a check of USAGE */
-	Oid			reader;			/* user for whom the catalogs were read; see
+	Oid			read_for;		/* user for whom the catalogs were read; see
 								 * pgpx_server_spec_get_for */
 	Oid			user;			/* of the pool; InvalidOid: shared by all
 								 * users of a PUBLIC mapping */
-	NameData	user_name;
+	NameData	user_name;		/* "public" if the pool is shared */
 	PgpxPoolKey key;
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
@@ -89,11 +89,12 @@ extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
  *		As pgpx_server_spec_get, but for any user.
  *
  * by_table: the server is used by a foreign table.  Then USAGE is not checked,
- * because the rights on the table imply the right to use its server.
+ * because the privileges on the table imply the right to use its server.
  *
  * The catalog reader passes InvalidOid with by_table, for the pool that all
  * users who are not superusers share.  The mapping of PUBLIC must then name the
- * remote user.  Each checkout from the pool checks the rights of its own user.
+ * remote user.  Each checkout from the pool checks the privileges of its own
+ * user.
  */
 extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
 												bool by_table);
@@ -117,8 +118,8 @@ extern bool pgpx_server_spec_read_settings(Oid server, Oid base,
 										   PgpxPoolOptions *opts);
 
 /*
- * Return whether all leases begin with the settings of the startup packet.
- * Start commands or, without a reset, earlier leases may have changed them.
+ * Return whether each lease begins with the settings of the startup packet.
+ * Otherwise start commands or earlier leases may have changed them.
  */
 static inline bool
 pgpx_server_spec_can_keep_settings(const PgpxServerSpec *spec)
@@ -129,9 +130,8 @@ pgpx_server_spec_can_keep_settings(const PgpxServerSpec *spec)
 
 /* --- Server catalog -------------------------------------------------------
  *
- * The catalog rows from which a server spec is built, for
- * server_spec.c, and for catalog_invalidation.c, which checks whether
- * they have changed.
+ * The catalog rows from which a server spec is built: for server_spec.c, and
+ * for catalog_invalidation.c, which checks whether they have changed.
  */
 
 /* A row of pg_foreign_server. */
@@ -140,16 +140,17 @@ typedef struct PgpxServerRow
 	Oid			oid;
 	const char *name;
 	Oid			owner;
-	bool		own_wrapper;	/* its wrapper is pgpool_fdw */
+	bool		own_wrapper;	/* its foreign-data wrapper is pgpool_fdw */
 	List	   *options;
 } PgpxServerRow;
 
 typedef struct PgpxServerRows
 {
-	PgpxServerRow pool;			/* the named server: options of the pool */
-	PgpxServerRow base;			/* base_server, or the same: libpq's options */
-	List	   *mapping_options;	/* of the base */
-	bool		of_public;		/* the mapping is that of PUBLIC */
+	PgpxServerRow pool;			/* the named server, with the pool's options */
+	PgpxServerRow base;			/* the server with the connection options: the
+								 * base server, or the same as "pool" */
+	List	   *mapping_options;	/* of the user mapping on "base" */
+	bool		of_public;		/* that mapping is PUBLIC's */
 } PgpxServerRows;
 
 static inline bool
@@ -161,10 +162,10 @@ pgpx_server_rows_have_base(const PgpxServerRows *rows)
 /*
  * pgpx_server_catalog_read
  *		Look up server, base server and user mapping, and check the user's
- *		permissions.
+ *		privileges.
  *
  * Fills in *rows (allocated in the current memory context), and the names, the
- * key and the fingerprint of the spec.  Errors are those of
+ * user, the key and the fingerprint of the spec.  Errors: as of
  * pgpx_server_spec_get.
  */
 extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
@@ -194,21 +195,21 @@ extern bool pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server);
 extern uint64 pgpx_server_catalog_hash_user(const char *name);
 
 /*
- * pgpx_server_catalog_on_change
+ * pgpx_server_catalog_register
  *		Register a callback for changes of any catalog from which a spec is
  *		read.  It cannot be unregistered.
  */
-extern void pgpx_server_catalog_on_change(SyscacheCallbackFunction callback);
+extern void pgpx_server_catalog_register(SyscacheCallbackFunction callback);
 
 /*
- * Return whether a row of a user mapping names the remote user.  If a mapping
+ * Return whether a row of pg_user_mapping names the remote user.  If a mapping
  * of PUBLIC does, all local users share one pool.
  */
-extern bool pgpx_server_catalog_has_user(HeapTuple row);
+extern bool pgpx_server_catalog_names_user(HeapTuple row);
 
 /*
- * The SCRAM keys of this session, for a login with use_scram_passthrough, in
- * base64.  The caller wipes them.
+ * The SCRAM keys of this session in base64, for a login with
+ * use_scram_passthrough.  The caller of pgpx_scram_find_keys must wipe them.
  */
 typedef struct PgpxScramKeys
 {
@@ -216,7 +217,7 @@ typedef struct PgpxScramKeys
 	char		server[64];
 } PgpxScramKeys;
 
-/* Prepare the digests of keys; once, in the postmaster. */
+/* Make the secret of the digests of keys.  Called once, in the postmaster. */
 extern void pgpx_scram_init(void);
 
 /*
@@ -230,21 +231,24 @@ extern void pgpx_scram_init(void);
  */
 extern bool pgpx_scram_find_keys(PgpxServerSpec *spec, PgpxScramKeys *keys);
 
-/* Return whether the keys of a pool are those of the role's password. */
+/*
+ * Return whether the SCRAM keys of a pool are those of the role's current
+ * password; true if the pool has none.
+ */
 extern bool pgpx_scram_is_current(const PgpxPoolKey *key);
 
 /* Return whether servers of this foreign-data wrapper can have pools. */
 extern bool pgpx_server_catalog_has_pools(Oid wrapper);
 
 /*
- * Return the value of an option, or NULL if it is missing or empty, which is
- * the same for libpq.
+ * Return the value of an option; NULL if it is missing or empty, which means
+ * the same to libpq.
  */
 extern const char *pgpx_server_catalog_value(List *options, const char *name);
 
 /*
- * This transaction has dropped a user mapping.  The mapping of PUBLIC may now
- * apply in its place, although its row was not changed.
+ * Set if this transaction has dropped a user mapping.  The mapping of PUBLIC
+ * may now apply in its place, although its row was not changed.
  */
 extern bool pgpx_server_catalog_mapping_dropped;
 
@@ -261,8 +265,8 @@ extern void pgpx_catalog_invalidation_init(void);
 
 /*
  * pgpx_catalog_note_private_pool
- *		Record that this transaction creates a private pool, for objects that
- *		it has changed itself.
+ *		Record that this transaction creates a private pool, because it has
+ *		changed objects of the server spec.
  *
  * The pool is retired at the end of the transaction, whether it commits or
  * aborts.  Its key contains the transaction id, so no other session can find

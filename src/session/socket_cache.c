@@ -5,9 +5,9 @@
  *
  * Runs in sessions only.  Holds no lock while it waits.
  *
- * The cached sockets are registered in an epoll set, and that epoll set in
- * a WaitEventSet of the session.  They are not registered in the
- * WaitEventSet itself, because nothing can be removed from it.
+ * Cached sockets are registered in an epoll set, and that epoll set is
+ * registered in a WaitEventSet of the session.  The sockets themselves are
+ * not registered in the WaitEventSet, because nothing can be removed from it.
  *
  * All sessions that have cached the socket of a connection share it.  An
  * incoming packet wakes every epoll set in which the socket is registered,
@@ -17,8 +17,8 @@
  *   waits for an answer.
  * - Otherwise it stays registered, because other sessions will rarely use
  *   it, and because pgpx_session_has_no_input is cheaper then.  The session
- *   unregisters it when it sleeps for another socket, or when it finds
- *   input on it while it waits for another one.
+ *   unregisters it when it waits for another socket, or when it checks
+ *   another socket and finds input on this one.
  * - A socket stays registered in few sessions only, because Linux refuses
  *   (EINVAL, also to the worker) to register a socket that is in 500 epoll
  *   sets which are themselves in epoll sets.
@@ -65,7 +65,7 @@
 /* Maximum number of sessions that keep a socket registered without waiting. */
 #define REGISTERED_MAX 16
 
-static int	sockets = -1;		/* the epoll set */
+static int	epoll_fd = -1;		/* the epoll set */
 
 /* the cached sockets that are registered in it */
 static dlist_head registered = DLIST_STATIC_INIT(registered);
@@ -86,6 +86,7 @@ count_registered(const PgpxCachedSocket *sock, int32 change)
 		pg_atomic_fetch_add_u32(&conn->nregistered, change);
 }
 
+/* Count the other sessions in which the socket is registered. */
 static int
 count_other_sessions(const PgpxCachedSocket *sock)
 {
@@ -108,7 +109,7 @@ register_socket(PgpxCachedSocket *sock, uint32 events)
 		ev.events |= EPOLLIN;
 	if (events & WL_SOCKET_WRITEABLE)
 		ev.events |= EPOLLOUT;
-	if (epoll_ctl(sockets, sock->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+	if (epoll_ctl(epoll_fd, sock->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
 				  sock->fd, &ev) < 0)
 		return false;
 	if (sock->events == 0)
@@ -120,18 +121,16 @@ register_socket(PgpxCachedSocket *sock, uint32 events)
 	return true;
 }
 
-/* Unregister a socket, e.g. before it is closed.  Never throws. */
+/* Unregister a socket, if it is registered.  Never throws. */
 static void
 unregister_socket(PgpxCachedSocket *sock)
 {
 	struct epoll_event ev = {0};
 
-	/*
-	 * close() would not unregister it while other processes have it open
-	 */
+	/* close() does not unregister it while other processes have it open */
 	if (sock->events == 0)
 		return;
-	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, sock->fd, &ev);
+	(void) epoll_ctl(epoll_fd, EPOLL_CTL_DEL, sock->fd, &ev);
 	dlist_delete(&sock->registered);
 	count_registered(sock, -1);
 	sock->events = 0;
@@ -155,7 +154,7 @@ exit_callback(int code, Datum arg)
 }
 
 void
-pgpx_session_prepare(void)
+pgpx_session_prepare_wait(void)
 {
 	static bool has_callback = false;
 	WaitEventSet *volatile made = NULL;
@@ -165,7 +164,7 @@ pgpx_session_prepare(void)
 	if (!has_callback)
 		on_shmem_exit(exit_callback, (Datum) 0);
 	has_callback = true;
-	if (sockets < 0)
+	if (epoll_fd < 0)
 	{
 		if (!AcquireExternalFD())
 			ereport(ERROR,
@@ -173,8 +172,8 @@ pgpx_session_prepare(void)
 					 errmsg("could not wait for pooled connections"),
 					 errdetail("This session has too many open descriptors."),
 					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
-		sockets = epoll_create1(EPOLL_CLOEXEC);
-		if (sockets < 0)
+		epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+		if (epoll_fd < 0)
 		{
 			ReleaseExternalFD();
 			ereport(ERROR,
@@ -188,7 +187,7 @@ pgpx_session_prepare(void)
 		AddWaitEventToSet(made, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 		AddWaitEventToSet(made, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
 						  NULL);
-		AddWaitEventToSet(made, WL_SOCKET_READABLE, sockets, NULL, NULL);
+		AddWaitEventToSet(made, WL_SOCKET_READABLE, epoll_fd, NULL, NULL);
 	}
 	PG_CATCH();
 	{
@@ -201,9 +200,9 @@ pgpx_session_prepare(void)
 }
 
 /*
- * Returns whether the socket is ready.  Unregisters other sockets that are
- * ready, because they would be reported at each check.  Most likely another
- * session has leased their connections.
+ * Return whether the registered socket is ready.  Unregisters other sockets
+ * that are ready, because they would be reported at each check.  Most likely
+ * another session has leased their connections.
  */
 static bool
 is_ready(const PgpxCachedSocket *sock)
@@ -214,7 +213,7 @@ is_ready(const PgpxCachedSocket *sock)
 
 	do
 	{
-		n = epoll_wait(sockets, events, lengthof(events), 0);
+		n = epoll_wait(epoll_fd, events, lengthof(events), 0);
 		for (int i = 0; i < n; i++)
 		{
 			if (events[i].data.ptr == sock)
@@ -246,7 +245,7 @@ register_only(const PgpxCachedSocket *sock)
 }
 
 /*
- * Returns whether other sessions use the socket so much that it should be
+ * Return whether other sessions use the socket so much that it should be
  * registered only while this session waits for it.
  */
 static bool
@@ -422,11 +421,10 @@ pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
  * ------------------------------------------------------------------------
  */
 
+/* the cached sockets, by connection and in no particular order */
 static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
-static int	ncached = 0;
-
-/* the cached sockets, in no particular order */
 static dlist_head cached = DLIST_STATIC_INIT(cached);
+static int	ncached = 0;
 
 static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] is passed to the
 										 * worker */
@@ -474,10 +472,10 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 /*
  * Close a random socket without a lease.  Returns false if there is none.
  *
- * Not the least recently used one: in a session that uses more connections in
- * turn than it can cache, each socket would be closed shortly before its next
- * use.  With a random one, the fraction of calls that need the worker grows
- * gradually with the number of connections.
+ * The choice is not the least recently used one, because in a session that uses
+ * more connections in turn than it can cache, each socket would be closed
+ * shortly before its next use.  With a random choice, the fraction of calls
+ * that need the worker grows gradually with the number of connections.
  */
 static bool
 evict_random(void)
@@ -529,7 +527,9 @@ acquire_fds(int n)
 		}
 }
 
-/* Make room for one more socket, and for the descriptors needed for waiting. */
+/*
+ * Make room for one more socket, and acquire the descriptors for waiting.
+ */
 static void
 make_room(void)
 {
@@ -540,9 +540,10 @@ make_room(void)
 	acquire_fds(n);
 	while (n-- > 0)
 		ReleaseExternalFD();
-	pgpx_session_prepare();
+	pgpx_session_prepare_wait();
 }
 
+/* Create the socket pair for the worker's replies, if there is none. */
 static void
 make_reply_pair(void)
 {
@@ -564,7 +565,7 @@ make_reply_pair(void)
 	reply_pair[1] = pair[1];
 }
 
-/* Close the pair after it has failed.  The next request creates another one. */
+/* Close the pair after a failure.  The next request creates another one. */
 static void
 drop_reply_pair(void)
 {
@@ -608,7 +609,7 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 	return n;
 }
 
-/* Close a received descriptor that is not wanted. -1: none was received. */
+/* Close a received descriptor that is not needed; -1: none was received. */
 static void
 drop_received(int fd)
 {
@@ -660,6 +661,7 @@ receive_reply(PgpxReply *reply, int *fd)
 	return len;
 }
 
+/* Return whether a reply is the one to this request. */
 static bool
 is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
 {
@@ -669,7 +671,7 @@ is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
 		reply->lease_id == request->lease_id;
 }
 
-/* Returns false if the deadline has passed. */
+/* Wait for a reply.  Returns false if the deadline has passed. */
 static bool
 wait_for_reply(PgpxTime deadline)
 {
@@ -733,7 +735,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 			return PGPX_FETCH_OK;
 		}
 
-		/* a reply to an earlier request that was abandoned, or none */
+		/* a reply to an earlier request, which was abandoned, or none */
 		drop_received(fd);
 		if (len < 0)
 		{

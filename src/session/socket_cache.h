@@ -3,15 +3,14 @@
  * socket_cache.h
  *	  The sockets that this session has cached, and waiting for them.
  *
- * The worker passes a socket to the session once, and the session caches
- * it.  As long as the connection's generation is the same, a later lease
- * of it needs no message to the worker.  Each cached socket counts as an
- * external descriptor.  When descriptors run out, a random socket without
+ * The worker passes the socket of a connection to the session once, and the
+ * session caches it.  A later lease of the connection, with the same
+ * generation, needs no message to the worker.  Each cached socket counts as
+ * an external descriptor.  When descriptors run out, a random socket without
  * a lease is closed.
  *
- * A session can wait for its latch, for the worker and for a cached
- * socket.  The wait functions serve interrupts after the wait, so they can
- * throw.
+ * A session can wait for its latch, for the worker and for a cached socket.
+ * The wait functions serve interrupts after the wait, so they can throw.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,12 +35,12 @@ typedef struct PgpxCachedSocket
 	int			conn;			/* index of the connection */
 	uint64		generation;
 	int			fd;
-	uint32		events;			/* registered events in socket_cache.c; 0:
-								 * none */
-	dlist_node	registered;		/* link in its list of registered sockets */
+	uint32		events;			/* for which it is registered in the epoll set
+								 * of socket_cache.c; 0: it is not */
+	dlist_node	registered;		/* link in the list of registered sockets */
 	bool		leased;			/* a lease of this session is using it */
 	dlist_node	node;			/* link in the list of cached sockets */
-	PgpxBusyPoll poll;			/* state of pgpx_socket_cache_poll */
+	PgpxBusyPoll poll;			/* for pgpx_socket_cache_poll */
 	PgpxWire	wire;
 } PgpxCachedSocket;
 
@@ -76,9 +75,8 @@ extern void pgpx_socket_cache_drop(PgpxCachedSocket *sock);
 
 /*
  * pgpx_socket_cache_poll
- *		Busy-poll for input without sleeping, for at most
- *		pgpool_ext.busy_poll microseconds, if polling has been worthwhile
- *		recently.
+ *		Busy-poll for input for at most pgpool_ext.busy_poll microseconds, if
+ *		polling has been worthwhile recently, and read it.
  *
  * pool is the index of the connection's pool.  Returns as pgpx_wire_fill; 0
  * also if it did not poll.
@@ -95,11 +93,11 @@ extern ssize_t pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool,
 extern bool pgpx_session_can_wait(void);
 
 /*
- * pgpx_session_prepare
+ * pgpx_session_prepare_wait
  *		Acquire the descriptors for waiting, before the first socket is cached.
  *		Errors: 53000.
  */
-extern void pgpx_session_prepare(void);
+extern void pgpx_session_prepare_wait(void);
 
 /*
  * pgpx_session_has_time_left
@@ -122,20 +120,20 @@ extern bool pgpx_session_wait(PgpxCachedSocket *sock, uint32 events,
 							  PgpxTime deadline,
 							  uint32 wait_event);
 
-/* Wait in the same way without a socket. */
+/* Wait as pgpx_session_wait, but without a socket. */
 extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
 
 /*
- * Wait in the same way for an action of the worker.  If it is not running, ask
- * the postmaster to start it, at most once a second.
+ * Wait as pgpx_session_wait_latch, for an action of the worker.  If the worker
+ * is not running, ask the postmaster to start it, at most once a second.
  */
 extern bool pgpx_session_wait_worker(int worker, PgpxTime deadline,
 									 uint32 wait_event);
 
 /*
  * pgpx_session_wait_for_more
- *		Wait for at most 2 ms until much input has arrived, in the middle of a
- *		large answer.
+ *		In the middle of a large answer, wait for at most 2 ms until much input
+ *		has arrived.
  */
 extern void pgpx_session_wait_for_more(PgpxCachedSocket *sock,
 									   uint32 wait_event);
@@ -152,8 +150,8 @@ extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
  *		Return whether there is no input on the socket.  False means that there
  *		may be some.
  *
- * Never throws and serves no interrupts.  If the pool has no waiters, it costs
- * a fraction of a recv().
+ * Never throws and serves no interrupts.  If the pool has no waiters, the cost
+ * is a fraction of that of a recv().
  */
 extern bool pgpx_session_has_no_input(PgpxCachedSocket *sock);
 

@@ -3,14 +3,14 @@
  * statement.c
  *	  A statement on a lease: send, read, errors; describe its result.
  *
- * pgpx_exec runs a statement in the steps pgpx_run_*, and predicts the
- * result formats.
+ * pgpx_exec runs a statement with the functions pgpx_run_* and
+ * pgpx_prediction_*.
  *
  * After an error in the middle of a result, the stream must be brought
  * back to a message boundary.  If a value could not be converted, the rest
- * of the result is drained, within a bound.  Beyond the bound, and after
- * an interrupt, the worker cancels the statement.  The next use of the
- * lease then drains the rest, or finds that the lease is broken.
+ * of the result is drained, within a bound.  If the rest is larger, and
+ * after an interrupt, the worker cancels the statement.  The next use of
+ * the lease then drains the rest, or finds that the lease is broken.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +31,7 @@
 /* Bounds of the input to drain after an error in the middle of a result. */
 #define DRAIN_BYTES (1024 * 1024)
 #define DRAIN_US (50 * 1000)
-#define CANCEL_BYTES (16 * 1024 * 1024)
+#define CANCEL_BYTES (16 * 1024 * 1024) /* after a cancel */
 
 /* An answer with more bytes than this is large. */
 #define LARGE_BYTES (1024 * 1024)
@@ -54,7 +54,7 @@ raise_unusable(PgpxLease *lease, const char *why, const char *remote_text)
 	pgpx_lease_raise_broken(lease, wire->broken, remote_text);
 }
 
-/* The stream is broken: raise 08006, with the remote's error if it sent one. */
+/* Raise 08006 for a broken stream, with the remote's error if it sent one. */
 pg_noreturn static void
 raise_broken(const PgpxRun *run)
 {
@@ -62,9 +62,9 @@ raise_broken(const PgpxRun *run)
 							run->error.set ? run->error.primary : NULL);
 }
 
-/* Report the state of the remote transaction to the views. */
+/* Publish the state of the remote transaction to the views. */
 static void
-report_activity(const PgpxLease *lease)
+publish_state(const PgpxLease *lease)
 {
 	const PgpxWire *wire = &lease->sock->wire;
 
@@ -140,9 +140,9 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 }
 
 /*
- * Process the input that arrived since the last answer.  Notices,
+ * Read and process the input that arrived since the last answer.  Notices,
  * notifications, parameters and the final error of a closing remote may arrive
- * at any time.  Any other message breaks the lease, because it would be taken
+ * at any time.  Any other message breaks the stream, because it would be taken
  * for the answer to the next statement.
  */
 static void
@@ -184,7 +184,7 @@ read_pending_input(PgpxRun *run)
 /*
  * Raise 08006 if one of the lease's cancel requests was lost.  Such a request
  * may still arrive at any time and cancel a later statement.  To be called
- * before a statement, with PgpxConn.cancel NONE.
+ * before a statement, when PgpxConn.cancel is NONE.
  */
 static void
 check_lost_cancel(PgpxLease *lease)
@@ -225,13 +225,13 @@ make_ready(PgpxRun *run)
 	deadline = pgpx_lease_operation_deadline(lease);
 	while (!pgpx_wire_is_at_boundary(wire))
 	{
-		PgpxTime	step = Min(deadline, pgpx_now() + pause);
+		PgpxTime	until = Min(deadline, pgpx_now() + pause);
 
-		if (pgpx_stream_drain(lease, 0, step, false))
+		if (pgpx_stream_drain(lease, 0, until, false))
 			break;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
-			/* the answer is complete, but not a notice after it */
+			/* the answer is complete, but part of a notice after it is not */
 			read_pending_input(run);
 			break;
 		}
@@ -246,7 +246,7 @@ make_ready(PgpxRun *run)
 	}
 	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 	{
-		/* a revocation sets the latch only once */
+		/* check each time, because a revocation sets the latch only once */
 		pgpx_lease_check_revoked(lease);
 		if (!pgpx_session_wait_latch(deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
@@ -257,11 +257,11 @@ make_ready(PgpxRun *run)
 
 /*
  * Process the notices and notifications that arrived with a complete answer.
- * An end of the stream is left to the next use of the lease.  Any other message
+ * The end of the stream is left to the lease's next use.  Any other message
  * breaks the lease, because the answer may have been for another statement.
  */
 static void
-read_after_row(PgpxRun *run)
+read_after_answer(PgpxRun *run)
 {
 	PgpxWire   *wire = &run->lease->sock->wire;
 	PgpxWireMessage msg;
@@ -278,7 +278,7 @@ read_after_row(PgpxRun *run)
  * Process each complete message in the buffer, up to the first event "stop_at".
  */
 static PgpxRunStep
-step(PgpxRun *run)
+process_messages(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->sock->wire;
@@ -290,7 +290,7 @@ step(PgpxRun *run)
 
 		if (event == PGPX_EV_READY)
 		{
-			read_after_row(run);
+			read_after_answer(run);
 			return PGPX_RUN_END;
 		}
 		if (event == PGPX_EV_NOT_RUN)
@@ -331,7 +331,7 @@ pgpx_run_process_input(PgpxRun *run)
 	bool		more;
 
 	(void) pgpx_wire_fill(&run->lease->sock->wire, &more);
-	if (step(run) != PGPX_RUN_END)
+	if (process_messages(run) != PGPX_RUN_END)
 		return false;
 	check_answer(run);
 	return true;
@@ -340,12 +340,12 @@ pgpx_run_process_input(PgpxRun *run)
 /*
  * Read to the message boundary, or up to the next event "stop_at".
  *
- * A cancel that arrived before its statement had no effect, so it is requested
- * again.  In the middle of a large answer the session pauses so that more input
- * arrives for each read, unless the last read found none.  Otherwise it
- * busy-polls before it sleeps, where that is likely to be worthwhile
- * (shmem.c).  If the previous holder has sent the statement, the answer has
- * often arrived already, so it is read before the first wait.
+ * A cancel that arrives before its statement has no effect, so it is requested
+ * again and again.  In the middle of a large answer the session pauses before a
+ * read, so that the read finds more, unless the last one found nothing.
+ * Otherwise it busy-polls before it sleeps, where that is likely to be
+ * worthwhile (shmem.c).  If the previous holder has sent the statement, the
+ * answer has often arrived already, so it is read before the first wait.
  */
 static PgpxRunStep
 read_answer(PgpxRun *run)
@@ -356,7 +356,7 @@ read_answer(PgpxRun *run)
 	PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
 	bool		more = lease->sock->wire.sent_ahead;
 
-	while ((reached = step(run)) == PGPX_RUN_WAIT)
+	while ((reached = process_messages(run)) == PGPX_RUN_WAIT)
 	{
 		/* also while rows keep arriving, because they may never end */
 		if (deadline != 0 && pgpx_now() >= deadline)
@@ -410,7 +410,7 @@ pgpx_run_try_next(PgpxRun *run)
 	bool		more;
 
 	Assert(run->stop_at != PGPX_EV_NONE);
-	while ((reached = step(run)) == PGPX_RUN_WAIT)
+	while ((reached = process_messages(run)) == PGPX_RUN_WAIT)
 	{
 		if (pgpx_wire_fill(&run->lease->sock->wire, &more) == 0)
 			return PGPX_RUN_WAIT;
@@ -444,7 +444,7 @@ clean_up(PgpxLease *lease, PgpxTime drain_until)
 		pgpx_stream_cancel(lease);
 	pgpx_statement_cache_update(lease);
 	if (pgpx_conn_activity(&pgpx_conns[lease->conn]) == PGPX_ACT_ACTIVE)
-		report_activity(lease);
+		publish_state(lease);
 	return cancels;
 }
 
@@ -456,15 +456,15 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 	bool		drains = may_drain && code != ERRCODE_QUERY_CANCELED &&
 		code != ERRCODE_ADMIN_SHUTDOWN;
 
-	if (run->sink != NULL)
+	if (run->sink != NULL && run->sink->restore != NULL)
 		run->sink->restore(run->sink->arg);
 
-	/* before the steps that may run out of memory */
+	/* first, because what follows may run out of memory */
 	lease->in_use = false;
 
 	/*
-	 * A remote that is blocked sending rows does not process a cancel, so drain
-	 * for a moment.  (Not for scope CALL: that connection is closed anyway.)
+	 * A remote that is blocked in sending rows does not process a cancel, so
+	 * drain for a moment.  (Not for scope CALL, whose connection is closed.)
 	 */
 	if (clean_up(lease, drains ? pgpx_now() + DRAIN_US : 0) && may_drain &&
 		code == ERRCODE_QUERY_CANCELED && lease->scope != PGPX_SCOPE_CALL)
@@ -490,7 +490,7 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
-/* Choose how to send the statement; true: as a prepared one of the cache. */
+/* Choose how to send the statement.  Returns whether it is sent prepared. */
 static bool
 choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 {
@@ -501,7 +501,7 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 	if (lease->spec->statement_cache == 0 || run->describe)
 		return false;
 
-	/* fdw/remote_statement.c chooses for statements of foreign tables */
+	/* for a statement of a foreign table, fdw/remote_statement.c has chosen */
 	if (run->pipeline != NULL)
 		return false;
 	cacheable = pgpx_statement_cache_note(lease, statement->sql,
@@ -530,7 +530,6 @@ pgpx_run_send(PgpxRun *run, bool several)
 	const PgpxStatement *statement = run->statement;
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->sock->wire;
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxCachedStatement cached;
 
 	lease->in_use = true;
@@ -548,11 +547,12 @@ pgpx_run_send(PgpxRun *run, bool several)
 	lease->sent = true;
 	lease->cancelled = false;
 	lease->usage.statements++;
-	pgpx_conn_set_activity(conn, lease->id, PGPX_ACT_ACTIVE, true);
+	pgpx_conn_set_activity(&pgpx_conns[lease->conn], lease->id, PGPX_ACT_ACTIVE,
+						   true);
 	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
-		lease->pending_state = PGPX_PENDING_NONE;	/* the previous holder
-													 * has sent it */
+		/* the previous holder has sent it */
+		lease->pending_state = PGPX_PENDING_NONE;
 		return;
 	}
 	if (run->pipeline != NULL)
@@ -576,7 +576,7 @@ pgpx_run_finish(PgpxRun *run)
 {
 	run->lease->in_use = false;
 	pgpx_statement_cache_update(run->lease);
-	report_activity(run->lease);
+	publish_state(run->lease);
 }
 
 void
@@ -650,7 +650,7 @@ pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 	pgpx_formats_key(&prediction->key, lease->spec->pool_id,
 					 run->statement->sql, run->sink->types_hash);
 
-	/* a statement sent by another session requests text */
+	/* a statement that the previous holder has sent requests text */
 	if (lease->pending_state != PGPX_PENDING_SENT)
 		run->nformats = pgpx_formats_find(&prediction->key,
 										  prediction->formats);
@@ -756,7 +756,7 @@ pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
  * ------------------------------------------------------------------------
  */
 
-/* Schema and name of types; for an array those of its element type. */
+/* Schema and name of types; for an array type those of its element type. */
 static const char types_sql[] =
 	"SELECT n.nspname::pg_catalog.text, coalesce(e.typname, t.typname)::pg_catalog.text, e.oid IS NOT NULL, o.at"
 	" FROM pg_catalog.unnest($1::pg_catalog.oid[]) WITH ORDINALITY AS o(oid, at)"
@@ -766,7 +766,7 @@ static const char types_sql[] =
 
 /* Copy a RowDescription, because its message does not outlive the call. */
 static bool
-note_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
+copy_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
 	PgpxDescription *description = arg;
 	int			n = pgpx_wire_parse_ncolumns(msg);
@@ -791,15 +791,10 @@ note_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	return true;
 }
 
-static void
-restore_nothing(void *arg)
-{
-}
-
 /*
  * Return the OIDs of the types that have no name yet, as the text of an array;
- * NULL if there are none.  which[] receives the indexes of their columns, in
- * the same order.
+ * NULL if there are none.  Sets which[] to the indexes of their columns, in the
+ * same order.
  */
 static char *
 list_unnamed_types(const PgpxDescription *description, int *which)
@@ -874,11 +869,7 @@ void
 pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 			  PgpxDescription *description)
 {
-	PgpxSink	sink = {
-		.columns = note_columns,
-		.restore = restore_nothing,
-		.arg = description,
-	};
+	PgpxSink	sink = {.columns = copy_columns, .arg = description};
 	PgpxRun		run = {
 		.lease = lease,
 		.statement = statement,

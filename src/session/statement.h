@@ -27,12 +27,12 @@ typedef struct PgpxRun
 	bool		describe;		/* describe the result only, do not execute */
 	const PgpxPipeline *pipeline;	/* how to send the statement; NULL: the
 									 * protocol is chosen by its text */
-	PgpxWireEvent stop_at;		/* stop after each such event, see
+	PgpxWireEvent stop_at;		/* stop after each event of this kind, see
 								 * pgpx_run_next; NONE: read all */
 	bool		may_cache;		/* the caller repeats the statement if
 								 * pgpx_run_must_repeat returns true */
 	bool		cached;			/* it was sent as a prepared statement */
-	bool		prepares;		/* .. that is prepared by this send */
+	bool		prepares;		/* .. and this send prepares it */
 	PgpxRemoteError error;
 	int			nformats;		/* of the result columns; 0: all text */
 	const int16 *formats;
@@ -41,7 +41,7 @@ typedef struct PgpxRun
 	bool		empty;			/* the string contained no statement */
 	bool		has_statement;	/* the string contained a statement */
 	bool		suspended;		/* the portal has more rows */
-	uint64		bytes_at_send;	/* bytes_in when it was sent */
+	uint64		bytes_at_send;	/* PgpxWire.bytes_in when it was sent */
 	ssize_t		last_read;		/* bytes of the last read */
 	uint64		rows;
 } PgpxRun;
@@ -60,7 +60,7 @@ extern void pgpx_run_check(const PgpxLease *lease,
 extern void pgpx_run_send(PgpxRun *run, bool several);
 
 /*
- * Process the available input without waiting.  Returns true when the answer is
+ * Process the available input without waiting.  Returns true if the answer is
  * complete.
  */
 extern bool pgpx_run_process_input(PgpxRun *run);
@@ -70,7 +70,8 @@ extern void pgpx_run_read(PgpxRun *run);
 
 /*
  * pgpx_run_next
- *		Wait for the next event "stop_at" of the answer, or for its end.
+ *		Read and process the answer up to the next event "stop_at", or to its
+ *		end.
  *
  * stop_at must be set: to PGPX_EV_ROW, or to PGPX_EV_BEGUN for a statement that
  * the previous holder has sent.  Returns true at such an event (at a row: after
@@ -81,7 +82,8 @@ extern bool pgpx_run_next(PgpxRun *run);
 typedef enum PgpxRunStep
 {
 	PGPX_RUN_WAIT,				/* more input is needed */
-	PGPX_RUN_ROW,				/* stop_at: the sink has converted a row */
+	PGPX_RUN_ROW,				/* at an event "stop_at", usually a row, which
+								 * the sink has converted */
 	PGPX_RUN_END				/* the answer has ended */
 } PgpxRunStep;
 
@@ -95,14 +97,14 @@ extern PgpxRunStep pgpx_run_try_next(PgpxRun *run);
  */
 extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
 
+/* Finish after the last step.  The remote's error is left to the caller. */
+extern void pgpx_run_finish(PgpxRun *run);
+
 /*
- * Finish after the last step: raise the remote's error, or return the number of
- * rows.  Returns 0 if the statement did not run (lease->not_run).
+ * Finish, and raise the remote's error, or return the number of rows.  Returns
+ * 0 if the statement did not run (lease->not_run).
  */
 extern uint64 pgpx_run_end(PgpxRun *run);
-
-/* Finish as pgpx_run_end, but leave the remote's error to the caller. */
-extern void pgpx_run_finish(PgpxRun *run);
 
 /*
  * pgpx_run_abandon
@@ -149,8 +151,9 @@ extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
  *		Return whether the statement must be sent again, because it was
  *		prepared before and its Bind has failed.
  *
- * To be called when the answer is complete.  If so, the statement was not
- * executed, and pgpx_run_send has it parsed again.
+ * To be called when the answer is complete.  If the result is true, the
+ * statement was not executed, the error is cleared, and pgpx_run_send will have
+ * the statement parsed again.
  */
 extern bool pgpx_run_must_repeat(PgpxRun *run);
 
@@ -159,11 +162,12 @@ extern bool pgpx_run_must_repeat(PgpxRun *run);
  *
  *	begin		before the statement is sent: choose the formats to request
  *	failed		after an error, which the prediction may have caused
- *	is_wrong	after the answer is complete: true if the remote refused the
- *				statement before running it because its columns differ from the
- *				last time, and it must be sent again.  If it must not be sent
- *				again (may_repeat is false, or the remote transaction has
- *				failed): false, and the error in the run names the reason
+ *	is_wrong	after the answer is complete: return true if the remote refused
+ *				the statement before running it because its columns differ from
+ *				the last time, and it must be sent again.  If it must not be
+ *				sent again (may_repeat is false, or the remote transaction has
+ *				failed), return false, and set the error of the run to the
+ *				reason
  *	end			remember the formats to request in binary the next time
  */
 typedef struct PgpxPrediction
@@ -183,7 +187,7 @@ extern void pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run);
 
 typedef struct PgpxDescription
 {
-	int			n;				/* 0: the statement returns no rows */
+	int			n;				/* columns; 0: it returns no rows */
 	PgpxColumn *columns;		/* names are valid in the database encoding */
 	char	  **types;			/* type names, see pgpx_describe */
 } PgpxDescription;
@@ -202,9 +206,9 @@ typedef struct PgpxDescription
 extern void pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 						  PgpxDescription *description);
 
-/* --- Statements in flight, and fanout -------------------------------------
+/* --- Statements in flight, notifications, fanout -------------------------
  *
- * Statements that are sent before their answer is awaited.
+ * A statement is in flight between its send and the call that reads its answer.
  */
 
 /*
@@ -213,9 +217,9 @@ extern void pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
  *		between.
  *
  * After a send the lease has a statement in flight, until its result was read
- * or has failed.  The text must be a single statement.  With a NULL sink, rows
- * are dropped.  Both functions may wait; pgpx_async_send waits if the remote
- * does not read.  Errors: as of pgpx_exec.
+ * or has failed.  The text must be a single statement.  Both functions may
+ * wait; pgpx_async_send waits if the remote does not read.  Errors: as of
+ * pgpx_exec.
  */
 extern void pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement);
 extern uint64 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink);
@@ -241,12 +245,12 @@ extern PgpxLease *pgpx_async_wait(PgpxLease *const *leases, int n,
 extern bool pgpx_async_cancel(PgpxLease *lease);
 
 /*
- * pgpx_async_notes
- *		Wait until a notification arrives, or until the deadline.
+ * pgpx_async_wait_for_note
+ *		Wait until the lease has a notification, or until the deadline.
  *
  * The lease must have no statement in flight.  Errors: 08006.
  */
-extern void pgpx_async_notes(PgpxLease *lease, PgpxTime deadline);
+extern void pgpx_async_wait_for_note(PgpxLease *lease, PgpxTime deadline);
 
 /*
  * pgpx_fanout
@@ -254,8 +258,8 @@ extern void pgpx_async_notes(PgpxLease *lease, PgpxTime deadline);
  *		and store the rows as they arrive.  The first column of a row is the
  *		name of its server.
  *
- * Servers are leased in the given order.  All callers must use the same order,
- * so that no two of them can wait for each other.
+ * Connections are leased in the given order of servers.  All callers must use
+ * the same order, so that no two of them can wait for each other.
  *
  * Errors: those of a checkout and of pgpx_exec, with the server in the context.
  * The first error ends the call: the other statements are cancelled.

@@ -2,7 +2,7 @@
  *
  * statement_cache.c
  *	  The statement cache: statements that stay prepared on a connection,
- *	  and the classes of texts that decide it.
+ *	  and the classes of texts, which determine whether they may.
  *
  * With the server option statement_cache, a connection keeps statements
  * prepared when its lease ends, so that the remote need not parse and plan them
@@ -11,10 +11,11 @@
  * What is prepared
  *	 The second execution of a text prepares it.  Its name is a SHA-256 hash,
  *	 cut to 128 bits, of a secret of this server run, the pool, the local user
- *	 and the text.  Parameters have no declared types, so the text determines
- *	 them.  The parameters of INSERT and UPDATE of a foreign table have the
- *	 types of its remote columns, which usually change together with those of
- *	 its local columns.  So the types of the local columns are part of the hash.
+ *	 and the text.  Parameters have no declared types, so the remote infers them
+ *	 from the text.  The parameters of INSERT and UPDATE of a foreign table have
+ *	 the types of its remote columns, which usually change together with those
+ *	 of its local columns.  So the types of the local columns are part of the
+ *	 hash.
  *	 The table of a connection (conn_state.h) lists its statements.  It is
  *	 bounded in number and in bytes of text; the least recently used statements
  *	 are closed in the same pipeline that prepares another one.
@@ -23,12 +24,12 @@
  *	 may exit before it has read the outcome.
  *
  * What is not prepared
- *	 The class of a text decides (pgpx_statement_class).  Only a query may be
- *	 prepared, and none whose literals depend on the time.
- *	 A text that is neither a query nor harmless, such as DDL, SET, DO, CALL,
- *	 PREPARE or DEALLOCATE, makes the table UNKNOWN: the lease sends all its
- *	 further texts as without a cache, so a temporary table hides another one as
- *	 usual, and the reset is DISCARD ALL.
+ *	 Only a text of the class CACHEABLE may be prepared (pgpx_statement_class):
+ *	 a query, unless the value of one of its literals may change.
+ *	 A text of the class OTHER, such as DDL, SET, DO, CALL, PREPARE or
+ *	 DEALLOCATE, makes the table UNKNOWN: the lease sends all its further texts
+ *	 as without a cache, and the reset is DISCARD ALL.  A temporary table that
+ *	 it creates therefore hides another table, as usual.
  *
  * Settings
  *	 PostgreSQL evaluates literals when it parses, and does not parse again if
@@ -118,7 +119,7 @@ lock_table(const PgpxLease *lease, LWLock **lock)
 }
 
 void
-pgpx_statement_cache_lost(PgpxLease *lease)
+pgpx_statement_cache_set_unknown(PgpxLease *lease)
 {
 	LWLock	   *lock;
 	PgpxPreparedTable *table;
@@ -148,7 +149,7 @@ pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 			lease->nparsed = 0;
 			break;
 		case PGPX_CLASS_OTHER:
-			pgpx_statement_cache_lost(lease);
+			pgpx_statement_cache_set_unknown(lease);
 			break;
 	}
 	return false;
@@ -214,7 +215,7 @@ is_parsed_here(const PgpxLease *lease, const PgpxPreparedKey *key)
 	return false;
 }
 
-/* Record how a statement is sent, by this holder or the previous one. */
+/* Record how a statement was sent, by this holder or the previous one. */
 static void
 note_choice(PgpxLease *lease, const PgpxPreparedChoice *choice)
 {
@@ -291,7 +292,8 @@ pgpx_statement_cache_choose(PgpxLease *lease, const PgpxStatement *statement,
 }
 
 void
-pgpx_statement_cache_sent(PgpxLease *lease, const PgpxPreparedChoice *choice)
+pgpx_statement_cache_note_sent(PgpxLease *lease,
+							   const PgpxPreparedChoice *choice)
 {
 	lease->sent_as = choice->use;
 	note_choice(lease, choice);
@@ -327,7 +329,7 @@ record_prepared(PgpxLease *lease)
 	LWLockRelease(lock);
 }
 
-/* Note the TimeZone that an answer has reported. */
+/* Record the TimeZone that an answer has reported, if one has. */
 static void
 note_timezone(PgpxLease *lease)
 {
@@ -351,15 +353,15 @@ pgpx_statement_cache_update(PgpxLease *lease)
 	if (lease->sock->wire.settings_changed &&
 		lease->scope != PGPX_SCOPE_TABLE &&
 		table_of(lease)->state == PGPX_PREPARED_USABLE)
-		pgpx_statement_cache_lost(lease);
+		pgpx_statement_cache_set_unknown(lease);
 }
 
 /*
  * Return whether a failed Bind would probably fail again after another Parse.
  *
- * Any other error may result from the types that its parameters had when it was
- * parsed.  For example, the SQLSTATE is XX000 if a type was dropped, and 23514
- * if the type is a domain.
+ * Any other error may result from the types that the parameters had when the
+ * statement was parsed.  For example, the SQLSTATE is XX000 if a type was
+ * dropped, and 23514 if a type is a domain.
  */
 static bool
 is_lasting_error(int sqlstate)
@@ -384,7 +386,7 @@ pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate)
 	LWLock	   *lock;
 	PgpxPreparedTable *table;
 
-	/* nbefore: the statement was skipped, because a command has failed */
+	/* nbefore > 0: the statement was skipped, because a command has failed */
 	if (wire->bound || wire->nbefore > 0 || wire->phase != PGPX_WIRE_IDLE ||
 		is_lasting_error(sqlstate))
 		return false;
@@ -401,7 +403,7 @@ pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate)
 }
 
 const char *
-pgpx_statement_cache_reset(PgpxLease *lease, bool full)
+pgpx_statement_cache_choose_reset(PgpxLease *lease, bool full)
 {
 	const PgpxServerSpec *spec = lease->spec;
 	LWLock	   *lock;
@@ -435,9 +437,10 @@ pgpx_statement_cache_must_drop(const PgpxLease *lease)
 
 /* --- Classes of texts -------------------------------------------------------
  *
- * The text is split into words, without regard to quotes and comments in its
- * middle.  So a word in a literal counts, too, which only means that less is
- * cached.  Where the class is uncertain it is the more cautious one.
+ * The text is split into words, also within quotes and comments, except for
+ * comments at its beginning.  So a word in a literal counts, too, which only
+ * means that less is cached.  If the class is uncertain, it is the more
+ * cautious one.
  */
 
 #define WORD_MAX 16				/* longer words are truncated */
@@ -476,10 +479,11 @@ static const struct
 };
 
 /*
- * PostgreSQL evaluates literals when it parses a statement.  With one of these
- * words the value depends on the time, or is the OID of an object that
- * PostgreSQL does not track in prepared statements.  It tracks regclass.  The
- * time zone of a time (timetz) depends on the date.  UESCAPE may hide a word.
+ * Words of literals whose value may change.  PostgreSQL evaluates a literal
+ * when it parses the statement.  With one of these words the value depends on
+ * the time, or is the OID of an object whose changes do not cause prepared
+ * statements to be parsed again (those of regclass do).  The time zone of a
+ * timetz depends on the date.  UESCAPE may hide a word.
  */
 static const char *const volatile_literals[] = {
 	"now",
@@ -556,10 +560,11 @@ read_word(const char *p, char word[WORD_MAX])
 	return p;
 }
 
+/* Return whether the word is one of these.  behind: the text after it. */
 static bool
 is_volatile_literal(const char *word, const char *behind)
 {
-	/* the function is evaluated at each execution */
+	/* the function now() is evaluated at each execution */
 	if (strcmp(word, "now") == 0 && behind[strspn(behind, " \t\n\r")] == '(')
 		return false;
 	for (int i = 0; i < lengthof(volatile_literals); i++)
@@ -568,7 +573,7 @@ is_volatile_literal(const char *word, const char *behind)
 	return false;
 }
 
-/* The text since the last quote. */
+/* What the text since the last quote consists of. */
 typedef enum Gap
 {
 	GAP_OTHER,					/* not only white space and comments */
@@ -578,8 +583,8 @@ typedef enum Gap
 } Gap;
 
 /*
- * Return whether the character at p continues a literal of an earlier line,
- * as in 'to' newline 'day'.  Updates *gap for the character.
+ * Return whether the character at p is a quote that continues a literal of an
+ * earlier line, as in 'to' newline 'day'.  Updates *gap for the character.
  */
 static bool
 continue_literal(const char *p, Gap *gap)
@@ -626,7 +631,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 		strcpy(previous, word);
 		p = read_word(p, word);
 
-		/* the first letters of all words that matter */
+		/* no other letter begins a word that matters */
 		if (strchr("inprstuwy", word[0]) == NULL)
 			continue;
 

@@ -2,7 +2,7 @@
  *
  * statement_cache.h
  *	  The statement cache: statements that stay prepared on a connection,
- *	  and the classes of texts that decide it.
+ *	  and the classes of texts, which determine whether they may.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,7 +16,7 @@
 
 #define PGPX_CACHED_NAME_LEN 48
 
-/* How to send a statement that is prepared, or is to be prepared. */
+/* How to send a statement that is prepared, or to be prepared. */
 typedef struct PgpxCachedStatement
 {
 	PgpxPipeline pipeline;
@@ -40,8 +40,8 @@ extern bool pgpx_statement_cache_note(PgpxLease *lease, const char *sql,
  *		Choose how to send a cacheable statement.
  *
  * Returns true, and fills in *cached except for the formats of the pipeline, if
- * the statement is prepared, or is to be prepared now.  The stream must be
- * ready, and the caller must send the statement at once.
+ * the statement is prepared, or to be prepared now.  The stream must be ready
+ * for the statement, and the caller must send it at once.
  */
 extern bool pgpx_statement_cache_choose(PgpxLease *lease,
 										const PgpxStatement *statement,
@@ -58,9 +58,9 @@ typedef enum PgpxStatementOrigin
  * pgpx_statement_cache_key
  *		Compute the key of a statement in the pool of a spec.
  *
- * Sets key and size, and clears the rest of *choice.  Returns false, with size
- * 0, if the statement must not be prepared.  The caller must have checked the
- * class of the text.
+ * Sets "key" and "bytes" of *choice, and clears the rest.  Returns false, with
+ * "bytes" 0, if the text is too long to be prepared, or if the hash function
+ * fails.  The caller must have checked the class of the text.
  */
 extern bool pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
 									 PgpxStatementOrigin origin,
@@ -72,26 +72,26 @@ extern bool pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
  *		Choose how to send the statement whose key is in *choice.
  *
  * again: parse it again if it is prepared.  Returns false if it is to be sent
- * as without a cache.  Otherwise the caller must send it at once, after a Close
- * for each statement that *choice lists.
+ * unnamed, as without a cache.  Otherwise the caller must send it at once,
+ * after a Close for each statement that *choice lists.
  */
 extern bool pgpx_statement_cache_find(PgpxLease *lease, bool again,
 									  PgpxPreparedChoice *choice);
 
-/* Returns whether the lease can use the cache at present. */
+/* Return whether the lease can use the cache at present. */
 extern bool pgpx_statement_cache_is_usable(PgpxLease *lease);
 
-/* Write the name of a statement after a prefix: "S" for a Close, or "". */
+/* Write kind, which is "S" for a Close or else "", and a statement's name. */
 extern void pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN],
 									  const char *kind,
 									  const PgpxPreparedKey *key);
 
 /*
- * pgpx_statement_cache_sent
+ * pgpx_statement_cache_note_sent
  *		Record how the previous holder has sent the statement of this lease.
  */
-extern void pgpx_statement_cache_sent(PgpxLease *lease,
-									  const PgpxPreparedChoice *choice);
+extern void pgpx_statement_cache_note_sent(PgpxLease *lease,
+										   const PgpxPreparedChoice *choice);
 
 /*
  * pgpx_statement_cache_update
@@ -99,8 +99,8 @@ extern void pgpx_statement_cache_sent(PgpxLease *lease,
  *		has changed.
  *
  * To be called before the next exchange, and before the state of the table is
- * read.  It records a statement only if the answer has shown whether it was
- * prepared.
+ * read.  If the answer has not shown yet whether the statement was prepared, a
+ * later call records that.
  */
 extern void pgpx_statement_cache_update(PgpxLease *lease);
 
@@ -115,22 +115,23 @@ extern void pgpx_statement_cache_update(PgpxLease *lease);
 extern bool pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate);
 
 /*
- * pgpx_statement_cache_lost
+ * pgpx_statement_cache_set_unknown
  *		Record that the prepared statements of the connection are not known.
  */
-extern void pgpx_statement_cache_lost(PgpxLease *lease);
+extern void pgpx_statement_cache_set_unknown(PgpxLease *lease);
 
 /*
- * pgpx_statement_cache_reset
+ * pgpx_statement_cache_choose_reset
  *		Return the command that resets the connection of a lease.
  *
  * It is the reset command of the options, or one that keeps the prepared
  * statements.  full: drop them in any case.  The caller must send it, or have
  * the connection closed.
  */
-extern const char *pgpx_statement_cache_reset(PgpxLease *lease, bool full);
+extern const char *pgpx_statement_cache_choose_reset(PgpxLease *lease,
+													 bool full);
 
-/* Returns an upper bound of the length of that command. */
+/* Return an upper bound of the length of that command. */
 extern size_t pgpx_statement_cache_reset_length(const PgpxLease *lease);
 
 /*
@@ -150,13 +151,13 @@ typedef enum PgpxStatementClass
 
 /*
  * pgpx_statement_class
- *		Returns the class of a text.
+ *		Return the class of a text.
  *
  * single: the remote accepts the text only as a single statement.
  */
 extern PgpxStatementClass pgpx_statement_class(const char *sql, bool single);
 
-/* Returns whether a text contains a word, in any case, anywhere. */
+/* Return whether a text contains a word, which must be in lower case. */
 extern bool pgpx_statement_has_word(const char *sql, const char *word);
 
 /*
@@ -165,9 +166,9 @@ extern bool pgpx_statement_has_word(const char *sql, const char *word);
  *		reads, or a COPY.
  *
  * For a statement that reads, the simple protocol returns the same result for
- * less work on both sides.  For a statement that writes it may not, because a
- * rule may add results, which only the simple protocol returns.  After a
- * refused COPY the lease stays usable only in the simple protocol, see the
+ * less work on both sides.  For a statement that writes, the result may differ,
+ * because only the simple protocol returns the results that a rule adds.  After
+ * a refused COPY the lease stays usable only in the simple protocol, see the
  * rules of PGPX_WIRE_EXECUTE_NO_ROWS.
  */
 extern bool pgpx_statement_can_be_simple(const char *sql);

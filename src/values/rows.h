@@ -25,7 +25,10 @@ typedef struct PgpxSink
 					const PgpxWire *wire);
 	bool (*row)(void *arg, const PgpxWireMessage *msg);
 
-	/* called if one of them raised an error: restores the message's bytes */
+	/*
+	 * Called if one of them raised an error: restores the message's bytes.
+	 * NULL if they are not changed.
+	 */
 	void (*restore)(void *arg);
 
 	/*

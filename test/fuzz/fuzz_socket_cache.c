@@ -402,7 +402,7 @@ can_prepare(void)
 
 	fuzz_may_throw = true;
 	if (sigsetjmp(fuzz_error, 0) == 0)
-		pgpx_session_prepare();
+		pgpx_session_prepare_wait();
 	else
 		thrown = true;
 	fuzz_may_throw = false;
