@@ -621,6 +621,17 @@ pgpx_run_read_pending(PgpxLease *lease)
 	PG_END_TRY();
 }
 
+/*
+ * Forget the error of a statement that will be sent again, and count it once.
+ */
+static void
+forget_attempt(PgpxRun *run)
+{
+	run->lease->usage.errors--;
+	run->lease->usage.statements--;
+	memset(&run->error, 0, sizeof(run->error));
+}
+
 bool
 pgpx_run_must_repeat(PgpxRun *run)
 {
@@ -630,9 +641,7 @@ pgpx_run_must_repeat(PgpxRun *run)
 		!pgpx_statement_cache_refused(lease, run->error.sqlstate) ||
 		lease->sock->wire.tx != 'I')
 		return false;
-	lease->usage.errors--;
-	lease->usage.statements--;
-	memset(&run->error, 0, sizeof(run->error));
+	forget_attempt(run);
 	return true;
 }
 
@@ -678,7 +687,7 @@ pgpx_prediction_is_wrong(PgpxPrediction *prediction, PgpxRun *run,
 	if (may_repeat && run->lease->sock->wire.tx == 'I')
 	{
 		run->nformats = 0;
-		memset(&run->error, 0, sizeof(run->error));
+		forget_attempt(run);
 		return true;
 	}
 

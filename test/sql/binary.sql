@@ -70,7 +70,9 @@ SELECT pgpool.exec('fast', 'drop table t; create table t as select i as a, i + 1
 SELECT sum(a), sum(b) FROM pgpool.query('fast', 'select * from t') AS t(a int, b int);
 SELECT sum(a), sum(b) FROM pgpool.query('fast', 'select * from t') AS t(a int, b int);
 SELECT pgpool.exec('fast', 'alter table t add c int default 7');
+SELECT statements AS statements1, errors AS errors1 FROM pgpool.stats WHERE server = 'fast' \gset
 SELECT sum(a), sum(b) FROM pgpool.query('fast', 'select * from t') AS t(a int, b int);
+SELECT statements - :statements1 AS statements, errors - :errors1 AS errors FROM pgpool.stats WHERE server = 'fast';
 SELECT sum(a), sum(b), sum(c) FROM pgpool.query('fast', 'select * from t') AS t(a int, b int, c int);
 SELECT sum(a), sum(b), sum(c) FROM pgpool.query('fast', 'select * from t') AS t(a int, b int, c int);
 -- in a remote transaction, which fails
