@@ -528,26 +528,26 @@ pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, bool answered,
 }
 
 /*
- * Prepare the statement for a pipelined hand-over.  To be called without the
- * lock, because it allocates memory.
- */
-static void
-prepare_pending(PgpxCheckout *c)
-{
-	c->prepared = true;
-	pgpx_hand_over_prepare(c->spec, c->pending);
-}
-
-/*
  * Withdraw the prepared statement: it must not be sent for a later waiter of
  * this session.
  */
 static void
 withdraw_pending(PgpxCheckout *c)
 {
-	if (c->prepared)
-		pgpx_pending_statement_set(NULL, 0, NULL);
+	pgpx_pending_statement_set(NULL, 0, NULL);
 	c->prepared = false;
+}
+
+/*
+ * Prepare the statement for a pipelined hand-over.  To be called without the
+ * lock, because it allocates memory.
+ */
+static void
+prepare_pending(PgpxCheckout *c)
+{
+	withdraw_pending(c);
+	pgpx_hand_over_prepare(c->spec, c->pending);
+	c->prepared = true;
 }
 
 /* Enqueue this session in the locked pool, and request connections. */
@@ -670,8 +670,7 @@ lease_or_wait(PgpxCheckout *c, PgpxLease *lease)
 {
 	Attempt		outcome;
 
-	pgpx_pending_statement_set(NULL, 0, NULL);
-	c->prepared = false;
+	withdraw_pending(c);
 	if (c->pending != NULL && !c->no_wait && has_waiters(c->spec))
 		prepare_pending(c);		/* saves an attempt */
 	do

@@ -68,6 +68,7 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	}
 	pgpx_server_spec_unpin(old);
 	c->spec = fresh;
+	c->prepared = false;
 	if (!same)
 		forget_pool(c);
 	return same;
@@ -612,8 +613,11 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 		read_at = pool->options_version;
 		version = pool->version;
 		current = pgpx_pool_is_current_locked(pool, &c->spec->fingerprint);
+
+		/* 0: a statement that other options have prepared must not be sent */
 		pgpx_my_waiter()->options_version =
-			current ? pool->options_version : 0;
+			current && (c->pending == NULL || c->prepared) ?
+			pool->options_version : 0;
 		LWLockRelease(pool->lock);
 	}
 

@@ -40,7 +40,8 @@ typedef struct PgpxCheckout
 								 * was read */
 	const PgpxPendingStatement *pending;	/* to run on the lease; NULL:
 											 * unknown */
-	bool		prepared;		/* "pending" was prepared for a hand-over */
+	bool		prepared;		/* "pending" was prepared for a hand-over, by
+								 * the options of this spec */
 	PgpxSpecCheck check;		/* as in pgpx_checkout_publish_conninfo */
 } PgpxCheckout;
 

@@ -26,10 +26,11 @@ CREATE VIEW app.failing AS SELECT 1 / (n - n) AS n FROM app.numbers;
 CREATE VIEW app."pg_sleep(600)" AS SELECT 1 AS n FROM pg_sleep(600);
 CREATE VIEW app.state AS SELECT current_setting('a.b', true) AS b, to_regclass('pg_temp.trace') AS trace,
 	current_setting('transaction_isolation') AS isolation;
+CREATE VIEW app.fractions AS SELECT (0.1::float8 + 0.2::float8)::text AS f;
 CREATE TABLE app.instants AS SELECT now() + i * interval '1 s' AS at FROM generate_series(1, 100) AS i;
 EOT
 
-make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '30s' }) foreach qw(one shared);
+make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '30s' }) foreach qw(one shared changing);
 $local->safe_psql('postgres', <<"EOT");
 DROP USER MAPPING FOR CURRENT_USER SERVER shared;
 CREATE USER MAPPING FOR PUBLIC SERVER shared OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
@@ -41,6 +42,7 @@ CREATE FOREIGN TABLE ft.failing (n int) SERVER one OPTIONS (schema_name 'app');
 CREATE FOREIGN TABLE ft."pg_sleep(600)" (n int) SERVER one OPTIONS (schema_name 'app');
 CREATE FOREIGN TABLE ft.state (b text, trace text, isolation text) SERVER one OPTIONS (schema_name 'app');
 CREATE FOREIGN TABLE ft.instants (at timestamptz) SERVER one OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE ft.fractions (f text) SERVER changing OPTIONS (schema_name 'app');
 CREATE FOREIGN TABLE ft.shared (n int, t text) SERVER shared OPTIONS (schema_name 'app', table_name 'numbers');
 EOT
 
@@ -166,6 +168,21 @@ $first->run('COMMIT');
 is($second->run($read), 'number 7', 'next statement gets its own answer');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM app.log'), '2', 'statement of the cancelled waiter was not sent');
 is(pipelined(), 0, 'it was not pipelined');
+
+# The options change during the wait. The statement relies on the settings of the startup
+# packet, which a connection that is not reset may not have: it is not handed over.
+my $waiters = 'SELECT count(*) FROM pgpool.waiters';
+$first->run("SELECT pgpool.checkout('changing') AS l \\gset");
+$third->start("SELECT pgpool.checkout('changing') AS l \\gset");
+wait_until($local, $waiters, '1') or die 'no waiter';
+$second->start('SELECT f FROM ft.fractions');
+wait_until($local, $waiters, '2') or die 'no second waiter';
+$local->safe_psql('postgres', "ALTER SERVER changing OPTIONS (ADD reset 'never', ADD application_name 'changed')");
+$first->run('SELECT pgpool.checkin(:l)');
+$third->finish(30);
+$third->run("SELECT pgpool.exec(:l, 'SET extra_float_digits = 0'); SELECT pgpool.checkin(:l)");
+is($third->error, '', 'predecessor has changed a setting');
+is($second->finish(30), '0.30000000000000004', 'scan that waited while the options changed returns all digits');
 
 # A statement that was sent belongs to its owner: it ends by cancel, timeout, terminate,
 # the administrative function, the end of the worker, and the end of the remote session.
