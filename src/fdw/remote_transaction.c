@@ -674,11 +674,12 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
 {
+	bool		aborts = event == SUBXACT_EVENT_ABORT_SUB;
 	int			level;
 	dlist_mutable_iter iter;
 
 	if (dlist_is_empty(&transactions) ||
-		(event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
+		(!aborts && event != SUBXACT_EVENT_COMMIT_SUB))
 		return;
 	level = GetCurrentTransactionNestLevel();
 	dlist_foreach_modify(iter, &transactions)
@@ -686,38 +687,32 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (event == SUBXACT_EVENT_ABORT_SUB &&
-			rt->lease->pending_state == PGPX_PENDING_SENT)
+		if (aborts && rt->lease->pending_state == PGPX_PENDING_SENT)
 		{
 			drop_unused(rt);
 			continue;
 		}
-		if (event == SUBXACT_EVENT_ABORT_SUB)
+		if (aborts)
 			pgpx_remote_scans_rolled_back(rt, level);
 		else
 			pgpx_remote_scans_released(rt, level);
-		pgpx_remote_statements_end(rt, level,
-								   event == SUBXACT_EVENT_ABORT_SUB);
+		pgpx_remote_statements_end(rt, level, aborts);
 
-		/* a function that is called by the conversion of a row ends it */
-		if (rt->reading)
+		/* nothing was sent in this subtransaction */
+		if (!rt->nesting.begun || rt->nesting.target_depth < level)
+			continue;
+		rt->nesting.target_depth = level - 1;
+		if (!aborts)
 			continue;
 
-		/* no scan of an outer level needs the unread answer */
-		if (event == SUBXACT_EVENT_ABORT_SUB && rt->streaming == NULL &&
-			rt->lease->in_use && has_lease(rt))
+		/* an unread answer is that of a statement of this subtransaction */
+		if (rt->streaming == NULL && rt->lease->in_use && has_lease(rt))
 		{
 			pgpx_run_abandon(rt->lease);
 			rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
 		}
-		if (!rt->nesting.begun || rt->nesting.target_depth < level)
-			continue;
-		rt->nesting.target_depth = level - 1;
-		if (event == SUBXACT_EVENT_ABORT_SUB)
-		{
-			rt->nesting.rollback_level = level;
-			send_rollback(rt);
-		}
+		rt->nesting.rollback_level = level;
+		send_rollback(rt);
 	}
 }
 

@@ -577,6 +577,24 @@ $session->fails('SELECT count(*) FROM one.a', '22012', $by_zero, 'error in the r
 $session->run('ROLLBACK');
 nothing_is_left('errors of ended scans');
 
+# --- a subtransaction that has sent nothing does not end the answer to an earlier scan
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE VIEW app.trickling AS SELECT i AS id, repeat('x', 20000) || pg_sleep(CASE WHEN i > 5 THEN 0.02 ELSE 0 END)::text AS filler FROM generate_series(1, 100) AS i;
+EOT
+is($session->run(<<'EOT') . $session->error, '10', 'rollback of a later subtransaction does not cancel an ended scan');
+CREATE FOREIGN TABLE one.trickling (id int, filler text) SERVER one OPTIONS (schema_name 'app');
+BEGIN;
+DECLARE c CURSOR FOR SELECT id, filler FROM one.trickling;
+MOVE 1 FROM c;
+CLOSE c;
+SAVEPOINT s;
+ROLLBACK TO s;
+SELECT count(*) FROM one.a;
+COMMIT;
+EOT
+nothing_is_left('rollback of a later subtransaction');
+
 stats_add_up($local);
 check_invariants($local);
 $session->quit;
