@@ -17,7 +17,6 @@
 #include "session/server_spec.h"
 #include "worker/worker.h"
 #include "fdw/handler.h"
-#include "fdw/remote_sql.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "pgpool_ext", .version = "1.0");

@@ -1,20 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * handler.c
- *	  The handler of foreign tables on pools; attaching those of postgres_fdw.
+ *	  The handler of foreign tables on pools, and its use by postgres_fdw.
  *
  * The handler
- *	 Planning, push-down and deparsing are those of postgres_fdw.  EXPLAIN calls
- *	 its callbacks and adds to their output.  Each callback that uses a
- *	 connection is ours.  The FdwRoutine is not a copy of that of postgres_fdw:
- *	 a copy would also inherit callbacks that a later version adds, and such a
- *	 callback could open a connection of its own, which does not see what this
- *	 transaction has written.
+ *	 The callbacks for planning, push-down and deparsing are those of
+ *	 postgres_fdw.  The callbacks for EXPLAIN call those of postgres_fdw and
+ *	 add to their output.  Each callback that uses a connection is ours.  The
+ *	 FdwRoutine is not a copy of that of postgres_fdw: a copy would also
+ *	 inherit callbacks that a later version adds, and such a callback could
+ *	 open a connection of its own, which does not see what this transaction has
+ *	 written.
  *
  * Attaching
- *	 A foreign-data wrapper is attached while its handler is pgpool_fdw_handler.
- *	 Attaching is ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER, with three
- *	 additions:
+ *	 A foreign-data wrapper is attached while its handler is
+ *	 pgpool_fdw_handler.  pgpool.attach_postgres_fdw executes ALTER FOREIGN
+ *	 DATA WRAPPER postgres_fdw HANDLER, and pgpool.detach_postgres_fdw undoes
+ *	 it.  Three problems need more:
  *	 - No transaction may use the old handler for one statement and the new one
  *	   for the next, because it would not see its own writes.  So the functions
  *	   lock all foreign tables of the wrapper, as ALTER TABLE would.
@@ -55,6 +57,7 @@
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/regproc.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -65,40 +68,150 @@
 #include "fdw/remote_sql.h"
 #include "fdw/remote_transaction.h"
 
-/* Returns the callbacks of postgres_fdw. */
+/*
+ * Load the library of postgres_fdw and return its handler function.  On
+ * failure, returns NULL and sets *why.
+ */
+static PGFunction
+load_handler(char **why)
+{
+	static PGFunction handler = NULL;
+	MemoryContext caller = CurrentMemoryContext;
+
+	if (handler != NULL)
+		return handler;
+	PG_TRY();
+	{
+		handler = (PGFunction) load_external_function("$libdir/postgres_fdw",
+													  "postgres_fdw_handler",
+													  true, NULL);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		FlushErrorState();
+		*why = error->message;
+	}
+	PG_END_TRY();
+	return handler;
+}
+
+void
+pgpx_postgres_fdw_preload(void)
+{
+	char	   *why;
+
+	(void) load_handler(&why);
+}
+
+/* Raise the error for a handler that pgpool_ext cannot use. */
+pg_noreturn static void
+raise_handler(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FDW_ERROR),
+			 errmsg("unrecognized handler of postgres_fdw %s",
+					GetConfigOption("server_version", false, false)),
+			 errdetail_internal("%s", detail),
+			 errhint(PGPX_FDW_VERSION_HINT)));
+}
+
+/*
+ * Check that the callbacks that are inherited exist.  Those for joins and upper
+ * relations are optional: without them no join or upper relation is pushed
+ * down.
+ */
+static void
+check_callbacks(const FdwRoutine *theirs)
+{
+#define CALLBACK(name) {#name, theirs->name != NULL}
+	const struct
+	{
+		const char *name;
+		bool		exists;
+	}			callbacks[] = {
+		CALLBACK(GetForeignRelSize),
+		CALLBACK(GetForeignPaths),
+		CALLBACK(GetForeignPlan),
+		CALLBACK(AddForeignUpdateTargets),
+		CALLBACK(PlanForeignModify),
+		CALLBACK(PlanDirectModify),
+		CALLBACK(IsForeignRelUpdatable),
+		CALLBACK(RecheckForeignScan),
+		CALLBACK(ExplainForeignScan),
+		CALLBACK(ExplainForeignModify),
+		CALLBACK(ExplainDirectModify),
+		CALLBACK(IsForeignPathAsyncCapable),
+	};
+#undef CALLBACK
+
+	for (int i = 0; i < lengthof(callbacks); i++)
+		if (!callbacks[i].exists)
+			raise_handler(psprintf("Callback %s is missing.",
+								   callbacks[i].name));
+}
+
+/*
+ * Return the callbacks of postgres_fdw.  Loads its library if that has not been
+ * done yet.
+ *
+ * Errors: HV00L it cannot be loaded; HV000 a callback that must be inherited is
+ * missing.
+ */
 static const FdwRoutine *
 postgres_fdw(void)
 {
 	static FdwRoutine *routine = NULL;
+	char	   *why = NULL;
+	PGFunction	handler;
+	FdwRoutine *theirs;
 
-	if (routine == NULL)
-		routine = pgpx_postgres_fdw_routine();
+	if (routine != NULL)
+		return routine;
+	handler = load_handler(&why);
+	if (handler == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_UNABLE_TO_CREATE_EXECUTION),
+				 errmsg("foreign tables on pools need the library of postgres_fdw"),
+				 errdetail_internal("%s", why),
+				 errhint("Install PostgreSQL's contrib modules on this server. The extension postgres_fdw need not be created.")));
+	theirs = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(handler,
+																(Datum) 0));
+	if (theirs == NULL || !IsA(theirs, FdwRoutine))
+		raise_handler("It does not return an FdwRoutine.");
+	check_callbacks(theirs);
+	routine = MemoryContextAlloc(TopMemoryContext, sizeof(*routine));
+	memcpy(routine, theirs, sizeof(*routine));
 	return routine;
 }
 
 /*
- * GetForeignRelSize: check the use of option use_remote_estimate, and call that
- * of postgres_fdw.
+ * GetForeignRelSize: check for option use_remote_estimate, and call the
+ * callback of postgres_fdw.
  *
- * With the option, which only servers of an attached wrapper can have,
- * postgres_fdw plans on a connection of its own.  That connection and a
- * TRUNCATE on our lease could wait for each other's locks for ever, because no
- * server sees that both belong to one local transaction.
+ * The option exists only for an attached wrapper.  With it, postgres_fdw plans
+ * on a connection of its own.  That connection and a TRUNCATE on our lease
+ * could wait for each other's locks for ever, because no server sees that both
+ * belong to one local transaction.
  */
 static void
 estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 {
 	const char *value = pgpx_table_option(table, "use_remote_estimate");
-	bool		estimates = false;
+	bool		on = false;
 
-	if (value != NULL && parse_bool(value, &estimates) && estimates)
-		pgpx_modify_check_estimate(GetForeignServerIdByRelId(table));
+	if (value != NULL && parse_bool(value, &on) && on)
+		pgpx_truncate_note_estimate(GetForeignServerIdByRelId(table));
 	postgres_fdw()->GetForeignRelSize(root, rel, table);
 }
 
 /*
- * Show the pool that a node has used, and the number of its remote rows.  Shows
- * nothing without ANALYZE and VERBOSE, or if the node was not executed.
+ * With ANALYZE and VERBOSE, show the pool that a node has used, the time for
+ * which the remote transaction waited for its lease, and the node's number of
+ * remote rows.  rt: NULL if the node was not executed; then shows nothing.
  */
 static void
 show_pool(ExplainState *es, const PgpxRemoteTransaction *rt, uint64 rows)
@@ -111,11 +224,6 @@ show_pool(ExplainState *es, const PgpxRemoteTransaction *rt, uint64 rows)
 	ExplainPropertyInteger("Remote Rows", NULL, (int64) rows, es);
 }
 
-/*
- * The callbacks of EXPLAIN.  For EXPLAIN (ANALYZE, VERBOSE) they add the pool,
- * the time that this transaction has waited for its lease, and the number of
- * rows that were read from the remote or that it has modified.
- */
 static void
 explain_scan(ForeignScanState *node, ExplainState *es)
 {
@@ -182,22 +290,20 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->ForeignAsyncConfigureWait = pgpx_scan_async_configure_wait;
 	routine->ForeignAsyncNotify = pgpx_scan_async_notify;
 
-	/* writes */
+	/* writes; the optional EndForeignModify and EndForeignInsert do nothing */
 	routine->BeginForeignModify = pgpx_modify_begin;
-	routine->ExecForeignInsert = pgpx_modify_insert;
+	routine->BeginForeignInsert = pgpx_modify_begin_insert;
+	routine->ExecForeignInsert = pgpx_modify_row;
+	routine->ExecForeignUpdate = pgpx_modify_row;
+	routine->ExecForeignDelete = pgpx_modify_row;
 	routine->ExecForeignBatchInsert = pgpx_modify_insert_batch;
 	routine->GetForeignModifyBatchSize = pgpx_modify_batch_size;
-	routine->ExecForeignUpdate = pgpx_modify_update;
-	routine->ExecForeignDelete = pgpx_modify_delete;
-	routine->EndForeignModify = pgpx_modify_end;
-	routine->BeginForeignInsert = pgpx_modify_begin_insert;
-	routine->EndForeignInsert = pgpx_modify_end_insert;
 	routine->BeginDirectModify = pgpx_direct_modify_begin;
 	routine->IterateDirectModify = pgpx_direct_modify_iterate;
 	routine->EndDirectModify = pgpx_direct_modify_end;
-	routine->ExecForeignTruncate = pgpx_modify_truncate;
+	routine->ExecForeignTruncate = pgpx_truncate;
 
-	/* EXPLAIN: call those of postgres_fdw and add to their output */
+	/* EXPLAIN */
 	routine->ExplainForeignScan = explain_scan;
 	routine->ExplainForeignModify = explain_modify;
 	routine->ExplainDirectModify = explain_direct_modify;
@@ -210,9 +316,9 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 
 #define PGPOOL_EXTENSION "pgpool_ext"
 #define PGPOOL_HANDLER "pgpool_fdw_handler"
-#define POSTGRES_FDW "postgres_fdw"
-#define WRAPPER_NAME "postgres_fdw"
-#define POSTGRES_FDW_HANDLER "postgres_fdw_handler"
+#define FDW_EXTENSION "postgres_fdw"
+#define FDW_WRAPPER "postgres_fdw"
+#define FDW_HANDLER "postgres_fdw_handler"
 #define ESTIMATE "use_remote_estimate"
 
 PG_FUNCTION_INFO_V1(pgpx_attach_postgres_fdw);
@@ -221,12 +327,12 @@ PG_FUNCTION_INFO_V1(pgpx_detach_postgres_fdw);
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
 
-/* a DROP EXTENSION that names both extensions is being executed */
+/* whether the current command is DROP EXTENSION of both extensions */
 static bool drops_both = false;
 
 /*
- * Find the handler function of an extension by its name, in whichever schema
- * the extension is.  Returns InvalidOid if the extension has none.
+ * Find the handler function of this name that is a member of an extension, in
+ * any schema.  Returns InvalidOid if the extension has none.
  */
 static Oid
 find_handler(Oid extension, const char *name)
@@ -248,7 +354,7 @@ find_handler(Oid extension, const char *name)
 	return found;
 }
 
-/* Returns InvalidOid if the wrapper has no handler or does not exist. */
+/* Return InvalidOid if the wrapper has no handler or does not exist. */
 static Oid
 wrapper_handler(Oid wrapper)
 {
@@ -263,7 +369,7 @@ wrapper_handler(Oid wrapper)
 	return handler;
 }
 
-/* Returns whether a wrapper that is not ours uses our handler. */
+/* Return whether a wrapper that is not ours uses our handler. */
 static bool
 is_attached(Oid wrapper)
 {
@@ -285,12 +391,12 @@ refuse_drop(const char *wrapper)
 					PGPOOL_EXTENSION, wrapper),
 			 errdetail("The servers and foreign tables of the wrapper would be "
 					   "dropped as well."),
-			 strcmp(wrapper, WRAPPER_NAME) == 0 ?
+			 strcmp(wrapper, FDW_WRAPPER) == 0 ?
 			 errhint("Call pgpool.detach_postgres_fdw() first.") :
 			 errhint("Drop the wrapper first, or give it another handler.")));
 }
 
-/* Returns whether DROP EXTENSION names an extension. */
+/* Return whether a DROP names an extension. */
 static bool
 is_dropped(const DropStmt *stmt, const char *extension)
 {
@@ -305,18 +411,19 @@ is_dropped(const DropStmt *stmt, const char *extension)
 }
 
 /*
- * Raise an error for DROP EXTENSION pgpool_ext while postgres_fdw is attached.
- * PostgreSQL would refuse it too, with the hint to use CASCADE.
+ * Refuse DROP EXTENSION pgpool_ext while postgres_fdw is attached.  PostgreSQL
+ * would refuse it too, but with the hint to use CASCADE.
  */
 static void
 check_drop(void)
 {
-	Oid			wrapper = get_foreign_data_wrapper_oid(WRAPPER_NAME, true);
+	Oid			wrapper = get_foreign_data_wrapper_oid(FDW_WRAPPER, true);
 
 	if (OidIsValid(wrapper) && is_attached(wrapper))
-		refuse_drop(WRAPPER_NAME);
+		refuse_drop(FDW_WRAPPER);
 }
 
+/* ProcessUtility_hook: check DROP EXTENSION before it is executed. */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
@@ -331,7 +438,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
 
 		drops_both = is_dropped(stmt, PGPOOL_EXTENSION) &&
-			is_dropped(stmt, POSTGRES_FDW);
+			is_dropped(stmt, FDW_EXTENSION);
 		if (!drops_both && is_dropped(stmt, PGPOOL_EXTENSION))
 			check_drop();
 	}
@@ -352,12 +459,14 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 }
 
 /*
- * Raise an error if an attached wrapper is dropped because its handler is
- * dropped, for example by DROP EXTENSION CASCADE or DROP OWNED CASCADE.  A
- * command locks all objects that it drops before it drops the first one.  So
+ * object_access_hook: raise an error if an attached wrapper is dropped because
+ * its handler is dropped, for example by DROP EXTENSION CASCADE or DROP OWNED
+ * CASCADE.
+ *
+ * A command locks all objects that it drops before it drops the first one.  So
  * the lock on the handler shows that the handler will be dropped, too.  Without
- * that lock the wrapper is dropped with postgres_fdw, which is allowed.  So is
- * DROP EXTENSION that names both extensions.
+ * that lock the wrapper is dropped with postgres_fdw, which is allowed.  DROP
+ * EXTENSION of both extensions is allowed, too.
  */
 static void
 object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
@@ -386,8 +495,8 @@ pgpx_attach_init(void)
 }
 
 /*
- * Returns the OIDs of the servers of a wrapper, and of those that an unfinished
- * transaction has created.
+ * Return the OIDs of the servers of a wrapper, including those that an
+ * unfinished transaction has created.
  */
 static List *
 servers_of(Oid wrapper)
@@ -413,9 +522,9 @@ servers_of(Oid wrapper)
 }
 
 /*
- * Returns the OIDs of the foreign tables of a wrapper, in their order.  If an
- * unfinished transaction has created one of them, sets *creator to that
- * transaction, otherwise to InvalidTransactionId.
+ * Return the sorted OIDs of the foreign tables of a wrapper.  If an unfinished
+ * transaction has created one of them, sets *creator to that transaction,
+ * otherwise to InvalidTransactionId.
  *
  * rel: pg_foreign_table, on which the caller holds ShareLock.
  */
@@ -447,7 +556,7 @@ tables_of(Oid wrapper, Relation rel, TransactionId *creator)
 }
 
 /*
- * Returns the foreign tables of a wrapper, and prevents the creation of others
+ * Return the foreign tables of a wrapper, and prevent the creation of others
  * until the end of this transaction.
  *
  * CREATE FOREIGN TABLE releases its lock on pg_foreign_table before its
@@ -474,7 +583,7 @@ freeze_tables(Oid wrapper)
 	}
 }
 
-/* Returns whether a boolean option is on; false if it is not set. */
+/* Return whether a boolean option is on; false if it is not set. */
 static bool
 is_on(List *options, const char *name)
 {
@@ -492,7 +601,7 @@ is_on(List *options, const char *name)
 
 /*
  * Raise a warning if servers or tables have option use_remote_estimate, because
- * postgres_fdw then opens its own connection to plan a query.
+ * postgres_fdw then opens a connection of its own to plan a query.
  */
 static void
 warn_of_estimates(Oid wrapper, List *tables)
@@ -533,9 +642,9 @@ warn_of_estimates(Oid wrapper, List *tables)
 }
 
 /*
- * Lock the foreign tables of the wrapper: wait for the transactions that use
- * them, and block new ones until the end of this transaction.  Raises an error
- * if this transaction has used one of the tables.
+ * Lock the foreign tables of the wrapper until the end of this transaction.
+ * Waits for the transactions that use them.  Raises an error if this
+ * transaction has used one of them.
  */
 static void
 lock_tables(List *tables)
@@ -553,7 +662,7 @@ lock_tables(List *tables)
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("cannot change the handler of foreign-data wrapper "
 							"%s in a transaction that uses its foreign tables",
-							WRAPPER_NAME),
+							FDW_WRAPPER),
 					 errdetail("Foreign table \"%s\" is in use.",
 							   get_rel_name(table)),
 					 errhint("Call the function in a transaction of its own.")));
@@ -561,7 +670,10 @@ lock_tables(List *tables)
 	}
 }
 
-/* Execute ALTER FOREIGN DATA WRAPPER .. HANDLER, and suppress its warning. */
+/*
+ * Execute ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER, and suppress its
+ * warning.
+ */
 static void
 set_handler(Oid handler)
 {
@@ -571,7 +683,7 @@ set_handler(Oid handler)
 								  makeString(get_func_name(handler)));
 	int			level = NewGUCNestLevel();
 
-	stmt->fdwname = pstrdup(WRAPPER_NAME);
+	stmt->fdwname = pstrdup(FDW_WRAPPER);
 	stmt->func_options = list_make1(makeDefElem("handler", (Node *) name, -1));
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
@@ -582,7 +694,7 @@ set_handler(Oid handler)
 }
 
 /*
- * Change the handler of postgres_fdw.
+ * Change the handler of wrapper postgres_fdw.
  *
  * ext: OID of extension pgpool_ext.  attach: true to replace the handler of
  * postgres_fdw by that of pgpool_ext, false for the reverse.  Returns false if
@@ -593,8 +705,8 @@ set_handler(Oid handler)
 static bool
 change_handler(Oid ext, bool attach)
 {
-	Oid			theirs = get_extension_oid(POSTGRES_FDW, true);
-	Oid			wrapper = get_foreign_data_wrapper_oid(WRAPPER_NAME, true);
+	Oid			theirs = get_extension_oid(FDW_EXTENSION, true);
+	Oid			wrapper = get_foreign_data_wrapper_oid(FDW_WRAPPER, true);
 	Oid			own_handler;
 	Oid			old_handler;
 	Oid			new_handler;
@@ -606,19 +718,19 @@ change_handler(Oid ext, bool attach)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" is not installed in this database",
-						POSTGRES_FDW),
+						FDW_EXTENSION),
 				 errhint("Install it with CREATE EXTENSION.")));
 
 	/*
-	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw
-	 * locks its wrapper.
+	 * Prevent a concurrent DROP of either extension.  DROP EXTENSION
+	 * postgres_fdw locks the wrapper.
 	 */
 	LockDatabaseObject(ExtensionRelationId, ext, 0, AccessShareLock);
 	if (OidIsValid(wrapper))
 		LockDatabaseObject(ForeignDataWrapperRelationId, wrapper, 0,
 						   AccessExclusiveLock);
 
-	own_handler = find_handler(theirs, POSTGRES_FDW_HANDLER);
+	own_handler = find_handler(theirs, FDW_HANDLER);
 	old_handler = attach ? own_handler : find_handler(ext, PGPOOL_HANDLER);
 	new_handler = attach ? find_handler(ext, PGPOOL_HANDLER) : own_handler;
 	if (!OidIsValid(old_handler) || !OidIsValid(new_handler) ||
@@ -627,7 +739,7 @@ change_handler(Oid ext, bool attach)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" has no foreign-data wrapper \"%s\" "
 						"with handler \"%s\"",
-						POSTGRES_FDW, WRAPPER_NAME, POSTGRES_FDW_HANDLER)));
+						FDW_EXTENSION, FDW_WRAPPER, FDW_HANDLER)));
 
 	current = wrapper_handler(wrapper);
 	if (current == new_handler)
@@ -636,14 +748,14 @@ change_handler(Oid ext, bool attach)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("foreign-data wrapper \"%s\" has another handler",
-						WRAPPER_NAME),
+						FDW_WRAPPER),
 				 OidIsValid(current) ?
 				 errdetail("Its handler is %s.",
 						   format_procedure(current)) : 0,
 				 errhint("Use ALTER FOREIGN DATA WRAPPER to set handler %s.",
 						 format_procedure(old_handler))));
 
-	/* our handler raises an error if it does not support this postgres_fdw */
+	/* raises an error if our handler does not support this postgres_fdw */
 	if (attach)
 		(void) GetFdwRoutine(new_handler);
 
@@ -665,42 +777,42 @@ change_handler(Oid ext, bool attach)
 }
 
 /*
- * Check the permissions for one of the two SQL functions, then change the
+ * Execute one of the two SQL functions: check the permissions, then change the
  * handler.  Returns whether the handler was changed.
  */
 static bool
-change_handler_of_wrapper(FunctionCallInfo fcinfo, bool attach)
+attach_or_detach(FunctionCallInfo fcinfo, bool attach)
 {
-	Oid			ext = getExtensionOfObject(ProcedureRelationId,
-										   fcinfo->flinfo->fn_oid);
+	const char *function = attach ? "pgpool.attach_postgres_fdw()" :
+		"pgpool.detach_postgres_fdw()";
 
 	if (!superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 attach ?
 				 errmsg("permission denied to attach foreign-data wrapper \"%s\"",
-						WRAPPER_NAME) :
+						FDW_WRAPPER) :
 				 errmsg("permission denied to detach foreign-data wrapper \"%s\"",
-						WRAPPER_NAME),
+						FDW_WRAPPER),
 				 errdetail("Only superusers can change the handler of a "
 						   "foreign-data wrapper.")));
-	PreventCommandIfReadOnly(attach ? "pgpool.attach_postgres_fdw()" :
-							 "pgpool.detach_postgres_fdw()");
-	PreventCommandIfParallelMode(attach ? "pgpool.attach_postgres_fdw()" :
-								 "pgpool.detach_postgres_fdw()");
-	return change_handler(ext, attach);
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+	return change_handler(getExtensionOfObject(ProcedureRelationId,
+											   fcinfo->flinfo->fn_oid),
+						  attach);
 }
 
 Datum
 pgpx_attach_postgres_fdw(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
-	PG_RETURN_BOOL(change_handler_of_wrapper(fcinfo, true));
+	PG_RETURN_BOOL(attach_or_detach(fcinfo, true));
 }
 
-/* Works without shared memory, if the server does not preload the library. */
+/* Needs no shared memory, so that it works without the preloaded library. */
 Datum
 pgpx_detach_postgres_fdw(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(change_handler_of_wrapper(fcinfo, false));
+	PG_RETURN_BOOL(attach_or_detach(fcinfo, false));
 }

@@ -1,11 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * handler.h
- *	  The handler of foreign tables on pools: its callbacks, and attaching.
+ *	  The handler of foreign tables on pools: its callbacks, and its use by
+ *	  postgres_fdw.
  *
- * handler.c returns an FdwRoutine with these callbacks.  scan.c (scans),
- * modify.c (writes) and utility.c (ANALYZE and IMPORT FOREIGN SCHEMA) implement
- * them.  PostgreSQL's documentation of foreign-data wrappers describes them.
+ * The handler function in handler.c returns an FdwRoutine with the callbacks
+ * that are declared here.  scan.c (scans), modify.c (writes) and utility.c
+ * (ANALYZE and IMPORT FOREIGN SCHEMA) implement them.  PostgreSQL's
+ * documentation of foreign-data wrappers describes what each callback must do.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,13 +27,23 @@
  */
 extern void pgpx_attach_init(void);
 
+/*
+ * pgpx_postgres_fdw_preload
+ *		Load the library of postgres_fdw when the server starts, so that no
+ *		session has to.
+ *
+ * If it cannot be loaded, each session tries it again at its first use of a
+ * foreign table.
+ */
+extern void pgpx_postgres_fdw_preload(void);
+
 /* scans of foreign tables and of foreign joins */
 extern void pgpx_scan_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_scan_iterate(ForeignScanState *node);
 extern void pgpx_scan_rescan(ForeignScanState *node);
 extern void pgpx_scan_end(ForeignScanState *node);
 
-/* scans that an Append reads at the same time */
+/* asynchronous scans: an Append reads several at the same time */
 extern void pgpx_scan_async_request(AsyncRequest *request);
 extern void pgpx_scan_async_configure_wait(AsyncRequest *request);
 extern void pgpx_scan_async_notify(AsyncRequest *request);
@@ -56,61 +68,63 @@ pgpx_scan_statistics(ForeignScanState *node, uint64 *rows);
 extern TupleDesc pgpx_scan_tupdesc(ForeignScanState *node);
 
 /*
- * pgpx_scan_context
+ * pgpx_scan_context, pgpx_table_context
  *		Add the column to the context of an error in the conversion of a value,
- *		as postgres_fdw does.  arg: the ForeignScanState.
+ *		as postgres_fdw does.
+ *
+ * For pgpx_rows_begin_attributes.  arg: the ForeignScanState, or the Relation
+ * of a foreign table.
  */
 extern void pgpx_scan_context(void *arg, AttrNumber attnum);
+extern void pgpx_table_context(void *arg, AttrNumber attnum);
 
-/* INSERT, UPDATE and DELETE, row by row */
+/*
+ * INSERT, UPDATE and DELETE, row by row.  pgpx_modify_begin_insert begins an
+ * INSERT without a plan of its own: COPY FROM, rows routed to a partition.
+ */
 extern void pgpx_modify_begin(ModifyTableState *mtstate,
 							  ResultRelInfo *result_rel, List *fdw_private,
 							  int subplan_index, int eflags);
-extern TupleTableSlot *pgpx_modify_insert(EState *estate,
-										  ResultRelInfo *result_rel,
-										  TupleTableSlot *slot,
-										  TupleTableSlot *plan_slot);
+extern void pgpx_modify_begin_insert(ModifyTableState *mtstate,
+									 ResultRelInfo *result_rel);
+extern TupleTableSlot *pgpx_modify_row(EState *estate,
+									   ResultRelInfo *result_rel,
+									   TupleTableSlot *slot,
+									   TupleTableSlot *plan_slot);
 extern TupleTableSlot **pgpx_modify_insert_batch(EState *estate,
 												 ResultRelInfo *result_rel,
 												 TupleTableSlot **slots,
 												 TupleTableSlot **plan_slots,
 												 int *nslots);
 extern int	pgpx_modify_batch_size(ResultRelInfo *result_rel);
-extern TupleTableSlot *pgpx_modify_update(EState *estate,
-										  ResultRelInfo *result_rel,
-										  TupleTableSlot *slot,
-										  TupleTableSlot *plan_slot);
-extern TupleTableSlot *pgpx_modify_delete(EState *estate,
-										  ResultRelInfo *result_rel,
-										  TupleTableSlot *slot,
-										  TupleTableSlot *plan_slot);
-extern void pgpx_modify_end(EState *estate, ResultRelInfo *result_rel);
-
-/* INSERT without a plan of its own: COPY FROM, rows routed to a partition */
-extern void pgpx_modify_begin_insert(ModifyTableState *mtstate,
-									 ResultRelInfo *result_rel);
-extern void pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel);
 
 /*
- * Return the remote transaction of a target, and the number of rows that the
- * remote has modified; NULL if it was not executed.
+ * pgpx_modify_statistics
+ *		Return the remote transaction of a target table, and the number of rows
+ *		that the remote has modified.
+ *
+ * Returns NULL if the statement was not executed for this table.
  */
 extern const PgpxRemoteTransaction *
 pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows);
 
+/* TRUNCATE */
+extern void pgpx_truncate(List *rels, DropBehavior behavior,
+						  bool restart_seqs);
+
 /*
- * pgpx_modify_check_estimate
- *		Note that postgres_fdw plans on a connection of its own to a server.
+ * pgpx_truncate_note_estimate
+ *		Record that postgres_fdw plans on a connection of its own to a server.
  *
  * From then on, TRUNCATE of the server's tables raises an error in this
  * transaction.  Errors: 0A000 if the transaction has truncated such a table.
  */
-extern void pgpx_modify_check_estimate(Oid server);
+extern void pgpx_truncate_note_estimate(Oid server);
 
-extern void pgpx_modify_truncate(List *rels, DropBehavior behavior,
-								 bool restart_seqs);
-
-/* UPDATE and DELETE as a whole */
+/*
+ * Direct modification: UPDATE and DELETE that the remote executes as a whole.
+ * pgpx_direct_modify_statistics is as pgpx_modify_statistics.
+ */
 extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
 extern void pgpx_direct_modify_end(ForeignScanState *node);

@@ -7,8 +7,8 @@
  * lease of the local transaction.  A plan has one statement for each target
  * table.  It is executed for each row, or for a batch of rows.
  *
- * - A lease is acquired at the first row, so that a statement that is only
- *   explained, or that affects no row, acquires none.
+ * - A lease is acquired at the first row.  So EXPLAIN without ANALYZE acquires
+ *   none, and neither does a statement that affects no row.
  * - A row is identified by its ctid, which the subplan's scan has returned.
  * - The user of the lease is the user whose permissions on the table the
  *   executor checks.  For an access through a view, that is the view's owner.
@@ -42,40 +42,20 @@
  * The row that a statement for one row returns
  *
  * The row is converted while the answer is read.  When the answer is complete,
- * it replaces the row in the executor's slot.  A rule on the remote table can
- * add rows to the answer, which are discarded.
+ * the converted row replaces the row in the executor's slot.  A rule on the
+ * remote table can add rows to the answer, which are discarded.
  * ------------------------------------------------------------------------
  */
 
 typedef struct Returning
 {
-	PgpxSink	sink;
+	PgpxSink	sink;			/* calls rows_sink, and keeps the first row */
 	Relation	rel;
 	PgpxRows   *rows;
 	const PgpxSink *rows_sink;
 	MemoryContext cxt;			/* of the row */
 	HeapTuple	tuple;			/* the row; NULL: none so far */
 } Returning;
-
-/* Add the column whose conversion failed to the context of the error. */
-static void
-add_context(void *arg, AttrNumber attnum)
-{
-	Returning  *r = arg;
-	TupleDesc	tupdesc = RelationGetDescr(r->rel);
-	const char *column = NULL;
-
-	if (attnum == SelfItemPointerAttributeNumber)
-		column = "ctid";
-	else if (attnum > 0)
-		column = NameStr(TupleDescAttr(tupdesc, attnum - 1)->attname);
-	if (column != NULL)
-		errcontext("column \"%s\" of foreign table \"%s\"", column,
-				   RelationGetRelationName(r->rel));
-	else
-		errcontext("row of foreign table \"%s\"",
-				   RelationGetRelationName(r->rel));
-}
 
 static bool
 begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
@@ -115,25 +95,21 @@ restore(void *arg)
 /*
  * Begin to convert returned rows of a foreign table.
  *
- * retrieved_attrs: for each column of the remote result, the number of its
- * attribute.  The return value is allocated in the current memory context.
+ * retrieved_attrs: as for pgpx_rows_begin_attributes.  The result is allocated
+ * in the current memory context.
  */
 static Returning *
-returning_begin(Relation rel, List *retrieved_attrs)
+returning_begin(Relation rel, const List *retrieved_attrs)
 {
 	Returning  *r = palloc0(sizeof(*r));
-	int			n = list_length(retrieved_attrs);
-	AttrNumber *attnums = palloc(sizeof(AttrNumber) * n);
 
-	for (int i = 0; i < n; i++)
-		attnums[i] = list_nth_int(retrieved_attrs, i);
 	r->sink.columns = begin_result;
 	r->sink.row = store_first_row;
 	r->sink.restore = restore;
 	r->sink.arg = r;
 	r->rel = rel;
-	r->rows = pgpx_rows_begin_attributes(RelationGetDescr(rel), n, attnums,
-										 add_context, r);
+	r->rows = pgpx_rows_begin_attributes(RelationGetDescr(rel), retrieved_attrs,
+										 pgpx_table_context, rel);
 	r->rows_sink = pgpx_rows_sink(r->rows);
 	return r;
 }
@@ -153,8 +129,8 @@ returning_sink(Returning *returning)
 }
 
 /*
- * Store the first row of the last execution in a slot.  Returns false if there
- * was none; the slot stays as it is.
+ * Store the first row of the last execution in a slot.  Returns false, and
+ * leaves the slot as it is, if there was none.
  */
 static bool
 returning_store(Returning *returning, TupleTableSlot *slot)
@@ -175,7 +151,7 @@ returning_store(Returning *returning, TupleTableSlot *slot)
 /* The number of parameters in Bind is an unsigned 16-bit integer. */
 #define MAX_PARAMS 65535
 
-/* Execution state of one target table, in ResultRelInfo.ri_FdwState. */
+/* State of one target table, in ResultRelInfo.ri_FdwState. */
 typedef struct PgpxModify
 {
 	Relation	rel;
@@ -184,10 +160,10 @@ typedef struct PgpxModify
 	PgpxRemoteTransaction *transaction; /* NULL until the first row */
 	uint64		nmodified;		/* rows that the remote has modified */
 
-	const char *sql;			/* the statement, for nrows rows */
-	const char *row_sql;		/* the same for one row */
+	const char *row_sql;		/* the statement for one row */
+	const char *sql;			/* the statement for nrows rows */
 	int			nrows;
-	List	   *target_attrs;
+	List	   *target_attrs;	/* of INSERT and UPDATE */
 	int			values_end;		/* length of row_sql to the end of VALUES */
 	int			batch_size;		/* of an INSERT */
 
@@ -197,10 +173,10 @@ typedef struct PgpxModify
 	AttrNumber *columns;
 	AttrNumber	last_column;	/* the largest of them */
 	uint64		types;			/* hash of their types */
-	FmgrInfo   *outputs;
+	FmgrInfo   *outputs;		/* output functions of their types */
 	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
-	const char **values;		/* of nrows rows */
-	char		ctid[32];
+	const char **values;		/* the parameters of nrows rows */
+	char		ctid[32];		/* text of the parameter */
 
 	Returning  *returning;		/* NULL: no RETURNING */
 	MemoryContext cxt;			/* of this struct */
@@ -220,7 +196,7 @@ get_batch_size(Relation rel)
 	return batch_size;
 }
 
-/* Determine how the columns of a row become parameters. */
+/* Determine which columns of a row become parameters, and how. */
 static void
 begin_columns(PgpxModify *m)
 {
@@ -324,8 +300,8 @@ set_nrows(PgpxModify *m, int n)
 }
 
 /*
- * Convert the rows to parameters, in row_cxt.  Returns their number.  ctid:
- * identifies the row that is updated or deleted; NULL: INSERT.
+ * Convert nrows rows to parameters, in row_cxt.  Returns the number of
+ * parameters.  ctid: of the row that is updated or deleted; NULL: INSERT.
  */
 static int
 set_values(PgpxModify *m, ItemPointer ctid, TupleTableSlot **slots)
@@ -342,7 +318,7 @@ set_values(PgpxModify *m, ItemPointer ctid, TupleTableSlot **slots)
 		m->values[n++] = m->ctid;
 	}
 
-	/* until end_styles no code may run that needs the session's styles */
+	/* until pgpx_params_end_styles no code may need the session's styles */
 	level = pgpx_params_begin_styles(m->catalog_path);
 	for (int row = 0; row < m->nrows && m->ncolumns > 0; row++)
 	{
@@ -414,31 +390,13 @@ pgpx_modify_insert_batch(EState *estate, ResultRelInfo *result_rel,
 }
 
 TupleTableSlot *
-pgpx_modify_insert(EState *estate, ResultRelInfo *result_rel,
-				   TupleTableSlot *slot, TupleTableSlot *plan_slot)
-{
-	int			n = 1;
-
-	return pgpx_modify_insert_batch(estate, result_rel, &slot, &plan_slot,
-									&n) ? slot : NULL;
-}
-
-/* UPDATE or DELETE of one row */
-TupleTableSlot *
-pgpx_modify_update(EState *estate, ResultRelInfo *result_rel,
-				   TupleTableSlot *slot, TupleTableSlot *plan_slot)
+pgpx_modify_row(EState *estate, ResultRelInfo *result_rel,
+				TupleTableSlot *slot, TupleTableSlot *plan_slot)
 {
 	PgpxModify *m = result_rel->ri_FdwState;
 	int			n = 1;
 
 	return execute(m, &slot, &plan_slot, &n) ? slot : NULL;
-}
-
-TupleTableSlot *
-pgpx_modify_delete(EState *estate, ResultRelInfo *result_rel,
-				   TupleTableSlot *slot, TupleTableSlot *plan_slot)
-{
-	return pgpx_modify_update(estate, result_rel, slot, plan_slot);
 }
 
 int
@@ -471,16 +429,10 @@ pgpx_modify_batch_size(ResultRelInfo *result_rel)
 	return Max(batch_size, 1);
 }
 
-void
-pgpx_modify_end(EState *estate, ResultRelInfo *result_rel)
-{
-	/* the remote transaction owns the prepared statements */
-}
-
 /*
- * Return the varno of the table's Vars in the expressions of result_rel.  A
- * partition without a range table entry of its own has expressions that were
- * built for another table.
+ * Return the range table index of the table in the Vars of result_rel's
+ * expressions.  If a partition has no range table entry of its own, its
+ * expressions were built for another table.
  */
 static Index
 result_rel_varno(ModifyTableState *mtstate, ResultRelInfo *result_rel)
@@ -539,12 +491,6 @@ pgpx_modify_begin_insert(ModifyTableState *mtstate, ResultRelInfo *result_rel)
 					 target_attrs, values_end, retrieved_attrs);
 }
 
-void
-pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel)
-{
-	/* nothing to release, as in pgpx_modify_end */
-}
-
 const PgpxRemoteTransaction *
 pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows)
 {
@@ -556,6 +502,11 @@ pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows)
 	return m->transaction;
 }
 
+/* ------------------------------------------------------------------------
+ * TRUNCATE
+ * ------------------------------------------------------------------------
+ */
+
 /*
  * The servers on which this transaction has truncated a table, and those for
  * which postgres_fdw has planned on a connection of its own.
@@ -563,6 +514,7 @@ pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows)
 static List *truncated = NIL;
 static List *estimated = NIL;
 
+/* Called when the memory of the lists is freed, at the transaction's end. */
 static void
 forget_servers(void *arg)
 {
@@ -600,20 +552,20 @@ add_server(List **list, const List *other, Oid server)
 }
 
 void
-pgpx_modify_check_estimate(Oid server)
+pgpx_truncate_note_estimate(Oid server)
 {
 	add_server(&estimated, truncated, server);
 }
 
 void
-pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
+pgpx_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 {
 	PgpxRemoteTransaction *transaction;
 	PgpxStatement statement = {0};
 	Oid			server = InvalidOid;
 	ListCell   *lc;
 
-	/* the caller groups the tables by server */
+	/* the caller passes tables of one server */
 	foreach(lc, rels)
 	{
 		Relation	rel = (Relation) lfirst(lc);
@@ -649,7 +601,7 @@ pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
  * ------------------------------------------------------------------------
  */
 
-/* Execution state of a node, in ForeignScanState.fdw_state. */
+/* State of a node, in ForeignScanState.fdw_state. */
 typedef struct PgpxDirectModify
 {
 	Relation	rel;			/* the target */
@@ -661,10 +613,9 @@ typedef struct PgpxDirectModify
 
 	PgpxRemoteTransaction *transaction; /* NULL until it is executed */
 	bool		executed;
-	uint64		nrows;			/* affected rows, without a scan */
-	uint64		nread;			/* rows that were passed to the executor */
-
-	PgpxRemoteScan *scan;		/* NULL: the statement returns nothing */
+	PgpxRemoteScan *scan;		/* NULL: the statement returns no rows */
+	uint64		nrows;			/* affected rows; not known with a scan */
+	uint64		nreturned;		/* rows that were passed to the executor */
 
 	/*
 	 * For a join: for each attribute of the target, and for its ctid, the
@@ -724,22 +675,17 @@ pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
 	pgpx_query_params_begin(&d->params, scan->fdw_exprs, &node->ss.ps);
 }
 
-/* Begin to read the rows of RETURNING. */
+/* Begin the scan that reads the rows of RETURNING. */
 static void
-begin_returning_scan(PgpxDirectModify *d, ForeignScanState *node,
-					 PgpxRemoteTransaction *transaction)
+begin_returning_scan(PgpxDirectModify *d, ForeignScanState *node)
 {
 	MemoryContext old = MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
 	TupleDesc	tupdesc = pgpx_scan_tupdesc(node);
-	int			n = list_length(d->plan.retrieved_attrs);
-	AttrNumber *attnums = palloc(sizeof(AttrNumber) * n);
-	PgpxRows   *rows;
+	PgpxRows   *rows = pgpx_rows_begin_attributes(tupdesc,
+												  d->plan.retrieved_attrs,
+												  pgpx_scan_context, node);
 
-	for (int i = 0; i < n; i++)
-		attnums[i] = list_nth_int(d->plan.retrieved_attrs, i);
-	rows = pgpx_rows_begin_attributes(tupdesc, n, attnums, pgpx_scan_context,
-									  node);
-	d->scan = pgpx_remote_scan_begin(transaction, d->plan.sql, rows, tupdesc,
+	d->scan = pgpx_remote_scan_begin(d->transaction, d->plan.sql, rows, tupdesc,
 									 0, true, true);
 	MemoryContextSwitchTo(old);
 }
@@ -749,22 +695,18 @@ static void
 execute_direct(ForeignScanState *node)
 {
 	PgpxDirectModify *d = node->fdw_state;
-	PgpxRemoteTransaction *transaction =
+	PgpxStatement statement = {.sql = d->plan.sql, .nparams = d->params.n};
+
+	d->transaction =
 		pgpx_remote_transaction_get(d->server, d->user,
 									RelationGetRelationName(d->rel), NULL);
-	PgpxStatement statement = {
-		.sql = d->plan.sql,
-		.nparams = d->params.n,
-		.values = pgpx_query_params_evaluate(&d->params,
-											 node->ss.ps.ps_ExprContext),
-	};
-
-	d->transaction = transaction;
+	statement.values = pgpx_query_params_evaluate(&d->params,
+												  node->ss.ps.ps_ExprContext);
 	if (!d->plan.has_returning)
-		d->nrows = pgpx_remote_execute(transaction, &statement, NULL, true);
+		d->nrows = pgpx_remote_execute(d->transaction, &statement, NULL, true);
 	else
 	{
-		begin_returning_scan(d, node, transaction);
+		begin_returning_scan(d, node);
 		pgpx_remote_scan_open(d->scan, statement.nparams, statement.values);
 	}
 	d->executed = true;
@@ -829,8 +771,8 @@ pgpx_direct_modify_iterate(ForeignScanState *node)
 
 	if (d->scan == NULL)
 	{
-		/* RETURNING of constants: as many empty rows as were affected */
-		if (d->nread == d->nrows)
+		/* RETURNING of constants: as many rows as were affected */
+		if (d->nreturned == d->nrows)
 			return ExecClearTuple(slot);
 		ExecStoreAllNullTuple(slot);
 	}
@@ -843,7 +785,7 @@ pgpx_direct_modify_iterate(ForeignScanState *node)
 		if (d->target_columns != NULL)
 			target = extract_target(d, node, slot);
 	}
-	d->nread++;
+	d->nreturned++;
 	if (d->plan.set_processed)
 		estate->es_processed++;
 	projection->pi_exprContext->ecxt_scantuple = target;
@@ -866,6 +808,6 @@ pgpx_direct_modify_statistics(const ForeignScanState *node, uint64 *rows)
 
 	if (d == NULL)
 		return NULL;
-	*rows = d->scan != NULL ? d->nread : d->nrows;
+	*rows = d->scan != NULL ? d->nreturned : d->nrows;
 	return d->transaction;
 }

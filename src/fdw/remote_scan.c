@@ -4,10 +4,11 @@
  *	  Scans: remote portals whose rows are read one by one; their parameters
  *	  and tuples.
  *
- * A scan executes its portal in batches, each for a limited number of rows,
- * which grows.  It reads the rows from the lease's stream as the executor asks
- * for them.  So the use of memory is constant, and for a scan that ends early
- * the remote has produced at most a few times the rows that were read.
+ * A scan executes its portal in batches.  Each Execute is for a limited number
+ * of rows, which grows from batch to batch.  The rows are read from the lease's
+ * stream as the executor asks for them.  So the use of memory is constant, and
+ * if a scan ends early, the remote has produced at most a few times the rows
+ * that were read.
  *
  * Between two batches the lease is at a message boundary and free for
  * other statements.  Within a batch it is not: before another statement
@@ -137,9 +138,9 @@ struct PgpxRemoteScan
 {
 	dlist_node	node;			/* in rt->scans */
 	PgpxRemoteTransaction *rt;	/* NULL: it or the scan has ended */
-	MemoryContext cxt;
-	MemoryContextCallback callback;
-	ResourceOwner owner;
+	MemoryContext cxt;			/* holds this struct and the tuplestore */
+	MemoryContextCallback callback; /* unlinks the scan */
+	ResourceOwner owner;		/* of the tuplestore's temporary files */
 	PgpxStatement statement;
 	PgpxRows   *rows;
 	TupleDesc	tupdesc;
@@ -148,26 +149,40 @@ struct PgpxRemoteScan
 	bool		writes;
 	double		expected;		/* number of rows; 0: not known */
 
-	const void *group;			/* see pgpx_remote_scan_set_group */
+	/* see pgpx_remote_scan_set_group */
+	const void *group;			/* NULL: none */
 	const bool *waiting;
+
 	PgpxScanState state;
 	int			level;			/* of subtransactions, when it was opened */
 	char		portal[PGPX_REMOTE_NAME_LEN];	/* 'P' and its name; "": none */
-	uint32		batch_size;		/* maximum of rows in an Execute; 0: none */
+	uint32		batch_size;		/* rows to execute for; 0: all */
 	PgpxRun		run;
 	PgpxPipeline pipeline;
 	PgpxPrediction prediction;
 	bool		predicting;		/* pgpx_prediction_end is still to be called */
 
-	/* the formats that "rows" has a description for */
+	/* whether "rows" has the row description, and its formats */
 	bool		described;
 	int			nformats;
 	int16		formats[PGPX_FORMATS_COLUMNS];
 
-	/* rows that were buffered; NULL: none */
-	Tuplestorestate *store;
-	TupleTableSlot *slot;
+	/* buffered rows */
+	Tuplestorestate *store;		/* NULL: none */
+	TupleTableSlot *slot;		/* NULL until rows are buffered */
 };
+
+/* If the scan is reading an answer, leave the rest to read_abandoned. */
+static void
+abandon_answer(PgpxRemoteScan *scan)
+{
+	PgpxRemoteTransaction *rt = scan->rt;
+
+	if (rt == NULL || rt->streaming != scan)
+		return;
+	rt->streaming = NULL;
+	rt->abandoned = true;
+}
 
 /* Unlink a scan that ends or whose memory is freed. */
 static void
@@ -178,11 +193,7 @@ unlink_scan(void *arg)
 	if (scan->rt == NULL)
 		return;
 	dlist_delete(&scan->node);
-	if (scan->rt->streaming == scan)
-	{
-		scan->rt->streaming = NULL;
-		scan->rt->abandoned = true;
-	}
+	abandon_answer(scan);
 	scan->rt = NULL;
 }
 
@@ -222,7 +233,7 @@ pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows)
 	scan->expected = rows;
 }
 
-/* Raise the error of a scan that cannot be continued. */
+/* Raise an error if the scan cannot be continued. */
 static void
 check_scan(const PgpxRemoteScan *scan)
 {
@@ -244,11 +255,11 @@ drop_store(PgpxRemoteScan *scan)
 }
 
 /*
- * Send the scan's statement, or the Execute of its next batch.  choose: it is
- * the statement.  read_row reads the answer, also to buffer it.
+ * Send the pipeline of the scan.  first: it is the statement with the first
+ * batch, else the Execute of the next batch.  read_row reads the answer.
  */
 static void
-send_execute(PgpxRemoteScan *scan, bool choose)
+send_batch(PgpxRemoteScan *scan, bool first)
 {
 	PgpxRemoteTransaction *rt = scan->rt;
 	PgpxRun    *run = &scan->run;
@@ -258,8 +269,8 @@ send_execute(PgpxRemoteScan *scan, bool choose)
 	run->stop_at = PGPX_EV_ROW;
 	PG_TRY();
 	{
-		pgpx_remote_send(rt, run, &scan->pipeline, choose, scan->writes,
-						 choose ? scan->level :
+		pgpx_remote_send(rt, run, &scan->pipeline, first, scan->writes,
+						 first ? scan->level :
 						 GetCurrentTransactionNestLevel());
 	}
 	PG_CATCH();
@@ -273,7 +284,7 @@ send_execute(PgpxRemoteScan *scan, bool choose)
 	scan->state = PGPX_SCAN_STREAMING;
 	rt->streaming = scan;
 
-	/* they were only needed to send it, and their memory may be freed */
+	/* these were only needed to send it, and their memory may be freed */
 	scan->pipeline.before = NULL;
 	scan->pipeline.closes = NULL;
 }
@@ -281,13 +292,7 @@ send_execute(PgpxRemoteScan *scan, bool choose)
 void
 pgpx_remote_scan_stop(PgpxRemoteScan *scan)
 {
-	PgpxRemoteTransaction *rt = scan->rt;
-
-	if (rt != NULL && rt->streaming == scan)
-	{
-		rt->streaming = NULL;
-		rt->abandoned = true;
-	}
+	abandon_answer(scan);
 	drop_store(scan);
 	if (scan->state != PGPX_SCAN_FAILED)
 		scan->state = PGPX_SCAN_CLOSED;
@@ -332,7 +337,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	pgpx_run_check(rt->lease, &scan->statement);
 
 	if (scan->portal[0] != '\0')
-		pgpx_remote_close(rt, scan->portal);
+		pgpx_remote_close_later(rt, scan->portal);
 	else
 		snprintf(scan->portal, sizeof(scan->portal), "P" PGPX_REMOTE_PORTAL, ++rt->nnames);
 	memset(&scan->run, 0, sizeof(scan->run));
@@ -355,7 +360,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	memcpy(scan->formats, p->formats, sizeof(int16) * p->nformats);
 	scan->described = false;
 	scan->predicting = true;
-	send_execute(scan, true);
+	send_batch(scan, true);
 }
 
 /* Execute the portal for the next batch. */
@@ -373,7 +378,7 @@ execute_next_batch(PgpxRemoteScan *scan)
 	p->resume = true;
 	p->max_rows = scan->batch_size;
 	scan->run.lease = rt->lease;
-	send_execute(scan, false);
+	send_batch(scan, false);
 }
 
 /* Send the statement again after pgpx_remote_must_repeat returned true. */
@@ -389,12 +394,12 @@ send_again(PgpxRemoteScan *scan)
 	p->nbefore = p->ncloses = 0;
 	p->can_omit_describe = false;
 	p->describe = true;
-	send_execute(scan, true);
+	send_batch(scan, true);
 }
 
 /*
- * Determine the size of the next batch from the last one, which was full.  Much
- * of a batch may be unneeded, so its bytes are limited, too.
+ * Determine the size of the next batch from the last one, which was full.  The
+ * scan may not need all rows of a batch, so its bytes are limited, too.
  */
 static void
 grow_batch(PgpxRemoteScan *scan)
@@ -421,7 +426,7 @@ end_batch(PgpxRemoteScan *scan)
 	scan->described = !run->error.set;
 	scan->state = run->error.set ? PGPX_SCAN_FAILED :
 		run->suspended ? PGPX_SCAN_SUSPENDED : PGPX_SCAN_END;
-	pgpx_remote_answered(rt, run);
+	pgpx_remote_end_statement(rt, run);
 	if (pgpx_remote_must_repeat(rt, &run->error))
 	{
 		send_again(scan);
@@ -537,11 +542,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 		 * be inconsistent.  So do not use it any more, and do not end it: its
 		 * memory context and its resource owner free it.
 		 */
-		if (scan->rt != NULL && scan->rt->streaming == scan)
-		{
-			scan->rt->streaming = NULL;
-			scan->rt->abandoned = true;
-		}
+		abandon_answer(scan);
 		scan->state = PGPX_SCAN_FAILED;
 		scan->store = NULL;
 		PG_RE_THROW();
@@ -575,6 +576,10 @@ next_buffered_row(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 	return true;
 }
 
+/*
+ * Read the next row: from the tuplestore if it has rows, else from the stream.
+ * wait: as for read_row.
+ */
 static PgpxScanStep
 next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
 {
@@ -668,7 +673,7 @@ pgpx_remote_scan_end(PgpxRemoteScan *scan)
 	if (rt == NULL)
 		return;
 	if (scan->portal[0] != '\0' && scan->state != PGPX_SCAN_FAILED)
-		pgpx_remote_close(rt, scan->portal);
+		pgpx_remote_close_later(rt, scan->portal);
 	unlink_scan(scan);
 }
 
@@ -697,11 +702,7 @@ pgpx_remote_scans_rolled_back(PgpxRemoteTransaction *rt, int level)
 		if (scan->level < level)
 			continue;
 		scan->portal[0] = '\0';
-		if (rt->streaming == scan)
-		{
-			rt->streaming = NULL;
-			rt->abandoned = true;
-		}
+		abandon_answer(scan);
 		if (scan->state == PGPX_SCAN_STREAMING ||
 			scan->state == PGPX_SCAN_SUSPENDED)
 			scan->state = PGPX_SCAN_FAILED;

@@ -4,9 +4,9 @@
  *	  Scans: remote portals whose rows are read one by one; their parameters
  *	  and tuples.
  *
- * Any number of scans can be open on a remote transaction.  One of them can
- * be in the middle of an answer.  Before another statement is sent, the
- * rest of that answer is moved to a tuplestore.
+ * Any number of scans can be open on a remote transaction.  One of them can be
+ * in the middle of an answer.  The rest of that answer is moved to a tuplestore
+ * before another statement is sent.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,16 +20,20 @@
 /* approximate size limit of each batch of rows but the first one, in bytes */
 #define PGPX_BATCH_BYTES (8 * 1024 * 1024)
 
+/* The parameters of a scan's statement: expressions of the plan. */
 typedef struct PgpxQueryParams
 {
 	int			n;
 	List	   *exprs;			/* of ExprStates */
-	FmgrInfo   *outputs;
+	FmgrInfo   *outputs;		/* output functions of their types */
 	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
 	MemoryContext cxt;			/* of their texts */
 } PgpxQueryParams;
 
-/* Prepare the evaluation of fdw_exprs, in the current memory context. */
+/*
+ * Prepare the evaluation of the expressions (fdw_exprs), in the current memory
+ * context.  *params must be zeroed.
+ */
 extern void pgpx_query_params_begin(PgpxQueryParams *params, List *exprs,
 									PlanState *node);
 
@@ -37,16 +41,17 @@ extern void pgpx_query_params_begin(PgpxQueryParams *params, List *exprs,
  * pgpx_query_params_evaluate
  *		Evaluate the parameters and return their texts, NULL for SQL's NULL.
  *
- * The texts are valid until the next call.
+ * The texts are valid until the next call.  Returns NULL if there are no
+ * parameters.
  */
 extern const char **pgpx_query_params_evaluate(PgpxQueryParams *params,
 											   ExprContext *econtext);
 
 /*
  * pgpx_tuple_form
- *		Form a tuple from values as pgpx_rows_values returns them.
+ *		Form a tuple from the values that pgpx_rows_values returns.
  *
- * The tuple has the ctid, if there is one, and invalid transaction IDs.
+ * The tuple has the ctid, if the row has one, and invalid transaction IDs.
  */
 extern HeapTuple pgpx_tuple_form(TupleDesc tupdesc, Datum *values,
 								 bool *nulls);
@@ -55,13 +60,13 @@ typedef struct PgpxRemoteScan PgpxRemoteScan;
 
 /*
  * pgpx_remote_scan_begin
- *		Make a scan of a statement's rows.  Nothing is sent.
+ *		Begin a scan of a statement's rows.  Sends nothing.
  *
  * sql, rows and tupdesc must live as long as the current memory context, which
- * holds the scan.  rows is from pgpx_rows_begin_attributes for tupdesc.
- * fetch_size: rows of the first batch; later ones are larger.  fetch_all:
- * execute the statement for all rows at once, so that the remote may use a
- * parallel plan.  writes: as for pgpx_remote_execute.
+ * holds the scan.  rows: from pgpx_rows_begin_attributes for tupdesc.
+ * fetch_size: number of rows of the first batch; later ones are larger.
+ * fetch_all: execute the statement for all rows at once, so that the remote may
+ * use a parallel plan.  writes: as for pgpx_remote_execute.
  */
 extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  const char *sql, PgpxRows *rows,
@@ -70,7 +75,7 @@ extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  bool writes);
 
 /*
- * Returns whether a result with this expected number of rows is large enough to
+ * Return whether a result with this expected number of rows is large enough to
  * ask the remote for the columns' types before the first execution.
  */
 extern bool pgpx_remote_scan_is_large(const PgpxRows *rows, double expected);
@@ -79,10 +84,10 @@ extern bool pgpx_remote_scan_is_large(const PgpxRows *rows, double expected);
  * pgpx_remote_scan_expect
  *		Set the number of rows that the scan is expected to return.
  *
- * If it is large (pgpx_remote_scan_is_large), and the session has no formats
- * for the statement yet, pgpx_remote_scan_open first asks the remote for the
- * columns' types, because the columns that are cheaper in binary must be known
- * before the execution.
+ * If the result is large (pgpx_remote_scan_is_large), and the session has no
+ * formats for the statement yet, pgpx_remote_scan_open first asks the remote
+ * for the columns' types, because the columns that are cheaper in binary must
+ * be known before the execution.
  */
 extern void pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows);
 
@@ -90,9 +95,9 @@ extern void pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows);
  * pgpx_remote_scan_open
  *		Send the statement with new parameters, for the first time or again.
  *
- * Does not wait for the answer, unless the columns' types are asked for first
- * (pgpx_remote_scan_expect).  The values must remain until the scan is opened
- * again or ends, because a refused statement is sent again.
+ * Does not wait for the answer, unless it first asks for the columns' types
+ * (pgpx_remote_scan_expect).  The values must remain valid until the scan is
+ * opened again or ends, because a refused statement is sent again.
  */
 extern void pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 								  const char *const *values);
@@ -129,16 +134,16 @@ extern PgpxScanStep pgpx_remote_scan_try_next(PgpxRemoteScan *scan,
 											  Datum **values, bool **nulls);
 
 /*
- * Add a scan to a group.  Scans of one group are read at the same time.
- * *waiting: whether the reader of this scan waits for its socket; must be valid
- * as long as the scan.
+ * Add a scan to a group of scans that are read at the same time.  *waiting:
+ * whether the reader of this scan waits for its socket; must be valid as long
+ * as the scan.
  */
 extern void pgpx_remote_scan_set_group(PgpxRemoteScan *scan,
 									   const void *group, const bool *waiting);
 
 /*
- * Returns whether another scan of the group reads a batch from the lease.
- * Then this scan should not be opened yet.
+ * Return whether another scan of the group reads a batch from the lease, so
+ * that this scan should not be opened yet.
  */
 extern bool pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan);
 
@@ -163,13 +168,13 @@ extern void pgpx_remote_scan_end(PgpxRemoteScan *scan);
 /* Move the rest of the answer that a scan is reading to its tuplestore. */
 extern void pgpx_remote_scan_buffer(PgpxRemoteScan *scan);
 
-/* The subtransaction of this level was released; its parent has its portals. */
+/* The subtransaction of this level was released: its parent has its portals. */
 extern void pgpx_remote_scans_released(PgpxRemoteTransaction *rt, int level);
 
-/* The subtransaction of this level was rolled back, and with it its portals. */
+/* The subtransaction of this level, and its portals, were rolled back. */
 extern void pgpx_remote_scans_rolled_back(PgpxRemoteTransaction *rt, int level);
 
-/* The remote transaction has ended, and therefore its scans have, too. */
+/* The remote transaction has ended: no scan may use it any more. */
 extern void pgpx_remote_scans_forget(PgpxRemoteTransaction *rt);
 
 #endif							/* PGPX_REMOTE_SCAN_H */

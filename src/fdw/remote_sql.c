@@ -4,16 +4,16 @@
  *	  The texts of remote statements and their columns: read from the plans of
  *	  postgres_fdw, or deparsed where no plan contains the statement.
  *
- * Deparsed are INSERT of routed rows and of several rows, and TRUNCATE.
- * postgres_fdw builds these three during execution, and since PostgreSQL 16
- * another library cannot call the functions that build them.  The texts must be
- * those of postgres_fdw, so that a table behaves in the same way on both
- * wrappers.  Names are qualified with their schema and quoted, hence they do
- * not depend on the search_path of the remote session.
+ * This file deparses three statements: INSERT of routed rows, INSERT of several
+ * rows, and TRUNCATE.  postgres_fdw builds them during execution, and since
+ * PostgreSQL 16 another library cannot call the functions that build them.  The
+ * texts must be those of postgres_fdw, so that a table behaves in the same way
+ * on both wrappers.  Names are qualified with their schema and quoted, so they
+ * do not depend on the search_path of the remote session.
  *
  * All other statements are part of the private list of a plan, whose layout
  * PostgreSQL does not guarantee.  So each element is checked, and an unexpected
- * one raises an error.  The order of the elements is that of enum
+ * one raises an error.  The elements are in the order of the enums
  * FdwScanPrivateIndex, FdwModifyPrivateIndex and FdwDirectModifyPrivateIndex in
  * postgres_fdw.c, which are the same in PostgreSQL 15 to 18.
  *
@@ -27,13 +27,13 @@
 #include "catalog/pg_foreign_table.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
+#include "foreign/fdwapi.h"
 #include "nodes/value.h"
 #include "optimizer/optimizer.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/syscache.h"
 
 static const char *
@@ -79,10 +79,12 @@ pgpx_deparse_column(StringInfo buf, Relation rel, AttrNumber attnum)
 }
 
 /*
- * Return the value of an option of a foreign table or server; NULL if it has
- * none.  options: number of the column of the syscache's relation that has the
- * options, as texts "name=value".  Does not decode the other options, because
- * that takes longer than the rest of the lookup.
+ * Return the value of an option of a foreign table or server; NULL if the
+ * option is not set.
+ *
+ * cache: the syscache that has the object.  options: the column of its relation
+ * with the options, an array of texts "name=value".  Other options are not
+ * decoded, because that takes longer than the rest of the lookup.
  */
 static const char *
 read_option(int cache, Oid object, AttrNumber options, const char *name)
@@ -146,8 +148,8 @@ pgpx_table_option(Oid relid, const char *name)
 }
 
 /*
- * Appends the values of one row in parentheses.  The parameters are numbered
- * from "param" on; returns the number after the last one.
+ * Append the values of one row in parentheses.  The parameters are numbered
+ * from "param" on.  Returns the number after the last one.
  */
 static int
 append_row(StringInfo buf, Relation rel, List *target_attrs, int param)
@@ -173,8 +175,8 @@ append_row(StringInfo buf, Relation rel, List *target_attrs, int param)
 }
 
 /*
- * Returns whether a set built by pull_varattnos contains an attribute, or for
- * number 0 a whole-row reference.
+ * Return whether a set built by pull_varattnos contains an attribute.  attnum:
+ * its number; 0: a whole-row reference.
  */
 static bool
 has_attribute(Bitmapset *used, int attnum)
@@ -183,9 +185,9 @@ has_attribute(Bitmapset *used, int attnum)
 }
 
 /*
- * Appends RETURNING with the columns in "used", a set built by pull_varattnos.
- * Returns the list of their numbers.  Of the system columns only ctid can be
- * returned.
+ * Append RETURNING with the columns in "used", a set built by pull_varattnos.
+ * Returns the list of their numbers.  ctid is the only system column that can
+ * be returned.
  */
 static List *
 append_returning(StringInfo buf, Relation rel, Bitmapset *used)
@@ -298,9 +300,6 @@ pgpx_deparse_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 /* Prefix of the statement of a scan that reads no column. */
 #define SELECT_NOTHING "SELECT NULL "
 
-#define UNKNOWN_VERSION_HINT \
-	"Install a version of pgpool_ext that knows this version of PostgreSQL."
-
 /* Raise the error for a plan whose private list is not as expected. */
 pg_noreturn static void
 raise_plan(const char *kind, const char *element)
@@ -311,7 +310,7 @@ raise_plan(const char *kind, const char *element)
 					GetConfigOption("server_version", false, false)),
 			 errdetail("Element \"%s\" of the %s plan is missing, of another type, or out of range.",
 					   element, kind),
-			 errhint(UNKNOWN_VERSION_HINT)));
+			 errhint(PGPX_FDW_VERSION_HINT)));
 }
 
 static void
@@ -382,7 +381,10 @@ read_attrs(List *list, int at, TupleDesc tupdesc, bool with_ctid,
 	return attrs;
 }
 
-/* Read whether there is a RETURNING list, and the attributes in it. */
+/*
+ * Return whether the statement has RETURNING, and set *retrieved_attrs to the
+ * attributes in it.
+ */
 static bool
 read_returning(List *list, int at, int attrs_at, TupleDesc tupdesc,
 			   List **retrieved_attrs, const char *kind)
@@ -406,7 +408,7 @@ pgpx_read_scan_plan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
 	plan->retrieved_attrs = read_attrs(fdw_private, 1, tupdesc, true, kind,
 									   "retrieved attributes");
 
-	/* otherwise the columns of the result would be ignored */
+	/* without attributes, all columns of the result would be ignored */
 	if (plan->retrieved_attrs == NIL &&
 		strncmp(plan->sql, SELECT_NOTHING, strlen(SELECT_NOTHING)) != 0)
 		raise_plan(kind, "retrieved attributes");
@@ -450,111 +452,4 @@ pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
 										 &plan->retrieved_attrs, kind);
 	plan->set_processed = read_bool(fdw_private, 3, kind,
 									"set es_processed");
-}
-
-/* Load the handler of postgres_fdw.  On failure, returns NULL and sets *why. */
-static PGFunction
-load_handler(char **why)
-{
-	static PGFunction handler = NULL;
-	MemoryContext caller = CurrentMemoryContext;
-
-	if (handler != NULL)
-		return handler;
-	PG_TRY();
-	{
-		handler = (PGFunction) load_external_function("$libdir/postgres_fdw",
-													  "postgres_fdw_handler",
-													  true, NULL);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(caller);
-		error = CopyErrorData();
-		FlushErrorState();
-		*why = error->message;
-	}
-	PG_END_TRY();
-	return handler;
-}
-
-void
-pgpx_postgres_fdw_preload(void)
-{
-	char	   *why;
-
-	(void) load_handler(&why);
-}
-
-/* Raise the error for a handler that is not as expected. */
-pg_noreturn static void
-raise_handler(const char *detail)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FDW_ERROR),
-			 errmsg("unrecognized handler of postgres_fdw %s",
-					GetConfigOption("server_version", false, false)),
-			 errdetail_internal("%s", detail),
-			 errhint(UNKNOWN_VERSION_HINT)));
-}
-
-/*
- * Check that the callbacks that are inherited exist.  Those for joins and upper
- * relations are optional: without them no join or upper relation is pushed
- * down.
- */
-static void
-check_callbacks(const FdwRoutine *theirs)
-{
-#define CALLBACK(name) {#name, theirs->name != NULL}
-	const struct
-	{
-		const char *name;
-		bool		exists;
-	}			callbacks[] = {
-		CALLBACK(GetForeignRelSize),
-		CALLBACK(GetForeignPaths),
-		CALLBACK(GetForeignPlan),
-		CALLBACK(AddForeignUpdateTargets),
-		CALLBACK(PlanForeignModify),
-		CALLBACK(PlanDirectModify),
-		CALLBACK(IsForeignRelUpdatable),
-		CALLBACK(RecheckForeignScan),
-		CALLBACK(ExplainForeignScan),
-		CALLBACK(ExplainForeignModify),
-		CALLBACK(ExplainDirectModify),
-		CALLBACK(IsForeignPathAsyncCapable),
-	};
-#undef CALLBACK
-
-	for (int i = 0; i < lengthof(callbacks); i++)
-		if (!callbacks[i].exists)
-			raise_handler(psprintf("Callback %s is missing.",
-								   callbacks[i].name));
-}
-
-FdwRoutine *
-pgpx_postgres_fdw_routine(void)
-{
-	char	   *why = NULL;
-	PGFunction	handler = load_handler(&why);
-	FdwRoutine *theirs;
-	FdwRoutine *routine;
-
-	if (handler == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FDW_UNABLE_TO_CREATE_EXECUTION),
-				 errmsg("foreign tables on pools need the library of postgres_fdw"),
-				 errdetail_internal("%s", why),
-				 errhint("Install PostgreSQL's contrib modules on this server. The extension postgres_fdw need not be created.")));
-	theirs = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(handler,
-																(Datum) 0));
-	if (theirs == NULL || !IsA(theirs, FdwRoutine))
-		raise_handler("It does not return an FdwRoutine.");
-	check_callbacks(theirs);
-	routine = MemoryContextAlloc(TopMemoryContext, sizeof(*routine));
-	memcpy(routine, theirs, sizeof(*routine));
-	return routine;
 }

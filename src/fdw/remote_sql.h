@@ -11,10 +11,13 @@
 
 #include "base/compat.h"
 
-#include "foreign/fdwapi.h"
 #include "lib/stringinfo.h"
 #include "nodes/parsenodes.h"
 #include "utils/rel.h"
+
+/* Hint of errors about a postgres_fdw that pgpool_ext does not support. */
+#define PGPX_FDW_VERSION_HINT \
+	"Install a version of pgpool_ext that knows this version of PostgreSQL."
 
 /* Append the remote name of a foreign table, qualified and quoted. */
 extern void pgpx_deparse_relation(StringInfo buf, Relation rel);
@@ -24,23 +27,23 @@ extern void pgpx_deparse_column(StringInfo buf, Relation rel,
 								AttrNumber attnum);
 
 /*
- * Return the value of an option of a foreign table, else of its server; NULL if
- * neither has it.
+ * Return the value of an option of a foreign table; if it is not set there,
+ * that of its server; NULL if neither is set.
  */
 extern const char *pgpx_table_option(Oid relid, const char *name);
 
-/* Return the name of a server.  Unlike GetForeignServer, reads no options. */
+/* Return the name of a server.  Cheaper than GetForeignServer. */
 extern char *pgpx_foreign_server_name(Oid server);
 
 /*
  * pgpx_deparse_insert
- *		Returns an INSERT of one row into the remote table of rel.
+ *		Return an INSERT of one row into the remote table of rel.
  *
  * The statement is that of postgres_fdw (deparseInsertSql).  Its parameters are
  * the columns in target_attrs that are not generated, in that order.
  *
- * varno: range table index of rel in the Vars of with_checks and returning, the
- * lists of WITH CHECK OPTION and RETURNING expressions.  The statement returns
+ * with_checks, returning: the expressions of WITH CHECK OPTION and RETURNING,
+ * whose Vars have varno as the range table index of rel.  The statement returns
  * the columns that they contain, and all columns if rel has an AFTER ROW INSERT
  * trigger.
  *
@@ -54,15 +57,15 @@ extern char *pgpx_deparse_insert(Relation rel, Index varno,
 
 /*
  * pgpx_deparse_insert_rows
- *		Returns an INSERT of nrows rows, built from an INSERT of one row.
+ *		Return an INSERT of nrows rows, built from an INSERT of one row.
  *
- * nparams: number of parameters of a row, at least 1.
+ * nparams: number of parameters of a row.
  */
 extern char *pgpx_deparse_insert_rows(Relation rel, const char *insert,
 									  List *target_attrs, int values_end,
 									  int nparams, int nrows);
 
-/* Returns a TRUNCATE of the remote tables of several foreign tables. */
+/* Return a TRUNCATE of the remote tables of several foreign tables. */
 extern char *pgpx_deparse_truncate(List *rels, DropBehavior behavior,
 								   bool restart_seqs);
 
@@ -78,8 +81,8 @@ typedef struct PgpxModifyPlan
 {
 	const char *sql;
 	List	   *target_attrs;	/* of integers */
-	int			values_end;		/* length of sql to the end of VALUES; -1: no
-								 * INSERT */
+	int			values_end;		/* of INSERT: length of sql to the end of
+								 * VALUES; else -1 */
 	bool		has_returning;
 	List	   *retrieved_attrs;	/* of integers */
 } PgpxModifyPlan;
@@ -94,9 +97,11 @@ typedef struct PgpxDirectModifyPlan
 
 /*
  * Check and read the private list of a plan.  The results point into the list.
- * tupdesc: of the rows that the statement returns, and for modify of the
- * target table; each attribute number is one of its columns, or that of ctid.
- * Errors: HV000, with the version of the server.
+ *
+ * tupdesc: of the scan's rows; for modify, of the target table.  Each attribute
+ * number in the plan must be one of its columns, or that of ctid.
+ *
+ * Errors: HV000, with the version of the server, for an unexpected list.
  */
 extern void pgpx_read_scan_plan(List *fdw_private, TupleDesc tupdesc,
 								PgpxScanPlan *plan);
@@ -104,25 +109,5 @@ extern void pgpx_read_modify_plan(List *fdw_private, CmdType operation,
 								  TupleDesc tupdesc, PgpxModifyPlan *plan);
 extern void pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
 										 PgpxDirectModifyPlan *plan);
-
-/*
- * pgpx_postgres_fdw_preload
- *		Load the library of postgres_fdw when the server starts, so that no
- *		session has to.
- *
- * If it cannot be loaded, each session tries it again at its first use of a
- * foreign table.
- */
-extern void pgpx_postgres_fdw_preload(void);
-
-/*
- * pgpx_postgres_fdw_routine
- *		Return the callbacks of postgres_fdw, as a new struct that is never
- *		freed.
- *
- * Errors: HV00L postgres_fdw cannot be loaded; HV000 a callback that must be
- * inherited is missing.
- */
-extern FdwRoutine *pgpx_postgres_fdw_routine(void);
 
 #endif							/* PGPX_REMOTE_SQL_H */

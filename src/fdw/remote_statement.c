@@ -4,9 +4,9 @@
  *	  The statements of a remote transaction: how they are sent and executed,
  *	  and which of them are prepared.
  *
- * A statement that is executed repeatedly is prepared: by the statement cache
- * (session/statement_cache.c), or, if that is off or does not accept the text,
- * by the remote transaction.  In the latter case the reset at the end of the
+ * A statement that is executed repeatedly is prepared by the statement cache
+ * (session/statement_cache.c).  If the cache is off or does not accept the
+ * text, the remote transaction prepares it, and the reset at the end of the
  * lease drops it.
  *
  *-------------------------------------------------------------------------
@@ -36,7 +36,7 @@ pgpx_remote_raise(const PgpxRemoteError *error, const char *sql)
 }
 
 void
-pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name)
+pgpx_remote_close_later(PgpxRemoteTransaction *rt, const char *name)
 {
 	MemoryContext old = MemoryContextSwitchTo(rt->cxt);
 
@@ -45,8 +45,9 @@ pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name)
 }
 
 /*
- * Find the entry of a statement.  If there is none, returns an empty entry,
- * whose sql is NULL; evicts the least recently used one if all are used.
+ * Return the entry of a statement.  If there is none, returns an empty entry,
+ * whose sql is NULL.  If all entries are used, the least recently used one
+ * becomes empty.
  */
 static PgpxRemoteStatement *
 find_statement(PgpxRemoteTransaction *rt, const char *sql)
@@ -66,7 +67,7 @@ find_statement(PgpxRemoteTransaction *rt, const char *sql)
 	if (oldest->sql != NULL)
 	{
 		if (oldest->name[0] != '\0')
-			pgpx_remote_close(rt, oldest->name);
+			pgpx_remote_close_later(rt, oldest->name);
 		pfree(oldest->sql);
 		memset(oldest, 0, sizeof(*oldest));
 	}
@@ -89,8 +90,8 @@ init_statement(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 }
 
 /*
- * Use the statement cache.  Returns false if the statement is to be sent
- * unnamed.
+ * Choose how to send a statement that the statement cache accepts.  Returns
+ * false if it is to be sent unnamed.
  */
 static bool
 choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
@@ -106,7 +107,7 @@ choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 		for (int i = 0; i < s->cached.ncloses; i++)
 		{
 			pgpx_statement_cache_name(name, "S", &s->cached.closes[i]);
-			pgpx_remote_close(rt, name);
+			pgpx_remote_close_later(rt, name);
 		}
 	}
 	if (rt->sent_as == PGPX_PREPARED_NONE)
@@ -122,9 +123,10 @@ choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 }
 
 /*
- * Choose how to send a statement of a level: unnamed at its first use, later
- * prepared.  Sets sent_as, and guard if a savepoint must precede it.  Returns
- * the entry to mark as prepared when the statement was sent; NULL: none.
+ * Choose how to send a statement of a level: as the statement cache decides;
+ * without the cache, unnamed at its first use, and prepared from then on.  Sets
+ * sent_as, and guard if a savepoint must precede the statement.  Returns the
+ * entry to mark as prepared when the statement was sent; NULL: none.
  */
 static PgpxRemoteStatement *
 choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
@@ -162,7 +164,7 @@ choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 
 	/* after a failure the statement may exist, so the name is not reused */
 	if (s->name[0] != '\0')
-		pgpx_remote_close(rt, s->name);
+		pgpx_remote_close_later(rt, s->name);
 	snprintf(s->name, sizeof(s->name), "Ss%u", ++rt->nnames);
 	p->name = s->name + 1;
 	pgpx_statement_cache_set_unknown(lease);
@@ -235,7 +237,7 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 
 	if (!now->begun)
 	{
-		/* it has begun and failed before it executed anything */
+		/* undo an attempt whose commands or first statement have failed */
 		if (rt->lease != NULL && rt->lease->sock->wire.tx != 'I')
 			add_command(&commands, &n, "ROLLBACK TRANSACTION");
 		add_command(&commands, &n, IsolationIsSerializable() ?
@@ -286,13 +288,13 @@ collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 
 void
 pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-				 bool choose, bool writes, int level)
+				 bool choose_name, bool writes, int level)
 {
 	PgpxRemoteStatement *prepared = NULL;
 
 	rt->sent_as = PGPX_PREPARED_NONE;
 	rt->guard = 0;
-	if (choose)
+	if (choose_name)
 		prepared = choose_statement(rt, p, level);
 	pgpx_remote_collect_commands(rt, rt->lease->spec, p, Max(level, rt->guard));
 	collect_closes(rt, p);
@@ -318,15 +320,15 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 
 /*
  * Send a pipeline, wait for the answer, and process it.  The caller must have
- * called pgpx_remote_prepare_send.
+ * called pgpx_remote_prepare_send.  choose_name: as for pgpx_remote_send.
  */
 static void
 run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-			 PgpxPrediction *prediction, bool choose, bool writes)
+			 PgpxPrediction *prediction, bool choose_name, bool writes)
 {
 	PG_TRY();
 	{
-		pgpx_remote_send(rt, run, p, choose, writes,
+		pgpx_remote_send(rt, run, p, choose_name, writes,
 						 GetCurrentTransactionNestLevel());
 		rt->reading = true;
 		pgpx_run_read(run);
@@ -341,7 +343,7 @@ run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	pgpx_remote_answered(rt, run);
+	pgpx_remote_end_statement(rt, run);
 }
 
 uint64

@@ -8,28 +8,29 @@
  * - START TRANSACTION, the settings that deparsed SQL presumes, and
  *   savepoints are sent in one pipeline with the statement that needs them.
  *   There is one Sync, so the statement does not run if one of them fails.
- * - The settings are made by SET LOCAL, so they end with the remote
- *   transaction and do not affect later leases of the connection.
+ * - SET LOCAL makes the settings, so they end with the remote transaction and
+ *   do not affect later leases of the connection.
  * - The release of a local subtransaction sends nothing: RELEASE precedes
  *   the next statement.  A rollback sends ROLLBACK TO at once, so that the
  *   remote releases its locks; the next statement reads the answer.  If the
  *   lease is busy, ROLLBACK TO is sent with the next statement instead.
  * - If a remote transaction has not written, COMMIT is sent together with the
- *   reset, and no session waits for the answer.  If the rest of the answer to a
- *   scan that has ended early is large, the connection is closed instead, and
- *   the remote transaction is rolled back.  On all other leases COMMIT is sent,
- *   and then all answers are read.  An error aborts the local transaction.  The
- *   servers whose answer was a success have committed by then; there is no
- *   two-phase commit.  From the first COMMIT on, a cancel and a
- *   termination of the session wait for the answers, for a second.
- * - A statement of the statement cache that has not been executed in this
- *   transaction is preceded by one more savepoint, which the next statement
- *   releases.  If the remote refuses the statement, it is rolled back to the
- *   savepoint, parsed and executed again.  Where it is the first statement, the
- *   transaction begins again, without a savepoint.
- * - An abort sends nothing here; lease_return.c ends the leases.  At a message
- *   boundary the reset includes the rollback.  Otherwise the worker cancels the
- *   statement and closes the connection.
+ *   reset, and the session does not wait for the answer.  If the rest of the
+ *   answer to a scan that has ended early is large, the connection is closed
+ *   instead, and the remote transaction is rolled back.
+ * - On all other leases COMMIT is sent, and then all answers are read.  An
+ *   error aborts the local transaction.  Servers that have reported success
+ *   have committed nevertheless, because there is no two-phase commit.  From
+ *   the first COMMIT on, the session defers interrupts for a second at most,
+ *   until all answers have arrived.
+ * - If a statement of the statement cache is executed for the first time in a
+ *   remote transaction, one more savepoint precedes it, which the next
+ *   statement releases.  If the remote refuses the statement, it is rolled
+ *   back to the savepoint, parsed and executed again.  If it is the first
+ *   statement, there is no savepoint, and the remote transaction begins again.
+ * - At an abort this file sends nothing.  lease_return.c ends the leases: at a
+ *   message boundary the reset includes the rollback; otherwise the worker
+ *   cancels the statement and closes the connection.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,12 +55,12 @@
 #define DRAIN_BYTES (2 * PGPX_BATCH_BYTES)
 #define DRAIN_US (50 * 1000)
 
-/* Upper bound of the size of a pipeline of two short commands and its token. */
+/* Upper bound of the size of the pipeline in send_rollback, with its token. */
 #define ROLLBACK_SIZE 512
 
 #define COMMIT_SQL "COMMIT TRANSACTION"
 
-/* Limit for the wait for the answers to COMMIT without interrupts. */
+/* How long interrupts are deferred until the answers to COMMIT arrive. */
 #define COMMIT_HOLD_US (1000 * 1000)
 
 static dlist_head transactions = DLIST_STATIC_INIT(transactions);
@@ -71,7 +72,7 @@ has_lease(const PgpxRemoteTransaction *rt)
 		rt->lease->id;
 }
 
-/* Returns whether a cancel request is under way. */
+/* Return whether a cancel request is under way. */
 static bool
 is_cancelled(const PgpxRemoteTransaction *rt)
 {
@@ -79,14 +80,14 @@ is_cancelled(const PgpxRemoteTransaction *rt)
 		PGPX_CANCEL_NONE;
 }
 
-/* Returns whether the local commit must wait for the remote's commit. */
+/* Return whether the local commit must wait for the remote's commit. */
 static bool
-must_wait(const PgpxRemoteTransaction *rt)
+must_await_commit(const PgpxRemoteTransaction *rt)
 {
 	return rt->nesting.begun && (rt->wrote || IsolationIsSerializable());
 }
 
-/* Forget all remote transactions.  Does not end their leases. */
+/* Unlink all remote transactions.  Does not end their leases. */
 static void
 forget_all(void)
 {
@@ -137,13 +138,13 @@ discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
 
 	lease->in_use = false;
 
-	/* make_ready waits for the end of a statement that was cancelled */
+	/* the connection of a cancelled statement will be closed */
 	if (!is_cancelled(rt))
 		(void) pgpx_stream_drain(lease, bytes, deadline, false);
 	rt->abandoned = lease->sock->wire.phase != PGPX_WIRE_IDLE;
 }
 
-/* Process the end of read_abandoned, or an interrupt in it. */
+/* Record the result of read_abandoned; called after an error in it, too. */
 static void
 end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
 {
@@ -154,22 +155,22 @@ end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
 	note_failure(rt, &run->error);
 	pgpx_remote_forget_prepared(rt, rt->sent.data);
 
-	/* undo the failure of a refused read, but do not send it again */
+	/* undo the failure of a refused read, which is not sent again */
 	if (!rt->sent_writes)
 		(void) pgpx_remote_must_repeat(rt, &run->error);
 }
 
 /*
  * Read an unread answer that belongs to no scan any more, and record an error
- * in it.  An interrupt leaves the rest to the next statement; the answer is not
- * cancelled, because it can be that of a scan of an outer subtransaction.
+ * in it.  An interrupt leaves the rest to the next statement.  It does not
+ * cancel the remote statement, which may be that of an outer subtransaction.
  */
 static void
 read_abandoned(PgpxRemoteTransaction *rt)
 {
 	PgpxLease  *lease = rt->lease;
 
-	/* "describe": the answer to ROLLBACK TO alone has no result */
+	/* "describe" accepts an answer without a result: that to ROLLBACK TO */
 	PgpxRun		run = {.lease = lease, .describe = true};
 
 	PG_TRY();
@@ -208,9 +209,9 @@ finish_answer(PgpxRemoteTransaction *rt)
 }
 
 /*
- * Determine the remote's savepoints if a command that preceded the last
- * statement has failed.  The commands are START TRANSACTION or ROLLBACK TO and
- * RELEASE, and then one SAVEPOINT for each level from
+ * If a command that preceded the last statement has failed, determine which
+ * savepoints the remote has.  The commands are START TRANSACTION or ROLLBACK TO
+ * and RELEASE, and then one SAVEPOINT for each level from
  * before.target_depth + 1 on.
  *
  * The remote transaction is aborted.  It can be rolled back to the first of
@@ -223,8 +224,8 @@ check_commands(PgpxRemoteTransaction *rt)
 	PgpxWire   *wire = &rt->lease->sock->wire;
 	PgpxRemoteNesting *now = &rt->nesting;
 	const PgpxRemoteNesting *before = &rt->before;
-	int			missing = wire->nbefore;
-	int			new = now->depth - before->target_depth;
+	int			missing = wire->nbefore;	/* commands not completed */
+	int			savepoints = now->depth - before->target_depth;
 
 	if (wire->phase != PGPX_WIRE_IDLE || missing == 0)
 		return;
@@ -234,9 +235,9 @@ check_commands(PgpxRemoteTransaction *rt)
 	/* a pending rollback to one of these savepoints is no longer valid */
 	if (now->rollback_level > before->target_depth)
 		now->rollback_level = 0;
-	if (missing >= new)
+	if (missing >= savepoints)
 		now->begun = before->begun;
-	if (missing > new)
+	if (missing > savepoints)
 	{
 		now->depth = before->depth;
 		if (now->rollback_level == 0)
@@ -245,7 +246,7 @@ check_commands(PgpxRemoteTransaction *rt)
 	else
 	{
 		now->depth -= missing;
-		if (now->rollback_level == 0 && missing < new)
+		if (now->rollback_level == 0 && missing < savepoints)
 			now->rollback_level = before->target_depth + 1;
 	}
 	now->target_depth = Min(now->target_depth, before->target_depth);
@@ -273,11 +274,11 @@ pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 {
 	pgpx_lease_check_revoked(rt->lease);
 
-	/* the previous holder has sent what the caller is about to send */
+	/* the previous holder has sent the caller's statement */
 	if (rt->lease->pending_state == PGPX_PENDING_SENT)
 		return;
 
-	/* the rest cannot be read here, in the middle of a row's conversion */
+	/* in the middle of a row's conversion the rest cannot be read */
 	if (rt->reading)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -292,7 +293,7 @@ pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 }
 
 void
-pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
+pgpx_remote_end_statement(PgpxRemoteTransaction *rt, PgpxRun *run)
 {
 	pgpx_run_finish(run);
 	note_failure(rt, &run->error);
@@ -300,7 +301,7 @@ pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
 	if (run->error.set && !run->described && !run->pipeline->resume)
 		pgpx_remote_forget_prepared(rt, run->statement->sql);
 
-	/* a large statement was sent, and its buffer was freed */
+	/* after a large statement its buffer was freed */
 	if (rt->lease->sock->wire.out.data == NULL)
 		pgpx_lease_reserve_reset(rt->lease);
 }
@@ -343,8 +344,8 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 }
 
 /*
- * Wait until the answer to a COMMIT has arrived, or until the deadline.  Reads
- * nothing but the input into the buffer.  The caller holds interrupts.
+ * Wait until the answer to a COMMIT has arrived in the input buffer, or until
+ * the deadline.  The caller holds interrupts.
  */
 static void
 await_commit(PgpxLease *lease, PgpxTime deadline)
@@ -354,7 +355,7 @@ await_commit(PgpxLease *lease, PgpxTime deadline)
 	if (pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &more) > 0)
 		lease->usage.polled++;
 
-	/* a pending interrupt may have lost its wakeup: let the next wait return */
+	/* this wait may have reset the latch of a pending interrupt */
 	if (pgpx_async_wait(&lease, 1, deadline) == NULL)
 		SetLatch(MyLatch);
 	lease->scanned = 0;
@@ -362,8 +363,8 @@ await_commit(PgpxLease *lease, PgpxTime deadline)
 
 /*
  * Read the answer to a COMMIT.  Returns an error instead of raising it, so that
- * the caller can read the other answers.  Raises only the errors of a local
- * cancel and of a local shutdown.
+ * the caller can read the other answers.  Raises only the error of a local
+ * cancel or termination.
  */
 static ErrorData *
 read_commit(PgpxRun *run)
@@ -395,7 +396,7 @@ read_commit(PgpxRun *run)
 	return error;
 }
 
-/* Commit the remote transactions that have written. */
+/* Commit the remote transactions for which the local commit must wait. */
 static void
 commit_writers(void)
 {
@@ -407,13 +408,13 @@ commit_writers(void)
 	bool		several = dlist_has_next(&transactions,
 										 dlist_head_node(&transactions));
 
-	/* before the first COMMIT is sent, check that none of them must fail */
+	/* before the first COMMIT is sent, find those that cannot commit */
 	dlist_foreach(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (!must_wait(rt))
+		if (!must_await_commit(rt))
 			continue;
 		pgpx_remote_prepare_send(rt);
 		if (several)
@@ -421,7 +422,7 @@ commit_writers(void)
 		pgpx_lease_check_broken(rt->lease);
 
 		/* the answer may show that the remote transaction has not begun */
-		if (must_wait(rt))
+		if (must_await_commit(rt))
 			n++;
 	}
 	if (n == 0)
@@ -440,7 +441,7 @@ commit_writers(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (!must_wait(rt))
+		if (!must_await_commit(rt))
 			continue;
 		send_commit(rt, &runs[n++]);
 		PGPX_DEBUG_POINT("fdw_committing");
@@ -497,7 +498,7 @@ send_rollback(PgpxRemoteTransaction *rt)
 	PGPX_DEBUG_POINT("fdw_rollback_sent");
 }
 
-/* Read the answer to a reset that no statement has followed. */
+/* Read the answer to the last reset, if no statement was sent after it. */
 static void
 finish_reset(PgpxRemoteTransaction *rt, bool quiet)
 {
@@ -507,12 +508,12 @@ finish_reset(PgpxRemoteTransaction *rt, bool quiet)
 }
 
 /*
- * Prepare the commit of a remote transaction that has not written: discard the
+ * Prepare the commit of a remote transaction that has only read: discard the
  * rest of an answer, send a pending ROLLBACK TO, and reserve memory for the
  * reset that follows COMMIT.
  */
 static void
-prepare_reader(PgpxRemoteTransaction *rt)
+prepare_commit_with_reset(PgpxRemoteTransaction *rt)
 {
 	PgpxTime	deadline = pgpx_now() + DRAIN_US;
 
@@ -529,9 +530,9 @@ prepare_reader(PgpxRemoteTransaction *rt)
 		return;
 
 	/*
-	 * ROLLBACK TO must precede COMMIT, which would commit the side effects that
-	 * are to be rolled back.  If its answer does not arrive in time, the
-	 * connection is closed, so the remote transaction is rolled back.
+	 * Without ROLLBACK TO, the COMMIT would commit side effects that must be
+	 * rolled back.  If its answer does not arrive in time, the connection is
+	 * closed, so the remote transaction is rolled back.
 	 */
 	check_commands(rt);
 	if (rt->nesting.begun && rt->nesting.rollback_level > 0)
@@ -557,8 +558,8 @@ before_commit(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (has_lease(rt) && !must_wait(rt))
-			prepare_reader(rt);
+		if (has_lease(rt) && !must_await_commit(rt))
+			prepare_commit_with_reset(rt);
 	}
 	commit_writers();
 	PGPX_DEBUG_POINT("fdw_committed");
@@ -570,7 +571,7 @@ before_commit(void)
 		pgpx_remote_scans_forget(rt);
 		dlist_delete(&rt->node);
 
-		/* a transaction that has failed, and has not written, is rolled back */
+		/* a failed remote transaction that has only read is rolled back */
 		rt->lease->commit = rt->lease->sock->wire.tx == 'T' &&
 			rt->nesting.rollback_level == 0;
 		pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
@@ -593,8 +594,9 @@ before_prepare(void)
 }
 
 /*
- * Bring the leases to a message boundary if that needs no wait, except for the
- * answers to ROLLBACK TO and to a reset.  lease_return.c then returns them.
+ * Bring the leases to a message boundary if that needs no wait.  Waits only for
+ * the answers to ROLLBACK TO and to a reset, for a short time.  lease_return.c
+ * then returns the leases.
  */
 static void
 at_abort(void)
@@ -614,8 +616,8 @@ at_abort(void)
 			continue;
 
 		/*
-		 * ROLLBACK inside a savepoint has just sent ROLLBACK TO.  The wait for
-		 * its answer costs less than a new connection.
+		 * ROLLBACK in a subtransaction has just sent ROLLBACK TO.  The wait
+		 * for its answer costs less than a new connection.
 		 */
 		if (rt->rolling_back)
 			(void) pgpx_stream_drain(rt->lease, DRAIN_BYTES,
@@ -644,7 +646,7 @@ xact_callback(XactEvent event, void *arg)
 			at_abort();
 			break;
 		case XACT_EVENT_COMMIT:
-			/* a callback that ran after ours has begun these: roll back */
+			/* callbacks that ran after ours have begun these: roll back */
 			dlist_foreach_modify(iter, &transactions)
 				pgpx_lease_return(dlist_container(PgpxRemoteTransaction, node,
 												  iter.cur)
@@ -658,9 +660,9 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * End a remote transaction of which the previous holder has sent the first
- * statement, after an error before this session used the answer.  The local
- * transaction has seen nothing of it.  The connection is closed.
+ * End a remote transaction after an error that came before this session has
+ * read the answer to the first statement, which the previous holder has sent.
+ * The local transaction has seen nothing of it.  The connection is closed.
  */
 static void
 drop_unused(PgpxRemoteTransaction *rt)
@@ -724,14 +726,14 @@ register_callbacks(void)
 	if (registered)
 		return;
 
-	/* the callback that is registered last is called first */
+	/* the callbacks that are registered last are called first */
 	pgpx_lease_register_callbacks();
 	RegisterXactCallback(xact_callback, NULL);
 	RegisterSubXactCallback(subxact_callback, NULL);
 	registered = true;
 }
 
-/* Find a remote transaction by server and user, or by the pool's key. */
+/* Find a remote transaction by the pool's key; NULL: by server and user. */
 static PgpxRemoteTransaction *
 find_transaction(Oid server, Oid user, const PgpxPoolKey *key)
 {
@@ -751,8 +753,9 @@ find_transaction(Oid server, Oid user, const PgpxPoolKey *key)
 }
 
 /*
- * Wait until the pending statement that the previous holder has sent is
- * executed.  Returns false if it is not, because what precedes it has failed.
+ * Wait until the remote executes the pending statement, which the previous
+ * holder has sent.  Returns false if the remote does not execute it, because
+ * the COMMIT or reset before it has failed.
  */
 static bool
 await_begin(PgpxLease *lease)
@@ -779,9 +782,9 @@ await_begin(PgpxLease *lease)
 
 /*
  * Lease a connection for a new remote transaction.  If the previous holder has
- * sent the pending statement, wait until it is executed.  If it is not, lease
- * another connection, with the same queue position.  On an error the lease is
- * returned, and the remote transaction is freed.
+ * sent the pending statement, wait until it is executed.  If that fails, lease
+ * another connection, with the same queue position.  After an error the lease
+ * has been returned, and the remote transaction freed.
  */
 static void
 lease_connection(PgpxRemoteTransaction *rt, const char *server,
@@ -812,7 +815,7 @@ lease_connection(PgpxRemoteTransaction *rt, const char *server,
 	PG_END_TRY();
 }
 
-/* Lease a connection, with first as pending statement (NULL: none). */
+/* As lease_connection; first: the pending statement (NULL: none). */
 static void
 lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 				const char *server, const char *why,

@@ -5,9 +5,9 @@
  *	  user.
  *
  * A remote transaction has one lease, from its first use in a local
- * transaction to the end of that local transaction.  It begins with the
- * first statement, has a savepoint for each local subtransaction that uses
- * it, and commits or rolls back with the local transaction.
+ * transaction to the end of that local transaction.  It begins with the first
+ * statement, has a savepoint for each local subtransaction that uses it, and
+ * commits or rolls back with the local transaction.
  *
  * Implemented by remote_transaction.c (begin, commit, abort) and
  * remote_statement.c (statements in it).
@@ -20,20 +20,21 @@
 #include "session/statement.h"
 #include "session/statement_cache.h"
 
-#define PGPX_REMOTE_STATEMENTS 16	/* statement texts that are remembered */
+#define PGPX_REMOTE_STATEMENTS 16	/* that a remote transaction remembers */
 #define PGPX_REMOTE_NAME_LEN 16
 
-/* A statement that was sent in this transaction. */
+/* A statement that was sent in this remote transaction. */
 typedef struct PgpxRemoteStatement
 {
-	char	   *sql;			/* NULL: not in use */
+	char	   *sql;			/* NULL: the entry is not in use */
 	bool		prepared;		/* it exists at the remote, and this transaction
 								 * has executed it, so its tables are locked */
 	int			level;			/* lowest level of subtransactions at which it
 								 * was executed */
 	uint64		last_used;
-	PgpxPreparedChoice cached;	/* its key in the statement cache; bytes 0: not
-								 * cacheable */
+
+	/* in the statement cache: key (bytes 0: not cacheable), and name */
+	PgpxPreparedChoice cached;
 	char		cached_name[PGPX_CACHED_NAME_LEN];
 
 	/* without the cache: 'S' and its name; "": it was not prepared */
@@ -60,17 +61,19 @@ typedef struct PgpxRemoteTransaction
 	Oid			server;
 	Oid			user;
 	PgpxLease  *lease;
-	PgpxTime	wait_time;		/* for the lease; duration */
+	PgpxTime	wait_time;		/* how long it waited for the lease */
 	MemoryContext cxt;			/* holds this struct */
 	bool		wrote;			/* a statement that writes was sent */
 	PgpxRemoteNesting nesting;
 	PgpxRemoteNesting before;	/* before the last statement and the commands
 								 * that preceded it */
-	StringInfoData sent;		/* text of the last statement */
+
+	/* the last statement */
+	StringInfoData sent;		/* its text */
 	PgpxPreparedUse sent_as;	/* how it used the statement cache */
-	bool		sent_writes;	/* that statement writes */
-	int			guard;			/* level of the savepoint to which a refused
-								 * statement is rolled back; 0: none */
+	bool		sent_writes;	/* it writes */
+	int			guard;			/* level of the savepoint to which it is rolled
+								 * back if it is refused; 0: none */
 
 	/*
 	 * The remote error that has aborted the remote transaction.  It is valid
@@ -79,25 +82,25 @@ typedef struct PgpxRemoteTransaction
 	PgpxRemoteError failure;
 	MemoryContext failure_cxt;	/* holds its texts; NULL: none yet */
 
-	/* the scan whose answer is being read; NULL: none */
-	struct PgpxRemoteScan *streaming;
-	bool		reading;		/* a row of an answer is being converted */
-	bool		abandoned;		/* an unread answer belongs to no scan */
-	bool		rolling_back;	/* .. but to ROLLBACK TO alone */
-	dlist_head	scans;			/* all, see remote_scan.c */
+	/* the answer to the last statement */
+	struct PgpxRemoteScan *streaming;	/* the scan that reads it; NULL: none */
+	bool		reading;		/* a row of it is being converted */
+	bool		abandoned;		/* it is unread, and no scan will read it */
+	bool		rolling_back;	/* ROLLBACK TO alone was sent last */
+	dlist_head	scans;			/* all scans, see remote_scan.c */
 
 	bool		may_prepare;	/* the reset drops prepared statements */
 	PgpxRemoteStatement statements[PGPX_REMOTE_STATEMENTS];
-	uint64		nuses;
+	uint64		nuses;			/* for last_used */
 	uint32		nnames;			/* names given to statements and portals */
-	List	   *closes;			/* of strings: 'P' or 'S' and a name */
+	List	   *closes;			/* pgpx_remote_close_later: list of strings */
 } PgpxRemoteTransaction;
 
 #define PGPX_REMOTE_PORTAL "p%u"	/* name of the portal with this number */
 
 /*
- * The statement that a scan will send as soon as it has a remote transaction,
- * for its portal with number 1 and in text format.
+ * The first statement of a new remote transaction, if it is that of a scan.
+ * Its portal has number 1, and its result is requested in text.
  */
 typedef struct PgpxFirstStatement
 {
@@ -116,13 +119,13 @@ typedef struct PgpxFirstStatement
  * first statement.  The result is valid until the end of the top-level
  * transaction.
  *
- * first: the statement that the caller will send next if the remote transaction
- * is new; NULL: not known.  It makes a pipelined hand-over possible: if this
- * session has to wait for the lease, the session that returns it sends the
- * statement (lease->pending_state is SENT then).
+ * first: the statement that the caller will send if the remote transaction is
+ * new; NULL: not known.  It makes a pipelined hand-over possible: if this
+ * session has to wait for the lease, the session that returns the connection
+ * sends the statement.  lease->pending_state is then PGPX_PENDING_SENT.
  *
  * Errors: those of pgpx_lease_checkout; those of the lease if it has ended;
- * 42704 if the user has no user mapping any more.
+ * 42704 if the user mapping was dropped.
  */
 extern PgpxRemoteTransaction *
 pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
@@ -130,9 +133,9 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 
 /*
  * pgpx_remote_execute
- *		Run one statement, and wait for its end.
+ *		Execute a statement, and wait for its end.
  *
- * Rows go to the sink; they are dropped if it is NULL.  writes: the statement
+ * sink: receives the rows; NULL: they are dropped.  writes: the statement
  * changes data, so the commit must wait for the remote's answer.  A text that
  * is executed repeatedly is prepared automatically.  Returns the number of rows
  * affected or returned.
@@ -145,14 +148,15 @@ extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt,
 
 /*
  * pgpx_remote_describe
- *		Ask the remote for the columns of a statement's result.
+ *		Ask the remote for the columns of a statement's result, and wait for
+ *		the answer.
  *
- * Waits for the answer, so it costs a round trip.  Passes the description to
- * the sink, and records the formats for a result of this number of rows, so
- * that the first execution, too, can return columns in binary.  The caller must
- * have called pgpx_remote_prepare_send, and must call it again afterwards.
+ * Passes the description to the sink, and records the formats for a result of
+ * this number of rows, so that the first execution, too, can return columns in
+ * binary.  The caller must have called pgpx_remote_prepare_send, and must call
+ * it again afterwards.
  *
- * Errors: as those of pgpx_remote_execute.
+ * Errors: those of pgpx_remote_execute.
  */
 extern void pgpx_remote_describe(PgpxRemoteTransaction *rt,
 								 const PgpxStatement *statement,
@@ -164,10 +168,10 @@ pg_noreturn extern void pgpx_remote_raise(const PgpxRemoteError *error,
 
 /*
  * pgpx_remote_prepare_send
- *		Make the remote transaction ready for a statement.
+ *		Make the remote transaction ready for the next statement.
  *
- * Buffers the rest of an answer that a scan is reading.  Reads the rest of an
- * answer that no scan needs.
+ * If a scan is reading an answer, buffers the rest of it.  If an answer is
+ * unread that no scan needs, reads and discards it.
  *
  * Errors: those of the lease; the remote error that has aborted the remote
  * transaction, unless it is rolled back to a savepoint before the next
@@ -180,9 +184,9 @@ extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
  *		Add the commands that precede the next statement to a pipeline.
  *
  * They are START TRANSACTION with its settings, or ROLLBACK TO and RELEASE for
- * the subtransactions that have ended since the last statement; then the
- * savepoints up to a level.  The strings are allocated in the current memory
- * context.  rt->lease may be NULL.
+ * the subtransactions that have ended since the last statement; then SAVEPOINT
+ * for each level up to "level" that has none yet.  The strings are allocated in
+ * the current memory context.  rt->lease may be NULL.
  */
 extern void pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 										 const PgpxServerSpec *spec,
@@ -192,19 +196,21 @@ extern void pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
  * pgpx_remote_send
  *		Send a statement, with all that must precede it.
  *
- * The caller has called pgpx_remote_prepare_send, and must call pgpx_run_failed
- * after an error.  choose: the name of the statement is chosen here.  level: of
- * the subtransaction to which it belongs.
+ * The caller must have called pgpx_remote_prepare_send, and must call
+ * pgpx_run_failed after an error.  choose_name: choose here whether the
+ * statement is sent as a prepared one, and set the pipeline's name, parse and
+ * describe accordingly.  level: of the subtransaction to which the statement
+ * belongs.
  */
 extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
-							 PgpxPipeline *p, bool choose, bool writes,
+							 PgpxPipeline *p, bool choose_name, bool writes,
 							 int level);
 
 /*
- * Process the end of an answer: check the commands that preceded the statement,
- * and forget a prepared statement that failed.
+ * Process the end of an answer: record an error, check the commands that
+ * preceded the statement, and forget a prepared statement that failed.
  */
-extern void pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run);
+extern void pgpx_remote_end_statement(PgpxRemoteTransaction *rt, PgpxRun *run);
 
 /* --- prepared statements: remote_statement.c ---------------------------- */
 
@@ -213,7 +219,7 @@ extern void pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run);
  *		Return whether the last statement must be sent again, because it was in
  *		the statement cache and the remote could not execute it as it is.
  *
- * To be called after pgpx_remote_answered.  If so, the statement was not
+ * To be called after pgpx_remote_end_statement.  If true, the statement was not
  * executed, and the next one is preceded by the commands that undo its failure.
  */
 extern bool pgpx_remote_must_repeat(PgpxRemoteTransaction *rt,
@@ -227,16 +233,17 @@ extern void pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt,
 										const char *sql);
 
 /*
- * Close a portal ("P" and its name) or a prepared statement ("S" and its name)
- * together with the next statement.
+ * Send Close for a portal or a prepared statement together with the next
+ * statement.  name: 'P' or 'S', and its name.
  */
-extern void pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name);
+extern void pgpx_remote_close_later(PgpxRemoteTransaction *rt,
+									const char *name);
 
 /*
- * Update the prepared statements at the end of a subtransaction.  After a
- * rollback they are not used again: it releases the remote locks on their
- * tables, which can then be altered so that the statement fails with "cached
- * plan must not change result type".
+ * Update the prepared statements at the end of a subtransaction.  Those that it
+ * has executed are not used again after a rollback, which releases the remote
+ * locks on their tables.  The tables can then be altered so that the statement
+ * fails with "cached plan must not change result type".
  */
 extern void pgpx_remote_statements_end(PgpxRemoteTransaction *rt, int level,
 									   bool rolled_back);

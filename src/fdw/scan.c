@@ -4,7 +4,8 @@
  *	  Scans of foreign tables and of foreign joins: the callbacks.
  *
  * A connection is leased when the first row is read, not when the executor
- * starts.  So EXPLAIN, or a node that is never executed, leases none.
+ * starts.  So EXPLAIN without ANALYZE leases none, and neither does a node that
+ * is never executed.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,11 +26,7 @@
 #include "fdw/remote_scan.h"
 #include "fdw/remote_sql.h"
 
-/*
- * Prefix by which postgres_fdw describes an aggregate in a plan.  An aggregate
- * returns few rows for much work, so it is executed for all rows at once, which
- * allows a parallel plan.  A scan whose fetch_size is PG_INT32_MAX is, too.
- */
+/* Prefix by which postgres_fdw describes an aggregate in a plan. */
 #define AGGREGATE "Aggregate on "
 
 typedef struct PgpxScan
@@ -38,16 +35,16 @@ typedef struct PgpxScan
 	Oid			server;
 	Oid			user;			/* whose mapping is used */
 	const char *why;			/* for the view leases */
-	TupleDesc	tupdesc;
+	TupleDesc	tupdesc;		/* of the remote rows */
 	PgpxRows   *rows;
-	bool		heap;			/* rows need system columns */
+	bool		heap_tuples;	/* rows need system columns */
 	const PgpxRemoteTransaction *transaction;	/* NULL until the first row */
 	PgpxRemoteScan *remote;		/* NULL until the first row */
 	uint64		nrows;			/* that were read */
 	bool		opened;			/* sent, with the current parameters */
 
-	/* of an Append that reads several scans at the same time */
-	AsyncRequest *request;		/* NULL: none has been made */
+	/* asynchronous execution */
+	AsyncRequest *request;		/* of the Append; NULL: none was made */
 	bool		pending;		/* the next row has not arrived yet */
 
 	PgpxQueryParams params;
@@ -85,9 +82,9 @@ pgpx_scan_tupdesc(ForeignScanState *node)
 }
 
 /*
- * Identify a column by the aliases of the range table.  For a column, sets
- * *relname and *attname; for a whole-row reference, only *relname; for an
- * expression or another system column than ctid, both are NULL.
+ * Find the names of a column of the scan's rows in the range table.  For a
+ * column or ctid, sets *relname and *attname; for a whole-row reference, only
+ * *relname.  For an expression or another system column, both are NULL.
  */
 static void
 identify_column(ForeignScanState *node, AttrNumber attnum,
@@ -138,27 +135,22 @@ pgpx_scan_context(void *arg, AttrNumber attnum)
 				   attnum);
 }
 
-/* Prepare the conversion of rows. */
-static void
-begin_rows(ForeignScanState *node, PgpxScan *scan)
+void
+pgpx_table_context(void *arg, AttrNumber attnum)
 {
-	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
-	List	   *attrs = scan->plan.retrieved_attrs;
-	AttrNumber *attnums = palloc(sizeof(AttrNumber) * (list_length(attrs) + 1));
-	ListCell   *lc;
+	Relation	rel = arg;
+	TupleDesc	tupdesc = RelationGetDescr(rel);
+	const char *column = NULL;
 
-	scan->tupdesc = pgpx_scan_tupdesc(node);
-	scan->heap = plan->fsSystemCol;
-	foreach(lc, attrs)
-	{
-		int			attnum = lfirst_int(lc);
-
-		if (attnum == SelfItemPointerAttributeNumber)
-			scan->heap = true;
-		attnums[foreach_current_index(lc)] = attnum;
-	}
-	scan->rows = pgpx_rows_begin_attributes(scan->tupdesc, list_length(attrs),
-											attnums, pgpx_scan_context, node);
+	if (attnum == SelfItemPointerAttributeNumber)
+		column = "ctid";
+	else if (attnum > 0)
+		column = NameStr(TupleDescAttr(tupdesc, attnum - 1)->attname);
+	if (column != NULL)
+		errcontext("column \"%s\" of foreign table \"%s\"", column,
+				   RelationGetRelationName(rel));
+	else
+		errcontext("row of foreign table \"%s\"", RelationGetRelationName(rel));
 }
 
 void
@@ -186,17 +178,27 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 	scan->user = pgpx_scan_user(node, varno);
 	scan->why = plan->scan.scanrelid == 0 ? scan->plan.sql :
 		RelationGetRelationName(node->ss.ss_currentRelation);
-	begin_rows(node, scan);
+	scan->tupdesc = pgpx_scan_tupdesc(node);
+	scan->heap_tuples = plan->fsSystemCol ||
+		list_member_int(scan->plan.retrieved_attrs,
+						SelfItemPointerAttributeNumber);
+	scan->rows = pgpx_rows_begin_attributes(scan->tupdesc,
+											scan->plan.retrieved_attrs,
+											pgpx_scan_context, node);
 	pgpx_query_params_begin(&scan->params, plan->fdw_exprs, &node->ss.ps);
 }
 
 /*
- * Make the scan, which leases a connection for the remote transaction.  values:
- * the parameters of the execution that follows.
+ * Begin the remote scan, and lease a connection if the remote transaction is
+ * new.  values: the parameters with which the caller opens the scan.
  */
 static void
 begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 {
+	/*
+	 * An aggregate returns few rows for much work, so it is executed for all
+	 * rows at once, which allows a parallel plan.
+	 */
 	bool		fetch_all = scan->plan.fetch_size == PG_INT32_MAX ||
 		(scan->plan.relations != NULL &&
 		 strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0);
@@ -208,14 +210,15 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 	};
 
 	/*
-	 * A large scan first asks for its types, and a scan of an Append must not
-	 * wait for an answer.
+	 * A large scan first sends another message, which asks for its types.  An
+	 * asynchronous scan must not wait for an answer, as the hand-over of its
+	 * statement would.
 	 */
-	bool		known = scan->request == NULL &&
+	bool		is_first = scan->request == NULL &&
 		!pgpx_remote_scan_is_large(scan->rows, expected);
 	PgpxRemoteTransaction *rt =
 		pgpx_remote_transaction_get(scan->server, scan->user, scan->why,
-									known ? &first : NULL);
+									is_first ? &first : NULL);
 	MemoryContext old =
 		MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
 
@@ -231,8 +234,9 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 }
 
 /*
- * Send the statement with the current parameters.  Returns false if the scan
- * must wait for another scan of the same Append, whose lease it shares.
+ * Send the statement with the current parameters, if it was not sent yet.
+ * Returns false if the scan must first wait for another scan of the same
+ * Append, whose lease it shares.
  */
 static bool
 open_scan(ForeignScanState *node, PgpxScan *scan)
@@ -244,7 +248,7 @@ open_scan(ForeignScanState *node, PgpxScan *scan)
 	if (scan->remote != NULL && pgpx_remote_scan_must_wait(scan->remote))
 		return false;
 
-	/* before the lease, because its previous holder may send the statement */
+	/* before the checkout, which may hand the statement to another session */
 	values = pgpx_query_params_evaluate(&scan->params,
 										node->ss.ps.ps_ExprContext);
 	if (scan->remote == NULL)
@@ -258,7 +262,10 @@ open_scan(ForeignScanState *node, PgpxScan *scan)
 	return true;
 }
 
-/* Read the next row.  Returns false if there is none, or none yet. */
+/*
+ * Read the next row.  Returns false at the end, or if an asynchronous scan must
+ * wait for the row; then sets "pending".
+ */
 static bool
 next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)
 {
@@ -288,7 +295,7 @@ pgpx_scan_iterate(ForeignScanState *node)
 	if (!next_row(node, scan, &values, &nulls))
 		return slot;
 	scan->nrows++;
-	if (scan->heap)
+	if (scan->heap_tuples)
 		return ExecStoreHeapTuple(pgpx_tuple_form(scan->tupdesc, values, nulls),
 								  slot, false);
 	memcpy(slot->tts_values, values, sizeof(Datum) * natts);
@@ -328,7 +335,7 @@ pgpx_scan_statistics(ForeignScanState *node, uint64 *rows)
 	return scan->transaction;
 }
 
-/* Return a row, the end, or a request to wait to the Append node. */
+/* Pass to the Append node a row, the end, or that it must wait. */
 static void
 answer_request(AsyncRequest *request)
 {
@@ -364,8 +371,9 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 
 	/*
 	 * The Append may wait for all pending requests before it returns rows that
-	 * it already has.  The scan that reads from the lease then makes no
-	 * progress, so this scan must not wait for it; it buffers that scan's rows.
+	 * it already has.  If the scan that reads from the lease has no pending
+	 * request, it makes no progress then.  So this scan must not wait for it,
+	 * and buffers its rows.
 	 */
 	if (socket == PGINVALID_SOCKET)
 		pgpx_remote_scan_buffer_other(scan->remote);

@@ -28,11 +28,12 @@
  * ------------------------------------------------------------------------
  */
 
+/* A result whose values are texts. */
 typedef struct TextRows
 {
 	int			ncolumns;
 	int			n;
-	int			room;
+	int			room;			/* rows for which values has space */
 	char	  **values;			/* [n * ncolumns]; NULL for SQL's NULL */
 } TextRows;
 
@@ -112,7 +113,7 @@ text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
 	return rows;
 }
 
-/* Return a value of a row. */
+/* Return a value; NULL for SQL's NULL. */
 static const char *
 text_value(const TextRows *rows, int row, int column)
 {
@@ -150,25 +151,24 @@ append_regclass(StringInfo buf, Relation rel)
 					 quote_literal_cstr(name.data));
 }
 
-/* Append a SELECT of all columns; returns the array of their numbers. */
-static AttrNumber *
-append_select(StringInfo buf, Relation rel, int *n)
+/* Append a SELECT of all columns.  Returns the list of their numbers. */
+static List *
+append_select(StringInfo buf, Relation rel)
 {
 	TupleDesc	tupdesc = RelationGetDescr(rel);
-	AttrNumber *attnums = palloc(sizeof(AttrNumber) * (tupdesc->natts + 1));
+	List	   *attnums = NIL;
 
-	*n = 0;
 	appendStringInfoString(buf, "SELECT ");
 	for (int attnum = 1; attnum <= tupdesc->natts; attnum++)
 	{
 		if (TupleDescAttr(tupdesc, attnum - 1)->attisdropped)
 			continue;
-		if (*n > 0)
+		if (attnums != NIL)
 			appendStringInfoString(buf, ", ");
 		pgpx_deparse_column(buf, rel, attnum);
-		attnums[(*n)++] = attnum;
+		attnums = lappend_int(attnums, attnum);
 	}
-	if (*n == 0)
+	if (attnums == NIL)
 		appendStringInfoString(buf, "NULL");
 	appendStringInfoString(buf, " FROM ");
 	pgpx_deparse_relation(buf, rel);
@@ -176,9 +176,9 @@ append_select(StringInfo buf, Relation rel, int *n)
 }
 
 /*
- * Append the clause that makes the remote server return a sample of about
+ * Append a clause with which the remote server returns a sample of about
  * targrows rows.  Returns the remote's estimate of the number of rows in the
- * table, or 0 if no clause was appended and all rows are read.
+ * table, or 0 if no clause was appended, so that all rows are read.
  */
 static double
 append_sampling(StringInfo buf, Relation rel, int targrows)
@@ -219,25 +219,10 @@ append_sampling(StringInfo buf, Relation rel, int targrows)
 	return reltuples;
 }
 
-/* Add the name of the column to the context of an error. */
-static void
-add_context(void *arg, AttrNumber attnum)
-{
-	Relation	rel = arg;
-
-	if (attnum > 0)
-	{
-		Form_pg_attribute attr = TupleDescAttr(RelationGetDescr(rel),
-											   attnum - 1);
-
-		errcontext("column \"%s\" of foreign table \"%s\"",
-				   NameStr(attr->attname), RelationGetRelationName(rel));
-	}
-}
-
 /*
- * Read rows and choose targrows of them (Vitter's algorithm, as in analyze.c).
- * Returns the number of rows read.
+ * Read all rows of a scan, and choose targrows of them at random (Vitter's
+ * algorithm, as in analyze.c).  Returns the number of rows read.  Sets *n to
+ * the number of rows chosen.
  */
 static double
 choose_rows(PgpxRemoteScan *scan, TupleDesc tupdesc, HeapTuple *rows,
@@ -276,6 +261,7 @@ choose_rows(PgpxRemoteScan *scan, TupleDesc tupdesc, HeapTuple *rows,
 	return nread;
 }
 
+/* The AcquireSampleRowsFunc of ANALYZE. */
 static int
 acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 			 double *totalrows, double *totaldeadrows)
@@ -285,22 +271,21 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 										  "fetch_size");
 	int			fetch_size = 100;
 	StringInfoData sql;
-	AttrNumber *attnums;
+	List	   *attnums;
 	PgpxRemoteScan *scan;
 	PgpxRows   *converter;
 	double		reltuples;
 	double		nread;
-	int			natts;
 	int			n;
 
 	initStringInfo(&sql);
-	attnums = append_select(&sql, rel, &natts);
+	attnums = append_select(&sql, rel);
 	reltuples = append_sampling(&sql, rel, targrows);
 	if (value != NULL)
 		(void) parse_int(value, &fetch_size, 0, NULL);
 
-	converter = pgpx_rows_begin_attributes(tupdesc, natts, attnums,
-										   add_context, rel);
+	converter = pgpx_rows_begin_attributes(tupdesc, attnums, pgpx_table_context,
+										   rel);
 	scan = pgpx_remote_scan_begin(get_transaction(rel), sql.data, converter,
 								  tupdesc, Max(fetch_size, 1), false, false);
 	pgpx_remote_scan_open(scan, 0, NULL);
@@ -342,6 +327,7 @@ pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
  * ------------------------------------------------------------------------
  */
 
+/* Options of IMPORT FOREIGN SCHEMA. */
 typedef struct Import
 {
 	bool		collate;
@@ -350,7 +336,7 @@ typedef struct Import
 	bool		not_null;
 } Import;
 
-/* Columns of the query. */
+/* Columns of the query in read_tables. */
 enum
 {
 	C_TABLE,
@@ -416,11 +402,11 @@ check_schema(PgpxRemoteTransaction *rt, const char *schema, const char *server)
 }
 
 /*
- * Append the condition for LIMIT TO and EXCEPT.  The local server checks the
+ * Append the condition for LIMIT TO or EXCEPT.  The local server checks the
  * result again.
  */
 static void
-append_tables(StringInfo buf, const ImportForeignSchemaStmt *stmt)
+append_table_filter(StringInfo buf, const ImportForeignSchemaStmt *stmt)
 {
 	const char *separator = "";
 	ListCell   *lc;
@@ -473,7 +459,7 @@ read_tables(PgpxRemoteTransaction *rt, const ImportForeignSchemaStmt *stmt,
 					 " AND n.nspname = %s",
 					 has_generated ? "a.attgenerated" : "NULL",
 					 quote_literal_cstr(stmt->remote_schema));
-	append_tables(&sql, stmt);
+	append_table_filter(&sql, stmt);
 	appendStringInfoString(&sql, " ORDER BY c.relname, a.attnum");
 	rows = text_query(rt, sql.data, C_COUNT);
 	for (int i = 0; i < rows->n; i++)
@@ -484,6 +470,7 @@ read_tables(PgpxRemoteTransaction *rt, const ImportForeignSchemaStmt *stmt,
 	return rows;
 }
 
+/* Append the definition of a column to CREATE FOREIGN TABLE. */
 static void
 append_column(StringInfo buf, const Import *import, const TextRows *rows,
 			  int row)

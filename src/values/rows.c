@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rows.c
- *	  Rows of a remote result into a tuplestore.
+ *	  Conversion of a remote result's rows; column definition lists.
  *
  * - Values are converted in place in the input buffer.  A text is verified to
  *	 be valid in the database's encoding, terminated with a NUL in place, and
@@ -10,7 +10,7 @@
  * - Input functions, receive functions and domain checks can be user code and
  *	 can raise errors.  The stream stays in sync all the same, because the
  *	 reader has already moved past the message.
- * - The row description of the result at hand decides how a column is read,
+ * - The row description of the current result decides how a column is read,
  *	 whatever format was requested.
  * - A remote session starts with a DateStyle and an IntervalStyle that every
  *	 input function reads.  If the user of the lease has set another style,
@@ -44,7 +44,7 @@
 #include "protocol/remote_message.h"
 #include "values/binary_input.h"
 
-/* True if texts of this type contain a timestamp with time zone. */
+/* Returns whether texts of this type can contain a timestamp with time zone. */
 static bool
 has_instant(Oid type)
 {
@@ -128,14 +128,15 @@ begin_styles(const PgpxWire *wire)
 }
 
 /*
- * Override the local settings that would change or reject a value.  Returns a
- * GUC nest level as begin_styles, or 0 if no setting had to be changed.
+ * Override the local settings with which input functions would change or reject
+ * a value.  Returns a GUC nest level as begin_styles, or 0 if no setting had to
+ * be changed.
  *
- * The override must end after each row, because other code runs between rows
- * and results of other leases are read there.
+ * The caller must end the override after each row, because other code runs
+ * between rows and reads the results of other leases there.
  */
 static int
-begin_neutral(void)
+begin_input_settings(void)
 {
 	int			level;
 
@@ -189,7 +190,7 @@ append_names(StringInfo detail, const Names *names)
 }
 
 /*
- * Return the index of the attribute with this name, -1 if there is none.  The
+ * Returns the index of the attribute with this name, -1 if there is none.  The
  * search starts at "start", where the attribute usually is.
  */
 static int
@@ -267,7 +268,7 @@ is_taken(const NameData *names, int n, const char *name)
 	return false;
 }
 
-/* Set names[n] from a remote name; not empty, and unequal to earlier ones. */
+/* Set names[n] to a remote name; changed if it is empty or an earlier one. */
 static void
 make_name(NameData *names, int n, const char *remote)
 {
@@ -283,13 +284,14 @@ make_name(NameData *names, int n, const char *remote)
 		snprintf(name, NAMEDATALEN, "%s_%d", base, number);
 }
 
+/* Returns a type for a column list.  remote_name: NULL if it is not known. */
 static const char *
-type_name(const PgpxColumn *column, const char *known)
+type_name(const PgpxColumn *column, const char *remote_name)
 {
 	const char *name = pgpx_column_list_type(column->type, column->typmod);
 
 	if (name == NULL)
-		return known ? known : "text";
+		return remote_name ? remote_name : "text";
 	return get_typtype(column->type) == TYPTYPE_PSEUDO ? "text" : name;
 }
 
@@ -339,13 +341,12 @@ struct PgpxRows
 {
 	PgpxSink	sink;
 	TupleDesc	tupdesc;
-	Tuplestorestate *store;		/* NULL: the caller takes the values */
+	Tuplestorestate *store;		/* NULL: the caller reads the values */
 	Oid			type;			/* of the rows; InvalidOid: a column list */
 	int			lead;			/* number of leading attributes, not remote */
 
-	/* of pgpx_rows_begin_attributes; nattnums -1: another conversion */
-	int			nattnums;
-	const AttrNumber *attnums;
+	/* of pgpx_rows_begin_attributes; "where" is NULL in another conversion */
+	const List *attnums;
 	void (*where)(void *arg, AttrNumber attnum);
 	void	   *where_arg;
 
@@ -367,7 +368,7 @@ struct PgpxRows
 	Datum	   *values;
 	bool	   *nulls;
 
-	char	   *borrowed;		/* byte overwritten with a NUL; NULL: none */
+	char	   *overwritten;	/* byte overwritten with a NUL; NULL: none */
 	char		original;		/* its original value */
 	int			guc_level;		/* 0: no setting was changed */
 
@@ -382,7 +383,7 @@ is_same_type(Oid local, Oid remote)
 	return local == remote || getBaseType(local) == remote;
 }
 
-/* Return the type of an attribute; index as in Column. */
+/* Returns the type of an attribute; its index is as in Column. */
 static Oid
 attribute_type(const PgpxRows *t, int attribute)
 {
@@ -514,21 +515,21 @@ map_columns(const PgpxRows *t, int n, const PgpxColumn *columns, int *map)
 static void
 map_attributes(const PgpxRows *t, int n, int *map)
 {
-	if (t->nattnums > 0 && n != t->nattnums)
+	if (t->attnums != NIL && n != list_length(t->attnums))
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_ERROR),
 				 errmsg("remote query result does not match the foreign table"),
 				 errdetail("The remote statement returns %d columns, and %d are expected.",
-						   n, t->nattnums)));
+						   n, list_length(t->attnums))));
 	for (int i = 0; i < n; i++)
-		map[i] = t->nattnums == 0 ? -1 :
-			t->attnums[i] == SelfItemPointerAttributeNumber ?
-			t->tupdesc->natts : t->attnums[i] - 1;
+		map[i] = t->attnums == NIL ? -1 :
+			list_nth_int(t->attnums, i) == SelfItemPointerAttributeNumber ?
+			t->tupdesc->natts : list_nth_int(t->attnums, i) - 1;
 }
 
 /*
- * Map the columns of a result and determine how each is read.  A statement can
- * have more than one result, because rules can add some.
+ * Map the columns of a result and determine how each is read.  Called for each
+ * result of a statement, which can have several because of rules.
  */
 static bool
 begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
@@ -554,7 +555,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		MemoryContextSwitchTo(old);
 		return false;
 	}
-	if (t->nattnums >= 0)
+	if (t->where != NULL)
 		map_attributes(t, n, map);
 	else
 		map_columns(t, n, remote, map);
@@ -596,13 +597,13 @@ report_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 
 /* Restore the byte after a value that was overwritten with a NUL. */
 static void
-restore_borrowed(void *arg)
+restore_byte(void *arg)
 {
 	PgpxRows   *t = arg;
 
-	if (t->borrowed != NULL)
-		*t->borrowed = t->original;
-	t->borrowed = NULL;
+	if (t->overwritten != NULL)
+		*t->overwritten = t->original;
+	t->overwritten = NULL;
 }
 
 static void
@@ -613,8 +614,8 @@ add_context(void *arg)
 
 	if (t->where != NULL)
 	{
-		t->where(t->where_arg, t->column < 0 || t->nattnums == 0 ? 0 :
-				 t->attnums[t->column]);
+		t->where(t->where_arg, t->column < 0 || t->attnums == NIL ? 0 :
+				 list_nth_int(t->attnums, t->column));
 		return;
 	}
 
@@ -667,7 +668,7 @@ binary_to_text(Oid type, StringInfo buf)
 	return OidOutputFunctionCall(function, value);
 }
 
-/* Convert a value that is not null and is followed by a NUL byte. */
+/* Convert a value that is not NULL and is followed by a NUL byte. */
 static Datum
 read_value(Column *column, const PgpxField *field, int encoding)
 {
@@ -729,7 +730,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	/* async.c restores the settings before it reads rows of another remote */
 	if (t->guc_level == 0 && has_other_styles(t))
 		t->guc_level = begin_styles(t->wire);
-	level = begin_neutral();
+	level = begin_input_settings();
 	MemoryContextReset(t->row_cxt);
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)
@@ -757,11 +758,11 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		 * The byte after the value belongs to the next field or message.
 		 * Overwrite it with a NUL for the time of the conversion.
 		 */
-		t->borrowed = field->data + field->len;
-		t->original = *t->borrowed;
-		*t->borrowed = '\0';
+		t->overwritten = field->data + field->len;
+		t->original = *t->overwritten;
+		*t->overwritten = '\0';
 		t->values[at] = read_value(column, field, encoding);
-		restore_borrowed(t);
+		restore_byte(t);
 	}
 	put_row(t);
 	if (level > 0)
@@ -789,7 +790,7 @@ pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 
 	t->sink.columns = begin_result;
 	t->sink.row = add_row;
-	t->sink.restore = restore_borrowed;
+	t->sink.restore = restore_byte;
 	t->sink.formats = report_formats;
 	t->sink.types_hash = hash_types(tupdesc, type);
 	t->sink.arg = t;
@@ -803,7 +804,6 @@ pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 	t->row_cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext row",
 									   ALLOCSET_DEFAULT_SIZES);
 	t->ncolumns = -1;
-	t->nattnums = -1;
 	t->values = palloc0(sizeof(Datum) * (tupdesc->natts + 1));
 	t->nulls = palloc(sizeof(bool) * (tupdesc->natts + 1));
 	memset(t->nulls, true, sizeof(bool) * (tupdesc->natts + 1));
@@ -811,14 +811,12 @@ pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 }
 
 PgpxRows *
-pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
-						   const AttrNumber *attnums,
+pgpx_rows_begin_attributes(TupleDesc tupdesc, const List *attnums,
 						   void (*where)(void *arg, AttrNumber attnum),
 						   void *arg)
 {
 	PgpxRows   *t = pgpx_rows_begin(tupdesc, NULL, InvalidOid);
 
-	t->nattnums = nattnums;
 	t->attnums = attnums;
 	t->where = where;
 	t->where_arg = arg;
@@ -826,47 +824,46 @@ pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
 }
 
 uint64
-pgpx_rows_estimate_gain(const PgpxRows *tuples)
+pgpx_rows_estimate_gain(const PgpxRows *t)
 {
 	uint64		gain = 0;
+	ListCell   *lc;
 
-	for (int i = 0; i < tuples->nattnums; i++)
-		if (tuples->attnums[i] != SelfItemPointerAttributeNumber)
-			gain += pgpx_formats_gain(attribute_type(tuples,
-													 tuples->attnums[i] - 1));
+	foreach(lc, t->attnums)
+		if (lfirst_int(lc) != SelfItemPointerAttributeNumber)
+			gain += pgpx_formats_gain(attribute_type(t, lfirst_int(lc) - 1));
 	return gain;
 }
 
 void
-pgpx_rows_keep(PgpxRows *tuples)
+pgpx_rows_keep(PgpxRows *t)
 {
-	MemoryContext kept = tuples->row_cxt;
+	MemoryContext kept = t->row_cxt;
 
-	if (tuples->kept_cxt == NULL)
-		tuples->kept_cxt = AllocSetContextCreate(tuples->cxt,
-												 "pgpool_ext kept row",
-												 ALLOCSET_DEFAULT_SIZES);
-	tuples->row_cxt = tuples->kept_cxt;
-	tuples->kept_cxt = kept;
+	if (t->kept_cxt == NULL)
+		t->kept_cxt = AllocSetContextCreate(t->cxt, "pgpool_ext kept row",
+											ALLOCSET_DEFAULT_SIZES);
+	t->row_cxt = t->kept_cxt;
+	t->kept_cxt = kept;
 }
 
 void
-pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls)
+pgpx_rows_values(PgpxRows *t, Datum **values, bool **nulls)
 {
-	*values = tuples->values;
-	*nulls = tuples->nulls;
+	*values = t->values;
+	*nulls = t->nulls;
 }
 
 void
-pgpx_rows_set_first(PgpxRows *tuples, char *text)
+pgpx_rows_set_first(PgpxRows *t, char *text)
 {
 	Form_pg_attribute attr = NULL;
 	Oid			input;
 	Oid			ioparam;
 
-	Assert(tuples->ncolumns < 0);
-	if (tuples->tupdesc->natts > 0)
-		attr = TupleDescAttr(tuples->tupdesc, 0);
+	Assert(t->ncolumns < 0);
+	if (t->tupdesc->natts > 0)
+		attr = TupleDescAttr(t->tupdesc, 0);
 	if (attr == NULL || TypeCategory(attr->atttypid) != TYPCATEGORY_STRING)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
@@ -877,22 +874,21 @@ pgpx_rows_set_first(PgpxRows *tuples, char *text)
 						   format_type_be(attr->atttypid)),
 				 errhint("The first column must be the pool: AS t(pool text, ...).")));
 	getTypeInputInfo(attr->atttypid, &input, &ioparam);
-	tuples->values[0] = OidInputFunctionCall(input, text, ioparam,
-											 attr->atttypmod);
-	tuples->nulls[0] = false;
-	tuples->lead = 1;
+	t->values[0] = OidInputFunctionCall(input, text, ioparam, attr->atttypmod);
+	t->nulls[0] = false;
+	t->lead = 1;
 }
 
 const PgpxSink *
-pgpx_rows_sink(PgpxRows *tuples)
+pgpx_rows_sink(PgpxRows *t)
 {
-	return &tuples->sink;
+	return &t->sink;
 }
 
 void
-pgpx_rows_end(PgpxRows *tuples)
+pgpx_rows_end(PgpxRows *t)
 {
-	if (tuples->guc_level > 0)
-		AtEOXact_GUC(true, tuples->guc_level);
-	tuples->guc_level = 0;
+	if (t->guc_level > 0)
+		AtEOXact_GUC(true, t->guc_level);
+	t->guc_level = 0;
 }

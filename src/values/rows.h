@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rows.h
- *	  Rows of a remote result into a tuplestore; column definition lists.
+ *	  Conversion of a remote result's rows; column definition lists.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,14 +63,14 @@ extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
  * pgpx_rows_begin_attributes
  *		Begins to convert rows into arrays of values, for foreign tables.
  *
- * attnums: for each column of the result the number of its attribute in
- * tupdesc, or SelfItemPointerAttributeNumber; 0 elements: the columns of the
- * result are ignored.  where: called to add the context of an error; attnum 0:
- * the row as a whole.  Raises HV000 if the result has another number of
- * columns.
+ * attnums: a list of integers: for each column of the result the number of its
+ * attribute in tupdesc, or SelfItemPointerAttributeNumber; NIL: the columns of
+ * the result are ignored.  The list must live as long as the result.  where:
+ * called to add the context of an error; attnum 0: the row as a whole.  Raises
+ * HV000 if the result has another number of columns.
  */
-extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
-											const AttrNumber *attnums,
+extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc,
+											const List *attnums,
 											void (*where)(void *arg,
 														  AttrNumber attnum),
 											void *arg);
@@ -82,7 +82,7 @@ extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
  * Attributes that are not in the result are NULL.  The element after those of
  * the tuple descriptor is the ctid.
  */
-extern void pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls);
+extern void pgpx_rows_values(PgpxRows *rows, Datum **values, bool **nulls);
 
 /*
  * pgpx_rows_keep
@@ -91,7 +91,7 @@ extern void pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls);
  *
  * The next row overwrites the arrays of pgpx_rows_values nevertheless.
  */
-extern void pgpx_rows_keep(PgpxRows *tuples);
+extern void pgpx_rows_keep(PgpxRows *rows);
 
 /*
  * pgpx_rows_estimate_gain
@@ -100,7 +100,7 @@ extern void pgpx_rows_keep(PgpxRows *tuples);
  * The row is one of pgpx_rows_begin_attributes.  Before its first result the
  * remote's types are not known; the estimate assumes those of the attributes.
  */
-extern uint64 pgpx_rows_estimate_gain(const PgpxRows *tuples);
+extern uint64 pgpx_rows_estimate_gain(const PgpxRows *rows);
 
 /*
  * pgpx_rows_set_first
@@ -109,17 +109,17 @@ extern uint64 pgpx_rows_estimate_gain(const PgpxRows *tuples);
  * Must be called before the result begins.  Raises 42804 if the first attribute
  * is missing or not of a string type, and the errors of its input function.
  */
-extern void pgpx_rows_set_first(PgpxRows *tuples, char *text);
+extern void pgpx_rows_set_first(PgpxRows *rows, char *text);
 
 /* Returns the sink for pgpx_exec. */
-extern const PgpxSink *pgpx_rows_sink(PgpxRows *tuples);
+extern const PgpxSink *pgpx_rows_sink(PgpxRows *rows);
 
 /*
- * Restores the settings that the conversion changed.  The caller must call it
- * if the remote reported an error, too.  After a local error the abort of the
- * transaction restores the settings.
+ * Restores the settings that the conversion changed.  Must also be called after
+ * an error of the remote; after a local error the abort of the transaction
+ * restores them.
  */
-extern void pgpx_rows_end(PgpxRows *tuples);
+extern void pgpx_rows_end(PgpxRows *rows);
 
 /*
  * pgpx_column_list_type

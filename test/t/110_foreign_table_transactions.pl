@@ -219,7 +219,7 @@ my $idle = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' A
 foreach my $signal ('STOP', 'TERM')
 {
 	$session->run($pending);
-	ok(wait_until($remote, $idle, '1'), "SIG$signal: portion has been sent");
+	ok(wait_until($remote, $idle, '1'), "SIG$signal: batch has been sent");
 	my $pid = remote_value("SELECT pid FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle in transaction'");
 
 	kill $signal, $pid;
@@ -230,7 +230,7 @@ foreach my $signal ('STOP', 'TERM')
 	nothing_is_left("SIG$signal: ROLLBACK TO that precedes COMMIT");
 }
 
-# a scan that ends early keeps the connection.  The commit waits for the rest of a portion for a short time, so a slow machine may need some attempts.
+# a scan that ends early keeps the connection.  The commit waits for the rest of a batch for a short time, so a slow machine may need some attempts.
 $remote->safe_psql('remote_db', <<'EOT');
 SET ROLE remote_app;
 CREATE TABLE app.wide (id int, filler text);
@@ -289,7 +289,7 @@ foreach my $table ('long', 'one.big')
 }
 $session->run('DROP FOREIGN TABLE long');
 
-# portions of wide rows are limited by their size
+# batches of wide rows are limited by their size
 $remote->safe_psql('remote_db', <<'EOT');
 SET ROLE remote_app;
 CREATE SEQUENCE app.n;
@@ -299,8 +299,8 @@ $session->run("CREATE FOREIGN TABLE one.counted (n int, filler text) SERVER one 
 is($session->run('DECLARE c CURSOR FOR SELECT n, filler FROM one.counted; MOVE 501 FROM c; SELECT count(*) FROM one.a; COMMIT') . $session->error,
 	'10', 'cursor reads wide rows');
 my $produced = remote_value('SELECT last_value FROM app.n');
-cmp_ok($produced, '>', 501, 'the third portion was requested');
-cmp_ok($produced, '<', 500 + 8 * 1024 * 1024 / 10000, 'a portion has at most 8 MB');
+cmp_ok($produced, '>', 501, 'the third batch was requested');
+cmp_ok($produced, '<', 500 + 8 * 1024 * 1024 / 10000, 'a batch has at most 8 MB');
 nothing_is_left('wide rows');
 
 # a foreign table holds the only connection

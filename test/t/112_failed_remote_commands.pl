@@ -20,7 +20,7 @@ my $folder = PostgreSQL::Test::Utils::tempdir;
 my ($plan, $reached, $journal) = map { "$folder/$_" } qw(plan reached journal);
 
 # The behaviour reads the file "plan": "cancel TYPE COMMAND" waits at the message of this
-# type (P: Parse, B: Bind, D: Describe, E: Execute, F: Execute of a later portion, C: Close,
+# type (P: Parse, B: Bind, D: Describe, E: Execute, F: Execute of a later batch, C: Close,
 # Q: Query) for a cancel request, "fail TYPE COMMAND" lets it fail. The plan is executed
 # once.
 sub transactions

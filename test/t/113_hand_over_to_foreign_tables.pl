@@ -116,7 +116,7 @@ is(behind($read, 'EXECUTE p(NULL)'), '', 'NULL is sent');
 is(behind($read, 'BEGIN; EXECUTE p(9); EXECUTE p(10); EXECUTE p(11); SELECT count(*) FROM ft.numbers AS a JOIN ft.numbers AS b USING (n) WHERE a.n < b.n + random(); COMMIT'),
 	"number 9\nnumber 10\nnumber 11\n3000", 'next statements are sent in the same transaction');
 is(behind($read, 'BEGIN; DECLARE c CURSOR FOR SELECT n FROM ft.numbers ORDER BY n; FETCH 2 FROM c; SELECT count(*) FROM ft.numbers; FETCH 2 FROM c; COMMIT'),
-	"1\n2\n3000\n3\n4", 'scan is buffered, and fetches its next portions');
+	"1\n2\n3000\n3\n4", 'scan is buffered, and fetches its next batches');
 is($second->error, '', 'no error was reported');
 is(pipelined(), 4, 'all first statements were pipelined');
 is(closed(), 0, 'no connection was closed');

@@ -162,7 +162,7 @@ foreach my $parallel (0, 1)
 	ok(wait_until($remote, sub { ($plan) = slurp_file($remote->logfile, $logged) =~ /Query Text: SELECT i FROM public\.large WHERE \(\(i < '?20000$parallel\b.*?Workers Launched: (\d)/s; defined $plan ? 1 : 0 }, '1'),
 		'remote plan of a scan is logged');
 	$parallel ? cmp_ok($plan, '>', 0, 'remote plan of a scan as a whole has parallel workers') :
-	  is($plan, 0, 'remote plan of a scan in portions has none');
+	  is($plan, 0, 'remote plan of a scan in batches has none');
 	is($local->safe_psql('postgres', 'BEGIN; DECLARE c CURSOR FOR SELECT i FROM large WHERE random() >= 0; MOVE 1 FROM c;'
 		  . ' SELECT count(*) FROM large; COMMIT'), $rows, 'its rest is buffered for another statement');
 }
