@@ -41,10 +41,10 @@ PG_FUNCTION_INFO_V1(pgpx_terminate);
 #define PREWARM_CHECK_US (10 * 1000)	/* polling interval of prewarm */
 
 /*
- * Returns the servers that a call acts on: the server in the first argument,
- * or all servers that the user may administer if it is NULL.  to_pause: of all
- * servers only those that can have pools, because a paused server occupies a
- * slot.
+ * Returns the servers that a call acts on: the server in the first argument, or
+ * all servers that the user may administer if it is NULL.  to_pause: omit
+ * servers that cannot have pools from all servers, because each paused server
+ * occupies a slot.
  */
 static List *
 servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
@@ -85,11 +85,11 @@ servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
 typedef void (*PoolAction)(PgpxPool *pool, PgpxWake *wake);
 
 /*
- * Call action() for each pool of these servers with the pool lock held
+ * Call action() for each pool of these servers, with the pool lock held
  * exclusively.
  */
 static void
-each_pool(List *servers, PoolAction action)
+for_each_pool(List *servers, PoolAction action)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
@@ -167,8 +167,8 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 	PgpxStats	old = pool->stats;
 
 	/*
-	 * keep the starts of unfinished operations, so that the documented sums
-	 * hold
+	 * Keep the counts of operations that have started and not ended, so that
+	 * the documented sums hold.
 	 */
 	memset(&pool->stats, 0, sizeof(pool->stats));
 	pool->stats.checkouts = old.checkouts - old.checkins - old.discards -
@@ -224,7 +224,7 @@ pgpx_resume(PG_FUNCTION_ARGS)
 	List	   *servers = servers_of_call(fcinfo, false);
 
 	pause_servers(servers, false, false);
-	each_pool(servers, resume_action);
+	for_each_pool(servers, resume_action);
 	PG_RETURN_VOID();
 }
 
@@ -232,7 +232,7 @@ pgpx_resume(PG_FUNCTION_ARGS)
 Datum
 pgpx_reconnect(PG_FUNCTION_ARGS)
 {
-	each_pool(servers_of_call(fcinfo, false), reconnect_action);
+	for_each_pool(servers_of_call(fcinfo, false), reconnect_action);
 	PG_RETURN_VOID();
 }
 
@@ -240,7 +240,7 @@ pgpx_reconnect(PG_FUNCTION_ARGS)
 Datum
 pgpx_reset_stats(PG_FUNCTION_ARGS)
 {
-	each_pool(servers_of_call(fcinfo, false), reset_action);
+	for_each_pool(servers_of_call(fcinfo, false), reset_action);
 	PG_RETURN_VOID();
 }
 
@@ -266,7 +266,7 @@ count_connections(List *servers)
 	return n;
 }
 
-/* drain(pool text, timeout interval) returns boolean: are all closed? */
+/* drain(pool text, timeout interval) returns boolean: false if timed out */
 Datum
 pgpx_drain(PG_FUNCTION_ARGS)
 {
@@ -278,7 +278,7 @@ pgpx_drain(PG_FUNCTION_ARGS)
 	PGPX_DEBUG_POINT("draining");
 	for (;;)
 	{
-		each_pool(servers, drain_action);
+		for_each_pool(servers, drain_action);
 		if (count_connections(servers) == 0)
 			PG_RETURN_BOOL(true);
 		if (deadline != 0 && pgpx_now() >= deadline)
@@ -289,9 +289,9 @@ pgpx_drain(PG_FUNCTION_ARGS)
 }
 
 /*
- * Request the missing connections, and evict others where a cap is full.
- * Returns the number of open connections.  Sets *more if the number can still
- * grow.
+ * Request the connections that the pool lacks, and evict one of another pool
+ * if a cap is full.  Returns the number of open connections.  Sets *more to
+ * whether the number can still grow.
  */
 static int
 grow_to(PgpxCheckout *c, int n, bool *more)
@@ -367,7 +367,10 @@ prewarm(const char *server, int n, PgpxTime deadline)
 	return live;
 }
 
-/* prewarm(pool text, n integer, timeout interval) returns integer: open ones */
+/*
+ * prewarm(pool text, n integer, timeout interval) returns integer: the number
+ * of open connections
+ */
 Datum
 pgpx_prewarm(PG_FUNCTION_ARGS)
 {
@@ -409,7 +412,7 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 		if (index < 0 || pg_atomic_read_u64(&conn->lease_id) != (uint64) id)
 			continue;
 
-		/* same rule as pg_terminate_backend */
+		/* the rule of pg_terminate_backend */
 		if (superuser_arg(owner) && !superuser())
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

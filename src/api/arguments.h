@@ -3,8 +3,8 @@
  * arguments.h
  *	  Reads and checks the arguments of the SQL functions.
  *
- * No SQL function is STRICT: a NULL where a value is required raises an error
- * instead of returning NULL.
+ * No SQL function but param is STRICT: a NULL where a value is required raises
+ * an error instead of returning NULL.
  *
  * Parameter "at" is the index of the argument.
  *
@@ -17,22 +17,23 @@
 #include "protocol/wire.h"
 
 /*
- * Returns a text argument as a C string; 22004 if it is NULL.  name: for the
- * error.
+ * Returns a text argument as a C string.  Raises 22004 if it is NULL.  name: of
+ * the argument, for the error.
  */
 extern char *pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name);
 
-/* The same; returns NULL if the argument is NULL or missing. */
+/* As pgpx_arg_text, but returns NULL if the argument is NULL or missing. */
 extern char *pgpx_arg_text_or_null(FunctionCallInfo fcinfo, int at);
 
 /*
- * Reads a statement: its text from argument "at", which must not be NULL, and
- * its parameters from the arguments after it; any: as of pgpx_params_read.
+ * Reads a statement: its text from argument "at", and its parameters from the
+ * arguments after it.  any: as for pgpx_params_read.  Raises 22004 if the text
+ * is NULL, and the errors of pgpx_params_read.
  */
 extern void pgpx_arg_statement(FunctionCallInfo fcinfo, int at, bool any,
 							   PgpxStatement *statement);
 
-/* Returns the id of a lease; 22004 if it is NULL. */
+/* Returns the id of a lease.  Raises 22004 if it is NULL. */
 extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);
 
 /*
@@ -48,18 +49,19 @@ extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);
 extern int64 pgpx_arg_timeout(FunctionCallInfo fcinfo, int at);
 
 /*
- * Returns a timeout as the deadline of a wait that starts now; 0 (no limit) if
- * the interval is 0, infinity or NULL.  Errors: as of pgpx_arg_timeout.
+ * Returns the deadline of a wait with this timeout that starts now; 0 (no
+ * limit) if the interval is 0, infinity or NULL.  Errors: those of
+ * pgpx_arg_timeout.
  */
 extern PgpxTime pgpx_arg_deadline(FunctionCallInfo fcinfo, int at);
 
 /*
- * Returns an interval, which must not be NULL, in milliseconds; HUGE_VAL or
- * -HUGE_VAL if it is infinite.
+ * Returns an interval in milliseconds; HUGE_VAL or -HUGE_VAL if it is infinite.
+ * The argument must not be NULL.
  */
 extern double pgpx_arg_interval(FunctionCallInfo fcinfo, int at);
 
-/* Returns the same interval as text, for an error message. */
+/* Returns the text of an interval, for an error message. */
 extern char *pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at);
 
 /*
@@ -68,13 +70,15 @@ extern char *pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at);
  */
 extern void pgpx_arg_require_admin(Oid server, const char *name);
 
-/* Raises 22004 for an argument that must not be null. */
+/* Raises 22004 for an argument that must not be NULL. */
 pg_noreturn extern void pgpx_arg_raise_null(const char *name);
 
 /*
  * pgpx_arg_column_list
- *		Returns the ReturnSetInfo of a call in FROM with a column list.  Raises
- *		0A000 if the call has no column list.  function: for the error.
+ *		Returns the ReturnSetInfo of a call in FROM with a column list.
+ *
+ * Raises 0A000 if the call has no column list.  function: its name, for the
+ * error.
  */
 extern ReturnSetInfo *pgpx_arg_column_list(FunctionCallInfo fcinfo,
 										   const char *function);

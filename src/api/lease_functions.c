@@ -117,7 +117,7 @@ pgpx_discard(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* checkin_all() returns integer: how many leases were returned */
+/* checkin_all() returns integer: the number of leases that were returned */
 Datum
 pgpx_checkin_all(PG_FUNCTION_ARGS)
 {
@@ -139,12 +139,12 @@ PG_FUNCTION_INFO_V1(pgpx_exec_lease_any);
 PG_FUNCTION_INFO_V1(pgpx_exec_pool);
 PG_FUNCTION_INFO_V1(pgpx_exec_pool_any);
 
-/* A call's statement, read from its arguments. */
+/* The arguments of a call: a lease or a pool, and a statement. */
 typedef struct Call
 {
 	bool		by_pool;
-	char	   *server;			/* by_pool */
-	int64		id;				/* !by_pool: of the lease */
+	char	   *server;			/* if by_pool */
+	int64		lease;			/* else: its id */
 	PgpxStatement statement;
 } Call;
 
@@ -158,7 +158,7 @@ read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 	if (by_pool)
 		call->server = pgpx_arg_text(fcinfo, at, "pool");
 	else
-		call->id = pgpx_arg_lease(fcinfo, at);
+		call->lease = pgpx_arg_lease(fcinfo, at);
 	pgpx_arg_statement(fcinfo, at + 1, any, &call->statement);
 }
 
@@ -166,10 +166,10 @@ read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
  * Execute a statement on a lease that is acquired for it, and return its number
  * of rows.
  *
- * The lease is returned at the end.  After an error it is returned at once; the
- * abort of the transaction would return it later.  If a pipelined statement was
- * not executed (lease->not_run), it is repeated on another lease, with the
- * queue position and the deadline of the first checkout.
+ * The lease is returned at the end, and at once after an error, without waiting
+ * for the abort of the transaction.  If the previous holder has sent the
+ * statement and it was not executed (lease->not_run), it is repeated on another
+ * lease, with the queue position and the deadline of the first checkout.
  */
 static uint64
 run_on_pool(const char *server, const PgpxStatement *statement,
@@ -214,7 +214,7 @@ run_call(const Call *call, const PgpxSink *sink)
 {
 	if (call->by_pool)
 		return run_on_pool(call->server, &call->statement, sink);
-	return pgpx_exec(pgpx_lease_for_use(call->id), &call->statement, sink);
+	return pgpx_exec(pgpx_lease_for_use(call->lease), &call->statement, sink);
 }
 
 /*
@@ -225,12 +225,12 @@ static Datum
 return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	PgpxRows   *tuples;
+	PgpxRows   *rows;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	tuples = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, type);
-	(void) run_call(call, pgpx_rows_sink(tuples));
-	pgpx_rows_end(tuples);
+	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, type);
+	(void) run_call(call, pgpx_rows_sink(rows));
+	pgpx_rows_end(rows);
 	return (Datum) 0;
 }
 
@@ -244,7 +244,7 @@ query(FunctionCallInfo fcinfo, bool by_pool, bool any)
 	return return_rows(fcinfo, &call, InvalidOid);
 }
 
-/* Only the type of the template is used, not its value. */
+/* Uses only the type of the template, not its value. */
 static Datum
 query_as(FunctionCallInfo fcinfo, bool by_pool, bool any)
 {
@@ -272,10 +272,7 @@ exec(FunctionCallInfo fcinfo, bool by_pool, bool any)
 	PG_RETURN_INT64((int64) run_call(&call, NULL));
 }
 
-/*
- * param("any") returns param: cast from types whose text form depends on
- * settings
- */
+/* param("any") returns param: a cast from types whose text has styles */
 Datum
 pgpx_param(PG_FUNCTION_ARGS)
 {
@@ -393,8 +390,8 @@ do_describe(PgpxLease *lease, void *arg)
 }
 
 /*
- * Describe the statement of a call, on its lease or on one acquired for the
- * call.
+ * Describe the statement of a call, on the call's lease or on one that is
+ * acquired for it.
  */
 static void
 describe_call(FunctionCallInfo fcinfo, bool by_pool,
@@ -568,8 +565,9 @@ pgpx_try_wait(PG_FUNCTION_ARGS)
 }
 
 /*
- * Reads the leases of an array, each of which must have a statement in flight.
- * Raises 22004 for a NULL, 22023 for an empty array or a duplicate.
+ * Returns the leases of the array in the first argument, and sets *count to
+ * their number.  Raises 22004 for a NULL, 22023 for an empty array or a
+ * duplicate, and 55000 for a lease without a statement in flight.
  */
 static PgpxLease **
 read_leases(FunctionCallInfo fcinfo, int *count)
@@ -643,21 +641,21 @@ pgpx_try_wait_any(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64((int64) found->id);
 }
 
-/* result(lease bigint) returns setof record: of the statement that was sent */
+/* result(lease bigint) returns setof record: the rows of its statement */
 Datum
 pgpx_result(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
 	PgpxLease  *lease;
-	PgpxRows   *tuples;
+	PgpxRows   *rows;
 
 	pgpx_shmem_require();
 	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.result");
 	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	tuples = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
-	(void) pgpx_async_result(lease, pgpx_rows_sink(tuples));
-	pgpx_rows_end(tuples);
+	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
+	(void) pgpx_async_result(lease, pgpx_rows_sink(rows));
+	pgpx_rows_end(rows);
 	return (Datum) 0;
 }
 
@@ -673,8 +671,8 @@ pgpx_cancel(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the notifications of a lease as the rows of the call, and forgets
- * them.  Waits for one until the deadline (0: no limit) if there is none.
+ * Store the notifications of a lease as the rows of the call, and free them.
+ * If there is none, first wait for one until the deadline (0: no limit).
  */
 static void
 return_notifications(FunctionCallInfo fcinfo, PgpxLease *lease,

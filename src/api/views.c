@@ -35,7 +35,7 @@
 
 #define HIDDEN "<insufficient privilege>"
 
-/* Allocate an array of the maximum size; unused pages are never touched. */
+/* Allocate an array of the maximum size.  Unused pages cost no memory. */
 static void *
 alloc_array(int n, Size size)
 {
@@ -75,6 +75,7 @@ pgpx_view_begin(int flags)
 	return view;
 }
 
+/* Copy the pool with this index, and what the flags request. */
 static void
 copy_locked(PgpxView *view, int index)
 {
@@ -180,7 +181,7 @@ pgpx_view_can_see_pool(const PgpxView *view)
 static bool
 can_see_role(const PgpxView *view, Oid role)
 {
-	return view->sees_all || has_privs_of_role(GetUserId(), role);
+	return view->sees_all || has_privs_of_role(view->user, role);
 }
 
 void
@@ -222,9 +223,9 @@ pgpx_row_int(PgpxRow *row, int value)
 }
 
 void
-pgpx_row_pid(PgpxRow *row, int pid)
+pgpx_row_int_or_null(PgpxRow *row, int value)
 {
-	append(row, Int32GetDatum(pid), pid == 0);
+	append(row, Int32GetDatum(value), value == 0);
 }
 
 void
@@ -343,7 +344,7 @@ is_stale(const PgpxView *view, const PgpxConn *conn)
 	return conn->version != view->pool.version;
 }
 
-/* Returns how many connections a checkout can lease at once. */
+/* Returns the number of connections that a checkout can lease at once. */
 static int
 available_connections(const PgpxPool *pool)
 {
@@ -364,8 +365,8 @@ is_remote_full(const PgpxView *view)
 }
 
 /*
- * Returns the state of a pool.  A state that keeps a checkout from being
- * granted takes precedence.
+ * Returns the state of a pool.  States in which no connection is granted take
+ * precedence.
  */
 static const char *
 pool_state(const PgpxView *view)
@@ -502,20 +503,20 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	if (opened && pgpx_view_can_see_pool(view))
 	{
 		pgpx_row_addr(row, conn->remote_addr);
-		pgpx_row_pid(row, conn->remote_port);
+		pgpx_row_int_or_null(row, conn->remote_port);
 	}
 	else
 	{
 		pgpx_row_null(row);
 		pgpx_row_null(row);
 	}
-	pgpx_row_pid(row, opened ? conn->remote_pid : 0);
+	pgpx_row_int_or_null(row, opened ? conn->remote_pid : 0);
 
-	/* remove what the packager has appended to the version */
+	/* remove the packager's addition to the version */
 	conn->remote_version[strcspn(conn->remote_version, " ")] = '\0';
 	pgpx_row_text(row, opened && conn->remote_version[0] != '\0' ?
 				  conn->remote_version : NULL);
-	pgpx_row_pid(row, opened ? conn->local_port : 0);
+	pgpx_row_int_or_null(row, opened ? conn->local_port : 0);
 	pgpx_row_instant(row, conn->opened_at);
 	if (opened)
 		pgpx_row_ms(row, conn->connect_time);
@@ -530,8 +531,8 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 		pgpx_row_bigint(row, pg_atomic_read_u64(&conn->lease_id));
 	else
 		pgpx_row_null(row);
-	pgpx_row_pid(row, leased ? conn->owner_pid : 0);
-	pgpx_row_pid(row, conn->last_pid);
+	pgpx_row_int_or_null(row, leased ? conn->owner_pid : 0);
+	pgpx_row_int_or_null(row, conn->last_pid);
 	pgpx_row_store(row);
 }
 
@@ -594,7 +595,7 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 		PgpxTime	started_at = pg_atomic_read_u64(&slot->started_at);
 
 		pgpx_row_int(&row, i);
-		pgpx_row_pid(&row, (int) pg_atomic_read_u32(&slot->pid));
+		pgpx_row_int_or_null(&row, (int) pg_atomic_read_u32(&slot->pid));
 		pgpx_row_text(&row, worker_state(slot));
 		pgpx_row_instant(&row, started_at);
 		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->restarts));
@@ -671,7 +672,7 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 			pgpx_row_bigint(&row, pg_atomic_read_u64(&conn->lease_id));
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, view->conn_index[i]);
-			pgpx_row_pid(&row, conn->owner_pid);
+			pgpx_row_int_or_null(&row, conn->owner_pid);
 			pgpx_row_role(&row, conn->owner_user);
 			pgpx_row_secret(&row, visible, conn->application_name);
 			pgpx_row_text(&row, scope_name(conn->scope));
@@ -679,7 +680,7 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 			pgpx_row_instant(&row, conn->leased_at);
 			pgpx_row_ms(&row, conn->waited);
 			pgpx_row_secret(&row, visible, conn->why[0] ? conn->why : NULL);
-			pgpx_row_pid(&row, conn->remote_pid);
+			pgpx_row_int_or_null(&row, conn->remote_pid);
 			pgpx_row_store(&row);
 		}
 	return (Datum) 0;
@@ -732,7 +733,7 @@ pgpx_view_waiters(PG_FUNCTION_ARGS)
 
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, i + 1);
-			pgpx_row_pid(&row, waiter->pid);
+			pgpx_row_int_or_null(&row, waiter->pid);
 			pgpx_row_role(&row, waiter->user);
 			pgpx_row_secret(&row, visible, waiter->application_name);
 			pgpx_row_instant(&row, waiter->since);

@@ -6,8 +6,8 @@
  *
  * The iterator copies a pool, with its connections and waiters if requested,
  * under the pool lock in shared mode.  A row is therefore consistent.  The
- * memory is allocated before the lock is acquired, and tuples are built after
- * it is released.
+ * memory is allocated before the lock is acquired, and rows are built after it
+ * is released.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +26,7 @@ typedef struct PgpxView
 	/* the current pool, as of one instant */
 	PgpxPool	pool;
 	PgpxTime	now;
-	int			live;			/* connections usable for a session */
+	int			live;			/* connections that a session can use */
 	int			total;			/* connections in any state */
 	int			cap;			/* pool_size and max_overflow */
 	int			min_size;		/* within that cap */
@@ -44,10 +44,10 @@ typedef struct PgpxView
 
 	/* private to views.c */
 	int			flags;
-	int			npools;
-	int			at;
+	int			npools;			/* pools to visit: */
 	int		   *index;
 	uint32	   *id;
+	int			at;				/* the next of them */
 } PgpxView;
 
 /*
@@ -70,8 +70,8 @@ extern bool pgpx_view_can_see_pool(const PgpxView *view);
 typedef struct PgpxRow
 {
 	ReturnSetInfo *rsinfo;
-	TimestampTz zero;			/* time of clock 0; the same for all rows */
-	int			n;
+	TimestampTz zero;			/* PgpxTime 0; the same for all rows */
+	int			n;				/* columns that were filled */
 	Datum		values[PGPX_ROW_COLUMNS];
 	bool		nulls[PGPX_ROW_COLUMNS];
 } PgpxRow;
@@ -90,17 +90,14 @@ extern void pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo);
 extern void pgpx_row_null(PgpxRow *row);
 extern void pgpx_row_bool(PgpxRow *row, bool value);
 extern void pgpx_row_int(PgpxRow *row, int value);
-extern void pgpx_row_pid(PgpxRow *row, int pid);	/* NULL if it is 0 */
+extern void pgpx_row_int_or_null(PgpxRow *row, int value);	/* NULL if 0 */
 extern void pgpx_row_bigint(PgpxRow *row, uint64 value);
 extern void pgpx_row_text(PgpxRow *row, const char *text);	/* or NULL */
 extern void pgpx_row_name(PgpxRow *row, const char *name);
 extern void pgpx_row_role(PgpxRow *row, Oid role);	/* NULL if dropped */
 extern void pgpx_row_addr(PgpxRow *row, const char *addr);	/* or NULL */
 
-/*
- * A text that only privileged users may see: "<insufficient privilege>" for
- * others.
- */
+/* A text, or "<insufficient privilege>" if the caller may not see it. */
 extern void pgpx_row_secret(PgpxRow *row, bool visible, const char *text);
 
 /*

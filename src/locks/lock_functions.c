@@ -284,7 +284,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		else
 			pgpx_row_null(&row);
 		pgpx_row_text(&row, state_name(state));
-		pgpx_row_pid(&row, lock.owner_pid);
+		pgpx_row_int_or_null(&row, lock.owner_pid);
 		pgpx_row_role(&row, lock.owner_user);
 		pgpx_row_secret(&row, visible, lock.holder);
 		pgpx_row_secret(&row, visible, lock.why[0] ? lock.why : NULL);

@@ -1,20 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * binary_input.c
- *	  Results in binary: which columns are requested so, and how they are
- *	  read.
+ *	  Columns in binary: which ones are requested, and how they are read.
  *
- * The formats of the result are sent with the statement, before its columns are
- * known.  So a statement is first executed with a result in text.  If it had so
- * many rows that binary would have been cheaper, and some columns are of a type
- * that is the same on both sides, the session requests these columns in binary
- * from then on.
+ * The formats of the result are sent with the statement, before its columns
+ * are known.  So a statement is first executed with a result in text.  If the
+ * result had so many rows that binary would have been cheaper, and some
+ * columns are of a type that is the same on both sides, the session requests
+ * these columns in binary from then on.
  *
  * - The recorded formats are a prediction, and correctness does not depend on
- *	 them.  The row description of each execution reports the format and type of
- *	 each column, and the column is read by these.
- * - Therefore the formats are in a table without chains: a statement replaces
- *	 another one with the same slot.
+ *	 them.  The row description of each execution has the format and type of
+ *	 each column, which decide how the column is read.
+ * - So the table of formats may lose entries: it has no chains, and a statement
+ *	 replaces another one in the same slot.
  * - Values of a few types are read without their receive functions.  In a
  *	 result of numbers the call of a receive function, and the buffer that it
  *	 needs, cost more than the conversion.
@@ -37,10 +36,11 @@
 
 #define SLOTS 256
 
+/* The formats of the columns of a statement's result. */
 typedef struct Formats
 {
 	PgpxFormatsKey key;
-	int			ncolumns;
+	int			ncolumns;		/* 0: the slot is empty */
 	uint64		binary[PGPX_FORMATS_COLUMNS / 64];	/* one bit per column */
 } Formats;
 
@@ -95,7 +95,7 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 		*slot = entry;
 }
 
-/* As measured by test/bench/formats; arrays with two elements. */
+/* Measured by test/bench/formats, for arrays with arrays of two elements. */
 int
 pgpx_formats_gain(Oid type)
 {
@@ -173,13 +173,13 @@ pgpx_formats_is_plain(Oid type)
 }
 
 /*
- * Request a few small numbers in text if the server then needs no second memory
+ * Request a few small numbers in text if the remote then needs no second memory
  * block for a row.
  *
- * A server builds the values of a row in a memory block of 8 kB, and uses 1 kB
- * for each value that it sends in binary, however short it is.  From the eighth
- * value on it allocates and frees a second block for each row.  That costs as
- * much as sending NUMBERS_PER_BLOCK small numbers in text.
+ * PostgreSQL builds the values of a row in a memory block of 8 kB, of which a
+ * value that is sent in binary takes 1 kB, however short it is.  From the
+ * eighth value on it allocates and frees a second block for each row.  That
+ * costs as much as sending NUMBERS_PER_BLOCK small numbers in text.
  */
 #define FIRST_BLOCK_MAX 7		/* binary values in the first block */
 #define NUMBERS_PER_BLOCK 3
@@ -189,15 +189,15 @@ static void
 avoid_second_block(int n, int16 *formats, const int *gains)
 {
 	int			binary = 0;
-	int			spare = 0;
+	int			small = 0;
 
 	for (int i = 0; i < n; i++)
 	{
 		binary += formats[i] != 0;
-		spare += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
+		small += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
 	}
 	if (binary <= FIRST_BLOCK_MAX ||
-		binary - FIRST_BLOCK_MAX > Min(spare, NUMBERS_PER_BLOCK))
+		binary - FIRST_BLOCK_MAX > Min(small, NUMBERS_PER_BLOCK))
 		return;
 	for (int i = n - 1; binary > FIRST_BLOCK_MAX; i--)
 		if (formats[i] != 0 && gains[i] <= SMALL_GAIN_NS)

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * binary_input.h
- *	  Results in binary: which columns are requested so, and how they are
- *	  read.
+ *	  Columns in binary: which ones are requested, and how they are read.
  *
  * See binary_input.c for the rules.
  *
@@ -14,9 +13,9 @@
 #include "protocol/wire.h"
 
 /*
- * Fixed cost of a binary result, in ns per call, for both servers together:
- * Parse, Bind and Describe replace Query.  A result that would gain less is
- * requested in text.
+ * Fixed cost of a result with binary columns, in ns per execution, for both
+ * servers together: Parse, Bind and Describe replace Query.  A result that
+ * would gain less is requested in text.
  */
 #ifndef PGPX_FORMATS_MIN_GAIN	/* test/bench/formats: 1 */
 #define PGPX_FORMATS_MIN_GAIN 6000
@@ -33,8 +32,7 @@ typedef struct PgpxFormatsKey
 } PgpxFormatsKey;
 
 /*
- * Computes the key of a statement of a pool.  types_hash is that of the
- * PgpxSink.
+ * Computes the key of a statement in a pool.  types_hash: that of the PgpxSink.
  */
 extern void pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id,
 							 const char *sql, uint64 types_hash);
@@ -44,8 +42,8 @@ extern void pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id,
  *		Looks up which formats to request for a statement.
  *
  * Sets formats, 0 for text and 1 for binary, and returns the number of columns
- * that the result had.  Returns 0 if the statement is not in the table, and its
- * result is then requested in text.
+ * that the result had.  Returns 0 if no formats are recorded, so that the whole
+ * result is to be requested in text.
  */
 extern int	pgpx_formats_find(const PgpxFormatsKey *key,
 							  int16 formats[PGPX_FORMATS_COLUMNS]);
@@ -54,8 +52,8 @@ extern int	pgpx_formats_find(const PgpxFormatsKey *key,
  * pgpx_formats_note
  *		Records the formats of the n columns of a statement in this session.
  *
- * n 0 removes the entry.  With more than PGPX_FORMATS_COLUMNS columns the
- * function has no effect.  Raises no error.
+ * n 0 removes the record.  With more than PGPX_FORMATS_COLUMNS columns the
+ * function does nothing.  Raises no error.
  */
 extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 							  const int16 *formats);
@@ -63,7 +61,7 @@ extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 /*
  * pgpx_formats_gain
  *		Returns the time in ns that both servers together save if a value of a
- *		type is in binary instead of text; 0 if it must be requested in text.
+ *		type is sent in binary instead of text; 0 if it must be sent in text.
  *
  * The result is positive only for types whose binary form has the same meaning
  * as their text on every server, whatever the settings of either side are.
@@ -73,17 +71,20 @@ extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
  */
 extern int	pgpx_formats_gain(Oid type);
 
-/* True for types with a positive gain whose text depends on no setting. */
+/*
+ * Returns whether the type has a positive gain, and its text depends on no
+ * setting.
+ */
 extern bool pgpx_formats_is_plain(Oid type);
 
 /*
  * pgpx_formats_choose
  *		Chooses the columns to request in binary.
  *
- * formats: 1 for each of the n columns that could be requested in binary; the
- * function clears those that are cheaper in text.  gains: pgpx_formats_gain of
- * each column's type.  rows: the number of rows of the result.  Returns n, or 0
- * if the whole result is cheaper in text.
+ * formats: 1 for each of the n columns that can be requested in binary; the
+ * function sets those that are cheaper in text to 0.  gains: pgpx_formats_gain
+ * of each column's type.  rows: the number of rows of the result.  Returns n,
+ * or 0 if the whole result is cheaper in text.
  */
 extern int	pgpx_formats_choose(int n, int16 *formats, const int *gains,
 								uint64 rows);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * params.c
- *	  Arguments of a call as parameters of a remote statement.
+ *	  Conversion of arguments to parameters of a remote statement.
  *
  * The text of a value depends on DateStyle, IntervalStyle and
  * extra_float_digits.  As in postgres_fdw, values are written in styles that
@@ -107,7 +107,7 @@ from_array(ArrayType *array, bool texts, PgpxStatement *statement)
 	if (ARR_NDIM(array) == 0)
 		return;					/* no parameters: the most common call */
 
-	/* texts, the second most common, need no catalog lookup */
+	/* texts, the second most common parameters, need no catalog lookup */
 	texts |= type == TEXTOID;
 	if (!texts)
 	{
@@ -125,7 +125,7 @@ from_array(ArrayType *array, bool texts, PgpxStatement *statement)
 	statement->values = values;
 }
 
-static void
+pg_noreturn static void
 raise_null_array(void)
 {
 	ereport(ERROR,
@@ -133,6 +133,7 @@ raise_null_array(void)
 			 errmsg("array of parameters must not be null")));
 }
 
+/* As pgpx_params_text, in the current styles. */
 static char *
 value_text(Oid type, Datum value)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * params.h
- *	  Arguments of a call as parameters, in text, of a remote statement.
+ *	  Conversion of arguments to parameters of a remote statement.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,8 +27,8 @@ extern void pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
 
 /*
  * pgpx_params_text
- *		Returns the text of a value, in styles that every remote reads correctly
- *		whatever its settings are.
+ *		Returns the text of a value, in styles that every remote reads
+ *		correctly, whatever its settings are.
  */
 extern char *pgpx_params_text(Oid type, Datum value);
 
@@ -37,17 +37,18 @@ extern char *pgpx_params_text(Oid type, Datum value);
  *		Sets DateStyle, IntervalStyle and extra_float_digits so that every
  *		remote reads the texts of output functions correctly.
  *
- * catalog_path: also sets search_path to pg_catalog; see
+ * catalog_path: also set search_path to pg_catalog; see
  * pgpx_params_need_catalog_path.  Returns a GUC nest level for
- * pgpx_params_end_styles, or 0 if the settings are already right.  After an
- * error the end of the transaction restores the settings.
+ * pgpx_params_end_styles, or 0 if no setting had to be changed.  After an error
+ * the abort of the transaction restores the settings.
  */
 extern int	pgpx_params_begin_styles(bool catalog_path);
 extern void pgpx_params_end_styles(int level);
 
 /*
  * pgpx_params_need_catalog_path
- *		Returns whether the text of a value can depend on search_path.
+ *		Returns whether the text of a value of this type can depend on
+ *		search_path.
  *
  * A regclass, for example, is written with its schema if search_path does not
  * contain that schema.
