@@ -41,10 +41,10 @@ PG_FUNCTION_INFO_V1(pgpx_terminate);
 #define PREWARM_CHECK_US (10 * 1000)	/* polling interval of prewarm */
 
 /*
- * Returns the servers that a call acts on: the server in the first argument, or
- * all servers that the user may administer if it is NULL.  to_pause: omit
- * servers that cannot have pools from all servers, because each paused server
- * occupies a slot.
+ * Return the servers that a call acts on: the server in the first argument, or
+ * all servers that the user may administer if it is NULL.  to_pause: if the
+ * argument is NULL, omit the servers that cannot have pools, because each
+ * paused server occupies a slot.
  */
 static List *
 servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
@@ -245,7 +245,7 @@ pgpx_reset_stats(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the number of connections of these servers in this database, in any
+ * Return the number of connections of these servers in this database, in any
  * state.
  */
 static int
@@ -289,9 +289,9 @@ pgpx_drain(PG_FUNCTION_ARGS)
 }
 
 /*
- * Request the connections that the pool lacks, and evict one of another pool
- * if a cap is full.  Returns the number of open connections.  Sets *more to
- * whether the number can still grow.
+ * Request the connections that the pool lacks, and evict one of another pool if
+ * a cap is full.  Return the number of open connections.  Set *more to whether
+ * the number can still grow.
  */
 static int
 grow_to(PgpxCheckout *c, int n, bool *more)
@@ -331,8 +331,8 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 /*
  * Have the current user's pool of a server open n connections, within its caps.
  *
- * Waits until they are open or the deadline (monotonic, 0: none) has passed.
- * Returns the number of open connections.  Errors: as of pgpx_lease_checkout.
+ * Wait until they are open or the deadline (monotonic, 0: none) has passed.
+ * Return the number of open connections.  Errors: as of pgpx_lease_checkout.
  */
 static int
 prewarm(const char *server, int n, PgpxTime deadline)
@@ -392,7 +392,7 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32(prewarm(server, n, deadline));
 }
 
-/* terminate(lease bigint) returns boolean: was the lease active? */
+/* terminate(lease bigint) returns boolean: true if the lease was active */
 Datum
 pgpx_terminate(PG_FUNCTION_ARGS)
 {

@@ -17,67 +17,66 @@
 #include "protocol/wire.h"
 
 /*
- * Returns a text argument as a C string.  Raises 22004 if it is NULL.  name: of
+ * Return a text argument as a C string.  Raise 22004 if it is NULL.  name: of
  * the argument, for the error.
  */
 extern char *pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name);
 
-/* As pgpx_arg_text, but returns NULL if the argument is NULL or missing. */
+/* As pgpx_arg_text, but return NULL if the argument is NULL or missing. */
 extern char *pgpx_arg_text_or_null(FunctionCallInfo fcinfo, int at);
 
 /*
- * Reads a statement: its text from argument "at", and its parameters from the
- * arguments after it.  any: as for pgpx_params_read.  Raises 22004 if the text
+ * Read a statement: its text from argument "at", and its parameters from the
+ * arguments after it.  any: as for pgpx_params_read.  Raise 22004 if the text
  * is NULL, and the errors of pgpx_params_read.
  */
 extern void pgpx_arg_statement(FunctionCallInfo fcinfo, int at, bool any,
 							   PgpxStatement *statement);
 
-/* Returns the id of a lease.  Raises 22004 if it is NULL. */
+/* Return the id of a lease.  Raise 22004 if it is NULL. */
 extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);
 
 /*
  * pgpx_arg_timeout
- *		Returns a timeout in milliseconds: 0 (no limit) for an interval of 0
- *		or infinity, PGPX_TIMEOUT_DEFAULT for NULL.
+ *		Return a timeout in milliseconds: 0 (no limit) for an interval of 0 or
+ *		infinity, PGPX_TIMEOUT_DEFAULT for NULL.
  *
  * 0 disables a timeout in all arguments, options and settings, as in
  * PostgreSQL.  Functions that must not wait have names that start with try_.
- * The interval is rounded up, so that only an interval of 0 becomes 0.  Raises
+ * The interval is rounded up, so that only an interval of 0 becomes 0.  Raise
  * 22023 if it is negative, -infinity, or longer than 10 years.
  */
 extern int64 pgpx_arg_timeout(FunctionCallInfo fcinfo, int at);
 
 /*
- * Returns the deadline of a wait with this timeout that starts now; 0 (no
- * limit) if the interval is 0, infinity or NULL.  Errors: those of
- * pgpx_arg_timeout.
+ * Return the deadline of a wait with this timeout that starts now; 0 (no limit)
+ * if the interval is 0, infinity or NULL.  Errors: those of pgpx_arg_timeout.
  */
 extern PgpxTime pgpx_arg_deadline(FunctionCallInfo fcinfo, int at);
 
 /*
- * Returns an interval in milliseconds; HUGE_VAL or -HUGE_VAL if it is infinite.
+ * Return an interval in milliseconds; HUGE_VAL or -HUGE_VAL if it is infinite.
  * The argument must not be NULL.
  */
 extern double pgpx_arg_interval(FunctionCallInfo fcinfo, int at);
 
-/* Returns the text of an interval, for an error message. */
+/* Return the text of an interval, for an error message. */
 extern char *pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at);
 
 /*
- * Raises 42501 unless the current user owns the server or has the privileges
- * of pg_signal_backend.  name: of the server, for the error.
+ * Raise 42501 unless the current user owns the server or has the privileges of
+ * pg_signal_backend.  name: of the server, for the error.
  */
 extern void pgpx_arg_require_admin(Oid server, const char *name);
 
-/* Raises 22004 for an argument that must not be NULL. */
+/* Raise 22004 for an argument that must not be NULL. */
 pg_noreturn extern void pgpx_arg_raise_null(const char *name);
 
 /*
  * pgpx_arg_column_list
- *		Returns the ReturnSetInfo of a call in FROM with a column list.
+ *		Return the ReturnSetInfo of a call in FROM with a column list.
  *
- * Raises 0A000 if the call has no column list.  function: its name, for the
+ * Raise 0A000 if the call has no column list.  function: its name, for the
  * error.
  */
 extern ReturnSetInfo *pgpx_arg_column_list(FunctionCallInfo fcinfo,

@@ -244,7 +244,7 @@ query(FunctionCallInfo fcinfo, bool by_pool, bool any)
 	return return_rows(fcinfo, &call, InvalidOid);
 }
 
-/* Uses only the type of the template, not its value. */
+/* Use only the type of the template, not its value. */
 static Datum
 query_as(FunctionCallInfo fcinfo, bool by_pool, bool any)
 {
@@ -522,8 +522,8 @@ pgpx_send_any(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns a lease of this session.  Raises 55000 if no statement is in flight
- * on it.
+ * Return a lease of this session.  Raise 55000 if no statement is in flight on
+ * it.
  */
 static PgpxLease *
 lease_in_flight(int64 id)
@@ -553,7 +553,7 @@ pgpx_wait(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, deadline) != NULL);
 }
 
-/* try_wait(lease bigint) returns boolean: has the answer arrived? */
+/* try_wait(lease bigint) returns boolean: true if the answer has arrived */
 Datum
 pgpx_try_wait(PG_FUNCTION_ARGS)
 {
@@ -565,9 +565,9 @@ pgpx_try_wait(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the leases of the array in the first argument, and sets *count to
- * their number.  Raises 22004 for a NULL, 22023 for an empty array or a
- * duplicate, and 55000 for a lease without a statement in flight.
+ * Return the leases of the array in the first argument, and set *count to their
+ * number.  Raise 22004 for a NULL, 22023 for an empty array or a duplicate, and
+ * 55000 for a lease without a statement in flight.
  */
 static PgpxLease **
 read_leases(FunctionCallInfo fcinfo, int *count)
@@ -736,7 +736,7 @@ compare_names(const void *a, const void *b)
 }
 
 /*
- * Returns the server names in an array, sorted by bytes.  Raises 22023 for a
+ * Return the server names in an array, sorted by bytes.  Raise 22023 for a
  * duplicate and 22004 for a NULL.
  */
 static char **

@@ -129,7 +129,7 @@ pgpx_view_next(PgpxView *view)
 	return false;
 }
 
-/* Returns whether a back-off after a failed connection attempt is in effect. */
+/* Return whether a back-off after a failed connection attempt is in effect. */
 static bool
 is_backing_off(const PgpxView *view)
 {
@@ -137,8 +137,8 @@ is_backing_off(const PgpxView *view)
 }
 
 /*
- * Returns whether a user may check out connections of this pool, which all
- * local users of a PUBLIC mapping share.
+ * Return whether a user may check out connections of this pool, which all local
+ * users of a PUBLIC mapping share.
  */
 static bool
 may_use_shared(const PgpxPoolKey *key, Oid user)
@@ -175,7 +175,7 @@ pgpx_view_can_see_pool(const PgpxView *view)
 }
 
 /*
- * Returns whether the caller may see the texts of a row whose owner is this
+ * Return whether the caller may see the texts of a row whose owner is this
  * role.
  */
 static bool
@@ -344,7 +344,7 @@ is_stale(const PgpxView *view, const PgpxConn *conn)
 	return conn->version != view->pool.version;
 }
 
-/* Returns the number of connections that a checkout can lease at once. */
+/* Return the number of connections that a checkout can lease at once. */
 static int
 available_connections(const PgpxPool *pool)
 {
@@ -352,7 +352,7 @@ available_connections(const PgpxPool *pool)
 }
 
 /*
- * Returns whether the remote server has refused the last attempt because it
+ * Return whether the remote server has refused the last attempt because it
  * accepts no more connections, and the worker will try again.
  */
 static bool
@@ -365,7 +365,7 @@ is_remote_full(const PgpxView *view)
 }
 
 /*
- * Returns the state of a pool.  States in which no connection is granted take
+ * Return the state of a pool.  States in which no connection is granted take
  * precedence.
  */
 static const char *
@@ -394,7 +394,7 @@ pool_state(const PgpxView *view)
 	return "ready";
 }
 
-/* Returns the wait time of the waiter that has waited longest. */
+/* Return the wait time of the waiter that has waited longest. */
 static PgpxTime
 oldest_wait(const PgpxView *view)
 {
@@ -405,7 +405,7 @@ oldest_wait(const PgpxView *view)
 	return view->now - oldest;
 }
 
-/* Returns the connection that was opened last, or NULL if none is open. */
+/* Return the connection that was opened last, or NULL if none is open. */
 static PgpxConn *
 newest_connection(PgpxView *view)
 {
@@ -687,7 +687,7 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the reason why the waiters of a pool wait.  In order of precedence:
+ * Return the reason why the waiters of a pool wait.  In order of precedence:
  * the pool grants no connection, one is being opened, or the first limit that
  * keeps the pool from opening one.
  */
@@ -831,8 +831,8 @@ pgpx_view_stats(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns a bar in proportion to the fullest bucket, with at least one # if
- * the bucket is not empty.
+ * Return a bar in proportion to the fullest bucket, with at least one # if the
+ * bucket is not empty.
  */
 static const char *
 histogram_bar(uint64 waits, uint64 fullest)

@@ -51,16 +51,16 @@ typedef struct PgpxView
 } PgpxView;
 
 /*
- * Starts an iteration over all pools that exist now.  flags: a mask of
+ * Start an iteration over all pools that exist now.  flags: a mask of
  * PGPX_VIEW_*.
  */
 extern PgpxView *pgpx_view_begin(int flags);
 
-/* Copies the next pool; returns false at the end. */
+/* Copy the next pool; return false at the end. */
 extern bool pgpx_view_next(PgpxView *view);
 
 /*
- * Returns whether the caller may see the texts and addresses of the current
+ * Return whether the caller may see the texts and addresses of the current
  * pool.
  */
 extern bool pgpx_view_can_see_pool(const PgpxView *view);
@@ -78,7 +78,7 @@ typedef struct PgpxRow
 
 /*
  * pgpx_row_begin
- *		Starts the result of a set-returning function.  Raises 55000 unless the
+ *		Start the result of a set-returning function.  Raise 55000 unless the
  *		library was preloaded.
  */
 extern void pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo);
@@ -108,11 +108,11 @@ extern void pgpx_row_instant(PgpxRow *row, PgpxTime t);
 extern void pgpx_row_ms(PgpxRow *row, PgpxTime duration);
 extern void pgpx_row_interval(PgpxRow *row, PgpxTime duration);
 
-/* Appends the columns that identify the pool. */
+/* Append the columns that identify the pool. */
 extern void pgpx_row_pool(PgpxRow *row, const PgpxPool *pool);
 
 /*
- * Stores the complete row in the result.  Raises 55000 if the view has more
+ * Store the complete row in the result.  Raise 55000 if the view has more
  * columns than the loaded library fills.
  */
 extern void pgpx_row_store(PgpxRow *row);

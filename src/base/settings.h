@@ -12,7 +12,7 @@
 
 /*
  * pgpx_wait_event_new
- *		Register the name of a wait event and return its id.  Raises no error.
+ *		Register the name of a wait event and return its id.  Raise no error.
  *
  * Before 17, or if the server has no room for another name, the id is that of
  * the wait event Extension.  Callers use pgpx_wait_event, which registers the

@@ -226,7 +226,7 @@ is_same_name(const char *a, const char *b)
 	return a[0] == b[0] && strcmp(a, b) == 0;
 }
 
-/* Returns the table's entry of an option, NULL if there is none. */
+/* Return the table's entry of an option, NULL if there is none. */
 static const PgpxOption *
 option_find(const char *name)
 {
@@ -344,7 +344,7 @@ pgpx_options_is_libpq(const char *name)
 
 #define DISTANCE_MAX 4			/* edits; and at most half of the name */
 
-/* Returns an upper bound of the number of valid names. */
+/* Return an upper bound of the number of valid names. */
 static int
 count_names(void)
 {
@@ -538,7 +538,7 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 	return false;
 }
 
-/* Returns a sentence that states the valid values of an option. */
+/* Return a sentence that states the valid values of an option. */
 static char *
 valid_values(const PgpxOption *option)
 {
@@ -624,7 +624,7 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 		*(int *) field = (int) value;
 }
 
-/* Raise HV00D: not valid for this kind of object; 0: one without options. */
+/* Raise HV00D.  where: as for option_hint; 0: a kind without any options. */
 pg_noreturn static void
 refuse_name(const char *name, int where)
 {

@@ -96,24 +96,23 @@ pgpx_list_length(const char *list)
 
 /*
  * pgpx_options_defaults
- *		Sets all options to their defaults: the GUC's where one exists, else the
+ *		Set all options to their defaults: the GUC's where one exists, else the
  *		table's.
  */
 extern void pgpx_options_defaults(PgpxPoolOptions *opts);
 
-/* Sets the options that follow a GUC to its current value. */
+/* Set the options that follow a GUC to its current value. */
 extern void pgpx_options_follow(PgpxPoolOptions *opts);
 
 /*
  * pgpx_options_apply
- *		Stores the value of one pool option in *opts, *start_commands or
+ *		Store the value of one pool option in *opts, *start_commands or
  *		*reset_command.
  *
  * *start_commands and *reset_command are set to value, which is not copied.  An
- * option of foreign tables is only checked.  Returns false for any other name,
- * such as an option of libpq or of a user mapping, or base_server.  Raises
- * 22023 if the value is invalid, although the validator has checked it at DDL
- * time.
+ * option of foreign tables is only checked.  Return false for any other name,
+ * such as an option of libpq or of a user mapping, or base_server.  Raise 22023
+ * if the value is invalid, although the validator has checked it at DDL time.
  */
 extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 							   const char **start_commands,
@@ -122,16 +121,16 @@ extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 
 /*
  * pgpx_options_is_valid
- *		Returns true if pgpx_options_apply would raise no error for this option.
+ *		Return true if pgpx_options_apply would raise no error for this option.
  *
  * Also true for names of libpq, whose values are not checked; false for unknown
- * names.  Raises no error for an invalid value.
+ * names.  Raise no error for an invalid value.
  */
 extern bool pgpx_options_is_valid(const char *name, const char *value);
 
 /*
  * pgpx_option_is_allowed
- *		Returns true if a server or mapping may set this option of libpq.
+ *		Return true if a server or mapping may set this option of libpq.
  *
  * as_superuser: the user who set it, or the owner of the server, is a
  * superuser.  in_mapping: the option is set in a user mapping.  Debug options,
@@ -144,7 +143,7 @@ extern bool pgpx_option_is_allowed(const char *name, bool as_superuser,
 
 /*
  * pgpx_options_check_base
- *		Raises HV00D for a connection option on a server that has base_server,
+ *		Raise HV00D for a connection option on a server that has base_server,
  *		because the option would be ignored.
  *
  * options: all options of a server of pgpool_fdw, as DefElems.
@@ -153,7 +152,7 @@ extern void pgpx_options_check_base(List *options);
 
 /*
  * pgpx_options_check_hosts
- *		Raises 22023 if "host" or "hostaddr" has more than PGPX_MAX_HOSTS hosts.
+ *		Raise 22023 if "host" or "hostaddr" has more than PGPX_MAX_HOSTS hosts.
  *
  * libpq tries all hosts within one call if each rejects the connection at once,
  * so the number of hosts bounds the time of that call.  Other options are
@@ -162,7 +161,7 @@ extern void pgpx_options_check_base(List *options);
 #define PGPX_MAX_HOSTS 64
 extern void pgpx_options_check_hosts(const char *name, const char *value);
 
-/* True if libpq knows the option, whether or not it is allowed here. */
+/* Return whether libpq has this option, allowed here or not. */
 extern bool pgpx_options_is_libpq(const char *name);
 
 typedef enum PgpxOptionKind
@@ -205,15 +204,15 @@ extern const PgpxOption pgpx_option_table[];
 
 /*
  * pgpx_option_flags
- *		Returns the flags of an option: where it may be set, and by whom.
+ *		Return the flags of an option: where it may be set, and by whom.
  *
- * Returns 0 if the option is unknown or is rejected for all users.
+ * Return 0 if the option is unknown or is rejected for all users.
  */
 extern int	pgpx_option_flags(const char *name);
 
 /*
  * pgpx_option_is_in_place
- *		Returns true if a change of this server option keeps the connections.
+ *		Return true if a change of this server option keeps the connections.
  *
  * True for the numeric options of the pool, and for options of other wrappers
  * that have no meaning for a pool.  False for options that determine the remote
@@ -223,10 +222,10 @@ extern bool pgpx_option_is_in_place(const char *name);
 
 /*
  * pgpx_option_libpq
- *		Returns the list of libpq's options, ended by a NULL keyword.
+ *		Return the list of libpq's options, ended by a NULL keyword.
  *
  * The list is fetched once per process.  It has the names, but no values.
- * Raises HV001 if memory is exhausted.
+ * Raise HV001 if memory is exhausted.
  */
 extern const PQconninfoOption *pgpx_option_libpq(void);
 

@@ -70,7 +70,7 @@
 
 /*
  * Load the library of postgres_fdw and return its handler function.  On
- * failure, returns NULL and sets *why.
+ * failure, return NULL and set *why.
  */
 static PGFunction
 load_handler(char **why)
@@ -155,7 +155,7 @@ check_callbacks(const FdwRoutine *theirs)
 }
 
 /*
- * Return the callbacks of postgres_fdw.  Loads its library if that has not been
+ * Return the callbacks of postgres_fdw.  Load its library if that has not been
  * done yet.
  *
  * Errors: HV00L it cannot be loaded; HV000 a callback that must be inherited is
@@ -211,7 +211,7 @@ estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 /*
  * With ANALYZE and VERBOSE, show the pool that a node has used, the time for
  * which the remote transaction waited for its lease, and the node's number of
- * remote rows.  rt: NULL if the node was not executed; then shows nothing.
+ * remote rows.  rt: NULL if the node was not executed; then show nothing.
  */
 static void
 show_pool(ExplainState *es, const PgpxRemoteTransaction *rt, uint64 rows)
@@ -332,7 +332,7 @@ static bool drops_both = false;
 
 /*
  * Find the handler function of this name that is a member of an extension, in
- * any schema.  Returns InvalidOid if the extension has none.
+ * any schema.  Return InvalidOid if the extension has none.
  */
 static Oid
 find_handler(Oid extension, const char *name)
@@ -523,7 +523,7 @@ servers_of(Oid wrapper)
 
 /*
  * Return the sorted OIDs of the foreign tables of a wrapper.  If an unfinished
- * transaction has created one of them, sets *creator to that transaction,
+ * transaction has created one of them, set *creator to that transaction,
  * otherwise to InvalidTransactionId.
  *
  * rel: pg_foreign_table, on which the caller holds ShareLock.
@@ -643,8 +643,8 @@ warn_of_estimates(Oid wrapper, List *tables)
 
 /*
  * Lock the foreign tables of the wrapper until the end of this transaction.
- * Waits for the transactions that use them.  Raises an error if this
- * transaction has used one of them.
+ * Wait for the transactions that use them.  Raise an error if this transaction
+ * has used one of them.
  */
 static void
 lock_tables(List *tables)
@@ -697,8 +697,8 @@ set_handler(Oid handler)
  * Change the handler of wrapper postgres_fdw.
  *
  * ext: OID of extension pgpool_ext.  attach: true to replace the handler of
- * postgres_fdw by that of pgpool_ext, false for the reverse.  Returns false if
- * the wrapper already had the new handler.  Raises an error if extension
+ * postgres_fdw by that of pgpool_ext, false for the reverse.  Return false if
+ * the wrapper already had the new handler.  Raise an error if extension
  * postgres_fdw or its wrapper is missing, or if the wrapper has neither of the
  * two handlers.
  */
@@ -778,7 +778,7 @@ change_handler(Oid ext, bool attach)
 
 /*
  * Execute one of the two SQL functions: check the permissions, then change the
- * handler.  Returns whether the handler was changed.
+ * handler.  Return whether the handler was changed.
  */
 static bool
 attach_or_detach(FunctionCallInfo fcinfo, bool attach)
@@ -810,7 +810,9 @@ pgpx_attach_postgres_fdw(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(attach_or_detach(fcinfo, true));
 }
 
-/* Needs no shared memory, so that it works without the preloaded library. */
+/*
+ * This needs no shared memory, so that it works without the preloaded library.
+ */
 Datum
 pgpx_detach_postgres_fdw(PG_FUNCTION_ARGS)
 {

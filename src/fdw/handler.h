@@ -53,7 +53,7 @@ extern void pgpx_scan_async_notify(AsyncRequest *request);
  *		Return the remote transaction and the number of rows of a scan.
  *
  * The rows are those that were read and converted, before local filters.
- * Returns NULL if the scan was not executed.
+ * Return NULL if the scan was not executed.
  */
 extern const PgpxRemoteTransaction *
 pgpx_scan_statistics(ForeignScanState *node, uint64 *rows);
@@ -103,7 +103,7 @@ extern int	pgpx_modify_batch_size(ResultRelInfo *result_rel);
  *		Return the remote transaction of a target table, and the number of rows
  *		that the remote has modified.
  *
- * Returns NULL if the statement was not executed for this table.
+ * Return NULL if the statement was not executed for this table.
  */
 extern const PgpxRemoteTransaction *
 pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows);

@@ -129,8 +129,8 @@ returning_sink(Returning *returning)
 }
 
 /*
- * Store the first row of the last execution in a slot.  Returns false, and
- * leaves the slot as it is, if there was none.
+ * Store the first row of the last execution in a slot.  Return false, and leave
+ * the slot as it is, if there was none.
  */
 static bool
 returning_store(Returning *returning, TupleTableSlot *slot)
@@ -300,7 +300,7 @@ set_nrows(PgpxModify *m, int n)
 }
 
 /*
- * Convert nrows rows to parameters, in row_cxt.  Returns the number of
+ * Convert nrows rows to parameters, in row_cxt.  Return the number of
  * parameters.  ctid: of the row that is updated or deleted; NULL: INSERT.
  */
 static int
@@ -338,8 +338,8 @@ set_values(PgpxModify *m, ItemPointer ctid, TupleTableSlot **slots)
 }
 
 /*
- * Execute the statement for *nslots rows.  Sets *nslots to the number of rows
- * that the remote has inserted, updated or deleted.  Returns NULL if that is 0,
+ * Execute the statement for *nslots rows.  Set *nslots to the number of rows
+ * that the remote has inserted, updated or deleted.  Return NULL if that is 0,
  * otherwise the slots.  With RETURNING, the first slot has the returned row.
  */
 static TupleTableSlot **

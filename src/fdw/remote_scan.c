@@ -450,8 +450,8 @@ end_batch(PgpxRemoteScan *scan)
 }
 
 /*
- * Read a row of the current batch, or process the batch's end.  Without
- * "wait", returns PGPX_RUN_WAIT if more input is needed.
+ * Read a row of the current batch, or process the batch's end.  Without "wait",
+ * return PGPX_RUN_WAIT if more input is needed.
  */
 static PgpxRunStep
 read_row(PgpxRemoteScan *scan, bool wait)
@@ -551,7 +551,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	MemoryContextSwitchTo(old);
 }
 
-/* Read the next row of the tuplestore.  Returns false if there is none. */
+/* Read the next row of the tuplestore.  Return false if there is none. */
 static bool
 next_buffered_row(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 {

@@ -41,7 +41,7 @@ extern void pgpx_query_params_begin(PgpxQueryParams *params, List *exprs,
  * pgpx_query_params_evaluate
  *		Evaluate the parameters and return their texts, NULL for SQL's NULL.
  *
- * The texts are valid until the next call.  Returns NULL if there are no
+ * The texts are valid until the next call.  Return NULL if there are no
  * parameters.
  */
 extern const char **pgpx_query_params_evaluate(PgpxQueryParams *params,
@@ -60,7 +60,7 @@ typedef struct PgpxRemoteScan PgpxRemoteScan;
 
 /*
  * pgpx_remote_scan_begin
- *		Begin a scan of a statement's rows.  Sends nothing.
+ *		Begin a scan of a statement's rows.  Send nothing.
  *
  * sql, rows and tupdesc must live as long as the current memory context, which
  * holds the scan.  rows: from pgpx_rows_begin_attributes for tupdesc.
@@ -95,9 +95,9 @@ extern void pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows);
  * pgpx_remote_scan_open
  *		Send the statement with new parameters, for the first time or again.
  *
- * Does not wait for the answer, unless it first asks for the columns' types
- * (pgpx_remote_scan_expect).  The values must remain valid until the scan is
- * opened again or ends, because a refused statement is sent again.
+ * The call does not wait for the answer, unless it first asks for the columns'
+ * types (pgpx_remote_scan_expect).  The values must remain valid until the scan
+ * is opened again or ends, because a refused statement is sent again.
  */
 extern void pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 								  const char *const *values);
@@ -109,7 +109,7 @@ extern void pgpx_remote_scan_stop(PgpxRemoteScan *scan);
  * pgpx_remote_scan_next
  *		Read the next row, and wait for it.
  *
- * Returns false at the end.  Otherwise *values and *nulls are as those of
+ * Return false at the end.  Otherwise *values and *nulls are as those of
  * pgpx_rows_values, valid until the next call.
  */
 extern bool pgpx_remote_scan_next(PgpxRemoteScan *scan, Datum **values,
@@ -127,7 +127,7 @@ typedef enum PgpxScanStep
  *		Read the next row if it has arrived.
  *
  * While another scan of the same group (see pgpx_remote_scan_set_group) reads a
- * batch from the lease, returns PGPX_SCAN_STEP_WAIT instead of sending the
+ * batch from the lease, return PGPX_SCAN_STEP_WAIT instead of sending the
  * Execute for the next batch of this scan.
  */
 extern PgpxScanStep pgpx_remote_scan_try_next(PgpxRemoteScan *scan,
@@ -148,9 +148,9 @@ extern void pgpx_remote_scan_set_group(PgpxRemoteScan *scan,
 extern bool pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan);
 
 /*
- * If another scan of the group reads a batch from the lease, buffer the rest
- * of that batch, so that the lease is free.  Does nothing if the reader of
- * that scan waits for the socket, because it then reads the rest itself.
+ * If another scan of the group reads a batch from the lease, buffer the rest of
+ * that batch, so that the lease is free.  Do nothing if the reader of that scan
+ * waits for the socket, because it then reads the rest itself.
  */
 extern void pgpx_remote_scan_buffer_other(PgpxRemoteScan *scan);
 

@@ -149,7 +149,7 @@ pgpx_table_option(Oid relid, const char *name)
 
 /*
  * Append the values of one row in parentheses.  The parameters are numbered
- * from "param" on.  Returns the number after the last one.
+ * from "param" on.  Return the number after the last one.
  */
 static int
 append_row(StringInfo buf, Relation rel, List *target_attrs, int param)
@@ -186,8 +186,8 @@ has_attribute(Bitmapset *used, int attnum)
 
 /*
  * Append RETURNING with the columns in "used", a set built by pull_varattnos.
- * Returns the list of their numbers.  ctid is the only system column that can
- * be returned.
+ * Return the list of their numbers.  ctid is the only system column that can be
+ * returned.
  */
 static List *
 append_returning(StringInfo buf, Relation rel, Bitmapset *used)

@@ -45,7 +45,7 @@ pgpx_remote_close_later(PgpxRemoteTransaction *rt, const char *name)
 }
 
 /*
- * Return the entry of a statement.  If there is none, returns an empty entry,
+ * Return the entry of a statement.  If there is none, return an empty entry,
  * whose sql is NULL.  If all entries are used, the least recently used one
  * becomes empty.
  */
@@ -90,7 +90,7 @@ init_statement(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 }
 
 /*
- * Choose how to send a statement that the statement cache accepts.  Returns
+ * Choose how to send a statement that the statement cache accepts.  Return
  * false if it is to be sent unnamed.
  */
 static bool
@@ -124,8 +124,8 @@ choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 
 /*
  * Choose how to send a statement of a level: as the statement cache decides;
- * without the cache, unnamed at its first use, and prepared from then on.  Sets
- * sent_as, and guard if a savepoint must precede the statement.  Returns the
+ * without the cache, unnamed at its first use, and prepared from then on.  Set
+ * sent_as, and guard if a savepoint must precede the statement.  Return the
  * entry to mark as prepared when the statement was sent; NULL: none.
  */
 static PgpxRemoteStatement *

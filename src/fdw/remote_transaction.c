@@ -87,7 +87,7 @@ must_await_commit(const PgpxRemoteTransaction *rt)
 	return rt->nesting.begun && (rt->wrote || IsolationIsSerializable());
 }
 
-/* Unlink all remote transactions.  Does not end their leases. */
+/* Unlink all remote transactions.  Do not end their leases. */
 static void
 forget_all(void)
 {
@@ -129,7 +129,7 @@ note_failure(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
 
 /*
  * Discard an unread answer that belongs to no scan any more, and ignore errors
- * in it.  Leaves the rest unread after "bytes" bytes or at the deadline.
+ * in it.  Leave the rest unread after "bytes" bytes or at the deadline.
  */
 static void
 discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
@@ -190,7 +190,7 @@ read_abandoned(PgpxRemoteTransaction *rt)
 }
 
 /*
- * Bring the stream to a message boundary.  Ignores the error of a cancelled
+ * Bring the stream to a message boundary.  Ignore the error of a cancelled
  * statement, because the local error that caused the cancel was raised then.
  */
 static void
@@ -362,8 +362,8 @@ await_commit(PgpxLease *lease, PgpxTime deadline)
 }
 
 /*
- * Read the answer to a COMMIT.  Returns an error instead of raising it, so that
- * the caller can read the other answers.  Raises only the error of a local
+ * Read the answer to a COMMIT.  Return an error instead of raising it, so that
+ * the caller can read the other answers.  Raise only the error of a local
  * cancel or termination.
  */
 static ErrorData *
@@ -594,7 +594,7 @@ before_prepare(void)
 }
 
 /*
- * Bring the leases to a message boundary if that needs no wait.  Waits only for
+ * Bring the leases to a message boundary if that needs no wait.  Wait only for
  * the answers to ROLLBACK TO and to a reset, for a short time.  lease_return.c
  * then returns the leases.
  */
@@ -754,8 +754,8 @@ find_transaction(Oid server, Oid user, const PgpxPoolKey *key)
 
 /*
  * Wait until the remote executes the pending statement, which the previous
- * holder has sent.  Returns false if the remote does not execute it, because
- * the COMMIT or reset before it has failed.
+ * holder has sent.  Return false if the remote does not execute it, because the
+ * COMMIT or reset before it has failed.
  */
 static bool
 await_begin(PgpxLease *lease)

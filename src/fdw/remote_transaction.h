@@ -137,7 +137,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
  *
  * sink: receives the rows; NULL: they are dropped.  writes: the statement
  * changes data, so the commit must wait for the remote's answer.  A text that
- * is executed repeatedly is prepared automatically.  Returns the number of rows
+ * is executed repeatedly is prepared automatically.  Return the number of rows
  * affected or returned.
  *
  * Errors: the remote's, as pgpx_remote_raise; those of the lease.
@@ -151,8 +151,8 @@ extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt,
  *		Ask the remote for the columns of a statement's result, and wait for
  *		the answer.
  *
- * Passes the description to the sink, and records the formats for a result of
- * this number of rows, so that the first execution, too, can return columns in
+ * Pass the description to the sink, and record the formats for a result of this
+ * number of rows, so that the first execution, too, can return columns in
  * binary.  The caller must have called pgpx_remote_prepare_send, and must call
  * it again afterwards.
  *

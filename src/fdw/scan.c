@@ -83,7 +83,7 @@ pgpx_scan_tupdesc(ForeignScanState *node)
 
 /*
  * Find the names of a column of the scan's rows in the range table.  For a
- * column or ctid, sets *relname and *attname; for a whole-row reference, only
+ * column or ctid, set *relname and *attname; for a whole-row reference, only
  * *relname.  For an expression or another system column, both are NULL.
  */
 static void
@@ -235,8 +235,8 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 
 /*
  * Send the statement with the current parameters, if it was not sent yet.
- * Returns false if the scan must first wait for another scan of the same
- * Append, whose lease it shares.
+ * Return false if the scan must first wait for another scan of the same Append,
+ * whose lease it shares.
  */
 static bool
 open_scan(ForeignScanState *node, PgpxScan *scan)
@@ -263,8 +263,8 @@ open_scan(ForeignScanState *node, PgpxScan *scan)
 }
 
 /*
- * Read the next row.  Returns false at the end, or if an asynchronous scan must
- * wait for the row; then sets "pending".
+ * Read the next row.  Return false at the end, or if an asynchronous scan must
+ * wait for the row; then set "pending".
  */
 static bool
 next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)

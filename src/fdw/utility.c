@@ -151,7 +151,7 @@ append_regclass(StringInfo buf, Relation rel)
 					 quote_literal_cstr(name.data));
 }
 
-/* Append a SELECT of all columns.  Returns the list of their numbers. */
+/* Append a SELECT of all columns.  Return the list of their numbers. */
 static List *
 append_select(StringInfo buf, Relation rel)
 {
@@ -177,7 +177,7 @@ append_select(StringInfo buf, Relation rel)
 
 /*
  * Append a clause with which the remote server returns a sample of about
- * targrows rows.  Returns the remote's estimate of the number of rows in the
+ * targrows rows.  Return the remote's estimate of the number of rows in the
  * table, or 0 if no clause was appended, so that all rows are read.
  */
 static double
@@ -221,8 +221,8 @@ append_sampling(StringInfo buf, Relation rel, int targrows)
 
 /*
  * Read all rows of a scan, and choose targrows of them at random (Vitter's
- * algorithm, as in analyze.c).  Returns the number of rows read.  Sets *n to
- * the number of rows chosen.
+ * algorithm, as in analyze.c).  Return the number of rows read.  Set *n to the
+ * number of rows chosen.
  */
 static double
 choose_rows(PgpxRemoteScan *scan, TupleDesc tupdesc, HeapTuple *rows,
@@ -378,7 +378,7 @@ read_options(List *options, Import *import)
 }
 
 /*
- * Check that the remote schema exists.  Returns whether the remote server has
+ * Check that the remote schema exists.  Return whether the remote server has
  * generated columns (from 12 on).
  */
 static bool

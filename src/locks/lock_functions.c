@@ -35,7 +35,7 @@ PG_FUNCTION_INFO_V1(pgpx_lock_status);
 #define TTL_MAX_MS (86400 * 1000)
 
 /*
- * Returns the argument "name"; 22023 if it is empty or too long for a
+ * Return the argument "name".  Raise 22023 if it is empty or too long for a
  * PgpxDlock.
  */
 static char *
@@ -155,7 +155,7 @@ pgpx_lock_valid(PG_FUNCTION_ARGS)
 									   arg_token(fcinfo, 2)));
 }
 
-/* unlock(pool text, name text, token bigint) returns boolean: was it held? */
+/* unlock(pool text, name text, token bigint) returns boolean: true if held */
 Datum
 pgpx_unlock(PG_FUNCTION_ARGS)
 {
@@ -204,7 +204,7 @@ do_force(PgpxLease *lease, void *arg)
 	force->held = pgpx_dlock_force_release(lease, force->name);
 }
 
-/* lock_force_release(pool text, name text) returns boolean: was it held? */
+/* lock_force_release(pool text, name text) returns boolean: true if held */
 Datum
 pgpx_lock_force_release(PG_FUNCTION_ARGS)
 {

@@ -64,7 +64,7 @@ lookup_tag(const PgpxPinger *p)
 	return ((uint64) p->pool << 32) | p->attempt;
 }
 
-/* Closes the connection, if any, without waiting; the phase is NONE then. */
+/* Close the connection, if any, without waiting; the phase is NONE then. */
 static void
 drop_connection(PgpxPinger *p)
 {
@@ -99,7 +99,7 @@ drop_connection(PgpxPinger *p)
 	p->phase = PGPX_PINGER_NONE;
 }
 
-/* Registers the connection's socket for these epoll events. */
+/* Register the connection's socket for these epoll events. */
 static void
 watch_socket(PgpxPinger *p, uint32 events)
 {
@@ -115,7 +115,7 @@ watch_socket(PgpxPinger *p, uint32 events)
 static void handle_login_step(void *owner, PostgresPollingStatusType status,
 							  int sqlstate, const char *failure);
 
-/* Starts a login, or first waits for the password command. */
+/* Start a login, or first wait for the password command. */
 static void
 log_in(PgpxPinger *p)
 {
@@ -165,7 +165,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 }
 
 /*
- * Starts to open the connection.  Returns false if the pool's conninfo was not
+ * Start to open the connection.  Return false if the pool's conninfo was not
  * published.
  */
 static bool
@@ -195,9 +195,8 @@ open_connection(PgpxPinger *p, int64 timeout_ms)
 }
 
 /*
- * Handles an expired deadline: closes the connection, and marks a host that
- * has not accepted it as unresponsive, so that the next attempt uses another
- * host.
+ * Handle an expired deadline: close the connection, and mark a host that has
+ * not accepted it as unresponsive, so that the next attempt uses another host.
  */
 static void
 deadline_passed(PgpxPinger *p)
@@ -230,7 +229,7 @@ drop_outdated(PgpxPinger *p)
 	return true;
 }
 
-/* A statement was sent: read its rows one by one instead of buffering all. */
+/* The rows are read one by one, so that libpq does not buffer all of them. */
 void
 pgpx_pinger_sent(PgpxPinger *p)
 {
@@ -392,7 +391,7 @@ pgpx_pinger_results(PgpxPinger *p,
 	return false;
 }
 
-/* Continues the login, or the statements that precede the first ping. */
+/* Continue the login, or the statements that precede the first ping. */
 static void
 step_connect(PgpxPinger *p)
 {
@@ -516,9 +515,9 @@ pgpx_pinger_set_idle(PgpxPinger *p)
 }
 
 /*
- * Returns the timeout of a statement in ms.  It leaves time for another
- * attempt.  It grows after failures, because a lock with a short ttl must not
- * cause the loss of locks with a long one if the remote is merely slow.
+ * Return the timeout of a statement in ms.  It leaves time for another attempt.
+ * It grows after failures, because a lock with a short ttl must not cause the
+ * loss of locks with a long one if the remote is merely slow.
  */
 static int64
 lock_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
@@ -754,7 +753,7 @@ pgpx_pinger_descriptors(void)
 
 /*
  * Send the next statement that is due on a pool's pinger: ping, release or
- * share.  Opens the connection if necessary.  Returns the time of the next run.
+ * share.  Open the connection if necessary.  Return the time of the next run.
  */
 static PgpxTime
 run_pool(PgpxPinger *p)
@@ -825,7 +824,7 @@ run_pool(PgpxPinger *p)
 
 /*
  * Close idle or timed-out pingers that have neither locks nor a share to
- * maintain.  Returns the time of the next run.
+ * maintain.  Return the time of the next run.
  */
 static PgpxTime
 close_idle(PgpxTime now)

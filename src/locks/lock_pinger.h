@@ -20,18 +20,18 @@
 #include "libpq-fe.h"
 
 /*
- * Sends the pings and releases that are due.  Returns the time (pgpx_now) at
+ * Send the pings and releases that are due.  Return the time (pgpx_now) at
  * which the next one is due.
  */
 extern PgpxTime pgpx_pinger_run(void);
 
-/* Handles epoll events on the socket of the pinger with this index. */
+/* Handle epoll events on the socket of the pinger with this index. */
 extern void pgpx_pinger_ready(int index, uint32 events);
 
-/* Runs the pingers again, because a conninfo was published. */
+/* Run the pingers again, because a conninfo was published. */
 extern void pgpx_pinger_conninfo_published(void);
 
-/* Returns the number of sockets of the pingers. */
+/* Return the number of sockets of the pingers. */
 extern int	pgpx_pinger_descriptors(void);
 
 typedef enum PgpxPingerPhase
@@ -83,23 +83,23 @@ typedef struct PgpxPinger
 	PgpxInputAccounting accounting;
 } PgpxPinger;
 
-/* Enters phase IDLE, in which the next statement can be sent. */
+/* Enter phase IDLE, in which the next statement can be sent. */
 extern void pgpx_pinger_set_idle(PgpxPinger *p);
 
 /*
- * Handles a failure of the connection: closes it and delays the next attempt to
+ * Handle a failure of the connection: close it and delay the next attempt to
  * connect.  The failure is logged once, and counts as a failed attempt of all
  * releases that are due.  why: for the log.
  */
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
 
-/* Flushes a statement that was sent and watches the socket for its result. */
+/* Flush a statement that was sent and watch the socket for its result. */
 extern void pgpx_pinger_sent(PgpxPinger *p);
 
 /*
- * Reads the results of the statement that have arrived.  Calls "row", unless it
- * is NULL, for rows.  Returns true if the statement has ended; "error" is set
- * if it failed.  Returns false if more input is needed, or if the connection is
+ * Read the results of the statement that have arrived.  Call "row", unless it
+ * is NULL, for rows.  Return true if the statement has ended; "error" is set if
+ * it failed.  Return false if more input is needed, or if the connection is
  * lost.
  */
 extern bool pgpx_pinger_results(PgpxPinger *p,

@@ -250,7 +250,7 @@ static const char status_sql[] =
 	" ORDER BY l.name";
 
 /*
- * Error context callback: adds a hint to errors about the tables of the locks.
+ * Error context callback: add a hint to errors about the tables of the locks.
  */
 static void
 add_hint(void *arg)
@@ -282,7 +282,7 @@ add_hint(void *arg)
 }
 
 /*
- * Execute a statement.  Raises 08006 if the deadline passes.  *refused, unless
+ * Execute a statement.  Raise 08006 if the deadline passes.  *refused, unless
  * NULL, is set to whether the remote has reported an error, which is then
  * raised: the statement had no effect.
  */
@@ -591,7 +591,7 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 st->request, st->weight, st->demand);
 }
 
-/* Tests whether this is a valid member name; such a name needs no quotes. */
+/* Test whether this is a valid member name; such a name needs no quotes. */
 static bool
 is_name(const char *name)
 {

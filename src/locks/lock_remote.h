@@ -31,29 +31,29 @@ typedef struct PgpxDlockAnswer
 
 /*
  * pgpx_dlock_request
- *		Requests a lock and reads the answer; answer->token shows whether the
- *		lock was granted.
+ *		Request a lock and read the answer; answer->token shows whether the lock
+ *		was granted.
  *
  *		waits: the request will be repeated, so the remote records that another
- *		server requests the lock.  lock_timeout: that of the remote, in ms,
- *		for transactions that have called fence_check.  deadline: of the
- *		answer; if it passes, 08006 is raised and the outcome is unknown.
- *		Raises the remote's errors.
+ *		server requests the lock.  lock_timeout: that of the remote, in ms, for
+ *		transactions that have called fence_check.  deadline: of the answer; if
+ *		it passes, 08006 is raised and the outcome is unknown.  Raise the
+ *		remote's errors.
  */
 extern void pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock,
 							   bool waits, int64 lock_timeout,
 							   PgpxTime deadline, PgpxDlockAnswer *answer);
 
 /*
- * Creates the tables and fence_check at the remote, or verifies existing ones.
- * Raises the remote's errors.
+ * Create the tables and fence_check at the remote, or verify existing ones.
+ * Raise the remote's errors.
  */
 extern void pgpx_dlock_create_tables(PgpxLease *lease);
 
-/* Releases a lock regardless of its holder.  Returns whether it was held. */
+/* Release a lock regardless of its holder.  Return whether it was held. */
 extern bool pgpx_dlock_force_release(PgpxLease *lease, const char *name);
 
-/* Puts the rows of lock_status into "store", with the columns of "tupdesc". */
+/* Put the rows of lock_status into "store", with the columns of "tupdesc". */
 extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,
 							  Tuplestorestate *store);
 
@@ -103,14 +103,14 @@ typedef struct PgpxShareMember
 } PgpxShareMember;
 
 /*
- * Appends the statement.  It returns a row for each other member, and one with
+ * Append the statement.  It returns a row for each other member, and one with
  * an empty name for this one.
  */
 extern void pgpx_share_append_statement(const PgpxShareStatement *st,
 										StringInfo sql);
 
 /*
- * Reads a row.  Returns false if it is not as expected.  Numbers are limited to
+ * Read a row.  Return false if it is not as expected.  Numbers are limited to
  * what the options allow.
  */
 extern bool pgpx_share_read_row(const PGresult *res, int row,

@@ -93,7 +93,7 @@ time_left(const LockWait *w)
 }
 
 /*
- * Sets the pool key of the lock and its queue.  Raises 55000 if the options of
+ * Set the pool key of the lock and its queue.  Raise 55000 if the options of
  * the server were changed in this transaction: the pool with these options ends
  * with the transaction, so it could not ping the lock afterwards.
  */
@@ -113,8 +113,8 @@ set_key(LockWait *w, const PgpxServerSpec *spec)
 }
 
 /*
- * Ends an acquisition without a lock: frees the slot, or releases the lock if
- * the remote may have granted it.
+ * End an acquisition without a lock: free the slot, or release the lock if the
+ * remote may have granted it.
  */
 static void
 abandon_acquisition(LockWait *w)
@@ -209,7 +209,7 @@ send_request(LockWait *w)
 }
 
 /*
- * Returns whether the request may be repeated after this error.  sent: the
+ * Return whether the request may be repeated after this error.  sent: the
  * request was sent.
  */
 static bool
@@ -236,8 +236,8 @@ is_transient(const LockWait *w, const ErrorData *error, bool sent)
 }
 
 /*
- * Sends one lock request and reads the answer.  Returns false if the request
- * failed and may be repeated; the error is in w->error.  Raises all other
+ * Send one lock request and read the answer.  Return false if the request
+ * failed and may be repeated; the error is in w->error.  Raise all other
  * errors, see pgpx_dlock_lock.
  */
 static bool
@@ -307,7 +307,7 @@ log_takeover(const LockWait *w)
 }
 
 /*
- * Records a grant in shared memory.  Returns false if the remote did not grant
+ * Record a grant in shared memory.  Return false if the remote did not grant
  * the lock, or if the validity of the grant has expired already.
  */
 static bool
@@ -389,7 +389,7 @@ init_lock(LockWait *w)
 		copy_clipped(lock->why, sizeof(lock->why), call->why);
 }
 
-/* Returns the detail of the error for a lock that was not acquired. */
+/* Return the detail of the error for a lock that was not acquired. */
 static char *
 timeout_detail(const LockWait *w)
 {
@@ -430,7 +430,7 @@ raise_timeout(LockWait *w)
 }
 
 /*
- * Acquire the lock without waiting.  Returns false if it is not free, or if a
+ * Acquire the lock without waiting.  Return false if it is not free, or if a
  * session of this server waits for it.
  */
 static bool
@@ -448,7 +448,7 @@ try_now(LockWait *w)
 	return accept_grant(w);
 }
 
-/* Returns the time to sleep before the next request, and doubles *pause. */
+/* Return the time to sleep before the next request, and double *pause. */
 static PgpxTime
 next_pause(const LockWait *w, PgpxTime *pause)
 {
@@ -463,7 +463,7 @@ next_pause(const LockWait *w, PgpxTime *pause)
 
 /*
  * Wait until this session is the first of its queue, and request the lock until
- * it is granted.  Raises 55P03 at the deadline.
+ * it is granted.  Raise 55P03 at the deadline.
  */
 static void
 wait_for_lock(LockWait *w)
@@ -640,7 +640,7 @@ pgpx_dlock_is_valid(const char *server, const char *name, int64 token)
 }
 
 /*
- * Returns whether this session holds the lock.  Also releases its locks of the
+ * Return whether this session holds the lock.  Also release its locks of the
  * same queue that are lost, with a WARNING.
  */
 static bool
@@ -671,7 +671,7 @@ is_held_by_me(uint64 queue, const char *name)
 
 /*
  * Wait until the worker has released the lock at the remote, or all its
- * attempts have failed.  Returns false if operation_timeout expires first.
+ * attempts have failed.  Return false if operation_timeout expires first.
  */
 static bool
 await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
@@ -698,8 +698,8 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
 
 /*
  * Find a lock that this session acquired through another pool of the server,
- * because it had another user mapping or another user then.  Returns -1 if
- * there is none.
+ * because it had another user mapping or another user then.  Return -1 if there
+ * is none.
  */
 static int
 find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,

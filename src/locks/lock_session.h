@@ -23,10 +23,10 @@ typedef struct PgpxDlockCall
 
 /*
  * pgpx_dlock_lock
- *		Acquires a lock and returns its token.  Returns 0 only with only_try,
- *		if the lock is not free now.
+ *		Acquire a lock and return its token.  Return 0 only with only_try, if
+ *		the lock is not free now.
  *
- *		Raises the errors of a checkout and of the remote; 55P03 if another
+ *		Raise the errors of a checkout and of the remote; 55P03 if another
  *		session holds the lock until the timeout; 40P01 if this session holds
  *		it; 53300 if all slots of the lock table are in use; 55000 if the
  *		options of the server were changed in this transaction.
@@ -41,25 +41,25 @@ typedef enum PgpxDlockUnlocked
 } PgpxDlockUnlocked;
 
 /*
- * Releases a lock of this session and waits for the remote's confirmation, for
- * operation_timeout at most.  Raises 42501 if another session of this server
+ * Release a lock of this session and wait for the remote's confirmation, for
+ * operation_timeout at most.  Raise 42501 if another session of this server
  * holds the lock, or if this session acquired it as another user.
  */
 extern PgpxDlockUnlocked pgpx_dlock_unlock(const char *server,
 										   const char *name, int64 token);
 
 /*
- * Returns whether it is certain that this server holds the lock.  Raises a
+ * Return whether it is certain that this server holds the lock.  Raise a
  * WARNING, once, if the lock was acquired by this session and is lost.
  */
 extern bool pgpx_dlock_is_valid(const char *server, const char *name,
 								int64 token);
 
-/* Releases all locks of session scope without waiting for the remote. */
+/* Release all locks of session scope without waiting for the remote. */
 extern void pgpx_dlock_release_all(void);
 
 /*
- * Returns whether the current user may see a lock's name, token, owner and
+ * Return whether the current user may see a lock's name, token, owner and
  * purpose.
  */
 extern bool pgpx_dlock_may_see(const PgpxDlock *lock);

@@ -194,7 +194,7 @@ pgpx_dlock_refused(int slot)
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
-/* Returns whether the lock is held by this server, or was held and is lost. */
+/* Return whether the lock is held by this server, or was held and is lost. */
 static bool
 is_held(const PgpxDlock *lock)
 {
@@ -574,7 +574,7 @@ is_of_pool(const PgpxDlock *lock, int pool, uint32 pool_id)
 		lock->pool_id == pool_id;
 }
 
-/* Returns whether the remote still needs a release of this lock. */
+/* Return whether the remote still needs a release of this lock. */
 static bool
 needs_release(const PgpxDlock *lock)
 {
@@ -583,7 +583,7 @@ needs_release(const PgpxDlock *lock)
 		!lock->remote_done;
 }
 
-/* Returns the steady time at which the next ping is due. */
+/* Return the steady time at which the next ping is due. */
 static PgpxTime
 next_ping(const PgpxDlock *lock)
 {

@@ -159,12 +159,12 @@ pgpx_dlocks_end(void)
 /* Attempts of the worker to release a lock at the remote. */
 #define PGPX_DLOCK_ATTEMPTS 3
 
-/* Converts a steady time to one of pgpx_now; 0 stays 0. */
+/* Convert a steady time to one of pgpx_now; 0 stays 0. */
 extern PgpxTime pgpx_steady_to_now(PgpxTime t);
 
 /*
- * Returns the steady time until which a grant is certainly valid.  sent_at:
- * the steady time before the request was sent.
+ * Return the steady time until which a grant is certainly valid.  sent_at: the
+ * steady time before the request was sent.
  */
 extern PgpxTime pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl_ms);
 
@@ -174,57 +174,55 @@ extern PgpxTime pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl_ms);
 
 /*
  * pgpx_dlock_alloc
- *		Records in shared memory that this session is about to request a lock.
- *		Sets state, request number, owner and start time in *lock; the caller
- *		has set the other fields.  Returns the slot, or -1 if all slots are in
- *		use.
+ *		Record in shared memory that this session is about to request a lock.
+ *		Set state, request number, owner and start time in *lock; the caller has
+ *		set the other fields.  Return the slot, or -1 if all slots are in use.
  */
 extern int	pgpx_dlock_alloc(PgpxDlock *lock);
 
 /*
- * Assigns a new request number, because the remote no longer grants the old
- * one.
+ * Assign a new request number, because the remote no longer grants the old one.
  */
 extern void pgpx_dlock_renew(int slot, PgpxDlock *lock);
 
-/* Records a grant.  sent_at: the steady time before the request was sent. */
+/* Record a grant.  sent_at: the steady time before the request was sent. */
 extern void pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at);
 
-/* Frees the slot of a request that the remote refused. */
+/* Free the slot of a request that the remote refused. */
 extern void pgpx_dlock_refused(int slot);
 
 /*
  * pgpx_dlock_find
- *		Finds the HELD or LOST lock with this key, name and token and copies it
- *		to *lock.  Returns its slot, or -1 if this server has no such lock.  A
- *		lock whose validity has expired is marked LOST first.
+ *		Find the HELD or LOST lock with this key, name and token and copy it to
+ *		*lock.  Return its slot, or -1 if this server has no such lock.  A lock
+ *		whose validity has expired is marked LOST first.
  */
 extern int	pgpx_dlock_find(const PgpxPoolKey *key, const char *name,
 							int64 token, PgpxDlock *lock);
 
 /*
- * Returns whether a session of this server holds a lock of this queue, or its
- * release is still pending.  If so, copies the lock to *lock.
+ * Return whether a session of this server holds a lock of this queue, or its
+ * release is still pending.  If so, copy the lock to *lock.
  */
 extern bool pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *lock);
 
 /*
- * Records that the owner was warned of the loss.  Returns false if it was
- * already warned, or if the slot has another request now.
+ * Record that the owner was warned of the loss.  Return false if it was already
+ * warned, or if the slot has another request now.
  */
 extern bool pgpx_dlock_note_reported(int slot, uint64 request);
 
 /*
  * pgpx_dlock_release
- *		Releases a lock of this session; the worker sends the release to the
+ *		Release a lock of this session; the worker sends the release to the
  *		remote.  awaited: the session polls the result with pgpx_dlock_result,
- *		which frees the slot.  Raises no error.
+ *		which frees the slot.  Raise no error.
  */
 extern void pgpx_dlock_release(int slot, bool awaited);
 
 /*
- * Reads the result of an awaited release and frees the slot.  Returns false if
- * the release has not ended.
+ * Read the result of an awaited release and free the slot.  Return false if the
+ * release has not ended.
  */
 extern bool pgpx_dlock_result(int slot, PgpxDlockResult *result);
 
@@ -236,35 +234,35 @@ extern bool pgpx_dlock_result(int slot, PgpxDlockResult *result);
 extern int	pgpx_dlock_own_count;
 extern int	pgpx_dlock_next_own(int after, PgpxDlock *lock);
 
-/* Transfers the locks of a committed subtransaction to its parent. */
+/* Transfer the locks of a committed subtransaction to its parent. */
 extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
 
 /*
  * --- queue of waiters in this server --------------------------------------
  */
 
-/* Returns the hash that identifies the queue of a lock; it is not 0. */
+/* Return the hash that identifies the queue of a lock; it is not 0. */
 extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
 
 /*
- * Enqueues this session for a lock, in the queue of the pool in lock->key.
+ * Enqueue this session for a lock, in the queue of the pool in lock->key.
  * pgpx_dlock_is_first then returns whether it is the first waiter of that
  * queue.
  */
 extern void pgpx_dlock_enqueue(const PgpxDlock *lock);
 extern bool pgpx_dlock_is_first(void);
 
-/* Returns whether the queue of this lock has waiters. */
+/* Return whether the queue of this lock has waiters. */
 extern bool pgpx_dlock_has_waiters(const PgpxDlock *lock);
 
 /*
- * Dequeues this session, if it is queued, and wakes the waiters that are first
- * now.  Raises no error.
+ * Dequeue this session, if it is queued, and wake the waiters that are first
+ * now.  Raise no error.
  */
 extern void pgpx_dlock_dequeue(void);
 
 /*
- * Returns the time until which sessions of this server must not request the
+ * Return the time until which sessions of this server must not request the
  * lock.  If it is 0 or in the past, they may.
  */
 extern PgpxTime pgpx_dlock_back_off_until(uint64 queue);
@@ -294,14 +292,14 @@ typedef struct PgpxDlockDue
 } PgpxDlockDue;
 
 /*
- * Marks the expired locks of this worker's pools LOST.  Returns the steady
- * time of the next expiry, PG_INT64_MAX if there is none.
+ * Mark the expired locks of this worker's pools LOST.  Return the steady time
+ * of the next expiry, PG_INT64_MAX if there is none.
  */
 extern PgpxTime pgpx_dlock_expire(int worker);
 
 /*
- * Returns the first pool with an index of at least "from" that has locks of
- * this worker, or -1.
+ * Return the first pool with an index of at least "from" that has locks of this
+ * worker, or -1.
  */
 extern int	pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id);
 extern void pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due);
@@ -315,7 +313,7 @@ extern int	pgpx_dlock_list_releases(int pool, uint32 pool_id,
 									 PgpxDlockWork *work);
 
 /*
- * Records the answer to a ping.  extended: the remote extended the lock.
+ * Record the answer to a ping.  extended: the remote extended the lock.
  * sent_at: the steady time before the ping was sent.
  */
 extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended,
@@ -332,19 +330,19 @@ extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
 									  const char *why);
 
 /*
- * Releases the locks of sessions that no longer exist.  Returns whether the
+ * Release the locks of sessions that no longer exist.  Return whether the
  * worker has any locks.
  */
 extern bool pgpx_dlock_sweep(int worker);
 
-/* Returns whether the pool has any locks. */
+/* Return whether the pool has any locks. */
 extern bool pgpx_dlock_pool_has_locks(int pool, uint32 pool_id);
 
 /*
  * --- for views ------------------------------------------------------------
  */
 
-/* Copies a slot.  Returns false if it is free. */
+/* Copy a slot.  Return false if it is free. */
 extern bool pgpx_dlock_copy(int slot, PgpxDlock *lock);
 
 #endif							/* PGPX_LOCK_TABLE_H */

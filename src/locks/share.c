@@ -146,7 +146,7 @@ is_of_server(int pool, int server)
 		pgpx_pools[pool].worker == pgpx_worker_index;
 }
 
-/* The pools of a server no longer wait because the remote accepts no pinger. */
+/* Record for the pools of a server that the remote is no longer full. */
 static void
 end_remote_full(Share *s, int server)
 {
@@ -164,8 +164,8 @@ has_conninfo(int pool)
 }
 
 /*
- * Write this member's name to "name".  Returns the length of the prefix that
- * the names of its predecessors have, too: all but the worker's incarnation.
+ * Write this member's name to "name".  Return the length of the prefix that the
+ * names of its predecessors have, too: all but the worker's incarnation.
  */
 static size_t
 write_name(const Share *s, char *name)
@@ -509,7 +509,7 @@ share_in_flight(const PgpxPinger *p)
 	return s->in_flight && s->request == p->share_request ? s : NULL;
 }
 
-/* Read rows of the result.  Returns what is wrong with them, or NULL. */
+/* Read rows of the result.  Return what is wrong with them, or NULL. */
 static const char *
 read_rows(Share *s, const PGresult *res)
 {
@@ -617,8 +617,8 @@ publish_info(const Share *s, int server)
 }
 
 /*
- * Set the share of a server.  Does nothing if its slot has been taken by
- * another server since the statement was sent.
+ * Set the share of a server.  Do nothing if its slot has been taken by another
+ * server since the statement was sent.
  */
 static void
 set_share(const Share *s, int server, int limit)
@@ -631,7 +631,9 @@ set_share(const Share *s, int server, int limit)
 	LWLockRelease(pgpx_shared->registry_lock);
 }
 
-/* The statement has committed.  Returns false if its result is incomplete. */
+/*
+ * Apply the result of a committed statement.  Return false if it is incomplete.
+ */
 static bool
 apply_result(Share *s, int server)
 {

@@ -19,17 +19,17 @@
 /*
  * pgpx_share_plan
  *		Determine what each server with cluster_connections wants, and when its
- *		next statement is due.  Ends login attempts of servers whose share is
- *		no longer valid.
+ *		next statement is due.  End login attempts of servers whose share is no
+ *		longer valid.
  *
- * Returns 0 if a plan was made for at least one server.  Otherwise returns when
+ * Return 0 if a plan was made for at least one server.  Otherwise return when
  * to call it again; PG_INT64_MAX: after the next event.
  */
 extern PgpxTime pgpx_share_plan(PgpxTime now);
 
 /*
  * Return the next pool, from index "pool" on, whose pinger sends the statements
- * of a server; -1: there is none.  Sets *pool_id.
+ * of a server; -1: there is none.  Set *pool_id.
  */
 extern int	pgpx_share_next_pool(int pool, uint32 *pool_id);
 
@@ -43,11 +43,11 @@ extern PgpxTime pgpx_share_due(int pool, uint32 pool_id);
 extern void pgpx_share_send(PgpxPinger *p);
 extern void pgpx_share_step(PgpxPinger *p);
 
-/* Handles the unknown outcome of the statement in flight, if there is one. */
+/* Handle the unknown outcome of the statement in flight, if there is one. */
 extern void pgpx_share_aborted(const PgpxPinger *p);
 
 /*
- * Handles a failure of the pinger: it could not connect, or a statement failed.
+ * Handle a failure of the pinger: it could not connect, or a statement failed.
  * sqlstate: 53300 if the remote accepts no more connections; 0: unknown.
  */
 extern void pgpx_share_failed(int pool, uint32 pool_id, int sqlstate,

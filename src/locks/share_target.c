@@ -21,7 +21,10 @@
  */
 #include "locks/share.h"
 
-/* Does a member want connections?  Those that are dead or cut off do not. */
+/*
+ * Return whether a member wants connections; one that is dead or cut off does
+ * not.
+ */
 static bool
 wants_any(const PgpxShareMember *m)
 {
@@ -129,8 +132,8 @@ target_in_turn(const PgpxShareInput *in, int starved)
 }
 
 /*
- * Did the turn of a member begin before that of another one?  The names decide
- * between equal numbers.
+ * Return whether the turn of a member began before that of another one.  The
+ * names decide between equal numbers.
  */
 static bool
 precedes(const PgpxShareMember *a, const PgpxShareMember *b)
@@ -140,8 +143,9 @@ precedes(const PgpxShareMember *a, const PgpxShareMember *b)
 }
 
 /*
- * Must this member release its connection because the cap was lowered?  The
- * turns that began first remain, and sessions of dead members count as well.
+ * Return whether this member must release its connection because the cap was
+ * lowered.  The turns that began first remain, and sessions of dead members
+ * count as well.
  */
 static bool
 exceeds_lowered_cap(const PgpxShareInput *in)

@@ -194,7 +194,7 @@ conninfo_length(const PgpxConninfo *conninfo)
 	return len;
 }
 
-/* Copy a string with its NUL.  Returns the address after the NUL. */
+/* Copy a string with its NUL.  Return the address after the NUL. */
 static char *
 put_string(char *at, const char *s)
 {

@@ -37,21 +37,21 @@
 
 /*
  * pgpx_fd_send
- *		Sends a message, with descriptor fd unless fd is -1.
+ *		Send a message, with descriptor fd unless fd is -1.
  *
- * Returns 1 if the message was sent; 0 if the socket's queue is full; -1, with
+ * Return 1 if the message was sent; 0 if the socket's queue is full; -1, with
  * errno set, if the peer is gone or the message cannot be sent at all.
  */
 extern int	pgpx_fd_send(int sock, const void *data, size_t len, int fd);
 
 /*
  * pgpx_fd_recv
- *		Receives a message of at most cap bytes and its descriptor.
+ *		Receive a message of at most cap bytes and its descriptor.
  *
  * *fd is set to the descriptor, which is close-on-exec, or to -1 if the message
- * has none.  Returns the length; 0 if no message is available; -1 on an error
- * or at the end of the stream.  For a truncated message, or one with more than
- * one descriptor, the function closes the descriptors and returns 1, which is
+ * has none.  Return the length; 0 if no message is available; -1 on an error or
+ * at the end of the stream.  For a truncated message, or one with more than one
+ * descriptor, the function closes the descriptors and returns 1, which is
  * shorter than any valid message.
  */
 extern ssize_t pgpx_fd_recv(int sock, void *data, size_t cap, int *fd);
@@ -111,22 +111,25 @@ typedef struct PgpxConninfo
 } PgpxConninfo;
 
 /*
- * Creates the control sockets.  Must be called in the postmaster before any
- * fork.  Raises FATAL if a socket pair cannot be created.
+ * Create the control sockets.  Must be called in the postmaster before any
+ * fork.  Raise FATAL if a socket pair cannot be created.
  */
 extern void pgpx_control_init(int nworkers);
 
-/* The sessions' end; a session waits on it until the queue has room. */
+/*
+ * Return the sessions' end of a control socket.  A session waits on it until
+ * the queue has room.
+ */
 extern int	pgpx_control_session_fd(int worker);
 
-/* The worker's end; see pgpx_control_receive. */
+/* Return the worker's end of a control socket; see pgpx_control_receive. */
 extern int	pgpx_control_worker_fd(int worker);
 
 /*
  * pgpx_control_send_conninfo
- *		Publishes the connection parameters of a pool to a worker.
+ *		Publish the connection parameters of a pool to a worker.
  *
- * Returns 1 if the message was sent; 0 if the queue is full, in which case the
+ * Return 1 if the message was sent; 0 if the queue is full, in which case the
  * caller waits and retries; -1 if it cannot be sent, with the reason in errno:
  * EMSGSIZE if the message is longer than PGPX_MESSAGE_MAX.
  */
@@ -136,10 +139,10 @@ extern int	pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 
 /*
  * pgpx_control_send_request
- *		Requests the socket of a leased connection from a worker.
+ *		Request the socket of a leased connection from a worker.
  *
  * The caller fills in *request except for the header's type, length and boot
- * id.  reply_fd: the descriptor on which the worker replies.  Returns 1 if the
+ * id.  reply_fd: the descriptor on which the worker replies.  Return 1 if the
  * request was sent, 0 if the queue is full, -1 if it cannot be sent.
  */
 extern int	pgpx_control_send_request(int worker, PgpxSocketRequest *request,
@@ -147,10 +150,10 @@ extern int	pgpx_control_send_request(int worker, PgpxSocketRequest *request,
 
 /*
  * pgpx_control_receive
- *		Receives the next message for this worker.
+ *		Receive the next message for this worker.
  *
  * Only the worker may call this; the lint control_reader checks it.  buffer has
- * PGPX_MESSAGE_MAX bytes.  Returns the message's length.  Returns 0 with *more
+ * PGPX_MESSAGE_MAX bytes.  Return the message's length.  Return 0 with *more
  * false if there is none, and 0 with *more true if a malformed message, or one
  * of another boot or incarnation, was dropped.
  */
@@ -160,7 +163,7 @@ extern ssize_t pgpx_control_receive(int worker, uint64 incarnation,
 
 /*
  * pgpx_control_parse_conninfo
- *		Parses a CONNINFO message; returns false if it is malformed.
+ *		Parse a CONNINFO message; return false if it is malformed.
  *
  * The arrays are palloc'd; the strings point into the buffer.
  */

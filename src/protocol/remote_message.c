@@ -433,7 +433,10 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 		pfree(hint);
 }
 
-/* True if the line only marks an error position below the line before it. */
+/*
+ * Return whether the line only marks an error position below the line before
+ * it.
+ */
 static bool
 is_caret(const char *line, size_t len)
 {
@@ -475,7 +478,7 @@ pgpx_libpq_one_line(char *to, size_t size, const char *from)
 }
 
 /*
- * True if a line "SQLSTATE: text" means that the remote accepts no more
+ * Return whether a line "SQLSTATE: text" means that the remote accepts no more
  * connections.
  */
 static bool

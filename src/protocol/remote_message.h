@@ -15,22 +15,22 @@
 
 /*
  * pgpx_libpq_one_line
- *		Copies a message of libpq to one line of less than "size" bytes.
+ *		Copy a message of libpq to one line of less than "size" bytes.
  *
  * Lines are joined with "; ", runs of blanks and tabs become one blank, and
  * lines that only mark an error position are left out.
  */
 extern void pgpx_libpq_one_line(char *to, size_t size, const char *from);
 
-/* Parses an SQLSTATE, five of 0-9 and A-Z.  Returns "otherwise" if invalid. */
+/* Parse an SQLSTATE, five of 0-9 and A-Z.  Return "otherwise" if invalid. */
 extern int	pgpx_parse_sqlstate(const char *sqlstate, int otherwise);
 
 /*
  * pgpx_libpq_strip_sqlstates
- *		Removes the SQLSTATE and the location from a verbose message of libpq,
- *		in place, so that it reads like one of default verbosity.
+ *		Remove the SQLSTATE and the location from a verbose message of libpq, in
+ *		place, so that it reads like one of default verbosity.
  *
- * Returns true if the remote accepts no more connections: the SQLSTATE is 53300
+ * Return true if the remote accepts no more connections: the SQLSTATE is 53300
  * (too_many_connections), or it is 08P01, which PgBouncer sends with all
  * errors, and the text is one of PgBouncer's or of the server behind it.  libpq
  * reports the SQLSTATE of a rejected login in verbose messages only, as
@@ -39,7 +39,7 @@ extern int	pgpx_parse_sqlstate(const char *sqlstate, int otherwise);
 extern bool pgpx_libpq_strip_sqlstates(char *text);
 
 /*
- * Tests whether libpq's message about a failed login, with SQLSTATEs, contains
+ * Test whether libpq's message about a failed login, with SQLSTATEs, contains
  * one of invalid authorization (28P01, 28000).
  */
 extern bool pgpx_libpq_is_unauthorized(const char *text);
@@ -61,7 +61,7 @@ typedef struct PgpxRemoteError
 
 /*
  * pgpx_remote_error_copy
- *		Copies an ErrorResponse.
+ *		Copy an ErrorResponse.
  *
  * The texts are made valid in the database's encoding.  A malformed message
  * yields an error with a default message and SQLSTATE.
@@ -69,13 +69,13 @@ typedef struct PgpxRemoteError
 extern void pgpx_remote_error_copy(PgpxRemoteError *error,
 								   const PgpxWireMessage *msg);
 
-/* Copies an error with its texts to the current memory context. */
+/* Copy an error with its texts to the current memory context. */
 extern void pgpx_remote_error_dup(PgpxRemoteError *copy,
 								  const PgpxRemoteError *error);
 
 /*
  * pgpx_remote_error_raise
- *		Raises a remote error with its own SQLSTATE and the server as context.
+ *		Raise a remote error with its own SQLSTATE and the server as context.
  *
  * The statement is reported as the internal query if the remote reported an
  * error position in it, else in the context.
@@ -89,7 +89,7 @@ pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
 
 /*
  * pgpx_remote_notice
- *		Reports a NoticeResponse of the remote.
+ *		Report a NoticeResponse of the remote.
  *
  * elevel LOG writes it to the server log only.  elevel 0 sends it to the client
  * with the remote's severity, or as a NOTICE if that is LOG or unknown.  A
@@ -100,46 +100,46 @@ extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
 
 /*
  * pgpx_text_clean
- *		Makes a text of unknown encoding valid in the database's encoding.
+ *		Make a text of unknown encoding valid in the database's encoding.
  *
- * Works in place and returns the text.  A valid text is not changed.  If only
- * the last character is incomplete, it is removed.  In any other invalid text
- * each byte that is not ASCII is replaced with "?".
+ * Work in place and return the text.  A valid text is not changed.  If only the
+ * last character is incomplete, it is removed.  In any other invalid text each
+ * byte that is not ASCII is replaced with "?".
  */
 extern char *pgpx_text_clean(char *text);
 
 /*
  * pgpx_wire_is_answered
- *		Returns whether the caller can process the answer now.
+ *		Return whether the caller can process the answer now.
  *
  * True if the answer is complete, or if no more of it will arrive until the
  * caller has processed what is in the buffer, e.g. an error of the stream or a
- * COPY.  Consumes nothing from the buffer.
+ * COPY.  Consume nothing from the buffer.
  *
  * *scanned: number of bytes already checked; the caller sets it to 0 when it
  * sends the statement.
  */
 extern bool pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned);
 
-/* Parses a DataRow; false unless it has exactly nfields fields. */
+/* Parse a DataRow; false unless it has exactly nfields fields. */
 extern bool pgpx_wire_parse_row(const PgpxWireMessage *msg, int nfields,
 								PgpxField *fields);
 
-/* Returns the number of columns of a RowDescription, -1 if malformed. */
+/* Return the number of columns of a RowDescription, -1 if malformed. */
 extern int	pgpx_wire_parse_ncolumns(const PgpxWireMessage *msg);
 
-/* Parses a RowDescription; ncolumns is from pgpx_wire_parse_ncolumns. */
+/* Parse a RowDescription; ncolumns is from pgpx_wire_parse_ncolumns. */
 extern bool pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
 									PgpxColumn *columns);
 
-/* Returns the row count of a CommandComplete; 0 if its tag has none. */
+/* Return the row count of a CommandComplete; 0 if its tag has none. */
 extern int64 pgpx_wire_parse_command(const PgpxWireMessage *msg);
 
-/* Parses an ErrorResponse or NoticeResponse. */
+/* Parse an ErrorResponse or NoticeResponse. */
 extern bool pgpx_wire_parse_error(const PgpxWireMessage *msg,
 								  PgpxRemoteFields *fields);
 
-/* Returns whether a ParameterDescription echoes the token. */
+/* Return whether a ParameterDescription echoes the token. */
 extern bool pgpx_wire_parse_token(const PgpxWireMessage *msg,
 								  const PgpxWireToken *token);
 

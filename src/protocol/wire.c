@@ -521,7 +521,7 @@ is_literal_style(const char *name)
 /*
  * Record the value in a ParameterStatus if the decoding of values depends on
  * the parameter.  Values are only compared, or copied to bounded buffers.
- * Returns false if the message is malformed.
+ * Return false if the message is malformed.
  */
 static bool
 note_parameter(PgpxWire *wire, const char *data, size_t len)
@@ -672,7 +672,7 @@ note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
 	return true;
 }
 
-/* True if the message is CommandComplete with this tag. */
+/* Return whether the message is CommandComplete with this tag. */
 static bool
 has_tag(const PgpxWireMessage *msg, const char *tag)
 {
@@ -681,7 +681,7 @@ has_tag(const PgpxWireMessage *msg, const char *tag)
 }
 
 /*
- * Check the contents of a message, which the table of rules cannot.  Returns
+ * Check the contents of a message, which the table of rules cannot.  Return
  * false if the message is malformed or is not the expected one.
  */
 static bool
@@ -755,10 +755,10 @@ handle_missing_echo(PgpxWire *wire, const PgpxWireMessage *msg)
 }
 
 /*
- * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.
- * The last of the commands that precede a statement also ends a part.  Returns
- * false if a part has ended and another one follows.  In that case the message
- * causes no event.
+ * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.  The
+ * last of the commands that precede a statement also ends a part.  Return false
+ * if a part has ended and another one follows.  In that case the message causes
+ * no event.
  */
 static bool
 enter_phase(PgpxWire *wire, int phase)

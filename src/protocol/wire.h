@@ -263,7 +263,7 @@ typedef struct PgpxWire
 	uint64		bytes_out;
 } PgpxWire;
 
-/* Returns a hash of the value of a setting, which is not 0. */
+/* Return a hash of the value of a setting, which is not 0. */
 static inline uint32
 pgpx_wire_hash_setting(const char *value)
 {
@@ -272,7 +272,7 @@ pgpx_wire_hash_setting(const char *value)
 
 /*
  * pgpx_wire_init
- *		Initializes *wire for a socket.
+ *		Initialize *wire for a socket.
  *
  * encoding: the client_encoding that the remote session must have.  The buffers
  * are allocated in cxt at first use.
@@ -280,12 +280,12 @@ pgpx_wire_hash_setting(const char *value)
 extern void pgpx_wire_init(PgpxWire *wire, int fd, int encoding,
 						   MemoryContext cxt);
 
-/* Frees the buffers; the socket stays open. */
+/* Free the buffers; the socket stays open. */
 extern void pgpx_wire_free(PgpxWire *wire);
 
 /*
  * pgpx_wire_begin
- *		Begins to use a stream that is at a message boundary.
+ *		Begin to use a stream that is at a message boundary.
  *
  * sender: the sender in the tokens of the caller's exchanges.  It must differ
  * from that of every other holder of this connection, past or present.
@@ -294,7 +294,7 @@ extern void pgpx_wire_begin(PgpxWire *wire, uint64 sender);
 
 /*
  * pgpx_wire_begin_reset
- *		Begins to use a stream on which the answer to a reset is unread.
+ *		Begin to use a stream on which the answer to a reset is unread.
  *
  * reset: the value that pgpx_wire_send_reset returned to the lease "reset_by"
  * at its end; 0 if no reset was sent.
@@ -304,7 +304,7 @@ extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
 
 /*
  * pgpx_wire_begin_sent
- *		Begins to use a stream on which the lease "sent_by" has, at its end,
+ *		Begin to use a stream on which the lease "sent_by" has, at its end,
  *		already sent the caller's statement.
  *
  * ahead: what was sent before the statement.  parse: the statement was sent
@@ -315,21 +315,27 @@ extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 								 PgpxWireAhead ahead, bool parse, int nbefore,
 								 size_t bytes);
 
-/* Frees an input buffer that a large answer has enlarged, if it is empty. */
+/* Free an input buffer that a large answer has enlarged, if it is empty. */
 extern void pgpx_wire_trim(PgpxWire *wire);
 
-/* True at a message boundary with nothing buffered in either direction. */
+/*
+ * Return whether the stream is at a message boundary, with nothing buffered in
+ * either direction.
+ */
 extern bool pgpx_wire_is_at_boundary(const PgpxWire *wire);
 
-/* True if the parameters that decoding depends on have their start values. */
+/*
+ * Return whether the parameters that decoding depends on have their start
+ * values.
+ */
 extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
 
-/* True while the expected answer is discarded: that of a reset or check. */
+/* Return whether the reader discards the answer to a reset or check. */
 extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
 
 /*
  * pgpx_wire_may_follow_reset
- *		Returns whether an exchange may be sent although the answer to the reset
+ *		Return whether an exchange may be sent although the answer to the reset
  *		of an earlier lease is unread.
  *
  * The reader then expects both answers in turn.  If the reset fails, the
@@ -338,24 +344,24 @@ extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
  */
 extern bool pgpx_wire_may_follow_reset(const PgpxWire *wire);
 
-/* Marks the stream as broken.  The first reason is kept and is not copied. */
+/* Mark the stream as broken.  The first reason is kept and is not copied. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *why);
 
 /*
  * pgpx_wire_next
- *		Consumes messages from the buffer up to the next event and returns it.
+ *		Consume messages from the buffer up to the next event and return it.
  *
- * *msg is the message of the event.  PGPX_EV_NEED_INPUT if the buffer has no
- * complete message.  May raise an out-of-memory error.
+ * *msg is the message of the event.  Return PGPX_EV_NEED_INPUT if the buffer
+ * has no complete message.  May raise an out-of-memory error.
  */
 extern PgpxWireEvent pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg);
 
 /*
  * pgpx_wire_fill
- *		Reads the available input into the buffer without blocking.
+ *		Read the available input into the buffer without blocking.
  *
- * Returns the number of bytes read; 0 if none is available; -1 at the end of
- * the stream or on an error.  After -1, pgpx_wire_next returns the complete
+ * Return the number of bytes read; 0 if none is available; -1 at the end of the
+ * stream or on an error.  After -1, pgpx_wire_next returns the complete
  * messages in the buffer and then PGPX_EV_BROKEN.  *full is true if the read
  * filled the buffer, so that more input may be available.
  */
@@ -374,16 +380,16 @@ extern ssize_t pgpx_wire_receive(PgpxWire *wire, bool *full);
 
 /*
  * pgpx_wire_flush
- *		Sends the output buffer without blocking.
+ *		Send the output buffer without blocking.
  *
- * Returns 1 if all was sent; 0 if bytes are left; -1 if the socket accepts no
+ * Return 1 if all was sent; 0 if bytes are left; -1 if the socket accepts no
  * more output.  After -1 the messages that the remote sent can still be read.
  */
 extern int	pgpx_wire_flush(PgpxWire *wire);
 
 /*
  * pgpx_wire_abandon
- *		Discards the unsent part of the output buffer.
+ *		Discard the unsent part of the output buffer.
  *
  * If no byte of the exchange has been sent, the stream is again in the state
  * before it: at a boundary, or within the answer to a reset.  Otherwise the
@@ -393,12 +399,12 @@ extern void pgpx_wire_abandon(PgpxWire *wire);
 
 /* --- writer: see wire_writer.c */
 
-/* Sends Query with one or several statements. */
+/* Send Query with one or several statements. */
 extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
 
 /*
  * pgpx_wire_send_extended
- *		Sends one statement as Parse, Bind, Describe, Execute, Sync.
+ *		Send one statement as Parse, Bind, Describe, Execute, Sync.
  *
  * formats: for each column of the result 0 for text or 1 for binary.  nformats
  * is 0 (all columns in text) or the number of columns of the result; with any
@@ -437,7 +443,7 @@ typedef struct PgpxPipeline
 
 /*
  * pgpx_wire_send_pipeline
- *		Sends the commands and the statement of a pipeline, and Sync.
+ *		Send the commands and the statement of a pipeline, and Sync.
  *
  * nformats and formats are those of pgpx_wire_send_extended.
  */
@@ -446,13 +452,13 @@ extern void pgpx_wire_send_pipeline(PgpxWire *wire,
 
 /*
  * pgpx_wire_send_describe
- *		Sends Parse, Describe of the statement, Sync; executes nothing.
+ *		Send Parse, Describe of the statement, Sync; execute nothing.
  */
 extern void pgpx_wire_send_describe(PgpxWire *wire, const char *sql);
 
 /*
  * pgpx_wire_put_extended
- *		Writes the messages of pgpx_wire_send_extended, without a token, into a
+ *		Write the messages of pgpx_wire_send_extended, without a token, into a
  *		buffer that another session sends.
  */
 extern void pgpx_wire_put_extended(StringInfo buf,
@@ -471,12 +477,12 @@ typedef struct PgpxWireNaming
 
 /*
  * pgpx_wire_name_statement
- *		Assigns a name to the unnamed statement in messages that begin with its
+ *		Assign a name to the unnamed statement in messages that begin with its
  *		Parse and Bind.
  *
- * parse: with Parse.  Sets up to PGPX_WIRE_NAMED_PARTS parts, which are to be
- * sent one after the other and refer to the messages and to *naming, and
- * returns their number.
+ * parse: with Parse.  Fill in up to PGPX_WIRE_NAMED_PARTS parts, and return
+ * their number.  They are to be sent one after the other, and refer to the
+ * messages and to *naming.
  */
 extern int	pgpx_wire_name_statement(char *messages, size_t len,
 									 const char *name, bool parse,
@@ -485,23 +491,23 @@ extern int	pgpx_wire_name_statement(char *messages, size_t len,
 
 #define PGPX_WIRE_CLOSE_MAX (PGPX_WIRE_NAME_MAX + 8)
 
-/* Writes Close: 'S' and the name of a statement.  Returns the length. */
+/* Write Close: 'S' and the name of a statement.  Return the length. */
 extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
 
 /*
  * pgpx_wire_put_pipeline
- *		Writes the messages of pgpx_wire_send_pipeline, without a token, into a
+ *		Write the messages of pgpx_wire_send_pipeline, without a token, into a
  *		buffer that another session sends.
  *
- * Returns the length of the commands, after which the statement begins.
+ * Return the length of the commands, after which the statement begins.
  */
 extern int	pgpx_wire_put_pipeline(StringInfo buf,
 								   const PgpxPipeline *pipeline);
 
 /*
  * pgpx_wire_put_prefix
- *		Writes the beginning of the last exchange of the lease "sender" and
- *		returns its length.
+ *		Write the beginning of the last exchange of the lease "sender" and
+ *		return its length.
  *
  * The caller appends the statement of the next lease.  The beginning is the
  * token, and Parse, Bind and Execute of each command of "ahead".
@@ -517,30 +523,30 @@ extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
 
 /*
  * pgpx_wire_send_reset
- *		Sends ROLLBACK if a transaction is open, then the reset command, then
- *		the start commands.
+ *		Send ROLLBACK if a transaction is open, then the reset command, then the
+ *		start commands.
  *
  * commit: send COMMIT instead of ROLLBACK.  reset_command, start_commands: may
  * be empty.  final: the lease ends with this exchange, and another process may
- * read the answer.  Returns PGPX_SENT_* bits; 0 if nothing was sent.
+ * read the answer.  Return PGPX_SENT_* bits; 0 if nothing was sent.
  */
 extern int	pgpx_wire_send_reset(PgpxWire *wire, bool commit,
 								 const char *reset_command,
 								 const char *start_commands, bool final);
 
 /*
- * Returns an upper bound of the size of a reset in the output buffer, without
+ * Return an upper bound of the size of a reset in the output buffer, without
  * the text of the reset command.
  */
 extern size_t pgpx_wire_reset_size(const char *start_commands);
 
 /*
  * pgpx_wire_send_check
- *		Sends an exchange of the token alone: a round trip without a statement.
+ *		Send an exchange of the token alone: a round trip without a statement.
  */
 extern void pgpx_wire_send_check(PgpxWire *wire);
 
-/* Returns the output buffer; for the writer. */
+/* Return the output buffer; for the writer. */
 extern StringInfo pgpx_wire_output(PgpxWire *wire);
 
 /* --- decoded message bodies: see remote_message.h ----------------------- */
@@ -577,7 +583,7 @@ typedef struct PgpxRemoteFields
 
 /*
  * pgpx_wire_expect
- *		Prepares the reader for the answer to an exchange.
+ *		Prepare the reader for the answer to an exchange.
  *
  * part1 to part3: the first phases of the parts after the token;
  * PGPX_WIRE_IDLE for a part that does not exist.

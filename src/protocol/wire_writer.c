@@ -234,8 +234,8 @@ put_commands(StringInfo buf, const PgpxPipeline *p)
 }
 
 /*
- * Append the messages of a pipeline that follow the commands.  Returns the
- * first phase of their answer.
+ * Append the messages of a pipeline that follow the commands.  Return the first
+ * phase of their answer.
  */
 static int
 put_statement(StringInfo buf, const PgpxPipeline *p)
@@ -353,7 +353,7 @@ const PgpxWireCommand *const pgpx_wire_ahead[] = {
 
 /*
  * Copy the first "skip" bytes of a message, and append a name.  The message's
- * length in the copy includes the name.  Returns the length of the copy.
+ * length in the copy includes the name.  Return the length of the copy.
  */
 static size_t
 put_named_head(char *to, const char *message, size_t skip, const char *name)

@@ -50,7 +50,7 @@ static uint32 wait_answer = 0;
 static uint32 wait_note = 0;
 
 /*
- * Read pending input into the buffer.  Returns true if the answer is complete,
+ * Read pending input into the buffer.  Return true if the answer is complete,
  * or if AHEAD_MAX is exceeded, so that no more is read before the caller
  * requests the result.
  */

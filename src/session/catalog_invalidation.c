@@ -130,7 +130,7 @@ compare_server(Oid oid, uint64 hash[2], uint64 *settings)
 }
 
 /*
- * Compare the user mapping with a fingerprint.  Sets *user to its user, or with
+ * Compare the user mapping with a fingerprint.  Set *user to its user, or with
  * a PUBLIC mapping to that of the pool, and *server to its server.
  */
 static Verdict
@@ -208,9 +208,9 @@ compare_user(Oid user, uint64 hash)
 /*
  * Return whether the user has USAGE on a server.
  *
- * Does not call pg_foreign_server_aclcheck, which raises an error if the
- * server is dropped concurrently.  The drop must not fail the commit of an
- * unrelated transaction.
+ * Do not call pg_foreign_server_aclcheck, which raises an error if the server
+ * is dropped concurrently.  The drop must not fail the commit of an unrelated
+ * transaction.
  */
 static bool
 may_use_server(Oid oid, Oid user)
@@ -300,8 +300,8 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 }
 
 /*
- * Return whether the server has this name, or does not exist.  Sets *name to
- * the current name.
+ * Return whether the server has this name, or does not exist.  Set *name to the
+ * current name.
  */
 static bool
 has_name(Oid oid, NameData *name)
@@ -441,7 +441,7 @@ pgpx_catalog_note_private_pool(void)
 }
 
 /*
- * Retire this transaction's private pools.  Reads without locks, because no
+ * Retire this transaction's private pools.  Read without locks, because no
  * other session can create or remove a pool with our transaction id.
  */
 static void
@@ -481,7 +481,7 @@ is_other_with_pools(Oid database)
  * Signal the sessions of other databases with pools to process their
  * invalidations, with the signal for sessions that have fallen behind.  An idle
  * session then runs an empty transaction, and compares the pools of its
- * database with the catalogs at its end.  Reads without locks: a superfluous
+ * database with the catalogs at its end.  Read without locks: a superfluous
  * signal is harmless, and a session that connects later reads the current
  * catalogs.
  */

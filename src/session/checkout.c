@@ -225,7 +225,7 @@ is_late(const PgpxCheckout *c)
 
 /*
  * Read the catalogs again after the pool's options have changed, and move the
- * lease to the new spec.  Returns false if the connection was made with other
+ * lease to the new spec.  Return false if the connection was made with other
  * options than those of the new spec, or if that spec has another pool.
  *
  * The new spec may differ from the pool's options, because a transaction sees
@@ -254,7 +254,7 @@ renew_spec(PgpxCheckout *c, PgpxLease *lease)
 }
 
 /*
- * Fetch the socket, validate the connection and reset it if necessary.  Sets
+ * Fetch the socket, validate the connection and reset it if necessary.  Set
  * *touched if the stream may have been read or written.  The connection must
  * not be released unchanged in that case.
  */
@@ -356,10 +356,10 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 }
 
 /*
- * Validate a lease with a single system call.  Never throws.
+ * Validate a lease with a single system call.  Never throw.
  *
- * Returns false if its socket is not cached, if it may need a reset, or if
- * there is input.  The caller must then call validate().
+ * Return false if its socket is not cached, if it may need a reset, or if there
+ * is input.  The caller must then call validate().
  */
 static bool
 validate_quickly(PgpxLease *lease)
@@ -499,7 +499,7 @@ is_last_reset_answered(const PgpxServerSpec *spec)
 }
 
 /*
- * Lease a free connection of the locked pool.  Returns NULL if there is none.
+ * Lease a free connection of the locked pool.  Return NULL if there is none.
  * answered: is_last_reset_answered, or true on the slow path.
  */
 static inline PgpxConn *
@@ -613,7 +613,7 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 
 /*
  * Attempt to lease a connection: a free one, or one that is granted after a
- * wait.  Acquires the pool lock, and releases it before a wait, an error or the
+ * wait.  Acquire the pool lock, and release it before a wait, an error or the
  * return.
  */
 static Attempt
@@ -663,7 +663,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 
 /*
  * Lease a free connection, or wait for one.  On return the lease is in the
- * session's list.  Returns false only with only_try.
+ * session's list.  Return false only with only_try.
  */
 static bool
 lease_or_wait(PgpxCheckout *c, PgpxLease *lease)
@@ -692,7 +692,7 @@ log_wait(const PgpxCheckout *c)
 }
 
 /*
- * Lease connections and validate them until one is alive.  Returns NULL only
+ * Lease connections and validate them until one is alive.  Return NULL only
  * with only_try.
  *
  * unvalidated: a lease to validate first; NULL: none.  *spare is set to a lease
@@ -737,10 +737,10 @@ checkout(PgpxCheckout *c, PgpxLease *unvalidated, PgpxLease *volatile *spare)
 
 /*
  * The common case: the pool is known and current and has no waiters, a
- * connection is free, and its socket is cached and has no input.  Throws
- * nothing once it has the lock, so it needs no PG_TRY block.  Returns NULL if
- * the caller must take the slow path.  If *unvalidated is set then, the slow
- * path must validate that lease.
+ * connection is free, and its socket is cached and has no input.  Throw nothing
+ * once it has the lock, so it needs no PG_TRY block.  Return NULL if the caller
+ * must take the slow path.  If *unvalidated is set then, the slow path must
+ * validate that lease.
  */
 static PgpxLease *
 checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)

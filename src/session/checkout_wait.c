@@ -191,7 +191,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 /*
  * Send the conninfo to the pool's worker.
  *
- * Acquires no lock.  Waits for room in the control socket.  If there is none
+ * Acquire no lock.  Wait for room in the control socket.  If there is none
  * until the checkout's deadline, nothing is sent.  Errors: 54000 the options
  * are too long.
  */
@@ -392,7 +392,7 @@ typedef enum WaitCause
 
 /*
  * Write a detail about the use of the pool and about the cause of the wait, and
- * return the cause.  Sets *limit if that is WAIT_LIMIT.
+ * return the cause.  Set *limit if that is WAIT_LIMIT.
  */
 static WaitCause
 write_wait_cause(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
@@ -589,7 +589,7 @@ pgpx_checkout_raise_lost(PgpxCheckout *c)
  * Publish the conninfo and request connections again, after the worker has
  * restarted or the options have changed during the wait.  If the options of the
  * spec are not the pool's, read the catalogs again; if they still differ,
- * publish nothing.  Returns false if the spec now has another pool.
+ * publish nothing.  Return false if the spec now has another pool.
  */
 static bool
 publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
@@ -636,8 +636,8 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 /*
  * Leave the queue because of an error.
  *
- * Returns true if the pending statement was already sent.  The worker cancels
- * it then, but it may have run.  So the caller must not repeat it.
+ * Return true if the pending statement was already sent.  The worker cancels it
+ * then, but it may have run.  So the caller must not repeat it.
  */
 static bool
 dequeue(PgpxWaiter *waiter)
@@ -666,7 +666,7 @@ is_enqueued(const volatile PgpxWaiter *waiter)
 
 /*
  * Let the pool grow for its waiters if they have waited for longer than
- * expected.  Returns when to do so again; 0: never.
+ * expected.  Return when to do so again; 0: never.
  */
 static PgpxTime
 grow_late(PgpxPool *pool)
@@ -789,8 +789,8 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 
 /*
  * Return the name of a cap that is full with leases of this session alone, and
- * its value in *size.  No other session can make room under such a cap.
- * Returns NULL if there is none.
+ * its value in *size.  No other session can make room under such a cap.  Return
+ * NULL if there is none.
  */
 static const char *
 filled_by_own_leases(const PgpxPool *pool, int *size)

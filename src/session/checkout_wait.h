@@ -50,10 +50,9 @@ typedef struct PgpxCheckout
  *		Find or create the pool of the server spec and lock it exclusively,
  *		with the spec's options in effect.
  *
- * Reads the catalogs again if the spec is out of date or its options differ
- * from the pool's.  Errors: those of pgpx_server_spec_get; 53300 too many
- * pools; 55000 this session holds a lease of another transaction's private
- * pool.
+ * Read the catalogs again if the spec is out of date or its options differ from
+ * the pool's.  Errors: those of pgpx_server_spec_get; 53300 too many pools;
+ * 55000 this session holds a lease of another transaction's private pool.
  */
 extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
 
@@ -61,7 +60,7 @@ extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
  * pgpx_checkout_refresh
  *		Read the catalogs again and replace the checkout's spec.
  *
- * Returns false if the spec now has another pool.  Then the queue position and
+ * Return false if the spec now has another pool.  Then the queue position and
  * the published conninfo, which were for the old pool, are reset.
  */
 extern bool pgpx_checkout_refresh(PgpxCheckout *c);
@@ -70,8 +69,8 @@ extern bool pgpx_checkout_refresh(PgpxCheckout *c);
  * pgpx_checkout_publish_if_missing
  *		Publish the conninfo if the pool's worker lacks it.
  *
- * The caller must hold the pool lock.  Returns true if the lock was released
- * for that; then the checkout must begin again.  Errors: as of
+ * The caller must hold the pool lock.  Return true if the lock was released for
+ * that; then the checkout must begin again.  Errors: as of
  * pgpx_checkout_publish_conninfo.
  */
 extern bool pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool);
@@ -80,7 +79,7 @@ extern bool pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool);
  * pgpx_checkout_publish_conninfo
  *		Send the conninfo to the pool's worker unless the worker has it.
  *
- * Creates the pool if there is none.  Waits while the control socket is full,
+ * Create the pool if there is none.  Wait while the control socket is full,
  * until the deadline (monotonic, not 0); the conninfo is not sent after it.
  * check: raises an error if the spec may not be published; NULL: none.  It is
  * called again whenever the spec was read again, before the pool adopts its
@@ -94,10 +93,10 @@ extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec,
  * pgpx_checkout_wait
  *		Wait for the waiter to be granted a connection, and leave the queue.
  *
- * Returns the connection and sets *lease_id.  Returns NULL with only_try when
- * none was granted, or with *pool_changed set: then the waiter has left the
- * queue because the spec now has another pool.  Any other outcome is raised as
- * an error, among them 40P01 if the session is in a deadlock that it must end.
+ * Return the connection and set *lease_id.  Return NULL with only_try when none
+ * was granted, or with *pool_changed set: then the waiter has left the queue
+ * because the spec now has another pool.  Any other outcome is raised as an
+ * error, among them 40P01 if the session is in a deadlock that it must end.
  */
 extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 									PgpxWaiter *waiter, uint64 *lease_id,
@@ -150,7 +149,7 @@ extern PgpxTime pgpx_deadlock_check_at(PgpxTime since, bool again);
  *		Return the deadlock that this session must end, because in it this
  *		session began to wait last.
  *
- * Returns NULL if there is no deadlock, if another session ends it, or if there
+ * Return NULL if there is no deadlock, if another session ends it, or if there
  * is no memory for the check.  waiter: that of this process; it is enqueued.
  * The caller must hold no lock.  The result is allocated in the current memory
  * context.

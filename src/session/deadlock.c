@@ -120,7 +120,7 @@ pgpx_deadlock_check_at(PgpxTime since, bool again)
 }
 
 /*
- * Allocate a deadlock and its arrays as one chunk.  Returns NULL if there is no
+ * Allocate a deadlock and its arrays as one chunk.  Return NULL if there is no
  * memory: the check is then skipped, and the wait goes on.
  */
 static PgpxDeadlock *
@@ -150,8 +150,8 @@ deadlock_alloc(void)
 
 /*
  * Add the wait of a process, unless it was added before, and return its index.
- * Returns -1 if the process does not wait, or if it has exited and another
- * process has its procno.  Reads without a lock; read_wait() verifies the wait.
+ * Return -1 if the process does not wait, or if it has exited and another
+ * process has its procno.  Read without a lock; read_wait() verifies the wait.
  */
 static int
 add_wait(PgpxDeadlock *deadlock, int procno, int pid)
@@ -177,7 +177,7 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 
 /*
  * Add leases of a pool, and the waits of their holders.  broken: add the leases
- * of broken connections, else the others.  Returns false if one of these
+ * of broken connections, else the others.  Return false if one of these
  * connections is not leased, or a holder does not wait.
  */
 static bool
@@ -215,9 +215,9 @@ read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool, bool broken)
 }
 
 /*
- * Determine the limit that keeps the pool from growing for its waiters.
- * Returns false if a slot is free, or if the waiters may proceed without the
- * release of a lease (the pool is paused or retired, for example).
+ * Determine the limit that keeps the pool from growing for its waiters.  Return
+ * false if a slot is free, or if the waiters may proceed without the release of
+ * a lease (the pool is paused or retired, for example).
  */
 static bool
 read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
@@ -266,7 +266,7 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 /*
  * Add the leases under a cap.  server: the index of the server's record; -1:
  * the cap over all pools.  moves: the value of PgpxCap.moves when the cap was
- * found full.  Returns false if a connection is not leased, a holder does not
+ * found full.  Return false if a connection is not leased, a holder does not
  * wait, or the cap has changed since.
  */
 static bool
@@ -307,7 +307,7 @@ read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
 }
 
 /*
- * Verify a wait, and add the leases that block it.  Returns false if the wait
+ * Verify a wait, and add the leases that block it.  Return false if the wait
  * has ended or its waiter is live.
  */
 static bool
@@ -340,7 +340,7 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 
 /*
  * Collect the waits that block this session's wait, directly or not, and the
- * leases that block them.  Returns false if one of them has ended or is live.
+ * leases that block them.  Return false if one of them has ended or is live.
  */
 static bool
 collect_waits(PgpxDeadlock *deadlock)
@@ -396,7 +396,7 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 /*
  * Return whether the waits are a knot that this session must end: each of them
  * is blocked by this session, directly or not, and this session's wait began
- * last.  Proceeds from this session to the waits that it blocks, and from each
+ * last.  Proceed from this session to the waits that it blocks, and from each
  * of these in the same way.
  */
 static bool

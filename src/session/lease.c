@@ -303,7 +303,7 @@ pgpx_lease_operation_deadline(const PgpxLease *lease)
 
 #define NOTES_MAX (1024 * 1024) /* bytes, per lease */
 
-/* Allocate zeroed memory.  Returns NULL if memory is exhausted. */
+/* Allocate zeroed memory.  Return NULL if memory is exhausted. */
 static void *
 alloc_zero(size_t size)
 {
@@ -314,7 +314,7 @@ alloc_zero(size_t size)
 /*
  * Copy a NotificationResponse: process, channel, payload
  * (https://www.postgresql.org/docs/current/protocol-message-formats.html).
- * Returns NULL if it is malformed or larger than room, or without memory.
+ * Return NULL if it is malformed or larger than room, or without memory.
  */
 static PgpxNote *
 copy_note(const PgpxWireMessage *msg, size_t room)
@@ -440,7 +440,7 @@ pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline)
 }
 
 /*
- * Wait for input without serving interrupts.  Returns false if the deadline has
+ * Wait for input without serving interrupts.  Return false if the deadline has
  * passed.
  */
 static bool

@@ -104,7 +104,7 @@ typedef struct PgpxNotes
  *
  * The queue of a lease is bounded.  A notification that is malformed, that
  * exceeds the bound or for which no memory is available is dropped and, if the
- * lease has a queue, counted.  Never throws.
+ * lease has a queue, counted.  Never throw.
  */
 extern void pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg);
 
@@ -122,7 +122,7 @@ extern PgpxLease *pgpx_lease_alloc(void);
  * pgpx_lease_forget
  *		Remove a lease from the list, if it is there, and recycle its record.
  *
- * Releases only what this process keeps for the lease.  The shared state is
+ * Release only what this process keeps for the lease.  The shared state is
  * released by pgpx_pool_release.
  */
 extern void pgpx_lease_forget(PgpxLease *lease);
@@ -199,8 +199,8 @@ extern int	pgpx_lease_count(uint32 pool_id, int server);
 extern void pgpx_lease_check_unbounded_wait(void);
 
 /*
- * Send the contents of the output buffer.  Waits and serves interrupts.
- * Returns false if the stream is broken.
+ * Send the contents of the output buffer.  Wait and serve interrupts.  Return
+ * false if the stream is broken.
  */
 extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
 
@@ -208,8 +208,8 @@ extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
  * pgpx_stream_drain
  *		Read and discard input until the stream is at a message boundary.
  *
- * Reads at most the given number of bytes (0: unbounded), until the deadline.
- * quiet: serve no interrupts and throw nothing; requires a bound.  Returns true
+ * Read at most the given number of bytes (0: unbounded), until the deadline.
+ * quiet: serve no interrupts and throw nothing; requires a bound.  Return true
  * if the boundary was reached.
  */
 extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
@@ -256,8 +256,7 @@ pgpx_hand_over_ahead(bool reset, bool keeps, bool commit)
 
 /*
  * Prepare the statement for a pipelined hand-over to the waiter that is about
- * to be enqueued.  Does nothing if the statement or the options do not allow
- * it.
+ * to be enqueued.  Do nothing if the statement or the options do not allow it.
  */
 extern void pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 								   const PgpxPendingStatement *pending);

@@ -163,7 +163,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 
 /*
  * Send the prefix (token, COMMIT, reset) and the pending statement in one
- * system call without blocking.  Returns FAILED if no byte was sent, else SENT.
+ * system call without blocking.  Return FAILED if no byte was sent, else SENT.
  * After a partial send the socket is shut down.
  */
 static PgpxPendingState
@@ -220,8 +220,8 @@ send_pending(int fd, uint64 lease_id, bool reset, bool commit,
  * End a lease by a pipelined hand-over: send the pending statement of the first
  * waiter, after a reset, and grant it the connection.
  *
- * Returns false if that is not possible.  Nothing has been done then, and the
- * caller must return the lease as usual.  Never waits, never throws.
+ * Return false if that is not possible.  Nothing has been done then, and the
+ * caller must return the lease as usual.  Never wait, never throw.
  */
 static bool
 hand_over_lease(PgpxLease *lease)
@@ -338,7 +338,7 @@ has_start_params_after_reset(const PgpxLease *lease)
 
 /*
  * Choose the release action for the connection, and send the reset if it needs
- * one now.  Sets *unread_reset to the PGPX_SENT_* bits of what was sent, and
+ * one now.  Set *unread_reset to the PGPX_SENT_* bits of what was sent, and
  * *reason if the connection is to be closed.
  */
 static PgpxReleaseAction

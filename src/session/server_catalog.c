@@ -177,7 +177,7 @@ is_supported(const char *wrapper)
 		strcmp(wrapper, "dblink_fdw") == 0;
 }
 
-/* Look up the name of a foreign-data wrapper.  Returns false if it is gone. */
+/* Look up the name of a foreign-data wrapper.  Return false if it is gone. */
 static bool
 find_wrapper(Oid wrapper, NameData *name)
 {
@@ -287,7 +287,7 @@ pgpx_server_catalog_has_pools(Oid wrapper)
 	return find_wrapper(wrapper, &name) && is_supported(NameStr(name));
 }
 
-/* Read the wrapper of a server.  Raises 0A000 if it cannot have pools. */
+/* Read the wrapper of a server.  Raise 0A000 if it cannot have pools. */
 static void
 read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 {
@@ -410,7 +410,7 @@ read_base(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 }
 
 /*
- * Find the user mapping of a user, else that of PUBLIC.  Returns NULL if there
+ * Find the user mapping of a user, else that of PUBLIC.  Return NULL if there
  * is none.
  */
 static HeapTuple
@@ -616,7 +616,7 @@ compute_digest(const uint8 *stored_key, uint32 digest[3])
 
 /*
  * Compute the digest of a role's keys from its SCRAM secret in the catalog.
- * Returns false if it has none.  Raises no error.
+ * Return false if it has none.  Raise no error.
  */
 static bool
 compute_role_digest(Oid role, uint32 digest[3])

@@ -326,7 +326,7 @@ uses_scram_keys(const PgpxServerRows *rows)
 
 /*
  * If use_scram_passthrough is set, set the SCRAM keys of this session for the
- * login.  Returns false if it is not set, or if the session has no keys.  The
+ * login.  Return false if it is not set, or if the session has no keys.  The
  * login then is as without the option, as in postgres_fdw.
  */
 static bool
@@ -345,7 +345,7 @@ apply_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
 
 /*
  * Return whether the password command provides the password of the user
- * mapping.  Raises an error if it does but the owner of the server with the
+ * mapping.  Raise an error if it does but the owner of the server with the
  * connection options is not a superuser, because the owner could send the
  * password to any host.
  */

@@ -101,7 +101,7 @@ extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
 
 extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 
-/* Release a pin.  Raises no error. */
+/* Release a pin.  Raise no error. */
 extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
 
 /*
@@ -110,8 +110,8 @@ extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
  *		catalog_invalidation.c.
  *
  * base is the server with the connection options; it is equal to server if
- * there is no base server.  Returns false if a server does not exist or an
- * option value is not valid.  Never raises an error because of the contents of
+ * there is no base server.  Return false if a server does not exist or an
+ * option value is not valid.  Never raise an error because of the contents of
  * the rows, so that a commit cannot fail here.
  */
 extern bool pgpx_server_spec_read_settings(Oid server, Oid base,
@@ -164,7 +164,7 @@ pgpx_server_rows_have_base(const PgpxServerRows *rows)
  *		Look up server, base server and user mapping, and check the user's
  *		privileges.
  *
- * Fills in *rows (allocated in the current memory context), and the names, the
+ * Fill in *rows (allocated in the current memory context), and the names, the
  * user, the key and the fingerprint of the spec.  Errors: as of
  * pgpx_server_spec_get.
  */
@@ -185,9 +185,9 @@ extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
 
 /*
  * pgpx_server_catalog_find_server
- *		Read the row of a server.  Returns false if it does not exist, or if
- *		its wrapper cannot have pools.  Never raises an error because of the
- *		contents of the row.
+ *		Read the row of a server.  Return false if it does not exist, or if its
+ *		wrapper cannot have pools.  Never raise an error because of the contents
+ *		of the row.
  */
 extern bool pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server);
 
@@ -225,7 +225,7 @@ extern void pgpx_scram_init(void);
  *		Return the keys of this session, and enter their role and digest into
  *		the spec's key.
  *
- * Returns false if the session has none, because it did not log in by SCRAM or
+ * Return false if the session has none, because it did not log in by SCRAM or
  * is a background worker.  Errors: 0A000 before PostgreSQL 18, 28000 the role's
  * password has changed since the login.
  */

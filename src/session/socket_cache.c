@@ -73,9 +73,9 @@ static dlist_head registered = DLIST_STATIC_INIT(registered);
 static WaitEventSet *waits = NULL;	/* latch, postmaster, epoll set */
 
 /*
- * Adjust the number of sessions in which the socket is registered.  Does
- * nothing if the connection was closed, because its slot may have been reused.
- * The check is not atomic, but a count that is slightly wrong does no harm.
+ * Adjust the number of sessions in which the socket is registered.  Do nothing
+ * if the connection was closed, because its slot may have been reused.  The
+ * check is not atomic, but a count that is slightly wrong does no harm.
  */
 static void
 count_registered(const PgpxCachedSocket *sock, int32 change)
@@ -95,7 +95,7 @@ count_other_sessions(const PgpxCachedSocket *sock)
 }
 
 /*
- * Register the socket for these events (WL_SOCKET_*).  Returns false and sets
+ * Register the socket for these events (WL_SOCKET_*).  Return false and set
  * errno on failure.
  */
 static bool
@@ -121,7 +121,7 @@ register_socket(PgpxCachedSocket *sock, uint32 events)
 	return true;
 }
 
-/* Unregister a socket, if it is registered.  Never throws. */
+/* Unregister a socket, if it is registered.  Never throw. */
 static void
 unregister_socket(PgpxCachedSocket *sock)
 {
@@ -200,9 +200,9 @@ pgpx_session_prepare_wait(void)
 }
 
 /*
- * Return whether the registered socket is ready.  Unregisters other sockets
- * that are ready, because they would be reported at each check.  Most likely
- * another session has leased their connections.
+ * Return whether the registered socket is ready.  Unregister other sockets that
+ * are ready, because they would be reported at each check.  Most likely another
+ * session has leased their connections.
  */
 static bool
 is_ready(const PgpxCachedSocket *sock)
@@ -326,7 +326,7 @@ pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
 
 /*
  * Wait for a descriptor that is not a cached socket, or the latch, for at most
- * max_ms.  Returns false if the deadline has passed.
+ * max_ms.  Return false if the deadline has passed.
  */
 static bool
 wait_fd(int fd, uint32 events, PgpxTime deadline, long max_ms,
@@ -470,7 +470,7 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 #define REPLY_CHECK_MS 1000
 
 /*
- * Close a random socket without a lease.  Returns false if there is none.
+ * Close a random socket without a lease.  Return false if there is none.
  *
  * The choice is not the least recently used one, because in a session that uses
  * more connections in turn than it can cache, each socket would be closed
@@ -506,7 +506,7 @@ evict_random(void)
 }
 
 /*
- * Reserve n external descriptors.  Raises 53000, with none reserved, if that
+ * Reserve n external descriptors.  Raise 53000, with none reserved, if that
  * fails.
  */
 static void
@@ -619,7 +619,7 @@ drop_received(int fd)
 	ReleaseExternalFD();
 }
 
-/* Cache a received socket.  Consumes the descriptor, also on an error. */
+/* Cache a received socket.  Consume the descriptor, also on an error. */
 static PgpxCachedSocket *
 cache_socket(int conn, uint64 generation, int fd)
 {
@@ -645,7 +645,7 @@ cache_socket(int conn, uint64 generation, int fd)
 }
 
 /*
- * Receive a reply of the worker, if there is one.  Returns its length and sets
+ * Receive a reply of the worker, if there is one.  Return its length and set
  * *fd.
  */
 static ssize_t
@@ -671,7 +671,7 @@ is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
 		reply->lease_id == request->lease_id;
 }
 
-/* Wait for a reply.  Returns false if the deadline has passed. */
+/* Wait for a reply.  Return false if the deadline has passed. */
 static bool
 wait_for_reply(PgpxTime deadline)
 {

@@ -62,8 +62,8 @@ typedef enum PgpxFetch
  *		Request the socket of a connection that is leased to this session
  *		from the worker.
  *
- * Waits until the deadline (monotonic; 0: none) and serves interrupts, so it
- * may throw.  Errors: 53000 this session has no descriptor left.
+ * Wait until the deadline (monotonic; 0: none) and serve interrupts, which may
+ * throw.  Errors: 53000 this session has no descriptor left.
  */
 extern PgpxFetch pgpx_socket_cache_fetch(int pool_index, int conn,
 										 uint64 generation,
@@ -78,8 +78,8 @@ extern void pgpx_socket_cache_drop(PgpxCachedSocket *sock);
  *		Busy-poll for input for at most pgpool_ext.busy_poll microseconds, if
  *		polling has been worthwhile recently, and read it.
  *
- * pool is the index of the connection's pool.  Returns as pgpx_wire_fill; 0
- * also if it did not poll.
+ * pool is the index of the connection's pool.  Return as pgpx_wire_fill; 0 also
+ * if it did not poll.
  */
 extern ssize_t pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool,
 									  bool *full);
@@ -102,7 +102,7 @@ extern void pgpx_session_prepare_wait(void);
 /*
  * pgpx_session_has_time_left
  *		Compute how long to wait until a deadline (0: none), at most max_ms
- *		(-1: no limit).  Returns false if the deadline has passed.
+ *		(-1: no limit).  Return false if the deadline has passed.
  */
 extern bool pgpx_session_has_time_left(PgpxTime deadline, long max_ms,
 									   long *ms);
@@ -113,7 +113,7 @@ extern bool pgpx_session_has_time_left(PgpxTime deadline, long max_ms,
  *		latch of this process is set, or until the deadline.  Spurious
  *		returns are possible.
  *
- * Returns false if the deadline has passed.  Errors: 53000 the socket cannot be
+ * Return false if the deadline has passed.  Errors: 53000 the socket cannot be
  * registered.
  */
 extern bool pgpx_session_wait(PgpxCachedSocket *sock, uint32 events,
@@ -140,8 +140,8 @@ extern void pgpx_session_wait_for_more(PgpxCachedSocket *sock,
 
 /*
  * pgpx_session_wait_control
- *		Wait for room in the full control socket of a worker.  Returns false
- *		if the deadline has passed.
+ *		Wait for room in the full control socket of a worker.  Return false if
+ *		the deadline has passed.
  */
 extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 
@@ -150,7 +150,7 @@ extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
  *		Return whether there is no input on the socket.  False means that there
  *		may be some.
  *
- * Never throws and serves no interrupts.  If the pool has no waiters, the cost
+ * Never throw, and serve no interrupts.  If the pool has no waiters, the cost
  * is a fraction of that of a recv().
  */
 extern bool pgpx_session_has_no_input(PgpxCachedSocket *sock);
@@ -158,7 +158,7 @@ extern bool pgpx_session_has_no_input(PgpxCachedSocket *sock);
 /*
  * pgpx_session_unregister_if_contended
  *		Unregister the socket of a lease that ends, if the pool is contended.
- *		Never throws.
+ *		Never throw.
  */
 extern void pgpx_session_unregister_if_contended(PgpxCachedSocket *sock);
 

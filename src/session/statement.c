@@ -423,8 +423,8 @@ pgpx_run_try_next(PgpxRun *run)
 
 /*
  * Clean up after an error in the middle of an answer.  Drain the stream to a
- * message boundary until drain_until (0: do not try); if that fails, request
- * a cancel.  Returns whether a cancel was requested.
+ * message boundary until drain_until (0: do not try); if that fails, request a
+ * cancel.  Return whether a cancel was requested.
  */
 static bool
 clean_up(PgpxLease *lease, PgpxTime drain_until)
@@ -490,7 +490,7 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
-/* Choose how to send the statement.  Returns whether it is sent prepared. */
+/* Choose how to send the statement.  Return whether it is sent prepared. */
 static bool
 choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 {
@@ -802,7 +802,7 @@ copy_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 
 /*
  * Return the OIDs of the types that have no name yet, as the text of an array;
- * NULL if there are none.  Sets which[] to the indexes of their columns, in the
+ * NULL if there are none.  Set which[] to the indexes of their columns, in the
  * same order.
  */
 static char *

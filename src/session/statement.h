@@ -60,7 +60,7 @@ extern void pgpx_run_check(const PgpxLease *lease,
 extern void pgpx_run_send(PgpxRun *run, bool several);
 
 /*
- * Process the available input without waiting.  Returns true if the answer is
+ * Process the available input without waiting.  Return true if the answer is
  * complete.
  */
 extern bool pgpx_run_process_input(PgpxRun *run);
@@ -74,7 +74,7 @@ extern void pgpx_run_read(PgpxRun *run);
  *		end.
  *
  * stop_at must be set: to PGPX_EV_ROW, or to PGPX_EV_BEGUN for a statement that
- * the previous holder has sent.  Returns true at such an event (at a row: after
+ * the previous holder has sent.  Return true at such an event (at a row: after
  * the sink has converted it), and false at the end of the answer.
  */
 extern bool pgpx_run_next(PgpxRun *run);
@@ -101,8 +101,8 @@ extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
 extern void pgpx_run_finish(PgpxRun *run);
 
 /*
- * Finish, and raise the remote's error, or return the number of rows.  Returns
- * 0 if the statement did not run (lease->not_run).
+ * Finish, and raise the remote's error, or return the number of rows.  Return 0
+ * if the statement did not run (lease->not_run).
  */
 extern uint64 pgpx_run_end(PgpxRun *run);
 
@@ -112,7 +112,7 @@ extern uint64 pgpx_run_end(PgpxRun *run);
  *		functions above, in the middle of an answer.
  *
  * The rest of the answer is read if it has arrived; otherwise the statement is
- * cancelled.  Does not wait and does not throw.
+ * cancelled.  Do not wait and do not throw.
  */
 extern void pgpx_run_abandon(PgpxLease *lease);
 
@@ -131,7 +131,7 @@ extern void pgpx_run_read_pending(PgpxLease *lease);
  *
  * With a sink, the text must be a single statement, and its rows go to the
  * sink.  Without one, rows are dropped, and the text may contain several
- * statements unless there are parameters.  Returns the number of rows affected
+ * statements unless there are parameters.  Return the number of rows affected
  * or returned, summed over all statements.
  *
  * If lease->not_run is set afterwards, the statement was not executed.  The
@@ -230,8 +230,8 @@ extern uint64 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink);
  *		input buffer (its limit is AHEAD_MAX in async.c).
  *
  * Each lease must have a statement in flight.  deadline is monotonic, 0: none;
- * one in the past means to poll once.  Returns NULL at the deadline.  If
- * several leases are ready, the first in the array is returned.
+ * one in the past means to poll once.  Return NULL at the deadline.  If several
+ * leases are ready, the first in the array is returned.
  *
  * Errors: 53000 no descriptor left (with more than one lease).
  */
@@ -239,7 +239,7 @@ extern PgpxLease *pgpx_async_wait(PgpxLease *const *leases, int n,
 								  PgpxTime deadline);
 
 /*
- * Request that the worker cancel the statement in flight.  Returns false if
+ * Request that the worker cancel the statement in flight.  Return false if
  * there was nothing to cancel.
  */
 extern bool pgpx_async_cancel(PgpxLease *lease);

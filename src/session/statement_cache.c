@@ -104,7 +104,7 @@ table_of(const PgpxLease *lease)
 }
 
 /*
- * Lock the pool so that the table can be changed.  Returns NULL, without the
+ * Lock the pool so that the table can be changed.  Return NULL, without the
  * lock, if the lease was revoked: the slot may have another connection by then.
  */
 static PgpxPreparedTable *
@@ -547,7 +547,7 @@ skip_lead(const char *p)
 	}
 }
 
-/* Read the word at p in lower case.  Returns the position after it. */
+/* Read the word at p in lower case.  Return the position after it. */
 static const char *
 read_word(const char *p, char word[WORD_MAX])
 {
@@ -584,7 +584,7 @@ typedef enum Gap
 
 /*
  * Return whether the character at p is a quote that continues a literal of an
- * earlier line, as in 'to' newline 'day'.  Updates *gap for the character.
+ * earlier line, as in 'to' newline 'day'.  Update *gap for the character.
  */
 static bool
 continue_literal(const char *p, Gap *gap)

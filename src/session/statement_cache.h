@@ -29,7 +29,7 @@ typedef struct PgpxCachedStatement
  * pgpx_statement_cache_note
  *		Record that a text of the user is about to be sent on the lease.
  *
- * single: the remote accepts the text only as a single statement.  Returns
+ * single: the remote accepts the text only as a single statement.  Return
  * whether the text may be cached.
  */
 extern bool pgpx_statement_cache_note(PgpxLease *lease, const char *sql,
@@ -39,7 +39,7 @@ extern bool pgpx_statement_cache_note(PgpxLease *lease, const char *sql,
  * pgpx_statement_cache_choose
  *		Choose how to send a cacheable statement.
  *
- * Returns true, and fills in *cached except for the formats of the pipeline, if
+ * Return true, and fill in *cached except for the formats of the pipeline, if
  * the statement is prepared, or to be prepared now.  The stream must be ready
  * for the statement, and the caller must send it at once.
  */
@@ -58,7 +58,7 @@ typedef enum PgpxStatementOrigin
  * pgpx_statement_cache_key
  *		Compute the key of a statement in the pool of a spec.
  *
- * Sets "key" and "bytes" of *choice, and clears the rest.  Returns false, with
+ * Set "key" and "bytes" of *choice, and clear the rest.  Return false, with
  * "bytes" 0, if the text is too long to be prepared, or if the hash function
  * fails.  The caller must have checked the class of the text.
  */
@@ -71,7 +71,7 @@ extern bool pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
  * pgpx_statement_cache_find
  *		Choose how to send the statement whose key is in *choice.
  *
- * again: parse it again if it is prepared.  Returns false if it is to be sent
+ * again: parse it again if it is prepared.  Return false if it is to be sent
  * unnamed, as without a cache.  Otherwise the caller must send it at once,
  * after a Close for each statement that *choice lists.
  */

@@ -197,7 +197,7 @@ extern uint64 pgpx_conn_statements(PgpxConn *conn);
  * pgpx_conn_notify_worker
  *		Mark the connection for its worker and wake the worker.
  *
- * Needs no lock; may be called under the pool lock.
+ * The caller needs no lock, and may hold the pool lock.
  */
 extern void pgpx_conn_notify_worker(PgpxConn *conn, int worker);
 

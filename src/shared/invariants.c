@@ -58,7 +58,7 @@ pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 }
 
 /*
- * Uses the process array, because the PGPROC of an exited process keeps its pid
+ * Use the process array, because the PGPROC of an exited process keeps its pid
  * for long.
  */
 bool

@@ -158,8 +158,8 @@ extern void pgpx_pool_forget_holder(int procno, int pid);
  * wire.h.  reason: the close reason, for actions that close.  usage may be
  * NULL.
  *
- * Return false, and do nothing, if the lease was revoked meanwhile.  Raises no
- * error and does not block, so exit and transaction callbacks may call it.
+ * Return false, and do nothing, if the lease was revoked meanwhile.  Raise no
+ * error and do not block, so exit and transaction callbacks may call it.
  */
 extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 							  PgpxReleaseAction action, int unread_reset,
@@ -301,7 +301,7 @@ extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
 
 /*
  * Return how many connects the pool would request, disregarding the caps over
- * several pools.  Changes nothing.
+ * several pools.  Change nothing.
  */
 extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
 

@@ -620,8 +620,8 @@ typedef struct PgpxBusyPoll
 /*
  * pgpx_busy_poll_is_calm
  *		Return whether the pool has no waiters and at most max_polling leases,
- *		so that busy polling is unlikely to delay other processes.  Reads
- *		without a lock, so the result may be stale.
+ *		so that busy polling is unlikely to delay other processes.  Read without
+ *		a lock, so the result may be stale.
  */
 extern bool pgpx_busy_poll_is_calm(int pool);
 

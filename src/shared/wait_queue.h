@@ -188,7 +188,7 @@ extern bool pgpx_pool_has_waiting_bit(const PgpxPool *pool);
 
 /*
  * Return the first pool after "pool" that has waiters; -1: none.  Start with
- * -1.  Reads without a lock.
+ * -1.  Read without a lock.
  */
 extern int	pgpx_pool_next_waiting(int pool);
 
@@ -274,7 +274,7 @@ typedef enum PgpxDequeue
  * - WAITING: nothing was granted.
  * - NONE: the process was not enqueued.
  *
- * *waited is the duration of the wait, in microseconds.  Raises no error.
+ * *waited is the duration of the wait, in microseconds.  Raise no error.
  *
  * While the granter is sending the pending statement, the function waits for
  * it, also in abort and at exit.  It waits for one second at most, because

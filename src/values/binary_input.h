@@ -32,17 +32,17 @@ typedef struct PgpxFormatsKey
 } PgpxFormatsKey;
 
 /*
- * Computes the key of a statement in a pool.  types_hash: that of the PgpxSink.
+ * Compute the key of a statement in a pool.  types_hash: that of the PgpxSink.
  */
 extern void pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id,
 							 const char *sql, uint64 types_hash);
 
 /*
  * pgpx_formats_find
- *		Looks up which formats to request for a statement.
+ *		Look up which formats to request for a statement.
  *
- * Sets formats, 0 for text and 1 for binary, and returns the number of columns
- * that the result had.  Returns 0 if no formats are recorded, so that the whole
+ * Set formats, 0 for text and 1 for binary, and return the number of columns
+ * that the result had.  Return 0 if no formats are recorded, so that the whole
  * result is to be requested in text.
  */
 extern int	pgpx_formats_find(const PgpxFormatsKey *key,
@@ -50,17 +50,17 @@ extern int	pgpx_formats_find(const PgpxFormatsKey *key,
 
 /*
  * pgpx_formats_note
- *		Records the formats of the n columns of a statement in this session.
+ *		Record the formats of the n columns of a statement in this session.
  *
  * n 0 removes the record.  With more than PGPX_FORMATS_COLUMNS columns the
- * function does nothing.  Raises no error.
+ * function does nothing.  Raise no error.
  */
 extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 							  const int16 *formats);
 
 /*
  * pgpx_formats_gain
- *		Returns the time in ns that both servers together save if a value of a
+ *		Return the time in ns that both servers together save if a value of a
  *		type is sent in binary instead of text; 0 if it must be sent in text.
  *
  * The result is positive only for types whose binary form has the same meaning
@@ -72,19 +72,19 @@ extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 extern int	pgpx_formats_gain(Oid type);
 
 /*
- * Returns whether the type has a positive gain, and its text depends on no
+ * Return whether the type has a positive gain, and its text depends on no
  * setting.
  */
 extern bool pgpx_formats_is_plain(Oid type);
 
 /*
  * pgpx_formats_choose
- *		Chooses the columns to request in binary.
+ *		Choose the columns to request in binary.
  *
  * formats: 1 for each of the n columns that can be requested in binary; the
  * function sets those that are cheaper in text to 0.  gains: pgpx_formats_gain
- * of each column's type.  rows: the number of rows of the result.  Returns n,
- * or 0 if the whole result is cheaper in text.
+ * of each column's type.  rows: the number of rows of the result.  Return n, or
+ * 0 if the whole result is cheaper in text.
  */
 extern int	pgpx_formats_choose(int n, int16 *formats, const int *gains,
 								uint64 rows);
@@ -104,7 +104,7 @@ typedef enum PgpxDirectDecoder
 
 /*
  * pgpx_direct_decoder
- *		Returns how binary values of a type are read without its receive
+ *		Return how binary values of a type are read without its receive
  *		function.
  *
  * The type must not be a domain, because a domain has checks.
@@ -113,9 +113,9 @@ extern PgpxDirectDecoder pgpx_direct_decoder(Oid type, int32 typmod);
 
 /*
  * pgpx_direct_decode
- *		Reads a binary value that is not NULL.
+ *		Read a binary value that is not NULL.
  *
- * Returns false for PGPX_DECODE_NONE and for an invalid value.  The caller then
+ * Return false for PGPX_DECODE_NONE and for an invalid value.  The caller then
  * calls the receive function, which reports the error.
  */
 extern bool pgpx_direct_decode(PgpxDirectDecoder decoder,

@@ -12,13 +12,13 @@
 
 /*
  * pgpx_params_read
- *		Converts the arguments of a call, from number "at" on, to the
- *		parameters of a statement.
+ *		Convert the arguments of a call, from number "at" on, to the parameters
+ *		of a statement.
  *
  * any: the function is declared with VARIADIC "any" at this position; otherwise
  * with text[] or param[], whose elements have the storage of text.
  *
- * The result is allocated in the current memory context.  Raises 22004 if the
+ * The result is allocated in the current memory context.  Raise 22004 if the
  * array is NULL, 22023 if it has several dimensions, 42P18 if the type of an
  * argument is unknown, and the errors of the output functions.
  */
@@ -27,18 +27,18 @@ extern void pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
 
 /*
  * pgpx_params_text
- *		Returns the text of a value, in styles that every remote reads
- *		correctly, whatever its settings are.
+ *		Return the text of a value, in styles that every remote reads correctly,
+ *		whatever its settings are.
  */
 extern char *pgpx_params_text(Oid type, Datum value);
 
 /*
  * pgpx_params_begin_styles
- *		Sets DateStyle, IntervalStyle and extra_float_digits so that every
- *		remote reads the texts of output functions correctly.
+ *		Set DateStyle, IntervalStyle and extra_float_digits so that every remote
+ *		reads the texts of output functions correctly.
  *
  * catalog_path: also set search_path to pg_catalog; see
- * pgpx_params_need_catalog_path.  Returns a GUC nest level for
+ * pgpx_params_need_catalog_path.  Return a GUC nest level for
  * pgpx_params_end_styles, or 0 if no setting had to be changed.  After an error
  * the abort of the transaction restores the settings.
  */
@@ -47,7 +47,7 @@ extern void pgpx_params_end_styles(int level);
 
 /*
  * pgpx_params_need_catalog_path
- *		Returns whether the text of a value of this type can depend on
+ *		Return whether the text of a value of this type can depend on
  *		search_path.
  *
  * A regclass, for example, is written with its schema if search_path does not

@@ -44,7 +44,7 @@
 #include "protocol/remote_message.h"
 #include "values/binary_input.h"
 
-/* Returns whether texts of this type can contain a timestamp with time zone. */
+/* Return whether texts of this type can contain a timestamp with time zone. */
 static bool
 has_instant(Oid type)
 {
@@ -99,7 +99,7 @@ pgpx_styles_set(const char *name, const char *value)
 }
 
 /*
- * Set the local styles to those of the remote's texts.  Returns the GUC nest
+ * Set the local styles to those of the remote's texts.  Return the GUC nest
  * level to end with AtEOXact_GUC.
  */
 static int
@@ -129,7 +129,7 @@ begin_styles(const PgpxWire *wire)
 
 /*
  * Override the local settings with which input functions would change or reject
- * a value.  Returns a GUC nest level as begin_styles, or 0 if no setting had to
+ * a value.  Return a GUC nest level as begin_styles, or 0 if no setting had to
  * be changed.
  *
  * The caller must end the override after each row, because other code runs
@@ -190,7 +190,7 @@ append_names(StringInfo detail, const Names *names)
 }
 
 /*
- * Returns the index of the attribute with this name, -1 if there is none.  The
+ * Return the index of the attribute with this name, -1 if there is none.  The
  * search starts at "start", where the attribute usually is.
  */
 static int
@@ -268,7 +268,10 @@ is_taken(const NameData *names, int n, const char *name)
 	return false;
 }
 
-/* Set names[n] to a remote name; changed if it is empty or an earlier one. */
+/*
+ * Set names[n] to a remote name, changed if it is empty or equals an earlier
+ * one.
+ */
 static void
 make_name(NameData *names, int n, const char *remote)
 {
@@ -284,7 +287,7 @@ make_name(NameData *names, int n, const char *remote)
 		snprintf(name, NAMEDATALEN, "%s_%d", base, number);
 }
 
-/* Returns a type for a column list.  remote_name: NULL if it is not known. */
+/* Return a type for a column list.  remote_name: NULL if it is not known. */
 static const char *
 type_name(const PgpxColumn *column, const char *remote_name)
 {
@@ -383,7 +386,7 @@ is_same_type(Oid local, Oid remote)
 	return local == remote || getBaseType(local) == remote;
 }
 
-/* Returns the type of an attribute; its index is as in Column. */
+/* Return the type of an attribute; its index is as in Column. */
 static Oid
 attribute_type(const PgpxRows *t, int attribute)
 {
@@ -459,7 +462,7 @@ check_styles(const PgpxRows *t)
 
 /*
  * Set map[i] to the attribute of column i, as in Column, for a result whose
- * rows go to the tuplestore.  Raises 42804 if the columns do not match.
+ * rows go to the tuplestore.  Raise 42804 if the columns do not match.
  *
  * Every attribute, except dropped and leading ones, must have one column.  The
  * type of the rows determines the mapping:
@@ -772,7 +775,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	return true;
 }
 
-/* Returns a hash of the types into which rows are read. */
+/* Return a hash of the types into which rows are read. */
 static uint64
 hash_types(TupleDesc tupdesc, Oid type)
 {

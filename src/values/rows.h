@@ -26,31 +26,30 @@ typedef struct PgpxSink
 	bool (*row)(void *arg, const PgpxWireMessage *msg);
 
 	/*
-	 * Called if one of them raised an error: restores the message's bytes.
+	 * Called if one of them raised an error: restore the message's bytes.
 	 * NULL if they are not changed.
 	 */
 	void (*restore)(void *arg);
 
 	/*
-	 * Called after a result: reports which of its columns are cheaper in
-	 * binary.  rows: the number of rows of the result.  any: the next execution
-	 * may read the columns into other types.  Sets *formats and returns the
-	 * number of columns, or 0 if none is cheaper.  NULL if the sink reads text
-	 * only.
+	 * Called after a result: report which of its columns are cheaper in binary.
+	 * rows: the number of rows of the result.  any: the next execution may read
+	 * the columns into other types.  Set *formats and return the number of
+	 * columns, or 0 if none is cheaper.  NULL if the sink reads text only.
 	 */
 	int (*formats)(void *arg, bool any, uint64 rows, const int16 **formats);
 	uint64		types_hash;		/* hash of the types that rows are read into */
 	void	   *arg;
 } PgpxSink;
 
-/* Sets a local setting until the current GUC nest level ends (AtEOXact_GUC). */
+/* Set a local setting until the current GUC nest level ends (AtEOXact_GUC). */
 extern void pgpx_styles_set(const char *name, const char *value);
 
 typedef struct PgpxRows PgpxRows;
 
 /*
  * pgpx_rows_begin
- *		Begins to convert rows of tupdesc into a tuplestore.
+ *		Begin to convert rows of tupdesc into a tuplestore.
  *
  * The tuplestore spills to disk beyond work_mem.  The result is allocated in
  * the current memory context.  type: the type of the rows, InvalidOid for a
@@ -61,12 +60,12 @@ extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
 
 /*
  * pgpx_rows_begin_attributes
- *		Begins to convert rows into arrays of values, for foreign tables.
+ *		Begin to convert rows into arrays of values, for foreign tables.
  *
  * attnums: a list of integers: for each column of the result the number of its
  * attribute in tupdesc, or SelfItemPointerAttributeNumber; NIL: the columns of
  * the result are ignored.  The list must live as long as the result.  where:
- * called to add the context of an error; attnum 0: the row as a whole.  Raises
+ * called to add the context of an error; attnum 0: the row as a whole.  Raise
  * HV000 if the result has another number of columns.
  */
 extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc,
@@ -77,7 +76,7 @@ extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc,
 
 /*
  * pgpx_rows_values
- *		Returns the values of the current row, valid until the next row.
+ *		Return the values of the current row, valid until the next row.
  *
  * Attributes that are not in the result are NULL.  The element after those of
  * the tuple descriptor is the ctid.
@@ -86,8 +85,8 @@ extern void pgpx_rows_values(PgpxRows *rows, Datum **values, bool **nulls);
 
 /*
  * pgpx_rows_keep
- *		Keeps the memory to which the values of the current row point until
- *		the next call of pgpx_rows_keep.
+ *		Keep the memory to which the values of the current row point until the
+ *		next call of pgpx_rows_keep.
  *
  * The next row overwrites the arrays of pgpx_rows_values nevertheless.
  */
@@ -95,7 +94,7 @@ extern void pgpx_rows_keep(PgpxRows *rows);
 
 /*
  * pgpx_rows_estimate_gain
- *		Returns the time in ns that both servers save for each row in binary.
+ *		Return the time in ns that both servers save for each row in binary.
  *
  * The row is one of pgpx_rows_begin_attributes.  Before its first result the
  * remote's types are not known; the estimate assumes those of the attributes.
@@ -104,18 +103,18 @@ extern uint64 pgpx_rows_estimate_gain(const PgpxRows *rows);
 
 /*
  * pgpx_rows_set_first
- *		Sets the first attribute of every row to a text of the caller.
+ *		Set the first attribute of every row to a text of the caller.
  *
- * Must be called before the result begins.  Raises 42804 if the first attribute
+ * Must be called before the result begins.  Raise 42804 if the first attribute
  * is missing or not of a string type, and the errors of its input function.
  */
 extern void pgpx_rows_set_first(PgpxRows *rows, char *text);
 
-/* Returns the sink for pgpx_exec. */
+/* Return the sink for pgpx_exec. */
 extern const PgpxSink *pgpx_rows_sink(PgpxRows *rows);
 
 /*
- * Restores the settings that the conversion changed.  Must also be called after
+ * Restore the settings that the conversion changed.  Must also be called after
  * an error of the remote; after a local error the abort of the transaction
  * restores them.
  */
@@ -123,16 +122,16 @@ extern void pgpx_rows_end(PgpxRows *rows);
 
 /*
  * pgpx_column_list_type
- *		Returns the name of a built-in type as format_type does.
+ *		Return the name of a built-in type as format_type does.
  *
- * Returns NULL for any other type, because only built-in types have the same
- * OID on every server.
+ * Return NULL for any other type, because only built-in types have the same OID
+ * on every server.
  */
 extern char *pgpx_column_list_type(Oid type, int32 typmod);
 
 /*
  * pgpx_column_list
- *		Returns the column definition list AS t(name type, ..) for a remote
+ *		Return the column definition list AS t(name type, ..) for a remote
  *		result.
  *
  * types: for each column the name of its type if it is not built in.  If types

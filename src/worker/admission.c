@@ -54,7 +54,7 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
 
 /*
  * Make the starved pool with the oldest waiter next in line under a cap, and
- * evicts a connection for it.
+ * evict a connection for it.
  */
 static void
 select_next_in_line(PgpxCap *cap)

@@ -172,7 +172,7 @@ pgpx_cancel_drop(PgpxWorkerConn *w)
 	cancel->fd = -1;
 }
 
-/* Before libpq 17: connects a socket of our own to the connection's peer. */
+/* Before libpq 17: connect a socket of our own to the connection's peer. */
 static bool
 connect_to_peer(PgpxWorkerConn *w)
 {
@@ -226,8 +226,8 @@ open_request(PgpxWorkerConn *w)
 }
 
 /*
- * Before libpq 17: sends the request, then waits for the remote to close.
- * Return the events to wait for; 0 when the request is finished, and set *ok.
+ * Before libpq 17: send the request, then wait for the remote to close.  Return
+ * the events to wait for; 0 when the request is finished, and set *ok.
  */
 static uint32
 step_request(PgpxWorkerConn *w, bool *ok)
@@ -358,7 +358,7 @@ pgpx_cancel_deadline_passed(PgpxWorkerConn *w)
 	end_request(w, false);
 }
 
-/* Runs in the thread. */
+/* Called in the thread. */
 static void
 run_last(PgpxTask *task)
 {

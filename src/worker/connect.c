@@ -558,7 +558,7 @@ has_expected_params(PgpxWorkerConn *w, char *text, size_t size)
 
 static void run_start_commands(PgpxWorkerConn *w);
 
-/* Login and start commands are complete: makes the connection available. */
+/* Login and start commands are complete: make the connection available. */
 static void
 finish_connect(PgpxWorkerConn *w)
 {

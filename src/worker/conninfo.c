@@ -97,7 +97,7 @@ is_numeric(const char *host)
 }
 
 /*
- * Copy the next element of a comma-separated list into buf and advances *list.
+ * Copy the next element of a comma-separated list into buf and advance *list.
  * Return false at the end, or if *list is NULL.  An element that does not fit
  * is truncated; it would be too long for a resolver and for libpq, too.
  */
@@ -177,7 +177,7 @@ add_host(PgpxLookup *job, const char *host, const char *addr, const char *port)
 		append_item(&job->port, port);
 }
 
-/* Resolve the names of a lookup.  Runs in the thread. */
+/* Resolve the names of a lookup.  Called in the thread. */
 static void
 resolve_hosts(PgpxTask *task)
 {

@@ -23,8 +23,8 @@
 typedef struct PgpxLookup PgpxLookup;
 
 /*
- * Receives the result of a lookup.  Called in the event loop; "lookup" is
- * freed when it returns.
+ * Receive the result of a lookup.  Called in the event loop; "lookup" is freed
+ * when it returns.
  */
 typedef void (*PgpxLookupAnswer)(PgpxLookup *lookup);
 

@@ -26,8 +26,8 @@ typedef enum PgpxWatchKind
 } PgpxWatchKind;
 
 /*
- * Add a descriptor to the epoll set (add is true), or change its events.
- * Raises an error if epoll refuses.
+ * Add a descriptor to the epoll set (add is true), or change its events.  Raise
+ * an error if epoll refuses.
  */
 extern void pgpx_event_watch(PgpxWatchKind kind, int index, int fd,
 							 uint32 events, bool add);

@@ -121,7 +121,7 @@ static void begin_accounting(PgpxInputAccounting *accounting);
 static void account_before_step(PgpxInputAccounting *accounting, int fd);
 static bool account_after_step(PgpxInputAccounting *accounting, int fd);
 
-/* Runs in the thread. */
+/* Called in the thread. */
 static void
 run_step(PgpxTask *task)
 {
