@@ -66,9 +66,11 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 		fresh->pool = old->pool;
 		fresh->pool_id = old->pool_id;
 	}
+	if (memcmp(&old->fingerprint, &fresh->fingerprint,
+			   sizeof(fresh->fingerprint)) != 0)
+		c->prepared = false;
 	pgpx_server_spec_unpin(old);
 	c->spec = fresh;
-	c->prepared = false;
 	if (!same)
 		forget_pool(c);
 	return same;

@@ -157,7 +157,7 @@ extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
  *		first.
  * pgpx_hosts_mark_unresponsive
  *		Remove the host that libpq is trying from the list, since it does not
- *		answer.  pg: NULL if libpq cannot be asked; then removes the first one.
+ *		answer.  pg: NULL if libpq cannot be asked; then remove the first one.
  *		For a while, logins of the pool start with the host after it.  Return
  *		whether other hosts are left; the last one is not removed.
  */
