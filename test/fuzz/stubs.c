@@ -464,9 +464,15 @@ parse_bool(const char *value, bool *result)
 		pg_strcasecmp(value, "off") == 0;
 }
 
+Oid
+get_extension_oid(const char *extname, bool missing_ok)
+{
+	return InvalidOid;
+}
+
 /*
  * Each byte of the text is read and may be written.  A text with an empty name is not
- * valid.  The list stays empty, because nothing reads it.
+ * valid.  The list stays empty, because only warnings depend on it.
  */
 bool
 SplitIdentifierString(char *rawstring, char separator, List **namelist)
