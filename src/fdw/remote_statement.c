@@ -181,8 +181,7 @@ pgpx_remote_must_repeat(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
 		!pgpx_statement_cache_refused(rt->lease, error->sqlstate))
 		return false;
 	rt->sent_as = PGPX_PREPARED_NONE;
-	rt->lease->usage.errors--;
-	rt->lease->usage.statements--;
+	pgpx_run_uncount(rt->lease);
 	if (!rt->before.begun)
 		*now = rt->before;		/* the transaction begins again */
 	else if (now->rollback_level == 0)

@@ -627,8 +627,7 @@ pgpx_run_read_pending(PgpxLease *lease)
 static void
 forget_attempt(PgpxRun *run)
 {
-	run->lease->usage.errors--;
-	run->lease->usage.statements--;
+	pgpx_run_uncount(run->lease);
 	memset(&run->error, 0, sizeof(run->error));
 }
 

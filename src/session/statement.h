@@ -146,6 +146,14 @@ extern void pgpx_run_read_pending(PgpxLease *lease);
 extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 						const PgpxSink *sink);
 
+/* Undo the counts of a failed statement that will be sent again. */
+static inline void
+pgpx_run_uncount(PgpxLease *lease)
+{
+	lease->usage.errors--;
+	lease->usage.statements--;
+}
+
 /*
  * pgpx_run_must_repeat
  *		Return whether the statement must be sent again, because it was
