@@ -142,7 +142,7 @@ count_revoked_grants_locked(PgpxPool *pool)
 	{
 		const PgpxWaiter *waiter = &pgpx_waiters[i];
 		PgpxConn   *conn;
-		PgpxRevoke	why;
+		PgpxRevoke	revoke;
 
 		if (waiter->pool != PGPX_POOL_INDEX(pool) ||
 			waiter->state != PGPX_WAITER_GRANTED)
@@ -150,11 +150,11 @@ count_revoked_grants_locked(PgpxPool *pool)
 		conn = &pgpx_conns[waiter->conn];
 		if (pg_atomic_read_u64(&conn->lease_id) == waiter->lease_id)
 			continue;
-		why = pgpx_waiter_revoked(i, waiter->lease_id);
+		revoke = pgpx_waiter_revoked(i, waiter->lease_id);
 		stats->checkouts++;
-		if (why == PGPX_REVOKE_TERMINATED)
+		if (revoke == PGPX_REVOKE_TERMINATED)
 			stats->terminated++;
-		else if (why == PGPX_REVOKE_TIMEOUT)
+		else if (revoke == PGPX_REVOKE_TIMEOUT)
 			stats->lease_timeouts++;
 		else
 			stats->reclaimed++;

@@ -191,7 +191,7 @@ const PgpxOption pgpx_option_table[] = {
 static const struct
 {
 	const char *name;
-	const char *why;
+	const char *reason;
 }			refused[] = {
 	{"client_encoding",
 	 "A pool's client encoding is always the database's encoding."},
@@ -270,7 +270,7 @@ find_libpq_option(const char *name)
 }
 
 /*
- * Return why an option is rejected for all users, NULL if it is not.  libpq:
+ * Return the reason why an option is rejected for all users, or NULL.  libpq:
  * the entry of the option in libpq's list, NULL if there is none.
  */
 static const char *
@@ -283,7 +283,7 @@ refusal(const char *name, const PQconninfoOption *libpq)
 		if (is_same_name(name, refused[i].name) ||
 			(refused[i].name[len - 1] == '_' &&
 			 strncmp(name, refused[i].name, len) == 0))
-			return refused[i].why;
+			return refused[i].reason;
 	}
 	if (libpq == NULL)
 		return NULL;
@@ -628,16 +628,16 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 pg_noreturn static void
 refuse_name(const char *name, int where)
 {
-	const char *why = refusal(name, find_libpq_option(name));
+	const char *reason = refusal(name, find_libpq_option(name));
 	int			flags = pgpx_option_flags(name);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 			 errmsg("invalid option \"%s\"", name),
-			 why != NULL ? errdetail("%s", why) : 0,
+			 reason != NULL ? errdetail("%s", reason) : 0,
 			 where == 0 ?
 			 errhint("Only servers, user mappings, foreign tables and their columns have options here.") :
-			 why != NULL ? 0 :
+			 reason != NULL ? 0 :
 			 (flags & PGPX_ON_SERVER) ?
 			 errhint("This is an option of the server.") :
 			 (flags & PGPX_ON_MAPPING) ?

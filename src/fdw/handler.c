@@ -70,10 +70,10 @@
 
 /*
  * Load the library of postgres_fdw and return its handler function.  On
- * failure, return NULL and set *why.
+ * failure, return NULL and set *reason.
  */
 static PGFunction
-load_handler(char **why)
+load_handler(char **reason)
 {
 	static PGFunction handler = NULL;
 	MemoryContext caller = CurrentMemoryContext;
@@ -93,7 +93,7 @@ load_handler(char **why)
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
 		FlushErrorState();
-		*why = error->message;
+		*reason = error->message;
 	}
 	PG_END_TRY();
 	return handler;
@@ -102,9 +102,9 @@ load_handler(char **why)
 void
 pgpx_postgres_fdw_preload(void)
 {
-	char	   *why;
+	char	   *reason;
 
-	(void) load_handler(&why);
+	(void) load_handler(&reason);
 }
 
 /* Raise the error for a handler that pgpool_ext cannot use. */
@@ -165,18 +165,18 @@ static const FdwRoutine *
 postgres_fdw(void)
 {
 	static FdwRoutine *routine = NULL;
-	char	   *why = NULL;
+	char	   *reason = NULL;
 	PGFunction	handler;
 	FdwRoutine *theirs;
 
 	if (routine != NULL)
 		return routine;
-	handler = load_handler(&why);
+	handler = load_handler(&reason);
 	if (handler == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_UNABLE_TO_CREATE_EXECUTION),
 				 errmsg("foreign tables on pools need the library of postgres_fdw"),
-				 errdetail_internal("%s", why),
+				 errdetail_internal("%s", reason),
 				 errhint("Install PostgreSQL's contrib modules on this server. The extension postgres_fdw need not be created.")));
 	theirs = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(handler,
 																(Datum) 0));
@@ -583,20 +583,13 @@ freeze_tables(Oid wrapper)
 	}
 }
 
-/* Return whether a boolean option is on; false if it is not set. */
+/* Return whether option use_remote_estimate is on. */
 static bool
-is_on(List *options, const char *name)
+has_estimate(List *options)
 {
-	ListCell   *lc;
+	DefElem    *def = pgpx_find_option(options, ESTIMATE);
 
-	foreach(lc, options)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		if (strcmp(def->defname, name) == 0)
-			return defGetBoolean(def);
-	}
-	return false;
+	return def != NULL && defGetBoolean(def);
 }
 
 /*
@@ -615,7 +608,7 @@ warn_of_estimates(Oid wrapper, List *tables)
 		ForeignServer *server = GetForeignServerExtended(lfirst_oid(lc),
 														 FSV_MISSING_OK);
 
-		if (server == NULL || !is_on(server->options, ESTIMATE))
+		if (server == NULL || !has_estimate(server->options))
 			continue;
 		if (n++ == 0)
 			first = psprintf("server \"%s\"", server->servername);
@@ -625,7 +618,7 @@ warn_of_estimates(Oid wrapper, List *tables)
 		Oid			table = lfirst_oid(lc);
 
 		if (!SearchSysCacheExists1(FOREIGNTABLEREL, ObjectIdGetDatum(table)) ||
-			!is_on(GetForeignTable(table)->options, ESTIMATE))
+			!has_estimate(GetForeignTable(table)->options))
 			continue;
 		if (n++ == 0)
 			first = psprintf("foreign table \"%s\"", get_rel_name(table));

@@ -148,9 +148,6 @@ returning_store(Returning *returning, TupleTableSlot *slot)
  * ------------------------------------------------------------------------
  */
 
-/* The number of parameters in Bind is an unsigned 16-bit integer. */
-#define MAX_PARAMS 65535
-
 /* State of one target table, in ResultRelInfo.ri_FdwState. */
 typedef struct PgpxModify
 {
@@ -425,7 +422,7 @@ pgpx_modify_batch_size(ResultRelInfo *result_rel)
 		return 1;
 	batch_size = m->batch_size;
 	if (m->ncolumns > 0)
-		batch_size = Min(batch_size, MAX_PARAMS / m->ncolumns);
+		batch_size = Min(batch_size, PGPX_WIRE_PARAMS_MAX / m->ncolumns);
 	return Max(batch_size, 1);
 }
 

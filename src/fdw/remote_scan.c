@@ -381,7 +381,7 @@ execute_next_batch(PgpxRemoteScan *scan)
 	send_batch(scan, false);
 }
 
-/* Send the statement again after pgpx_remote_must_repeat returned true. */
+/* Send the statement again after pgpx_remote_begin_retry returned true. */
 static void
 send_again(PgpxRemoteScan *scan)
 {
@@ -427,7 +427,7 @@ end_batch(PgpxRemoteScan *scan)
 	scan->state = run->error.set ? PGPX_SCAN_FAILED :
 		run->suspended ? PGPX_SCAN_SUSPENDED : PGPX_SCAN_END;
 	pgpx_remote_end_statement(rt, run);
-	if (pgpx_remote_must_repeat(rt, &run->error))
+	if (pgpx_remote_begin_retry(rt, &run->error))
 	{
 		send_again(scan);
 		return;
@@ -466,7 +466,8 @@ read_row(PgpxRemoteScan *scan, bool wait)
 		if (!wait)
 			reached = pgpx_run_try_next(&scan->run);
 		else
-			reached = pgpx_run_next(&scan->run) ? PGPX_RUN_ROW : PGPX_RUN_END;
+			reached = pgpx_run_next(&scan->run) ? PGPX_RUN_STOPPED :
+												  PGPX_RUN_END;
 		rt->reading = false;
 	}
 	PG_CATCH();
@@ -530,7 +531,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	{
 		PGPX_DEBUG_POINT("fdw_buffer");
 		while (scan->state == PGPX_SCAN_STREAMING)
-			if (read_row(scan, true) == PGPX_RUN_ROW)
+			if (read_row(scan, true) == PGPX_RUN_STOPPED)
 				tuplestore_putvalues(scan->store,
 									 scan->slot->tts_tupleDescriptor, values,
 									 nulls);
@@ -597,7 +598,7 @@ next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
 				{
 					case PGPX_RUN_WAIT:
 						return PGPX_SCAN_STEP_WAIT;
-					case PGPX_RUN_ROW:
+					case PGPX_RUN_STOPPED:
 						pgpx_rows_values(scan->rows, values, nulls);
 						return PGPX_SCAN_STEP_ROW;
 					case PGPX_RUN_END:

@@ -36,8 +36,8 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-static const char *
-find_option(List *options, const char *name)
+DefElem *
+pgpx_find_option(List *options, const char *name)
 {
 	ListCell   *lc;
 
@@ -46,22 +46,30 @@ find_option(List *options, const char *name)
 		DefElem    *def = lfirst_node(DefElem, lc);
 
 		if (strcmp(def->defname, name) == 0)
-			return defGetString(def);
+			return def;
 	}
 	return NULL;
+}
+
+/* Return an option, or the value to use if it is not set. */
+static const char *
+option_or(List *options, const char *name, const char *unset)
+{
+	DefElem    *def = pgpx_find_option(options, name);
+
+	return def != NULL ? defGetString(def) : unset;
 }
 
 void
 pgpx_deparse_relation(StringInfo buf, Relation rel)
 {
 	List	   *options = GetForeignTable(RelationGetRelid(rel))->options;
-	const char *schema = find_option(options, "schema_name");
-	const char *table = find_option(options, "table_name");
+	const char *schema = option_or(options, "schema_name", NULL);
+	const char *table = option_or(options, "table_name",
+								  RelationGetRelationName(rel));
 
 	if (schema == NULL)
 		schema = get_namespace_name(RelationGetNamespace(rel));
-	if (table == NULL)
-		table = RelationGetRelationName(rel);
 	appendStringInfo(buf, "%s.%s", quote_identifier(schema),
 					 quote_identifier(table));
 }
@@ -71,10 +79,9 @@ pgpx_deparse_column(StringInfo buf, Relation rel, AttrNumber attnum)
 {
 	Form_pg_attribute attr = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
 	List	   *options = GetForeignColumnOptions(attr->attrelid, attnum);
-	const char *name = find_option(options, "column_name");
+	const char *name = option_or(options, "column_name",
+								 NameStr(attr->attname));
 
-	if (name == NULL)
-		name = NameStr(attr->attname);
 	appendStringInfoString(buf, quote_identifier(name));
 }
 

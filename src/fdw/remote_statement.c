@@ -172,13 +172,13 @@ choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 }
 
 bool
-pgpx_remote_must_repeat(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
+pgpx_remote_begin_retry(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
 {
 	PgpxRemoteNesting *now = &rt->nesting;
 
 	if (!error->set || rt->sent_as != PGPX_PREPARED_EXECUTE ||
 		(rt->before.begun && rt->guard == 0) ||
-		!pgpx_statement_cache_refused(rt->lease, error->sqlstate))
+		!pgpx_statement_cache_drop_refused(rt->lease, error->sqlstate))
 		return false;
 	rt->sent_as = PGPX_PREPARED_NONE;
 	pgpx_run_uncount(rt->lease);
@@ -371,7 +371,7 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 		p.nformats = run.nformats;
 		p.formats = run.formats;
 		run_pipeline(rt, &run, &p, &prediction, true, writes);
-	} while (pgpx_remote_must_repeat(rt, &run.error));
+	} while (pgpx_remote_begin_retry(rt, &run.error));
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)
 		pgpx_remote_raise(&run.error, statement->sql);

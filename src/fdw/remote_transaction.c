@@ -157,7 +157,7 @@ end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
 
 	/* undo the failure of a refused read, which is not sent again */
 	if (!rt->sent_writes)
-		(void) pgpx_remote_must_repeat(rt, &run->error);
+		(void) pgpx_remote_begin_retry(rt, &run->error);
 }
 
 /*

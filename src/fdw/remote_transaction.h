@@ -215,14 +215,15 @@ extern void pgpx_remote_end_statement(PgpxRemoteTransaction *rt, PgpxRun *run);
 /* --- prepared statements: remote_statement.c ---------------------------- */
 
 /*
- * pgpx_remote_must_repeat
- *		Return whether the last statement must be sent again, because it was in
- *		the statement cache and the remote could not execute it as it is.
+ * pgpx_remote_begin_retry
+ *		If the last statement was in the statement cache and the remote could
+ *		not execute it as it is, prepare to send it again.  Return whether that
+ *		is the case.
  *
  * To be called after pgpx_remote_end_statement.  If true, the statement was not
  * executed, and the next one is preceded by the commands that undo its failure.
  */
-extern bool pgpx_remote_must_repeat(PgpxRemoteTransaction *rt,
+extern bool pgpx_remote_begin_retry(PgpxRemoteTransaction *rt,
 									const PgpxRemoteError *error);
 
 /*

@@ -333,15 +333,15 @@ run_texts(PgpxLease *lease, const PgpxStatement *statement, int ncolumns,
 		  PgpxTime deadline, TupleDesc *tupdesc, bool *refused)
 {
 	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
-	PgpxRows   *tuples;
+	PgpxRows   *rows;
 
 	*tupdesc = CreateTemplateTupleDesc(ncolumns);
 	for (int i = 1; i <= ncolumns; i++)
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
 	TupleDescFinalize(*tupdesc);
-	tuples = pgpx_rows_begin(*tupdesc, store, InvalidOid);
-	execute(lease, statement, pgpx_rows_sink(tuples), deadline, refused);
-	pgpx_rows_end(tuples);
+	rows = pgpx_rows_begin(*tupdesc, store, InvalidOid);
+	execute(lease, statement, pgpx_rows_sink(rows), deadline, refused);
+	pgpx_rows_end(rows);
 	return store;
 }
 
@@ -457,11 +457,11 @@ pgpx_dlock_force_release(PgpxLease *lease, const char *name)
 void
 pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 {
-	PgpxRows   *tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
+	PgpxRows   *rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	PgpxStatement statement = {.sql = status_sql};
 
-	execute(lease, &statement, pgpx_rows_sink(tuples), 0, NULL);
-	pgpx_rows_end(tuples);
+	execute(lease, &statement, pgpx_rows_sink(rows), 0, NULL);
+	pgpx_rows_end(rows);
 }
 
 /* --- statements of the worker ------------------------------------------- */

@@ -489,10 +489,10 @@ pgpx_wire_is_in_reset(const PgpxWire *wire)
 }
 
 void
-pgpx_wire_break(PgpxWire *wire, const char *why)
+pgpx_wire_break(PgpxWire *wire, const char *reason)
 {
 	if (wire->phase != PGPX_WIRE_BROKEN)
-		wire->broken = why;
+		wire->broken = reason;
 	wire->phase = PGPX_WIRE_BROKEN;
 }
 

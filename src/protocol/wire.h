@@ -96,6 +96,9 @@ typedef struct PgpxWireToken
 /* The exchange that resets the connection at the end of a lease. */
 #define PGPX_EXCHANGE_FINAL 0
 
+/* Bind has the number of parameters as an unsigned 16-bit integer. */
+#define PGPX_WIRE_PARAMS_MAX 65535
+
 /*
  * Room for the token's messages, ROLLBACK or COMMIT, and two Query messages
  * without their texts.
@@ -345,7 +348,7 @@ extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
 extern bool pgpx_wire_may_follow_reset(const PgpxWire *wire);
 
 /* Mark the stream as broken.  The first reason is kept and is not copied. */
-extern void pgpx_wire_break(PgpxWire *wire, const char *why);
+extern void pgpx_wire_break(PgpxWire *wire, const char *reason);
 
 /*
  * pgpx_wire_next

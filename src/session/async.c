@@ -272,7 +272,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	PG_TRY();
 	{
 		pgpx_run_read(&run);
-		if (pgpx_run_must_repeat(&run))
+		if (pgpx_run_begin_retry(&run))
 		{
 			pgpx_run_send(&run, false);
 			pgpx_run_read(&run);
@@ -285,7 +285,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	if (!pgpx_prediction_is_wrong(&prediction, &run, false))
+	if (!pgpx_prediction_begin_retry(&prediction, &run, false))
 		pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }
@@ -303,7 +303,7 @@ typedef struct Branch
 {
 	char	   *server;
 	PgpxRun		run;			/* lease NULL: not yet leased, or returned */
-	PgpxRows   *tuples;
+	PgpxRows   *rows;
 	PgpxPrediction prediction;
 	bool		sent;
 	bool		done;
@@ -329,11 +329,11 @@ process_input(Branch *branch)
 	branch->done = pgpx_run_process_input(&branch->run);
 
 	/* this server's DateStyle must not apply to rows of the next one */
-	pgpx_rows_end(branch->tuples);
+	pgpx_rows_end(branch->rows);
 	if (!branch->done)
 		return;
-	if (pgpx_run_must_repeat(&branch->run) ||
-		pgpx_prediction_is_wrong(&branch->prediction, &branch->run, true))
+	if (pgpx_run_begin_retry(&branch->run) ||
+		pgpx_prediction_begin_retry(&branch->prediction, &branch->run, true))
 	{
 		branch->done = false;
 		pgpx_run_send(&branch->run, false);
@@ -468,10 +468,10 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 	for (int i = 0; i < n; i++)
 	{
 		branches[i].server = servers[i];
-		branches[i].tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
-		pgpx_rows_set_first(branches[i].tuples, servers[i]);
+		branches[i].rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
+		pgpx_rows_set_first(branches[i].rows, servers[i]);
 		branches[i].run.statement = statement;
-		branches[i].run.sink = pgpx_rows_sink(branches[i].tuples);
+		branches[i].run.sink = pgpx_rows_sink(branches[i].rows);
 		branches[i].run.may_cache = true;
 	}
 	PG_TRY();

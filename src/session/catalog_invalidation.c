@@ -114,19 +114,19 @@ databases_callback(Datum arg, int cacheid, uint32 hashvalue)
  * hashes.
  */
 static Verdict
-compare_server(Oid oid, uint64 hash[2], uint64 *settings)
+compare_server(Oid oid, uint64 hash[2], uint64 *in_place_hash)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
 	uint64		old[2] = {hash[0], hash[1]};
-	uint64		old_settings = *settings;
+	uint64		old_in_place_hash = *in_place_hash;
 
 	if (!HeapTupleIsValid(row))
 		return GONE;
-	pgpx_server_catalog_hash_server(row, hash, settings);
+	pgpx_server_catalog_hash_server(row, hash, in_place_hash);
 	ReleaseSysCache(row);
 	if (hash[0] != old[0] || hash[1] != old[1])
 		return REPLACED;
-	return *settings == old_settings ? SAME : IN_PLACE;
+	return *in_place_hash == old_in_place_hash ? SAME : IN_PLACE;
 }
 
 /*
@@ -270,7 +270,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	if (verdict == GONE || !pgpx_scram_is_current(key))
 		return GONE;
 	server = compare_server(key->server, fingerprint->server,
-							&fingerprint->settings);
+							&fingerprint->in_place);
 	verdict = worse_verdict(verdict, server);
 	verdict = worse_verdict(verdict, compare_user(user, fingerprint->user));
 	if (verdict == GONE || !is_allowed(user, key->server, key->superuser != 0))
@@ -284,7 +284,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		/* the mapping is that of the base server */
 		verdict = worse_verdict(verdict,
 								compare_server(base, fingerprint->base,
-											   &fingerprint->base_settings));
+											   &fingerprint->base_in_place));
 		if (verdict == GONE || !is_allowed(user, base, key->superuser != 0) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
@@ -294,7 +294,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		(OidIsValid(key->scram_role) || !has_base(key->server, base)))
 		return GONE;			/* its key may differ now, by SCRAM or base */
 	if (verdict == IN_PLACE &&
-		!pgpx_server_spec_read_settings(key->server, base, opts))
+		!pgpx_server_spec_read_in_place(key->server, base, opts))
 		return REPLACED;
 	return verdict;
 }

@@ -356,7 +356,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 }
 
 /*
- * Validate a lease with a single system call.  Never throw.
+ * Validate a lease with a single system call.  Raise no error.
  *
  * Return false if its socket is not cached, if it may need a reset, or if there
  * is input.  The caller must then call validate().
@@ -737,10 +737,10 @@ checkout(PgpxCheckout *c, PgpxLease *unvalidated, PgpxLease *volatile *spare)
 
 /*
  * The common case: the pool is known and current and has no waiters, a
- * connection is free, and its socket is cached and has no input.  Throw nothing
- * once it has the lock, so it needs no PG_TRY block.  Return NULL if the caller
- * must take the slow path.  If *unvalidated is set then, the slow path must
- * validate that lease.
+ * connection is free, and its socket is cached and has no input.  No error is
+ * raised while the lock is held, so no PG_TRY block is needed.  Return NULL if
+ * the caller must take the slow path.  If *unvalidated is set then, the slow
+ * path must validate that lease.
  */
 static PgpxLease *
 checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)

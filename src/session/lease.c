@@ -264,14 +264,14 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 }
 
 void
-pgpx_lease_raise_broken(PgpxLease *lease, const char *why,
+pgpx_lease_raise_broken(PgpxLease *lease, const char *reason,
 						const char *remote_text)
 {
 	/* if the worker ended the lease, report that reason instead */
 	pgpx_lease_check_revoked(lease);
 
 	if (lease->broken == NULL)
-		lease->broken = why;
+		lease->broken = reason;
 	set_activity(lease, PGPX_ACT_BROKEN);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
@@ -279,8 +279,8 @@ pgpx_lease_raise_broken(PgpxLease *lease, const char *why,
 					NameStr(lease->spec->server_name)),
 			 remote_text ?
 			 errdetail_internal("The remote server reported: %s", remote_text) :
-			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
-								why + 1),
+			 errdetail_internal("%c%s.", pg_toupper((unsigned char) reason[0]),
+								reason + 1),
 			 add_hint(lease)));
 }
 

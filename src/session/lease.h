@@ -55,7 +55,7 @@ typedef struct PgpxLease
 	PgpxTime	deadline;		/* of its checkout */
 	bool		not_run;		/* its statement did not run: the preceding
 								 * reset failed */
-	const char *broken;			/* why it is unusable; NULL: usable */
+	const char *broken;			/* the reason; NULL: the lease is usable */
 	bool		read_only;		/* the remote refused a write */
 	bool		commit;			/* commit the open transaction at the return,
 								 * without waiting for the answer */
@@ -104,7 +104,7 @@ typedef struct PgpxNotes
  *
  * The queue of a lease is bounded.  A notification that is malformed, that
  * exceeds the bound or for which no memory is available is dropped and, if the
- * lease has a queue, counted.  Never throw.
+ * lease has a queue, counted.  Raise no error.
  */
 extern void pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg);
 
@@ -160,11 +160,11 @@ extern void pgpx_lease_check_not_in_use(const PgpxLease *lease);
 extern void pgpx_lease_check_revoked(PgpxLease *lease);
 
 /*
- * Mark the lease as unusable and raise 08006, now and at each later use.  why
- * must outlive the lease; remote_text may be NULL.
+ * Mark the lease as unusable and raise 08006, now and at each later use.
+ * reason must outlive the lease; remote_text may be NULL.
  */
 pg_noreturn extern void pgpx_lease_raise_broken(PgpxLease *lease,
-												const char *why,
+												const char *reason,
 												const char *remote_text);
 
 /* Raise 08006 if the lease was so marked, or if its stream is broken. */
@@ -209,7 +209,7 @@ extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
  *		Read and discard input until the stream is at a message boundary.
  *
  * Read at most the given number of bytes (0: unbounded), until the deadline.
- * quiet: serve no interrupts and throw nothing; requires a bound.  Return true
+ * quiet: serve no interrupts and raise no error; requires a bound.  Return true
  * if the boundary was reached.
  */
 extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
@@ -271,7 +271,7 @@ extern void pgpx_hand_over_prepare(const PgpxServerSpec *spec,
  *
  * may_wait: the function may wait and raise errors, and it reports an open
  * transaction or a statement in flight with a WARNING.  Without it, the
- * function neither waits nor throws.
+ * function neither waits nor raises an error.
  */
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
 

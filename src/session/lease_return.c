@@ -221,7 +221,7 @@ send_pending(int fd, uint64 lease_id, bool reset, bool commit,
  * waiter, after a reset, and grant it the connection.
  *
  * Return false if that is not possible.  Nothing has been done then, and the
- * caller must return the lease as usual.  Never wait, never throw.
+ * caller must return the lease as usual.  Do not wait, and raise no error.
  */
 static bool
 hand_over_lease(PgpxLease *lease)
@@ -314,7 +314,7 @@ pgpx_lease_reserve_reset(PgpxLease *lease)
 
 /*
  * Return whether the reset fits into the output buffer without allocating
- * memory.  This matters in callbacks, which must not throw.
+ * memory.  This matters in callbacks, which must not raise errors.
  */
 static bool
 can_buffer_reset(const PgpxLease *lease)
@@ -536,10 +536,10 @@ pgpx_lease_return_all(void)
  * A lease ends with its scope: at checkin, at the end of the transaction
  * or subtransaction that owns it, at the end of the call, and at the
  * latest with the session.  Commit, abort and exit callbacks must not
- * wait; abort and exit callbacks must not throw either.  (The callbacks of
- * foreign tables may wait for 50 ms, see remote_transaction.c.)  If the stream
- * of a connection is at a message boundary, they release it as a checkin does.
- * Otherwise the worker cancels its statement and closes it.
+ * wait.  Abort and exit callbacks must not raise errors, either.  (The
+ * callbacks of foreign tables may wait for 50 ms, see remote_transaction.c.)
+ * If the stream of a connection is at a message boundary, they release it as a
+ * checkin does.  Otherwise the worker cancels its statement and closes it.
  *
  * At process exit ShutdownPostgres aborts the transaction in a
  * before_shmem_exit callback.  Our on_shmem_exit callback runs later and

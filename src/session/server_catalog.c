@@ -192,7 +192,8 @@ find_wrapper(Oid wrapper, NameData *name)
 }
 
 void
-pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
+pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
+								uint64 *in_place_hash)
 {
 	Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
 	NameData	wrapper;
@@ -226,9 +227,9 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	for (int i = 0; i < 2; i++)
 		hash[i] = hash_bytes_extended((unsigned char *) buf.data, buf.len,
 									  i + 1);
-	*settings = hash_bytes_extended((unsigned char *) in_place.data,
-									in_place.len, 1);
-	*settings = Max(*settings, 1);
+	*in_place_hash = hash_bytes_extended((unsigned char *) in_place.data,
+										 in_place.len, 1);
+	*in_place_hash = Max(*in_place_hash, 1);
 	pfree(buf.data);
 	pfree(in_place.data);
 }
@@ -334,13 +335,13 @@ check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *base_of)
 /* Raise 22023: "base" cannot be the base server of a server. */
 pg_noreturn static void
 raise_not_a_base(const PgpxServerRow *server, const char *base,
-				 const char *why)
+				 const char *reason)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("server \"%s\" cannot be the base server of server \"%s\"",
 					base, server->name),
-			 errdetail("%s", why),
+			 errdetail("%s", reason),
 			 errhint("Set \"base_server\" to the server that has the "
 					 "connection options, or drop the option.")));
 }
@@ -369,10 +370,10 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 	wrapper = form->srvfdw;
 	if (base_of != NULL)
 		pgpx_server_catalog_hash_server(row, spec->fingerprint.base,
-										&spec->fingerprint.base_settings);
+										&spec->fingerprint.base_in_place);
 	else
 		pgpx_server_catalog_hash_server(row, spec->fingerprint.server,
-										&spec->fingerprint.settings);
+										&spec->fingerprint.in_place);
 	ReleaseSysCache(row);
 
 	/* which options are allowed depends on the attributes of the owner */

@@ -246,7 +246,7 @@ are_valid(const PgpxServerRow *server)
 }
 
 bool
-pgpx_server_spec_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
+pgpx_server_spec_read_in_place(Oid server, Oid base, PgpxPoolOptions *opts)
 {
 	PgpxServerRow pool_row;
 	PgpxServerRow base_row;
@@ -679,7 +679,7 @@ replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
 	}
 	PG_END_TRY();
 
-	/* nothing below throws */
+	/* nothing below raises an error */
 	MemoryContextDelete(scratch);
 	MemoryContextSetParent(spec->cxt, CacheMemoryContext);
 	dlist_push_tail(&live_specs, &live->node);

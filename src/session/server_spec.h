@@ -105,7 +105,7 @@ extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
 
 /*
- * pgpx_server_spec_read_settings
+ * pgpx_server_spec_read_in_place
  *		Read the options of a pool that take effect in place, for
  *		catalog_invalidation.c.
  *
@@ -114,7 +114,7 @@ extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
  * option value is not valid.  Never raise an error because of the contents of
  * the rows, so that a commit cannot fail here.
  */
-extern bool pgpx_server_spec_read_settings(Oid server, Oid base,
+extern bool pgpx_server_spec_read_in_place(Oid server, Oid base,
 										   PgpxPoolOptions *opts);
 
 /*
@@ -176,12 +176,12 @@ extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
  *		Hash the contents of a server's row that matter to a pool.
  *
  * "hash" covers the properties of connections: name, owner and whether the
- * owner is a superuser, wrapper, options.  *settings covers the options that
- * take effect in place, and is never 0.  Neither covers USAGE, which is checked
- * at each use.
+ * owner is a superuser, wrapper, options.  *in_place_hash covers the options
+ * that take effect in place, and is never 0.  Neither covers USAGE, which is
+ * checked at each use.
  */
 extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
-											uint64 *settings);
+											uint64 *in_place_hash);
 
 /*
  * pgpx_server_catalog_find_server

@@ -121,7 +121,7 @@ register_socket(PgpxCachedSocket *sock, uint32 events)
 	return true;
 }
 
-/* Unregister a socket, if it is registered.  Never throw. */
+/* Unregister a socket, if it is registered.  Raise no error. */
 static void
 unregister_socket(PgpxCachedSocket *sock)
 {
@@ -200,12 +200,13 @@ pgpx_session_prepare_wait(void)
 }
 
 /*
- * Return whether the registered socket is ready.  Unregister other sockets that
- * are ready, because they would be reported at each check.  Most likely another
- * session has leased their connections.
+ * Poll all registered sockets without waiting, and return whether this one is
+ * ready.  Unregister other sockets that are ready, because they would be
+ * reported at each poll.  Most likely another session has leased their
+ * connections.
  */
 static bool
-is_ready(const PgpxCachedSocket *sock)
+poll_registered(const PgpxCachedSocket *sock)
 {
 	struct epoll_event events[MAX_EVENTS];
 	bool		found = false;
@@ -272,7 +273,7 @@ pgpx_session_has_no_input(PgpxCachedSocket *sock)
 
 	if ((sock->events != 0 || !is_contended(sock)) &&
 		register_socket(sock, WL_SOCKET_READABLE))
-		return !is_ready(sock);
+		return !poll_registered(sock);
 	return poll(&one, 1, 0) == 0;
 }
 
@@ -591,15 +592,17 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 		return 0;
 	if (!pgpx_busy_poll_is_calm(pool))
 		return 0;
-	pgpx_wire_make_room(&sock->wire);	/* may throw, so before a polling
-										 * slot is taken */
+
+	/* this may raise an error, so it precedes the use of a polling slot */
+	pgpx_wire_make_room(&sock->wire);
 	until = pgpx_busy_poll_begin(&sock->poll);
 	if (until == 0)
 		return 0;
 
 	/*
-	 * Do not use the wait set.  It may throw, and the polling slot would be
-	 * lost.  Also, it would return at once if the latch was already set.
+	 * Do not use the wait set.  It may raise an error, and the polling slot
+	 * would be lost.  Also, it would return at once if the latch was already
+	 * set.
 	 */
 	do
 		n = pgpx_wire_receive(&sock->wire, full);

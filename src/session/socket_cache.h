@@ -10,7 +10,7 @@
  * a lease is closed.
  *
  * A session can wait for its latch, for the worker and for a cached socket.
- * The wait functions serve interrupts after the wait, so they can throw.
+ * The wait functions serve interrupts after the wait, so they can raise errors.
  *
  *-------------------------------------------------------------------------
  */
@@ -150,15 +150,15 @@ extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
  *		Return whether there is no input on the socket.  False means that there
  *		may be some.
  *
- * Never throw, and serve no interrupts.  If the pool has no waiters, the cost
- * is a fraction of that of a recv().
+ * Raise no error, and serve no interrupts.  If the pool has no waiters, the
+ * cost is a fraction of that of a recv().
  */
 extern bool pgpx_session_has_no_input(PgpxCachedSocket *sock);
 
 /*
  * pgpx_session_unregister_if_contended
  *		Unregister the socket of a lease that ends, if the pool is contended.
- *		Never throw.
+ *		Raise no error.
  */
 extern void pgpx_session_unregister_if_contended(PgpxCachedSocket *sock);
 

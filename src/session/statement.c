@@ -26,8 +26,6 @@
 #include "session/lease.h"
 #include "session/statement_cache.h"
 
-#define MAX_PARAMS 65535		/* limit of a Bind message */
-
 /* Bounds of the input to drain after an error in the middle of a result. */
 #define DRAIN_BYTES (1024 * 1024)
 #define DRAIN_US (50 * 1000)
@@ -46,11 +44,11 @@ static const char cancel_is_late[] = "a cancel request did not end within operat
 
 /* Break the stream and raise 08006.  remote_text may be NULL. */
 pg_noreturn static void
-raise_unusable(PgpxLease *lease, const char *why, const char *remote_text)
+raise_unusable(PgpxLease *lease, const char *reason, const char *remote_text)
 {
 	PgpxWire   *wire = &lease->sock->wire;
 
-	pgpx_wire_break(wire, why);
+	pgpx_wire_break(wire, reason);
 	pgpx_lease_raise_broken(lease, wire->broken, remote_text);
 }
 
@@ -308,7 +306,7 @@ process_messages(PgpxRun *run)
 				PGPX_RUN_WAIT;
 		handle_event(run, event, &msg);
 		if (event == run->stop_at && wire->phase != PGPX_WIRE_BROKEN)
-			return PGPX_RUN_ROW;
+			return PGPX_RUN_STOPPED;
 	}
 }
 
@@ -400,7 +398,7 @@ bool
 pgpx_run_next(PgpxRun *run)
 {
 	Assert(run->stop_at != PGPX_EV_NONE);
-	return read_answer(run) == PGPX_RUN_ROW;
+	return read_answer(run) == PGPX_RUN_STOPPED;
 }
 
 PgpxRunStep
@@ -481,12 +479,12 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				 errmsg("lease " UINT64_FORMAT " has a statement in flight",
 						lease->id),
 				 errhint("Read its result with pgpool.result first.")));
-	if (statement != NULL && statement->nparams > MAX_PARAMS)
+	if (statement != NULL && statement->nparams > PGPX_WIRE_PARAMS_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many parameters"),
 				 errdetail("There are %d parameters; the protocol allows %d.",
-						   statement->nparams, MAX_PARAMS),
+						   statement->nparams, PGPX_WIRE_PARAMS_MAX),
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
@@ -625,22 +623,22 @@ pgpx_run_read_pending(PgpxLease *lease)
  * Forget the error of a statement that will be sent again, and count it once.
  */
 static void
-forget_attempt(PgpxRun *run)
+forget_failure(PgpxRun *run)
 {
 	pgpx_run_uncount(run->lease);
 	memset(&run->error, 0, sizeof(run->error));
 }
 
 bool
-pgpx_run_must_repeat(PgpxRun *run)
+pgpx_run_begin_retry(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 
 	if (!run->cached || run->prepares || !run->error.set ||
-		!pgpx_statement_cache_refused(lease, run->error.sqlstate) ||
+		!pgpx_statement_cache_drop_refused(lease, run->error.sqlstate) ||
 		lease->sock->wire.tx != 'I')
 		return false;
-	forget_attempt(run);
+	forget_failure(run);
 	return true;
 }
 
@@ -676,8 +674,8 @@ pgpx_prediction_failed(PgpxPrediction *prediction, const PgpxRun *run)
  * remote transaction.
  */
 bool
-pgpx_prediction_is_wrong(PgpxPrediction *prediction, PgpxRun *run,
-						 bool may_repeat)
+pgpx_prediction_begin_retry(PgpxPrediction *prediction, PgpxRun *run,
+							bool may_repeat)
 {
 	if (!prediction->on || run->nformats == 0 || !run->error.set ||
 		run->described || run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
@@ -686,11 +684,11 @@ pgpx_prediction_is_wrong(PgpxPrediction *prediction, PgpxRun *run,
 	if (may_repeat && run->lease->sock->wire.tx == 'I')
 	{
 		run->nformats = 0;
-		forget_attempt(run);
+		forget_failure(run);
 		return true;
 	}
 
-	/* do not throw here: the lease is in use until pgpx_run_end */
+	/* do not raise an error here: the lease is in use until pgpx_run_end */
 	run->error.sqlstate = ERRCODE_DATATYPE_MISMATCH;
 	run->error.detail = run->error.primary;
 	run->error.primary =
@@ -750,8 +748,8 @@ pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 	pgpx_prediction_begin(&prediction, &run);
 	do
 		run_once(&run, &prediction);
-	while (pgpx_run_must_repeat(&run) ||
-		   pgpx_prediction_is_wrong(&prediction, &run, true));
+	while (pgpx_run_begin_retry(&run) ||
+		   pgpx_prediction_begin_retry(&prediction, &run, true));
 	pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }
@@ -835,7 +833,7 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 	TupleDesc	tupdesc = CreateTemplateTupleDesc(4);
 	Tuplestorestate *store;
 	TupleTableSlot *slot;
-	PgpxRows   *tuples;
+	PgpxRows   *rows;
 
 	if (oids == NULL)
 		return;
@@ -845,9 +843,9 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 	TupleDescInitEntry(tupdesc, 4, "at", INT8OID, -1, 0);
 	TupleDescFinalize(tupdesc);
 	store = tuplestore_begin_heap(false, false, work_mem);
-	tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
-	(void) pgpx_exec(lease, &statement, pgpx_rows_sink(tuples));
-	pgpx_rows_end(tuples);
+	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
+	(void) pgpx_exec(lease, &statement, pgpx_rows_sink(rows));
+	pgpx_rows_end(rows);
 
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	while (tuplestore_gettupleslot(store, true, false, slot))

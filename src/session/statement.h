@@ -30,7 +30,7 @@ typedef struct PgpxRun
 	PgpxWireEvent stop_at;		/* stop after each event of this kind, see
 								 * pgpx_run_next; NONE: read all */
 	bool		may_cache;		/* the caller repeats the statement if
-								 * pgpx_run_must_repeat returns true */
+								 * pgpx_run_begin_retry returns true */
 	bool		cached;			/* it was sent as a prepared statement */
 	bool		prepares;		/* .. and this send prepares it */
 	PgpxRemoteError error;
@@ -82,7 +82,7 @@ extern bool pgpx_run_next(PgpxRun *run);
 typedef enum PgpxRunStep
 {
 	PGPX_RUN_WAIT,				/* more input is needed */
-	PGPX_RUN_ROW,				/* at an event "stop_at", usually a row, which
+	PGPX_RUN_STOPPED,			/* at an event "stop_at", usually a row, which
 								 * the sink has converted */
 	PGPX_RUN_END				/* the answer has ended */
 } PgpxRunStep;
@@ -112,7 +112,7 @@ extern uint64 pgpx_run_end(PgpxRun *run);
  *		functions above, in the middle of an answer.
  *
  * The rest of the answer is read if it has arrived; otherwise the statement is
- * cancelled.  Do not wait and do not throw.
+ * cancelled.  Do not wait, and raise no error.
  */
 extern void pgpx_run_abandon(PgpxLease *lease);
 
@@ -155,27 +155,27 @@ pgpx_run_uncount(PgpxLease *lease)
 }
 
 /*
- * pgpx_run_must_repeat
- *		Return whether the statement must be sent again, because it was
- *		prepared before and its Bind has failed.
+ * pgpx_run_begin_retry
+ *		If the statement was prepared before and its Bind has failed, prepare
+ *		to send it again.  Return whether that is the case.
  *
  * To be called when the answer is complete.  If the result is true, the
  * statement was not executed, the error is cleared, and pgpx_run_send will have
  * the statement parsed again.
  */
-extern bool pgpx_run_must_repeat(PgpxRun *run);
+extern bool pgpx_run_begin_retry(PgpxRun *run);
 
 /*
  * Prediction of the result formats of a statement, from its earlier results:
  *
  *	begin		before the statement is sent: choose the formats to request
  *	failed		after an error, which the prediction may have caused
- *	is_wrong	after the answer is complete: return true if the remote refused
- *				the statement before running it because its columns differ from
- *				the last time, and it must be sent again.  If it must not be
- *				sent again (may_repeat is false, or the remote transaction has
- *				failed), return false, and set the error of the run to the
- *				reason
+ *	begin_retry	after the answer is complete: if the remote refused the
+ *				statement before running it because its columns differ from the
+ *				last time, prepare to send it again, and return true.  If it
+ *				must not be sent again (may_repeat is false, or the remote
+ *				transaction has failed), return false, and set the error of the
+ *				run to the reason
  *	end			remember the formats to request in binary the next time
  */
 typedef struct PgpxPrediction
@@ -189,8 +189,8 @@ typedef struct PgpxPrediction
 extern void pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run);
 extern void pgpx_prediction_failed(PgpxPrediction *prediction,
 								   const PgpxRun *run);
-extern bool pgpx_prediction_is_wrong(PgpxPrediction *prediction, PgpxRun *run,
-									 bool may_repeat);
+extern bool pgpx_prediction_begin_retry(PgpxPrediction *prediction,
+										PgpxRun *run, bool may_repeat);
 extern void pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run);
 
 typedef struct PgpxDescription

@@ -380,7 +380,7 @@ is_lasting_error(int sqlstate)
 }
 
 bool
-pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate)
+pgpx_statement_cache_drop_refused(PgpxLease *lease, int sqlstate)
 {
 	const PgpxWire *wire = &lease->sock->wire;
 	LWLock	   *lock;

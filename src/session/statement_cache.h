@@ -105,14 +105,15 @@ extern void pgpx_statement_cache_note_sent(PgpxLease *lease,
 extern void pgpx_statement_cache_update(PgpxLease *lease);
 
 /*
- * pgpx_statement_cache_refused
- *		Return whether the last statement, which was prepared before, must be
- *		parsed again, because its Bind has failed with this error.
+ * pgpx_statement_cache_drop_refused
+ *		If the last statement was prepared before and its Bind has failed with
+ *		this error, remove it from the table, so that it is parsed again.
+ *		Return whether that is the case.
  *
- * To be called when the answer is complete.  If so, the statement was not
- * executed, and it is no longer in the table.
+ * To be called when the answer is complete.  If the result is true, the
+ * statement was not executed.
  */
-extern bool pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate);
+extern bool pgpx_statement_cache_drop_refused(PgpxLease *lease, int sqlstate);
 
 /*
  * pgpx_statement_cache_set_unknown

@@ -357,14 +357,14 @@ pgpx_pool_has_same_login_locked(const PgpxPool *pool,
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return memcmp(&pool->fingerprint, fingerprint,
-				  offsetof(PgpxFingerprint, settings)) == 0;
+				  offsetof(PgpxFingerprint, in_place)) == 0;
 }
 
 bool
 pgpx_pool_needs_options_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return pool->fingerprint.settings == 0;
+	return pool->fingerprint.in_place == 0;
 }
 
 /* Have the worker check version and deadline of the pool's connect attempts. */
@@ -523,7 +523,7 @@ pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->options_version++;
-	pool->fingerprint.settings = 0;
+	pool->fingerprint.in_place = 0;
 	request_conninfo_locked(pool, wake);
 }
 

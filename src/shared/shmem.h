@@ -292,8 +292,9 @@ typedef struct PgpxFingerprint
 	ItemPointerData mapping_tid;
 	uint16		zero[3];		/* explicit padding, since memcmp compares
 								 * it */
-	uint64		settings;		/* of the server; never 0 once read */
-	uint64		base_settings;	/* of the base server; 0: it has none */
+	uint64		in_place;		/* options of the server that take effect in
+								 * place; never 0 once read */
+	uint64		base_in_place;	/* of the base server; 0: it has none */
 } PgpxFingerprint;
 
 /*

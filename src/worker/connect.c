@@ -104,15 +104,15 @@ static void password_ended(int pool, uint32 pool_id, uint64 version,
 static void
 request_password(PgpxWorkerConn *w)
 {
-	const char *why;
+	const char *reason;
 
 	w->phase = PGPX_PHASE_PASSWORD;
 	w->deadline = w->until;
 	pgpx_event_due_at(w->deadline);
-	why = pgpx_password_request(w->pool, (w->until - pgpx_now()) / 1000,
-								password_ended);
-	if (why != NULL)
-		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, why);
+	reason = pgpx_password_request(w->pool, (w->until - pgpx_now()) / 1000,
+								   password_ended);
+	if (reason != NULL)
+		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, reason);
 }
 
 /* Start a login with the password that is known. */
@@ -287,15 +287,15 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	pgpx_event_due_at(w->deadline);
 	if (pgpx_conninfo_needs_lookup(ci))
 	{
-		const char *why;
+		const char *reason;
 
 		pgpx_connection_add(w);
 		w->phase = PGPX_PHASE_LOOKUP;
 		w->lookup_answer = lookup_ended;
-		why = pgpx_conninfo_start_lookup(w->pool, lookup_ended,
-										 pgpx_connection_tag(w));
-		if (why != NULL)
-			fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
+		reason = pgpx_conninfo_start_lookup(w->pool, lookup_ended,
+											pgpx_connection_tag(w));
+		if (reason != NULL)
+			fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES, reason);
 		return;
 	}
 	start_connect(w, NULL);

@@ -321,11 +321,11 @@ lookup_start(const PgpxThreadUser *user, const char *host,
 			 const char *hostaddr, const char *port,
 			 PgpxLookupAnswer answer, uint64 tag)
 {
-	const char *why = lookup_refusal(user);
+	const char *reason = lookup_refusal(user);
 	PgpxLookup *job;
 
-	if (why != NULL)
-		return why;
+	if (reason != NULL)
+		return reason;
 	job = calloc(1, sizeof(*job));
 	if (job == NULL)
 		return OUT_OF_MEMORY;

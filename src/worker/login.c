@@ -259,7 +259,7 @@ next_to_start(const PgpxThreadUser *user)
  * step and for a new step.
  */
 static void
-start_next(const PgpxThreadUser *user)
+start_waiting_steps(const PgpxThreadUser *user)
 {
 	PgpxLogin  *next;
 
@@ -316,7 +316,7 @@ pgpx_login_step(PgpxLogin *login)
 	login->state = QUEUED;
 	find_socket(login);
 	dlist_push_tail(&steps, &login->node);
-	start_next(&user);
+	start_waiting_steps(&user);
 }
 
 /* Called in the event loop when a step has ended. */
@@ -354,7 +354,7 @@ finish_step(PgpxTask *task)
 						   "The remote server sent too much data during the login.");
 	}
 
-	start_next(&user);
+	start_waiting_steps(&user);
 }
 
 bool

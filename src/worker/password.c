@@ -598,7 +598,7 @@ first_waiting(void)
  * ends, and the next one is tried, because no other event would start it.
  */
 static void
-start_waiting(void)
+start_waiting_requests(void)
 {
 	Request    *request;
 
@@ -617,7 +617,7 @@ static void
 finish_command(PgpxTask *task)
 {
 	finish_request((Request *) task);
-	start_waiting();
+	start_waiting_requests();
 }
 
 void
