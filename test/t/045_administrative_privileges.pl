@@ -62,7 +62,7 @@ foreach my $function (@functions)
 my $states = "SELECT string_agg(server || ' ' || state, ',' ORDER BY server) FROM pgpool.pools";
 $super->run(call('resume'));
 $session{owner}->run(call('pause'));
-is($local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: owner pauses only his own servers');
+is($local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: an owner can pause only their own servers');
 $session{nobody}->run(call('resume'));
 is($session{nobody}->error . $local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: ordinary role resumes none');
 $session{signaller}->run(call('pause'));

@@ -219,7 +219,7 @@ is( $local->safe_psql('postgres', <<'EOT'),
 SELECT w.server, w.reason, count(*) FROM pgpool.waiters w JOIN pgpool.leases l ON l.server = w.server JOIN pgpool.waiters h ON h.pid = l.pid
 	GROUP BY 1, 2 ORDER BY 1
 EOT
-	"a|full|1\nb|full|1", 'views show who waits for whom');
+	"a|full|1\nb|full|1", 'views show which session waits for which');
 check_invariants($local, 'invariants hold in a deadlock');
 is(join(' ', map { $_->done } @s[ 0, 1 ]), '0 0', 'both sessions wait before deadlock_timeout has passed');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $s[0]->pid . ')');

@@ -1,5 +1,5 @@
 /*
- * lock.pml
+ * distributed_lock.pml
  *	  The distributed lock as a model: two sessions of two servers, one row on the
  *	  remote, messages that are late or lost, a clock that advances at any time.
  *
