@@ -33,6 +33,7 @@
 extern void pgpx_debug_define(void);
 extern void pgpx_debug_point(const char *name);
 extern void pgpx_debug_allocate(void);
+extern bool pgpx_debug_allocate_extended(int flags);
 
 /* See test/points/debug_point.c. */
 extern void pgpx_debug_damage(const char *what);
@@ -55,6 +56,13 @@ extern void pgpx_debug_counted(void);
 	(pgpx_debug_allocate(), MemoryContextAllocZero(cxt, size))
 #define MemoryContextAllocHuge(cxt, size) \
 	(pgpx_debug_allocate(), MemoryContextAllocHuge(cxt, size))
+#define repalloc_huge(chunk, size) \
+	(pgpx_debug_allocate(), repalloc_huge(chunk, size))
+#define MemoryContextAllocExtended(cxt, size, flags) \
+	(pgpx_debug_allocate_extended(flags) ? \
+	 MemoryContextAllocExtended(cxt, size, flags) : NULL)
+#define repalloc_huge(chunk, size) \
+	(pgpx_debug_allocate(), repalloc_huge(chunk, size))
 #define MemoryContextStrdup(cxt, text) \
 	(pgpx_debug_allocate(), MemoryContextStrdup(cxt, text))
 #endif

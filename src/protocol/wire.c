@@ -59,14 +59,7 @@ typedef struct PgpxWireRule
 } PgpxWireRule;
 
 /* The class of a message, indexed by its type byte. */
-extern const uint8 pgpx_wire_classes[256];
-
-extern const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES];
-
-/* True for the phases of a reset, whose answer is discarded. */
-extern const bool pgpx_wire_discards[PGPX_WIRE_NPHASES];
-
-const uint8 pgpx_wire_classes[256] = {
+static const uint8 classes[256] = {
 	['1'] = M_PARSE_COMPLETE,
 	['2'] = M_BIND_COMPLETE,
 	['t'] = M_PARAMETER_DESCRIPTION,
@@ -96,7 +89,7 @@ const uint8 pgpx_wire_classes[256] = {
 	[M_NOTIFICATION] = R(NOTIFICATION, phase_), \
 	[M_PARAMETER] = R(NONE, phase_)
 
-const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
+static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	[PGPX_WIRE_IDLE] = {
 		ASYNC(IDLE),
 		[M_ERROR] = R(ERROR, BROKEN),	/* FATAL: the remote session ends */
@@ -280,7 +273,8 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	},
 };
 
-const bool	pgpx_wire_discards[PGPX_WIRE_NPHASES] = {
+/* True for the phases of a reset, whose answer is discarded. */
+static const bool discards[PGPX_WIRE_NPHASES] = {
 	[PGPX_WIRE_AHEAD_PARSE] = true,
 	[PGPX_WIRE_AHEAD_BIND] = true,
 	[PGPX_WIRE_AHEAD_EXECUTE] = true,
@@ -398,7 +392,7 @@ begin_answer(PgpxWire *wire, const PgpxWireToken *token,
 	 * holder's lease, a hand-over, because it belongs to that holder.
 	 */
 	wire->discarding = token->exchange == PGPX_EXCHANGE_FINAL ||
-		parts[0] == PGPX_WIRE_IDLE || pgpx_wire_discards[parts[0]];
+		parts[0] == PGPX_WIRE_IDLE || discards[parts[0]];
 }
 
 bool
@@ -564,16 +558,18 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
  *
  * The caller must bound "need" and must not use a length that the remote
  * claimed, because five bytes can claim any length.  The buffer may grow only
- * in proportion to the input that was received.
+ * in proportion to the input that was received.  Return false if there is no
+ * memory and wire->no_oom is set.
  */
-static void
+static bool
 reserve_input(PgpxWire *wire, size_t need)
 {
 	size_t		have = wire->in_end - wire->in_start;
 	size_t		cap = Max(wire->in_cap, IN_MIN);
+	char	   *in;
 
 	if (wire->in != NULL && wire->in_start + need <= wire->in_cap)
-		return;
+		return true;
 	if (wire->in != NULL && wire->in_start > 0)
 	{
 		memmove(wire->in, wire->in + wire->in_start, have);
@@ -581,26 +577,40 @@ reserve_input(PgpxWire *wire, size_t need)
 		wire->in_end = have;
 	}
 	if (wire->in != NULL && need <= wire->in_cap)
-		return;
+		return true;
 
 	while (cap < need)
 		cap *= 2;
 	cap = Max(need, Min(cap, IN_MAX));
-	if (wire->in == NULL)
-		wire->in = MemoryContextAllocHuge(wire->cxt, cap + 1);
+	if (wire->in != NULL && !wire->no_oom)
+		in = repalloc_huge(wire->in, cap + 1);
 	else
-		wire->in = repalloc_huge(wire->in, cap + 1);
+	{
+		in = MemoryContextAllocExtended(wire->cxt, cap + 1, wire->no_oom ?
+										MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM :
+										MCXT_ALLOC_HUGE);
+		if (in == NULL)
+			return false;
+		if (wire->in != NULL)
+		{
+			memcpy(in, wire->in, wire->in_end);
+			pfree(wire->in);
+		}
+	}
+	wire->in = in;
 	wire->in_cap = cap;
+	return true;
 }
 
-void
+bool
 pgpx_wire_make_room(PgpxWire *wire)
 {
 	if (wire->in_start == wire->in_end)
 		wire->in_start = wire->in_end = 0;
-	if (wire->in == NULL || wire->in_end == wire->in_cap)
-		reserve_input(wire, wire->in == NULL ? IN_MIN :
-					  (wire->in_end - wire->in_start) + IN_MIN);
+	if (wire->in != NULL && wire->in_end < wire->in_cap)
+		return true;
+	return reserve_input(wire, wire->in == NULL ? IN_MIN :
+						 (wire->in_end - wire->in_start) + IN_MIN);
 }
 
 ssize_t
@@ -636,12 +646,11 @@ pgpx_wire_fill(PgpxWire *wire, bool *full)
 	ssize_t		n;
 
 	*full = false;
-	if (wire->phase == PGPX_WIRE_BROKEN)
+	if (wire->phase == PGPX_WIRE_BROKEN || !pgpx_wire_make_room(wire))
 		return -1;
-	pgpx_wire_make_room(wire);
 	n = pgpx_wire_receive(wire, full);
 	if (*full && wire->in_cap < IN_READ_MAX)
-		reserve_input(wire, wire->in_cap + 1);
+		(void) reserve_input(wire, wire->in_cap + 1);
 	return n;
 }
 
@@ -791,7 +800,7 @@ enter_phase(PgpxWire *wire, int phase)
 		begin_answer(wire, &wire->following_token, wire->following_parts);
 		return false;
 	}
-	wire->discarding = pgpx_wire_discards[wire->phase];
+	wire->discarding = discards[wire->phase];
 	return wire->phase == PGPX_WIRE_IDLE;
 }
 
@@ -819,8 +828,8 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			return PGPX_EV_NEED_INPUT;
 		}
 
-		class = pgpx_wire_classes[(unsigned char) *p];
-		rule = pgpx_wire_rules[wire->phase][class];
+		class = classes[(unsigned char) *p];
+		rule = rules[wire->phase][class];
 		memcpy(&len, p + 1, 4);
 		len = pg_ntoh32(len);
 		if (!rule.known || len < 4 || len > max_length(wire, class))
@@ -840,7 +849,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 
 			/* a longer message lets the buffer grow only as input arrives */
 			room = Max(wire->in_cap, IN_READ_MAX);
-			reserve_input(wire, Min((size_t) len + 1, room));
+			(void) reserve_input(wire, Min((size_t) len + 1, room));
 			return PGPX_EV_NEED_INPUT;
 		}
 

@@ -254,6 +254,8 @@ typedef struct PgpxWire
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
 	bool		eof;			/* the stream has ended or failed */
+	bool		no_oom;			/* raise no error if there is no memory for
+								 * input */
 
 	/* last reported values of the parameters that decoding depends on */
 	bool		encoding_changed;
@@ -367,6 +369,9 @@ extern PgpxWireEvent pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg);
  * stream or on an error.  After -1, pgpx_wire_next returns the complete
  * messages in the buffer and then PGPX_EV_BROKEN.  *full is true if the read
  * filled the buffer, so that more input may be available.
+ *
+ * Errors: 53200; if wire->no_oom is set, return -1 instead, and the stream is
+ * as before.
  */
 extern ssize_t pgpx_wire_fill(PgpxWire *wire, bool *full);
 
@@ -375,10 +380,10 @@ extern ssize_t pgpx_wire_fill(PgpxWire *wire, bool *full);
  *		The two steps of pgpx_wire_fill.
  *
  * pgpx_wire_make_room allocates buffer space and may raise an out-of-memory
- * error.  pgpx_wire_receive reads once into the existing space and raises no
- * error.
+ * error; if wire->no_oom is set, it returns false instead.  pgpx_wire_receive
+ * reads once into the existing space and raises no error.
  */
-extern void pgpx_wire_make_room(PgpxWire *wire);
+extern bool pgpx_wire_make_room(PgpxWire *wire);
 extern ssize_t pgpx_wire_receive(PgpxWire *wire, bool *full);
 
 /*

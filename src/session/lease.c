@@ -456,15 +456,15 @@ wait_quietly(int fd, PgpxTime deadline)
 	return true;
 }
 
-bool
-pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
+/* pgpx_stream_drain; if it is quiet, wire->no_oom must be set. */
+static bool
+drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 {
 	static uint32 wait_event = 0;
 	PgpxCachedSocket *sock = lease->sock;
 	PgpxWire   *wire = &sock->wire;
 	uint64		start = wire->bytes_in;
 
-	Assert(bytes > 0 || !quiet);
 	if (quiet ? pgpx_wire_flush(wire) != 1 :
 		!pgpx_stream_flush(lease, deadline))
 		return false;
@@ -496,6 +496,8 @@ pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				if (bytes != 0 && wire->bytes_in - start > bytes)
 					return false;
 				n = pgpx_wire_fill(wire, &full);
+				if (n < 0 && !wire->eof)
+					return false;	/* no memory for a long message */
 
 				/* unbounded input may never end */
 				if (n > 0 && bytes == 0)
@@ -514,6 +516,19 @@ pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				break;
 		}
 	}
+}
+
+bool
+pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
+{
+	PgpxWire   *wire = &lease->sock->wire;
+	bool		drained;
+
+	Assert(bytes > 0 || !quiet);
+	wire->no_oom = quiet;
+	drained = drain(lease, bytes, deadline, quiet);
+	wire->no_oom = false;
+	return drained;
 }
 
 void

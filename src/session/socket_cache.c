@@ -594,7 +594,7 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 		return 0;
 
 	/* this may raise an error, so it precedes the use of a polling slot */
-	pgpx_wire_make_room(&sock->wire);
+	(void) pgpx_wire_make_room(&sock->wire);
 	until = pgpx_busy_poll_begin(&sock->poll);
 	if (until == 0)
 		return 0;

@@ -135,15 +135,31 @@ pgpx_debug_counted(void)
 #endif
 }
 
+/* Counts an allocation.  Returns true if it must fail. */
+static bool
+fails(void)
+{
+	return oom_at != 0 && CritSectionCount == 0 && ++allocations == oom_at &&
+		arrive("oom");
+}
+
 void
 pgpx_debug_allocate(void)
 {
-	if (oom_at != 0 && CritSectionCount == 0 && ++allocations == oom_at &&
-		arrive("oom"))
+	if (fails())
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory"),
 				 errdetail("Allocation %d of this process fails, for a test.",
 						   oom_at)));
+}
+
+bool
+pgpx_debug_allocate_extended(int flags)
+{
+	if ((flags & MCXT_ALLOC_NO_OOM) != 0)
+		return !fails();
+	pgpx_debug_allocate();
+	return true;
 }
 
 #define OUTSIDE 100000			/* index outside every array */

@@ -1103,6 +1103,49 @@ is($wrong, '', 'out of memory during lock: error, and the lock is released');
 cmp_ok($all, '>', 1, 'every allocation of lock failed once');
 cmp_ok($failed, '>=', 5, "out of memory during lock was raised $failed times");
 
+# An abort drains the rest of an answer, whose rows need more memory than those before: if
+# there is none, the connection is closed, and no second error is raised in the abort.
+{
+	my $session = PgpxSession->new($local);
+	my (%ends, $errors);
+
+	$remote->safe_psql('remote_db', q{SET ROLE remote_app; CREATE VIEW grown AS SELECT i AS v, repeat('y', CASE i WHEN 3 THEN 100000 WHEN 4 THEN 400000 ELSE 8000 END) AS filler FROM generate_series(1, 4) AS i});
+	$session->run(q{CREATE FOREIGN TABLE grown (v int, filler text) SERVER one OPTIONS (schema_name 'public')});
+	my $abort = sub {
+		foreach my $sql ('BEGIN', 'DECLARE c CURSOR FOR SELECT length(filler) / (v - 2) * random() FROM grown', 'FETCH 1 FROM c', 'FETCH 1 FROM c')
+		{
+			$session->run($sql);
+			last if $session->error ne '';
+			wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active'}, 0) or die 'the remote server has not sent all rows';
+		}
+		my $error = $session->error;
+		$session->run('ROLLBACK');
+		return $error;
+	};
+	$wrong = '';
+	foreach my $n (1 .. 60)
+	{
+		# without a failure, so that the number of allocations is the same each time
+		$abort->() =~ /22012/ or die 'there is no division by zero';
+		disarm();
+		$session->run("SET pgpool_ext.debug_oom = $n");
+		my $error = $abort->();
+		my $failed = -e path('oom', 'at');
+		$errors = () = $error =~ /ERROR:/g;
+		$wrong .= "$n: $error" if $errors != 1;
+		$ends{ ($error =~ /ERROR:  (\w+)/)[0] . ($failed ? ' failed' : '') }++;
+		$session->run('RESET pgpool_ext.debug_oom');
+		$session->run(q{SELECT * FROM pgpool.query('one', 'select 1') AS t(a int)});
+		$wrong .= "$n: afterwards: " . $session->error if $session->error ne '';
+		last if !$failed;
+	}
+	is($wrong, '', 'out of memory in the drain of an abort: no second error, and the pool works');
+	is(join(', ', sort keys %ends), '22012, 22012 failed, 53200 failed', 'allocations failed before the error of the statement and after it');
+	disarm();
+	$session->run('DROP FOREIGN TABLE grown');
+	$session->quit;
+}
+
 # A commit that writes on one server and has an unread scan on another one: the scan is
 # drained before the first COMMIT is sent, so an interrupt of the drain loses nothing.
 {
