@@ -197,6 +197,7 @@ SKIP:
 		{
 			my ($from, $to) = map { hex } $line =~ /^(\w+)-(\w+)/;
 
+			return 'unreadable' if $to - $from > 1 << 32;    # the shadow memory of a sanitizer
 			sysseek $memory, $from, 0 or next;
 			sysread $memory, my $bytes, $to - $from or next;
 			$times++ while $bytes =~ /$secret/g;

@@ -27,15 +27,20 @@ $remote->safe_psql('remote_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app
 
 sub share { return $local->safe_psql('postgres', "SELECT $_[0] FROM pgpool.cluster_shares WHERE server = 'shared'"); }
 
-# Wait until the worker's statement waits for the row of share_turn, which a session locks.
+# Lock the table share_turn, and wait until the worker's statement waits for it.
+sub try_block_statement
+{
+	my ($timeout) = @_;
+
+	$blocker->run('BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE');
+	return wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, 1, $timeout);
+}
+
 sub block_statement
 {
 	my ($name) = @_;
 
-	$blocker->run('BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE');
-	return ok(
-		wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, 1, 30),
-		"$name: statement is in flight");
+	return ok(try_block_statement(30), "$name: statement is in flight");
 }
 
 # --- the remote server accepts no more connections
@@ -200,16 +205,18 @@ $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET cluster_connect
 my $sessions = q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE 'pgpool_ext%' AND application_name <> 'pgpool_ext lock'};
 $_->run('SELECT pgpool.checkin_all()') foreach $app, $holder;
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD connect_timeout '1h', ADD checkout_timeout '0')});
-foreach my $attempt (1 .. 5)
+my $blocked = 0;
+foreach my $attempt (1 .. 10)
 {
 	# a share remains for a second after its use, and the statement must be blocked before its end
 	lease($app, 'shared');
 	$app->run('SELECT pgpool.checkin_all()');
 	$local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
-	block_statement("unpublished session, attempt $attempt");
-	last if share('share > 0') eq 't';
+	$blocked = try_block_statement(5) && share('share > 0') eq 't';
+	last if $blocked;
 	$blocker->run('COMMIT');
 }
+ok($blocked, 'unpublished session: statement is in flight while the server has a share');
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
 ok(wait_until($remote, $sessions, 1, 30), 'unpublished session: it has logged in');
 ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'unpublished session: statement that publishes it has failed');
