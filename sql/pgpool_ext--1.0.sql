@@ -10,7 +10,7 @@ GRANT USAGE ON SCHEMA pgpool TO PUBLIC;
 COMMENT ON SCHEMA pgpool IS 'functions and views of pgpool_ext, connection pools for outbound connections';
 
 --
--- The foreign-data wrapper: a server of it is a pool
+-- The foreign-data wrapper: each user mapping to a server of it has a pool
 --
 
 CREATE FUNCTION pgpool.pgpool_fdw_validator(pg_catalog.text[], pg_catalog.oid)
@@ -31,7 +31,7 @@ CREATE FOREIGN DATA WRAPPER pgpool_fdw
 HANDLER pgpool.pgpool_fdw_handler
 VALIDATOR pgpool.pgpool_fdw_validator;
 COMMENT ON FOREIGN DATA WRAPPER pgpool_fdw IS
-'each server of this wrapper is a pool of connections to a PostgreSQL server; see function pgpool.checkout';
+'connection pools to PostgreSQL servers: each user mapping to a server of this wrapper has a pool; see function pgpool.checkout';
 
 CREATE FUNCTION pgpool.attach_postgres_fdw()
 RETURNS pg_catalog.bool
@@ -39,7 +39,7 @@ AS 'MODULE_PATHNAME', 'pgpx_attach_postgres_fdw'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.attach_postgres_fdw() FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.attach_postgres_fdw() IS
-'lets the foreign tables of postgres_fdw in this database use pools instead of a connection per session, waiting for transactions that use them; false if they do already';
+'lets the foreign tables of postgres_fdw in this database use pools instead of a connection per session; waits for transactions that use these tables; returns false if they use pools already';
 
 CREATE FUNCTION pgpool.detach_postgres_fdw()
 RETURNS pg_catalog.bool
@@ -47,7 +47,7 @@ AS 'MODULE_PATHNAME', 'pgpx_detach_postgres_fdw'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.detach_postgres_fdw() FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.detach_postgres_fdw() IS
-'undoes attach_postgres_fdw: foreign tables of postgres_fdw use the connections of postgres_fdw again; false if they do already';
+'undoes attach_postgres_fdw: the foreign tables of postgres_fdw use connections of postgres_fdw again; returns false if they do not use pools';
 
 --
 -- Leases
@@ -298,7 +298,7 @@ CREATE CAST (pg_catalog.timestamptz[] AS pgpool.param) WITH FUNCTION pgpool.para
 CREATE CAST (pg_catalog.interval[] AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
 
 --
--- SQL on a lease, or on a pool: checkout, run and checkin in one call.
+-- SQL on a lease, or on a pool: check out, run and check in in one call.
 --
 
 CREATE FUNCTION pgpool.query(
@@ -520,7 +520,7 @@ RETURNS pg_catalog.text
 AS 'MODULE_PATHNAME', 'pgpx_column_list_lease'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.column_list(pg_catalog.int8, pg_catalog.text) IS
-'returns the column list for query(..) with a statement, which is parsed on a lease and not executed; NULL if it returns no rows';
+'returns the column list that query(..) needs for a statement, which is parsed on a lease and not executed; NULL if the statement returns no rows';
 
 CREATE FUNCTION pgpool.column_list(
 	pool pg_catalog.text,
@@ -529,7 +529,7 @@ RETURNS pg_catalog.text
 AS 'MODULE_PATHNAME', 'pgpx_column_list_pool'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.column_list(pg_catalog.text, pg_catalog.text) IS
-'returns the column list for query(..) with a statement, which is parsed on a connection to a server, leased for this call, and not executed; NULL if it returns no rows';
+'returns the column list that query(..) needs for a statement, which is parsed on a connection to a server, leased for this call, and not executed; NULL if the statement returns no rows';
 
 --
 -- Statements in flight: send a statement, and read its result later
@@ -733,9 +733,9 @@ COMMENT ON COLUMN pgpool.pools.database IS
 COMMENT ON COLUMN pgpool.pools.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.pools.local_user IS
-'user of the user mapping; for a mapping of PUBLIC "public" if it names the remote user, else the local user of the pool';
+'local user of the pool; "public" if all users of a mapping for PUBLIC share the pool, because the mapping names the remote user';
 COMMENT ON COLUMN pgpool.pools.shared IS
-'true: all sessions to which the user mapping applies share the pool; false: the mapping is of PUBLIC and names no remote user, so each local user has a pool';
+'true: all sessions to which the user mapping applies share the pool; false: each local user has a separate pool, because the mapping is for PUBLIC and names no remote user';
 COMMENT ON COLUMN pgpool.pools.state IS
 'first of these states that applies: "damaged": the pool''s state in shared memory is inconsistent, as last_error says, and checkouts fail until the worker has restarted and rebuilt the pool; "draining" and "paused": checkouts wait for resume(); "remote_full": no connection is free, and the remote server accepts no more; "unavailable": no connection is open, the last attempt to connect has failed, and the pause before the next one still runs; "stale": connections that were opened before a change of options or a reconnect() are still leased; "full": the pool has all connections that pool_size and max_overflow allow, and none is free; "overflow": it has more than pool_size connections; "ready": none of these';
 COMMENT ON COLUMN pgpool.pools.worker IS
@@ -852,7 +852,7 @@ COMMENT ON COLUMN pgpool.connections.database IS
 COMMENT ON COLUMN pgpool.connections.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.connections.local_user IS
-'user of the user mapping; for a mapping of PUBLIC "public" if it names the remote user, else the local user of the pool';
+'local user of the pool; "public" if all users of a mapping for PUBLIC share the pool, because the mapping names the remote user';
 COMMENT ON COLUMN pgpool.connections.connection IS
 'slot of the connection, from 0 to pgpool_ext.max_connections - 1; slots are reused';
 COMMENT ON COLUMN pgpool.connections.generation IS
@@ -1112,7 +1112,7 @@ COMMENT ON COLUMN pgpool.stats.database IS
 COMMENT ON COLUMN pgpool.stats.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.stats.local_user IS
-'user of the user mapping; for a mapping of PUBLIC "public" if it names the remote user, else the local user of the pool';
+'local user of the pool; "public" if all users of a mapping for PUBLIC share the pool, because the mapping names the remote user';
 COMMENT ON COLUMN pgpool.stats.checkouts IS
 'leases that began';
 COMMENT ON COLUMN pgpool.stats.hits IS
@@ -1212,15 +1212,15 @@ COMMENT ON COLUMN pgpool.stats.closed_evicted IS
 COMMENT ON COLUMN pgpool.stats.closed_reset IS
 'connections that were closed because a reset failed or could not be confirmed';
 COMMENT ON COLUMN pgpool.stats.closed_broken IS
-'connections that were lost, had an invalid protocol stream, reported a read-only server (25006), or ended with the worker';
+'connections that were closed because they were lost, violated the protocol, reported a read-only server (25006), or their worker exited';
 COMMENT ON COLUMN pgpool.stats.closed_drained IS
 'connections that drain closed';
 COMMENT ON COLUMN pgpool.stats.closed_stale IS
 'connections that were closed because the options had changed or reconnect was called';
 COMMENT ON COLUMN pgpool.stats.closed_terminated IS
-'connections whose lease was terminated or exceeded lease_timeout';
+'connections that were closed because their lease was terminated or exceeded lease_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_holder_died IS
-'connections whose lease ended within a statement, or with a transaction that could not be rolled back';
+'connections that were closed because their lease ended during a statement, or with a transaction that could not be rolled back';
 COMMENT ON COLUMN pgpool.stats.closed_discarded IS
 'connections that discard closed';
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
@@ -1262,7 +1262,7 @@ COMMENT ON COLUMN pgpool.wait_histogram.database IS
 COMMENT ON COLUMN pgpool.wait_histogram.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.wait_histogram.local_user IS
-'user of the user mapping; for a mapping of PUBLIC "public" if it names the remote user, else the local user of the pool';
+'local user of the pool; "public" if all users of a mapping for PUBLIC share the pool, because the mapping names the remote user';
 COMMENT ON COLUMN pgpool.wait_histogram.bucket IS
 'number of the bucket';
 COMMENT ON COLUMN pgpool.wait_histogram.from_us IS
@@ -1326,7 +1326,7 @@ COMMENT ON COLUMN pgpool.workers.connections IS
 COMMENT ON COLUMN pgpool.workers.descriptors IS
 'descriptors that it has open for connections (three for a connection with TLS), abandoned logins, cancel requests and pings of locks';
 COMMENT ON COLUMN pgpool.workers.polled IS
-'number of sleeps that busy polling avoided while it relayed bytes';
+'number of sleeps that busy polling avoided while the worker relayed bytes';
 COMMENT ON COLUMN pgpool.workers.connections_used IS
 'connections of all workers, in any state';
 COMMENT ON COLUMN pgpool.workers.connections_max IS
@@ -1535,7 +1535,7 @@ SELECT
 FROM pgpool.cluster_shares() AS f;
 GRANT SELECT ON pgpool.cluster_shares TO PUBLIC;
 COMMENT ON VIEW pgpool.cluster_shares IS
-'shares of cluster_connections: how many of the remote connections of all local servers this one may have';
+'shares of cluster_connections: how many connections to the remote database each foreign server may have';
 COMMENT ON COLUMN pgpool.cluster_shares.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.cluster_shares.server IS
@@ -1547,21 +1547,21 @@ COMMENT ON COLUMN pgpool.cluster_shares.weight IS
 COMMENT ON COLUMN pgpool.cluster_shares.share IS
 'number of connections that this server may have open';
 COMMENT ON COLUMN pgpool.cluster_shares.used IS
-'number that it has open, is opening or is closing';
+'number of connections that it has open, is opening or is closing';
 COMMENT ON COLUMN pgpool.cluster_shares.demand IS
-'number that it could use: leases, waiters, min_size and min_idle';
+'number of connections that it could use: leases, waiters, min_size and min_idle';
 COMMENT ON COLUMN pgpool.cluster_shares.others IS
-'number that the other members hold';
+'number of connections that the other members hold';
 COMMENT ON COLUMN pgpool.cluster_shares.members IS
-'number of servers that take part, with this one';
+'number of members, including this server';
 COMMENT ON COLUMN pgpool.cluster_shares.agreed_at IS
 'time of the last agreement; NULL: none yet';
 COMMENT ON COLUMN pgpool.cluster_shares.valid_until IS
 'time until which connections may be opened without a further agreement';
 COMMENT ON COLUMN pgpool.cluster_shares.failing_since IS
-'time since when the remote database could not be asked; NULL: it answers';
+'time since which all attempts to agree have failed; NULL if the last one succeeded';
 COMMENT ON COLUMN pgpool.cluster_shares.error IS
-'why it could not be asked; <insufficient privilege> unless you may see it';
+'error of the last attempt; NULL if it succeeded; <insufficient privilege> unless you may see it';
 
 CREATE FUNCTION pgpool.check_invariants()
 RETURNS pg_catalog.void
