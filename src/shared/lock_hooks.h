@@ -4,7 +4,7 @@
  *	  The functions of the distributed locks that the rest of the extension
  *	  calls.
  *
- * The distributed locks (locks/) are built on top of the pools.  Lower rooms
+ * The distributed locks (locks/) are built on top of the pools.  Lower layers
  * call functions of the locks through this table, so that the pools do not
  * depend on the locks.
  *

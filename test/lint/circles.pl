@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# Prints the circles of files inside a room of src/ that call each other's functions, one a
+# Prints the circles of files inside a layer of src/ that call each other's functions, one a
 # line, as names of files without ".c" in alphabetical order.
 #
 # A call is a function's name before a parenthesis.  Passing a function as a callback is no
@@ -21,7 +21,7 @@ for my $file (glob 'src/*/*.c')
 	$called{$file}{$1} = 1 while $text =~ /\b(pgpx_\w+)\s*\(/g;
 }
 
-sub room
+sub layer
 {
 	my ($file) = @_;
 	return $file =~ m{^src/(\w+)/} ? $1 : '';
@@ -33,7 +33,7 @@ for my $file (keys %called)
 	for my $function (keys %{ $called{$file} })
 	{
 		my $other = $file_of{$function};
-		next if !defined $other || $other eq $file || room($other) ne room($file);
+		next if !defined $other || $other eq $file || layer($other) ne layer($file);
 		$next{$file}{$other} = 1;
 	}
 }

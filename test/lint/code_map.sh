@@ -51,7 +51,7 @@ while read -r name; do
   esac
 done < <(named)
 
-table=$(sed -n '/^## Rooms/,/^## Locks/p' "$readme")
+table=$(sed -n '/^## Layers/,/^## Locks/p' "$readme")
 for file in src/*.c src/*/*.c; do
   name=$(basename "$file")
   folder=$(awk -F'|' -v row="\`$name\`" '
