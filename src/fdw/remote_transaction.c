@@ -265,7 +265,7 @@ check_failure(PgpxRemoteTransaction *rt)
 			(errcode(ERRCODE_IN_FAILED_SQL_TRANSACTION),
 			 errmsg("remote transaction on server \"%s\" is aborted",
 					NameStr(rt->lease->spec->server_name)),
-			 errdetail("A statement in it has failed or was cancelled, in a local subtransaction that began later."),
+			 errdetail("A remote statement has failed or was cancelled in a local subtransaction."),
 			 errhint("Roll back the local transaction, and run it again.")));
 }
 

@@ -554,7 +554,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 
 	raise_if_unreachable(c, pool);
 	if (granted)
-		strlcpy(detail, "A connection was granted in time, but was not ready for use in time: its socket or the end of a reset was late.",
+		strlcpy(detail, "A connection was granted in time, but its socket or the answer to its reset arrived after the timeout.",
 				sizeof(detail));
 	else
 		cause = write_wait_cause(pool, detail, sizeof(detail), &limit);

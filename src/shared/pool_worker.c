@@ -289,7 +289,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
 	if (log_outage && !pgpx_log_connections)
 		ereport(LOG,
 				(errmsg(how == PGPX_FAILED_FULL ?
-						"pgpool_ext waits because the remote of server \"%s\" of database \"%s\" accepts no more connections for user \"%s\"" :
+						"pgpool_ext waits because server \"%s\" of database \"%s\" accepts no more connections for user \"%s\"" :
 						"pgpool_ext cannot connect to server \"%s\" of database \"%s\" for user \"%s\"",
 						NameStr(pool->server_name),
 						NameStr(pool->database_name),

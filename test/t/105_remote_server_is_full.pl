@@ -110,7 +110,7 @@ like($_->finish(30), qr/^\d+$/, 'waiter is granted a connection when the limit i
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE remote_full_since IS NOT NULL OR unavailable_since IS NOT NULL OR state = 'remote_full'}, '0'),
 	'pools show that the remote server is not full any more');
 like(slurp_file($local->logfile),
-	qr/LOG:  pgpool_ext waits because the remote of server "shard1" of database "postgres" accepts no more connections for user/, 'log says so once')
+	qr/LOG:  pgpool_ext waits because server "shard1" of database "postgres" accepts no more connections for user/, 'log says so once')
   or diag(slurp_file($local->logfile));
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
