@@ -175,7 +175,7 @@ RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_terminate'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.terminate(pg_catalog.int8) IS
-'ends a lease of any session and closes its connection, with the privileges of pg_terminate_backend; returns false if the lease does not exist';
+'ends a lease of any session and closes its connection; requires the same privileges as pg_terminate_backend; returns false if the lease does not exist';
 
 --
 -- Parameters.  The parameters of a statement can have any types.  Functions with
@@ -864,7 +864,7 @@ COMMENT ON COLUMN pgpool.connections.state_since IS
 COMMENT ON COLUMN pgpool.connections.reset_pending IS
 'true if a reset was sent and has not been confirmed yet';
 COMMENT ON COLUMN pgpool.connections.stale IS
-'true if the options have changed since it was opened; it closes when it is free';
+'true if the options have changed since it was opened; it is closed when it is free';
 COMMENT ON COLUMN pgpool.connections.transport IS
 'how the session communicates: "direct" on the socket itself, or "relay" through the worker, because the connection uses TLS; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.tls_version IS
@@ -1140,7 +1140,7 @@ COMMENT ON COLUMN pgpool.stats.refused IS
 COMMENT ON COLUMN pgpool.stats.unavailable IS
 'checkouts that were refused during the pause after a failed attempt to connect';
 COMMENT ON COLUMN pgpool.stats.deadlocks IS
-'checkouts that were refused because the session would have waited for itself, or ended by the deadlock check after deadlock_timeout';
+'checkouts that were refused because the session would have waited for itself, or that were ended by the deadlock check';
 COMMENT ON COLUMN pgpool.stats.checkins IS
 'leases that were returned, by checkin or with their scope';
 COMMENT ON COLUMN pgpool.stats.discards IS
@@ -1162,7 +1162,7 @@ COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 COMMENT ON COLUMN pgpool.stats.statements IS
 'statements that were sent on leases; counted when the lease ends, as are the next seven columns';
 COMMENT ON COLUMN pgpool.stats.polled IS
-'waits for an answer that busy polling ended without a sleep';
+'waits for an answer that ended while the session polled, without a sleep';
 COMMENT ON COLUMN pgpool.stats.prepared IS
 'statements that the statement cache prepared';
 COMMENT ON COLUMN pgpool.stats.cache_hits IS
