@@ -641,7 +641,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a connection to each of several servers at the same time, and returns the rows as they arrive, with the server in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
+'runs one statement on a connection to each of several servers at the same time, and returns the rows as they arrive, with the pool in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(pool text, id bigint)';
 
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
@@ -651,7 +651,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pgpool.param[]) IS
-'runs one statement with parameters of built-in types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the server in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
+'runs one statement with parameters of built-in types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the pool in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(pool text, id bigint)';
 
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
@@ -661,7 +661,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pgpool.statement, "any") IS
-'runs one statement with parameters of any types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the server in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
+'runs one statement with parameters of any types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the pool in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(pool text, id bigint)';
 
 --
 -- Views.  Each is defined on a function of the same name, which returns a row type of
@@ -1358,7 +1358,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.text) IS
-'acquires a distributed lock until unlock or the end of the session, and returns its token; timeout is that of checkout; ttl is how long the lock remains held after the last ping of this server';
+'acquires a distributed lock until unlock or the end of the session, and returns its token; timeout as of checkout; ttl is how long the lock remains held after the last ping of this server';
 
 CREATE FUNCTION pgpool.try_lock(
 	pool pg_catalog.text,
