@@ -113,8 +113,9 @@ COMMENT ON FUNCTION pgpool.checkin_all() IS
 'returns all leases of this session to their pools; the result is their number';
 
 --
--- Administration.  PUBLIC has no EXECUTE privilege, and the functions require
--- that the caller owns the server or has the privileges of pg_signal_backend
+-- Administration.  PUBLIC has no EXECUTE privilege, and the caller must own the server
+-- or have the privileges of pg_signal_backend.  Function terminate, which PUBLIC may
+-- execute, has the rules of pg_terminate_backend instead.
 --
 
 CREATE FUNCTION pgpool.pause(pool pg_catalog.text DEFAULT NULL)
@@ -189,9 +190,9 @@ COMMENT ON FUNCTION pgpool.terminate(pg_catalog.int8) IS
 --			would reject it
 --	VARIADIC "any"	values of all other types (enums, composite types, ranges)
 --
--- If the last two forms fit, the parser must choose param[].  Therefore argument sql
--- of that form is of type text, which is a preferred type, and that of "any" is of a
--- domain, which is not.
+-- If both of the last two forms fit, the parser must choose param[].  Therefore the
+-- argument sql is of type text there, which is a preferred type, and of a domain over
+-- text in the form with "any", because a domain is not a preferred type.
 --
 
 CREATE TYPE pgpool.param;
@@ -283,7 +284,7 @@ CREATE CAST (pg_catalog.jsonb[] AS pgpool.param) WITH INOUT AS IMPLICIT;
 CREATE CAST (pg_catalog.inet[] AS pgpool.param) WITH INOUT AS IMPLICIT;
 CREATE CAST (pg_catalog.cidr[] AS pgpool.param) WITH INOUT AS IMPLICIT;
 
--- the text of these depends on settings
+-- the texts of these types depend on settings, so the function param makes them
 CREATE CAST (pg_catalog.float4 AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
 CREATE CAST (pg_catalog.float8 AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
 CREATE CAST (pg_catalog.date AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
@@ -488,7 +489,7 @@ COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, discards its rows, and returns the number of rows affected or returned';
 
 --
--- What a statement returns
+-- Descriptions of the columns that a statement returns
 --
 
 CREATE FUNCTION pgpool.describe(
