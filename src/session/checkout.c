@@ -286,9 +286,9 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		c->stale |= !c->spec->valid;
 	}
 
-	/* the answer to a statement already sent must be read in any case */
-	if (c->stale && !renew_spec(c, lease) &&
-		lease->pending_state != PGPX_PENDING_SENT)
+	/* changed options do not affect a statement that was sent before */
+	if (c->stale && lease->pending_state != PGPX_PENDING_SENT &&
+		!renew_spec(c, lease))
 		return VALIDATION_DEAD;
 
 	lease->sock = pgpx_socket_cache_find(lease->conn, lease->generation);

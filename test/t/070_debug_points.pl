@@ -503,6 +503,31 @@ foreach my $point (qw(hand_over hand_over_sent))
 	$tls->stop;
 }
 
+# A waiter's statement has been sent, and then its user mapping is dropped: the session
+# receives the answer, and not the error that the mapping does not exist.
+{
+	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
+
+	disarm();
+	make_pool($local, $remote, server => 'unmapped', options => { pool_size => 1 });
+	$holder->run("SET pgpool_ext.debug_point = 'hand_over_sent wait'");
+	my $lease = lease($holder, 'unmapped');
+	$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
+	$waiter->start(q{SELECT a FROM pgpool.query('unmapped', 'SELECT 44 AS a') AS t(a int)});
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+	$holder->start("SELECT pgpool.checkin($lease)");
+	ok(reached('hand_over_sent'), 'mapping is dropped: statement of the waiter has been sent');
+	$local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER unmapped');
+	resume('hand_over_sent');
+	is($holder->finish(30) . $holder->error, '', 'mapping is dropped: predecessor has returned its lease');
+	is($waiter->finish(30) . $waiter->error, '44', 'mapping is dropped: session receives the answer');
+	$waiter->fails(q{SELECT a FROM pgpool.query('unmapped', 'SELECT 44 AS a') AS t(a int)}, '42704', qr/user mapping/, 'mapping is dropped: next statement fails');
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'unmapped'}, 0), 'mapping is dropped: connection closes');
+	$local->safe_psql('postgres', 'DROP SERVER unmapped CASCADE');
+	$_->quit foreach $holder, $waiter;
+	disarm();
+}
+
 # a waiter is cancelled at the moment in which its connection attempt fails: the cancel
 # counts
 {
