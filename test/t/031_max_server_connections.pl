@@ -10,6 +10,8 @@ use PgpxFakeServer;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+plan skip_all => 'limits over several pools do not depend on TLS' if over_tls();
 use Time::HiRes qw(usleep);
 
 my $remote = remote_node('remote');

@@ -9,6 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'the timers of the worker do not depend on TLS' if over_tls();
+
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
 my $session = PgpxSession->new($local);

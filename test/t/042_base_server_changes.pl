@@ -8,6 +8,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'catalog changes do not depend on TLS' if over_tls();
+
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
 my $port = $remote->port;

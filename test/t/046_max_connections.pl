@@ -7,6 +7,8 @@ use PgpxFakeServer;
 use PgpxTest;
 use Test::More;
 
+plan skip_all => 'limits over several pools do not depend on TLS' if over_tls();
+
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.max_connections = 3']);
 make_pool($local, $remote, server => $_, options => { pool_size => 3, reset => 'never' }) foreach qw(a b c);

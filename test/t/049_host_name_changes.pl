@@ -7,6 +7,8 @@ use PgpxNetwork 'names';
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+plan skip_all => 'host names do not depend on TLS' if over_tls();
 use Time::HiRes qw(time);
 
 PgpxNetwork::skip_all_without();

@@ -7,6 +7,8 @@ use warnings;
 use PgpxTest;
 use Test::More;
 
+plan skip_all => 'deadlocks do not depend on TLS' if over_tls();
+
 my @conf = ("deadlock_timeout = '100ms'", "pgpool_ext.checkout_timeout = '1h'", "statement_timeout = '150s'");
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => \@conf);

@@ -8,6 +8,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'the reasons to open a connection do not depend on TLS' if over_tls();
+
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => [ 'restart_after_crash = on', 'max_prepared_transactions = 2', 'log_min_messages = debug1', 'pgpool_ext.log_connections = on', 'autovacuum = off', 'max_wal_senders = 2', 'wal_level = replica' ]);
 my $address = sprintf q{host '127.0.0.1', port '%d', dbname 'remote_db'}, $remote->port;

@@ -8,6 +8,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'the password command does not depend on TLS' if over_tls();
+
 my $folder = PostgreSQL::Test::Utils::tempdir();
 my $token = 'first of the tokens';
 
@@ -73,21 +75,26 @@ is(runs(), $before, 'further connections use the same password');
 $app->run("SELECT pgpool.checkin($_)") foreach @leases;
 $local->append_conf('postgresql.conf', 'pgpool_ext.password_lifetime = 0');
 $local->reload;
+# The runs for one new connection. Each call begins and ends with three open connections.
 my $once_more = sub {
 	my $n = runs();
 
 	$app->run("SELECT pgpool.discard(pgpool.checkout('shard1'))") foreach 1 .. 3;
 	$run->($app, 'shard1') eq '1' or return 'failed';
-	return runs() - $n;
+	$n = runs() - $n;
+	$app->run(q{SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 3); SELECT pgpool.checkin_all()});
+	return $n;
 };
 ok(wait_until($local, $once_more, 1), 'with lifetime 0 the command is run for each connection');
 $local->append_conf('postgresql.conf', q{pgpool_ext.password_lifetime = '10min'});
 $local->reload;
 ok(wait_until($local, $once_more, 0), 'within the lifetime it is not');
 $local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'exec sh $folder/command another'");
+$before = runs();
 $local->reload;
-ok(wait_until($local, $once_more, 1), 'another command replaces the known passwords');
+ok(wait_until($local, sub { $once_more->(); return runs() - $before; }, 1), 'another command replaces the known passwords');
 ok(wait_until($local, $once_more, 0), 'once');
+$app->run(q{SELECT pgpool.discard(pgpool.checkout('shard1')) FROM generate_series(1, 2)});
 
 # --- simultaneous logins share one run
 make_server('busy', pool_size => 3);

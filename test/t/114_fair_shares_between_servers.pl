@@ -11,6 +11,8 @@ use warnings;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+plan skip_all => 'shares do not depend on TLS' if over_tls();
 use Time::HiRes qw(time);
 
 my ($cap, $pause) = (8, 0.02);

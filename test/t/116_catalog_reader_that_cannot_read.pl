@@ -9,6 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'the catalog reader does not depend on TLS' if over_tls();
+
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => [ 'autovacuum = off', 'max_logical_replication_workers = 0' ]);
 my $credentials = qq{"user" 'remote_app', password '$REMOTE_APP_PASSWORD'};
