@@ -83,13 +83,13 @@ typedef struct LockWait
 static bool is_held_by_me(uint64 queue, const char *name);
 static void register_callbacks(void);
 
-/* Return the remaining time of the call, as the timeout of a checkout. */
+/* Return the timeout of a checkout for this call, in ms; 0: no limit. */
 static int64
-time_left(const LockWait *w)
+checkout_timeout(const LockWait *w)
 {
-	if (w->deadline == 0)
+	if (w->call->only_try)
 		return PGPX_TIMEOUT_DEFAULT;
-	return Max((w->deadline - pgpx_now()) / 1000, 1);
+	return w->deadline == 0 ? 0 : Max((w->deadline - pgpx_now()) / 1000, 1);
 }
 
 /*
@@ -177,8 +177,8 @@ send_request(LockWait *w)
 	PgpxTime	until;
 	int64		lock_timeout = Min(LOCK_TIMEOUT_MS, w->call->ttl_ms / 4);
 
-	lease = pgpx_lease_checkout(w->call->server, w->call->only_try ?
-		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
+	lease = pgpx_lease_checkout(w->call->server, checkout_timeout(w), false,
+								PGPX_SCOPE_CALL,
 								w->lock.why[0] == '\0' ? NULL : w->lock.why);
 	allocate_slot(w, lease);
 	until = pgpx_lease_operation_deadline(lease);

@@ -171,6 +171,19 @@ is($holder->finish(20), '42', 'holder is granted a connection');
 like($busy[1]->run(q{SELECT pgpool.lock('endless', 'y')}), qr/^\d+$/, 'session with a lease can acquire a free lock') or diag($busy[1]->error);
 $_->run('DISCARD ALL') foreach $holder, @busy[ 0, 1 ];
 
+# --- a call without a limit also waits without a limit for a connection
+make_pool($one, $remote, server => 'crowded', options => { pool_size => 1, checkout_timeout => '100ms' });
+like($busy[0]->run(q{SELECT pgpool.checkout('crowded')}), qr/^\d+$/, 'session has the only connection');
+$busy[1]->fails(q{SELECT pgpool.lock('crowded', 'z')}, '55P03', qr/no connection to server "crowded" became available/, 'default timeout is that of a checkout');
+$holder->start(q{SELECT pgpool.lock('crowded', 'z', '0')});
+$waiters = q{SELECT count(*) FROM pgpool.waiters WHERE server = 'crowded'};
+ok(wait_until($one, $waiters, '1'), 'session waits for a connection');
+sleep 1;
+is($one->safe_psql('postgres', $waiters), '1', 'session waits for longer than checkout_timeout');
+$busy[0]->run('SELECT pgpool.checkin_all()');
+like($holder->finish(20), qr/^\d+$/, 'lock is granted') or diag($holder->error);
+$holder->run('DISCARD ALL');
+
 # --- the user mapping is replaced while its user waits for a lock: the lock is acquired in
 # the new pool
 make_pool($one, $remote, server => 'moving');
