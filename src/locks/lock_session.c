@@ -591,17 +591,20 @@ pgpx_dlock_may_see(const PgpxDlock *lock)
 		has_privs_of_role(user, lock->owner_user);
 }
 
-/* Publish the conninfo if a restarted worker lacks it, so that it can ping. */
+/*
+ * Publish the conninfo if a restarted worker lacks it, so that it can ping and
+ * release.  Do nothing if the session uses another pool of the server by now,
+ * because it has no conninfo of the lock's pool.
+ */
 static void
 publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
 {
 	PgpxPool   *pool = &pgpx_pools[lock->pool];
 	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
-
 	PgpxTime	timeout = spec->opts.operation_timeout * 1000;
 
 	if (incarnation != 0 && pool->conninfo_incarnation != incarnation &&
-		!TransactionIdIsValid(spec->key.xid))
+		memcmp(&spec->key, &lock->key, sizeof(lock->key)) == 0)
 		pgpx_checkout_publish_conninfo(spec, pgpx_now() + timeout, NULL);
 }
 
