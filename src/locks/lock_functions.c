@@ -155,7 +155,10 @@ pgpx_lock_valid(PG_FUNCTION_ARGS)
 									   arg_token(fcinfo, 2)));
 }
 
-/* unlock(pool text, name text, token bigint) returns boolean: true if held */
+/*
+ * unlock(pool text, name text, token bigint) returns boolean: true if held;
+ * NULL if the remote has not confirmed it
+ */
 Datum
 pgpx_unlock(PG_FUNCTION_ARGS)
 {

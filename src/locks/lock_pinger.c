@@ -43,6 +43,9 @@
  * - synchronous_commit, because a crash or failover of the remote must not
  *   undo a grant or a ping: two servers would hold the lock.
  * - search_path, because operators of other users must not be found.
+ * - default_transaction_isolation, because a statement must not fail if another
+ *   one has changed the row, and must see the rows that were committed while it
+ *   waited for share_turn.
  * - lock_timeout, because an abandoned statement must not wait for a row
  *   forever: each new attempt would add one more at the remote.
  */
@@ -123,13 +126,14 @@ log_in(PgpxPinger *p)
 
 	if (pgpx_password_is_needed(p->pool, p->started))
 	{
-		const char *why;
+		const char *reason;
 
 		p->phase = PGPX_PINGER_PASSWORD;
-		why = pgpx_password_request(p->pool, (p->deadline - pgpx_now()) / 1000,
-									password_ended);
-		if (why != NULL)
-			pgpx_pinger_failed(p, why);
+		reason = pgpx_password_request(p->pool,
+									   (p->deadline - pgpx_now()) / 1000,
+									   password_ended);
+		if (reason != NULL)
+			pgpx_pinger_failed(p, reason);
 		return;
 	}
 	p->password_at = pgpx_wpools[p->pool].password_at;
@@ -181,13 +185,13 @@ open_connection(PgpxPinger *p, int64 timeout_ms)
 	p->deadline = p->started + timeout_ms * 1000;
 	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
-		const char *why;
+		const char *reason;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		why = pgpx_conninfo_start_lookup(p->pool, lookup_ended,
-										 lookup_tag(p));
-		if (why != NULL)
-			pgpx_pinger_failed(p, why);
+		reason = pgpx_conninfo_start_lookup(p->pool, lookup_ended,
+											lookup_tag(p));
+		if (reason != NULL)
+			pgpx_pinger_failed(p, reason);
 		return true;
 	}
 	start_connect(p, NULL);
@@ -341,9 +345,9 @@ pgpx_pinger_results(PgpxPinger *p,
 	if (flushed < 0 || !PQconsumeInput(p->pg))
 	{
 		/*
-		 * The connection worked before, so the remote may have restarted.  A
-		 * new connection shows whether there is a fault; a failure is reported
-		 * only if the connection has not answered a ping or release yet.
+		 * If the connection has worked before, the remote may have restarted,
+		 * and a new connection shows whether there is a fault.  Otherwise
+		 * report the failure.
 		 */
 		if (p->answered)
 			drop_connection(p);
@@ -467,14 +471,14 @@ get_pinger(int pool, uint32 pool_id)
 }
 
 void
-pgpx_pinger_failed(PgpxPinger *p, const char *why)
+pgpx_pinger_failed(PgpxPinger *p, const char *reason)
 {
 	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[p->pool];
 	int			sqlstate = p->sqlstate;
 
 	/* copy, because the text may be part of the connection; join its lines */
-	strlcpy(text, why, sizeof(text));
+	strlcpy(text, reason, sizeof(text));
 	(void) pgpx_libpq_strip_sqlstates(text);
 	for (char *c = text; (c = strchr(c, '\n')) != NULL;)
 		*c = ' ';
@@ -509,7 +513,7 @@ pgpx_pinger_set_idle(PgpxPinger *p)
 {
 	p->phase = PGPX_PINGER_IDLE;
 	p->deadline = 0;
-	p->used_at = pgpx_now();
+	p->idle_since = pgpx_now();
 	watch_socket(p, EPOLLIN | EPOLLRDHUP);
 	next_run = 0;
 }
@@ -520,7 +524,7 @@ pgpx_pinger_set_idle(PgpxPinger *p)
  * loss of locks with a long one if the remote is merely slow.
  */
 static int64
-lock_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
+statement_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
 {
 	int64		ms = due->nheld > 0 ? due->min_ttl_ms / 3 : ANSWER_MAX_MS / 3;
 
@@ -654,7 +658,7 @@ step_work(PgpxPinger *p)
 
 /* Read the input of an idle connection: a notice, a parameter, or its end. */
 static void
-listen_idle(PgpxPinger *p, uint32 events)
+read_idle_input(PgpxPinger *p, uint32 events)
 {
 	if (!PQconsumeInput(p->pg) ||
 		(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0)
@@ -688,7 +692,7 @@ pgpx_pinger_ready(int index, uint32 events)
 			step_connect(p);
 			break;
 		case PGPX_PINGER_IDLE:
-			listen_idle(p, events);
+			read_idle_input(p, events);
 			break;
 		case PGPX_PINGER_PING:
 		case PGPX_PINGER_RELEASE:
@@ -763,7 +767,7 @@ run_pool(PgpxPinger *p)
 	PgpxTime	share_at = pgpx_share_due(p->pool, p->pool_id);
 	PgpxDlockDue due;
 
-	pgpx_dlock_due(p->pool, p->pool_id, &due);
+	pgpx_dlock_find_due(p->pool, p->pool_id, &due);
 	ping_at = due.nheld > 0 ? pgpx_steady_to_now(due.ping_at) : PG_INT64_MAX;
 	if (p->deadline != 0 && now >= p->deadline)
 		deadline_passed(p);
@@ -778,7 +782,7 @@ run_pool(PgpxPinger *p)
 		p->nwork = pgpx_dlock_list_held(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql,
-					  lock_timeout(p, &due));
+					  statement_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
@@ -786,7 +790,7 @@ run_pool(PgpxPinger *p)
 		p->nwork = pgpx_dlock_list_releases(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_RELEASE, pgpx_release_sql,
-					  lock_timeout(p, &due));
+					  statement_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && share_at <= now)
 		pgpx_share_send(p);
@@ -794,7 +798,7 @@ run_pool(PgpxPinger *p)
 			 (Min(ping_at, share_at) <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))
 	{
-		int64		timeout_ms = Max(lock_timeout(p, &due), 1000);
+		int64		timeout_ms = Max(statement_timeout(p, &due), 1000);
 
 		timeout_ms = Min(timeout_ms, pgpx_pools[p->pool].opts.connect_timeout);
 		if (!open_connection(p, timeout_ms))
@@ -811,14 +815,14 @@ run_pool(PgpxPinger *p)
 	 */
 	if (p->phase == PGPX_PINGER_SHARE && due.nheld > 0)
 		p->deadline = Min(p->deadline,
-						  ping_at + lock_timeout(p, &due) * 1000);
+						  ping_at + statement_timeout(p, &due) * 1000);
 	if (p->deadline != 0)
 		return p->deadline;		/* of the current phase */
 	ping_at = Min(ping_at, pgpx_share_due(p->pool, p->pool_id));
 	if (due.nreleases > 0)
 		ping_at = Min(ping_at, due.release_at);
 	if (ping_at == PG_INT64_MAX)
-		return PG_INT64_MAX;	/* close_idle closes it */
+		return PG_INT64_MAX;	/* until close_idle closes it */
 	return p->phase == PGPX_PINGER_NONE ? Max(ping_at, p->retry_at) : ping_at;
 }
 
@@ -840,11 +844,11 @@ close_idle(PgpxTime now)
 		if (p == NULL || p->phase == PGPX_PINGER_NONE ||
 			pgpx_share_due(p->pool, p->pool_id) != PG_INT64_MAX)
 			continue;
-		if (p->phase == PGPX_PINGER_IDLE && now >= p->used_at + IDLE_US &&
+		if (p->phase == PGPX_PINGER_IDLE && now >= p->idle_since + IDLE_US &&
 			!pgpx_dlock_pool_has_locks(p->pool, p->pool_id))
 			drop_connection(p);
 		else if (p->phase == PGPX_PINGER_IDLE)
-			next = Min(next, Max(p->used_at + IDLE_US, now + RETRY_MAX_US));
+			next = Min(next, Max(p->idle_since + IDLE_US, now + RETRY_MAX_US));
 		else if (p->deadline != 0 && now >= p->deadline)
 			drop_connection(p); /* its pool has no locks */
 		else if (p->deadline != 0)

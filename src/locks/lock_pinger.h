@@ -64,8 +64,8 @@ typedef struct PgpxPinger
 	uint32		events;
 	bool		external_fd;
 	PgpxTime	deadline;		/* of the phase; 0: none */
-	bool		answered;		/* a ping or release on this connection */
-	PgpxTime	used_at;		/* start of idle time */
+	bool		answered;		/* a statement succeeded on this connection */
+	PgpxTime	idle_since;
 	PgpxTime	retry_at;		/* after a failure */
 	PgpxTime	backoff;		/* last pause after a failure; 0: none */
 	bool		failing;		/* the failure was logged */
@@ -89,9 +89,9 @@ extern void pgpx_pinger_set_idle(PgpxPinger *p);
 /*
  * Handle a failure of the connection: close it and delay the next attempt to
  * connect.  The failure is logged once, and counts as a failed attempt of all
- * releases that are due.  why: for the log.
+ * releases that are due.  reason: for the log.
  */
-extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
+extern void pgpx_pinger_failed(PgpxPinger *p, const char *reason);
 
 /* Flush a statement that was sent and watch the socket for its result. */
 extern void pgpx_pinger_sent(PgpxPinger *p);

@@ -508,7 +508,7 @@ const char	pgpx_release_sql[] =
  * Condition that a process "a" in pg_stat_activity is a session whose PID is in
  * a row "s".  PIDs are reused: after a restart of the remote, which the start
  * time of its postmaster shows, and by background processes.  backend_type is
- * NULL for other roles unless this role may see it.
+ * NULL if this role may not see it; the process then counts as a session.
  */
 #define IS_SESSION \
 	" AND s.postmaster = pg_catalog.pg_postmaster_start_time()" \
@@ -524,12 +524,12 @@ const char	pgpx_release_sql[] =
  * others		the rows of the other members; "held" of a dead one is the
  *				number of its sessions that are left
  * gone			deletes the rows of dead members that have no session left
- * own			the row of this member, as the statement before has left it
+ * own			the row of this member, as its previous statement has left it
  * room			the smallest cap, the connections that the others hold, and one
  *				reserved for each starved member that precedes this one
  * mine			writes the row of this member.  "held" is the target if the cap
  *				allows it, but at least what the member uses.  Only an increase
- *				must leave the reserved connections.
+ *				must leave room for the reserved connections.
  */
 void
 pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
@@ -539,9 +539,10 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 Max(st->timeout_ms * 3 / 4, 1));
 
 	/*
-	 * Other members do not wait for the flush.  A crash of the remote may undo
-	 * a statement that raises nothing: the row then has at least the
-	 * connections that the member may open, and the sessions have ended.
+	 * Without a flush the statements of the other members wait less.  A crash
+	 * of the remote may undo this statement.  That is safe if it raises
+	 * nothing: "held" is then as before, at least what the member may open, and
+	 * all sessions have ended.
 	 */
 	if (!st->raises)
 		appendStringInfoString(sql, "SET LOCAL synchronous_commit = off; ");
@@ -591,9 +592,9 @@ pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
 					 st->request, st->weight, st->demand);
 }
 
-/* Test whether this is a valid member name; such a name needs no quotes. */
+/* Return whether this is a valid member name, which needs no quotes. */
 static bool
-is_name(const char *name)
+is_member_name(const char *name)
 {
 	return strlen(name) < PGPX_SHARE_NAME_LEN &&
 		strspn(name, "0123456789abcdef-/") == strlen(name);
@@ -611,7 +612,7 @@ read_int(const PGresult *res, int row, int column, int min, int max)
 bool
 pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
 {
-	if (PQnfields(res) != 9 || !is_name(PQgetvalue(res, row, 0)))
+	if (PQnfields(res) != 9 || !is_member_name(PQgetvalue(res, row, 0)))
 		return false;
 	memset(m, 0, sizeof(*m));
 	strlcpy(m->name, PQgetvalue(res, row, 0), sizeof(m->name));

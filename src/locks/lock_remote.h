@@ -18,10 +18,11 @@
 typedef struct PgpxDlockAnswer
 {
 	int64		token;			/* 0: not granted */
-	bool		refused;		/* error, so no effect */
+	bool		refused;		/* the remote raised an error: no effect */
 	bool		already_released;	/* needs a new request number */
-	bool		expired;		/* granted; rest: previous holder */
-	bool		held;			/* not granted; rest: the holder */
+	bool		expired;		/* granted after the expiry of another holder's
+								 * lock, which the fields below describe */
+	bool		held;			/* not granted; they describe the holder */
 	char	   *holder;
 	char	   *why;			/* or NULL */
 	char	   *since;			/* in the remote's clock and DateStyle */
@@ -35,10 +36,10 @@ typedef struct PgpxDlockAnswer
  *		was granted.
  *
  *		waits: the request will be repeated, so the remote records that another
- *		server requests the lock.  lock_timeout: that of the remote, in ms, for
- *		transactions that have called fence_check.  deadline: of the answer; if
- *		it passes, 08006 is raised and the outcome is unknown.  Raise the
- *		remote's errors.
+ *		server requests the lock.  lock_timeout: how long the remote waits for
+ *		transactions that have called fence_check, in ms.  deadline: of the
+ *		answer; if it passes, 08006 is raised and the outcome is unknown.  Raise
+ *		the remote's errors.
  */
 extern void pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock,
 							   bool waits, int64 lock_timeout,
@@ -71,7 +72,7 @@ extern const char pgpx_release_sql[];
 typedef struct PgpxShareStatement
 {
 	int64		timeout_ms;
-	bool		raises;			/* may it raise "held"? */
+	bool		raises;			/* it may increase "held" */
 	const char *member;
 	uint64		request;
 	int			cap;
@@ -98,7 +99,8 @@ typedef struct PgpxShareMember
 	int			held;			/* dead: its sessions that are left */
 	int64		since;
 	bool		dead;			/* the statement has counted its sessions */
-	int64		turn;			/* of this member: number of the statement */
+	int64		turn;			/* number of the statement; only in the row of
+								 * this member */
 	PgpxTime	unchanged_since;	/* steady: first sight of this request */
 } PgpxShareMember;
 

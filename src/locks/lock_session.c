@@ -337,8 +337,8 @@ accept_grant(LockWait *w)
 #define PAUSE_MIN_US (20 * 1000)
 
 /*
- * Waiters also check this often whether a session of this server still holds
- * the lock, without being woken.
+ * Interval at which a waiter that was not woken checks whether it is first and
+ * whether a session of this server still holds the lock.
  */
 #define CHECK_US (1000 * 1000)
 
@@ -430,8 +430,8 @@ raise_timeout(LockWait *w)
 }
 
 /*
- * Acquire the lock without waiting.  Return false if it is not free, or if a
- * session of this server waits for it.
+ * Acquire the lock without waiting.  Return false if it is not free, if a
+ * session of this server waits for it, or if the requests fail, with w->error.
  */
 static bool
 try_now(LockWait *w)
@@ -441,8 +441,6 @@ try_now(LockWait *w)
 		return false;
 	while (!request_lock(w))
 		if (w->failures >= TRIES_MAX ||
-			ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
-				ERRCODE_INSUFFICIENT_RESOURCES ||
 			w->error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 			return false;
 	return accept_grant(w);
@@ -564,7 +562,7 @@ static bool callbacks_registered = false;
 static void
 warn_of_loss(int slot, const PgpxDlock *lock)
 {
-	if (!pgpx_dlock_note_reported(slot, lock->request))
+	if (!pgpx_dlock_mark_loss_reported(slot, lock->request))
 		return;
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
@@ -576,7 +574,7 @@ warn_of_loss(int slot, const PgpxDlock *lock)
 }
 
 static bool
-is_own(const PgpxDlock *lock)
+is_owned_by_me(const PgpxDlock *lock)
 {
 	return lock->owner_procno == (int) MyProcNumber &&
 		lock->owner_pid == MyProcPid;
@@ -634,7 +632,7 @@ pgpx_dlock_is_valid(const char *server, const char *name, int64 token)
 		return false;
 	if (lock.state != PGPX_DLOCK_HELD)
 	{
-		if (is_own(&lock))
+		if (is_owned_by_me(&lock))
 			warn_of_loss(slot, &lock);
 		return false;
 	}
@@ -702,7 +700,7 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
 /*
  * Find a lock that this session acquired through another pool of the server,
  * because it had another user mapping or another user then.  Return -1 if there
- * is none.
+ * is none.  Raise 42501 if it was acquired as another user.
  */
 static int
 find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
@@ -747,7 +745,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 						   token)));
 		return PGPX_DLOCK_WAS_NOT_HELD;
 	}
-	if (!is_own(&lock))
+	if (!is_owned_by_me(&lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("lock \"%s\" of server \"%s\" belongs to another session",
@@ -792,7 +790,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 					name, server),
 			 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
 					   lock.ttl_ms)));
-	return PGPX_DLOCK_LEFT_TO_WORKER;
+	return PGPX_DLOCK_NOT_CONFIRMED;
 }
 
 /*
@@ -823,7 +821,7 @@ pgpx_dlock_release_all(void)
  * later.  prepare: raise an error instead if the transaction holds a lock.
  */
 static void
-before_commit(bool prepare)
+check_before_commit(bool prepare)
 {
 	PgpxDlock	lock;
 	PgpxDlock	now;
@@ -852,10 +850,10 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			before_commit(false);
+			check_before_commit(false);
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			before_commit(true);
+			check_before_commit(true);
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:

@@ -28,8 +28,9 @@ typedef struct PgpxDlockCall
  *
  *		Raise the errors of a checkout and of the remote; 55P03 if another
  *		session holds the lock until the timeout; 40P01 if this session holds
- *		it; 53300 if all slots of the lock table are in use; 55000 if the
- *		options of the server were changed in this transaction.
+ *		it, or waits without a timeout while it holds a lease; 53300 if all
+ *		slots of the lock table are in use; 55000 if the options of the server
+ *		were changed in this transaction.
  */
 extern int64 pgpx_dlock_lock(const PgpxDlockCall *call);
 
@@ -37,7 +38,7 @@ typedef enum PgpxDlockUnlocked
 {
 	PGPX_DLOCK_UNLOCKED,
 	PGPX_DLOCK_WAS_NOT_HELD,	/* with a WARNING */
-	PGPX_DLOCK_LEFT_TO_WORKER	/* with a WARNING */
+	PGPX_DLOCK_NOT_CONFIRMED	/* with a WARNING; it may last for its ttl */
 } PgpxDlockUnlocked;
 
 /*

@@ -13,8 +13,8 @@
  * the remote; the others sleep until they are first.  Each pool has its own
  * queue because its first waiter may wait for a connection for a long time or
  * without limit, and must not keep waiters of other pools from the lock.
- * Waiters of the same pool lose nothing by this order, because they have no
- * connection either.  There is no order between queues.
+ * Within a pool the order costs nothing, because the other waiters would wait
+ * for a connection of the same pool.  There is no order between queues.
  *
  * There is no order between servers either.  A server whose sessions have
  * handed a lock to each other for TURN_US backs off if another server has
@@ -194,9 +194,8 @@ pgpx_dlock_refused(int slot)
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
-/* Return whether the lock is held by this server, or was held and is lost. */
 static bool
-is_held(const PgpxDlock *lock)
+is_held_or_lost(const PgpxDlock *lock)
 {
 	return lock->state == PGPX_DLOCK_HELD || lock->state == PGPX_DLOCK_LOST;
 }
@@ -231,7 +230,7 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 
-		if (lock->token == token && is_held(lock) &&
+		if (lock->token == token && is_held_or_lost(lock) &&
 			memcmp(&lock->key, key, sizeof(*key)) == 0 &&
 			strcmp(lock->name, name) == 0)
 		{
@@ -298,7 +297,7 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 }
 
 bool
-pgpx_dlock_note_reported(int slot, uint64 request)
+pgpx_dlock_mark_loss_reported(int slot, uint64 request)
 {
 	bool		first = false;
 
@@ -317,7 +316,7 @@ pgpx_dlock_note_reported(int slot, uint64 request)
  * awaits the result, keep it in state DONE until the owner has read it.
  */
 static void
-end_locked(PgpxDlock *lock)
+end_entry_locked(PgpxDlock *lock)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
 	if (lock->awaited)
@@ -343,7 +342,7 @@ pgpx_dlock_release(int slot, bool awaited)
 		if (lock->state == PGPX_DLOCK_LOST)
 			lock->result = PGPX_DLOCK_NOT_OWNER;
 		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
-			end_locked(lock);
+			end_entry_locked(lock);
 		else
 		{
 			if (lock->state != PGPX_DLOCK_RELEASING)
@@ -646,7 +645,7 @@ pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
 }
 
 void
-pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
+pgpx_dlock_find_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 {
 	memset(due, 0, sizeof(*due));
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
@@ -756,7 +755,7 @@ finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
 	lock->remote_done = true;
 	if (lock->state == PGPX_DLOCK_RELEASING)
 	{
-		end_locked(lock);
+		end_entry_locked(lock);
 		if (lock->awaited)
 			pgpx_wake_add(wake, lock->owner_procno);
 	}
@@ -784,20 +783,20 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool released, bool contended)
 
 /* Log that all attempts to release a lock have failed. */
 static void
-log_abandoned(const PgpxDlock *lock, const char *why)
+log_abandoned(const PgpxDlock *lock, const char *reason)
 {
 	ereport(LOG,
 			(errmsg("pgpool_ext could not release lock \"%s\" of server \"%s\" of database \"%s\"",
 					lock->name, NameStr(lock->server_name),
 					NameStr(lock->database_name)),
 			 errdetail("%d attempts have failed, the last one: %s", lock->attempts,
-					   why),
+					   reason),
 			 errhint("The lock expires when its ttl of " INT64_FORMAT " ms has passed on the remote server.",
 					 lock->ttl_ms)));
 }
 
 void
-pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
+pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *reason)
 {
 	PgpxTime	now = pgpx_now();
 
@@ -823,7 +822,7 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 		}
 		LWLockRelease(pgpx_shared->dlock_lock);
 		if (abandoned)
-			log_abandoned(&copy, why);
+			log_abandoned(&copy, reason);
 		pgpx_wake_flush(&wake);
 	}
 }
@@ -843,7 +842,7 @@ reclaim(PgpxDlock *lock, const PgpxDlock *seen)
 	{
 		lock->awaited = false;
 		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
-			end_locked(lock);
+			end_entry_locked(lock);
 		else
 			lock->state = PGPX_DLOCK_RELEASING;
 	}

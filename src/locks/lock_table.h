@@ -142,7 +142,7 @@ extern PgpxDlock *pgpx_dlocks;	/* [max_locks] */
 extern PgpxDlockWaiter *pgpx_dlock_waiters; /* by MyProcNumber */
 extern PgpxDlockTurn *pgpx_dlock_turns; /* [PGPX_DLOCK_TURNS] */
 
-/* Return the end of the slots of locks that are in use. */
+/* Return one more than the highest slot of a lock that is in use. */
 static inline int
 pgpx_dlocks_end(void)
 {
@@ -210,7 +210,7 @@ extern bool pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *lock);
  * Record that the owner was warned of the loss.  Return false if it was already
  * warned, or if the slot has another request now.
  */
-extern bool pgpx_dlock_note_reported(int slot, uint64 request);
+extern bool pgpx_dlock_mark_loss_reported(int slot, uint64 request);
 
 /*
  * pgpx_dlock_release
@@ -302,11 +302,13 @@ extern PgpxTime pgpx_dlock_expire(int worker);
  * worker, or -1.
  */
 extern int	pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id);
-extern void pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due);
+
+/* Set *due to the pending work for the locks of a pool. */
+extern void pgpx_dlock_find_due(int pool, uint32 pool_id, PgpxDlockDue *due);
 
 /*
  * Fill in the locks to ping, or the releases that are due.  Return their
- * number. "work" must have room for max_locks entries.
+ * number.  "work" must have room for max_locks entries.
  */
 extern int	pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work);
 extern int	pgpx_dlock_list_releases(int pool, uint32 pool_id,
@@ -320,14 +322,18 @@ extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended,
 							  PgpxTime sent_at);
 
 /*
- * Record the answer to one release, or a failed attempt to send all releases of
- * a pool that are due.  contended: another server has requested the lock.  why:
- * for the log.
+ * Record the answer to a release.  released: the lock was held until then.
+ * contended: another server has requested it.
  */
 extern void pgpx_dlock_released(const PgpxDlockWork *work, bool released,
 								bool contended);
+
+/*
+ * Record a failed attempt to send the releases of a pool that are due.  reason:
+ * for the log.
+ */
 extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
-									  const char *why);
+									  const char *reason);
 
 /*
  * Release the locks of sessions that no longer exist.  Return whether the

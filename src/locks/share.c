@@ -4,13 +4,14 @@
  *	  Fair shares: the local servers that connect to one remote database agree
  *	  how many connections each may have (cluster_connections).
  *
- * Each foreign server with the option is a *member*.  Its name is the name of
- * this server run (system identifier and a random number, so that clones
- * differ), with the OIDs of the local database and of the foreign server, and
- * with the worker's incarnation: a worker that starts does not know the remote
- * sessions of its predecessor, which may not have ended yet.  Each
- * member has a row in pgpool_lock.shares of the remote database: what it wants,
- * what it holds (its share), and the PIDs of its remote sessions.
+ * Each foreign server with the option is a *member*.  Its name consists of the
+ * name of this run of the local server (system identifier and a random number,
+ * so that clones differ), the OIDs of the local database and of the foreign
+ * server, and the worker's incarnation.  The incarnation is part of it because
+ * a new worker does not know the remote sessions of its predecessor, which may
+ * not have ended yet.  Each member has a row in pgpool_lock.shares of the
+ * remote database: what it wants, what it holds (its share), and the PIDs of
+ * its remote sessions.
  *
  * The cap is never exceeded:
  *
@@ -25,27 +26,27 @@
  * - Statements of a member have increasing numbers (request), and a row never
  *   takes a lower one, so a statement that is executed late has no effect.
  *
- * Dead members.  The protocol uses no time of day.  A member
- * observes the request numbers of the others.  A member is dead or cut off if
- * its number has not changed for DEAD_US of the observer's steady clock.  The
- * observer names it in its statements (a worker names its predecessors at
- * once).  If the row still has that number, the statement counts those of its
- * PIDs that are sessions of the remote, and removes the row when none is left.
+ * Dead members.  The protocol uses no time of day.  A member observes the
+ * request numbers of the others.  A member is dead or cut off if its number has
+ * not changed for DEAD_US of the observer's steady clock.  The observer names
+ * it in its statements (a worker names its predecessors at once).  If the row
+ * still has that number, the statement counts those of its PIDs that are
+ * sessions of the remote, and removes the row when none is left.
  *
  * The member itself may open connections until VALID_US after it has sent its
  * last successful statement, by its own steady clock.  That is less than
- * DEAD_US, and the observer's time starts later, so it never opens one after
- * others have begun to count its sessions.  Login attempts are ended then, too.
- * Its open connections remain in use, because they are counted one by one.  For
- * this, each PID is published before the first statement runs in its session
- * (PGPX_PHASE_PUBLISH).  A session whose PID was not published is idle, so the
- * remote ends it when it reads the end of the connection.  If it receives none,
- * because the worker was stopped by a signal, its machine lost power or the
- * network was cut, the session remains, uncounted, until the remote's
- * keepalives fail.  PIDs are compared only in the same run of the remote's
- * postmaster, because they are reused.  If the tables were created again, which
- * the number of the statement shows, a member opens nothing for DEAD_US,
- * because the rows of other members may still be missing.
+ * DEAD_US, and the observer's time starts later, so the member never opens one
+ * after others have begun to count its sessions.  Login attempts are ended
+ * then, too.  Its open connections remain in use, because they are counted one
+ * by one.  For this, each PID is published before the first statement runs in
+ * its session (PGPX_PHASE_PUBLISH).  A session whose PID was not published is
+ * idle, so the remote ends it when it reads the end of the connection.  If it
+ * receives none, because the worker was stopped by a signal, its machine lost
+ * power or the network was cut, the session remains, uncounted, until the
+ * remote's keepalives fail.  PIDs are compared only in the same run of the
+ * remote's postmaster, because they are reused.  If the tables were created
+ * again, which the number of the statement shows, a member opens nothing for
+ * DEAD_US, because the rows of other members may still be missing.
  *
  * Fairness.  Each member computes the same max-min fair shares by weight from
  * the rows; a member that wants connections has a share of at least one.  It
@@ -208,14 +209,14 @@ choose_target(const Share *s, int used, int limit)
 static void
 end_attempts(int server)
 {
-	char		why[PGPX_WHY_LEN];
+	char		reason[PGPX_WHY_LEN];
 	char		text[PGPX_ERROR_LEN];
 
 	SpinLockAcquire(&pgpx_servers[server].share_mutex);
-	strlcpy(why, pgpx_servers[server].share.error, sizeof(why));
+	strlcpy(reason, pgpx_servers[server].share.error, sizeof(reason));
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
 	snprintf(text, sizeof(text), "The share of cluster_connections has expired: %s",
-			 why[0] != '\0' ? why : "pgpool_lock.shares was not updated in time");
+			 reason[0] != '\0' ? reason : "pgpool_lock.shares was not updated in time");
 	pgpx_connect_end_unpublished(server, shares[server].remote_full, text);
 }
 
@@ -552,7 +553,7 @@ replace_members(Share *s)
 	PgpxShareMember *before = s->members;
 	PgpxTime	now = pgpx_steady_now();
 	char		own[PGPX_SHARE_NAME_LEN];
-	size_t		shared = write_name(s, own);
+	size_t		prefix_len = write_name(s, own);
 
 	for (int i = 0; i < s->nrows; i++)
 	{
@@ -561,7 +562,8 @@ replace_members(Share *s)
 											 sizeof(PgpxShareMember),
 											 compare_names);
 
-		m->unchanged_since = strncmp(m->name, own, shared) == 0 ? PG_INT64_MIN :
+		m->unchanged_since = strncmp(m->name, own, prefix_len) == 0 ?
+			PG_INT64_MIN :
 			old != NULL && old->request == m->request ? old->unchanged_since :
 			now;
 	}
@@ -757,11 +759,11 @@ use_next_pool(Share *s, int server)
 }
 
 void
-pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
+pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *reason)
 {
 	int			server = pgpx_pools[pool].server;
 	Share	   *s = share_of(pool, pool_id);
-	PgpxShareInfo *info = &pgpx_servers[server].share;
+	PgpxShareInfo *info;
 	PgpxTime	until;
 	char		text[PGPX_ERROR_LEN];
 	bool		setup;
@@ -773,19 +775,20 @@ pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 	setup = sqlstate == ERRCODE_UNDEFINED_SCHEMA ||
 		ERRCODE_TO_CATEGORY(sqlstate) ==
 			ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION;
-	snprintf(text, sizeof(text), "The servers cannot agree on the shares of cluster_connections: %s", why);
+	snprintf(text, sizeof(text), "The servers cannot agree on the shares of cluster_connections: %s", reason);
 	(void) pgpx_cap_share(&pgpx_servers[server].cap, &until);
+	info = &pgpx_servers[server].share;
 	SpinLockAcquire(&pgpx_servers[server].share_mutex);
 	if (info->failing_since == 0)
 		info->failing_since = pgpx_now();
-	strlcpy(info->error, why, sizeof(info->error));
+	strlcpy(info->error, reason, sizeof(info->error));
 	SpinLockRelease(&pgpx_servers[server].share_mutex);
 	if (!s->failing)
 		ereport(LOG,
 				(errmsg("pgpool_ext cannot agree on the share of server \"%s\" of database \"%s\"",
 						NameStr(pgpx_pools[pool].server_name),
 						NameStr(pgpx_pools[pool].database_name)),
-				 errdetail_internal("%s", why),
+				 errdetail_internal("%s", reason),
 				 setup ? errhint("The remote database needs the tables that pgpool.lock_setup creates, and privileges on them. Open connections remain in use.") :
 				 errhint("Open connections remain in use.")));
 	s->failing = true;
@@ -797,7 +800,7 @@ pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
 		if (!is_of_server(i, server))
 			continue;
 		if (s->remote_full)
-			pgpx_pool_set_remote_full(&pgpx_pools[i], why);
+			pgpx_pool_set_remote_full(&pgpx_pools[i], reason);
 		else
 			pgpx_pool_fail_waiters(&pgpx_pools[i],
 								   setup ? PGPX_ERRCODE_SHARES_MISSING :

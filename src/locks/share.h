@@ -51,7 +51,7 @@ extern void pgpx_share_aborted(const PgpxPinger *p);
  * sqlstate: 53300 if the remote accepts no more connections; 0: unknown.
  */
 extern void pgpx_share_failed(int pool, uint32 pool_id, int sqlstate,
-							  const char *why);
+							  const char *reason);
 
 /* --- share_target.c ----------------------------------------------------- */
 

@@ -119,7 +119,7 @@ pgpx_share_aborted(const PgpxPinger *p)
 }
 
 void
-pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *why)
+pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *reason)
 {
 }
 
@@ -174,7 +174,7 @@ pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
 }
 
 void
-pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
+pgpx_dlock_find_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 {
 	memset(due, 0, sizeof(*due));
 	due->nheld = release ? 0 : 2;
@@ -229,10 +229,10 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool extended, bool wanted)
 }
 
 void
-pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
+pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *reason)
 {
-	FUZZ_CHECK(why[0] != '\0' && strlen(why) < PGPX_ERROR_LEN &&
-			   strchr(why, '\n') == NULL);
+	FUZZ_CHECK(reason[0] != '\0' && strlen(reason) < PGPX_ERROR_LEN &&
+			   strchr(reason, '\n') == NULL);
 }
 
 /* --- the harness -------------------------------------------------------------- */
