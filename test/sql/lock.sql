@@ -311,8 +311,11 @@ SELECT test.err(format('SELECT pgpool.unlock(''locker'', ''app'', %s)', :token))
 -- not even after their user mapping has changed
 SELECT test.run('DROP USER MAPPING FOR regress_pgpool_app SERVER locker');
 SELECT test.mapping('regress_pgpool_app', 'locker');
+SELECT max(pool_id) AS newest FROM pgpool.pools \gset
 SET ROLE regress_pgpool_app;
 SELECT pgpool.unlock('locker', 'app', :token);
+-- which does not need the new pool
+SELECT count(*) FROM pgpool.pools WHERE pool_id > :newest;
 -- a role without USAGE cannot release a lock either, but the lock ends with the
 -- session
 SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
