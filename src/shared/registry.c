@@ -427,7 +427,8 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 
 /*
  * Scale the expiry of open connections to the new max_lifetime, with the same
- * jitter.  A max_lifetime of 0 means no limit.
+ * jitter.  A max_lifetime of 0 means no limit; a leased connection of an older
+ * version may have an expiry nevertheless.
  */
 static void
 scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
@@ -441,7 +442,7 @@ scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
 			continue;
 		if (after == 0)
 			conn->expires_at = 0;
-		else if (conn->expires_at == 0)
+		else if (before == 0 || conn->expires_at == 0)
 			conn->expires_at = conn->opened_at + after * 1000;
 		else
 			conn->expires_at = conn->opened_at +
