@@ -117,7 +117,7 @@ pause_servers(List *servers, bool pause, bool drain)
 
 	foreach(lc, servers)
 	{
-		if (!pgpx_server_pause(MyDatabaseId, lfirst_oid(lc), pause, drain))
+		if (!pgpx_server_set_paused(MyDatabaseId, lfirst_oid(lc), pause, drain))
 			ereport(ERROR,
 					(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 					 errmsg("too many pools"),
@@ -150,7 +150,7 @@ count_revoked_grants_locked(PgpxPool *pool)
 		conn = &pgpx_conns[waiter->conn];
 		if (pg_atomic_read_u64(&conn->lease_id) == waiter->lease_id)
 			continue;
-		revoke = pgpx_waiter_revoked(i, waiter->lease_id);
+		revoke = pgpx_waiter_revoke_reason(i, waiter->lease_id);
 		stats->checkouts++;
 		if (revoke == PGPX_REVOKE_TERMINATED)
 			stats->terminated++;

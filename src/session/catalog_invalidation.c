@@ -542,7 +542,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	for (int i = 0; i < nchanges; i++)
 		apply_change(&changes[i]);
 	for (int i = 0; i < ndropped; i++)
-		(void) pgpx_server_pause(MyDatabaseId, dropped[i], false, false);
+		(void) pgpx_server_set_paused(MyDatabaseId, dropped[i], false, false);
 	nchanges = ndropped = 0;
 	pgpx_server_catalog_mapping_dropped = false;
 	if (!is_commit)

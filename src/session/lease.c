@@ -235,7 +235,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
 		return;
 
-	reason = pgpx_waiter_revoked((int) MyProcNumber, lease->id);
+	reason = pgpx_waiter_revoke_reason((int) MyProcNumber, lease->id);
 	switch (reason)
 	{
 		case PGPX_REVOKE_TERMINATED:

@@ -607,8 +607,8 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 	do
 		n = pgpx_wire_receive(&sock->wire, full);
 	while (n == 0 && pgpx_now() < until);
-	pgpx_busy_poll_end(&sock->poll, n != 0);
-	pgpx_busy_poll_leave();
+	pgpx_busy_poll_record(&sock->poll, n != 0);
+	pgpx_busy_poll_release();
 	return n;
 }
 

@@ -393,7 +393,7 @@ pgpx_statement_cache_drop_refused(PgpxLease *lease, int sqlstate)
 	table = lock_table(lease, &lock);
 	if (table == NULL)
 		return false;
-	pgpx_prepared_refuse(table, &lease->cached_key);
+	pgpx_prepared_remove(table, &lease->cached_key);
 
 	/* a function has executed DEALLOCATE or DISCARD */
 	if (sqlstate == ERRCODE_UNDEFINED_PSTATEMENT)

@@ -99,9 +99,9 @@ extern int	pgpx_cap_release(PgpxCap *cap);
 extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 
 /*
- * Return whether another pool is next in line, with a waiter that is older than
- * "since", the start of the wait of the pool's first waiter.  0: the pool has
- * no waiter, so that of any other pool is older.
+ * Return whether another pool is next in line, with an older waiter than this
+ * pool's first one.  since: start of the wait of that one; 0: this pool has no
+ * waiter, so any other pool's waiter is older.
  */
 extern bool pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since);
 

@@ -253,7 +253,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	return true;
 }
 
-/* Reserve a token of a cap for the pool. */
+/* Acquire a token of a cap for the pool. */
 static bool
 acquire_token(PgpxCap *cap, int limit, PgpxTime now, PgpxPool *pool)
 {
@@ -774,7 +774,7 @@ pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 }
 
 void
-pgpx_prepared_refuse(PgpxPreparedTable *table, const PgpxPreparedKey *key)
+pgpx_prepared_remove(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
 	int			slot = find_prepared(table, key);
 

@@ -248,8 +248,8 @@ extern void pgpx_worker_wake(int worker);
 extern void pgpx_worker_wake_all(void);
 
 /*
- * Have a worker do work that can wait until its next tick: wake it unless it
- * ticks.
+ * Wake a worker for work that can wait until its next tick, unless it is
+ * ticking.
  */
 extern void pgpx_worker_wake_soon(int worker);
 
@@ -277,6 +277,10 @@ typedef struct PgpxWake
 extern void pgpx_wake_add(PgpxWake *wake, int procno);
 extern void pgpx_wake_flush(PgpxWake *wake);
 
+/*
+ * Return whether the pool is retired: its fingerprint was cleared, and no
+ * checkout has adopted the pool since.
+ */
 extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
 
 /*
@@ -452,11 +456,11 @@ extern void pgpx_prepared_note_timezone(PgpxPreparedTable *table,
 										uint32 timezone);
 
 /*
- * pgpx_prepared_refuse
+ * pgpx_prepared_remove
  *		Remove a statement that the remote could not execute any more, and
  *		record its text as executed, so that it is prepared again.
  */
-extern void pgpx_prepared_refuse(PgpxPreparedTable *table,
+extern void pgpx_prepared_remove(PgpxPreparedTable *table,
 								 const PgpxPreparedKey *key);
 
 /* Add a statement, and return its slot; -1: there is no free slot. */

@@ -199,7 +199,7 @@ pgpx_pool_growth_limit_locked(const PgpxPool *pool)
  * there.
  */
 int
-pgpx_pool_lacking_locked(const PgpxPool *pool)
+pgpx_pool_below_min_locked(const PgpxPool *pool)
 {
 	int			total = pgpx_pool_total_locked(pool);
 	int			spare = pgpx_pool_free_locked(pool) + count_soon_free(pool) -
@@ -223,7 +223,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 	Assert(LWLockHeldByMe(pool->lock));
 	missing = pool->nwaiting + extra - count_soon_free(pool) -
 		served_soon(pool);
-	missing = Max(missing, pgpx_pool_lacking_locked(pool));
+	missing = Max(missing, pgpx_pool_below_min_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
 	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
 		pgpx_pool_is_awaiting_conninfo(pool))

@@ -558,9 +558,9 @@ check_granted(PgpxCheck *check, PgpxWaiter *waiter)
 							 index, waiter->pid, waiter->lease_id,
 							 conn->owner_pid);
 	}
-	else if (pgpx_waiter_revoked(index, waiter->lease_id) == PGPX_REVOKE_NONE &&
-			 conn->opened_at != 0 &&
-			 conn->opened_at < waiter->since)
+	else if (pgpx_waiter_revoke_reason(index,
+									   waiter->lease_id) == PGPX_REVOKE_NONE &&
+			 conn->opened_at != 0 && conn->opened_at < waiter->since)
 		pgpx_check_fault(check, "waiter %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT,
 						 index, waiter->pid, waiter->lease_id, waiter->conn,
 						 pg_atomic_read_u64(&conn->lease_id));
@@ -683,7 +683,7 @@ compare_tokens(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen,
 		return;
 	seen->done = true;
 	if (seen->used != seen->counted)
-		pgpx_check_fault(check, "%s (pool slot %d) holds %d tokens, but has %d connections",
+		pgpx_check_fault(check, "%s (slot %d) has %d tokens in use, but %d connections",
 						 what, slot, seen->used, seen->counted);
 }
 

@@ -20,7 +20,7 @@
 #include "shared/conn_state.h"
 #include "shared/registry.h"
 
-#define EXPIRE_SPACING_US (1000 * 1000)
+#define EXPIRE_SPACING_US (1000 * 1000) /* see pgpx_pool_may_expire_locked */
 #define FRESH_US (1000 * 1000)	/* how long a test counts as recent for a
 								 * waiter */
 
@@ -125,10 +125,9 @@ pick_by_strategy(PgpxPool *pool, bool needs_test, PgpxTime since, PgpxTime now)
 }
 
 /*
- * Return the connection that a session leases because of its last used
- * connection; NULL: the session leases the first one in the order of the
- * strategy.  answered: the answer to a pending reset of the last used
- * connection has arrived.
+ * Return the connection to lease to a session that has a last used connection;
+ * NULL: the first one in the order of the strategy.  answered: the answer to a
+ * pending reset of the last used connection has arrived.
  *
  * With lifo, a session whose last reset is still running leases the free
  * connection that was used just before.  Its reset began earlier, so its answer
@@ -697,7 +696,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
  * of two.
  */
 static int
-bucket_of(PgpxTime waited)
+histogram_bucket(PgpxTime waited)
 {
 	int			bucket;
 
@@ -715,7 +714,7 @@ pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	stats->wait_time += waited;
 	stats->max_wait_time = Max(stats->max_wait_time, (uint64) waited);
-	stats->histogram[bucket_of(waited)]++;
+	stats->histogram[histogram_bucket(waited)]++;
 }
 
 /* Count the lease of a connection, which ends now.  usage may be NULL. */

@@ -284,11 +284,11 @@ extern int	pgpx_pool_min_idle_locked(const PgpxPool *pool);
 extern int	pgpx_pool_free_locked(const PgpxPool *pool);
 
 /*
- * Return how many connections the pool lacks for min_size and min_idle; 0 or
- * less: none.  Failures of earlier connects, and caps over several pools, are
- * disregarded.
+ * Return by how many connections the pool is below min_size or min_idle; 0 or
+ * less: by none.  Failures of earlier connects, and caps over several pools,
+ * are disregarded.
  */
-extern int	pgpx_pool_lacking_locked(const PgpxPool *pool);
+extern int	pgpx_pool_below_min_locked(const PgpxPool *pool);
 
 /* Return whether the worker has the conninfo of the pool's current version. */
 extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
@@ -311,8 +311,8 @@ extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
  *		does not grow now for waiters that should be served by then; 0: it does
  *		not delay its growth.
  *
- * A session that has enqueued keeps the time, and calls pgpx_pool_grow_locked
- * then.  If another event has delayed the growth, the worker calls it.
+ * A session that has enqueued calls pgpx_pool_grow_locked itself at that time.
+ * After any other event the worker calls it.
  */
 extern PgpxTime pgpx_pool_growth_due_locked(const PgpxPool *pool);
 

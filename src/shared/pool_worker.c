@@ -41,7 +41,7 @@
  * expire together.  0: it never expires.
  */
 static PgpxTime
-expiry(const PgpxPool *pool, PgpxTime now)
+choose_expiry(const PgpxPool *pool, PgpxTime now)
 {
 	int64		lifetime = pool->opts.max_lifetime * 1000;
 	int64		jitter = lifetime / 10;
@@ -95,7 +95,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pool->remote_full_since = 0;
 		pool->retry_at = 0;
 		pool->backoff_ms = 0;
-		conn->expires_at = expiry(pool, conn->opened_at);
+		conn->expires_at = choose_expiry(pool, conn->opened_at);
 
 		/* after an outage 1, 2, 4 .. concurrent connects */
 		if (pool->ramp > 0)
@@ -778,7 +778,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	{
 		pgpx_pool_grow_locked(pool, 0);
 		/* after the pause, connect for min_size and min_idle */
-		if (pool->retry_at > now && pgpx_pool_lacking_locked(pool) > 0)
+		if (pool->retry_at > now && pgpx_pool_below_min_locked(pool) > 0)
 			due = Min(due, pool->retry_at);
 
 		/* evict no connection in favor of an unreachable remote */
@@ -815,7 +815,7 @@ pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra)
  * evicted, -1 if there is none.
  */
 static int
-victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now)
+find_victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now)
 {
 	int			oldest = pool->lru_tail;
 
@@ -852,7 +852,7 @@ pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pool->count[PGPX_CONN_CLOSING] > 0)
 			best_used = -1;		/* a slot is about to become free */
-		oldest = victim_locked(pool, which, now);
+		oldest = find_victim_locked(pool, which, now);
 		if (oldest >= 0 && pgpx_conns[oldest].last_used < best_used)
 		{
 			best = pool;
@@ -866,7 +866,7 @@ pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
 		return false;
 
 	LWLockAcquire(best->lock, LW_EXCLUSIVE);
-	oldest = victim_locked(best, which, now);
+	oldest = find_victim_locked(best, which, now);
 	if (oldest >= 0)
 		pgpx_pool_close_locked(best, &pgpx_conns[oldest], PGPX_CLOSE_EVICTED);
 	LWLockRelease(best->lock);

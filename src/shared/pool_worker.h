@@ -152,8 +152,8 @@ extern void pgpx_pool_fail_waiters(PgpxPool *pool, int sqlstate,
 /*
  * pgpx_pool_binding_cap_locked
  *		Return the cap over several pools that prevents the pool from opening
- *		the connections that it lacks (pgpx_pool_missing_locked).  NULL: no cap
- *		does, or it lacks none.
+ *		the connections that it lacks (pgpx_pool_missing_locked, with the same
+ *		"extra").  NULL: no cap does, or it lacks none.
  */
 extern PgpxCap *pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra);
 
@@ -177,7 +177,7 @@ extern bool pgpx_pool_evict(int beneficiary, bool same_server,
  *		leaks, and request connections for min_size and min_idle.
  *
  * Return the time when the next action is due; PG_INT64_MAX: none. *ended is
- * set if the pool is retired and empty; see pgpx_pool_forget.
+ * set if the pool is retired and empty; see pgpx_pool_remove_gone.
  */
 extern PgpxTime pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now,
 								   bool *ended);

@@ -166,7 +166,7 @@ free_slot_locked(PgpxPool *pool)
 }
 
 bool
-pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
+pgpx_server_set_paused(Oid database, Oid server, bool pause, bool drain)
 {
 	int			index;
 
@@ -555,7 +555,7 @@ pgpx_pool_request_database_check(void)
 }
 
 void
-pgpx_pool_forget(int index, uint32 pool_id)
+pgpx_pool_remove_gone(int index, uint32 pool_id)
 {
 	PgpxPool   *pool;
 

@@ -126,8 +126,8 @@ extern bool pgpx_pool_needs_reader(int index, PgpxPoolKey *key,
  */
 extern void pgpx_pool_request_database_check(void);
 
-/* Remove a retired and empty pool, if it is gone. */
-extern void pgpx_pool_forget(int index, uint32 pool_id);
+/* Remove a pool if it is gone and empty. */
+extern void pgpx_pool_remove_gone(int index, uint32 pool_id);
 
 /*
  * Replace all connections, as after an option change, with the same options.
@@ -135,13 +135,14 @@ extern void pgpx_pool_forget(int index, uint32 pool_id);
 extern void pgpx_pool_reconnect_locked(PgpxPool *pool);
 
 /*
- * pgpx_server_pause
+ * pgpx_server_set_paused
  *		Pause or resume all pools of a server, including future ones.
  *
  * drain: also close free connections.  Return false if there is no slot to
  * record the pause.
  */
-extern bool pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);
+extern bool pgpx_server_set_paused(Oid database, Oid server, bool pause,
+								   bool drain);
 
 /*
  * Store the paused servers of a database, at most max_pools, and return their

@@ -430,7 +430,7 @@ pgpx_busy_poll_begin(PgpxBusyPoll *poll)
 }
 
 void
-pgpx_busy_poll_end(PgpxBusyPoll *poll, bool found)
+pgpx_busy_poll_record(PgpxBusyPoll *poll, bool found)
 {
 	if (found)
 		poll->score = Max(poll->score - 1, 0);
@@ -440,7 +440,7 @@ pgpx_busy_poll_end(PgpxBusyPoll *poll, bool found)
 }
 
 void
-pgpx_busy_poll_leave(void)
+pgpx_busy_poll_release(void)
 {
 	if (!has_slot)
 		return;

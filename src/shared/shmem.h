@@ -277,11 +277,11 @@ typedef struct PgpxStats
  * - For the role it has a hash of the name, because a mapping without the
  *   option "user" logs in under that name.
  *
- * The fields before "settings" determine where and as which user to connect.
- * If one of them changes, connections are replaced.  The two settings fields
+ * The fields before in_place determine where and as which user to connect.  If
+ * one of them changes, connections are replaced.  in_place and base_in_place
  * are hashes of the options that take effect in place (PGPX_IN_PLACE in
- * options.c).  In a pool, settings is 0 while the options must be read from
- * the catalogs again.
+ * options.c).  In a pool, in_place is 0 while the options must be read from the
+ * catalogs again.
  */
 typedef struct PgpxFingerprint
 {
@@ -423,7 +423,8 @@ typedef struct PgpxPool
 	PgpxTime	outage_logged_at;	/* time of the last log message about an
 									 * outage; 0: never */
 	bool		outage_logged;	/* that outage was logged, so log its end */
-	PgpxTime	retry_at;		/* no connect before this time; 0: no limit */
+	PgpxTime	retry_at;		/* after a failure: no connect before this
+								 * time, then one at a time; 0: no limit */
 	int64		backoff_ms;		/* last pause between connects; 0: none */
 	int			ramp;			/* limit of concurrent connects after an
 								 * outage; 0: none */
@@ -632,14 +633,14 @@ extern bool pgpx_busy_poll_is_calm(int pool);
  *		once.
  *
  * If the result is not 0, the process has one of the polling slots until it
- * calls pgpx_busy_poll_leave, and must not raise an error until then.
+ * calls pgpx_busy_poll_release, and must not raise an error until then.
  */
 extern PgpxTime pgpx_busy_poll_begin(PgpxBusyPoll *poll);
 
 /* Record whether polling found input. */
-extern void pgpx_busy_poll_end(PgpxBusyPoll *poll, bool found);
+extern void pgpx_busy_poll_record(PgpxBusyPoll *poll, bool found);
 
 /* Release the polling slot, if this process has one. */
-extern void pgpx_busy_poll_leave(void);
+extern void pgpx_busy_poll_release(void);
 
 #endif							/* PGPX_SHMEM_H */

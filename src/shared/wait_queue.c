@@ -381,7 +381,7 @@ pgpx_waiter_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
 }
 
 PgpxRevoke
-pgpx_waiter_revoked(int procno, uint64 lease_id)
+pgpx_waiter_revoke_reason(int procno, uint64 lease_id)
 {
 	pg_read_barrier();
 	for (int i = 0; i < PGPX_REVOKED_MAX; i++)

@@ -269,7 +269,7 @@ typedef enum PgpxDequeue
  * Return the state that the waiter had:
  *
  * - GRANTED: *conn and *lease_id are the caller's.  With PGPX_DEQUEUE_CANCEL
- *   the connection has been released instead.
+ *   the connection has been released instead, and they are not set.
  * - FAILED: *sqlstate and text, unless NULL, have the reason.
  * - WAITING: nothing was granted.
  * - NONE: the process was not enqueued.
@@ -279,8 +279,8 @@ typedef enum PgpxDequeue
  * While the granter is sending the pending statement, the function waits for
  * it, also in abort and at exit.  It waits for one second at most, because
  * the granter may be stopped.  After that the statement is ABANDONED, the
- * connection is cancelled and closed, and GRANTED is returned without a
- * connection: the statement may have run, or may still run.
+ * connection is cancelled and closed, and GRANTED is returned, but *conn is not
+ * set: the statement may have run, or may still run.
  */
 extern PgpxWaiterState pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how,
 										   PgpxConn **conn, uint64 *lease_id,
@@ -299,7 +299,7 @@ extern void pgpx_waiter_note_revoked(int procno, uint64 lease_id,
  * PGPX_REVOKED_MAX later leases of the process were.  To be called after the
  * lease id was found cleared.
  */
-extern PgpxRevoke pgpx_waiter_revoked(int procno, uint64 lease_id);
+extern PgpxRevoke pgpx_waiter_revoke_reason(int procno, uint64 lease_id);
 
 /* Return the waiter of this process. */
 extern PgpxWaiter *pgpx_my_waiter(void);

@@ -356,7 +356,7 @@ busy_poll(struct epoll_event *events)
 		n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
 	while (n == 0 && !MyLatch->is_set && pgpx_now() < until);
 	if (n > 0 || !MyLatch->is_set)
-		pgpx_busy_poll_end(&polling, n > 0);
+		pgpx_busy_poll_record(&polling, n > 0);
 	if (n <= 0)
 		return 0;
 	pg_atomic_fetch_add_u64(&pgpx_shared->worker[pgpx_worker_index].polled, 1);
@@ -376,7 +376,7 @@ sleep_until_due(void)
 	bool		all;
 	int			n;
 
-	pgpx_busy_poll_leave();
+	pgpx_busy_poll_release();
 	n = WaitEventSetWait(waits, wait_timeout(), occurred, lengthof(occurred),
 						 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
 	all = more_messages || (n == 0 && !relaying);

@@ -163,7 +163,7 @@ tick(PgpxTime now)
 			pool->worker != pgpx_worker_index)
 			continue;
 		LWLockAcquire(pool->lock, LW_SHARED);
-		if (pgpx_pool_lacking_locked(pool) > 0)
+		if (pgpx_pool_below_min_locked(pool) > 0)
 			maintain_soon(i, now + PGPX_EVICT_UNUSED_US);
 		LWLockRelease(pool->lock);
 	}
@@ -334,7 +334,7 @@ check_databases(void)
 		if (OidIsValid(database) && OidIsValid(server) &&
 			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0 &&
 			!database_exists(database))
-			(void) pgpx_server_pause(database, server, false, false);
+			(void) pgpx_server_set_paused(database, server, false, false);
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(pgpx_worker_cxt);
@@ -373,7 +373,7 @@ maintain_pool(int i, PgpxTime now)
 		return;
 	}
 	PGPX_DEBUG_POINT("worker_forgets");
-	pgpx_pool_forget(i, pool_id);
+	pgpx_pool_remove_gone(i, pool_id);
 
 	/*
 	 * Wipe it now, because an idle worker may not run again for long.  If the

@@ -470,7 +470,7 @@ NEVER(void, LWLockRelease, LWLock *lock)
 NEVER(void, pgpx_prepared_choose, PgpxPreparedTable *table, int max, bool again, PgpxPreparedChoice *choice)
 NEVER(bool, pgpx_prepared_reset, PgpxPreparedTable *table, int max)
 NEVER(void, pgpx_prepared_note_timezone, PgpxPreparedTable *table, uint32 timezone)
-NEVER(void, pgpx_prepared_refuse, PgpxPreparedTable *table, const PgpxPreparedKey *key)
+NEVER(void, pgpx_prepared_remove, PgpxPreparedTable *table, const PgpxPreparedKey *key)
 NEVER(int, pgpx_prepared_add, PgpxPreparedTable *table, const PgpxPreparedKey *key, uint32 bytes)
 
 #endif							/* FUZZ_DLOCK_H */

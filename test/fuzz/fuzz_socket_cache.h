@@ -251,12 +251,12 @@ pgpx_busy_poll_begin(PgpxBusyPoll *poll)
 }
 
 void
-pgpx_busy_poll_end(PgpxBusyPoll *poll, bool found)
+pgpx_busy_poll_record(PgpxBusyPoll *poll, bool found)
 {
 }
 
 void
-pgpx_busy_poll_leave(void)
+pgpx_busy_poll_release(void)
 {
 }
 
