@@ -38,7 +38,7 @@
 
 #define MAX_POOL	262143		/* maximum number of backends of a server */
 #define MAX_STATEMENTS 128		/* PGPX_PREPARED_MAX */
-#define MAX_TEXT	8192		/* one message has both texts of a pool */
+#define MAX_TEXT	8192		/* one message has start and reset commands */
 #define SECOND		INT64CONST(1000)
 #define MINUTE		(60 * SECOND)
 #define MAX_TIME	(3650 * 24 * 60 * MINUTE)
@@ -228,7 +228,7 @@ is_same_name(const char *a, const char *b)
 
 /* Return the table's entry of an option, NULL if there is none. */
 static const PgpxOption *
-option_find(const char *name)
+find_option(const char *name)
 {
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
 		if (is_same_name(o->name, name))
@@ -237,7 +237,7 @@ option_find(const char *name)
 }
 
 const PQconninfoOption *
-pgpx_option_libpq(void)
+pgpx_libpq_options(void)
 {
 	static PQconninfoOption *list = NULL;
 
@@ -263,7 +263,7 @@ find_libpq_option(const char *name)
 {
 	const PQconninfoOption *o;
 
-	for (o = pgpx_option_libpq(); o->keyword != NULL; o++)
+	for (o = pgpx_libpq_options(); o->keyword != NULL; o++)
 		if (is_same_name(o->keyword, name))
 			return o;
 	return NULL;
@@ -274,7 +274,7 @@ find_libpq_option(const char *name)
  * the entry of the option in libpq's list, NULL if there is none.
  */
 static const char *
-refusal(const char *name, const PQconninfoOption *libpq)
+refusal_reason(const char *name, const PQconninfoOption *libpq)
 {
 	for (int i = 0; i < lengthof(refused); i++)
 	{
@@ -299,7 +299,7 @@ refusal(const char *name, const PQconninfoOption *libpq)
 bool
 pgpx_option_is_in_place(const char *name)
 {
-	const PgpxOption *option = option_find(name);
+	const PgpxOption *option = find_option(name);
 
 	if (option != NULL)
 		return (option->where & PGPX_IN_PLACE) != 0;
@@ -310,13 +310,13 @@ pgpx_option_is_in_place(const char *name)
 int
 pgpx_option_flags(const char *name)
 {
-	const PgpxOption *option = option_find(name);
+	const PgpxOption *option = find_option(name);
 	const PQconninfoOption *libpq;
 
 	if (option != NULL && (option->where & PGPX_LIBPQ) == 0)
 		return option->where;
 	libpq = find_libpq_option(name);
-	if (libpq == NULL || refusal(name, libpq) != NULL)
+	if (libpq == NULL || refusal_reason(name, libpq) != NULL)
 		return 0;
 	if (option != NULL)
 		return option->where;
@@ -337,7 +337,7 @@ pgpx_option_is_allowed(const char *name, bool as_superuser,
 }
 
 bool
-pgpx_options_is_libpq(const char *name)
+pgpx_option_is_libpq(const char *name)
 {
 	return find_libpq_option(name) != NULL;
 }
@@ -353,7 +353,7 @@ count_names(void)
 
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
 		n++;
-	for (libpq = pgpx_option_libpq(); libpq->keyword != NULL; libpq++)
+	for (libpq = pgpx_libpq_options(); libpq->keyword != NULL; libpq++)
 		n++;
 	return n;
 }
@@ -372,11 +372,11 @@ list_valid_names(int where, const char **names)
 		if ((flags & where) && (superuser() || !(flags & PGPX_SUPERUSER)))
 			names[n++] = o->name;
 	}
-	for (libpq = pgpx_option_libpq();
+	for (libpq = pgpx_libpq_options();
 		 (where & (PGPX_ON_SERVER | PGPX_ON_MAPPING)) && libpq->keyword != NULL;
 		 libpq++)
 	{
-		if (option_find(libpq->keyword) == NULL &&
+		if (find_option(libpq->keyword) == NULL &&
 			pgpx_option_is_allowed(libpq->keyword, superuser(),
 								   where == PGPX_ON_MAPPING))
 			names[n++] = libpq->keyword;
@@ -390,7 +390,7 @@ list_valid_names(int where, const char **names)
  * _COLUMN.  Valid names are those that the current user can set there.
  */
 static char *
-option_hint(const char *name, int where)
+make_name_hint(const char *name, int where)
 {
 	const char **names = palloc(sizeof(char *) * count_names());
 	int			n = list_valid_names(where, names);
@@ -540,7 +540,7 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 
 /* Return a sentence that states the valid values of an option. */
 static char *
-valid_values(const PgpxOption *option)
+describe_values(const PgpxOption *option)
 {
 	StringInfoData buf;
 
@@ -605,12 +605,12 @@ require_value(const PgpxOption *option, const char *value)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for option \"%s\"", option->name),
-				 errhint("%s", valid_values(option))));
+				 errhint("%s", describe_values(option))));
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid value for option \"%s\": \"%s\"",
 					option->name, value),
-			 errhint("%s", valid_values(option))));
+			 errhint("%s", describe_values(option))));
 }
 
 static void
@@ -624,11 +624,11 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 		*(int *) field = (int) value;
 }
 
-/* Raise HV00D.  where: as for option_hint; 0: a kind without any options. */
+/* Raise HV00D.  where: as for make_name_hint; 0: a kind without any options. */
 pg_noreturn static void
 refuse_name(const char *name, int where)
 {
-	const char *reason = refusal(name, find_libpq_option(name));
+	const char *reason = refusal_reason(name, find_libpq_option(name));
 	int			flags = pgpx_option_flags(name);
 
 	ereport(ERROR,
@@ -646,14 +646,14 @@ refuse_name(const char *name, int where)
 			 errhint("This is an option of the foreign table.") :
 			 (flags & PGPX_ON_COLUMN) ?
 			 errhint("This is an option of a column of the foreign table.") :
-			 errhint("%s", option_hint(name, where))));
+			 errhint("%s", make_name_hint(name, where))));
 }
 
 /* Check one option for the current user. */
 static void
 check_option(const char *name, const char *value, int where)
 {
-	const PgpxOption *option = option_find(name);
+	const PgpxOption *option = find_option(name);
 	int			flags = pgpx_option_flags(name);
 	int64		result = 0;
 	List	   *names = NIL;
@@ -717,7 +717,7 @@ find_number(List *list, const char *name, int64 *result)
 		DefElem    *def = lfirst_node(DefElem, lc);
 
 		if (strcmp(def->defname, name) == 0)
-			return parse_value(option_find(name), defGetString(def),
+			return parse_value(find_option(name), defGetString(def),
 							   result);
 	}
 	return false;
@@ -741,11 +741,11 @@ pgpx_options_check_base(List *options)
 	foreach(lc, options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
-		const PgpxOption *option = option_find(def->defname);
+		const PgpxOption *option = find_option(def->defname);
 
 		if (strcmp(def->defname, "use_scram_passthrough") != 0 &&
 			(option != NULL ? (option->where & PGPX_LIBPQ) == 0 :
-			 !pgpx_options_is_libpq(def->defname)))
+			 !pgpx_option_is_libpq(def->defname)))
 			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
@@ -859,12 +859,12 @@ pgpx_options_follow(PgpxPoolOptions *opts)
 }
 
 bool
-pgpx_options_is_valid(const char *name, const char *value)
+pgpx_option_is_valid(const char *name, const char *value)
 {
-	const PgpxOption *option = option_find(name);
+	const PgpxOption *option = find_option(name);
 	int64		result;
 
-	return option == NULL ? pgpx_options_is_libpq(name) :
+	return option == NULL ? pgpx_option_is_libpq(name) :
 							parse_value(option, value, &result);
 }
 
@@ -873,7 +873,7 @@ pgpx_options_apply(PgpxPoolOptions *opts, const char **start_commands,
 				   const char **reset_command, const char *name,
 				   const char *value)
 {
-	const PgpxOption *option = option_find(name);
+	const PgpxOption *option = find_option(name);
 
 	if (option == NULL)
 		return false;

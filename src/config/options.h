@@ -120,17 +120,17 @@ extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 							   const char *name, const char *value);
 
 /*
- * pgpx_options_is_valid
- *		Return true if pgpx_options_apply would raise no error for this option.
+ * pgpx_option_is_valid
+ *		Return whether pgpx_options_apply would accept the value of an option.
  *
- * Also true for names of libpq, whose values are not checked; false for unknown
- * names.  Raise no error for an invalid value.
+ * True for every value of an option of libpq that is not in the table; false
+ * for an unknown name.
  */
-extern bool pgpx_options_is_valid(const char *name, const char *value);
+extern bool pgpx_option_is_valid(const char *name, const char *value);
 
 /*
  * pgpx_option_is_allowed
- *		Return true if a server or mapping may set this option of libpq.
+ *		Return whether a server or mapping may set this option of libpq.
  *
  * as_superuser: the user who set it, or the owner of the server, is a
  * superuser.  in_mapping: the option is set in a user mapping.  Debug options,
@@ -161,8 +161,8 @@ extern void pgpx_options_check_base(List *options);
 #define PGPX_MAX_HOSTS 64
 extern void pgpx_options_check_hosts(const char *name, const char *value);
 
-/* Return whether libpq has this option, allowed here or not. */
-extern bool pgpx_options_is_libpq(const char *name);
+/* Return whether libpq has this option, whether it is allowed here or not. */
+extern bool pgpx_option_is_libpq(const char *name);
 
 typedef enum PgpxOptionKind
 {
@@ -197,7 +197,7 @@ typedef struct PgpxOption
 	int64		max;
 	int64		value;			/* the default */
 	const char *const *words;	/* valid words, in the order of the C enum */
-	const char *hint;			/* additional hint on its values, or NULL */
+	const char *hint;			/* sentence before its valid values, or NULL */
 } PgpxOption;
 
 extern const PgpxOption pgpx_option_table[];
@@ -212,7 +212,7 @@ extern int	pgpx_option_flags(const char *name);
 
 /*
  * pgpx_option_is_in_place
- *		Return true if a change of this server option keeps the connections.
+ *		Return whether a change of this server option keeps the connections.
  *
  * True for the numeric options of the pool, and for options of other wrappers
  * that have no meaning for a pool.  False for options that determine the remote
@@ -221,12 +221,12 @@ extern int	pgpx_option_flags(const char *name);
 extern bool pgpx_option_is_in_place(const char *name);
 
 /*
- * pgpx_option_libpq
+ * pgpx_libpq_options
  *		Return the list of libpq's options, ended by a NULL keyword.
  *
  * The list is fetched once per process.  It has the names, but no values.
  * Raise HV001 if memory is exhausted.
  */
-extern const PQconninfoOption *pgpx_option_libpq(void);
+extern const PQconninfoOption *pgpx_libpq_options(void);
 
 #endif							/* PGPX_OPTIONS_H */

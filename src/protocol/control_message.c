@@ -18,7 +18,7 @@
 #include "base/debug_point.h"
 #include "shared/shmem.h"
 
-#define MAX_FDS 4				/* more than accepted, to close the others */
+#define MAX_FDS 4				/* more than one, to receive and close others */
 
 int
 pgpx_fd_send(int sock, const void *data, size_t len, int fd)
@@ -150,8 +150,7 @@ pgpx_control_init(int nworkers)
 {
 	for (int i = 0; i < nworkers; i++)
 		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
-					   0,
-					   control[i]) < 0)
+					   0, control[i]) < 0)
 			ereport(FATAL,
 					(errcode_for_socket_access(),
 					 errmsg("could not create control socket of pgpool_ext: %m")));

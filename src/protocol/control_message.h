@@ -102,7 +102,7 @@ typedef struct PgpxConninfo
 {
 	uint64		version;
 	bool		need_password;	/* refuse a login without one */
-	bool		password_command;	/* which prints the password */
+	bool		password_command;	/* the password command prints it */
 	const char *start_commands;
 	const char *reset_command;
 	int			nparams;
@@ -158,8 +158,7 @@ extern int	pgpx_control_send_request(int worker, PgpxSocketRequest *request,
  * of another boot or incarnation, was dropped.
  */
 extern ssize_t pgpx_control_receive(int worker, uint64 incarnation,
-									void *buffer,
-									int *fd, bool *more);
+									void *buffer, int *fd, bool *more);
 
 /*
  * pgpx_control_parse_conninfo

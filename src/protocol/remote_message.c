@@ -158,7 +158,7 @@ pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
 }
 
 bool
-pgpx_wire_parse_token(const PgpxWireMessage *msg, const PgpxWireToken *token)
+pgpx_wire_echoes_token(const PgpxWireMessage *msg, const PgpxWireToken *token)
 {
 	return msg->len == 2 + 3 * 4 && get_int16(msg->data) == 3 &&
 		(uint32) get_int32(msg->data + 2) == (uint32) (token->sender >> 32) &&
@@ -246,6 +246,14 @@ pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
 	return p < end;
 }
 
+bool
+pgpx_wire_is_fatal(const PgpxRemoteFields *fields)
+{
+	return fields->severity != NULL &&
+		(strcmp(fields->severity, "FATAL") == 0 ||
+		 strcmp(fields->severity, "PANIC") == 0);
+}
+
 #define TEXT_MAX (64 * 1024)	/* bytes of a field; the rest is cut off */
 
 char *
@@ -282,13 +290,13 @@ copy_text(const char *text)
 }
 
 int
-pgpx_parse_sqlstate(const char *sqlstate, int otherwise)
+pgpx_parse_sqlstate(const char *sqlstate, int fallback)
 {
 	if (sqlstate == NULL || strlen(sqlstate) != 5)
-		return otherwise;
+		return fallback;
 	for (const char *p = sqlstate; *p; p++)
 		if (!((*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z')))
-			return otherwise;
+			return fallback;
 	return MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2], sqlstate[3],
 						 sqlstate[4]);
 }
@@ -330,9 +338,7 @@ pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
 	if (!pgpx_wire_parse_error(msg, &fields))
 		memset(&fields, 0, sizeof(fields));
 	error->set = true;
-	error->fatal = fields.severity != NULL &&
-		(strcmp(fields.severity, "FATAL") == 0 ||
-		 strcmp(fields.severity, "PANIC") == 0);
+	error->fatal = pgpx_wire_is_fatal(&fields);
 	error->sqlstate = pgpx_parse_sqlstate(fields.sqlstate, ERRCODE_FDW_ERROR);
 	if (ERRCODE_TO_CATEGORY(error->sqlstate) == ERRCODE_SUCCESSFUL_COMPLETION)
 		error->sqlstate = ERRCODE_FDW_ERROR;
@@ -434,11 +440,11 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 }
 
 /*
- * Return whether the line only marks an error position below the line before
- * it.
+ * Return whether the line is empty, or only marks an error position in the line
+ * before it.
  */
 static bool
-is_caret(const char *line, size_t len)
+is_caret_line(const char *line, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
 		if (line[i] != ' ' && line[i] != '^')
@@ -455,7 +461,7 @@ pgpx_libpq_one_line(char *to, size_t size, const char *from)
 	{
 		size_t		len = strcspn(from, "\n");
 
-		if (!is_caret(from, len))
+		if (!is_caret_line(from, len))
 		{
 			if (n > 0 && n + 3 < size)
 			{
@@ -521,8 +527,9 @@ pgpx_libpq_strip_sqlstates(char *text)
 			char	   *code = line;
 
 			/*
-			 * libpq writes two blanks before the SQLSTATE.  The first match
-			 * therefore precedes any text of the remote.
+			 * libpq writes two blanks before the SQLSTATE.  In the first line
+			 * of an error the first match therefore precedes any text of the
+			 * remote.
 			 */
 			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
 			{

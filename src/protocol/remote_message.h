@@ -22,8 +22,8 @@
  */
 extern void pgpx_libpq_one_line(char *to, size_t size, const char *from);
 
-/* Parse an SQLSTATE, five of 0-9 and A-Z.  Return "otherwise" if invalid. */
-extern int	pgpx_parse_sqlstate(const char *sqlstate, int otherwise);
+/* Parse an SQLSTATE, five of 0-9 and A-Z.  Return "fallback" if invalid. */
+extern int	pgpx_parse_sqlstate(const char *sqlstate, int fallback);
 
 /*
  * pgpx_libpq_strip_sqlstates
@@ -39,8 +39,8 @@ extern int	pgpx_parse_sqlstate(const char *sqlstate, int otherwise);
 extern bool pgpx_libpq_strip_sqlstates(char *text);
 
 /*
- * Test whether libpq's message about a failed login, with SQLSTATEs, contains
- * one of invalid authorization (28P01, 28000).
+ * Return whether a verbose message of libpq about a failed login has an
+ * SQLSTATE of invalid authorization (28P01, 28000).
  */
 extern bool pgpx_libpq_is_unauthorized(const char *text);
 
@@ -139,8 +139,11 @@ extern int64 pgpx_wire_parse_command(const PgpxWireMessage *msg);
 extern bool pgpx_wire_parse_error(const PgpxWireMessage *msg,
 								  PgpxRemoteFields *fields);
 
+/* Return whether the remote session has ended with this error. */
+extern bool pgpx_wire_is_fatal(const PgpxRemoteFields *fields);
+
 /* Return whether a ParameterDescription echoes the token. */
-extern bool pgpx_wire_parse_token(const PgpxWireMessage *msg,
-								  const PgpxWireToken *token);
+extern bool pgpx_wire_echoes_token(const PgpxWireMessage *msg,
+								   const PgpxWireToken *token);
 
 #endif							/* PGPX_REMOTE_MESSAGE_H */

@@ -387,9 +387,9 @@ begin_answer(PgpxWire *wire, const PgpxWireToken *token,
 	wire->discarded = 0;
 
 	/*
-	 * The input before the echo is discarded with the answer to a reset or
-	 * check.  It is also discarded if the exchange is the last one of another
-	 * holder's lease, a hand-over, because it belongs to that holder.
+	 * If the answer is discarded, because the exchange is a reset or check, so
+	 * is the input before the echo.  In a hand-over that input belongs to the
+	 * previous holder, whose last exchange the statement is part of.
 	 */
 	wire->discarding = token->exchange == PGPX_EXCHANGE_FINAL ||
 		parts[0] == PGPX_WIRE_IDLE || discards[parts[0]];
@@ -495,7 +495,7 @@ pgpx_wire_break(PgpxWire *wire, const char *reason)
  * is valid in every encoding.
  */
 static void
-keep_value(char *to, size_t size, const char *value)
+copy_printable(char *to, size_t size, const char *value)
 {
 	strlcpy(to, value, size);
 	for (; *to != '\0'; to++)
@@ -539,12 +539,12 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 		wire->encoding_changed = pg_char_to_encoding(value) != wire->encoding;
 	else if (strcmp(data, "DateStyle") == 0)
 	{
-		keep_value(wire->datestyle, sizeof(wire->datestyle), value);
+		copy_printable(wire->datestyle, sizeof(wire->datestyle), value);
 		wire->datestyle_iso = strncmp(value, "ISO", 3) == 0;
 	}
 	else if (strcmp(data, "IntervalStyle") == 0)
 	{
-		keep_value(wire->intervalstyle, sizeof(wire->intervalstyle), value);
+		copy_printable(wire->intervalstyle, sizeof(wire->intervalstyle), value);
 		wire->intervalstyle_postgres = strcmp(value, "postgres") == 0;
 	}
 	else if (strcmp(data, "TimeZone") == 0 &&
@@ -702,7 +702,7 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 			return note_parameter(wire, msg->data, msg->len);
 		case M_PARAMETER_DESCRIPTION:
 			return wire->phase != PGPX_WIRE_TOKEN_TYPES ||
-				pgpx_wire_parse_token(msg, &wire->token);
+				pgpx_wire_echoes_token(msg, &wire->token);
 		case M_COMMAND:
 			switch (wire->phase)
 			{
@@ -752,9 +752,7 @@ handle_missing_echo(PgpxWire *wire, const PgpxWireMessage *msg)
 {
 	PgpxRemoteFields fields;
 	bool		fatal = pgpx_wire_parse_error(msg, &fields) &&
-		fields.severity != NULL &&
-		(strcmp(fields.severity, "FATAL") == 0 ||
-		 strcmp(fields.severity, "PANIC") == 0);
+		pgpx_wire_is_fatal(&fields);
 
 	pgpx_wire_break(wire, fatal ? "the remote server ended the session" :
 					"the remote server's answer belongs to another statement");

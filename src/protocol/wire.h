@@ -100,10 +100,10 @@ typedef struct PgpxWireToken
 #define PGPX_WIRE_PARAMS_MAX 65535
 
 /*
- * Room for the token's messages, ROLLBACK or COMMIT, and two Query messages
- * without their texts.
+ * Room for the messages of a reset: the token, ROLLBACK or COMMIT, and two
+ * Query messages without their texts.
  */
-#define PGPX_WIRE_TOKEN_MAX 80
+#define PGPX_WIRE_RESET_MAX 80
 
 /* Room for a token's messages, and a reset in the extended protocol. */
 #define PGPX_WIRE_PREFIX_MAX 1536
@@ -499,7 +499,10 @@ extern int	pgpx_wire_name_statement(char *messages, size_t len,
 
 #define PGPX_WIRE_CLOSE_MAX (PGPX_WIRE_NAME_MAX + 8)
 
-/* Write Close: 'S' and the name of a statement.  Return the length. */
+/*
+ * Write Close into a buffer of PGPX_WIRE_CLOSE_MAX bytes.  kind_and_name: as in
+ * PgpxPipeline.closes.  Return the length.
+ */
 extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
 
 /*
@@ -507,7 +510,8 @@ extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
  *		Write the messages of pgpx_wire_send_pipeline, without a token, into a
  *		buffer that another session sends.
  *
- * Return the length of the commands, after which the statement begins.
+ * Return the length of the buffer after the commands, where the statement
+ * begins.
  */
 extern int	pgpx_wire_put_pipeline(StringInfo buf,
 								   const PgpxPipeline *pipeline);

@@ -558,7 +558,7 @@ pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
 size_t
 pgpx_wire_reset_size(const char *start_commands)
 {
-	return PGPX_WIRE_TOKEN_MAX + strlen(start_commands);
+	return PGPX_WIRE_RESET_MAX + strlen(start_commands);
 }
 
 void

@@ -90,7 +90,7 @@ set_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 static void
 default_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 {
-	if (pgpx_options_is_libpq(keyword) && find_param(spec, keyword) == NULL)
+	if (pgpx_option_is_libpq(keyword) && find_param(spec, keyword) == NULL)
 		set_param(spec, keyword, value);
 }
 
@@ -186,7 +186,7 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 
 		if (strcmp(name, "connect_timeout") == 0)
 			apply_connect_timeout(&spec->opts, &rows->base, value);
-		else if (pgpx_options_is_libpq(name))
+		else if (pgpx_option_is_libpq(name))
 			apply_libpq_option(spec, rows, name, value, false);
 	}
 }
@@ -217,7 +217,7 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 								defGetString(def)) &&
 			strcmp(name, "base_server") != 0 &&
 			strcmp(name, "use_scram_passthrough") != 0 &&
-			!pgpx_options_is_libpq(name))
+			!pgpx_option_is_libpq(name))
 			ereport(ERROR,
 					(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 					 errmsg("invalid option \"%s\" of server \"%s\"",
@@ -239,7 +239,7 @@ are_valid(const PgpxServerRow *server)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
-		if (!pgpx_options_is_valid(def->defname, defGetString(def)))
+		if (!pgpx_option_is_valid(def->defname, defGetString(def)))
 			return false;
 	}
 	return true;
@@ -381,7 +381,7 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 		DefElem    *def = lfirst_node(DefElem, lc);
 
 		/* the keys take the place of the password */
-		if (pgpx_options_is_libpq(def->defname) &&
+		if (pgpx_option_is_libpq(def->defname) &&
 			!(has_keys && strcmp(def->defname, "password") == 0))
 			apply_libpq_option(spec, rows, def->defname,
 							   defGetString(def), true);
@@ -458,7 +458,7 @@ fill_parameters(PgpxServerSpec *spec)
 		default_param(spec, "sslcert", NO_FILE);
 
 	/* so are Kerberos tickets, which libpq 16 and later can exclude */
-	if (spec->need_password && pgpx_options_is_libpq("require_auth"))
+	if (spec->need_password && pgpx_option_is_libpq("require_auth"))
 		forbid_session_tickets(spec);
 
 	default_param(spec, "gssencmode", "disable");

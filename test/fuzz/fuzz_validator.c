@@ -92,12 +92,12 @@ name_of(int number)
 	{
 		while (pgpx_option_table[nours].name != NULL)
 			nours++;
-		while (pgpx_option_libpq()[nlibpq].keyword != NULL)
+		while (pgpx_libpq_options()[nlibpq].keyword != NULL)
 			nlibpq++;
 	}
 	number %= nours + nlibpq;
 	return number < nours ? pgpx_option_table[number].name :
-		pgpx_option_libpq()[number - nours].keyword;
+		pgpx_libpq_options()[number - nours].keyword;
 }
 
 static void
