@@ -479,7 +479,6 @@ pgpx_pinger_failed(PgpxPinger *p, const char *reason)
 
 	/* copy, because the text may be part of the connection; join its lines */
 	strlcpy(text, reason, sizeof(text));
-	(void) pgpx_libpq_strip_sqlstates(text);
 	for (char *c = text; (c = strchr(c, '\n')) != NULL;)
 		*c = ' ';
 
