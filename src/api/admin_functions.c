@@ -314,7 +314,7 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 	}
 	if (missing > 0 && !pgpx_pool_must_yield_locked(pool))
 		full = pgpx_pool_binding_cap_locked(pool, missing + connecting);
-	live = pgpx_pool_live_locked(pool);
+	live = pgpx_pool_count_live_locked(pool);
 
 	/* connections are being opened, or are closing and will make room */
 	*more = live < n &&

@@ -81,7 +81,7 @@ copy_locked(PgpxView *view, int index)
 {
 	Assert(LWLockHeldByMe(pgpx_pools[index].lock));
 	memcpy(&view->pool, &pgpx_pools[index], sizeof(PgpxPool));
-	view->live = pgpx_pool_live_locked(&pgpx_pools[index]);
+	view->live = pgpx_pool_count_live_locked(&pgpx_pools[index]);
 	view->total = pgpx_pool_total_locked(&pgpx_pools[index]);
 	view->cap = pgpx_pool_cap_locked(&pgpx_pools[index]);
 	view->min_size = pgpx_pool_min_size_locked(&pgpx_pools[index]);

@@ -531,7 +531,7 @@ raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	sqlstate = pool->unavailable_since != 0 && !pgpx_pool_is_paused(pool) &&
-		pgpx_pool_live_locked(pool) == 0 ? pool->last_sqlstate : 0;
+		pgpx_pool_count_live_locked(pool) == 0 ? pool->last_sqlstate : 0;
 	strlcpy(text, pool->last_error, sizeof(text));
 	wait_ms = pool->retry_at > now ? (pool->retry_at - now) / 1000 + 1 : 0;
 	LWLockRelease(pool->lock);
@@ -874,7 +874,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 
 	now = pgpx_now();
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-		pool->retry_at > now && pgpx_pool_live_locked(pool) == 0 &&
+		pool->retry_at > now && pgpx_pool_count_live_locked(pool) == 0 &&
 		pool->count[PGPX_CONN_CONNECTING] == 0 && !pgpx_pool_is_paused(pool) &&
 		pool->remote_full_since == 0)
 	{

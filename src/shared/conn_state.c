@@ -452,7 +452,7 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	 * tokens last: a process with a token must find a connection in the list
 	 */
 	release_tokens(pool, broken);
-	pgpx_pool_note_end_locked(pool);
+	pgpx_pool_notify_end_locked(pool);
 }
 
 void
@@ -603,7 +603,7 @@ pgpx_pool_has_ended_locked(const PgpxPool *pool)
 }
 
 void
-pgpx_pool_note_end_locked(PgpxPool *pool)
+pgpx_pool_notify_end_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (!pgpx_pool_has_ended_locked(pool))

@@ -296,11 +296,11 @@ extern bool pgpx_pool_has_ended_locked(const PgpxPool *pool);
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 
 /*
- * pgpx_pool_note_end_locked
+ * pgpx_pool_notify_end_locked
  *		Wake the worker if the pool is retired and empty, so that the worker
  *		wipes the pool's secrets at once and removes the pool if it is gone.
  */
-extern void pgpx_pool_note_end_locked(PgpxPool *pool);
+extern void pgpx_pool_notify_end_locked(PgpxPool *pool);
 
 /*
  * Return whether the pool has no connection and no waiter, so that it may be
@@ -417,10 +417,11 @@ typedef struct PgpxPreparedChoice
  *		Choose how a statement is sent, given its key and its size.
  *
  * max: limit on the number of statements.  again: parse the statement again if
- * it is prepared.  If it is to be parsed, the table is UNKNOWN from then on,
- * until pgpx_prepared_add.  Its name is closed before the Parse, because a
- * lease whose answers were not all read may have left a statement that is not
- * in the table.  The caller must hold the pool lock.
+ * it is prepared.  If it is to be parsed, the table is UNKNOWN until the
+ * session has read whether it was prepared (statement_cache.c).  Its name is
+ * closed before the Parse, because a lease whose answers were not all read may
+ * have left a statement that is not in the table.  The caller must hold the
+ * pool lock.
  */
 extern void pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 								 PgpxPreparedChoice *choice);

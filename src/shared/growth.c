@@ -41,7 +41,7 @@ pgpx_pool_min_idle_locked(const PgpxPool *pool)
 }
 
 int
-pgpx_pool_free_locked(const PgpxPool *pool)
+pgpx_pool_count_free_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_RESET_PENDING];
@@ -202,8 +202,9 @@ int
 pgpx_pool_below_min_locked(const PgpxPool *pool)
 {
 	int			total = pgpx_pool_total_locked(pool);
-	int			spare = pgpx_pool_free_locked(pool) + count_soon_free(pool) -
-		(pool->nwaiting - served_soon(pool));
+	int			queued = pool->nwaiting - served_soon(pool);
+	int			spare = pgpx_pool_count_free_locked(pool) +
+		count_soon_free(pool) - queued;
 
 	Assert(LWLockHeldByMe(pool->lock));
 	if (!pgpx_pool_has_conninfo_locked(pool))
@@ -274,7 +275,7 @@ int
 pgpx_pool_demand_locked(const PgpxPool *pool)
 {
 	int			used = pgpx_pool_total_locked(pool) -
-		pgpx_pool_free_locked(pool) - pool->count[PGPX_CONN_CLOSING];
+		pgpx_pool_count_free_locked(pool) - pool->count[PGPX_CONN_CLOSING];
 	int			demand = used + pgpx_pool_missing_locked(pool, 0);
 
 	Assert(LWLockHeldByMe(pool->lock));

@@ -530,10 +530,9 @@ pgpx_invariants_check(PgpxFaults *faults)
 /*
  * Check that a granted waiter has the lease that it records.
  *
- * The lease can be revoked between grant and dequeue.  Then the reason is
- * recorded with the waiter, for the last PGPX_REVOKED_MAX leases of its
- * process, and the slot may have been reused by a connection that was opened
- * after the wait began.
+ * The lease may have been revoked between grant and dequeue.  Then its reason
+ * is recorded with the waiter (for the last PGPX_REVOKED_MAX leases of a
+ * process), or the slot has a connection that was opened after the wait began.
  */
 static void
 check_granted(PgpxCheck *check, PgpxWaiter *waiter)

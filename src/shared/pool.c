@@ -29,7 +29,7 @@ static void count_lease_locked(PgpxPool *pool, const PgpxConn *conn,
 							   const PgpxUsage *usage);
 
 int
-pgpx_pool_live_locked(const PgpxPool *pool)
+pgpx_pool_count_live_locked(const PgpxPool *pool)
 {
 	int			live = 0;
 

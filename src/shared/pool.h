@@ -24,7 +24,7 @@ extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
 										const PgpxFingerprint *fingerprint);
 
 /* Count the open connections that a session can use now or later. */
-extern int	pgpx_pool_live_locked(const PgpxPool *pool);
+extern int	pgpx_pool_count_live_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_must_test_locked
@@ -280,8 +280,8 @@ extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
 /* Return min_idle, limited by pool_size. */
 extern int	pgpx_pool_min_idle_locked(const PgpxPool *pool);
 
-/* Return the number of free connections: idle, or with a reset pending. */
-extern int	pgpx_pool_free_locked(const PgpxPool *pool);
+/* Count the free connections: idle, or with a reset pending. */
+extern int	pgpx_pool_count_free_locked(const PgpxPool *pool);
 
 /*
  * Return by how many connections the pool is below min_size or min_idle; 0 or

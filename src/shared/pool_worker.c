@@ -271,7 +271,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
 		 * Otherwise those that were enqueued when the attempt began fail with
 		 * its error, because it was made for them.
 		 */
-		if (!stale && pgpx_pool_live_locked(pool) == 0 &&
+		if (!stale && pgpx_pool_count_live_locked(pool) == 0 &&
 			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
 			how != PGPX_FAILED_FULL && !pgpx_pool_is_paused(pool))
 		{
@@ -321,7 +321,7 @@ pgpx_pool_fail_waiters(PgpxPool *pool, int sqlstate, const char *text)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
 		!pgpx_pool_is_paused(pool) && pool->queue_head >= 0 &&
-		pgpx_pool_live_locked(pool) == 0)
+		pgpx_pool_count_live_locked(pool) == 0)
 	{
 		pool->last_error_at = pgpx_now();
 		pool->last_sqlstate = sqlstate;
@@ -557,7 +557,7 @@ has_surplus(const PgpxPool *pool)
 {
 	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] >
 		pgpx_pool_min_size_locked(pool) &&
-		pgpx_pool_free_locked(pool) > pgpx_pool_min_idle_locked(pool);
+		pgpx_pool_count_free_locked(pool) > pgpx_pool_min_idle_locked(pool);
 }
 
 /*
@@ -762,7 +762,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	}
 
 	/* a checkin does not wake the worker, so check at intervals */
-	if (total > pgpx_pool_free_locked(pool))
+	if (total > pgpx_pool_count_free_locked(pool))
 	{
 		PgpxTime	next_check = first_expiry(pool);
 

@@ -633,7 +633,7 @@ pgpx_pool_restore_damaged(int worker)
 		{
 			pgpx_pool_rebuild_locked(pool, &wake);
 			pool->damaged = false;
-			pgpx_pool_note_end_locked(pool);
+			pgpx_pool_notify_end_locked(pool);
 		}
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);

@@ -332,7 +332,7 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nwaiters--;
 	pgpx_stats_waited_locked(pool, *waited);
-	pgpx_pool_note_end_locked(pool);
+	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 
 	if (granted != NULL && how == PGPX_DEQUEUE_CANCEL)

@@ -628,7 +628,7 @@ inline revoke(c, by_worker)
 	fi
 }
 
-/* pgpx_pool_live_locked: n */
+/* pgpx_pool_count_live_locked: n */
 inline count_live()
 {
 	count_conns(conn[i].state != FREE && conn[i].state != CONNECTING &&
