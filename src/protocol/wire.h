@@ -370,8 +370,8 @@ extern PgpxWireEvent pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg);
  * messages in the buffer and then PGPX_EV_BROKEN.  *full is true if the read
  * filled the buffer, so that more input may be available.
  *
- * Errors: 53200; if wire->no_oom is set, return -1 instead, and the stream is
- * as before.
+ * Raise 53200 if there is no memory for input.  If wire->no_oom is set, return
+ * -1 instead.  The stream is not broken then, and the call can be repeated.
  */
 extern ssize_t pgpx_wire_fill(PgpxWire *wire, bool *full);
 
