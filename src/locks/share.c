@@ -149,7 +149,7 @@ is_of_server(int pool, int server)
 
 /* Record for the pools of a server that the remote is no longer full. */
 static void
-end_remote_full(Share *s, int server)
+clear_remote_full(Share *s, int server)
 {
 	for (int i = 0; s->remote_full && i < pgpx_pools_end(); i++)
 		if (is_of_server(i, server))
@@ -657,7 +657,7 @@ apply_result(Share *s, int server)
 				(errmsg("pgpool_ext agrees on the share of server \"%s\" of database \"%s\" again",
 						NameStr(s->server_name), NameStr(s->database_name))));
 	s->failing = false;
-	end_remote_full(s, server);
+	clear_remote_full(s, server);
 	log_differences(s);
 	publish_info(s, server);
 
@@ -793,7 +793,7 @@ pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *reason)
 				 errhint("Open connections remain in use.")));
 	s->failing = true;
 	if (sqlstate != ERRCODE_TOO_MANY_CONNECTIONS)
-		end_remote_full(s, server);
+		clear_remote_full(s, server);
 	s->remote_full = sqlstate == ERRCODE_TOO_MANY_CONNECTIONS;
 	for (int i = 0; pgpx_steady_now() >= until && i < pgpx_pools_end(); i++)
 	{

@@ -34,8 +34,9 @@ extern PgpxTime pgpx_share_plan(PgpxTime now);
 extern int	pgpx_share_next_pool(int pool, uint32 *pool_id);
 
 /*
- * Return when that pinger must send the next statement; PG_INT64_MAX: not
- * before an event, or another pool's pinger sends them.
+ * Return when the pinger of this pool must send the next statement.
+ * PG_INT64_MAX: after an event, or never, because the pinger of another pool
+ * sends the statements of the server.
  */
 extern PgpxTime pgpx_share_due(int pool, uint32 pool_id);
 

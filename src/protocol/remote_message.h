@@ -28,13 +28,15 @@ extern int	pgpx_parse_sqlstate(const char *sqlstate, int fallback);
 /*
  * pgpx_libpq_strip_sqlstates
  *		Remove the SQLSTATE and the location from a verbose message of libpq, in
- *		place, so that it reads like one of default verbosity.
+ *		place.  Return whether the remote accepts no more connections.
  *
- * Return true if the remote accepts no more connections: the SQLSTATE is 53300
- * (too_many_connections), or it is 08P01, which PgBouncer sends with all
- * errors, and the text is one of PgBouncer's or of the server behind it.  libpq
- * reports the SQLSTATE of a rejected login in verbose messages only, as
- * "severity: SQLSTATE: text" followed by a line "LOCATION: ..".
+ * The message then reads like one of default verbosity.  libpq reports the
+ * SQLSTATE of a rejected login in verbose messages only, as "severity:
+ * SQLSTATE: text" followed by a line "LOCATION: ..".
+ *
+ * A remote that is full reports 53300 (too_many_connections).  PgBouncer
+ * reports 08P01 for all errors, so the text is compared with its messages, and
+ * with those of the server behind it.
  */
 extern bool pgpx_libpq_strip_sqlstates(char *text);
 

@@ -64,7 +64,7 @@
  *   closed (wire.h).
  * - Up to the CommandComplete of the reset, notices, notifications and
  *   parameters are from the returned lease, and are dropped (wire.c).
- * - From the grant to pgpx_pending_statement_sent the sender cannot be
+ * - From the grant to pgpx_pending_statement_record the sender cannot be
  *   interrupted.  A waiter that leaves the queue in that time waits for
  *   the sender, for up to a second.  After that it leaves as if the statement
  *   had been sent (next rule).  If the statement is sent even later, the
@@ -256,7 +256,7 @@ hand_over_lease(PgpxLease *lease)
 
 	/* the waiter does not read before the statement is marked as sent */
 	PGPX_DEBUG_POINT("hand_over_sent");
-	if (pgpx_pending_statement_sent(&hand_over, sent))
+	if (pgpx_pending_statement_record(&hand_over, sent))
 		pgpx_process_wake(PGPX_WAITER_INDEX(hand_over.waiter));
 	pgpx_lease_forget(lease);
 	return true;

@@ -414,7 +414,7 @@ pgpx_statement_cache_choose_reset(PgpxLease *lease, bool full)
 	table = lock_table(lease, &lock);
 	if (table == NULL)
 		return spec->reset_command;
-	keep = pgpx_prepared_reset(table, full ? 0 : spec->statement_cache);
+	keep = pgpx_prepared_begin_reset(table, full ? 0 : spec->statement_cache);
 	LWLockRelease(lock);
 	lease->preparing = false;
 	return keep ? keeping_reset : spec->reset_command;

@@ -641,7 +641,7 @@ pgpx_prepared_clear(PgpxPreparedTable *table)
 }
 
 bool
-pgpx_prepared_reset(PgpxPreparedTable *table, int max)
+pgpx_prepared_begin_reset(PgpxPreparedTable *table, int max)
 {
 	/*
 	 * Do not write to an empty table.  Otherwise a session that uses many

@@ -435,7 +435,7 @@ extern void pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 extern void pgpx_prepared_clear(PgpxPreparedTable *table);
 
 /*
- * pgpx_prepared_reset
+ * pgpx_prepared_begin_reset
  *		Prepare a table for a reset that is about to be sent.
  *
  * max: limit on the number of statements; 0: the cache is off.  Return true if
@@ -443,7 +443,7 @@ extern void pgpx_prepared_clear(PgpxPreparedTable *table);
  * UNKNOWN, or exceeds a limit that was lowered, empty it and return false: the
  * reset must be a DISCARD ALL.  The caller must hold the pool lock.
  */
-extern bool pgpx_prepared_reset(PgpxPreparedTable *table, int max);
+extern bool pgpx_prepared_begin_reset(PgpxPreparedTable *table, int max);
 
 /*
  * pgpx_prepared_note_timezone

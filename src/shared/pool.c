@@ -626,7 +626,7 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
-	hand_over->keeps = reset && pgpx_prepared_reset(table, max_prepared);
+	hand_over->keeps = reset && pgpx_prepared_begin_reset(table, max_prepared);
 	pgpx_prepared_choose(table, max_prepared, false, &first->pending_choice);
 	first->pending_reset = reset;
 	first->pending_keeps = hand_over->keeps;

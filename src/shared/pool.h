@@ -170,7 +170,7 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  * pgpx_pool_hand_over
  *		End a lease and grant its connection to the first waiter, whose
  *		pending statement the caller sends.  After sending it, or failing to,
- *		the caller calls pgpx_pending_statement_sent.
+ *		the caller calls pgpx_pending_statement_record.
  *
  * fingerprint: that of the options by which the caller decided about "reset".
  * reset: the caller sends a reset ahead of the statement.  commit: the caller

@@ -368,8 +368,8 @@ pgpx_timestamp(PgpxTime t)
 
 /* --- Busy poll ------------------------------------------------------------
  *
- * Busy polling: which processes check for input before they sleep, and for
- * how long (pgpool_ext.busy_poll).
+ * These functions decide which processes check for input before they sleep, and
+ * for how long (pgpool_ext.busy_poll).
  *
  * A sleep and its wakeup cost about as much as a short statement, most of it
  * when an idle processor has to be woken.  Therefore a process polls for an

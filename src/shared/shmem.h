@@ -609,7 +609,7 @@ extern TimestampTz pgpx_timestamp(PgpxTime t);
 
 /* --- Busy poll ------------------------------------------------------------
  *
- * Busy polling: checking for input for a short time before sleeping.
+ * A process that busy polls checks for input for a short time before it sleeps.
  */
 
 /* Record of the success of busy polling; all zero at the start. */

@@ -60,7 +60,8 @@ pgpx_pending_statement_state(void)
 }
 
 bool
-pgpx_pending_statement_sent(const PgpxHandOver *hand_over, PgpxPendingState how)
+pgpx_pending_statement_record(const PgpxHandOver *hand_over,
+							  PgpxPendingState how)
 {
 	uint32		expected = hand_over->pending_state;
 

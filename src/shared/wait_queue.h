@@ -230,7 +230,7 @@ pgpx_waiter_pending_state(PgpxWaiter *waiter)
 }
 
 /*
- * pgpx_pending_statement_sent
+ * pgpx_pending_statement_record
  *		Record how the granter's attempt to send the pending statement ended:
  *		SENT, or FAILED if no byte was sent.  The waiter waits for this record,
  *		and the caller must wake it.
@@ -238,8 +238,8 @@ pgpx_waiter_pending_state(PgpxWaiter *waiter)
  * Return false if the waiter has abandoned the statement and left the queue.
  * In that case the waiter has its connection closed.
  */
-extern bool pgpx_pending_statement_sent(const PgpxHandOver *hand_over,
-										PgpxPendingState how);
+extern bool pgpx_pending_statement_record(const PgpxHandOver *hand_over,
+										  PgpxPendingState how);
 
 /*
  * WAITING -> GRANTED with a free connection.  Return false if the pool is out

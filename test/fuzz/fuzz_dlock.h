@@ -468,7 +468,7 @@ PgpxPool   *pgpx_pools = NULL;
 NEVER(bool, LWLockAcquire, LWLock *lock, LWLockMode mode)
 NEVER(void, LWLockRelease, LWLock *lock)
 NEVER(void, pgpx_prepared_choose, PgpxPreparedTable *table, int max, bool again, PgpxPreparedChoice *choice)
-NEVER(bool, pgpx_prepared_reset, PgpxPreparedTable *table, int max)
+NEVER(bool, pgpx_prepared_begin_reset, PgpxPreparedTable *table, int max)
 NEVER(void, pgpx_prepared_note_timezone, PgpxPreparedTable *table, uint32 timezone)
 NEVER(void, pgpx_prepared_remove, PgpxPreparedTable *table, const PgpxPreparedKey *key)
 NEVER(int, pgpx_prepared_add, PgpxPreparedTable *table, const PgpxPreparedKey *key, uint32 bytes)
