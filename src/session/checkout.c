@@ -25,7 +25,6 @@
 #include "utils/guc.h"
 #include "utils/inval.h"
 
-#include "shared/pool_worker.h"
 #include "shared/registry.h"
 #include "session/checkout_wait.h"
 #include "session/lease.h"

@@ -22,7 +22,6 @@
 #include "utils/lsyscache.h"
 
 #include "base/debug_point.h"
-#include "shared/pool_worker.h"
 #include "shared/registry.h"
 #include "protocol/control_message.h"
 #include "protocol/remote_message.h"
