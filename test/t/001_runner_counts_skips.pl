@@ -29,5 +29,5 @@ is( counts_of(
 		whole => 'plan skip_all => "not here";'),
 	'3 0 4',
 	'skipped assertions are not counted as passed');
-is(counts_of(fails => 'ok(0); ok(1); done_testing();', dies => 'die;'), '1 2 0', 'a file that dies counts as one failure');
+is(counts_of(fails => 'ok(0); ok(1); done_testing();', dies => 'die;'), '1 2 0', 'file that dies counts as one failure');
 done_testing();

@@ -72,7 +72,7 @@ ok(wait_until($remote, sub { remote_sessions($remote) <= 2 ? 1 : 0 }, 1), 'remot
 is($local->safe_psql('postgres', "SELECT checkouts, checkins, reclaimed, waited - granted FROM pgpool.stats WHERE server = 'shard1'"),
 	'18|16|2|0', 'every lease is counted once');
 
-# again without leases: the next caller notices nothing
+# Another restart, while no lease is held: the next checkout waits for the new worker.
 ok(terminate($local, worker_pid($local)), 'worker can be terminated again');
 is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 8') $row"),
 	'8', 'checkout while no worker runs waits for the next worker');

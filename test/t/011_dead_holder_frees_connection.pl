@@ -29,7 +29,7 @@ sub check_terminated_holder
 	$delay = delay_end($delay);
 	like($lease, qr/^\d+$/, "$what: connection becomes free");
 	cmp_ok($next->run("SELECT extract(epoch FROM leased_at - '$since') FROM pgpool.leases WHERE lease = $lease"),
-		'<', 1 + $delay, "$what: within a second");
+		'<', 1 + $delay, "$what: connection is free within a second");
 	is($next->run("SELECT * FROM pgpool.query($lease, 'select 5') $row"), '5', "$what: connection works");
 	$next->run("SELECT pgpool.checkin($lease)");
 	ok( wait_until($remote,

@@ -29,7 +29,7 @@ sub kill_remote
 sub seen
 {
 	return if !over_tls();
-	return ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'reset_pending')}, 0), 'worker has noticed the end');
+	return ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'reset_pending')}, 0), 'worker has noticed the end of the remote sessions');
 }
 
 # idle connections
@@ -94,7 +94,7 @@ foreach my $where ($lease, "'one'")
 {
 	$session->start("SELECT * FROM pgpool.query($where, 'select 1 from pg_sleep(300)') $row");
 	ok( wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE $ours AND query ~ 'pg_sleep' AND state = 'active'", '1'),
-		'query runs');
+		'query runs on the remote server');
 	kill_remote(0);
 	$session->finish(10);
 	$session->failed('08006', qr/The remote server reported: terminating connection/, 'query fails with the last message of the remote server');
@@ -111,7 +111,7 @@ $lease = lease($session, 'one');
 $pid = $session->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
 $session->start("SELECT * FROM pgpool.query($lease, 'select 1 from pg_sleep(300)') $row");
 ok( wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND query ~ 'pg_sleep' AND state = 'active'", '1'),
-	'query runs');
+	'query runs on the remote server before SIGKILL');
 kill 'KILL', $pid;
 $session->finish(10);
 $session->failed('08006', qr/lost/, 'SIGKILL of the remote backend is reported as a lost connection');

@@ -62,7 +62,7 @@ my $took = seconds {
 	{
 		$stuck{$pool}->finish(30);
 		$stuck{$pool}->failed('08001', qr/DETAIL:.*within connect_timeout \(12 s\)/,
-			"$pool: deadline is connect_timeout");
+			"$pool: checkout fails at connect_timeout");
 	}
 	$more[0]->finish(30);
 	$more[0]->failed('08001', qr/connect_timeout/, 'other waiters of the pool receive the same reason');
@@ -95,7 +95,7 @@ cmp_ok($took, '<', 10 + $delay, 'checkout times out before the attempt does');
 	listen($shut, 64) or die "no listener: $!";
 	make_pool($local, $remote, server => 'shut',
 		options => { port => $shut->sockport, sslmode => 'disable', connect_timeout => '2s', pool_size => 1, tcp_user_timeout => 0, application_name => 'x' x 60_000 });
-	$session->fails(q{SELECT pgpool.checkout('shut', '60 s')}, '08001', qr/within connect_timeout \(2 s\): what the remote server asks for takes longer/, 'startup packet that the remote server does not read: a thread waits');
+	$session->fails(q{SELECT pgpool.checkout('shut', '60 s')}, '08001', qr/within connect_timeout \(2 s\): what the remote server asks for takes longer/, 'attempt whose startup packet the remote server does not read ends at connect_timeout');
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0', 30), 'thread ends with the attempt');
 	ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 30), 'socket of the attempt is closed');
 }
@@ -129,7 +129,7 @@ foreach my $server (qw(no_backlog_first names no_standby))
 make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(4)', connect_timeout => '7s' });
 like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands may last longer than the share of a host') or diag($session->error);
 
-$session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'all hosts drop packets: connect_timeout covers all of them');
+$session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'connect_timeout covers all hosts if all of them drop packets');
 
 accepted();
 $session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(4 s\)/, 'host that accepts and does not answer uses up connect_timeout');
@@ -139,12 +139,12 @@ is(connects('silent_first'), '1|1', 'next attempt succeeds');
 like($session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}), qr/^\d+$/, 'following attempt succeeds, too');
 is(accepted(), 0, 'first host is not tried again');
 $session->run(q{SELECT pgpool.checkin_all(); ALTER SERVER silent_first OPTIONS (SET connect_timeout '900ms', ADD application_name 'changed')});
-$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'changed options make the first host the first again');
-is(accepted(), 1, 'first host is tried');
+$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'attempt with changed options begins with the first host');
+is(accepted(), 1, 'first host is tried with the changed options');
 
 # The first host reports, late in its share, that it is starting up. libpq itself
-# continues with the second host, which drops one packet. The second host has a share of its own,
-# not the rest of the first one's.
+# continues with the second host, which drops one packet. The second host has a share of
+# its own, not the rest of the first one's.
 {
 	my ($starting, $dropping) = map { IO::Socket::INET->new(Listen => $_, LocalAddr => '127.0.0.1') or die "no listener: $!" } 5, 0;
 	my ($first_port, $second_port) = map { $_->sockport } $starting, $dropping;

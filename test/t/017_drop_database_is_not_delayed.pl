@@ -22,8 +22,8 @@ sub drops
 
 	$admin->run("CREATE DATABASE $name STRATEGY file_copy") unless $database;
 	my $took = seconds { $admin->run("DROP DATABASE $name") };
-	is($admin->error, '', "$what: database can be dropped");
-	cmp_ok($took, '<', 60, "$what: without delay");
+	is($admin->error, '', "$what: DROP DATABASE succeeds");
+	cmp_ok($took, '<', 60, "$what: DROP DATABASE is not delayed");
 	return;
 }
 

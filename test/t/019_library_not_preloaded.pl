@@ -42,7 +42,7 @@ cmp_ok(scalar @functions, '>', 20, 'list of functions is complete');
 my @views = split /\n/, $session->run(
 	"SELECT 'SELECT * FROM ' || oid::regclass FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'");
 cmp_ok(scalar @views, '>=', 7, 'list of views is complete');
-$session->fails($quiet . $_, '55000', qr/HINT:.*shared_preload_libraries/, "55000: $_") foreach @functions, @views;
+$session->fails($quiet . $_, '55000', qr/HINT:.*shared_preload_libraries/, "$_ fails with 55000") foreach @functions, @views;
 $session->fails("SELECT pgpool.checkout('shard1')", '55000', qr/HINT:.*shared_preload_libraries/, 'checkout with arguments fails with 55000');
 
 # a dump, restored into a database of the same server

@@ -82,7 +82,7 @@ EOT
 $session->run("CREATE SERVER vague FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port');"
 	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER vague OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 $session->fails("SELECT pgpool.checkout('vague')", '08001', qr/database "remote_app" does not exist/,
-	q{default database is that of the user's name});
+	q{default database has the name of the remote user});
 
 # Kerberos tickets of the server's account are not used for users who need a password,
 # even if the remote server requests one. libpq supports this from version 16 on.

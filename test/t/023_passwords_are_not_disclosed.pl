@@ -52,7 +52,7 @@ foreach my $session ($boss, $app)
 		qr/DETAIL:.*password authentication failed/, 'wrong password is refused');
 	$said .= $session->error;
 	ok(wait_until($local, sub { $session->run("SELECT pgpool.checkout('commanded')"); $session->sqlstate }, '08001'), 'password of the command is refused');
-	like($session->error, qr/DETAIL:.*password authentication failed/, 'with the message of the remote server');
+	like($session->error, qr/DETAIL:.*password authentication failed/, 'error for the password of the command has the message of the remote server');
 	$said .= $session->error;
 	$session->fails("SELECT pgpool.checkout('nowhere')", '08001', qr/DETAIL:.*refused/, 'wrong address is reported');
 	$said .= $session->error;
@@ -86,7 +86,7 @@ SKIP:
 
 	# (the catalog's pages in shared buffers contain the mapping's password)
 	is(in_shared_memory($local, $wrong, "password=$wrong"), 0, 'shared memory contains no password');
-	is(in_shared_memory($local, $of_command), 0, 'nor that of the command');
+	is(in_shared_memory($local, $of_command), 0, 'shared memory does not contain the password of the command');
 
 	# a pending statement is wiped after use (the text is in two pieces here because
 	# views show queries)

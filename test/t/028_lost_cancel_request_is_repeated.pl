@@ -257,7 +257,7 @@ cmp_ok(noted('request'), '<=', 9, 'endless: pauses between requests grow');
 
 # a reset that does not end in time
 scenario('stubborn', reset_command => 'select sleep', operation_timeout => '5s');
-is($session->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row") . $session->error, '1', 'reset does not end');
+is($session->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row") . $session->error, '1', 'query succeeds before a reset that does not end');
 ok(wait_until($local, sub { noted('end') }, '1', 30), 'reset is cancelled until it has ended');
 cmp_ok(noted('request'), '>=', 3, 'cancel of the reset is repeated');
 check_invariants($local);
@@ -265,14 +265,14 @@ check_invariants($local);
 # start commands
 scenario('stubborn', start_commands => 'select sleep', connect_timeout => '2s', retry_min => '1ms', retry_max => '1ms');
 $session->fails("SELECT pgpool.checkout('stubborn', '30s')", '08001', qr/start commands did not end/,
-	'start commands do not end');
+	'checkout fails because the start commands do not end');
 ok(wait_until($local, sub { noted('end') }, '1', 30), 'start commands are cancelled until they have ended');
 is(noted('login'), 1, 'no other connection is opened before that');
 
 scenario('endless', start_commands => 'select sleep', connect_timeout => '2s', retry_min => '60s', retry_max => '60s');
 my $error_after = seconds {
 	$session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
-		'start commands never end');
+		'checkout fails because the start commands never end');
 };
 cmp_ok($error_after, '<', 50, 'waiter receives the error long before operation_timeout');
 is($local->safe_psql('postgres', "SELECT cancelling, total, state FROM pgpool.pools WHERE server = 'endless'"),

@@ -55,7 +55,7 @@ my $running = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND 
 
 my @sessions;
 
-# Run several things: two leases with a query, one idle lease, start commands, a reset.
+# Start two queries on leases, one idle lease, start commands, a reset, and one waiter.
 sub busy
 {
 	my ($what) = @_;

@@ -153,7 +153,7 @@ SKIP:
 {
 	skip 'over TLS the worker must run', 4 if over_tls();
 
-	becomes('large', 'idle', '40', 'this connection is reset');
+	becomes('large', 'idle', '40', 'reset of the last connection has ended');
 	my $worker = worker_pid($local);
 	kill 'STOP', $worker;
 	is($sessions[0]->run("SELECT $call"), $second, 'large: session calls while the worker is stopped');
@@ -182,7 +182,7 @@ my @many = (@sessions, map { PgpxSession->new($local) } 1 .. 7);
 slow_pool('brief', 2, 4);
 $_->start(q{SELECT count(pgpool.exec('brief', 'select pg_sleep(0.002)')) FROM generate_series(1, 3)}) foreach @many;
 is(join(',', map { $_->finish(30) } @many), join(',', (3) x @many), 'brief: twelve sessions call at the same time');
-cmp_ok(pool('brief', 'waited'), '>', 0, 'brief: some of them wait');
+cmp_ok(pool('brief', 'waited'), '>', 0, 'brief: some of the sessions wait');
 is(pool('brief', 'connects_requested'), '2', 'brief: no connection is opened for a burst that ends sooner');
 
 # The worker is stopped after both leases are granted, because it may have to send a socket for them.
@@ -193,13 +193,13 @@ kill 'STOP', $worker;
 $sessions[2]->start(q{SELECT pgpool.checkout('brief', '60 s')});
 becomes('brief', 'leased, connecting', '2|1', 'waiter requests a connection if the leases do not end as expected');
 kill 'CONT', $worker;
-like($sessions[2]->finish(30), qr/^\d+$/, 'brief: waiter gets that connection');
+like($sessions[2]->finish(30), qr/^\d+$/, 'brief: waiter is granted the requested connection');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
 slow_pool('steady', 1, 1);
 $_->start(q{SELECT count(pgpool.exec('steady', 'select pg_sleep(0.02)')) FROM generate_series(1, 40)}) foreach @sessions[ 0 .. 2 ];
 is(join(',', map { $_->finish(30) } @sessions[ 0 .. 2 ]), '40,40,40', 'steady: three sessions call without a pause');
-cmp_ok(pool('steady', 'total'), '>', 1, 'steady: pool grows if waiters are served, but there are always others');
+cmp_ok(pool('steady', 'total'), '>', 1, 'steady: pool grows if there are always waiters, although each is granted a connection soon');
 
 slow_pool('bursts', 1, 1);
 ok( wait_until($local, sub {
@@ -288,11 +288,11 @@ make_pool($local, $remote, server => 'ready',
 lease($sessions[0], 'ready');
 becomes('ready', 'leased, idle, min_idle', '1|2|2', 'two free connections are opened beside the first one leased');
 lease($sessions[1], 'ready');
-becomes('ready', 'leased, idle', '2|2', 'another one is opened when a free one is leased');
+becomes('ready', 'leased, idle', '2|2', 'another connection is opened when a free one is leased');
 lease($_, 'ready') foreach @sessions[ 2, 3 ];
 becomes('ready', 'leased, idle', '4|1', 'no free connection is opened beyond pool_size');
 lease($sessions[4], 'ready');
-is(pool('ready', 'leased, idle, connects_requested'), '5|0|5', 'ready: not even if none is left');
+is(pool('ready', 'leased, idle, connects_requested'), '5|0|5', 'ready: pool does not exceed pool_size even if no connection is free');
 check_invariants($local, 'ready: invariants hold');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 becomes('ready', 'total, idle', '2|2', 'connections above min_idle close after idle_timeout');
@@ -305,20 +305,21 @@ ok( wait_until($local,
 	'ready: terminated remote sessions are replaced');
 worker_sleeps('ready, with min_idle connections');
 
-# the session has the socket, so the worker is not woken for that
+# The session has cached the socket, so that the checkout does not wake the worker.
 lease($sessions[0], 'ready');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
-becomes('ready', 'total, idle', '2|2', 'ready: as before the lease');
+becomes('ready', 'total, idle', '2|2', 'number of free connections is the same after the lease');
 worker_sleeps('ready, after a lease');
 $worker = worker_pid($local);
 kill 'STOP', $worker;
 lease($sessions[0], 'ready');
-is(pool('ready', 'leased, idle, connecting'), '1|1|1', 'ready: the session itself requests another one');
+is(pool('ready', 'leased, idle, connecting'), '1|1|1', 'ready: session itself requests another free connection');
 kill 'CONT', $worker;
-becomes('ready', 'leased, idle', '1|2', 'another one is opened');
+becomes('ready', 'leased, idle', '1|2', 'another free connection is opened');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 
-# a session that is granted a connection by the queue takes it from the spare ones, too
+# A grant from the queue also reduces the number of free connections, so that min_idle
+# opens another one.
 make_pool($local, $remote, server => 'granted', options => { pool_size => 3, min_idle => 1 });
 $_->start(q{SELECT pgpool.checkout('granted', '60 s')}) foreach @sessions[ 0, 1 ];
 like($_->finish(30), qr/^\d+$/, 'granted: session is granted a connection') foreach @sessions[ 0, 1 ];
@@ -326,7 +327,7 @@ becomes('granted', 'leased, idle', '2|1', 'a free connection is opened after a g
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 $local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(ready granted);
 
-# A change of how to connect replaces the connections, also without a checkout.
+# A change of the conninfo replaces the connections, also without a checkout.
 foreach my $change ([ 'an option of the server', q{ALTER SERVER warm OPTIONS (ADD application_name 'changed')} ],
 	[ 'the password', q{ALTER USER MAPPING FOR CURRENT_USER SERVER warm OPTIONS (SET password 'secret of the remote')} ])
 {
@@ -338,8 +339,8 @@ foreach my $change ([ 'an option of the server', q{ALTER SERVER warm OPTIONS (AD
 			"SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle' AND NOT stale AND remote_pid <> ALL ('{$pids}')", '3'),
 		"warm: after a change of $what min_size connections are opened without a checkout");
 }
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'changed'}, '3'), 'warm: with the new options');
-worker_sleeps('warm, after a change of how to connect');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'changed'}, '3'), 'warm: new connections have the new options');
+worker_sleeps('warm, after a change of the conninfo');
 
 # the first call fails because the role does not exist yet on the remote server
 make_pool($local, $remote, server => 'late', user => 'late_app', password => 'late',
@@ -357,7 +358,7 @@ make_pool($local, $remote, server => 'zero', options => { pool_size => 1, max_ov
 lease($_, 'zero') foreach @sessions[ 0, 1 ];
 worker_sleeps('zero, with leases');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-becomes('zero', 'total, idle', '1|1', 'overflow_ttl 0 closes at once');
+becomes('zero', 'total, idle', '1|1', 'connection above pool_size closes at once if overflow_ttl is 0');
 
 # --- changes of pool_size
 make_pool($local, $remote, server => 'resized', options => { pool_size => 1 });

@@ -90,7 +90,7 @@ my $u3 = PgpxSession->new($local, user => 'u3');
 # --- one user has all connections
 my @leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
 waits($u2[0], 'capped', 'server_cap', q{another user waits because of the server's cap});
-waits($u1[3], 'capped', 'full', 'another session of the first user waits after it');
+waits($u1[3], 'capped', 'full', 'another session of the first user waits behind it');
 is($u2[1]->run("SELECT pgpool.try_checkout('capped')"), '', 'try_checkout returns NULL');
 $u1[0]->run("SELECT pgpool.checkin($leases[0])");
 like($u2[0]->finish(30), qr/^\d+$/, 'returned connection is evicted for the pool with the oldest waiter');
@@ -103,7 +103,7 @@ is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(timeouts) FROM
 	'2|0', 'two connections were evicted, and no waiter timed out');
 $_->run('SELECT pgpool.checkin_all()') foreach @u1;
 
-# --- the age of a pool's first waiter decides, whatever the pool
+# --- slots are granted by the age of each pool's first waiter
 @leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
 waits($u3, 'capped', 'server_cap', 'third user waits');
 waits($u2[0], 'capped', 'server_cap', 'second user waits behind the third');

@@ -100,7 +100,7 @@ sub closed
 	foreach my $server (sort keys %wanted)
 	{
 		is(scalar @{ $at{$server} }, $wanted{$server}, "$server: $name");
-		cmp_ok(($at{$server}[-1] // 'inf') - $start, '<', 1 + $delay, "$server: within a second");
+		cmp_ok(($at{$server}[-1] // 'inf') - $start, '<', 1 + $delay, "$server: connections close within a second");
 	}
 	return;
 }
@@ -141,7 +141,7 @@ my $all = keys(%stray) + keys(%harmless);
 ok( wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server ~ '^s_' AND state = 'idle' AND now() - last_used > '2 s'", $all, 60),
 	'all connections have been idle for a while');
 is($local->safe_psql('postgres', "SELECT DISTINCT transport FROM pgpool.connections WHERE server ~ '^s_'"),
-	over_tls() ? 'relay' : 'direct', 'transport is the expected one');
+	over_tls() ? 'relay' : 'direct', 'transport is the relay over TLS, and direct otherwise');
 closed(sub { append_to_file($flag, '') }, 'unsolicited message closes the connection', map { ("s_$_" => 1) } keys %stray);
 becomes("s_$_", 'total, closed_broken', '0|1', 'close is counted as broken') foreach sort keys %stray;
 my $worker = worker_pid($local);

@@ -46,7 +46,7 @@ BEGIN
 			GET STACKED DIAGNOSTICS s = RETURNED_SQLSTATE, d = PG_EXCEPTION_DETAIL;
 		END;
 		ended := clock_timestamp();
-		-- how late this machine ends a sleep that has nothing to do with us
+		-- how late this machine ends a sleep that does not involve the pool
 		IF s <> '00000' THEN PERFORM pg_sleep(0.02); END IF;
 		INSERT INTO calls VALUES (server, ended, ended - began,
 			CASE WHEN s <> '00000' THEN clock_timestamp() - ended - '20 ms'::interval END, s, d, v);
@@ -85,8 +85,8 @@ ok( wait_until($local, "SELECT now() - '$gone' > '$down s'", 't'), "remote serve
 is($local->safe_psql('postgres', "SELECT last_error <> '', next_try_at IS NOT NULL, now() - last_error_at < '1 min' FROM pgpool.pools WHERE server = 'shard1'"),
 	't|t|t', 'pgpool.pools shows the error, its time, and the time of the next attempt');
 is($local->safe_psql('postgres', "SELECT last_error_at > '$failed_at' FROM pgpool.pools WHERE server = 'shard1'"), 't', 'further attempts have failed');
-is($local->safe_psql('postgres', $since), $unavailable, 'the time since when it is unavailable is that of the first failure');
-like($unavailable, qr/^2.*\|$/, 'an outage does not mean that the remote server is full');
+is($local->safe_psql('postgres', $since), $unavailable, 'unavailable_since stays the time of the first failure');
+like($unavailable, qr/^2.*\|$/, 'remote_full_since is not set by an outage');
 cmp_ok($local->safe_psql('postgres', "SELECT connects_failed FROM pgpool.stats WHERE server = 'shard1'"), '<=', 12 + 2 * $down,
 	'connection attempts are few although there are thousands of calls');
 check_invariants($local, 'invariants hold during the outage');
@@ -164,7 +164,7 @@ note "first success followed after $first s";
 # several processes and a connect: ten times the delay of one sleep
 my $later = $local->safe_psql('postgres', "SELECT extract(epoch FROM 10 * interval '$late')");
 cmp_ok($first, '<', $retry_max + 1 + $later, 'first success follows within retry_max plus a second');
-is(calls('count(*)', "state <> '00000' AND ended > '$back'::timestamptz + '6 s' + 10 * interval '$late'"), '0', 'no call fails after that');
+is(calls('count(*)', "state <> '00000' AND ended > '$back'::timestamptz + '6 s' + 10 * interval '$late'"), '0', 'no call fails later than six seconds after the restart');
 
 # --- the remote server
 cmp_ok($most, '<=', $size, "remote server had $most sessions of the pool at most, in $samples samples");

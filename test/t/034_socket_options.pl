@@ -11,7 +11,7 @@ use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Linux: the same numbers on every architecture since 5.6.
+# Numbers of system calls on Linux, the same on every architecture since version 5.6.
 use constant { PIDFD_OPEN => 434, PIDFD_GETFD => 438 };
 use constant { SOL_SOCKET => 1, SO_KEEPALIVE => 9, IPPROTO_TCP => 6 };
 my %tcp = (keepalives_idle => 4, keepalives_interval => 5, keepalives_count => 6, tcp_user_timeout => 18);

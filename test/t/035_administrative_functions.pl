@@ -69,11 +69,11 @@ like($sessions[3]->finish(30), qr/^\d+$/, 'resume: last session is granted a con
 check_in($sessions[3]);
 
 # all servers at once, and a server that has no pool yet
-call_admin('pause()', '', 'pause of all servers');
+call_admin('pause()', '', 'pause() pauses all servers');
 is(pool($_, 'state'), 'paused', "pause: server $_ is paused") foreach qw(s1 s2);
 call_admin("resume('s2')", '');
 is(pool('s1', 'state') . pool('s2', 'state'), 'pausedready', 'resume: one server is ready, the other stays paused');
-call_admin('resume()', '', 'resume of all servers');
+call_admin('resume()', '', 'resume() resumes all servers');
 is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'resume: server works again');
 make_pool($local, $remote, server => 'unused', options => { pool_size => 2, min_size => 2 });
 call_admin("pause('unused')", '', 'pause: server without a pool can be paused');
@@ -111,7 +111,7 @@ is(pool('s1', 'state, total'), 'draining|0', 'drain: all connections are closed'
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext/s%'", '2'),
 	'drain: remote sessions have ended, those of other pools remain');
 waits($sessions[0], 'paused', 'drain: checkout waits');
-call_admin("resume('s1')", '', 'resume ends drain');
+call_admin("resume('s1')", '', 'resume: drained server accepts checkouts again');
 like($lease = $sessions[0]->finish(30), qr/^\d+$/, 'resume: waiter is granted a connection');
 call_admin("drain('s1', '500 ms')", 'f', 'drain returns false if a connection is leased at the timeout');
 is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'drain: lease stays usable');
@@ -140,7 +140,7 @@ call_admin("prewarm('s1', 0)", '2', 'prewarm: 0 opens none');
 call_admin("pause('unused')", '');
 call_admin("reconnect('unused')", '');
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'unused'", '0'), 'reconnect: idle connections of a paused server close');
-call_admin("prewarm('unused', 2, '300 ms')", '0', 'prewarm: none is opened while the server is paused');
+call_admin("prewarm('unused', 2, '300 ms')", '0', 'prewarm: no connection is opened while the server is paused');
 call_admin("resume('unused')", '');
 
 # --- bad input
@@ -185,7 +185,7 @@ stats_add_up($local, 'reset_stats: counters add up');
 check_in($sessions[0]);
 is(pool('s1', 'checkouts, checkins'), '1|1', 'reset_stats: counters continue');
 call_admin("reset_stats()", '');
-is(pool('s2', 'checkouts') . pool('s1', "extract(epoch FROM now() - stats_reset) < 60"), '0t', 'reset_stats of all servers');
+is(pool('s2', 'checkouts') . pool('s1', "extract(epoch FROM now() - stats_reset) < 60"), '0t', 'reset_stats() resets the counters of all servers');
 cmp_ok(pool('s1', 'checkouts', 'elsewhere'), '>', 0, 'reset_stats: counters of another database are kept');
 
 # --- terminate

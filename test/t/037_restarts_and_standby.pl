@@ -95,7 +95,7 @@ $took = seconds {
 	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '1 s')", 'PX003', qr/the pool worker is not running/, 'no fork: checkout reports that no worker runs');
 };
 cmp_ok($took, '<', 1.1 + 2 + delay_end($delay, 1), 'no fork: error is in time');
-is($sessions[1]->run('SELECT state, pid IS NULL FROM pgpool.workers'), 'down|t', 'no fork: pgpool.workers shows it');
+is($sessions[1]->run('SELECT state, pid IS NULL FROM pgpool.workers'), 'down|t', 'no fork: pgpool.workers shows that no worker runs');
 $sessions[0]->fails("SELECT pgpool.exec($kept, 'select 1')", '08006', qr/worker was restarted/, 'no fork: lease has ended');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $sessions[2]->start("SELECT pgpool.checkout('shard1', '120 s')");

@@ -147,7 +147,7 @@ note "longest call took $longest";
 is($local->safe_psql('postgres', "SELECT '$longest' < '20 s'::interval"), 't', 'every call ends within checkout_timeout');
 cmp_ok($local->safe_psql('postgres', q{SELECT sum(calls) FROM sums WHERE state <> '00000'}), '>', 20, 'many calls were hit by a reset');
 is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE server = 'calm' AND state <> '00000'}), '0', 'no call of another pool failed');
-ok(wait_until($local, 'SELECT sum(leased + waiters + connecting + closing + cancelling) FROM pgpool.pools', '0', 20), 'nothing is left in progress');
+ok(wait_until($local, 'SELECT sum(leased + waiters + connecting + closing + cancelling) FROM pgpool.pools', '0', 20), 'no lease, waiter or unfinished operation is left');
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE total > pool_size}), '0', 'no pool exceeds pool_size');
 ok( wait_until($local, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 20),
 	'worker has no superfluous file descriptor');
@@ -170,14 +170,14 @@ is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'first 
 $remote->append_conf('postgresql.conf', 'default_transaction_read_only = on');
 $other->append_conf('postgresql.conf', 'default_transaction_read_only = off');
 $_->reload foreach $remote, $other;
-ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'roles are exchanged') foreach [ $remote, 'on' ], [ $other, 'off' ];
+ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'remote servers exchange their roles') foreach [ $remote, 'on' ], [ $other, 'off' ];
 $session->run(insert('reconnected'));
 is($session->sqlstate, '25006', 'reconnected: old primary refuses a write, and the caller receives its SQLSTATE');
 $session->run("SELECT pgpool.reconnect('reconnected')");
 $session->fails(insert('evicted'), '25006', qr/read-only/, 'evicted: another pool receives the error, too');
 is($session->run(insert('evicted')) . $session->error, '1', 'evicted: connection was closed, so the next write is executed by the new primary');
 ok(wait_until($local, "SELECT connects, closed_broken, closed_stale FROM pgpool.stats WHERE server = 'evicted'", '2|1|0'),
-	'evicted: no administrative function was called');
+	'evicted: connection is closed and replaced without an administrative function');
 is($session->run(insert('reconnected')) . $session->error, '1', 'reconnected: next write after reconnect succeeds');
 ok(wait_until($local, sub { $session->run(insert('lifetime')) }, '1', 20), 'lifetime: write succeeds after max_lifetime');
 is($other->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'writes went to the new primary');

@@ -76,7 +76,7 @@ foreach my $round (1 .. 5)
 	$holder->finish(30);
 	$holder->failed('PX001', qr/was terminated/, 'holder receives the error at once');
 	is($next->finish(30) . $next->error, '1', 'waiter is granted a connection');
-	is($remote->safe_psql('postgres', $running), '0', 'statement had ended on the remote server before that');
+	is($remote->safe_psql('postgres', $running), '0', 'statement has ended on the remote server before the grant');
 	$holder->run('SELECT pgpool.checkin_all()');
 }
 
@@ -98,7 +98,7 @@ ok(wait_until($remote, $running, '1'), 'statement runs on a lease with a timeout
 $holder->finish(30);
 $holder->failed('PX002', qr/has timed out/, 'holder receives the error of the timeout');
 is($next->run("SELECT * FROM pgpool.query('timed', 'select 1') $row") . $next->error, '1', 'next session is granted a connection after the timeout');
-is($remote->safe_psql('postgres', $running), '0', 'timed out statement had ended on the remote server before that');
+is($remote->safe_psql('postgres', $running), '0', 'timed out statement has ended on the remote server before the grant');
 $holder->run('SELECT pgpool.checkin_all()');
 unlike(slurp_file($remote->logfile), qr/too many connections/, 'remote server never had a superfluous session');
 
@@ -110,7 +110,7 @@ $local->safe_psql('postgres', "SELECT pgpool.terminate($lease)");
 $holder->finish(30);
 $holder->failed('PX001', qr/was terminated/, 'holder receives the error before the statement has ended');
 is($next->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row", 40) . $next->error, '1', 'next session is granted a connection after an ignored cancel request');
-is(noted(), 'login begin end login', 'stubborn statement had ended before that');
+is(noted(), 'login begin end login', 'new connection is opened only after the end of the stubborn statement');
 $holder->run('SELECT pgpool.checkin_all()');
 
 # when a connection closes, the socket that a session has cached is shut down, too

@@ -417,7 +417,7 @@ is($files->run('SELECT pgpool.pause(NULL)') . $files->error, '', 'pause of all s
 is($files->run(q(SELECT pgpool.drain(NULL, '10 s'))) . $files->error, 't', 'drain of all servers succeeds');
 is($files->run(q(SELECT pgpool.try_checkout('shard', '') IS NULL)), 't', 'server with a pool is paused');
 make_pool($local, $remote, server => 'later');
-is($other->run(q(SELECT pgpool.exec('later', 'select 1'))) . $other->error, '1', 'other servers still have room');
+is($other->run(q(SELECT pgpool.exec('later', 'select 1'))) . $other->error, '1', 'slots for pools of other databases are left');
 $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
 $files->run('SELECT pgpool.resume(NULL)');
 $files->quit;
@@ -435,7 +435,7 @@ foreach my $database (qw(tenant1 tenant2))
 	{
 		$paused = 0;
 		$paused++ while $paused < 9 && $tenant->run('SELECT pgpool.pause($$paused' . ($paused + 1) . '$$)') . $tenant->error eq '';
-		ok($paused > 0 && $paused < 9, "$paused servers can be paused");
+		ok($paused > 0 && $paused < 9, "$paused servers of the database can be paused");
 		$tenant->failed('53300', qr/too many pools\nDETAIL:  All 8 slots are in use. A paused server occupies one, too\./, 'pause of one more server is refused');
 		$tenant->fails('SELECT pgpool.pause(NULL)', '53300', qr/too many pools/, 'pause of all servers is refused');
 		$tenant->fails("SELECT pgpool.drain('paused9', '1 s')", '53300', qr/too many pools/, 'drain of one more server is refused');
@@ -443,7 +443,7 @@ foreach my $database (qw(tenant1 tenant2))
 	}
 	else
 	{
-		ok(wait_until($local, sub { $tenant->run("SELECT pgpool.pause('paused' || n) FROM generate_series(1, $paused) n"); $tenant->error }, ''), 'the same number can be paused when the database is dropped');
+		ok(wait_until($local, sub { $tenant->run("SELECT pgpool.pause('paused' || n) FROM generate_series(1, $paused) n"); $tenant->error }, ''), 'same number of servers can be paused after DROP DATABASE');
 	}
 	$tenant->quit;
 	$local->safe_psql('postgres', "DROP DATABASE $database");
@@ -473,7 +473,7 @@ kill 'STOP', $quiet;
 
 # in one message, because the test of the connection fails after 2 s
 my ($tried, $then) = split /\n/, $other->run(qq(SELECT pgpool.try_checkout('tested'); ALTER SERVER tested OPTIONS (ADD application_name 'pgpool_ext tested'); $tested));
-is($tried . $other->error, '', 'test of the connection is slow');
+is($tried . $other->error, '', 'try_checkout returns NULL because the test of the connection is slow');
 is($then, 'checking', 'test continues while the options change');
 kill 'CONT', $quiet;
 ok(wait_until($local, $tested, '', 30), 'connection closes when the test ends');
@@ -495,7 +495,7 @@ $other->start("SELECT pgpool.exec('busy', 'select 1')");
 ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'busy'", '1'), 'session waits with other options');
 kill 'CONT', $worker;
 is($other->finish(60) . $other->error, '1', 'session is granted a connection');
-isnt($old, '', 'connection is a new one');
+isnt($old, '', 'process ID of the former connection is known');
 is($remote->safe_psql('remote_db', "SELECT count(*) FROM started WHERE pid = $old"), '0', 'new start commands were not sent on the old connection');
 $local->safe_psql('postgres', 'DROP SERVER busy CASCADE');
 

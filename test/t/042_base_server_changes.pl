@@ -111,7 +111,7 @@ sub waiter_sees
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "session waits for $server");
 	$local->safe_psql('postgres', $sql);
 	my $answer = $other->finish(30);
-	is($other->sqlstate, $expected, "$sql: result of the waiter") or diag($other->error);
+	is($other->sqlstate, $expected, "$sql: waiter receives the expected result") or diag($other->error);
 	like($other->error, $texts, "$sql: error names both servers") if defined $texts;
 	if ($expected eq '')
 	{

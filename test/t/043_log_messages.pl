@@ -52,7 +52,7 @@ sub wait_for_lease
 lease($holder, 'quiet');
 wait_for_lease('quiet', '400 ms');
 $session->run("SELECT pgpool.reconnect('quiet')");
-ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'quiet'", '0'), 'connection is opened, waited for, and closed');
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'quiet'", '0'), 'connection is closed after a checkout, a wait and a reconnect');
 is(join('', lines(qr/quiet/)), '', 'nothing is logged by default');
 
 # --- log_min_wait

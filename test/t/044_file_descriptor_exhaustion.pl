@@ -24,7 +24,7 @@ sub limit_descriptors
 
 limit_descriptors(140);
 like(slurp_file($local->logfile), qr/WARNING:  a pool worker might not be able to open as many connections as .*\n.*can use 76 descriptors/,
-	'warning is logged where the connections would only suffice if each worker had half of them');
+	'warning is logged because one worker might need the descriptors for all connections');
 limit_descriptors(100);
 my %options = (pool_size => 60, retry_min => '50ms', retry_max => '200ms');
 my $session = PgpxSession->new($local);
@@ -126,7 +126,7 @@ is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'b', pgpool.lock('$mine->[1
 	$more[0]->reset_statement_timeout;
 	is($cancelled, 40, 'each statement is cancelled');
 	is($more[0]->run("SELECT pgpool.exec($lease, 'select 1')") . $more[0]->error, '1', 'lease stays usable');
-	ok(wait_until($local, $more_than_needed, 4), 'no descriptor of a cancel request is left, beside the control sockets of both workers');
+	ok(wait_until($local, $more_than_needed, 4), 'workers have no descriptors beside those of connections and control sockets');
 	$more[0]->run('SELECT pgpool.checkin_all()');
 }
 

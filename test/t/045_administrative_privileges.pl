@@ -62,7 +62,7 @@ foreach my $function (@functions)
 my $states = "SELECT string_agg(server || ' ' || state, ',' ORDER BY server) FROM pgpool.pools";
 $super->run(call('resume'));
 $session{owner}->run(call('pause'));
-is($local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: an owner can pause only their own servers');
+is($local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: owner can pause only its own servers');
 $session{nobody}->run(call('resume'));
 is($session{nobody}->error . $local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: ordinary role resumes none');
 $session{signaller}->run(call('pause'));
@@ -75,7 +75,7 @@ $session{$_}->fails("SELECT pgpool.prewarm('owned', 2, '30 s')", '42501', qr/mus
   foreach qw(nobody app);
 $session{signaller}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for foreign server/, 'prewarm: USAGE is required');
 $local->safe_psql('postgres', 'GRANT pg_signal_backend TO app');
-is($session{app}->run("SELECT pgpool.prewarm('owned', 2, '30 s')") . $session{app}->error, '2', 'prewarm: member of pg_signal_backend succeeds with his own pool');
+is($session{app}->run("SELECT pgpool.prewarm('owned', 2, '30 s')") . $session{app}->error, '2', 'prewarm: member of pg_signal_backend can open its own pool');
 $local->safe_psql('postgres', 'REVOKE pg_signal_backend FROM app');
 is($super->run("SELECT pgpool.prewarm('foreign_', 1, '30 s')") . $super->error, '1', 'prewarm: superuser succeeds');
 

@@ -41,7 +41,7 @@ is($local->safe_psql('postgres', 'SELECT connections_used, connections_max FROM 
 # no connection is idle: the session waits with the reason shown, and a checkin evicts
 @leases = (lease($sessions[0], 'a'), lease($sessions[1], 'b'), lease($sessions[2], 'c'));
 $sessions[3]->start("SELECT pgpool.exec(pgpool.checkout('c', '60 s'), 'select 1')");
-ok(wait_until($local, 'SELECT server, reason FROM pgpool.waiters', 'c|global_cap'), 'waiter of a full server shows the reason');
+ok(wait_until($local, 'SELECT server, reason FROM pgpool.waiters', 'c|global_cap'), 'pgpool.waiters shows the limit as the reason of the wait');
 {
 	my $late = PgpxSession->new($local);
 
@@ -85,8 +85,8 @@ $local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach qw(f g);
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('f', 'g')}, '0'), 'connections of dropped servers have closed');
 
 # Two connections are abandoned with a running statement, and one is being opened for a
-# session that has left. Their remote server never answers. The timeouts of their owner
-# do not delay other pools.
+# session that does not wait any more. Their remote server never answers. The timeouts
+# of their servers do not delay other pools.
 make_pool($local, $fake, server => 'd', remote_dbname => 'silent', options => { pool_size => 3, operation_timeout => '3650d', sslmode => 'disable' });
 make_pool($local, $fake, server => 'e', remote_dbname => 'login', options => { pool_size => 3, connect_timeout => '3650d', sslmode => 'disable' });
 $sessions[0]->run(q{SELECT pgpool.send(pgpool.checkout('d', '60 s'), 'select 1')}) foreach 1 .. 2;
@@ -95,7 +95,7 @@ $sessions[0]->quit;
 ok(wait_until($local, q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server IN ('d', 'e')}, 'd cancelling, d cancelling, e connecting'),
 	'all slots are occupied by the unresponsive remote server');
 is($sessions[1]->run(q{SELECT pgpool.exec(pgpool.checkout('a', '60 s'), 'select 1') FROM generate_series(1, 3)}, 90) . $sessions[1]->error, "1\n1\n1", 'another pool is granted all slots');
-like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time limit for an attempt while another pool waits for its slot \(10 s\)/, 'reason is shown');
+like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time limit for an attempt while another pool waits for its slot \(10 s\)/, 'pgpool.pools shows why the attempt was ended');
 $sessions[1]->run('SELECT pgpool.checkin_all()');
 
 stats_add_up($local);

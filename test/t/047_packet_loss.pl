@@ -105,7 +105,7 @@ foreach my $server (qw(asked idle patient))
 	like($states, qr/^(?:08001|55P03|08001 55P03)$/, "$server: each checkout fails");
 	cmp_ok($late, '<', 0.1 + $delay, "$server: delay beyond the timeout is below 100 ms ($late s)");
 }
-is(stats('tested', 'checks_failed'), '2', 'tested: tests of test_period have found both connections');
+is(stats('tested', 'checks_failed'), '2', 'tested: both connections have failed the test of test_period');
 is(stats('tested', 'retried'), '0', 'tested: no lost connection was leased');
 check_invariants($local, 'invariants hold without a network');
 

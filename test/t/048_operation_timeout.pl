@@ -148,7 +148,7 @@ $session->start("SELECT * FROM pgpool.query($lease, 'select 1') $row");
 ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), 'revoked: next statement waits for the cancel request');
 is($other->run("SELECT pgpool.terminate($lease)"), 't', 'revoked: lease is terminated');
 my $ended = wait_until($local, sub { $session->done }, '1', 60);
-ok($ended, 'revoked: wait ends');
+ok($ended, 'revoked: wait for the cancel request ends');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')') if !$ended;
 $session->finish(30);
 $session->failed('PX001', qr/was terminated/, 'revoked: error has the reason');

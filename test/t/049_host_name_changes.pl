@@ -94,7 +94,7 @@ make_pool($local, $remote, server => "slow$_", options => { host => "slow$_.exam
 # libpq itself must not look up the name that follows a name that is too long
 make_pool($local, $remote, server => 'slow4', options => { host => 'x' x 600 . ',slow4.example', connect_timeout => '8s', pool_size => 3 });
 
-# nor a name without an address in front of one with an address
+# libpq itself must not look up a name without an address in front of one with an address
 make_pool($local, $remote, server => 'slow5', options => { host => 'slow5.example,x', hostaddr => ',127.0.0.9', connect_timeout => '8s', pool_size => 3 });
 my @lost = map { PgpxSession->new($local) } 1 .. 5;
 
@@ -122,7 +122,7 @@ is(scalar(grep { $_->done } @lost), 0, 'lookups last for seconds');
 cmp_ok($opened, '>', 10, "another pool has opened $opened connections meanwhile");
 is($beside->error, '', 'other server opens connections without an error');
 cmp_ok($longest, '<', 0.2 + $usual + $delay,
-	sprintf 'longest took %.3f s, with the other server %.3f s: worker was not blocked for 200 ms', $longest, $usual);
+	sprintf 'worker was not blocked for 200 ms: longest took %.3f s, with the other server %.3f s', $longest, $usual);
 foreach my $n (1 .. 5)
 {
 	$lost[ $n - 1 ]->finish(60);

@@ -186,7 +186,7 @@ foreach (@settings)
 	my $result = compare($both, "$setting\n$script", echo => 1, settings => $where);
 	my $name = 'values: ' . ($setting eq '' ? 'default settings' : $setting =~ s/SET //gr) . ($where && " $where");
 
-	is(join("\n", @{ $result->{differs} }), '', $name);
+	is(join("\n", @{ $result->{differs} }), '', "$name: no value differs");
 	is(join("\n", @{ $result->{unanswered} }), '', "$name: every query is answered") or diag($result->{error});
 	is(join("\n", grep { !$there || !/$instants/ } map { @$_ } values %{ $result->{skipped} }),
 		'', "$name: no query is skipped" . ($there ? ' except instants' : ''));
@@ -204,7 +204,7 @@ $setting
 SELECT ARRAY[1, NULL], ARRAY['a', NULL, 'NULL'], ARRAY[NULL::timestamptz];
 $xml
 EOT
-	is_deeply($result->{differs}, [], "values with$setting");
+	is_deeply($result->{differs}, [], "no value differs with $setting");
 	is_deeply($result->{count}, { 'same unlike dblink' => 1, $has_xml ? (same => 1) : (), 'same: again' => $has_xml ? 2 : 1 }, 'both queries were compared');
 }
 
@@ -232,7 +232,7 @@ SELECT - 'NaN'::float8;
 EOT
 is(join("\n", @{ $result->{differs} }, @{ $result->{unanswered} }), '', 'rows of different shapes are the same');
 is_deeply($result->{count}, { same => 14, 'same error' => 3, 'same without rows' => 1, 'same: again' => 7,
-		'same text' => 1 }, 'all queries were compared, the sign of a NaN in binary')
+		'same text' => 1 }, 'all queries were compared, and the sign of a NaN differs only in binary')
   or diag(explain($result));
 $result = compare($both, 'SELECT ' . join(', ', map { $_ % 7 ? "$_ AS c$_" : "NULL::text AS c$_" } 1 .. 1600) . ';');
 is_deeply($result->{count}, { same => 1 }, 'maximum number of columns is supported') or diag(explain($result));

@@ -69,27 +69,27 @@ foreach my $encoding (@encodings)
 	my $rows = "pgpool.query($lease, 'select s, convert_to(s, ''UTF8''), length(s) from chars where encoding = ''$encoding''') AS t(s text, b bytea, n int)";
 
 	is($here->run("SELECT s = convert_from(b, 'UTF8') AND length(s) = n AND n > 150 FROM $rows") . $here->error,
-		't', "$encoding local: result");
+		't', "$encoding local: characters of a result are unchanged");
 	is( $here->run("SELECT same FROM $rows, pgpool.query($lease, 'select \$1 = s from chars where encoding = \$2', s, '$encoding') AS p(same bool)") . $here->error,
-		't', "$encoding local: parameter");
+		't', "$encoding local: characters of a parameter are unchanged");
 	is( $here->run("SELECT same FROM $rows, pgpool.query($lease, 'select s = ' || quote_literal(s) || ' from chars where encoding = ''$encoding''') AS p(same bool)") . $here->error,
-		't', "$encoding local: text of a statement");
+		't', "$encoding local: characters of a statement are unchanged");
 	is( $here->run("SELECT list = array[s, s] FROM $rows, pgpool.query_as(NULL::text[], $lease, 'select \$1::text[]', array[s, s]) AS p(list)") . $here->error,
-		't', "$encoding local: array");
+		't', "$encoding local: characters of an array are unchanged");
 
 	my $char = $here->run("SELECT substr(s, n - 1, 1) FROM $rows");
 	$here->run("CREATE TYPE named AS (\"a$char\" int, \"$char\" text)");
 	is( $here->run("SELECT \"$char\" = '$char' FROM pgpool.query_as(NULL::named, $lease, 'select ''$char'' as \"$char\", 1 as \"a$char\"')") . $here->error,
-		't', "$encoding local: column names");
+		't', "$encoding local: characters of column names are unchanged");
 	$here->fails("SELECT pgpool.exec($lease, 'do \$\$ begin raise exception ''<$char>'' using errcode = ''23505''; end \$\$')",
-		'23505', qr/<\Q$char\E>/, "$encoding local: error message");
+		'23505', qr/<\Q$char\E>/, "$encoding local: character of an error message is unchanged");
 
 	# a character that the local encoding lacks
 	my $missing = "pgpool.query($lease, 'select missing, 1 from chars where encoding = ''$encoding''') AS t(s text, n int)";
 	$here->fails("SELECT * FROM $missing", '22P05', qr/has no equivalent in encoding "$encoding"/,
 		"$encoding local: character that only UTF8 has fails");
 	$here->fails("SELECT pgpool.exec($lease, 'do \$\$ begin raise exception ''<%>'', (select missing from chars where encoding = ''$encoding'') using errcode = ''23505''; end \$\$')",
-		'22P05', qr/has no equivalent in encoding "$encoding"/, "$encoding local: such a character in an error message fails");
+		'22P05', qr/has no equivalent in encoding "$encoding"/, "$encoding local: error message with such a character fails");
 	is($here->run("SELECT s = convert_from(b, 'UTF8') FROM $rows") . $here->error,
 		't', "$encoding local: lease stays usable");
 	$here->run("SELECT pgpool.checkin($lease)");
@@ -99,9 +99,9 @@ foreach my $encoding (@encodings)
 	$here = PgpxSession->new($both, dbname => 'utf8');
 	$lease = lease($here, $name);
 	is( $here->run("SELECT t.s = chars.s FROM chars, pgpool.query($lease, 'select convert_from(\$1, ''UTF8'')', convert_to(s, 'UTF8')) AS t(s text) WHERE encoding = '$encoding'") . $here->error,
-		't', "$encoding remote: result");
+		't', "$encoding remote: characters of a result are unchanged");
 	is( $here->run("SELECT same FROM chars, pgpool.query($lease, 'select \$1 = convert_from(\$2, ''UTF8'')', s::text, convert_to(s, 'UTF8')) AS t(same bool) WHERE encoding = '$encoding'") . $here->error,
-		't', "$encoding remote: parameter");
+		't', "$encoding remote: characters of a parameter are unchanged");
 	$here->fails("SELECT t.s FROM chars, pgpool.query($lease, 'select \$1', missing) AS t(s text) WHERE encoding = '$encoding'",
 		'22P05', qr/has no equivalent in encoding "$encoding"/, "$encoding remote: character that only UTF8 has fails");
 	is($here->run("SELECT * FROM pgpool.query($lease, 'show server_encoding') AS t(s text)") . $here->error,

@@ -169,7 +169,7 @@ is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '1', 'ne
 behind('one', ['SELECT 1'], query('one', 'SELECT 1, 2', 'a int'));
 $second->failed('42804', qr/column/, 'wrong number of columns is reported');
 is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'pool works after the error');
-is(pipelined_count('one'), '14', 'these statements were pipelined, too');
+is(pipelined_count('one'), '14', 'failed statements were pipelined, too');
 
 # statements that are not pipelined succeed as well
 my $before = pipelined_count('one');
@@ -183,7 +183,7 @@ is( behind('one', ['SELECT 1'], q{SELECT length(a) FROM pgpool.query('one', 'SEL
 is(behind('one', [], query('one', 'SELECT 9', 'a int')), '9', 'statement after an unused lease succeeds');
 like(behind('one', ['SELECT 1'], "SELECT pgpool.checkout('one')"), qr/^\d+$/, 'lease is granted');
 $second->run('SELECT pgpool.checkin_all()');
-is(pipelined_count('one'), $before, 'none of these was pipelined');
+is(pipelined_count('one'), $before, 'no such statement was pipelined');
 is(behind('own_reset', ['SET a.b = 2'], query('own_reset', 'SHOW a.b', 'a text')), '1', 'own reset command: statement succeeds without pipelining');
 is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')), 'started', 'start commands: statement succeeds without pipelining');
 is(behind('used', ['SELECT 1'], query('used', 'SELECT 6', 'a int')), '6', 'max_uses: statement succeeds without pipelining');

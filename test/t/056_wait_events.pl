@@ -72,7 +72,7 @@ shows('PgpoolNotification', "SELECT * FROM pgpool.wait_notifications($lease, '30
 $session->run("SELECT pgpool.checkin($lease)");
 
 # The reset that was sent at checkin is slow. Both calls are in one message, so that the
-# worker does not read its answer.
+# worker does not read the answer to the reset.
 $lease = lease($session, 'slow');
 $session->run("SELECT pgpool.exec($lease, 'select 1')");
 shows('PgpoolReset', "SELECT pgpool.checkin($lease)\\; SELECT pgpool.checkout('slow', '300 s')");

@@ -88,7 +88,7 @@ my $check_fault = sub {
 	$proxy->command('pass');
 	return $got eq $asked{extended}[1] && !$session->error || $got eq '' && $session->sqlstate eq '08006' ? '' : "$n: $got " . $session->error;
 };
-is(join('', map { $check_fault->(10 * $_) } 1 .. 20), '', 'behind a reset: right rows or a lost connection');
+is(join('', map { $check_fault->(10 * $_) } 1 .. 20), '', 'behind a reset: statement returns the right rows or reports a lost connection');
 
 # a delay is not an error
 $proxy->command('delay 20');

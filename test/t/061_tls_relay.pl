@@ -153,7 +153,7 @@ foreach my $way ('pgpool.discard(%s)', 'pgpool.checkin(%s)', 'pg_terminate_backe
 }
 
 # --- closed connections leave nothing in the worker
-is($local->safe_psql('postgres', "SELECT bool_and(pgpool.drain(s, '60 s')) FROM unnest('{one,late,four}'::text[]) s"), 't', 'all connections are closed');
+is($local->safe_psql('postgres', "SELECT bool_and(pgpool.drain(s, '60 s')) FROM unnest('{one,late,four}'::text[]) s"), 't', 'all pools are drained');
 ok(wait_until($local, $sockets, $none_open), 'all sockets are closed');
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
 

@@ -66,7 +66,7 @@ is($guesser->run("SELECT * FROM pg_temp.guess($guesses, ARRAY[$own, " . join(', 
 is($guesser->run('SELECT count(DISTINCT what) FROM outcomes'), '10', 'every function is called');
 
 is($local->safe_psql('postgres', $stats), $before, 'leases of the other session are not affected');
-is($holder->run("SELECT a FROM pgpool.result($leases[1]) AS t(a int, b text)") . $holder->error, '42', 'statement in flight on one of them is answered');
+is($holder->run("SELECT a FROM pgpool.result($leases[1]) AS t(a int, b text)") . $holder->error, '42', 'statement in flight of the other session is answered');
 is(join(' ', map { $holder->run("SELECT * FROM pgpool.query($_, 'SELECT pg_backend_pid()') AS t(a int)") } @leases), "@pids", 'leases have the same remote sessions');
 
 # the right ids in the same session under another role

@@ -130,8 +130,8 @@ kill 'STOP', $worker;
 ok(wait_until($one, q{SELECT state FROM pgpool.locks WHERE name = 'own'}, 'lost', 30), 'own lock expires without pings');
 $holder->start(lock_sql('own'));
 kill 'CONT', $worker;
-cmp_ok($holder->finish(30), '>', $token, 'session acquires it again, with a higher token') or diag($holder->error);
-like($holder->error, qr/WARNING:.*lock "own" of server "keeper" was lost/, 'and is warned of the loss');
+cmp_ok($holder->finish(30), '>', $token, 'session acquires its lost lock again, with a higher token') or diag($holder->error);
+like($holder->error, qr/WARNING:.*lock "own" of server "keeper" was lost/, 'warning reports the loss when the lock is acquired again');
 is(own_losses() . own_takeovers(), '10', 'loss is logged once, and not as a takeover');
 
 # the release of the lost lock has not reached the remote server
@@ -167,13 +167,13 @@ cmp_ok($late, '>', $token, 'lock is acquired although the first answer is late')
 kill 'CONT', $worker;
 my @takeovers = slurp_file($two->logfile) =~ /took over lock "late" of .*/g;
 is(scalar(@takeovers), 1, 'takeover is logged once') or diag(join "\n", @takeovers);
-like($takeovers[0] // '', qr/from "[^"]*, PID @{[ $holder->pid ]} of [^"]*"/, '.. with the former holder');
+like($takeovers[0] // '', qr/from "[^"]*, PID @{[ $holder->pid ]} of [^"]*"/, 'log names the former holder of the lock whose answer was late');
 $watch->run("SELECT pgpool.unlock('keeper', 'late', $late)");
 $holder->run("SELECT pgpool.unlock('keeper', 'late', $token)");
 $remote->safe_psql('remote_db', 'DROP FUNCTION public.late() CASCADE; DROP SEQUENCE public.late');
 
 # --- a whole server is stopped, another server acquires the lock, and the first server
-# continues (row 45)
+# continues (fault 45 in test/README.md)
 $token = $holder->run(lock_sql('stopped', ttl => '3 s'));
 $holder->run(fenced_write('stopped', $token));
 is($holder->error, '', 'fenced write with the token succeeds') or diag($holder->error);
@@ -189,13 +189,13 @@ like($log, qr/LOG: +pgpool_ext took over lock "stopped" of server "keeper" of da
 unlike($log, qr/took over lock "session"/, 'acquisition of a released lock is not logged as a takeover');
 kill 'CONT', reverse @stopped;
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'former holder has noticed the loss before it writes');
-is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'stopped'}), 'lost', 'view shows the loss');
+is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'stopped'}), 'lost', 'pgpool.locks shows the loss');
 $holder->fails(fenced_write('stopped', $token), '55000', qr/token $token of lock "stopped" is not valid any more/,
 	'fenced write with the old token is refused');
 $holder->run('ROLLBACK');
 $watch->run(fenced_write('stopped', $taken));
 is($watch->error, '', 'fenced write of the new holder succeeds');
-is($remote->safe_psql('remote_db', 'SELECT string_agg(token::text, $$ $$) FROM written'), "$token $taken", 'nothing else was written');
+is($remote->safe_psql('remote_db', 'SELECT string_agg(token::text, $$ $$) FROM written'), "$token $taken", 'only writes with a valid token were executed');
 is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'new holder keeps the lock');
 
 # --- a token of another server is useless except for the fence, which does not check
@@ -245,9 +245,9 @@ foreach my $how (qw(kill immediate))
 	check_invariants($one);
 }
 
-# --- restart of the remote server: locks that are pinged again in time are kept
+# --- restart of the remote server: locks that are pinged again in time are kept, and
+# waiters keep waiting
 $holder = PgpxSession->new($one);
-# .. and waiters keep waiting
 $token = $holder->run(lock_sql('restart', ttl => '11 s'));
 $watch->start(lock_sql('restart', timeout => '1 h'));
 ok(wait_until($remote, sub { $remote->safe_psql('remote_db', q{SELECT contended IS NOT NULL FROM pgpool_lock.locks WHERE name = 'restart'}) }, 't'), 'another server requests the lock');
@@ -264,10 +264,10 @@ $watch->failed('57014', qr/canceling statement/, 'waiter still waits');
 $remote->stop('immediate');
 is($holder->run("SELECT pgpool.unlock('keeper', 'restart', $token)"), '', 'release cannot be confirmed while the remote server is down');
 like($holder->error, qr/WARNING:.*was released, but the remote server has not confirmed it/, 'warning reports the unconfirmed release');
-ok(wait_until($one, sub { slurp_file($one->logfile) =~ /could not release lock "restart".*\n.*3 attempts have failed/ ? 1 : 0 }, 1), 'log reports it after three attempts');
-ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'lock is not held any more');
+ok(wait_until($one, sub { slurp_file($one->logfile) =~ /could not release lock "restart".*\n.*3 attempts have failed/ ? 1 : 0 }, 1), 'log reports the unconfirmed release after three attempts');
+ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'lock is not listed any more');
 $holder->fails(lock_sql('restart'), '08001', qr/could not connect to server "keeper"/, 'lock cannot be acquired without a remote server');
-is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'failed request leaves nothing behind');
+is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'failed request leaves no lock');
 $remote->start;
 ok(wait_until($two, sub { $watch->run(q{SELECT pgpool.try_lock('keeper', 'restart') > 0}) }, 't', 60), 'lock is free after its ttl');
 

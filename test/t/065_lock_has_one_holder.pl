@@ -94,7 +94,7 @@ BEGIN
 		END;
 		COMMIT;
 		IF t IS NOT NULL THEN
-			-- not if it was asked for under another ttl, and never for longer than is noted
+			-- hold it only if the ttl is unchanged, and not for longer than recorded here
 			SELECT CASE WHEN ttl = asked THEN control.hold ELSE 0 END INTO hold FROM control;
 			INSERT INTO held VALUES (t, b, b, up, up, NULL, hold, NULL);
 			COMMIT;
@@ -245,17 +245,17 @@ my $began = time;
 my $since_boot = $began - (split ' ', slurp_file('/proc/uptime'))[0];
 contend($_) foreach @nodes;
 
-# --- Faults, one after the other, each while a session of the server holds the lock:
-# name, server, hold time, action, ttl (default 1 s). The arguments of the action are the server, the
-# holder's PID and token, the other server, and the worker. A holder that will be
-# interrupted holds the lock long enough for a slow machine. A holder that must keep it,
-# or still have it when a clock has been set, has a sufficient ttl.
+# --- Faults, one after the other, each while a session of the server holds the lock.
+# Elements: name, server, hold time, action, ttl (default 1 s). The arguments of the
+# action are the server, the holder's PID and token, the other server, and the worker. A
+# holder that will be interrupted holds the lock long enough for a slow machine. A holder
+# that must keep it, or still have it when a clock has been set, has a sufficient ttl.
 my @faults = (
 	[ 'holder ended', 0, $long, sub { my ($node, $pid, $token) = @_;
 		ok(terminate($node, $pid), 'session has ended');
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'lock was held at that time') } ],
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when it was terminated') } ],
 
-	# row 45: the lock is lost before the fenced write, which is refused
+	# fault 45: the lock is lost before the fenced write, which is refused
 	[ 'server stopped, and continued after the takeover', 0, $long, sub { my ($node, $pid, $token, $other) = @_;
 		my @stopped = processes($node);
 		kill 'STOP', @stopped;
@@ -296,14 +296,14 @@ my @faults = (
 	[ 'remote crashed', 1, 0.4, sub { crash($remote) } ],
 	[ 'server restarted', 0, $long, sub { my ($node, $pid, $token) = @_;
 		started($node, 'restart');
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock at that time') } ],
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when the server was restarted') } ],
 	[ 'server crashed', 1, $long, sub { my ($node, $pid, $token) = @_;
 		crash($node);
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock at that time') } ],
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when the server crashed') } ],
 	[ 'holder killed by the system', 0, $long, sub { my ($node, $pid, $token) = @_;
 		is(kill('KILL', $pid), 1, 'session is killed');
 		ok(wait_until($node, 'SELECT 1', 1), 'server is up again');
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock at that time') } ]);
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when it was killed') } ]);
 
 # by the time of day the lock would be lost in the first case, and kept for an hour in
 # the second
@@ -392,9 +392,9 @@ foreach my $call (q{pgpool.lock('keeper', 'lost answer', '10 s', '1 hour')}, q{p
 	$proxy->command("swallow $question");
 	my $token = $session->run("SELECT $call");
 	like($token, qr/^\d+$/, "$call: repeated request is granted") or diag($session->error);
-	is($proxy->command('status'), 'pass', 'first answer was lost');
-	is($nodes[0]->safe_psql('postgres', "SELECT token $status = 'lost answer' AND state = 'held'"), $token, 'token is the last one');
-	is($session->run("SELECT pgpool.unlock('keeper', 'lost answer', $token)"), 't', 'lock can be released');
+	is($proxy->command('status'), 'pass', "$call: first answer was lost");
+	is($nodes[0]->safe_psql('postgres', "SELECT token $status = 'lost answer' AND state = 'held'"), $token, "$call: token is the last one that was granted");
+	is($session->run("SELECT pgpool.unlock('keeper', 'lost answer', $token)"), 't', "$call: lock can be released");
 }
 $proxy->command('mute');
 $session->run(q{SELECT pgpool.lock('keeper', 'no answer', '1 s', '1 hour')});
@@ -419,7 +419,7 @@ sub grant_without_answer
 	return $token;
 }
 
-# the remote server crashes after the grant and before the reply (row 46): the outcome
+# the remote server crashes after the grant and before the reply (fault 46): the outcome
 # is requested again, not assumed
 my $granted = grant_without_answer('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
 $remote->stop('immediate');
@@ -495,7 +495,7 @@ note $_->name . ': ' . $_->safe_psql('postgres', q{SELECT coalesce(string_agg(st
   foreach @nodes;
 is($nodes[$_]->safe_psql('postgres', q{SELECT string_agg(DISTINCT state || ' ' || message, ', ') FROM errors WHERE state !~ '^(08...|55P03|57...|PX003)$'}), '',
 	"errors of server $_ are connection errors") foreach 0, 1;
-is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE name = 'only one'}), '1', 'lock is one row');
+is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE name = 'only one'}), '1', 'lock has one row');
 cmp_ok($remote->safe_psql('remote_db', q{SELECT token FROM pgpool_lock.locks WHERE name = 'only one'}), '>=', $highest, 'row has the highest token');
 is($remote->safe_psql('remote_db', q{SELECT count(*) > 10 AND bool_and(rises) IS TRUE FROM (SELECT token > coalesce(lag(token) OVER (ORDER BY id), 0) AS rises FROM written) w}), 't',
 	'fenced writes have increasing tokens');

@@ -44,7 +44,7 @@ foreach my $call (q{pgpool.try_lock('standby', 'a')}, q{pgpool.lock('standby', '
 {
 	$holder->fails("SELECT $call", '25006', qr/HINT:  Locks need the primary.*target_session_attrs/s, "$call: remote server in recovery is reported");
 }
-is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'refused request leaves nothing behind');
+is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'refused request leaves no lock');
 
 my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '20 s')});
 like($token, qr/^\d+$/, 'lock is held') or diag($holder->error);
@@ -55,7 +55,7 @@ ok(wait_until($two, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type
 {
 	my $behind = PgpxSession->new($two);
 
-	$behind->fails(q{SELECT pgpool.lock('keeper', 'a', '10 ms')}, '55P03', qr/lock "a" of server "keeper" did not become available within 10 ms\n.*DETAIL:  Other sessions of this server wait for the lock, too\./, 'next session of that server is behind it');
+	$behind->fails(q{SELECT pgpool.lock('keeper', 'a', '10 ms')}, '55P03', qr/lock "a" of server "keeper" did not become available within 10 ms\n.*DETAIL:  Other sessions of this server wait for the lock, too\./, 'session behind another one of its server times out without a request');
 	$behind->quit;
 }
 $two->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$other->pid]})");

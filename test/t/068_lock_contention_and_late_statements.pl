@@ -24,7 +24,7 @@ like($holder->error, qr/WARNING:.*hostile INSERT of pgpool_ext/, 'session receiv
 ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't', 10), 'worker pings');
 is($holder->run("SELECT pgpool.unlock('noisy', 'noise', $token)"), 't', 'lock is released');
 like(slurp_file($remote->logfile), qr/hostile UPDATE of pgpool_ext lock/, 'ping and release caused notices');
-is(join("\n", grep { /^\w+: .*hostile/ } split /\n/, slurp_file($one->logfile)), '', 'log has no notices as written by libpq');
+is(join("\n", grep { /^\w+: .*hostile/ } split /\n/, slurp_file($one->logfile)), '', 'libpq writes no notices of the remote server to the log');
 $remote->safe_psql('remote_db', 'DROP TRIGGER noise ON pgpool_lock.locks');
 
 # --- default_transaction_isolation is serializable for the remote user: a ping that
@@ -143,7 +143,7 @@ $shut_out->failed('57014', qr/canceling statement/, 'session is cancelled');
 ok(wait_until($remote, "$dozes AND application_name = 'pgpool_ext lock'", 't'), 'release is not answered');
 $token = $holder->run(q{SELECT pgpool.lock('contended', 'balancer', '2 s')});
 like($token, qr/^\d+$/, 'other session acquires the lock') or diag($holder->error);
-is($one->safe_psql('postgres', q{SELECT string_agg(state, ' ' ORDER BY state) FROM pgpool.locks WHERE name <> 'kept'}) // '', 'held releasing', 'pending release is shown meanwhile');
+is($one->safe_psql('postgres', q{SELECT string_agg(state, ' ' ORDER BY state) FROM pgpool.locks WHERE name <> 'kept'}) // '', 'held releasing', 'pgpool.locks shows the pending release');
 $remote->safe_psql('remote_db', 'INSERT INTO awake DEFAULT VALUES');
 $remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_slow'});
 is($holder->run("SELECT pgpool.unlock('contended', 'balancer', $token)"), 't', 'lock is released by the other session');

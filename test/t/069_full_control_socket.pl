@@ -56,7 +56,7 @@ $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')')
 $session->finish(60);
 $session->failed('57014', qr/canceling statement/, 'session can be cancelled');
 $session->start("SELECT a FROM pgpool.query('two', 'select 7') AS t(a int)");
-ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $session->pid), 'another session waits');
+ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $session->pid), 'session waits again with another call');
 kill 'CONT', $worker;
 is($session->finish(60) . $session->error, '7', 'call succeeds when the worker reads again');
 is(worker_pid($local), $worker, 'worker was not restarted');

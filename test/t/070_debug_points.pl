@@ -80,7 +80,7 @@ sub waiting
 	ok(reached('timed_out'), 'waiter times out');
 	$holder->run('SELECT pgpool.checkin_all()');
 	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'waiter is granted a connection before it has left the queue');
-	check_invariants($local, 'timeout and grant: invariants hold in between');
+	check_invariants($local, 'timeout and grant: invariants hold before the waiter has left the queue');
 	resume('timed_out');
 	like($waiter->finish, qr/^\d+$/, 'timeout and grant: waiter is granted the lease without an error');
 	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '0', 'timeout and grant: no timeout is counted');
@@ -111,7 +111,7 @@ foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_t
 	$holder->run('SELECT pgpool.checkin_all()');
 	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'waiter is granted a connection before it has left the queue');
 	$next->start("SELECT pgpool.checkout('one', '60 s')");
-	check_invariants($local, "$function: invariants hold in between");
+	check_invariants($local, "$function: invariants hold before the waiter has left the queue");
 	resume($point);
 	$waiter->finish;
 	is($waiter->sqlstate, $sqlstate, "$function: waiter receives the error") or diag($waiter->error);
@@ -184,7 +184,7 @@ foreach my $case (
 		$waiter->start(q{SELECT pgpool.checkout('one', '60 s')});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 
-		# the next worker starts soon, and must not serve the waiter before it is looked at
+		# the next worker starts soon, and must not grant a connection before the waiter has been checked
 		$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 	}
 	arm(debug_point => $what);
@@ -226,7 +226,7 @@ arm(debug_point => '');
 
 	make_pool($local, $remote, server => 'before', options => { dbname => 'postgres' });
 	make_pool($local, $remote, server => 'after', options => { dbname => 'remote_db' });
-	ok($next_life->(), 'reinitialization: first one succeeds');
+	ok($next_life->(), 'reinitialization: server restarts for the first time');
 	$asker = PgpxSession->new($local);
 	lease($asker, 'before');
 	foreach my $n (1 .. 3)
@@ -239,7 +239,7 @@ arm(debug_point => '');
 	$asker->start(q{SELECT pgpool.checkout('before', '60 s')});
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'reinitialization: conninfo is published and not read');
 	arm(debug_point => 'worker_starts wait');
-	ok($next_life->() && reached('worker_starts'), 'reinitialization: second one succeeds');
+	ok($next_life->() && reached('worker_starts'), 'reinitialization: server restarts for the second time');
 	$asker->quit;
 	$asker = PgpxSession->new($local);
 	$asker->start(q{SELECT a FROM pgpool.query('after', 'select current_database()') AS t(a text)});
@@ -278,7 +278,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	is($caller->run(q{SELECT pgpool.exec('one', 'SELECT 1')}) . $caller->error, '1', 'another pool has a connection');
 	arm(debug_point => 'worker_connects wait');
 
-	# the worker learns of the point while it closes the connection
+	# the worker reads the setting when it closes the connection
 	ok(wait_until($local, 'SHOW pgpool_ext.debug_point', 'worker_connects wait'), 'debug point is armed');
 	is($caller->run(q{SELECT pgpool.drain('one', '30 s')}) . $caller->error, 't', 'connection is closed');
 	$caller->run(q{SELECT pgpool.resume('one')});
@@ -357,7 +357,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 make_pool($local, $proxy, server => 'pipelined', options => { pool_size => 1, retry_min => '10 ms' });
 $remote->safe_psql('remote_db', 'CREATE TABLE executed (n int); GRANT ALL ON executed TO remote_app');
 
-# For later: the server's timer for statistics wakes a session ten seconds after its
+# Used below: the server's timer for statistics wakes a session ten seconds after its
 # first statement. After a statement of that length no timer is set.
 my %waiter_by_relay = map { $_ => PgpxSession->new($local) } qw(answered taken);
 $_->start('SELECT pg_sleep(11)') foreach values %waiter_by_relay;
@@ -445,7 +445,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 		$second->run(q{SELECT pgpool.checkin_all()});
 		is($waiter->finish(30) . $waiter->error, '44', "$name: later pending statement receives its own answer");
 		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM executed'), $point eq 'hand_over_sent' ? '1' : '0', "$name: first statement ran as often as expected");
-		ok(wait_until($local, q{SELECT leased, waiters FROM pgpool.pools WHERE server = 'pipelined'}, '0|0'), "$name: nothing is left");
+		ok(wait_until($local, q{SELECT leased, waiters FROM pgpool.pools WHERE server = 'pipelined'}, '0|0'), "$name: no lease and no waiter is left");
 		check_invariants($local, "$name: invariants hold");
 		stats_add_up($local, "$name: counters add up");
 		$_->quit foreach $holder, $waiter, $second;
@@ -528,8 +528,8 @@ foreach my $point (qw(hand_over hand_over_sent))
 	disarm();
 }
 
-# a waiter is cancelled at the moment in which its connection attempt fails: the cancel
-# counts
+# a waiter is cancelled at the moment in which its connection attempt fails: the session
+# reports the cancel
 {
 	my $waiter = PgpxSession->new($local);
 
@@ -622,15 +622,15 @@ my %damages = (
 	is($damager->error, '', 'damage: invariants hold when all damage is undone');
 	kill 'CONT', $worker;
 
-	# A holder that has exited without an exit callback, which cannot happen: the worker
-	# reclaims its lease.
+	# A holder that has exited without an exit callback, which does not occur in practice:
+	# the worker reclaims its lease.
 	my %gone = (lock_owner => qr/pgpool_ext releases lock "a": its holder with PID 1 no longer exists/, holder => qr/pgpool_ext reclaimed lease \d+: its holder with PID 1 no longer exists/);
 	foreach my $what (qw(lock_owner holder))
 	{
 		my $log = -s $local->logfile;
 
 		$damager->run("SET pgpool_ext.debug_damage = '$what'");
-		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $gone{$what} ? 1 : 0 }, 1, 30), "exited, $what: worker releases it");
+		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $gone{$what} ? 1 : 0 }, 1, 30), "exited, $what: worker releases the lock or the lease");
 		$damager->run('RESET pgpool_ext.debug_damage');
 		is($damager->error, '', "exited, $what: damage is undone");
 	}
@@ -700,7 +700,7 @@ my %damages = (
 		# (this session has cached the sockets, and need not ask the worker)
 		lease($holder, 'damaged');
 		$holder->run(q{SELECT pgpool.checkout('damaged')});
-		$holder->failed('PX004', qr/the pool of server "damaged" is out of service/, 'damage: checkout that finds it fails');
+		$holder->failed('PX004', qr/the pool of server "damaged" is out of service/, 'damage: checkout that finds the damage fails');
 		like($holder->error, qr/cannot go from state "closing" to "leased".*rebuilds the pool/s, 'damage: error names the damage and announces the rebuild');
 		is($node->safe_psql('postgres', $state), 'damaged', 'damage: pgpool.pools shows the state');
 		like($node->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'damaged'}), qr/cannot go from/, 'damage: pgpool.pools shows the reason');
@@ -710,7 +710,7 @@ my %damages = (
 		$waiter->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)});
 		$waiter->failed('PX004', qr/out of service/, 'damage: statement fails, too');
 		$waiter->run('SELECT pgpool.check_invariants()');
-		$waiter->failed('XX000', qr/is out of service: Connection \d+/, 'damage: check_invariants reports it');
+		$waiter->failed('XX000', qr/is out of service: Connection \d+/, 'damage: check_invariants reports the damage');
 		is($holder->run("SELECT a FROM pgpool.query($leases[0], 'select 7') AS t(a int)"), '7', 'damage: lease stays usable until the rebuild');
 		$holder->run("SELECT pgpool.checkin($leases[0])");
 		is($holder->error, '', 'damage: lease can be returned');
@@ -799,7 +799,7 @@ foreach my $n (1 .. 500)
 	$session->quit;
 	last if $all;
 }
-is($wrong, '', 'out of memory in a session: error, and the session stays usable');
+is($wrong, '', 'out of memory in a session: statement fails, and the session stays usable');
 cmp_ok($failed, '>=', 10, "out of memory was raised $failed times");
 is($all, 1, 'every allocation failed once');
 check_invariants($local);
@@ -882,7 +882,7 @@ sub deadlock_ended
 	my ($what, @sessions) = @_;
 
 	$_->quit foreach @sessions;
-	ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('east', 'west')}, '0|0'), "$what: no lease and no waiter is east");
+	ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('east', 'west')}, '0|0'), "$what: no lease and no waiter is left");
 	return;
 }
 
@@ -896,9 +896,9 @@ resume('deadlock_read');
 $local->safe_psql('postgres', 'SELECT pg_sleep(0.3)');
 is($cross[0]->done, 0, 'deadlock that no longer exists in the second reading is not reported');
 $third->run('SELECT pgpool.checkin_all()');
-is($cross[0]->finish(30) . $cross[0]->error, 't', 'session that checked is served');
+is($cross[0]->finish(30) . $cross[0]->error, 't', 'session that checked for deadlocks is granted a connection');
 $cross[0]->run('ROLLBACK');
-is($cross[1]->finish(30) . $cross[1]->error, 't', 'session whose lease was revoked is served, too');
+is($cross[1]->finish(30) . $cross[1]->error, 't', 'session whose lease was revoked is granted a connection, too');
 deadlock_ended('revoked lease', $third, @cross);
 
 # the other session is cancelled: its connection is granted to the victim
@@ -911,7 +911,8 @@ resume('deadlocked');
 is($cross[0]->finish(30) . $cross[0]->error, 't', 'victim is granted the connection, and receives no error');
 deadlock_ended('grant to a victim', @cross);
 
-# the other session is cancelled or terminated between the two readings: there is no deadlock any more
+# the other session is cancelled or terminated between the two readings, which ends the
+# deadlock
 foreach my $function (qw(pg_cancel_backend pg_terminate_backend))
 {
 	@cross = cross('deadlock_read', 'wait');
@@ -923,7 +924,8 @@ foreach my $function (qw(pg_cancel_backend pg_terminate_backend))
 	deadlock_ended($function, @cross);
 }
 
-# the victim is cancelled, terminated, exits, has an error: in a checkout, a call and a foreign table
+# the victim is cancelled, terminated, exits, or has an error: in a checkout, a call and a
+# foreign table
 my @waits = (q{SELECT pgpool.checkout_xact('west') > 0}, q{SELECT pgpool.exec('west', 'SELECT 1')});
 if ($local->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'}))
 {
@@ -940,16 +942,17 @@ foreach my $wait (@waits)
 		@cross = cross('deadlocked', $action, undef, $wait);
 		$local->safe_psql('postgres', "SELECT $function(" . $cross[0]->pid . ')') if $function;
 		resume('deadlocked') if $action eq 'wait';
-		is($cross[1]->finish(30) . $cross[1]->error, 't', "$what of the victim: other session is served");
+		is($cross[1]->finish(30) . $cross[1]->error, 't', "$what of the victim: other session is granted a connection");
 		$cross[0]->finish(30);
-		isnt($cross[0]->error, '', "$what of the victim: error or end of the session");
+		isnt($cross[0]->error, '', "$what of the victim: victim receives an error");
 		deadlock_ended($what, @cross);
 	}
 }
 disarm();
 check_invariants($local);
 
-# --- the transactions of foreign tables: an error, a cancel and the end of the session at each step
+# --- the transactions of foreign tables: an error, a cancel and the end of the session at
+# each step
 SKIP:
 {
 	skip 'postgres_fdw is not installed', 1 if @waits < 3;
@@ -977,8 +980,10 @@ SKIP:
 		$remote->safe_psql('remote_db', "ALTER TABLE n ALTER v TYPE $type");
 	};
 
-	# a point, its statements, the values that there can be, the cases, and what precedes; after the first
-	# COMMIT was sent, the remote servers have committed, or not, and an interrupt waits for their answers
+	# A point, its statements, the values that are allowed at the end, the cases, an action
+	# before the statements, and whether the session waits behind a holder. After the first
+	# COMMIT was sent, each remote server has committed or not, and an interrupt waits for
+	# their answers.
 	my @points = (
 		[ 'fdw_leased', $writes, '0\|0', \@all ],
 		[ 'fdw_sent', $writes, '0\|0', \@all ],
@@ -1033,7 +1038,7 @@ SKIP:
 			}
 			ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('north', 'south')}, '0|0'), "$what: no lease is left");
 			ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'}, '0'), "$what: no remote transaction is left");
-			like($remote->safe_psql('remote_db', $values), qr/^$outcome$/, "$what: values");
+			like($remote->safe_psql('remote_db', $values), qr/^$outcome$/, "$what: remote tables have allowed values");
 			is($local->safe_psql('postgres', 'DELETE FROM local_writes RETURNING v'), '1', "$what: local transaction has committed") if $point =~ /^fdw_commit(ting|_sent)$/ && $function;
 			$_->quit foreach $session, $holder;
 			is($local->safe_psql('postgres', "SELECT count(*) FROM n, s"), '1', "$what: foreign tables work");
@@ -1124,7 +1129,7 @@ foreach my $n (1 .. 60)
 	$session->quit;
 	$all = $n, last if $state eq '' && !-e path('oom', 'at');
 }
-is($wrong, '', 'out of memory during lock: error, and the lock is released');
+is($wrong, '', 'out of memory during lock: call fails, and the lock is released');
 cmp_ok($all, '>', 1, 'every allocation of lock failed once');
 cmp_ok($failed, '>=', 5, "out of memory during lock was raised $failed times");
 

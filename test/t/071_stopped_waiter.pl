@@ -1,6 +1,6 @@
 # A new worker asks the waiters for the conninfo. A waiter that is stopped and cannot
-# publish it is asked once only. A stopped waiter gets no connection with outdated options,
-# and its grant is counted although its lease was revoked.
+# publish it is asked once only. A stopped waiter is granted no connection with outdated
+# options, and its grant is counted although its lease was revoked.
 use strict;
 use warnings;
 
@@ -48,7 +48,7 @@ $local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (ADD application_name '
 $holder->run('SELECT pgpool.checkin_all()');
 is($first->finish . $first->error, '1', 'waiter that has read the new options is granted a connection');
 ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'two'}, $waiter->pid), 'waiter that has not read the new options is granted one next');
-is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'two'}), 'idle', 'its statement has not been sent');
+is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'two'}), 'idle', 'statement of the stopped waiter has not been sent');
 is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'two'}), 0, 'no statement was pipelined');
 kill 'CONT', $waiter->pid;
 is($waiter->finish . $waiter->error, '1', 'stopped waiter sends its statement itself');
@@ -71,7 +71,8 @@ my $new = $waiter->finish;
 like($new, qr/^\d+$/, 'session is granted a connection') or diag($waiter->error);
 isnt($pid_of->($waiter, $new), $old, 'connection has the new options');
 
-# Its lease is revoked, and the counters are reset, before it has left the queue.
+# The lease of a stopped waiter is revoked, and the counters are reset, before it has left
+# the queue.
 make_pool($local, $remote, server => 'four', options => { pool_size => 1 });
 foreach my $end (qw(terminated lease_timeouts reclaimed))
 {
@@ -84,7 +85,7 @@ foreach my $end (qw(terminated lease_timeouts reclaimed))
 	$local->safe_psql('postgres', q{ALTER SERVER four OPTIONS (ADD lease_timeout '1ms')}) if $end eq 'lease_timeouts';
 	$local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'four'}) if $end eq 'terminated';
 	terminate($local, worker_pid($local)) if $end eq 'reclaimed';
-	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'four'}, 0), "$end: its lease is revoked");
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'four'}, 0), "$end: lease of the stopped session is revoked");
 	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('four')});
 	is($local->safe_psql('postgres', "SELECT checkouts, $end FROM pgpool.stats WHERE server = 'four'"), '1|1', "$end: lease is counted after the reset of the counters");
 	$local->safe_psql('postgres', q{ALTER SERVER four OPTIONS (DROP lease_timeout)}) if $end eq 'lease_timeouts';

@@ -50,7 +50,7 @@ is(polled(500, 'select 1', 0), '0', 'busy_poll 0 disables polling');
 
 # --- polling ends after busy_poll: a later answer is not found. (It may be found at the
 # first poll if the machine stalls; hence the retry.)
-ok(wait_until($local, sub { polled(20, 'select pg_sleep(0.1)', 1) }, '0', 20), 'later answer is awaited asleep');
+ok(wait_until($local, sub { polled(20, 'select pg_sleep(0.1)', 1) }, '0', 20), 'answer that is later than busy_poll is not found by polling');
 
 # --- misses make polling rarer: after three misses in a row, which need 21 statements,
 # 63 answers are awaited asleep
@@ -96,7 +96,7 @@ $second->run("DO \$\$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM pgpool.exec($held, '
 $second->run("SELECT pgpool.checkin($held)");
 like($third->finish, qr/^\d+$/, 'waiting session is granted the connection');
 is($local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'single'"),
-	$polled, 'session does not poll meanwhile');
+	$polled, 'session does not poll while another session waits');
 $_->quit foreach $second, $third;
 
 # --- a polling session notices the end of the connection

@@ -86,15 +86,15 @@ ok(wait_until($local, sub { growth($session_polled, 'direct', 50, 'select 1') > 
 # --- no polling while other processes need the processors
 $looping->run("SELECT pgpool.checkout('direct') FROM generate_series(1, " . int($processors / 2) . ')');
 is(join(' ', map { growth($session_polled, 'direct', 300, 'select 1') } 1 .. 5),
-	'0 0 0 0 0', 'no polling while half the processors have a lease');
+	'0 0 0 0 0', 'session does not poll while as many leases exist as half the processors');
 $looping->run('SELECT pgpool.checkin_all()');
 
 # --- busy_poll 0 disables polling
 $local->append_conf('postgresql.conf', 'pgpool_ext.busy_poll = 0');
 $local->reload;
 ok(wait_until($local, sub { growth($worker_polled, 'relayed', 100, 'select 1') == 0 ? 't' : 'f' }),
-	'busy_poll 0 stops the polling');
-is(growth($worker_polled, 'relayed', 500, 'select 1'), '0', 'busy_poll 0 disables polling');
+	'worker stops polling when busy_poll is set to 0');
+is(growth($worker_polled, 'relayed', 500, 'select 1'), '0', 'worker does not poll while busy_poll is 0');
 
 $looping->quit;
 stats_add_up($local);

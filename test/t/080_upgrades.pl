@@ -1,7 +1,7 @@
 # An upgraded extension equals a newly created one, for each existing upgrade script and
 # for a made-up one. The comparison detects each statement that is left out of the
 # made-up script. A library newer than the extension's script works; an older one is
-# reported. DROP EXTENSION leaves nothing behind.
+# reported. DROP EXTENSION leaves no object behind.
 use strict;
 use warnings;
 
@@ -96,7 +96,7 @@ sub released_upgrades
 		is(differences([upgraded($version, $default)], [fresh($default)]), '',
 			"version $version, upgraded to $default, equals a new one");
 		upgraded($version, $default);
-		is($local->safe_psql('postgres', '\dx+ pgpool_ext'), $dx, "version $version: \\dx+ shows the same");
+		is($local->safe_psql('postgres', '\dx+ pgpool_ext'), $dx, "version $version: \\dx+ lists the same objects");
 	}
 	foreach my $step (grep { /--/ } @released)
 	{
@@ -104,7 +104,7 @@ sub released_upgrades
 
 		ok($made{$from} && $made{$to}, "both versions of $step can be created")
 		  or next;
-		is(differences([upgraded($from, $to)], [fresh($to)]), '', "$step makes the same as a new $to");
+		is(differences([upgraded($from, $to)], [fresh($to)]), '', "upgrade script $step makes the same objects as a new $to");
 	}
 	return;
 }
@@ -143,7 +143,7 @@ sub made_up_upgrades
 	my @expected = fresh('1.1');
 	isnt(differences([fresh($default)], \@expected), '', 'made-up 1.1 differs from the default version');
 	$install->write_script("$default--1.1", $script->(@steps));
-	is(differences([upgraded($default, '1.1')], \@expected), '', 'made-up upgrade script makes the same as 1.1');
+	is(differences([upgraded($default, '1.1')], \@expected), '', 'made-up upgrade script makes the same objects as a new 1.1');
 
 	foreach my $forgotten (@steps)
 	{
@@ -181,7 +181,7 @@ EOT
 	my $lease = lease($session, 'shard1');
 	my @with_rows;
 
-	cmp_ok(scalar @views, '>=', 8, 'there are views');
+	cmp_ok(scalar @views, '>=', 8, 'extension has at least eight views');
 	foreach (@views)
 	{
 		my ($view, $symbol, $fewer, $columns) = split /\|/;
