@@ -121,7 +121,7 @@ foreach my $what (qw(notices notifies))
 		$other->run('SET client_min_messages = error; ' . query('honest', @$params));
 		my $cost = costs
 		{
-			is($other->run(query($what, @$params), 60) . $other->error, '1', "$what: answer behind them is correct");
+			is($other->run(query($what, @$params), 60) . $other->error, '1', "$what: answer behind the messages is correct");
 		} 'VmHWM', $other->pid;
 
 		cmp_ok($cost, '<', 30, "$what: memory use is small");

@@ -225,7 +225,7 @@ check_invariants($local);
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD keepalives_idle '100')});
 	fail_next($local, 'sendmsg', process => 'session', errno => EPIPE);
 	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '08006', qr/could not send the options of server "one" to the pool worker: Broken pipe/, 'conninfo that cannot be sent is an error that names the reason');
-	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'next checkout sends it') or diag($fresh->error);
+	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'next checkout sends the conninfo') or diag($fresh->error);
 	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (DROP keepalives_idle)});
 	$fresh->quit;
 
@@ -627,8 +627,8 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	my $worker = worker_pid($local);
 	my $busy = PgpxSession->new($local);
 
-	# events during the stop of the worker, in a recv for another pool, are seen by it
-	# all at once
+	# The worker is stopped in a recv for another pool. When it continues, it sees all events
+	# of that time at once.
 	my $at_once = sub {
 		my ($server, $name, $change) = @_;
 
@@ -696,7 +696,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	my $threads = sub { return threads_of($worker) };
 	my $before_it = qr/did not end within connect_timeout \(0\.3 s\): earlier logins of the pool are still computing their authentication/;
 
-	# with some load, reaching the computation may need another attempt
+	# on a busy machine another attempt may be needed to reach the computation
 	my $leave_behind = sub {
 		my ($wanted, @servers) = @_;
 		my %callers = map { $_ => PgpxSession->new($local, $_ eq 'held4' ? (user => 'app') : ()) } @servers;
@@ -713,7 +713,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 		$session->run('SELECT pg_terminate_backend(' . $_->pid . ')') foreach values %callers;
 		return;
 	};
-	# nor do all attempts reach the point at which they have to wait
+	# not every attempt reaches the point at which it has to wait, so attempts are repeated
 	my $fails_with = sub {
 		my ($server, $why, $name) = @_;
 
@@ -774,14 +774,15 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 2), 'two logins queue for a thread');
 	ok(wait_until($local, $threads, '0 24'), 'queued logins have no thread');
 	hold_logins($local, 'remote_db');
-	ok(wait_until($local, $threads, '0 20'), 'nor have they when those of another user end');
+	ok(wait_until($local, $threads, '0 20'), 'queued logins have no thread after the end of the logins of another user');
 	hold_logins($local);
 	like($_->finish(60), qr/^\d+$/, 'login succeeds when the abandoned logins have ended') or diag($_->error) foreach $session, $other;
 	ok(wait_until($local, $threads, '0 0'), 'no thread is left');
 	$_->quit foreach $session, $other;
 
-	# nor more than the worker has file descriptors for: at most a third of them is for
-	# other purposes than the server's own files, and over TLS a login needs two
+	# The number of abandoned logins is also limited by the file descriptors of the worker,
+	# apart from those of the server's own files: at most a third of them is for other
+	# purposes than connections, and over TLS a login needs two.
 	my $most = over_tls() ? 250 : 130;
 	$local->append_conf('postgresql.conf', "max_files_per_process = $most");
 	failing($local, sub { $local->restart });

@@ -99,8 +99,8 @@ $session->run(q{SELECT pgpool.checkout('notes') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer behind malformed notifications is correct');
 is($session->run('SELECT channel, payload FROM pgpool.notifications(:lease)'), 'good|one', 'only the valid notification is kept');
 $session->run('SELECT pgpool.checkin(:lease)');
-is($session->run(q{SELECT a FROM pgpool.query('stays', 'select 1') AS t(a int)}), '1', 'fake server that does not close after Terminate');
-is($session->run(q{SELECT pgpool.drain('stays', '20 s')}), 't', 'drain does not wait for it');
+is($session->run(q{SELECT a FROM pgpool.query('stays', 'select 1') AS t(a int)}), '1', 'query succeeds on a fake server that does not close after Terminate');
+is($session->run(q{SELECT pgpool.drain('stays', '20 s')}), 't', 'drain does not wait for a server that does not close after Terminate');
 my $first = $session->run(q{SELECT pgpool.checkout('reset')});
 is($session->run("SELECT a FROM pgpool.query($first, 'select 1') AS t(a int)"), '1', 'connection is used');
 $session->run("SELECT pgpool.checkin($first)");
@@ -255,7 +255,7 @@ EOT
 $session->fails(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a kept)}, '55000', qr/lease \d+ is in use/, 'checkin_all within a query fails');
 is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'lease of the query was returned');
 
-# --- a wait for answers is woken by something else, and then cancelled
+# --- a wait for answers is woken by a request to log memory contexts, and then cancelled
 $session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
 $session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)'); SELECT pgpool.checkout('one') AS second \gset});
 $session->run(q{SELECT pgpool.send(:second, 'select pg_sleep(600)')});
@@ -268,7 +268,7 @@ foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:l
 	$session->start($wait);
 	ok(wait_until($local, $waits, 1), "$wait: session waits");
 	$local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
-	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), "$wait: session is woken by something else");
+	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), "$wait: session is woken by another request");
 	ok(wait_until($local, $waits, 1), "$wait: session waits on");
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(30);
@@ -279,7 +279,7 @@ is($session->run('SELECT pgpool.discard(:lease); SELECT pgpool.discard(:second)'
 
 # --- one statement with a thousand column lists, and many columns: remembered result
 # formats are bounded
-is($session->run(<<'EOT') . $session->error, '', 'more column lists than are remembered');
+is($session->run(<<'EOT') . $session->error, '', 'statement with more column lists than are remembered succeeds');
 DO $$ DECLARE columns text; BEGIN
 	FOR i IN 0 .. 1023 LOOP
 		SELECT string_agg(format('c%s %s', b, CASE WHEN (i >> b) & 1 = 1 THEN 'int8' ELSE 'int4' END), ', ') INTO columns FROM generate_series(0, 9) b;
@@ -289,10 +289,10 @@ END $$
 EOT
 my $columns = join ', ', map { "c$_ int" } 1 .. 200;
 my $many = q{select } . join(', ', 1 .. 200) . ' from generate_series(1, 200)';
-is($session->run("SELECT count(c200) FROM pgpool.query('one', '$many') AS t($columns)"), '200', 'more columns than are remembered') foreach 1 .. 2;
+is($session->run("SELECT count(c200) FROM pgpool.query('one', '$many') AS t($columns)"), '200', 'result with more columns than are remembered is read') foreach 1 .. 2;
 
 # --- more servers than a session caches, all of them altered
-is($session->run(<<'EOT') . $session->error, '', 'many altered servers');
+is($session->run(<<'EOT') . $session->error, '', 'checks of locks succeed on more altered servers than a session caches');
 DO $$ BEGIN
 	FOR i IN 1 .. 300 LOOP
 		EXECUTE format('CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw', i);
@@ -317,8 +317,8 @@ EOT
 	make_pool($small, $remote, server => "p$_", options => {%options}) foreach 1 .. 3;
 	is($user->run("SELECT pgpool.checkin(pgpool.checkout('p$_', '10 s'))") . $user->error, '', "p$_: pool is used") foreach 1, 2;
 	$user->run("SELECT pgpool.drain('$_', '10 s'); SELECT pgpool.resume('$_')") foreach qw(p1 p2);
-	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'least recently used pool is replaced');
-	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p2 p3', 'replaced pool is the right one');
+	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'pool is used although all slots were in use');
+	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p2 p3', 'least recently used pool was replaced');
 	$user->run(q{SELECT pgpool.checkout('p2', '10 s'); SELECT pgpool.checkout('p3', '10 s')});
 	$user->fails(q{SELECT pgpool.checkout('p1', '10 s')}, '53300', qr/too many pools\nDETAIL:  All 2 slots are in use/, 'pool without a slot is refused if all are in use');
 
@@ -327,8 +327,8 @@ EOT
 	my $token = $user->run(q{SELECT pgpool.lock('p2', 'of an empty pool', '10 s')});
 	$user->run(q{SELECT pgpool.exec('p3', 'select 1')});
 	$user->run("SELECT pgpool.drain('$_', '10 s'); SELECT pgpool.resume('$_')") foreach qw(p2 p3);
-	is($user->run(q{SELECT pgpool.exec('p1', 'select 1')}) . $user->error, '1', 'pool of a held lock is not replaced');
-	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p1 p2', 'more recently used pool was replaced');
+	is($user->run(q{SELECT pgpool.exec('p1', 'select 1')}) . $user->error, '1', 'another pool is used while a lock keeps the pool of its server');
+	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p1 p2', 'pool of a held lock is kept, and a more recently used one was replaced');
 	is($user->run("SELECT pgpool.lock_valid('p2', 'of an empty pool', $token), pgpool.unlock('p2', 'of an empty pool', $token)") . $user->error,
 		't|t', 'lock is kept');
 

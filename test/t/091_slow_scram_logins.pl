@@ -11,7 +11,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# a minute at least on any machine; and some seconds
+# iteration counts: at least a minute of computation on any machine, and some seconds
 my $FOR_EVER = 1_000_000_000;
 my $SOME_TIME = 10_000_000;
 
@@ -92,8 +92,8 @@ check_invariants($local);
 
 # --- further attempts start no thread
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms'); SELECT pgpool.resume('forever')});
-$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/, 'attempt after a change in place has to wait');
-is(threads(), '0 4', "attempt after a change in place has no thread");
+$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/, 'attempt after a change of an option in place has to wait');
+is(threads(), '0 4', "attempt after a change of an option in place has no thread");
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (ADD application_name 'again')});
 my @again = map { PgpxSession->new($local) } 1 .. 6;
 $_->start(q{SELECT pgpool.checkout('forever', '10 s')}) foreach @again;
@@ -101,12 +101,12 @@ $_->finish foreach @again;
 is(scalar(grep { $_->error =~ /did not end within connect_timeout/ } @again), 6, 'further attempts time out')
   or diag(map { $_->error } @again);
 ok(wait_until($local, sub {
-	# with some load, reaching the computation may need another attempt
+	# on a busy machine another attempt may be needed to reach the computation
 	$other->run(q{SELECT pgpool.checkout('forever', '10 s')}) if threads() ne '0 8';
 	return threads();
 }, '0 8'), 'logins with a new option have four more threads');
 
-# --- so do logins with another user mapping
+# --- logins with another user mapping have four more threads, too
 my $left = 8;
 foreach my $change (
 	q{ALTER USER MAPPING FOR CURRENT_USER SERVER forever OPTIONS (SET password 'another')},
@@ -119,7 +119,7 @@ foreach my $change (
 		$other->run(q{SELECT pgpool.checkout('forever', '10 s')});
 		return $other->sqlstate eq '08001' && $other->error =~ qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/ ? 1 : 0;
 	}, 1), "$change: further attempt has to wait") or diag($other->error);
-	ok(wait_until($local, \&threads, "0 $left"), "$change: four more threads");
+	ok(wait_until($local, \&threads, "0 $left"), "$change: logins have four more threads");
 }
 
 # --- a working address does not queue behind an unresponsive one

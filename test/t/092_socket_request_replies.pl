@@ -1,5 +1,5 @@
 # The worker's reply to a socket request: late, refused, or missing because the
-# connection was closed meanwhile. The requesting session is not misled.
+# connection was closed meanwhile. The session never uses a socket of another connection.
 use strict;
 use warnings;
 
@@ -46,12 +46,12 @@ $session->failed('57014', qr/user request/, 'late: requesting session is cancell
 kill 'CONT', $worker;
 serves($session, 'late');
 
-# --- the session is woken by something else while it waits for the reply
+# --- another request wakes the session while it waits for the reply
 $session = PgpxSession->new($local);
 asks($session, q{SELECT pgpool.checkout('one', '60 s')}, 'woken');
 my $log = -s $local->logfile;
 $local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
-ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), 'woken: session is woken by something else');
+ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), 'woken: session is woken by another request');
 kill 'CONT', $worker;
 like($session->finish(60), qr/^\d+$/, 'woken: session continues to wait and receives the reply') or diag($session->error);
 $session->run('SELECT pgpool.checkin_all()');

@@ -46,7 +46,7 @@ is(all_watched(), '0 0 0', 'no socket is registered in the beginning');
 $sessions[0]->run(sleeps('p'));
 is(all_watched(), '1 0 0', 'socket stays registered without waiters');
 
-# --- but not while the session waits for another connection
+# --- a socket does not stay registered while its session waits for another connection
 $sessions[0]->run(sleeps('q'));
 is(all_watched(), '1 0 0', 'only the socket of the last wait is registered');
 
@@ -90,15 +90,15 @@ my $watching = sub { my $n = 0; $n += watched($_) foreach @sessions, @many; retu
 # (not at the first time, when the session has no socket yet)
 ok(wait_until($local, sub { $all_use_it->(); return $watching->(); }, 16), 'sixteen of twenty sessions keep the socket registered');
 is($all_use_it->(), join(' ', (1) x 20), 'all sessions use the connection again');
-is($watching->(), 16, 'the number stays sixteen');
+is($watching->(), 16, 'number of registered sockets stays sixteen');
 my ($other) = grep { !watched($_) } @many;
 $other->run('SET pgpool_ext.busy_poll = 0');
 is($other->run(sleeps('p')), '', 'another session waits for an answer');
-is(watched($other), 0, 'other session does not stay registered');
+is(watched($other), 0, 'socket of the other session does not stay registered');
 $_->quit foreach grep { $_ != $other } @many;
 ok(wait_until($local, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'}, 5), 'nineteen sessions end');
 $other->run(sleeps('p'));
-is(watched($other), 1, 'other session stays registered then');
+is(watched($other), 1, 'socket of the other session stays registered when nineteen sessions have ended');
 $other->quit;
 
 # --- more sockets have events than one poll returns, but not the one that is awaited

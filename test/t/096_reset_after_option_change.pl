@@ -66,7 +66,7 @@ foreach my $cache (0, 10)
 	$first->run("SELECT pgpool.exec('$server', 'select 1')") foreach 1 .. 3;
 	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
 	is(traces($first, $server), 'left1', "$server: on_transfer: session finds its own traces");
-	is(traces($second, $server), '0', "$server: on_transfer: another session finds none");
+	is(traces($second, $server), '0', "$server: on_transfer: another session finds no traces");
 	is(traces($first, $server), '0', "$server: on_transfer: traces are removed by another session");
 	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
 	$first->run('DISCARD ALL');
@@ -95,7 +95,7 @@ foreach my $cache (0, 10)
 	$local->safe_psql('postgres', "ALTER SERVER $server OPTIONS (SET reset 'always')");
 	is(traces($first, $server), '0', "$server: always: session does not find its own traces");
 	$local->safe_psql('postgres', "ALTER SERVER $server OPTIONS (SET reset 'on_transfer')");
-	is(traces($first, $server), '0', "$server: .. nor after the change back to on_transfer");
+	is(traces($first, $server), '0', "$server: session does not find its own traces after the change back to on_transfer");
 	$_->quit foreach $first, $second;
 }
 

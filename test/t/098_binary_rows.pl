@@ -87,9 +87,7 @@ CREATE USER MAPPING FOR CURRENT_USER SERVER $_ OPTIONS (user 'any_user', passwor
 EOT
 }
 
-#
-# # Single values
-# #
+# --- single values
 my $last_date = '7ffffffe';
 my $last_time = '7ffffffffffffffe';
 my $uuid = 'a0eebc999c0b4ef8bb6d6bb9bd380a11';
@@ -125,14 +123,12 @@ foreach (@values)
 	{
 		my $said = $session->run("SELECT a::text FROM pgpool.query('bytes', 'select $oid $hex') AS t(a $type)");
 
-		is($said || $session->sqlstate, $expected, "$type from '$hex' of type $oid");
+		is($said || $session->sqlstate, $expected, "$type: bytes '$hex' of type $oid are read as $expected, or fail with it");
 	}
 }
 is($session->run("SELECT connects FROM pgpool.stats WHERE server = 'bytes'"), '1', 'all values were received on one connection');
 
-#
-# # In the middle of a large result
-# #
+# --- values in the middle of a large result
 my $lease = lease($session, 's');
 
 $session->run("CREATE DOMAIN fits AS bigint CHECK (VALUE < 3000000000)");
@@ -152,9 +148,7 @@ foreach my $how ([ $lease, 'int', '22003' ], [ "'s'", 'int', '22003' ], [ $lease
 }
 is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays usable');
 
-#
-# # Chunks
-# #
+# --- chunks
 $session->run('SET pgpool_ext.busy_poll = 0');
 
 # cancelled while chunks are collected: the small answers that follow are read at once

@@ -33,7 +33,7 @@ EOT
 	$_->quit foreach @sessions;
 }
 is($local->safe_psql('postgres', "SELECT sum(leased), sum(waiters) FROM pgpool.pools"), '0|0', 'no lease and no waiter is left');
-is($local->safe_psql('postgres', "SELECT bool_and(waited > 0) FROM pgpool.stats WHERE server IN ('a')"), 't', 'fan-outs did wait for each other');
+is($local->safe_psql('postgres', "SELECT bool_and(waited > 0) FROM pgpool.stats WHERE server IN ('a')"), 't', 'fan-outs have waited for each other');
 
 # Two slots for all pools: a fan-out that holds one waits for the other as long as the
 # holder of the other may return it. The last of those that wait for each other fails

@@ -80,8 +80,9 @@ sub end_all
 	return is($local->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'no leases and no waiters are left');
 }
 
-# Each circle has a lease of a foreign table, and the wait of a foreign table, of a call with the name
-# of a server, or of a checkout. A call of which the statement was not sent can be the victim.
+# Each circle has a lease of a foreign table, and the wait of a foreign table, of a call
+# with the name of a server, or of a checkout. A call whose statement was not sent can be
+# the victim.
 sub mixed_circles
 {
 	my %hold = (
@@ -115,7 +116,7 @@ sub mixed_circles
 	$s[1]->start($wait{table}->('c'));
 	ok(wait_until($local, q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.waiters}, 'b c'), 'foreign table waits for a connection');
 	$s[3]->start($wait{exec}->('c'));
-	ok(wait_until($local, q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.waiters}, 'b c c'), 'a session without a lease waits behind the circle');
+	ok(wait_until($local, q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.waiters}, 'b c c'), 'session without a lease waits behind the circle');
 	is_victim($s[2], 'a', [ line($s[2], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]), line($s[1], 'server "c"', $s[2]) ],
 		'foreign table completes a circle of a query and a foreign table', $wait{table}->('a'));
 	like($s[2]->error, qr/HINT:  Roll back the local transaction/, 'hint names the local transaction of foreign tables');
@@ -146,8 +147,8 @@ sub mixed_circles
 	return;
 }
 
-# A session uses the pools of two users of one server: its own and, by a view, that of the view's owner.
-# The limit is that of the server.
+# A session uses the pools of two users of one server: its own and, by a view, that of
+# the view's owner. The limit is that of the server.
 sub views_of_two_users
 {
 	$local->safe_psql('postgres', <<'EOT');
@@ -221,7 +222,7 @@ is( $local->safe_psql('postgres', <<'EOT'),
 SELECT w.server, w.reason, count(*) FROM pgpool.waiters w JOIN pgpool.leases l ON l.server = w.server JOIN pgpool.waiters h ON h.pid = l.pid
 	GROUP BY 1, 2 ORDER BY 1
 EOT
-	"a|full|1\nb|full|1", 'views show which session waits for which');
+	"a|full|1\nb|full|1", 'views show that each session waits for a lease of the other one');
 check_invariants($local, 'invariants hold in a deadlock');
 is(join(' ', map { $_->done } @s[ 0, 1 ]), '0 0', 'both sessions wait before deadlock_timeout has passed');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $s[0]->pid . ')');
@@ -250,9 +251,9 @@ waits($s[1], 'c');
 is_victim($s[2], 'a', [ line($s[2], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]), line($s[1], 'server "c"', $s[2]) ],
 	'session that completes a cycle of three fails with 40P01');
 continues($s[1], 'session that waits for the victim is granted its connection');
-is($s[0]->done, 0, 'session behind that one still waits');
+is($s[0]->done, 0, 'first session of the cycle still waits');
 $s[1]->run('COMMIT');
-continues($s[0], 'session behind that one is granted its connection in turn');
+continues($s[0], 'first session of the cycle is granted its connection in turn');
 end_all();
 
 # --- sessions that wait behind a deadlock are not victims, even if they hold a
@@ -305,7 +306,7 @@ continues($s[3], 'last session of the chain is granted its connection');
 end_all();
 is(deadlocks(), $before, 'no session failed with 40P01');
 
-# waiters of a paused pool will be served when it is resumed
+# waiters of a paused pool are granted connections when it is resumed
 begin_with($s[0], 'a');
 begin_with($s[1], 'b');
 $local->safe_psql('postgres', q{SELECT pgpool.pause('b')});
@@ -395,12 +396,12 @@ my @many = map { PgpxSession->new($local) } 1 .. 10;
 begin_with($_, 'ten') foreach @many;
 waits($_, 'ten') foreach @many[ 0 .. 8 ];
 $many[9]->run("SELECT pgpool.checkout_xact('ten')");
-$many[9]->failed('40P01', qr/held by processes (\d+, ){7}\d+ and 2 more\.\n/, 'deadlock of ten sessions');
-continues($many[0], 'first waiter is served');
+$many[9]->failed('40P01', qr/held by processes (\d+, ){7}\d+ and 2 more\.\n/, 'error detail of a deadlock of ten sessions is bounded');
+continues($many[0], 'first waiter is granted a connection');
 foreach my $i (1 .. 8)
 {
 	$many[ $i - 1 ]->run('ROLLBACK');
-	continues($many[$i], 'next waiter is served');
+	continues($many[$i], 'next waiter is granted a connection');
 }
 $_->quit foreach @many;
 end_all();

@@ -45,25 +45,25 @@ make_pool($local, $remote, server => 'warm', options => { min_size => 2 });
 make_pool($local, $remote, server => 'cold');
 make_pool($local, $remote, server => 'refused', options => { min_size => 1 });
 $local->safe_psql('postgres', <<"EOT");
--- without rights, in the end
+-- a user with a mapping and without USAGE
 CREATE ROLE stranger LOGIN;
 CREATE USER MAPPING FOR stranger SERVER refused OPTIONS ($credentials);
 DROP USER MAPPING FOR CURRENT_USER SERVER refused;
 DROP USER MAPPING FOR app SERVER refused;
 
--- one pool for all users
+-- a server with one pool for all users
 CREATE SERVER shared FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address, min_idle '1');
 CREATE USER MAPPING FOR PUBLIC SERVER shared OPTIONS ($credentials);
 
--- one for each of them
+-- a server with a pool for each user
 CREATE SERVER each FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address, min_size '1');
 CREATE USER MAPPING FOR PUBLIC SERVER each OPTIONS (password '$REMOTE_APP_PASSWORD');
 
--- with a base server
+-- a server with a base server
 CREATE SERVER based FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'cold', min_size '1');
 GRANT USAGE ON FOREIGN SERVER based TO app;
 
--- of an owner who has start commands executed with the rights of others
+-- a server whose owner sets start commands for the connections of others
 CREATE ROLE evil LOGIN;
 GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO evil;
 GRANT CREATE ON DATABASE postgres TO evil;
@@ -95,12 +95,12 @@ ok( wait_until($local, sub { log_count(qr/"refused" of database "postgres" for u
 foreach my $user ('trusted', $super)
 {
 	ok(wait_until($local, sub { log_count(qr/"trap" of database "postgres" for user "$user" before a checkout.*\n.*pgpool_ext opens no connection without a password.*/) }, 1),
-		"owner of a server gets no connections of $user without a password");
+		"owner of a server has no connections of $user without a password");
 }
 is(log_count(qr/FATAL:.*not currently accepting connections/), 0, 'database that does not allow connections is skipped');
 is($remote->safe_psql('remote_db', q{SELECT tableowner FROM pg_tables WHERE tablename = 'trapped'}), 'remote_app', q{start commands were executed as the server's owner});
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1'); SELECT connects FROM pgpool.stats WHERE server = 'warm' AND local_user = '$super'"), "1\n2",
-	'first checkout gets an open connection');
+	'first checkout is granted an open connection');
 is(scalar(() = slurp_file($local->logfile, $since) =~ /starting background worker process "pgpool_ext catalog reader"/g), 3, 'one catalog reader was started for each database');
 my $name = '"pgpool_ext catalog reader"';
 my $readers = sub { return join '', map { /starting/ ? 'b' : 'e' } slurp_file($local->logfile, $since) =~ /(starting background worker process $name|$name \(PID \d+\) exited)/g; };
@@ -127,7 +127,7 @@ ok(wait_until($local, renewed(q{server = 'shared'}), '1'), 'pool of all users fo
 $local->safe_psql('postgres', q{ALTER SERVER cold OPTIONS (ADD application_name 'changed')});
 ok(wait_until($local, renewed(q{server = 'based'}), '2'), 'pools with a base server follow a change of options');
 $local->safe_psql('postgres', q{ALTER SERVER warm RENAME TO hot});
-ok(wait_until($local, renewed(q{server = 'hot'}), '4'), 'pools of a renamed server follow');
+ok(wait_until($local, renewed(q{server = 'hot'}), '4'), 'pools of a renamed server are open under its new name');
 $local->safe_psql('postgres', q{REVOKE USAGE ON FOREIGN SERVER hot FROM app});
 ok(wait_until($local, q{SELECT string_agg(local_user, ' ') FROM pgpool.pools WHERE server = 'hot'}, $super), 'pool of a user without USAGE is closed');
 
@@ -157,17 +157,17 @@ my $with = sub { return join ', ', sort @open, @_; };
 my $refused = qr/"bait" of database "postgres" for user "trusted" before a checkout\n.*DETAIL:  pgpool_ext sends no password of a user to a server whose owner is neither a superuser/;
 $local->restart;
 becomes($with->('postgres common public 1'), 'mapping of PUBLIC, which its owner can read, has connections after the start');
-ok(wait_until($local, sub { log_count($refused) }, 1), 'user whose password the owner could not read has none, and the log has the reason');
+ok(wait_until($local, sub { log_count($refused) }, 1), 'user whose password the owner could not read has no connections, and the log has the reason');
 my $trusted = PgpxSession->new($local, user => 'trusted');
 is($trusted->run(q{SELECT pgpool.exec('bait', 'select 1')}) . $trusted->error, '1', 'session of the user opens the pool');
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
-becomes($with->('postgres bait trusted 1', 'postgres common public 1'), 'the next worker opens it again with the same options');
+becomes($with->('postgres bait trusted 1', 'postgres common public 1'), 'next worker opens the pool again with the same options');
 $local->safe_psql('postgres', q{SET ROLE evil; ALTER SERVER bait OPTIONS (ADD start_commands 'CREATE TABLE IF NOT EXISTS baited()')});
-ok(wait_until($local, sub { log_count($refused) }, 2), 'owner has changed the options, and the log has the reason');
+ok(wait_until($local, sub { log_count($refused) }, 2), 'options that the owner has changed are refused, and the log has the reason');
 like($local->safe_psql('postgres', q{SELECT total || last_error FROM pgpool.pools WHERE server = 'bait'}), qr/^0pgpool_ext sends no password/, 'pool is not opened with the options that its user has not used');
-is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pg_tables WHERE tablename = 'baited'}), '0', 'and the new start commands are not run');
+is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pg_tables WHERE tablename = 'baited'}), '0', 'start commands that the owner has added are not executed');
 $local->safe_psql('postgres', 'GRANT trusted TO evil');
-becomes($with->('postgres bait trusted 1', 'postgres common public 1'), 'owner with the privileges of the user has the pool opened');
+becomes($with->('postgres bait trusted 1', 'postgres common public 1'), 'pool is opened when its owner has the privileges of the user');
 $trusted->quit;
 $local->safe_psql('postgres', 'DROP SERVER bait CASCADE; DROP SERVER common CASCADE');
 
@@ -193,7 +193,7 @@ $local->safe_psql('another', q{ALTER SERVER there OPTIONS (DROP idle_timeout)});
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
 	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'all pools are open again after the lock', $local);
 like($readers->(), qr/^(?:eb){2,}/, 'catalog readers were started one after the other');
-unlike($readers->(), qr/bb/, '.. none before the one before it had ended');
+unlike($readers->(), qr/bb/, 'no catalog reader was started before the end of the previous one');
 
 # --- databases are dropped while the catalog reader works in them
 my @took;
@@ -228,7 +228,7 @@ $local->safe_psql('postgres', 'CREATE DATABASE later');
 make_pool($local, $remote, server => 'there', dbname => 'later', options => { min_size => 1 });
 $local->safe_psql('postgres', q{BEGIN; ALTER DATABASE another RENAME TO renamed; PREPARE TRANSACTION 'database'});
 $local->restart;
-becomes(join(', ', sort 'later there SUPER 1', 'later there app 1', grep { !/^another/ } @open), 'locked database does not delay those behind it');
+becomes(join(', ', sort 'later there SUPER 1', 'later there app 1', grep { !/^another/ } @open), 'locked database does not delay the databases behind it');
 $local->safe_psql('postgres', q{ROLLBACK PREPARED 'database'});
 becomes($with->('later there SUPER 1', 'later there app 1'), 'visit is repeated, and its pools are open after the end of the lock');
 
@@ -237,12 +237,12 @@ my $slots = q{LOG:  (?:\w+: )?pgpool_ext cannot open connections to server "\w+"
 $local->append_conf('postgresql.conf', 'pgpool_ext.max_pools = 5');
 $local->restart;
 ok(wait_until($local, sub { log_count(qr/$slots/) }, 2), 'log has one line for each of two databases about the missing slots of four pools');
-is(pools($local) =~ tr/,//, 4, 'the slots are used');
+is(pools($local) =~ tr/,//, 4, 'all slots for pools are used');
 $local->append_conf('postgresql.conf', 'pgpool_ext.max_pools = 64');
 $local->safe_psql('postgres', 'DROP DATABASE later');
 $local->restart;
 becomes($with->(), 'all pools are open with enough slots');
-is(log_count(qr/$slots/), 2, 'and the log had no further line about missing slots');
+is(log_count(qr/$slots/), 2, 'log has no further line about missing slots');
 
 # --- a standby
 $local->append_conf('pg_hba.conf', "local replication all trust");

@@ -1,6 +1,6 @@
 # A remote server that accepts no more connections is a reason to wait. The waiters keep
-# their places and deadlines, the connections that exist serve them, and one attempt at
-# a time is made, about once a second.
+# their queue positions and deadlines, existing connections are granted to them, and one
+# attempt at a time is made, about once a second.
 use strict;
 use warnings;
 
@@ -34,7 +34,7 @@ sub waiting
 
 sub refusals { return scalar(() = slurp_file($remote->logfile) =~ /too many connections for role "remote_app"/g); }
 
-# --- connections that exist serve the waiters, in order
+# --- existing connections are granted to the waiters, in order
 my @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
 my $began = time();
 my $since = 'unavailable_since, remote_full_since';
@@ -79,7 +79,7 @@ like(attempts(), qr/^e?(?:be){5,}b?$/, 'one attempt is made at a time');
 is(pool($since), $full, 'remote server is full since the first refused attempt');
 $sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 like($sessions[2]->finish(30), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
-is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'other waiters keep their places');
+is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'other waiters keep their queue positions');
 
 # --- notice_after: each checkout sends one NOTICE
 $local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (ADD notice_after '50 ms')");
@@ -88,7 +88,7 @@ $noticed->fails("SELECT pgpool.checkout('shard1', '2 s')", '55P03', qr/became av
 is(scalar(() = $noticed->error =~ /NOTICE:  (?:00000: )?still waiting for a connection to server "shard1" after \d+ ms\nDETAIL:  .*accepted no more connections/g), 1,
 	'NOTICE appears once, with the reason of the wait') or diag($noticed->error);
 $local->safe_psql('postgres', 'ALTER SERVER shard1 OPTIONS (DROP notice_after)');
-$noticed->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/\A(?!.*still waiting)/s, 'without notice_after there is no notice');
+$noticed->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/\A(?!.*still waiting)/s, 'no NOTICE is raised without notice_after');
 
 # --- a timeout names the cause
 $sessions[5]->fails("SELECT pgpool.checkout('shard1', '100 ms')", '55P03',
@@ -100,7 +100,7 @@ is($sessions[5]->run("SELECT pgpool.try_checkout('shard1') IS NULL"), 't', 'chec
 $sessions[5]->start("SELECT pgpool.checkout('shard2', '5 min')");
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'shard2' AND reason = 'remote_full'}, '1'),
 	'pool without a connection waits, too');
-is(pool('state, total - connecting', 'shard2'), 'remote_full|0', 'its state is not "unavailable"');
+is(pool('state, total - connecting', 'shard2'), 'remote_full|0', 'pool without a connection is shown as remote_full');
 pauses_are_random('shard2');
 $sessions[1]->run("SELECT pgpool.discard($leases[1])");
 ok( wait_until($local, q{SELECT count(*) FROM pgpool.waiters}, '2'),
@@ -110,11 +110,11 @@ like($_->finish(30), qr/^\d+$/, 'waiter is granted a connection when the limit i
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE remote_full_since IS NOT NULL OR unavailable_since IS NOT NULL OR state = 'remote_full'}, '0'),
 	'pools show that the remote server is not full any more');
 like(slurp_file($local->logfile),
-	qr/LOG:  pgpool_ext waits because server "shard1" of database "postgres" accepts no more connections for user/, 'log says so once')
+	qr/LOG:  pgpool_ext waits because server "shard1" of database "postgres" accepts no more connections for user/, 'log reports that the remote server accepts no more connections')
   or diag(slurp_file($local->logfile));
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
-# --- a limit of zero: nothing is left, and the sessions wait nevertheless
+# --- a limit of zero: no connection exists, and the sessions wait nevertheless
 is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'remote server has no session of the pools');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
@@ -124,7 +124,7 @@ ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), 'sta
 $sessions[1]->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/accepted no more connections/,
 	'later session waits, too, until its timeout');
 
-# .. and so do statements on foreign tables
+# statements on foreign tables wait, too
 my $tables = $local->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'});
 SKIP:
 {
@@ -140,7 +140,7 @@ SKIP:
 # the worker restarts, and the sessions still wait
 terminate($local, worker_pid($local));
 ok( wait_until($local, sub { ($local->safe_psql('postgres', q{SELECT string_agg(reason, ',') FROM pgpool.waiters}) // '') eq ($tables ? 'remote_full,remote_full' : 'remote_full') && pool('remote_full_since IS NOT NULL') eq 't' ? 1 : 0 }, 1, 60),
-	'they still wait after a restart of the worker');
+	'statements still wait after a restart of the worker');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 is($sessions[0]->finish(30), '1', 'statement runs when there is room');
 is($sessions[3]->finish(30) . $sessions[3]->error, '2', 'statement on a foreign table runs, too') if $tables;
@@ -168,7 +168,7 @@ while (@leases && $apart >= 0.7)
 }
 cmp_ok($apart, '<', 0.7, 'next attempt is made soon after a connection of another pool has closed');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
-like($other->finish(30), qr/^\d+$/, 'pool of another user gets a connection');
+like($other->finish(30), qr/^\d+$/, 'pool of another user is granted a connection');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $other->run('SELECT pgpool.checkin_all()');
 is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained again');
@@ -188,7 +188,7 @@ foreach my $turn ([ 'second', $sessions[0], $guest, $second_local ], [ 'first', 
 	$waiter->start($in_turn);
 	ok(wait_until($node, 'SELECT reason FROM pgpool.waiters', 'remote_full'), "$name server waits while the other one has all connections");
 	$holder->run("SELECT pgpool.discard($lease)");
-	is($waiter->finish(60) . $waiter->error, '1', "$name server has a connection when the other one has closed its own");
+	is($waiter->finish(60) . $waiter->error, '1', "$name server is granted a connection when the other one has closed its own");
 	$waiter->run(q{SELECT pgpool.discard(pgpool.checkout('shard1'))});
 }
 $guest->quit;
@@ -204,7 +204,7 @@ ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), 'ses
 $remote->stop('immediate');
 $sessions[1]->finish(30);
 is($sessions[1]->sqlstate, '08001', 'waiter of a full server fails when the server cannot be reached at all') or diag($sessions[1]->error);
-is(pool('remote_full_since IS NULL, unavailable_since IS NOT NULL'), 't|t', 'pool is unavailable then');
+is(pool('remote_full_since IS NULL, unavailable_since IS NOT NULL'), 't|t', 'pool is shown as unavailable after the outage');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $remote->start;
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
@@ -225,7 +225,7 @@ foreach my $limit (
 	like(pool('last_error', 'limits'), $message, 'pool shows the message of the remote server');
 	$free->();
 	my $lease = $sessions[2]->finish(120);
-	like($lease, qr/^\d+$/, 'session has its connection when there is room') or diag($sessions[2]->error);
+	like($lease, qr/^\d+$/, 'session is granted a connection when there is room') or diag($sessions[2]->error);
 	$sessions[2]->run("SELECT pgpool.discard($lease)");
 }
 $remote->adjust_conf('postgresql.conf', 'max_connections', $most);
@@ -250,7 +250,7 @@ $sessions[4]->run(q{SET pgpool_ext.checkout_timeout = '1s'});
 $sessions[4]->fails(q{SELECT count(*) FROM remote_classes}, '55P03', qr/$notice after \d+ ms\nDETAIL:  1 of 1 connections are leased/, 'foreign table that waits for a lease raises the notice');
 $sessions[3]->run("SELECT pgpool.checkin($lease)");
 $local->safe_psql('postgres', q{SELECT pgpool.pause('noticed')});
-$sessions[4]->fails(q{SELECT pgpool.checkout('noticed')}, '55P03', qr/$notice after \d+ ms\nDETAIL:  The server is paused/, 'so does a wait for the end of a pause');
+$sessions[4]->fails(q{SELECT pgpool.checkout('noticed')}, '55P03', qr/$notice after \d+ ms\nDETAIL:  The server is paused/, 'checkout that waits for the end of a pause raises the notice');
 $local->safe_psql('postgres', q{SELECT pgpool.resume('noticed')});
 
 # --- the timeout of a role is followed
@@ -319,7 +319,7 @@ EOT
 	$sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 	like($sessions[2]->finish(60), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
 	$sessions[1]->run("SELECT pgpool.discard($leases[1])");
-	like($sessions[3]->finish(60), qr/^\d+$/, 'second waiter is served when PgBouncer accepts a connection again') or diag($sessions[3]->error);
+	like($sessions[3]->finish(60), qr/^\d+$/, 'second waiter is granted a connection when PgBouncer accepts one again') or diag($sessions[3]->error);
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 	$local->safe_psql('postgres', q{SELECT pgpool.drain('bounced', '30 s')});
 	my $pid = slurp_file("$folder/pid") + 0;

@@ -85,15 +85,15 @@ my $once_more = sub {
 	$app->run(q{SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 3); SELECT pgpool.checkin_all()});
 	return $n;
 };
-ok(wait_until($local, $once_more, 1), 'with lifetime 0 the command is run for each connection');
+ok(wait_until($local, $once_more, 1), 'command is run for each connection if password_lifetime is 0');
 $local->append_conf('postgresql.conf', q{pgpool_ext.password_lifetime = '10min'});
 $local->reload;
-ok(wait_until($local, $once_more, 0), 'within the lifetime it is not');
+ok(wait_until($local, $once_more, 0), 'command is not run again within password_lifetime');
 $local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'exec sh $folder/command another'");
 $before = runs();
 $local->reload;
-ok(wait_until($local, sub { $once_more->(); return runs() - $before; }, 1), 'another command replaces the known passwords');
-ok(wait_until($local, $once_more, 0), 'once');
+ok(wait_until($local, sub { $once_more->(); return runs() - $before; }, 1), 'another command is run once, because it replaces the known passwords');
+ok(wait_until($local, $once_more, 0), 'another command is not run again within password_lifetime');
 $app->run(q{SELECT pgpool.discard(pgpool.checkout('shard1')) FROM generate_series(1, 2)});
 
 # --- simultaneous logins share one run
@@ -105,7 +105,7 @@ $_->start(q{SELECT pgpool.checkout('busy') > 0}) foreach @waiters;
 ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'busy'}, 3), 'three connections are being opened');
 ok(wait_until($local, sub { runs() - $before }, 1), 'command is running');
 put('go', '');
-is($_->finish(60) . $_->error, 't', 'waiter has a connection') foreach @waiters;
+is($_->finish(60) . $_->error, 't', 'waiter is granted a connection') foreach @waiters;
 is(runs() - $before, 1, 'command was run once for all of them');
 $_->quit foreach @waiters;
 put('mode', 'cat token');
@@ -119,7 +119,7 @@ put('token', "$token\r\n");
 $remote->safe_psql('remote_db', "ALTER ROLE remote_app PASSWORD '$token'");
 $before = runs();
 is($app->run(q{SELECT a FROM pgpool.query('shard1', 'select pg_backend_pid()') AS t(a int)}), $pid, 'open connection continues after the password was changed');
-is(runs() - $before, 0, 'without a new password');
+is(runs() - $before, 0, 'command is not run for an open connection');
 is($app->run(q{SELECT pgpool.discard(pgpool.checkout('shard1'))}) . $run->($app, 'shard1'), '1', 'new connection is made with the new password');
 is(runs() - $before, 1, 'command was run once, when the remote server had refused the old password');
 
@@ -149,7 +149,7 @@ $app = PgpxSession->new($local, user => 'app');
 $super->run(q{SELECT pgpool.lock_setup('warm')});
 like($super->run(q{SELECT pgpool.lock('warm', 'a')}), qr/^\d+$/, 'lock is acquired');
 $super->quit;
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks}, 0), 'worker releases it on a connection with the password of the command');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks}, 0), 'worker releases the lock on a connection with the password of the command');
 $super = PgpxSession->new($local);
 
 # --- an outage does not make the worker forget the password, which the remote has not refused
@@ -161,12 +161,12 @@ $holder->run(q{SELECT pgpool.lock('warm', 'b', ttl => '10s')});
 ok(wait_until($remote, $pinger, 1), 'worker pings a lock');
 $before = runs();
 $remote->stop('immediate');
-ok(wait_until($local, $fails, 1), 'worker cannot ping it during an outage');
+ok(wait_until($local, $fails, 1), 'worker cannot ping the lock during an outage');
 $remote->start;
 ok(wait_until($remote, $pinger, 1), 'worker is connected again');
-is(runs() - $before, 0, 'command was not run for that');
+is(runs() - $before, 0, 'command was not run again after the outage');
 
-# --- a login with little time does not have the command killed for one with more
+# --- a login that times out does not end the command for another login that still waits
 $local->append_conf('postgresql.conf', 'pgpool_ext.password_lifetime = 0');
 $local->reload;
 $holder->quit;
@@ -178,11 +178,11 @@ unlink "$folder/go";
 put('mode', 'while [ ! -e go ]; do sleep 0.05; done; cat token');
 ($before, $since) = (scalar(runs()), -s $local->logfile);
 $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app'});
-ok(wait_until($local, sub { runs() > $before ? 1 : 0 }, 1), 'worker asks for a password to ping');
+ok(wait_until($local, sub { runs() > $before ? 1 : 0 }, 1), 'command is run for a ping');
 $app->start(q{SELECT pgpool.checkout('warm') > 0});
-ok(wait_until($local, $fails, 1, 60), 'the time of the ping has passed');
+ok(wait_until($local, $fails, 1, 60), 'ping times out while the command runs');
 put('go', '');
-is($app->finish(60) . $app->error, 't', 'session has its connection');
+is($app->finish(60) . $app->error, 't', 'session that waits for the same command is granted a connection');
 $app->run('SELECT pgpool.checkin_all()');
 $holder->quit;
 put('mode', 'cat token');
@@ -196,7 +196,7 @@ make_server('limited');
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
 ok(wait_until($local, sub { $run->($app, 'limited') }, '1'), 'connection is made');
 is(slurp_file("$folder/nofile"), "200\n", 'command has the limit of open files with which the server was started');
-like(slurp_file('/proc/' . worker_pid($local) . '/limits'), qr/^Max open files +(?!200 )\d/m, 'worker has a higher one');
+like(slurp_file('/proc/' . worker_pid($local) . '/limits'), qr/^Max open files +(?!200 )\d/m, 'worker has a higher limit of open files');
 put('mode', 'cat token');
 
 # --- commands that fail
@@ -216,7 +216,7 @@ foreach my $case (
 
 	put('mode', $mode);
 	ok(wait_until($local, sub { $run->($app, 'failing') =~ /DETAIL:  The password command $error/ ? 1 : 0 }, 1), "$name: error is reported");
-	is($app->sqlstate, '38000', "$name: SQLSTATE");
+	is($app->sqlstate, '38000', "$name: SQLSTATE is 38000");
 }
 my $last = slurp_file($local->logfile);
 like($last, qr/LOG:.* pgpool_ext could not get a password for server "failing" of database "postgres"\n.*DETAIL:  The password command ended with exit code 3\./, 'failure is logged');
@@ -227,7 +227,7 @@ put('mode', 'echo $$ >pid; sleep 1000 & echo $! >>pid; wait');
 ok(wait_until($local, sub { $run->($app, 'hanging') =~ /38000.*The password command did not end within connect_timeout/s ? 1 : 0 }, 1), 'command that hangs is reported');
 put('mode', 'cat token');
 my @pids = split ' ', slurp_file("$folder/pid");
-ok(wait_until($local, sub { scalar grep { kill 0, $_ } @pids }, 0), 'its processes are killed');
+ok(wait_until($local, sub { scalar grep { kill 0, $_ } @pids }, 0), 'processes of the command that hangs are killed');
 ok(wait_until($local, sub { $run->($app, 'hanging') }, '1'), 'next attempt succeeds');
 ok(wait_until($local, sub { $run->($app, 'failing') }, '1'), 'pool works again when the command does');
 
@@ -241,7 +241,7 @@ ok(wait_until($local, sub { -e "$folder/pid" ? 1 : 0 }, 1), 'command is running'
 put('mode', 'cat token');
 @pids = split ' ', slurp_file("$folder/pid");
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
-is($waiter->finish(60) . $waiter->error, '1', 'waiter has its connection from the next worker');
+is($waiter->finish(60) . $waiter->error, '1', 'waiter is granted a connection by the next worker');
 ok(wait_until($local, sub { scalar grep { kill 0, $_ } @pids }, 0), 'processes of the command are killed');
 $waiter->quit;
 
@@ -262,7 +262,7 @@ ok(wait_until($local, sub { scalar grep { kill 0, $_ } @pids }, 0), 'command end
 $_->quit foreach $waiter, $super, $app;
 $super = PgpxSession->new($local);
 $app = PgpxSession->new($local, user => 'app');
-ok(wait_until($local, sub { $run->($app, 'killed') }, '1'), 'pool has its password from another run');
+ok(wait_until($local, sub { $run->($app, 'killed') }, '1'), 'pool connects with the password of another run');
 
 # --- privileges
 $super->run(q{CREATE ROLE tenant LOGIN; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO tenant; GRANT USAGE ON FOREIGN SERVER shard1 TO tenant});
@@ -271,15 +271,15 @@ my $tenant = PgpxSession->new($local, user => 'tenant');
 $tenant->fails(q{CREATE USER MAPPING FOR tenant SERVER shard1 OPTIONS (user 'remote_super', use_password_command 'true')}, '42501', qr/permission denied to set option "use_password_command"/, 'user cannot have a password issued');
 $app->fails(q{ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (SET user 'remote_super')}, '42501', qr/permission denied to set option "use_password_command"/, 'user cannot change a mapping that uses the command');
 $app->fails(q{SET pgpool_ext.password_command = 'true'}, '55P02', qr/cannot be changed now/, 'user cannot set the command');
-$app->fails(q{ALTER ROLE app SET pgpool_ext.password_command = 'true'}, '55P02', qr/cannot be changed now/, 'nor for the sessions of a role');
-$app->fails(q{ALTER SYSTEM SET pgpool_ext.password_command = 'true'}, '42501', qr/permission denied/, 'nor for the server');
-$app->fails(q{SHOW pgpool_ext.password_command}, '42501', qr/examine "pgpool_ext.password_command"/, 'nor read it');
+$app->fails(q{ALTER ROLE app SET pgpool_ext.password_command = 'true'}, '55P02', qr/cannot be changed now/, 'user cannot set the command for the sessions of a role');
+$app->fails(q{ALTER SYSTEM SET pgpool_ext.password_command = 'true'}, '42501', qr/permission denied/, 'user cannot set the command for the server');
+$app->fails(q{SHOW pgpool_ext.password_command}, '42501', qr/examine "pgpool_ext.password_command"/, 'user cannot read the command');
 $super->run(q{GRANT CREATE ON DATABASE postgres TO tenant});
 $tenant->run("CREATE SERVER own FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db')");
 $super->run(q{CREATE USER MAPPING FOR tenant SERVER own OPTIONS (user 'remote_app', use_password_command 'true')});
 $tenant->fails(sprintf($one, 'own'), '42501', qr/permission denied to use option "use_password_command" of server "own"\nDETAIL:  Its owner "tenant" is not a superuser/, 'server must be owned by a superuser, because its owner can change the host');
 $super->run(q{CREATE SERVER based FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'own'); GRANT USAGE ON FOREIGN SERVER based TO tenant});
-$tenant->fails(sprintf($one, 'based'), '42501', qr/of server "own"/, 'and so must be the base server');
+$tenant->fails(sprintf($one, 'based'), '42501', qr/of server "own"/, 'base server must be owned by a superuser, too');
 
 unlike(slurp_file($local->logfile), qr/of the tokens|not the password/, 'log contains no password');
 $_->quit foreach $super, $app, $tenant;

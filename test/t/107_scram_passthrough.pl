@@ -82,7 +82,7 @@ my $pid_of = sub { return $_[0]->run(sprintf(q{SELECT a FROM pgpool.query('%s', 
 
 # --- sessions without keys
 $untrusted->fails(q{SELECT pgpool.checkout('through')}, '2F003', qr/password is required\nDETAIL:  SCRAM pass-through has no keys, because this session did not log in by SCRAM/, 'session that has logged in without SCRAM has no keys');
-$untrusted->fails('SELECT a FROM rows', '2F003', qr/password is required/, 'nor for foreign tables');
+$untrusted->fails('SELECT a FROM rows', '2F003', qr/password is required/, 'foreign table cannot be read without keys');
 $untrusted->quit;
 unlink $local->data_dir . '/pg_hba.conf';
 $local->append_conf('pg_hba.conf', "local all remote_app,other scram-sha-256\nlocal all all trust\n");
@@ -91,7 +91,7 @@ ok(wait_until($local, q{SELECT count(*) FROM pg_hba_file_rules WHERE auth_method
 
 # --- sessions of one role share a pool
 my $one;
-ok(wait_until($local, sub { $one->quit if $one; $one = log_in($first); $pid_of->($one) =~ /^\d+$/ ? 1 : 0 }, 1), 'session with keys is served') || diag($pid_of->($one));
+ok(wait_until($local, sub { $one->quit if $one; $one = log_in($first); $pid_of->($one) =~ /^\d+$/ ? 1 : 0 }, 1), 'session with keys is granted a connection') || diag($pid_of->($one));
 my $two = log_in($first);
 my $pid = $pid_of->($one);
 
@@ -99,24 +99,24 @@ is($pid_of->($two), $pid, 'another session of the role uses the same connection'
 is($boss->run(q{SELECT count(*), sum(total) FROM pgpool.pools WHERE server = 'through'}), '1|1', 'there is one pool');
 is($one->run(q{SELECT u FROM pgpool.query('through', 'select current_user::text') AS t(u text)}), 'remote_app', 'remote user is that of the mapping');
 is($one->run('SELECT sum(a) FROM rows'), '55', 'foreign table is read');
-is($one->run('INSERT INTO rows VALUES (11) RETURNING a'), '11', 'and written');
-like($pid_of->($one, 'mapped'), qr/^\d+$/, 'option of the mapping');
-like($pid_of->($one, 'pgfdw'), qr/^\d+$/, 'server of postgres_fdw');
-like($pid_of->($one, 'based'), qr/^\d+$/, 'base server of postgres_fdw');
+is($one->run('INSERT INTO rows VALUES (11) RETURNING a'), '11', 'foreign table is written');
+like($pid_of->($one, 'mapped'), qr/^\d+$/, 'keys are used because of the option of a user mapping');
+like($pid_of->($one, 'pgfdw'), qr/^\d+$/, 'keys are used for a server of postgres_fdw');
+like($pid_of->($one, 'based'), qr/^\d+$/, 'keys are used for a base server of postgres_fdw');
 is($boss->run(q{SELECT pgpool.attach_postgres_fdw() IS NOT NULL}) . $boss->error, 't', 'tables of postgres_fdw are attached');
 is($one->run('SELECT sum(a) FROM fdw_rows') . $one->error, '66', 'attached table is read');
 $boss->run(q{ALTER USER MAPPING FOR remote_app SERVER through OPTIONS (ADD use_scram_passthrough 'false')});
 $one->fails(q{SELECT pgpool.checkout('through')}, '2F003', qr/password is required\nDETAIL:  Non-superusers must provide a password/, q{the mapping's option has precedence});
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'through' AND total > 0}, 0), 'pool with the keys has ended');
 $boss->run(q{ALTER USER MAPPING FOR remote_app SERVER through OPTIONS (DROP use_scram_passthrough)});
-like($pid_of->($one), qr/^\d+$/, 'and is made again');
+like($pid_of->($one), qr/^\d+$/, 'pool with the keys is opened again');
 
 # keys are those of the session's login, also under another role
 $boss->run('GRANT other TO remote_app');
 $one->run('SET ROLE other');
 like($pid_of->($one), qr/^\d+$/, 'keys of the login serve the mapping of the current role');
 $one->run('RESET ROLE');
-$boss->fails(qq{SET ROLE other; SELECT pgpool.checkout('through')}, '2F003', qr/password is required/, 'a session without keys does not get this connection');
+$boss->fails(qq{SET ROLE other; SELECT pgpool.checkout('through')}, '2F003', qr/password is required/, 'session without keys is not granted a connection of the pool');
 $boss->run('RESET ROLE');
 
 # --- a background worker has no keys
@@ -131,12 +131,12 @@ set_password($second);
 is($one->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)"), $pid, 'lease continues after a change of the password');
 $two->fails(q{SELECT pgpool.checkout('through')}, '28000', qr/SCRAM keys of this session are outdated\nDETAIL:  The password of role "remote_app" was changed after the session had logged in\.\nHINT:  Log in again/, 'keys from before the change are refused');
 my $new = log_in($second);
-like($pid_of->($new), qr/^\d+$/, 'new session is served');
-isnt($pid_of->($new), $pid, 'by another connection');
+like($pid_of->($new), qr/^\d+$/, 'session with the new password is granted a connection');
+isnt($pid_of->($new), $pid, 'connection with the new keys is another one');
 is($one->run("SELECT pgpool.checkin($lease)") . $one->error, '', 'lease is returned');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'through'}, 1), 'pool with the old keys has ended');
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", 0), 'its connection is closed');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'warm'}, 0), 'and so is that of min_size');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", 0), 'connection with the old keys is closed');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'warm'}, 0), 'pool with min_size and the old keys has ended, too');
 $_->quit foreach $one, $two;
 
 # only the local password
@@ -145,18 +145,18 @@ $one = log_in($first);
 $one->fails(q{SELECT pgpool.checkout('through')}, '08001', qr/password authentication failed/, 'keys that the remote server does not know are refused');
 my $secret = $local->safe_psql('postgres', q{SELECT rolpassword FROM pg_authid WHERE rolname = 'remote_app'});
 $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$secret'");
-ok(wait_until($local, sub { $pid_of->($one) =~ /^\d+$/ ? 1 : 0 }, 1), 'and accepted when it does');
+ok(wait_until($local, sub { $pid_of->($one) =~ /^\d+$/ ? 1 : 0 }, 1), 'keys are accepted when the remote server knows them');
 
 # the password changes while no session is in the database of the pools
 $pid = $pid_of->($one);
 $_->quit foreach $one, $new, $boss;
 $local->safe_psql('template1', "ALTER ROLE remote_app PASSWORD '$second'");
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", 0), 'a change in another database closes the connection');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", 0), 'change of the password in another database closes the connection');
 $secret = $local->safe_psql('template1', q{SELECT rolpassword FROM pg_authid WHERE rolname = 'remote_app'});
 $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$secret'");
 $one = log_in($second);
-like($pid_of->($one), qr/^\d+$/, 'new session is served');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'through'}, 1), 'the pool with the old keys has ended');
+like($pid_of->($one), qr/^\d+$/, 'session with the password of the other database is granted a connection');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'through'}, 1), 'pool with the keys from before the change in the other database has ended');
 
 # --- secrets
 my ($iterations, $salt, $stored) = $secret =~ /^SCRAM-SHA-256\$(\d+):([^\$]+)\$([^:]+):/;
@@ -177,11 +177,11 @@ SKIP:
 
 	skip 'no /proc', 2 unless defined $found;
 	is($found, 0, 'shared memory does not contain the client key');
-	is(in_shared_memory($local, encode_base64($client_key, '')), 0, 'nor as text');
+	is(in_shared_memory($local, encode_base64($client_key, '')), 0, 'shared memory does not contain the client key as text');
 }
 my $seen = join '', map { $one->run("SELECT v::text FROM $_ v") } qw(pgpool.pools pgpool.connections pgpool.leases pg_stat_activity);
 like($seen, qr/through/, 'views show the pool');
-unlike($seen, qr/\Q${\ encode_base64($client_key, '')}\E/, 'but not the key');
+unlike($seen, qr/\Q${\ encode_base64($client_key, '')}\E/, 'views do not show the client key');
 my $log = slurp_file($local->logfile);
 like($log, qr/pgpool_ext connected to server/, 'log reports connections');
 unlike($log, qr/\Q$_\E/, 'log contains no key or password') foreach encode_base64($client_key, ''), $first, $second;

@@ -64,7 +64,8 @@ sub remote_value
 	return $remote->safe_psql('remote_db', $_[0]);
 }
 
-# no lease, no remote transaction, and the session goes on
+# Assert that no lease and no remote transaction is left, that $rows rows exist, and that
+# the session can continue.
 sub recovers
 {
 	my ($name, $rows) = @_;
@@ -83,7 +84,7 @@ my $unmapped = PgpxSession->new($local, user => 'nobody_here');
 foreach my $sql ('SELECT * FROM items', "INSERT INTO items VALUES (1, 'x')", 'UPDATE items SET id = 1',
 	'DELETE FROM items WHERE random() < 2', "INSERT INTO invokers_view VALUES (1, 'x')")
 {
-	$unmapped->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "without a mapping: $sql");
+	$unmapped->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "statement fails without a mapping: $sql");
 }
 $unmapped->fails('INSERT INTO missing VALUES (1)', '42501', qr/permission denied for foreign table missing/, 'write without a privilege on the table fails');
 $unmapped->fails('TRUNCATE items', '42501', qr/permission denied/, 'TRUNCATE without the privilege fails');
@@ -97,21 +98,21 @@ my $owner = PgpxSession->new($local, user => 'owner_here');
 foreach my $sql ('SELECT a.id FROM items_of_owner a JOIN items_of_owner b USING (id)', 'TRUNCATE items_of_owner', 'ANALYZE items_of_owner',
 	"COPY items_of_owner FROM PROGRAM 'echo 1,x' CSV", 'IMPORT FOREIGN SCHEMA public LIMIT TO (fewer) FROM SERVER shard INTO public')
 {
-	$owner->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "without a mapping: $sql");
+	$owner->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "statement fails without a mapping: $sql");
 }
 like($owner->run('EXPLAIN SELECT * FROM items_of_owner') . $owner->error, qr/^Foreign Scan/, 'EXPLAIN needs no mapping');
 $owner->quit;
 my $writer = PgpxSession->new($local, user => 'writer');
 foreach my $sql ('SELECT * FROM owners_view', "INSERT INTO owners_view VALUES (1, 'x')")
 {
-	$writer->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "without a mapping of the view's owner: $sql");
+	$writer->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "statement fails without a mapping of the view's owner: $sql");
 }
 is($writer->run("INSERT INTO items VALUES (3, 'w') RETURNING v; DELETE FROM items RETURNING id") . $writer->error,
 	"w\n3", 'privilege on the table is enough, without USAGE on the server');
 $local->safe_psql('postgres', 'GRANT CREATE ON SCHEMA imported TO writer');
 foreach my $sql ('CREATE FOREIGN TABLE imported.t (a int) SERVER shard', 'IMPORT FOREIGN SCHEMA public FROM SERVER shard INTO imported')
 {
-	$writer->fails($sql, '42501', qr/permission denied for foreign server shard/, "without USAGE on the server: $sql");
+	$writer->fails($sql, '42501', qr/permission denied for foreign server shard/, "statement fails without USAGE on the server: $sql");
 }
 $local->safe_psql('postgres', 'ALTER USER MAPPING FOR writer SERVER shard OPTIONS (SET password \'wrong\')');
 $writer->fails("INSERT INTO items VALUES (3, 'w')", '08001', qr/password authentication failed/, 'wrong password is refused');
@@ -136,7 +137,7 @@ foreach my $table (sort keys %shapes)
 	{
 		my $state = shift @states;
 
-		$session->fails("BEGIN; INSERT INTO items VALUES (5, 'before'); $sql", $state, qr/ERROR/, "$table: $sql");
+		$session->fails("BEGIN; INSERT INTO items VALUES (5, 'before'); $sql", $state, qr/ERROR/, "$table: statement fails: $sql");
 		$session->run('ROLLBACK');
 	}
 }
@@ -146,7 +147,7 @@ foreach my $case ([ 'TRUNCATE missing', '42P01' ], [ "COPY missing FROM PROGRAM 
 {
 	my ($sql, $state) = @$case;
 
-	$session->fails("BEGIN; INSERT INTO items VALUES (5, 'before'); $sql", $state, qr/ERROR/, "another shape: $sql");
+	$session->fails("BEGIN; INSERT INTO items VALUES (5, 'before'); $sql", $state, qr/ERROR/, "statement on a table of another shape fails: $sql");
 	$session->run('ROLLBACK');
 }
 is($session->run("INSERT INTO wider VALUES (1, 'w') RETURNING *; UPDATE wider SET v = v || 'x' WHERE random() < 2 RETURNING v; SELECT * FROM wider")
@@ -161,8 +162,8 @@ recovers('shapes');
 $session->run("BEGIN; SAVEPOINT a; INSERT INTO items VALUES (5, 'x') RETURNING *; INSERT INTO items VALUES (6, 'x') RETURNING *;"
 	  . " INSERT INTO items VALUES (7, 'x') RETURNING *; ROLLBACK TO a");
 ok(wait_until($remote, sub { eval { remote_value("SET lock_timeout = '1s'; ALTER TABLE items ALTER v TYPE varchar(10)"); 1 } ? 1 : 0 }, '1'),
-	'the rollback to a savepoint releases the locks');
-is($session->run("INSERT INTO items VALUES (8, 'x') RETURNING *") . $session->error, '8|x', 'a prepared statement survives a change of the table');
+	'rollback to a savepoint releases the locks');
+is($session->run("INSERT INTO items VALUES (8, 'x') RETURNING *") . $session->error, '8|x', 'prepared statement survives a change of the table');
 $session->run('ROLLBACK');
 remote_value('ALTER TABLE items ALTER v TYPE text');
 recovers('prepared statement');
@@ -173,7 +174,7 @@ $local->safe_psql('postgres', "SELECT pgpool.pause('shard')");
 $session->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'write to a paused pool times out');
 $session->fails("SELECT count(*) FROM items", '55P03', qr/timeout/, 'read from a paused pool times out');
 my @utilities = ('TRUNCATE items', 'ANALYZE items', "COPY items FROM PROGRAM 'echo 1,x' CSV", 'IMPORT FOREIGN SCHEMA public LIMIT TO (fewer) FROM SERVER shard INTO imported');
-$session->fails($_, '55P03', qr/timeout/, "paused: $_") foreach @utilities;
+$session->fails($_, '55P03', qr/timeout/, "statement on a paused pool times out: $_") foreach @utilities;
 $local->safe_psql('postgres', "SELECT pgpool.resume('shard')");
 recovers('paused');
 $session->run('BEGIN; SELECT count(*) FROM items');
@@ -186,7 +187,7 @@ $other->run('SELECT pgpool.checkin_all()');
 recovers('full');
 $remote->stop('immediate');
 $session->fails("INSERT INTO items VALUES (1, 'x')", '08001', qr/could not connect/, 'statement fails while the remote server is down');
-$session->fails($_, '08001', qr/could not connect/, "down: $_") foreach @utilities, 'SELECT * FROM items';
+$session->fails($_, '08001', qr/could not connect/, "statement fails while the remote server is down: $_") foreach @utilities, 'SELECT * FROM items';
 $remote->start;
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '20s')");
 recovers('down');
@@ -223,16 +224,16 @@ $session->run('ROLLBACK TO a');
 $session->fails('COMMIT', 'PX001', qr/was terminated/, 'commit with a terminated lease fails');
 recovers('savepoint', 5000);
 
-# A cancel in each state
+# A cancel in each state: $reached is what wait_until must see before the cancel.
 sub cancels
 {
 	my ($name, $sql, $reached, %args) = @_;
 
 	$session->start($sql);
-	ok(wait_until(@$reached), "$name: the statement has come there");
+	ok(wait_until(@$reached), "$name: statement has reached the state");
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish;
-	$session->failed('57014', qr/canceling statement due to user request/, "$name: is cancelled");
+	$session->failed('57014', qr/canceling statement due to user request/, "$name: statement is cancelled");
 	$args{after}->() if $args{after};
 	recovers($name, 5000);
 	return;
@@ -263,10 +264,11 @@ ok(wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid = " . $se
 end_lease();
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $session->finish;
-$session->failed('57014', qr/canceling statement/, 'cancel after the lease was terminated');
+$session->failed('57014', qr/canceling statement/, 'statement can be cancelled after its lease was terminated');
 recovers('between two rows', 5000);
 
-# --- roles: the mapping of the user that executes the statement, or of the owner of the view or function
+# --- roles: the mapping of the user that executes the statement, or of the owner of the
+# view or function
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE ROLE remote_alice LOGIN PASSWORD 'of alice';
 CREATE ROLE remote_bob LOGIN PASSWORD 'of bob';
@@ -302,7 +304,7 @@ foreach my $table (qw(documents own_documents))
 is($alice->run('SELECT who FROM me; SELECT who_is_bob(); SELECT who FROM me') . $alice->error,
 	"remote_alice\nremote_bob\nremote_alice", 'SECURITY DEFINER function uses the mapping of its owner');
 is($alice->run('BEGIN; SELECT who FROM me; SELECT who_is_bob(); SELECT who FROM me; COMMIT') . $alice->error,
-	"remote_alice\nremote_bob\nremote_alice", 'and has a remote transaction of its own');
+	"remote_alice\nremote_bob\nremote_alice", 'SECURITY DEFINER function has a remote transaction of its own');
 
 # a prepared plan, also one with a join, is executed by several roles in one transaction
 my $who = "EXECUTE who; EXECUTE who_joined;";
@@ -326,8 +328,8 @@ $local->safe_psql('postgres', 'GRANT SELECT ON me TO alice');
 is($alice->run('EXECUTE who') . $alice->error, 'remote_alice', 'prepared plan works again');
 $alice->quit;
 
-# --- the server and the mapping change in a transaction that has a connection: as postgres_fdw does, the
-# transaction goes on with it, but needs a mapping
+# --- the server and the mapping change in a transaction that has a connection: as with
+# postgres_fdw, the transaction continues on the connection, but needs a mapping
 my $port = $remote->port;
 my @changes = (
 	[ 'ALTER SERVER', "ALTER SERVER stock OPTIONS (SET port '1')", '', '08001' ],
@@ -353,9 +355,9 @@ foreach my $attached (0, 1)
 		$client->run("DECLARE c CURSOR FOR SELECT pid FROM my_pids; FETCH 1 FROM c; SAVEPOINT s; $sql");
 		is($client->run('FETCH 1 FROM c') . $client->error, $pid, "$name: open cursor goes on");
 		my $next = $client->run('SELECT pid FROM my_pid');
-		is($client->sqlstate, $then, "$name: next statement");
+		is($client->sqlstate, $then, "$name: next statement succeeds unless its mapping was dropped");
 		is($next, $then ? '' : $pid, "$name: transaction keeps its connection");
-		is($client->run('ROLLBACK TO s; SELECT pid FROM my_pid') . $client->error, $pid, "$name: rollback restores it");
+		is($client->run('ROLLBACK TO s; SELECT pid FROM my_pid') . $client->error, $pid, "$name: rollback to the savepoint restores the server and the mapping");
 		$client->run("$sql; COMMIT");
 		is($client->error, '', "$name: commit succeeds");
 		$client->run('SELECT pid FROM my_pid');

@@ -102,7 +102,8 @@ ok(wait_until($remote, sub {
 $session->run('ROLLBACK');
 nothing_is_left('savepoints');
 
-# .. also if the whole transaction is rolled back before its answer has come
+# the same if the whole transaction is rolled back before the answer to ROLLBACK TO has
+# arrived
 my $connects = "SELECT sum(connects) FROM pgpool.stats";
 my $opened = $local->safe_psql('postgres', $connects);
 $session->run(<<'EOT');
@@ -150,7 +151,7 @@ $session->run('BEGIN; INSERT INTO one.c VALUES (1); INSERT INTO two.d VALUES (2)
 $session->fails('COMMIT', '57014', qr/cancelled there/, 'remote 57014 at commit is reported');
 nothing_is_left('remote 57014 at commit');
 is($local->safe_psql('postgres', $remote_pid), $before, 'connection whose answer was read is kept');
-is(remote_value('SELECT id FROM app.d'), '2', 'the other server has committed, as the manual says');
+is(remote_value('SELECT id FROM app.d'), '2', 'other server has committed, as the manual says');
 
 # a failed checkout frees what it has allocated
 make_pool($local, $remote, server => 'dead', options => { port => 1, retry_max => '10ms', checkout_timeout => '5s' });
@@ -213,7 +214,8 @@ EOT
 nothing_is_left('ROLLBACK TO that precedes COMMIT');
 is(remote_value('SELECT count(*) FROM app.log'), $logs + 1, 'side effect of a read in a rolled back subtransaction is rolled back, that of another read is committed');
 
-# .. the commit of a transaction that has only read succeeds if the remote session is stopped or has ended
+# the commit of a transaction that has only read succeeds if the remote session is stopped
+# or has ended
 my $pending = "BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; FETCH 1 FROM c; SAVEPOINT s; SELECT count(*) FROM one.a; MOVE 198 FROM c; FETCH 1 FROM c; ROLLBACK TO s";
 my $idle = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle in transaction'";
 foreach my $signal ('STOP', 'TERM')
@@ -230,7 +232,8 @@ foreach my $signal ('STOP', 'TERM')
 	nothing_is_left("SIG$signal: ROLLBACK TO that precedes COMMIT");
 }
 
-# a scan that ends early keeps the connection.  The commit waits for the rest of a batch for a short time, so a slow machine may need some attempts.
+# A scan that ends early keeps the connection. The commit waits for the rest of a batch for
+# a short time, so a slow machine may need some attempts.
 $remote->safe_psql('remote_db', <<'EOT');
 SET ROLE remote_app;
 CREATE TABLE app.wide (id int, filler text);
@@ -299,8 +302,8 @@ $session->run("CREATE FOREIGN TABLE one.counted (n int, filler text) SERVER one 
 is($session->run('DECLARE c CURSOR FOR SELECT n, filler FROM one.counted; MOVE 501 FROM c; SELECT count(*) FROM one.a; COMMIT') . $session->error,
 	'10', 'cursor reads wide rows');
 my $produced = remote_value('SELECT last_value FROM app.n');
-cmp_ok($produced, '>', 501, 'the third batch was requested');
-cmp_ok($produced, '<', 500 + 8 * 1024 * 1024 / 10000, 'a batch has at most 8 MB');
+cmp_ok($produced, '>', 501, 'third batch was requested');
+cmp_ok($produced, '<', 500 + 8 * 1024 * 1024 / 10000, 'batch has at most 8 MB');
 nothing_is_left('wide rows');
 
 # a foreign table holds the only connection
@@ -324,13 +327,14 @@ $explainer->quit;
 is($session->run('BEGIN; SELECT id FROM one.a WHERE id = 5 FOR UPDATE'), '5', 'row is locked');
 my ($stdout, $stderr) = ('', '');
 isnt($remote->psql('remote_db', 'SELECT id FROM app.a WHERE id = 5 FOR UPDATE NOWAIT', stdout => \$stdout, stderr => \$stderr), 0, 'NOWAIT fails in another remote session');
-like($stderr, qr/could not obtain lock on row/, '.. because the row is locked');
+like($stderr, qr/could not obtain lock on row/, 'NOWAIT fails because the row is locked');
 is(remote_value('SELECT id FROM app.a WHERE id IN (4, 5) FOR UPDATE SKIP LOCKED'), '4', 'SKIP LOCKED skips the row in another remote session');
 $session->run('COMMIT');
 ok(wait_until($remote, sub { remote_value('SELECT id FROM app.a WHERE id = 5 FOR UPDATE SKIP LOCKED') }, '5'), 'commit releases the row');
 nothing_is_left('FOR UPDATE');
 
-# a local row that was updated meanwhile is checked again, with the remote rows read before (EvalPlanQual)
+# a local row that was updated meanwhile is checked again, with the remote rows read
+# before (EvalPlanQual)
 $session->run('CREATE TABLE mine (id int PRIMARY KEY, n int); INSERT INTO mine VALUES (1, 1), (2, 2)');
 foreach my $from ('one.a AS f ON f.id = m.n', 'one.a AS f ON f.id = m.n JOIN one.a AS g ON g.id = f.id')
 {
@@ -415,8 +419,8 @@ remote_value("SELECT pg_terminate_backend($victim)");
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $victim", '0'), 'remote session of the second server has ended before the commit');
 $session->run('COMMIT');
 like($session->sqlstate, qr/^(08006|57P01)$/, 'commit fails if the remote session of one of two servers has ended');
-is(remote_value('SELECT sum(v) FROM app.a WHERE id IN (8, 9)'), '0', '.. and no server has committed');
-is($local->safe_psql('postgres', "SELECT to_regclass('local_table') IS NULL"), 't', '.. nor has the local transaction');
+is(remote_value('SELECT sum(v) FROM app.a WHERE id IN (8, 9)'), '0', 'no server has committed if the remote session of one has ended');
+is($local->safe_psql('postgres', "SELECT to_regclass('local_table') IS NULL"), 't', 'local transaction has not committed if a remote session has ended');
 nothing_is_left('remote session of the second server');
 $session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
 $local->safe_psql('postgres', "SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE scope = 'fdw'");

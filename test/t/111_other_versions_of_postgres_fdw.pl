@@ -23,7 +23,7 @@ make_pool($local, $remote, server => 'shard1');
 $local->safe_psql('postgres', 'CREATE FOREIGN TABLE t (a int, gone int, b int) SERVER shard1; ALTER FOREIGN TABLE t DROP COLUMN gone');
 is($local->safe_psql('postgres', 'SELECT a FROM t'), '1', 'foreign table is read');
 is($local->safe_psql('postgres', "SELECT count(*) FROM pg_extension WHERE extname = 'postgres_fdw'"), '0',
-	'the extension postgres_fdw is not required');
+	'extension postgres_fdw is not required');
 
 sub fails_with
 {
@@ -75,7 +75,7 @@ my @changes = (
 	map({ ([ 'modify', "list_nth_cell(list, 4)->ptr_value = $_", undef, qr/RETURNING/ ],
 		[ 'direct modify', "list_nth_cell(list, 2)->ptr_value = $_", undef, qr/RETURNING/ ]) } 'list_make2_int(1, 3)', 'list_make3_int(1, 3, 1)'));
 
-# The list is too short, by one element or more, or another list.
+# Changes that make the list too short, by one element or more, or replace it by another.
 sub lengths
 {
 	my ($length) = @_;
@@ -84,7 +84,7 @@ sub lengths
 	  map { "list = list_truncate(list, $_)" } 1 .. $length - 1;
 }
 
-# An element has other values.
+# Changes that replace one element by other values.
 sub element
 {
 	my ($at, $name, @values) = @_;
@@ -216,11 +216,11 @@ foreach my $case ([ "other.tag = 'wrong'", 'It does not return an FdwRoutine.' ]
 
 	foreach my $sql ('SELECT a FROM t', 'SELECT pgpool.attach_postgres_fdw()')
 	{
-		$session->fails("SET $setting; $sql", 'HV000', qr/ERROR:  HV000: unrecognized handler of postgres_fdw \d+.*DETAIL:  \Q$detail\E/s, "$setting: $sql");
+		$session->fails("SET $setting; $sql", 'HV000', qr/ERROR:  HV000: unrecognized handler of postgres_fdw \d+.*DETAIL:  \Q$detail\E/s, "$setting: handler is refused: $sql");
 	}
 	$session->run('RESET other.tag; RESET other.missing');
 }
-is(result('SELECT a FROM t'), '1', 'a library with the same plans is accepted');
+is(result('SELECT a FROM t'), '1', 'library with the same plans is accepted');
 foreach my $callback ('GetForeignJoinPaths', 'GetForeignUpperPaths')
 {
 	my $client = PgpxSession->new($local);
@@ -228,7 +228,7 @@ foreach my $callback ('GetForeignJoinPaths', 'GetForeignUpperPaths')
 	is($client->run("SET other.missing = '$callback'; SELECT count(*), sum(x.a) FROM t x JOIN t y USING (b)") . $client->error, '1|1', "without $callback a join returns its rows");
 	$client->quit;
 }
-is(result('SELECT count(*) FROM (SELECT FROM t) AS x'), '1', 'a scan of no column is accepted');
+is(result('SELECT count(*) FROM (SELECT FROM t) AS x'), '1', 'scan of no column is accepted');
 is(result("BEGIN; $_; ROLLBACK"), /INSERT.*RETURNING/ ? '2' : /RETURNING/ ? '1' : '', "statement is accepted: $_")
   foreach map { @{ $statements{$_} } } 'modify', 'direct modify';
 foreach my $kind (sort keys %statements)
@@ -260,11 +260,11 @@ foreach my $at (grep { !defined $changes[$_][2] } 0 .. $#changes)
 	foreach my $sql (grep { $_ =~ $only } @{ $statements{$kind} })
 	{
 		like(result("BEGIN; SET LOCAL other.kind = '$kind'; SET LOCAL other.change = $at; $sql; COMMIT"),
-			qr/^[^\n]*ERROR:  (HV000: remote query result does not match|08P01: bind message supplies \d parameter)/, "$kind: $change: $sql");
+			qr/^[^\n]*ERROR:  (HV000: remote query result does not match|08P01: bind message supplies \d parameter)/, "$kind: statement fails after $change: $sql");
 		$session->run('ROLLBACK');
 	}
 }
-is($remote->safe_psql('remote_db', 'SELECT * FROM t'), '1|1', 'none of them has changed the remote table');
+is($remote->safe_psql('remote_db', 'SELECT * FROM t'), '1|1', 'failed statements have not changed the remote table');
 is(result("SELECT a FROM pgpool.query('shard1', 'select 2') AS t(a int)"), '2', 'functions work');
 $session->quit;
 

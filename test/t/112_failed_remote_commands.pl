@@ -215,7 +215,7 @@ sub fails_at
 	return;
 }
 
-# Run the rest; the commit must make exactly these statements permanent.
+# Run further statements. Exactly the INSERTs into these tables must be permanent then.
 sub commits
 {
 	my ($sql, $expected, $name) = @_;
@@ -240,34 +240,35 @@ foreach my $how (qw(cancel fail))
 	fails_at($how, 'START TRANSACTION', "BEGIN; SAVEPOINT s; INSERT INTO a $values");
 	commits('ROLLBACK TO s; COMMIT', '', "$how at START TRANSACTION: empty transaction commits");
 
-	# the first of two new savepoints exists
+	# the first of two new savepoints was set on the remote server
 	fails_at($how, 'SAVEPOINT s3', "BEGIN; INSERT INTO a $values; SAVEPOINT s; SAVEPOINT t; INSERT INTO b $values");
 	commits("ROLLBACK TO t; INSERT INTO c $values; COMMIT", 'ac', "$how at the second savepoint: transaction goes on");
 	fails_at($how, 'SAVEPOINT s3', "BEGIN; INSERT INTO a $values; SAVEPOINT s; SAVEPOINT t; INSERT INTO b $values");
 	commits('ROLLBACK TO t; COMMIT', 'a', "$how at the second savepoint: transaction commits");
 
-	# the only savepoint: what was executed before cannot be kept
+	# with the only savepoint, what was executed before cannot be kept
 	fails_at($how, 'SAVEPOINT s2', "BEGIN; INSERT INTO a $values; SAVEPOINT s; INSERT INTO b $values");
 	$session->run('ROLLBACK TO s');
 	$session->fails("INSERT INTO c $values", $how eq 'cancel' ? '25P02' : '53200',
 		$how eq 'cancel' ? qr/remote transaction on server "shard" is aborted/ : qr/SAVEPOINT s2: 53200/,
-		"$how at the only savepoint: next statement reports it");
+		"$how at the only savepoint: next statement reports the failure");
 	$session->fails('ROLLBACK TO s; COMMIT', $how eq 'cancel' ? '25P02' : '53200', qr/ERROR/, "$how at the only savepoint: commit fails");
-	commits('', '', "$how at the only savepoint");
+	commits('', '', "$how at the only savepoint: no INSERT is permanent");
 
-	# .. but a rollback to an earlier savepoint can
+	# with an earlier savepoint, what was executed before that savepoint is kept
 	fails_at($how, 'SAVEPOINT s3',
 		"BEGIN; INSERT INTO a $values; SAVEPOINT s; INSERT INTO b $values; SAVEPOINT t; INSERT INTO c $values");
 	commits("ROLLBACK TO t; ROLLBACK TO s; INSERT INTO d $values; COMMIT", 'ad',
-		"$how at a later savepoint: rollback to an earlier savepoint");
+		"$how at a later savepoint: transaction goes on after a rollback to an earlier one");
 
-	# a failed release does not lose the work of released subtransactions
+	# a failed release makes the transaction fail, because the work of released
+	# subtransactions would be lost
 	fails_at($how, 'RELEASE SAVEPOINT s2',
 		"BEGIN; INSERT INTO a $values; SAVEPOINT s; INSERT INTO b $values; RELEASE s; SAVEPOINT t; INSERT INTO c $values");
 	$session->run('ROLLBACK TO t');
 	$session->fails("INSERT INTO c $values", $how eq 'cancel' ? '25P02' : '53200', qr/ERROR/,
-		"$how at a release: next statement reports it");
-	commits('', '', "$how at a release");
+		"$how at a release: next statement reports the failure");
+	commits('', '', "$how at a release: no INSERT is permanent");
 }
 
 # --- an error at each message
@@ -298,7 +299,7 @@ foreach my $case (
 	unlink $journal;
 	append_to_file($plan, "fail $type $command");
 	$session->fails("BEGIN; $sql", '53200', qr/\Q$command\E.*: 53200\nDETAIL:  At message $type\.\nCONTEXT:  remote SQL command: \Q$context\E/, $name);
-	ok(!-e $plan, "$name: the message was sent");
+	ok(!-e $plan, "$name: message that fails was sent");
 	$session->fails('SELECT 1', '25P02', qr/transaction is aborted/, "$name: local transaction is aborted") unless $sql =~ /COMMIT/;
 	commits('', '', $name);
 	is($session->run("SELECT count(*) FROM ($scan) AS ids") . $session->error, '250', "$name: next scan works");
@@ -314,7 +315,7 @@ foreach my $next ("INSERT INTO c $values; ROLLBACK", "INSERT INTO c $values; COM
 
 	append_to_file($plan, 'fail E ROLLBACK TO SAVEPOINT s2');
 	commits("BEGIN; $insert; SAVEPOINT s; INSERT INTO b $values; ROLLBACK TO s; $next", $next =~ /ROLLBACK/ ? '' : $next =~ /INTO c/ ? 'ac' : 'a', $name);
-	ok(!-e $plan, "$name: the message was sent");
+	ok(!-e $plan, "$name: message that fails was sent");
 	is(connects(), $before, "$name: connection is kept");
 }
 
@@ -328,7 +329,7 @@ foreach my $case ([ COMMIT => 'BEGIN; SELECT id FROM a WHERE id + random() / 2 <
 	unlink $journal;
 	append_to_file($plan, "fail Q $command");
 	is($session->run($sql) . $session->error, '1', "error at $command with the reset is not raised");
-	ok(wait_until($local, sub { -e $plan ? 1 : 0 }, '0'), "error at $command with the reset: the message was sent");
+	ok(wait_until($local, sub { -e $plan ? 1 : 0 }, '0'), "error at $command with the reset: message that fails was sent");
 	# (before that, the next transaction might follow the failed reset, and fail with it)
 	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'shard'}, '0'), "error at $command with the reset: connection is closed");
 	commits("BEGIN; INSERT INTO b $values; COMMIT", 'b', "error at $command with the reset: next transaction works");

@@ -84,7 +84,7 @@ sub behind
 	return $second->finish(30);
 }
 
-# returns what the pool has counted since the last call
+# Returns the growth of a counter since the last call.
 my %last = (pipelined => 0, closed => 0);
 
 sub counted
@@ -101,13 +101,13 @@ sub closed { return counted('closed', 'closed_broken + closed_reset + closed_hol
 
 # the predecessor is a foreign table, too; the lease is returned with no waiter left
 is(behind($read, $read), 'number 7', 'scan behind a scan is answered');
-is(pipelined(), 1, 'its statement was pipelined');
+is(pipelined(), 1, 'statement of a scan behind a scan was pipelined');
 is(closed(), 0, 'connection was not closed');
 is(behind("SELECT pgpool.checkout_xact('one') AS l \\gset\nSELECT pgpool.exec(:l, 'SET a.b = 3; CREATE TEMP TABLE trace (a int)')",
 	'SELECT * FROM ft.state'), '||repeatable read', 'scan behind a lease finds a clean session, and has a transaction');
-is(pipelined(), 1, 'its statement was pipelined');
+is(pipelined(), 1, 'statement of a scan behind a lease was pipelined');
 is(behind($read, $query), '"$user", public,t,read committed', 'query behind a scan is outside of a transaction');
-is(pipelined(), 1, 'its statement was pipelined');
+is(pipelined(), 1, 'query behind a scan was pipelined');
 
 # parameters, NULL, no rows, and later statements of the same transaction
 $second->run(q{PREPARE p(int) AS SELECT t FROM ft.numbers WHERE n = $1; SET plan_cache_mode = force_generic_plan});
@@ -124,40 +124,40 @@ is(closed(), 0, 'no connection was closed');
 # errors of the statement
 behind($read, 'SELECT n FROM ft.failing');
 $second->failed('22012', qr/division by zero/, 'error of the statement is reported');
-is($second->run($read), 'number 7', 'next statement gets its own answer');
+is($second->run($read), 'number 7', 'next statement receives its own answer');
 is(behind($read, "BEGIN; SAVEPOINT a; SAVEPOINT b; $read; ROLLBACK TO b; $read; RELEASE a; $read; COMMIT"),
 	"number 7\nnumber 7\nnumber 7", 'savepoints are set before the statement');
 behind($read, 'BEGIN; SAVEPOINT a; SELECT n FROM ft.failing');
 $second->failed('22012', qr/division by zero/, 'error in a subtransaction is reported');
 is($second->run("ROLLBACK TO a; $read; COMMIT"), 'number 7', 'transaction goes on after the rollback of the subtransaction');
 is($second->error, '', 'transaction commits');
-is(pipelined(), 3, 'these were pipelined, too');
+is(pipelined(), 3, 'failed statements were pipelined, too');
 is(closed(), 0, 'no connection was closed');
 
 # The COMMIT or the reset fails: the statement has not run, and runs on another
 # connection, once.
 is(behind('SELECT n FROM ft.breaking', 'SELECT n FROM ft.logging'), '1', 'statement behind a failed COMMIT succeeds') or diag($second->error);
-is(pipelined(), 1, 'it was pipelined');
+is(pipelined(), 1, 'statement behind a failed COMMIT was pipelined');
 is(closed(), 1, 'connection of the failed COMMIT was closed');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM app.children'), '0', 'transaction of the predecessor was rolled back');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM app.log'), '1', 'statement ran once');
 my $tables = 'DO $d$BEGIN FOR i IN 1 .. 400 LOOP EXECUTE \'CREATE TEMP TABLE t\' || i || \' (a int)\'; END LOOP; END$d$';
 is(behind("SELECT pgpool.checkout_xact('one') AS l \\gset\nSELECT pgpool.exec(:l, \$x\$$tables\$x\$); SELECT pgpool.exec(:l, 'SET statement_timeout = ''1 ms''')",
 	'SELECT n FROM ft.logging'), '1', 'statement behind a failed reset succeeds') or diag($second->error);
-is(pipelined(), 1, 'it was pipelined');
+is(pipelined(), 1, 'statement behind a failed reset was pipelined');
 is(closed(), 1, 'connection of the failed reset was closed');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM app.log'), '2', 'statement ran once');
 
-# not pipelined: large scans, which ask for their types first; writes; pools of several
-# users, whose rights are checked again after the wait; scans of an Append
+# Not pipelined: large scans, whose types are requested first; writes; pools of several
+# users, whose rights are checked again after the wait; scans of an Append.
 is(behind($read, 'SELECT count(at) FROM (SELECT * FROM ft.instants OFFSET 0) AS t'), '100', 'large scan succeeds');
 is(behind($read, 'UPDATE ft.numbers SET t = t WHERE n = 1'), '', 'UPDATE succeeds');
-is($second->error, '', 'neither reports an error');
-is(pipelined(), 0, 'neither was pipelined');
+is($second->error, '', 'large scan and UPDATE report no error');
+is(pipelined(), 0, 'large scan and UPDATE were not pipelined');
 queue_behind('SELECT t FROM ft.shared WHERE n = 7', $second, 'SELECT t FROM ft.shared WHERE n = 8');
 $first->run('COMMIT');
 is($second->finish(30), 'number 8', 'scan in a pool of several users succeeds');
-is(counter('pipelined', 'shared'), '0', 'it was not pipelined');
+is(counter('pipelined', 'shared'), '0', 'scan in a pool of several users was not pipelined');
 
 # a session that leaves the queue takes its statement with it
 queue_behind($read, $second, 'SELECT n FROM ft.logging');
@@ -165,9 +165,9 @@ $third->run('SELECT pg_cancel_backend(' . $second->pid . ')');
 $second->finish(30);
 $second->failed('57014', qr/canceling statement/, 'waiter is cancelled');
 $first->run('COMMIT');
-is($second->run($read), 'number 7', 'next statement gets its own answer');
+is($second->run($read), 'number 7', 'next statement of a cancelled waiter receives its own answer');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM app.log'), '2', 'statement of the cancelled waiter was not sent');
-is(pipelined(), 0, 'it was not pipelined');
+is(pipelined(), 0, 'statement of the cancelled waiter was not pipelined');
 
 # The options change during the wait. The statement relies on the settings of the startup
 # packet, which a connection that is not reset may not have: it is not handed over.
@@ -209,7 +209,7 @@ foreach my $how (sort keys %ends)
 	$third->run($end->($victim)) if $end;
 	$remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'}) if !$end;
 	$victim->finish(30);
-	$victim->failed($sqlstate, qr/./, "$how: owner gets the error") if $sqlstate;
+	$victim->failed($sqlstate, qr/./, "$how: owner receives the error") if $sqlstate;
 	ok($victim->is_gone, "$how: owner has ended") if !$sqlstate;
 	ok(wait_until($remote, $asleep, '0'), "$how: nothing runs on the remote server");
 	if ($how eq 'remote')
@@ -221,7 +221,7 @@ foreach my $how (sort keys %ends)
 		is($victim->run("ROLLBACK TO a; RESET statement_timeout; $read; COMMIT"), 'number 7', "$how: transaction goes on")
 		  or diag($victim->error);
 	}
-	is($third->run($read), 'number 7', "$how: next statement gets its own answer") or diag($third->error);
+	is($third->run($read), 'number 7', "$how: next statement receives its own answer") or diag($third->error);
 	$victim->quit;
 }
 $_->quit foreach $first, $second, $third;

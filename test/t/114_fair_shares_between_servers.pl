@@ -126,9 +126,9 @@ $nodes[0]->safe_psql('postgres', q{SELECT pgpool.lock_setup('plain')});
 $remote->safe_psql('remote_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpool_lock TO remote_app');
 ok( wait_until($nodes[0], sub { $session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) }, '1', 30),
 	'checkout succeeds after lock_setup');
-is(share($nodes[0], 'cap, weight, members, failing_since, error'), "$cap|1|1||", 'view shows the agreement');
+is(share($nodes[0], 'cap, weight, members, failing_since, error'), "$cap|1|1||", 'pgpool.cluster_shares shows the agreement');
 
-# --- one server may have all
+# --- one server may have all connections
 my @holders = map { PgpxSession->new($nodes[0]) } 1 .. $cap;
 lease($_, 'shared') foreach @holders;
 is(share($nodes[0], 'used, share, demand, others'), "$cap|$cap|$cap|0", 'one busy server has all connections');
@@ -137,7 +137,7 @@ $waiter->start(q{SELECT pgpool.checkout('shared', '60 s')});
 ok(wait_until($nodes[0], 'SELECT reason FROM pgpool.waiters', 'server_cap', 30), 'another session waits because of the share');
 $session->fails(q{SELECT pgpool.checkout('shared', '100 ms')}, '55P03', qr/HINT:  Raise the server's option "cluster_connections"/, 'error of a timeout names the limit');
 
-# --- its idle connections are closed
+# --- idle connections of the first server are closed for the other servers
 $_->run('SELECT pgpool.checkin_all()') foreach @holders;
 like($waiter->finish(60), qr/^\d+$/, 'waiter is granted a connection');
 $waiter->run('SELECT pgpool.checkin_all()');
@@ -147,13 +147,13 @@ my $before = time;
 my $ok = wait_until($nodes[1], sub { my @used = map { share($nodes[$_], 'used') } 1 .. 3; (grep { $_ > 1 } @used) . ' of ' . ($used[0] + $used[1] + $used[2]) }, "3 of $cap", 30);
 my $took = time - $before;
 ok($ok, 'all connections of an idle server go to the busy servers');
-cmp_ok($took, '<', 3 + delay_end($delay, 20), '.. within three seconds');
+cmp_ok($took, '<', 3 + delay_end($delay, 20), 'connections of an idle server go to the busy servers within three seconds');
 
 # --- all are busy: equal shares
 begin_work(0, 4);
 used_become('equal shares', (2) x 4);
 ok( wait_until($nodes[$_], sub { share($nodes[$_], 'demand >= 4, others') }, 't|' . ($cap - 2), 30),
-	"server $_ shows what it wants and what the others have") foreach 0 .. 3;
+	"server $_ shows its demand and the connections of the others") foreach 0 .. 3;
 
 # --- a lower cap applies at once, although all are busy
 foreach my $lower (4, 1)
@@ -198,7 +198,7 @@ ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT sum(cardina
 my $stopped = worker_pid($nodes[3]);
 kill 'STOP', $stopped;
 ok( wait_until($nodes[1], sub { $remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.shares WHERE clock_timestamp() - pinged > '6 s'}) }, '1', 30),
-	'its share has expired');
+	'share of the stopped worker has expired');
 is(share($nodes[1], 'used'), '4', 'sessions of a stopped worker still count');
 kill 'CONT', $stopped;
 ok(wait_until($nodes[3], q{SELECT valid_until > clock_timestamp() FROM pgpool.cluster_shares}, 't', 30), 'worker agrees again when it continues');
@@ -229,8 +229,8 @@ kill 'KILL', @victims;
 is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.shares WHERE held > 0}), '2', 'killed server still has its share');
 used_become('share of a killed server is used by another one', '-', $cap);
 my $after = $taker->finish(30);
-cmp_ok($after, '>', 4.9, '.. not before it has expired');
-cmp_ok($after, '<', 5 + 3 + delay_end($delay, 20), '.. and soon after that');
+cmp_ok($after, '>', 4.9, 'share of a killed server is not used before it has expired');
+cmp_ok($after, '<', 5 + 3 + delay_end($delay, 20), 'share of a killed server is used soon after it has expired');
 $taker->quit;
 $remote->safe_psql('remote_db', 'DROP FUNCTION taken_after');
 is(share($nodes[1], 'members'), '1', 'neither the killed server nor the idle ones are members');
@@ -263,20 +263,20 @@ foreach my $fault (
 
 	$remote->safe_psql('remote_db', $break);
 	$remote->reload;
-	ok(wait_until($nodes[0], "SELECT error ~ '$error' FROM pgpool.cluster_shares WHERE failing_since IS NOT NULL", 't', 30), "table $name: view shows the error");
+	ok(wait_until($nodes[0], "SELECT error ~ '$error' FROM pgpool.cluster_shares WHERE failing_since IS NOT NULL", 't', 30), "table $name: pgpool.cluster_shares shows the error");
 	is($session->run("SELECT pgpool.exec($lease, 'SELECT 1')"), '1', "table $name: open connection is in use");
 	$remote->safe_psql('remote_db', "SET default_transaction_read_only = off; $repair");
 	$remote->reload;
 	ok(wait_until($nodes[0], 'SELECT failing_since IS NULL FROM pgpool.cluster_shares', 't', 30), "table $name: agreement is possible again");
 }
 
-# --- it cannot be used for long
+# --- the table cannot be used for longer than the share is valid
 $remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.shares RENAME TO elsewhere');
 ok(wait_until($nodes[0], 'SELECT valid_until < clock_timestamp() FROM pgpool.cluster_shares', 't', 30), 'share expires');
-is($session->run("SELECT pgpool.exec($lease, 'SELECT 1')"), '1', 'lease remains');
-is($session->run("SELECT pgpool.checkin($lease)"), '', 'it is returned');
-is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'its connection is leased again');
-is(share($nodes[0], 'used'), '1', '.. and no other one is opened');
+is($session->run("SELECT pgpool.exec($lease, 'SELECT 1')"), '1', 'lease stays usable after the share has expired');
+is($session->run("SELECT pgpool.checkin($lease)"), '', 'lease is returned after the share has expired');
+is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'returned connection is leased again');
+is(share($nodes[0], 'used'), '1', 'no other connection is opened while the share is expired');
 $remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.elsewhere RENAME TO shares');
 my @leases = map { lease($_, 'shared') } @holders;
 is(share($nodes[0], 'used'), $cap, 'connections are opened again');
@@ -294,7 +294,7 @@ is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'next worker
 # --- the cap was kept throughout
 $remote->safe_psql('postgres', 'CREATE TABLE stopped ()');
 $sampler->finish(30);
-is($remote->safe_psql('postgres', 'SELECT most, samples > 100 FROM sampled'), "$cap|t", 'the remote server never had more sessions than the cap');
+is($remote->safe_psql('postgres', 'SELECT most, samples > 100 FROM sampled'), "$cap|t", 'remote server never had more sessions than the cap');
 unlike(slurp_file($remote->logfile), qr/too many connections for role/, 'no session was refused');
 foreach my $node (@nodes[ 0 .. 2 ])
 {

@@ -89,13 +89,13 @@ SKIP:
 		foreach my $which (sort keys %offset)
 		{
 			set_clock($node{$which}, $offset{$which});
-			ok(wait_until($node{$which}, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset{$which} ]}) < 600", 't', 20), "$name: is set");
+			ok(wait_until($node{$which}, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset{$which} ]}) < 600", 't', 20), "$name: clock is set");
 		}
 		statements_follow($name);
 		is(used(), "$cap 0", "$name: no share has changed");
-		is(share($nodes[1], 'others'), $cap, "$name: second server knows that");
+		is(share($nodes[1], 'others'), $cap, "$name: second server counts the connections of the first");
 		is($holders[$_]->run("SELECT pgpool.checkin($leases[$_])"), '', "$name: lease is returned") foreach 0 .. $#leases;
-		like($waiter->finish(60), qr/^\d+$/, "$name: second server has a connection then") or diag($waiter->error);
+		like($waiter->finish(60), qr/^\d+$/, "$name: second server is granted a connection when the first has returned some") or diag($waiter->error);
 		all_agree("$name: both shares are valid");
 		$waiter->run('SELECT pgpool.checkin_all()');
 		set_clock($_, 0) foreach values %node;
@@ -109,7 +109,7 @@ start_sessions();
 my @leases = map { lease($_, 'shared') } @holders;
 $remote->safe_psql('remote_db', q{INSERT INTO pgpool_lock.shares (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)
 	VALUES ('deadbeef/1/2/3', 1, 100, 1000, 262143, 100, '{1}', pg_postmaster_start_time(), 1, 'infinity')});
-ok(wait_until($remote, sub { table(q{count(*) FILTER (WHERE member = 'deadbeef/1/2/3')}) }, 0, 60), 'row of an unknown server is removed, although it is of the future');
+ok(wait_until($remote, sub { table(q{count(*) FILTER (WHERE member = 'deadbeef/1/2/3')}) }, 0, 60), 'row of an unknown server is removed, although its time is in the future');
 $remote->safe_psql('remote_db', 'TRUNCATE pgpool_lock.shares');
 ok(wait_until($remote, sub { table('max(held)') }, $cap, 30), 'server enters the connections that it has into an empty table');
 foreach my $change (
@@ -124,15 +124,15 @@ foreach my $change (
 	$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET $set WHERE held > 0");
 	statements_follow($name);
 	is(share($nodes[0], 'used'), $cap, "$name: server keeps its connections");
-	ok(wait_until($nodes[0], sub { share($nodes[0], 'error') ? 1 : 0 }, 1, 30), "$name: view has the error") if $fails;
+	ok(wait_until($nodes[0], sub { share($nodes[0], 'error') ? 1 : 0 }, 1, 30), "$name: pgpool.cluster_shares shows the error") if $fails;
 	$remote->safe_psql('remote_db', 'TRUNCATE pgpool_lock.shares');
 	ok(wait_until($remote, sub { table('max(held)') }, $cap, 30), "$name: server enters its connections again");
-	ok(wait_until($nodes[0], sub { share($nodes[0], 'failing_since IS NULL') }, 't', 30), "$name: and agrees");
+	ok(wait_until($nodes[0], sub { share($nodes[0], 'failing_since IS NULL') }, 't', 30), "$name: server agrees again");
 }
 $waiter->start(q{SELECT pgpool.checkout('shared', '2 min')});
-ok(wait_until($nodes[1], 'SELECT reason FROM pgpool.waiters', 'server_cap', 30), 'another server waits for one of them');
+ok(wait_until($nodes[1], 'SELECT reason FROM pgpool.waiters', 'server_cap', 30), 'session of another server waits for a connection');
 $holders[0]->run("SELECT pgpool.checkin($leases[0])");
-like($waiter->finish(60), qr/^\d+$/, 'waiter has the connection that was returned');
+like($waiter->finish(60), qr/^\d+$/, 'waiter is granted a connection when one is returned');
 $_->run('SELECT pgpool.checkin_all()') foreach @holders, $waiter;
 
 # --- a standby
@@ -146,22 +146,22 @@ $standby->start;
 $remote->wait_for_catchup($standby, 'replay');
 $nodes[0]->safe_psql('postgres', "ALTER SERVER shared OPTIONS (SET port '@{[ $standby->port ]}')");
 $holders[0]->fails(q{SELECT pgpool.checkout('shared', '1 min')}, '08001', qr/cluster_connections.*read-only transaction/s, 'checkout from a standby fails with the reason');
-like(share($nodes[0], 'error'), qr/read-only transaction/, 'view has the reason, too');
-ok(wait_until($nodes[0], sub { slurp_file($nodes[0]->logfile) =~ /cannot agree on the share of server "shared" of database "postgres"\n.*DETAIL:  cannot execute UPDATE in a read-only transaction/ ? 1 : 0 }, 1), 'and so has the log');
+like(share($nodes[0], 'error'), qr/read-only transaction/, 'pgpool.cluster_shares shows the reason, too');
+ok(wait_until($nodes[0], sub { slurp_file($nodes[0]->logfile) =~ /cannot agree on the share of server "shared" of database "postgres"\n.*DETAIL:  cannot execute UPDATE in a read-only transaction/ ? 1 : 0 }, 1), 'log has the reason, too');
 is(sessions_on($standby), 0, 'no connection is opened');
 $waiter->run(q{SELECT pgpool.checkin(pgpool.checkout('shared', '1 min'))});
 is($waiter->error, '', 'another server still uses the primary');
 
-# both are given, and the standby comes first
+# the server has both hosts, and the standby is the first one
 $nodes[0]->safe_psql('postgres', "ALTER SERVER shared OPTIONS (SET host '127.0.0.1,127.0.0.1', SET port '@{[ $standby->port ]},@{[ $remote->port ]}', ADD target_session_attrs 'read-write')");
 is($holders[0]->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) . $holders[0]->error, '1', 'with several hosts the primary keeps the shares');
 all_agree('both servers agree again');
 $nodes[0]->safe_psql('postgres', "ALTER SERVER shared OPTIONS (SET host '127.0.0.1', SET port '@{[ $standby->port ]}', DROP target_session_attrs)");
-$holders[0]->fails(q{SELECT pgpool.checkout('shared', '1 min')}, '08001', qr/cluster_connections.*read-only transaction/, 'standby alone cannot');
+$holders[0]->fails(q{SELECT pgpool.checkout('shared', '1 min')}, '08001', qr/cluster_connections.*read-only transaction/, 'standby alone cannot keep the shares');
 $remote->stop;
 $standby->promote;
 ok(wait_until($nodes[0], sub { $holders[0]->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) }, '1', 60), 'promoted standby keeps the shares');
-ok(wait_until($nodes[0], sub { share($nodes[0], 'members, failing_since IS NULL') }, '1|t', 60), 'server that cannot reach it is not a member any more');
+ok(wait_until($nodes[0], sub { share($nodes[0], 'members, failing_since IS NULL') }, '1|t', 60), 'server that cannot reach the promoted standby is not a member any more');
 
 $_->quit foreach @holders, $waiter;
 foreach my $node (@nodes)

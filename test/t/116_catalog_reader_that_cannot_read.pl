@@ -66,7 +66,7 @@ foreach my $case (
 	$local->safe_psql('tenant', $revoke);
 	ok(wait_until($local, q{SELECT sum(total) FROM pgpool.pools WHERE local_user = 'user1'}, '') || open_pools() !~ /user1/, "role without $right has no connection");
 	ok(terminate($local, worker_pid($local)), 'worker is terminated');
-	become_open('here app, there app', "role without $right gets none from the next worker");
+	become_open('here app, there app', "role without $right has no connection of the next worker");
 	$local->safe_psql('tenant', $grant);
 	$local->restart;
 	become_open('here app, there app, there user1', "role with $right has a pool after the next start");
@@ -90,11 +90,11 @@ ok(terminate($local, worker_pid($local)), 'worker is terminated');
 become_open('here app', 'dropped server has no pool');
 make_pool($local, $remote, server => 'there', dbname => 'tenant', options => { min_size => 1 });
 $local->restart;
-become_open('here app, there app', 'server that was made again has one');
+become_open('here app, there app', 'server that was created again has a pool');
 $local->safe_psql('postgres', 'DROP DATABASE tenant');
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
 become_open('here app', 'other pools are open after the drop of a database');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'there'}, 0), 'its own are removed');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'there'}, 0), 'pools of the dropped database are removed');
 
 # --- all background worker slots are taken when the worker has restarted, and a lock is held
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('here')});

@@ -47,7 +47,7 @@ sub block_statement
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 $holder->start(q{SELECT pgpool.checkout('shared', '2 min')});
 ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'remote_full', 30), 'full remote server: session waits, and shows why');
-is($local->safe_psql('postgres', q{SELECT state, last_error ~ 'too many connections for role' FROM pgpool.pools WHERE server = 'shared'}), 'remote_full|t', '.. and so does its pool');
+is($local->safe_psql('postgres', q{SELECT state, last_error ~ 'too many connections for role' FROM pgpool.pools WHERE server = 'shared'}), 'remote_full|t', 'full remote server: pool shows the reason, too');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 like($holder->finish(60) . $holder->error, qr/^\d+$/, 'full remote server: waiter is granted a connection later');
 $holder->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
@@ -60,7 +60,7 @@ lease($app, 'shared');
 lease($holder, 'plain');
 block_statement('evicted pool');
 is($holder->run(q{SELECT pgpool.exec('other', 'SELECT 1')}) . $holder->error, '1', 'evicted pool: another pool takes its slot');
-is($holder->run(q{SELECT string_agg(server || ' ' || local_user, ', ' ORDER BY server) FROM pgpool.pools}), "other $su, plain $su, shared app", '.. that of the first pool');
+is($holder->run(q{SELECT string_agg(server || ' ' || local_user, ', ' ORDER BY server) FROM pgpool.pools}), "other $su, plain $su, shared app", 'evicted pool: slot of the first pool is taken');
 $blocker->run('COMMIT');
 like($app->run(q{SELECT pgpool.checkout('shared', '20 s')}) . $app->error, qr/^\d+$/, 'evicted pool: server agrees by another pool, and opens a connection');
 $_->run('SELECT pgpool.checkin_all()') foreach $app, $holder;
@@ -91,7 +91,7 @@ ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'too man
 # --- other servers remove the row of an idle one: that is no sign of new tables
 $holder->run(q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
 $remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
-like($holder->run(q{SELECT pgpool.checkout('shared', '4 s')}) . $holder->error, qr/^\d+$/, 'row of an idle server was removed: it opens a connection at once');
+like($holder->run(q{SELECT pgpool.checkout('shared', '4 s')}) . $holder->error, qr/^\d+$/, 'idle server whose row was removed opens a connection at once');
 $holder->run('SELECT pgpool.checkin_all()');
 
 # --- a free connection goes to the server that has waited longest, then by the names
@@ -117,28 +117,28 @@ foreach my $case ([ '0/1/2/1', 0 ], [ 'ffffffffffffffff/1/2/1', 1 ])
 	my $same = "(SELECT since FROM pgpool_lock.shares WHERE member <> '$first')";
 
 	# the connection is closed when this server has seen the row of the other one
-	is($holder->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) . $holder->error, '1', 'this server has an idle connection');
+	is($holder->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) . $holder->error, '1', 'server has an idle connection');
 	$remote->safe_psql('remote_db', qq{INSERT INTO pgpool_lock.shares VALUES ('$first', 1, 1, 1, 1, 0, '{}', pg_postmaster_start_time(), 0, now())});
-	ok(wait_until($local, sub { ping_as_other(); share('used') }, 0, 30), 'another server waits for the only connection: idle ones are closed');
+	ok(wait_until($local, sub { ping_as_other(); share('used') }, 0, 30), 'idle connection is closed because another server waits for the only one');
 	$holder->start(q{SELECT pgpool.checkout('shared', '2 min')});
-	ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'it has waited longer: session waits');
-	send_statements('.. while its server sends statements');
-	is(own_row('held'), 0, '.. which leave the connection to the other server');
+	ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'session waits because the other server has waited longer');
+	send_statements('server sends statements while the other server has waited longer');
+	is(own_row('held'), 0, 'connection is left to the server that has waited longer');
 	$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET since = $same WHERE member = '$first'");
 	if (!$later)
 	{
-		send_statements('it has waited as long, and its name is first: server sends statements');
-		is(own_row('held'), 0, '.. which leave the connection to the other server');
+		send_statements('server sends statements while the other one has waited as long, and its name is first');
+		is(own_row('held'), 0, 'connection is left to the server whose name is first');
 		$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET since = 1000000000000 WHERE member = '$first'");
 	}
 	ok(wait_until($local, sub { ping_as_other(); own_row('held') }, 1, 30),
-		$later ? 'it has waited as long, and its name is last: the connection is free for the session' : 'it has waited for a shorter time: the connection is free for the session');
-	like($holder->finish(60) . $holder->error, qr/^\d+$/, '.. which is granted it');
+		$later ? 'server has the connection because the other one has waited as long, and its name is last' : 'server has the connection because the other one has waited for a shorter time');
+	like($holder->finish(60) . $holder->error, qr/^\d+$/, 'session is granted the connection of its server');
 
 	# both hold the only connection, as after a decrease of the cap
 	$remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET held = 1, since = $same WHERE member = '$first'");
-	send_statements('both hold the only connection for as long: server sends statements');
-	ok(wait_until($local, sub { ping_as_other(); share('share') }, $later, 30), $later ? '.. and keeps it, as the other name is last' : '.. and gives it up, as the other name is first');
+	send_statements('server sends statements while both servers hold the only connection for as long');
+	ok(wait_until($local, sub { ping_as_other(); share('share') }, $later, 30), $later ? 'server keeps the connection because the name of the other one is last' : 'server releases the connection because the name of the other one is first');
 	$holder->run('SELECT pgpool.checkin_all()');
 	$remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
 }
@@ -170,16 +170,17 @@ ok(wait_until($local, sub { ping_as_other(); share('others') }, 7, 30), 'new tab
 $second->start(q{SELECT pgpool.checkout('shared', '2 min')});
 ok(wait_until($local, sub { ping_as_other(); $local->safe_psql('postgres', 'SELECT reason FROM pgpool.waiters') }, 'server_cap', 30), 'new tables: session waits');
 $remote->safe_psql('remote_db', "UPDATE pgpool_lock.shares SET held = 2 WHERE member <> '$first'");
-send_statements('row claims a connection that others have: server sends statements');
-is(own_row('held'), 1, '.. which correct the row');
+send_statements('server sends statements after its row has claimed a connection of others');
+is(own_row('held'), 1, 'statements correct the row that has claimed too much');
 my $created = $remote->safe_psql('remote_db', 'SELECT clock_timestamp()');
 $remote->safe_psql('remote_db', 'BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE; DELETE FROM pgpool_lock.shares; UPDATE pgpool_lock.share_turn SET turn = 0; COMMIT');
 like($second->finish(60) . $second->error, qr/^\d+$/, 'new tables: session is granted a connection');
-is($remote->safe_psql('remote_db', "SELECT clock_timestamp() - '$created' > interval '4.9 s'"), 't', '.. when the other servers have had the time to enter their rows');
+is($remote->safe_psql('remote_db', "SELECT clock_timestamp() - '$created' > interval '4.9 s'"), 't', 'new tables: connection is granted after the other servers had the time to enter their rows');
 $holder->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
 $second->quit;
 
-# --- what a server wants is limited by its caps, and a pause wants nothing more
+# --- the demand of a server is limited by its caps, and does not include waiters of a
+# paused server
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD max_server_connections '2')});
 my @leases = map { lease($_, 'shared') } $app, $holder;
 my @waiting = map { PgpxSession->new($local, user => $_) } ($su, 'app') x 2;
@@ -190,7 +191,7 @@ $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP max_server_con
 ok(wait_until($local, sub { share('demand') }, 2, 30), 'pause: only leases count as demand');
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (DROP min_size); SELECT pgpool.resume('shared')});
 like($_->finish(60) . $_->error, qr/^\d+$/, 'waiter is granted a connection after the pause') foreach @waiting;
-ok(wait_until($local, sub { share('demand') }, 6, 30), '.. and all six leases are part of the demand');
+ok(wait_until($local, sub { share('demand') }, 6, 30), 'all six leases are part of the demand after the pause');
 $_->quit foreach @waiting;
 
 # --- a session would wait for itself
@@ -218,10 +219,10 @@ foreach my $attempt (1 .. 10)
 }
 ok($blocked, 'unpublished session: statement is in flight while the server has a share');
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
-ok(wait_until($remote, $sessions, 1, 30), 'unpublished session: it has logged in');
+ok(wait_until($remote, $sessions, 1, 30), 'unpublished session: remote session has logged in');
 ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'unpublished session: statement that publishes it has failed');
-is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'shared' AND state = 'leased'}), 0, 'unpublished session: it is not used');
-ok(wait_until($remote, $sessions, 0, 30), 'unpublished session: it ends when the share has expired');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'shared' AND state = 'leased'}), 0, 'unpublished session: connection is not leased');
+ok(wait_until($remote, $sessions, 0, 30), 'unpublished session: remote session ends when the share has expired');
 $app->finish(60);
 like($app->error, qr/share of cluster_connections has expired: .*lock timeout|cannot agree on the shares/, 'unpublished session: checkout fails with the error of the share');
 $blocker->run('COMMIT');
@@ -243,9 +244,9 @@ $app->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); 
 # --- the option is dropped while a session waits until its PID is published
 block_statement('dropped option');
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
-ok(wait_until($remote, $sessions, 1, 30), 'dropped option: session has logged in');
+ok(wait_until($remote, $sessions, 1, 30), 'dropped option: remote session has logged in');
 $local->safe_psql('postgres', 'ALTER SERVER shared OPTIONS (DROP cluster_connections)');
-like($app->finish(60), qr/^\d+$/, 'dropped option: session is used') or diag($app->error);
+like($app->finish(60), qr/^\d+$/, 'dropped option: connection is leased') or diag($app->error);
 $blocker->run('COMMIT');
 $app->run('SELECT pgpool.checkin_all()');
 

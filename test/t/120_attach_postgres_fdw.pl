@@ -9,7 +9,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'nothing of it is different over TLS' if over_tls();
+plan skip_all => 'the test would be the same over TLS' if over_tls();
 
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.default_pool_size = 3', 'lock_timeout = 0']);
@@ -78,7 +78,7 @@ sub connections_of
 sub repeated
 {
 	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 'f', 'detach returns false if postgres_fdw is not attached');
-	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 't', 'attach, without PostgreSQL\'s warning of a new handler');
+	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 't', 'attach succeeds without PostgreSQL\'s warning of a new handler');
 	is($super->run($attached), $ours, q{wrapper has the pool's handler});
 	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 'f', 'second attach returns false');
 	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 't', 'detach succeeds');
@@ -141,10 +141,10 @@ sub transactions_do_not_mix
 		ok(wait_until($local, $waits, '1'), "$what waits for a transaction that has used a table");
 		is($app->run('SELECT v FROM far WHERE id = 1') . $app->error, 'written', 'transaction sees its own changes meanwhile');
 		is($app->run("ROLLBACK"), '', 'transaction is rolled back');
-		is($super->finish . $super->error, 't', 'function succeeds after the transaction');
+		is($super->finish . $super->error, 't', "$what succeeds after the transaction");
 
 		$super->fails("BEGIN; SELECT count(*) FROM far; SELECT pgpool." . ($what eq 'attach' ? 'detach' : 'attach') . '_postgres_fdw()',
-			'55006', qr/transaction that uses its foreign tables.*"far" is in use/s, 'function is refused in a transaction that has used a table');
+			'55006', qr/transaction that uses its foreign tables.*"far" is in use/s, 'attach and detach are refused in a transaction that has used a table');
 		$super->run('ROLLBACK');
 	}
 	$app->quit;
@@ -171,7 +171,7 @@ sub concurrent_calls
 	$super->run('COMMIT');
 	$other->finish;
 	$other->failed('2BP01', qr/cannot drop extension pgpool_ext/, 'DROP EXTENSION is refused after attach');
-	is($super->run("$attached; SELECT pgpool.detach_postgres_fdw()"), "$ours\nt", 'extension has its handler');
+	is($super->run("$attached; SELECT pgpool.detach_postgres_fdw()"), "$ours\nt", 'wrapper has the handler of the extension after DROP EXTENSION was refused');
 	$super->run('BEGIN; SELECT pgpool.attach_postgres_fdw()');
 	$other->start('DROP EXTENSION postgres_fdw');
 	ok(wait_until($local, $waits, '1'), 'DROP EXTENSION postgres_fdw waits for attach');
@@ -183,7 +183,7 @@ sub concurrent_calls
 	$super->start('SELECT pgpool.detach_postgres_fdw()');
 	ok(wait_until($local, 'SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ' . $super->pid, '1'), 'detach waits for DROP EXTENSION postgres_fdw');
 	$other->run('ROLLBACK');
-	is($super->finish . $super->error, 't', 'detach succeeds after its rollback');
+	is($super->finish . $super->error, 't', 'detach succeeds after the rollback of DROP EXTENSION');
 	$other->quit;
 	return;
 }
@@ -224,7 +224,7 @@ sub uncommitted_tables
 		'CREATE FOREIGN TABLE waits for the end of the transaction that attaches');
 	$super->run('ROLLBACK');
 	$blocked->finish;
-	is($blocked->error, '', 'table is created after it');
+	is($blocked->error, '', 'table is created after the rollback of attach');
 	$super->run('DROP FOREIGN TABLE late, new_far, another');
 	$_->quit foreach $app, $blocked;
 	return;
@@ -246,7 +246,7 @@ sub remote_estimates
 	$app->run('ROLLBACK');
 	$app->fails('BEGIN; SELECT * FROM u; TRUNCATE u', '0A000', $refused, 'TRUNCATE after an estimate is refused instead of waiting for its own transaction');
 	$app->run('ROLLBACK');
-	is($app->run('TRUNCATE u; SELECT count(*) FROM u') . $app->error, '0', 'both succeed in transactions of their own');
+	is($app->run('TRUNCATE u; SELECT count(*) FROM u') . $app->error, '0', 'TRUNCATE and an estimate succeed in transactions of their own');
 	is($app->run('BEGIN; SELECT id FROM far WHERE id = 2; TRUNCATE u; SELECT id FROM far WHERE id = 3; ROLLBACK') . $app->error, "2\n3",
 		'tables without use_remote_estimate are not affected');
 	$app->quit;
@@ -350,7 +350,7 @@ sub drop_extension
 		is($super->run("BEGIN; DROP EXTENSION $both CASCADE; SELECT count(*) FROM pg_foreign_table; $there; ROLLBACK")
 			  . ($super->error =~ /ERROR.*/ ? $& : ''), "0\n0", "DROP EXTENSION $both drops both");
 	}
-	$super->fails('DROP EXTENSION pgpool_ext CASCADE', '2BP01', $refused, 'the rule is in force again afterwards');
+	$super->fails('DROP EXTENSION pgpool_ext CASCADE', '2BP01', $refused, 'DROP EXTENSION is refused again after both were dropped and rolled back');
 	is($super->run("BEGIN; SELECT pgpool.detach_postgres_fdw(); DROP EXTENSION pgpool_ext CASCADE; SELECT count(*) FROM far; ROLLBACK")
 		  . ($super->error =~ /ERROR.*/ ? $& : ''), "t\n10", 'pgpool_ext can be dropped after detach, and the tables stay');
 	is($super->run($attached), $ours, 'rollback leaves postgres_fdw attached');

@@ -49,13 +49,13 @@ foreach my $kind (sort keys %kinds)
 	my @of = @{ $kinds{$kind} };
 	my @differ = grep { ($attached[$_] // '') ne ($detached[$_] // '') } @of;
 
-	ok(!@differ, "equal results of kind $kind (" . @of . ')');
+	ok(!@differ, "results of kind $kind are equal (" . @of . ')');
 	diag("seed $seed, statement $_: $statements[$_][1]\n-- detached:\n$detached[$_]\n-- attached:\n" . ($attached[$_] // 'nothing')) foreach @differ[ 0 .. ($#differ < 2 ? $#differ : 2) ];
 }
 my $aborted = grep { /^ERROR:  current transaction is aborted/m } @detached;
-cmp_ok($aborted, '<', @statements / 8, "no more than $aborted of them are ignored after an error");
+cmp_ok($aborted, '<', @statements / 8, "few statements are ignored after an error: $aborted");
 my $errors = grep { /^ERROR/m } @detached;
-cmp_ok($errors - $aborted, '>', @statements / 20, ($errors - $aborted) . " of them raise errors");
+cmp_ok($errors - $aborted, '>', @statements / 20, ($errors - $aborted) . ' statements raise errors');
 my @contents = ($left, contents());
 my @rows = map { my %rows; $rows{$_}++ foreach split /\n/, $_; \%rows } @contents;
 is(join("\n", grep { ($rows[0]{$_} // 0) != ($rows[1]{$_} // 0) } sort keys %{ { %{ $rows[0] }, %{ $rows[1] } } }), '', 'remote tables have the same rows');

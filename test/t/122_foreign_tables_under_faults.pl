@@ -81,9 +81,9 @@ sub never_too_many
 	$remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT $pool_size");
 	my $bench = bench($sessions, \my $out, '-t', 5);
 	$bench->finish;
-	is($bench->result(0), 0, "$sessions sessions on $pool_size connections") or diag($out);
+	is($bench->result(0), 0, "pgbench succeeds with $sessions sessions on $pool_size connections") or diag($out);
 	like($out, qr/number of transactions actually processed: $all\/$all/, 'all transactions are executed');
-	is(sums(), '0|0|0', 'sums agree');
+	is(sums(), '0|0|0', 'sums of accounts, tellers, branches and history agree before the faults');
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM history'), $all, 'each transaction was committed once');
 	is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts FROM pgpool.stats'), "$pool_size|0|0", "$pool_size connections are used, and not one more was tried");
 	cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'sessions waited for connections');

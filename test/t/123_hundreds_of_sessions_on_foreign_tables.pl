@@ -76,7 +76,7 @@ $holders[0]->run('COMMIT');
 ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM served') >= $sessions }, 1), 'one connection serves all of them');
 $_->run('COMMIT') foreach @holders;
 $bench->finish;
-is($bench->result(0), 0, "$sessions sessions on $size connections") or diag($out);
+is($bench->result(0), 0, "pgbench succeeds with $sessions sessions on $size connections") or diag($out);
 my $all = $sessions * $each;
 like($out, qr/number of transactions actually processed: $all\/$all\n(number of failed transactions: 0 |(?!number of failed))/, 'no transaction fails');
 unlike($out, qr/ERROR|FATAL|abort/, 'pgbench reports no error');
@@ -89,7 +89,7 @@ is($remote->safe_psql('remote_db', 'SELECT count(*), count(DISTINCT pid) FROM se
 is($remote->safe_psql('remote_db', "SELECT count(*) FROM (SELECT FROM served GROUP BY pid HAVING count(*) <> $each) AS other"), '0', 'no session was passed over');
 
 my ($most, $samples) = split /\|/, $remote->safe_psql('postgres', 'SELECT most, samples FROM sampled');
-is($most, $size, "at most $size remote sessions in $samples samples");
+is($most, $size, "remote server had $size sessions at most, in $samples samples");
 is($remote->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'"), $size, "$size sessions are kept");
 is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts, cancelled, failed, discards FROM pgpool.stats'), "$size|0|0|0|0|0", 'no other connection was tried, and no wait failed');
 is($local->safe_psql('postgres', 'SELECT fdw_leases - checkins, fdw_statements - statements, fdw_lease_time - lease_time FROM pgpool.stats'), '0|0|0',
@@ -99,8 +99,8 @@ ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'r
 check_invariants($local);
 stats_add_up($local);
 leak_check($local, $remote);
-is(scalar(() = slurp_file($remote->logfile) =~ /connection authorized: user=remote_app /g), $size, "the remote has accepted $size sessions in all");
-unlike(slurp_file($_->logfile), qr/ (ERROR|FATAL|PANIC):  (?!terminating connection due to administrator command)/, 'no error in the log of the ' . $_->name . ' server') foreach $local, $remote;
+is(scalar(() = slurp_file($remote->logfile) =~ /connection authorized: user=remote_app /g), $size, "remote server has accepted $size sessions in all");
+unlike(slurp_file($_->logfile), qr/ (ERROR|FATAL|PANIC):  (?!terminating connection due to administrator command)/, 'log of server ' . $_->name . ' has no error') foreach $local, $remote;
 done_testing();
 
 # The number of sessions for which memory, processes and file descriptors suffice, as far as known.

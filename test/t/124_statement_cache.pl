@@ -1,6 +1,6 @@
 # Statement cache: with the option statement_cache, statements stay prepared on a
-# connection when its lease ends. No user notices it, whatever changes at the remote
-# server, in the session, or in its prepared statements.
+# connection when its lease ends. This never changes the result of a statement, whatever
+# changes at the remote server, in the session, or in its prepared statements.
 use strict;
 use warnings;
 
@@ -69,42 +69,42 @@ sub warm
 	my ($pool) = @_;
 
 	call($pool, $point, 1) foreach 1 .. 3;
-	is(prepared($pool), '1 0', "$pool: a statement is prepared");
+	is(prepared($pool), '1 0', "$pool: statement is prepared");
 	return;
 }
 
 # --- calls
-is(join(',', map { call('plain', $point, $_) } 1 .. 3), '10,20,30', 'without the option: values');
+is(join(',', map { call('plain', $point, $_) } 1 .. 3), '10,20,30', 'without the option, each call returns its value');
 is(prepared('plain'), '0 0', 'without the option nothing stays prepared');
-is(call('cached', $point, 1), '10', 'first execution');
+is(call('cached', $point, 1), '10', 'first execution returns the value');
 is(prepared('cached'), '0 0', 'first execution prepares nothing');
-is(call('cached', $point, 2), '20', 'second execution');
+is(call('cached', $point, 2), '20', 'second execution returns the value');
 is(prepared('cached'), '1 0', 'second execution prepares the statement');
-is(join(',', map { call('cached', $point, $_) } 3 .. 9), '30,40,50,60,70,80,90', 'later executions');
-is(prepared('cached'), '1 0', '.. use the prepared statement');
-is(call('cached', q{SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE statement LIKE '%FROM t WHERE a = $1' -- now}), '8', '.. each time');
-is($second->run("SELECT a FROM pgpool.query('cached', '$point', '7') AS t(a int)"), '70', 'another session of the same user');
-is(call('cached', q{SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE statement LIKE '%FROM t WHERE a = $1' -- now}), '9', '.. uses it, too');
-is(counter('prepared', 'cached') . ' ' . counter('cache_hits', 'cached'), '1 8', 'counters of the view stats');
-is(call('cached', 'SELECT count(*) FROM t'), '100', 'without parameters') foreach 1 .. 3;
+is(join(',', map { call('cached', $point, $_) } 3 .. 9), '30,40,50,60,70,80,90', 'later executions return the values');
+is(prepared('cached'), '1 0', 'later executions prepare nothing more');
+is(call('cached', q{SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE statement LIKE '%FROM t WHERE a = $1' -- now}), '8', 'each later execution uses the prepared statement');
+is($second->run("SELECT a FROM pgpool.query('cached', '$point', '7') AS t(a int)"), '70', 'another session of the same user receives the value');
+is(call('cached', q{SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE statement LIKE '%FROM t WHERE a = $1' -- now}), '9', 'another session of the same user uses the prepared statement, too');
+is(counter('prepared', 'cached') . ' ' . counter('cache_hits', 'cached'), '1 8', 'pgpool.stats counts prepared statements and their uses');
+is(call('cached', 'SELECT count(*) FROM t'), '100', 'statement without parameters returns the value') foreach 1 .. 3;
 is(prepared('cached'), '2 0', 'statement without parameters is prepared');
-is($first->run(q{SELECT pgpool.exec('cached', 'UPDATE t SET b = b WHERE a = $1', '5')}) . $first->error, '1', 'exec with parameters') foreach 1 .. 3;
-is(prepared('cached'), '3 0', '.. is prepared');
-is($first->run(q{SELECT pgpool.exec('cached', 'UPDATE t SET b = b WHERE a = 5')}), '1', 'exec of a write without parameters') foreach 1 .. 3;
-is(prepared('cached'), '3 0', '.. is not prepared');
-is(call('cached', "/* a /* comment */ */ -- line\n (SELECT 5)"), '5', 'leading comments') foreach 1 .. 3;
-is(prepared('cached'), '4 0', '.. do not matter');
+is($first->run(q{SELECT pgpool.exec('cached', 'UPDATE t SET b = b WHERE a = $1', '5')}) . $first->error, '1', 'exec with parameters updates a row') foreach 1 .. 3;
+is(prepared('cached'), '3 0', 'statement of exec with parameters is prepared');
+is($first->run(q{SELECT pgpool.exec('cached', 'UPDATE t SET b = b WHERE a = 5')}), '1', 'exec without parameters updates a row') foreach 1 .. 3;
+is(prepared('cached'), '3 0', 'write without parameters is not prepared');
+is(call('cached', "/* a /* comment */ */ -- line\n (SELECT 5)"), '5', 'statement with leading comments returns the value') foreach 1 .. 3;
+is(prepared('cached'), '4 0', 'statement with leading comments is prepared');
 
 # errors are those of the statement
 call('cached', 'SELECT 1 / $1::int', 1) foreach 1 .. 3;
-like(call('cached', 'SELECT 1 / $1::int', 0), qr/22012.*division by zero/s, 'error of a prepared statement');
-like(call('cached', 'SELECT 1 / $1::int', 'x'), qr/22P02.*invalid input syntax/s, 'error of a parameter');
-is(call('cached', 'SELECT 1 / $1::int', 1), '1', 'statement is usable afterwards');
+like(call('cached', 'SELECT 1 / $1::int', 0), qr/22012.*division by zero/s, 'error of a prepared statement is raised');
+like(call('cached', 'SELECT 1 / $1::int', 'x'), qr/22P02.*invalid input syntax/s, 'error of a parameter of a prepared statement is raised');
+is(call('cached', 'SELECT 1 / $1::int', 1), '1', 'prepared statement is usable after errors');
 foreach (1 .. 3)
 {
-	like(call('cached', 'SELECT nothing FROM t'), qr/42703/, 'statement that cannot be parsed');
+	like(call('cached', 'SELECT nothing FROM t'), qr/42703/, 'error of a statement that cannot be parsed is raised');
 }
-is(prepared('cached'), '5 0', 'errors leave the prepared statements');
+is(prepared('cached'), '5 0', 'statements stay prepared after errors');
 is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
 
 # --- the bounds
@@ -127,34 +127,34 @@ is(call('cached', q{SELECT sum(length(statement)) BETWEEN 400000 AND 512 * 1024 
 make_pool($local, $remote, server => 'many', options => { pool_size => 1, statement_cache => 128 });
 my $bounded = sub { return call('many', q{SELECT count(*) || ' ' || (sum(length(statement)) <= 512 * 1024) FROM pg_prepared_statements -- now}); };
 $first->run(q{DO $$ BEGIN FOR i IN 2 .. 257 LOOP PERFORM FROM pgpool.query('many', format('SELECT %s, ''%s''', i / 2, repeat('x', 4000))) AS t(a int, b text); END LOOP; END $$});
-is($bounded->(), '128 true', 'many statements');
+is($bounded->(), '128 true', 'many statements stay prepared, within the bound of their bytes');
 foreach my $n (1 .. 12)
 {
 	$first->run("SELECT length(b) FROM pgpool.query('many', 'SELECT $n, ''' || repeat('x', 60000) || '''') AS t(a int, b text)") foreach 1 .. 2;
-	like($bounded->(), qr/true/, 'long text replaces as many short ones as necessary');
+	like($bounded->(), qr/true/, 'long text replaces as many short texts as necessary');
 }
 call('many', "SELECT $_") foreach 1 .. 3, 1 .. 3;
-cmp_ok((split ' ', prepared('many'))[0], '>', 3, 'many statements');
+cmp_ok((split ' ', prepared('many'))[0], '>', 3, 'several statements are prepared before the limit is lowered');
 $local->safe_psql('postgres', q{ALTER SERVER many OPTIONS (SET statement_cache '3')});
-is(call('many', "SELECT $_"), $_, 'limit was lowered') foreach 3, 3;
-is(prepared('many'), '1 0', '.. all others were dropped');
+is(call('many', "SELECT $_"), $_, 'statement returns its value after the limit was lowered') foreach 3, 3;
+is(prepared('many'), '1 0', 'all other statements are dropped after the limit was lowered');
 foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text}, q{SELECT 'today12:00'::timestamp::text}, q{SELECT '12:00today'::timestamp::text},
 	"SELECT 'to' -- it\n\t'day'", q{SELECT '12:00'::timetz}, q{SELECT '12:00'::time (3) with time zone}, q{SELECT U&'!0041' UESCAPE '!'})
 {
 	my $before = prepared('cached');
 
 	call('cached', $text) foreach 1 .. 3;
-	is(prepared('cached'), $before, "not prepared: $text");
+	is(prepared('cached'), $before, "text is not prepared: $text");
 }
 foreach my $text (q{SELECT '12:00'::time, ' ', ''}, q{SELECT '2020-01-01'::timestamp with time zone, 'a' -- it}, "SELECT 'a',\n\t'b'")
 {
 	my $parses = counter('prepared', 'cached');
 
 	call('cached', $text) foreach 1 .. 2;
-	is(counter('prepared', 'cached'), $parses + 1, "prepared: $text");
+	is(counter('prepared', 'cached'), $parses + 1, "text is prepared: $text");
 }
-is(call('cached', q{SELECT now() > '2020-01-01' AND now () > '2020-01-02'}), 't', 'function now()') foreach 1 .. 2;
-is(call('cached', q{SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%now () >%' AND name NOT IN ('now')}), '1', '.. does not prevent that a statement is prepared');
+is(call('cached', q{SELECT now() > '2020-01-01' AND now () > '2020-01-02'}), 't', 'statement with function now() returns its value') foreach 1 .. 2;
+is(call('cached', q{SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%now () >%' AND name NOT IN ('now')}), '1', 'statement with function now() is prepared');
 
 # --- the reset does all that DISCARD ALL does, except for the prepared statements
 sub traces
@@ -179,8 +179,8 @@ foreach my $trace (
 	$first->run("SELECT pgpool.exec($lease, \$x\$$trace\$x\$)");
 	is($first->error, '', "$trace: succeeds");
 	$first->run("SELECT pgpool.checkin($lease)");
-	is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', '.. leaves no trace');
-	isnt(prepared('cached'), '0 0', '.. statements stay prepared');
+	is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', "$trace: reset leaves no trace");
+	isnt(prepared('cached'), '0 0', "$trace: statements stay prepared");
 }
 is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
 foreach my $trace ('PREPARE trace AS SELECT 1', 'CREATE TEMP TABLE trace (a int)', q{DO 'BEGIN EXECUTE ''PREPARE trace AS SELECT 1''; END'}, 'DEALLOCATE ALL', 'DISCARD ALL', 'SELECT 1; SELECT 2', 'SELECT 1 AS a INTO TEMP trace',
@@ -191,8 +191,8 @@ foreach my $trace ('PREPARE trace AS SELECT 1', 'CREATE TEMP TABLE trace (a int)
 	warm('cached') if prepared('cached') eq '0 0';
 	$first->run("SELECT pgpool.exec('cached', \$x\$$trace\$x\$)");
 	is($first->error, '', "$trace: succeeds");
-	is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', '.. leaves no trace');
-	is(prepared('cached'), '0 0', '.. drops the prepared statements');
+	is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', "$trace: reset leaves no trace");
+	is(prepared('cached'), '0 0', "$trace: prepared statements are dropped");
 }
 is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
 
@@ -206,38 +206,38 @@ sub remote_sql
 }
 warm('cached');
 remote_sql('ALTER TABLE t ADD c text; CREATE INDEX ON t (b)');
-is(call('cached', $point, 3), '30', 'column and index were added');
-is(prepared('cached'), '1 0', '.. statement stays prepared');
+is(call('cached', $point, 3), '30', 'statement returns its value after a column and an index were added');
+is(prepared('cached'), '1 0', 'statement stays prepared when a column and an index are added');
 remote_sql(q{ALTER TABLE t ALTER b TYPE text USING b || '!'});
-is(call('cached', $point, 3), '30!', 'type of the result has changed');
-is(call('cached', $point, 4), '40!', '.. for good');
-is(prepared('cached'), '1 0', '.. statement is prepared again');
+is(call('cached', $point, 3), '30!', 'statement returns values of the new type of the result');
+is(call('cached', $point, 4), '40!', 'later execution returns values of the new type, too');
+is(prepared('cached'), '1 0', 'statement is prepared again after a change of its type');
 call('cached', 'SELECT t FROM t WHERE a = $1', 3) foreach 1 .. 3;
 remote_sql('DROP TABLE t');
-like(call('cached', $point, 3), qr/42P01.*relation "t" does not exist/s, 'table was dropped');
+like(call('cached', $point, 3), qr/42P01.*relation "t" does not exist/s, 'error of a dropped table is raised');
 remote_sql('CREATE TABLE t (a int PRIMARY KEY, b int); INSERT INTO t SELECT g, 10 * g FROM generate_series(1, 100) g');
-is(call('cached', $point, 3), '30', 'table was created again') foreach 1 .. 3;
+is(call('cached', $point, 3), '30', 'statement returns its value after the table was created again') foreach 1 .. 3;
 is(counter('errors', 'cached') >= 1 ? 1 : 0, 1, 'errors of users are counted');
 remote_sql('CREATE TABLE wide (a int, c float8)');
 my $insert = 'INSERT INTO wide VALUES ($1, $2) RETURNING a';
-is(call('cached', $insert, 1, 1), '1', 'statement with inferred types of parameters') foreach 1 .. 3;
+is(call('cached', $insert, 1, 1), '1', 'statement with inferred types of parameters returns its value') foreach 1 .. 3;
 remote_sql('ALTER TABLE wide ALTER a TYPE bigint');
-is(call('cached', $insert, 3_000_000_000, 1), '3000000000', 'type of a parameter has changed');
+is(call('cached', $insert, 3_000_000_000, 1), '3000000000', 'parameter is read with its new type');
 call('cached', 'SELECT 1 FROM wide WHERE c = $1', 1) foreach 1 .. 3;
 remote_sql('ALTER TABLE wide ALTER c TYPE text');
-is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x'), '', 'value is not one of the earlier type');
+is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x'), '', 'parameter accepts a value that its earlier type did not');
 call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x') foreach 1 .. 3;
 remote_sql('ALTER TABLE wide ALTER c TYPE float8 USING c::float8');
-is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 12345), '', 'operator has changed');
+is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 12345), '', 'statement is executed with another operator after a change of the type');
 
-# .. also a type that was dropped, or a domain
+# the same with a type that was dropped, and with a domain
 remote_sql(q{CREATE TYPE state AS ENUM ('new'); CREATE DOMAIN small AS int CHECK (VALUE < 10); CREATE TABLE typed (s state, a small)});
 my $typed = 'INSERT INTO typed VALUES ($1, $2) RETURNING concat_ws(\' \', s, a)';
-is(call('cached', $typed, 'new', 1), 'new 1', 'statement with types of the user') foreach 1 .. 3;
+is(call('cached', $typed, 'new', 1), 'new 1', 'statement with user-defined types returns its value') foreach 1 .. 3;
 remote_sql('ALTER TABLE typed ALTER a TYPE int');
-is(call('cached', $typed, 'new', 50), 'new 50', 'column has no domain any more');
+is(call('cached', $typed, 'new', 50), 'new 50', 'statement accepts values that the former domain did not');
 remote_sql(q{CREATE TYPE state2 AS ENUM ('new', 'old'); ALTER TABLE typed ALTER s TYPE state2 USING s::text::state2; DROP TYPE state; ALTER TYPE state2 RENAME TO state});
-is(call('cached', $typed, 'old', 1), 'old 1', 'type of a parameter was dropped') foreach 1 .. 3;
+is(call('cached', $typed, 'old', 1), 'old 1', 'statement returns its value after the type of a parameter was dropped') foreach 1 .. 3;
 
 # an error that parsing would not avoid
 discard('cached');
@@ -247,62 +247,63 @@ my $parses = counter('prepared', 'cached');
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
 call($lease, q{SELECT run('SET lock_timeout = 1')});
 $blocker->run('BEGIN; LOCK TABLE t');
-like(call($lease, $point, 1), qr/55P03/, 'table is locked');
+like(call($lease, $point, 1), qr/55P03/, 'prepared statement fails if the table is locked');
 $blocker->run('COMMIT');
-is(call($lease, $point, 1), '10', '.. statement is usable afterwards');
+is(call($lease, $point, 1), '10', 'prepared statement is usable after the lock timeout');
 $blocker->quit;
 $first->run("SELECT pgpool.checkin($lease)");
-is(counter('prepared', 'cached'), $parses, '.. and was not parsed again');
+is(counter('prepared', 'cached'), $parses, 'statement is not prepared again after the lock timeout');
 
 # an answer that was not read to its end
 my $double = 'SELECT 2 * b FROM t WHERE a = $1';
 call('cached', $double, 1);
 $lease = lease($first, 'cached');
 $first->run("SELECT a FROM pgpool.query($lease, '$double', '1') AS t(a bool)");
-$first->failed('22P02', qr/boolean/, 'value that cannot be converted');
+$first->failed('22P02', qr/boolean/, 'error of a value that cannot be converted is raised');
 $first->run("SELECT pgpool.describe($lease, 'SELECT 1')");
 $first->run("SELECT pgpool.checkin($lease)");
 $parses = counter('prepared', 'cached');
-is(call('cached', $double, 2), '40', '.. statement is usable');
-is(counter('prepared', 'cached'), $parses, '.. and is prepared');
+is(call('cached', $double, 2), '40', 'statement whose answer was not read to its end is usable');
+is(counter('prepared', 'cached'), $parses, 'statement whose answer was not read to its end stays prepared');
 
-# --- within a transaction nothing changes that this transaction has not locked
+# --- types change while a lease or a transaction is open; a transaction has locked only
+# the tables that it has used
 discard('cached');
 warm('cached');
 $lease = lease($first, 'cached');
 is(call($lease, $point, 3), '30', 'lease: statement is prepared');
 $first->run("SELECT pgpool.exec($lease, 'BEGIN')");
 remote_sql('ALTER TABLE t ALTER b TYPE bigint');
-is(call($lease, $point, 3), '30', 'transaction: type has changed before its first use');
-is(call($lease, $point, 4), '40', 'transaction: second use');
+is(call($lease, $point, 3), '30', 'transaction: statement succeeds if the type has changed before its first use');
+is(call($lease, $point, 4), '40', 'transaction: second use of the statement succeeds');
 $first->run("SELECT pgpool.exec($lease, 'SAVEPOINT s')");
 call($lease, 'SELECT a FROM other.t WHERE a = $1', 1) foreach 1 .. 3;
 $first->run("SELECT pgpool.exec($lease, 'ROLLBACK TO s')");
 remote_sql('ALTER TABLE other.t ALTER a TYPE bigint');
-is(call($lease, 'SELECT a FROM other.t WHERE a = $1', 1), '1', 'type has changed after a rollback to a savepoint');
+is(call($lease, 'SELECT a FROM other.t WHERE a = $1', 1), '1', 'transaction: statement succeeds if the type has changed after a rollback to a savepoint');
 $first->run("SELECT pgpool.exec($lease, 'COMMIT AND CHAIN')");
 remote_sql('ALTER TABLE t ALTER b TYPE int');
-is(call($lease, $point, 5), '50', 'type has changed after COMMIT AND CHAIN');
+is(call($lease, $point, 5), '50', 'transaction: statement succeeds if the type has changed after COMMIT AND CHAIN');
 $first->run("SELECT pgpool.exec($lease, 'COMMIT')");
 remote_sql('ALTER TABLE t ALTER b TYPE bigint');
-is(call($lease, $point, 5), '50', 'type has changed after the transaction');
+is(call($lease, $point, 5), '50', 'lease: statement succeeds if the type has changed after the transaction');
 $first->run("SELECT pgpool.checkin($lease)");
 
 # --- the meaning of a text changes on the lease
 discard('cached');
 warm('cached');
 $lease = lease($first, 'cached');
-is(call($lease, $point, 1), '10', 'lease: before the change');
+is(call($lease, $point, 1), '10', 'lease: statement returns its value before the change');
 $first->run("SELECT pgpool.exec($lease, 'SET search_path = other')");
-is(call($lease, $point, 1), '11', 'search_path has changed') foreach 1 .. 3;
+is(call($lease, $point, 1), '11', 'lease: statement reads the table of the new search_path') foreach 1 .. 3;
 $first->run("SELECT pgpool.exec($lease, 'RESET search_path')");
-is(call($lease, $point, 1), '10', 'search_path has changed back');
+is(call($lease, $point, 1), '10', 'lease: statement reads the table of the former search_path again');
 $first->run("SELECT pgpool.exec($lease, 'CREATE TEMP TABLE t AS SELECT 1 AS a, 12 AS b')");
-is(call($lease, $point, 1), '12', 'temporary table hides the other one');
+is(call($lease, $point, 1), '12', 'lease: statement reads the temporary table that hides the other one');
 $first->run("SELECT pgpool.checkin($lease)");
-is(call('cached', $point, 1), '10', 'next lease finds the table again') foreach 1 .. 3;
+is(call('cached', $point, 1), '10', 'next lease reads the table again') foreach 1 .. 3;
 
-# settings, which literals depend on: those of statements, and of functions that keep a plan
+# settings on which literals depend, in statements and in functions that keep a plan
 my $literal = q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz};
 my $zone = call('plain', $literal);
 my $kiritimati = "SET TimeZone = 'Pacific/Kiritimati'";
@@ -315,18 +316,18 @@ foreach my $change ($kiritimati, "SELECT set_config('TimeZone', 'Pacific/Kiritim
 	call($lease, $change);
 	foreach (1 .. 2)
 	{
-		isnt(call($lease, $literal), $zone, "$change: literal");
-		isnt(call($lease, 'SELECT difference()'), $zone, '.. in a function');
+		isnt(call($lease, $literal), $zone, "$change: literal has the new setting");
+		isnt(call($lease, 'SELECT difference()'), $zone, "$change: literal in a function has the new setting");
 	}
 	$first->run("SELECT pgpool.checkin($lease)");
-	is(call('cached', $literal), $zone, 'next lease: literal');
-	is(call('cached', 'SELECT difference()'), $zone, '.. in a function');
+	is(call('cached', $literal), $zone, "$change: literal of the next lease has the former setting");
+	is(call('cached', 'SELECT difference()'), $zone, "$change: literal in a function of the next lease has the former setting");
 }
 $lease = lease($first, 'cached');
 $first->run(qq{SELECT pgpool.exec($lease, \$\$UPDATE pg_settings SET setting = 'off' WHERE name = 'array_nulls'\$\$)});
-is(call($lease, q{SELECT ('{null}'::text[])[1]}), 'null', 'pg_settings: literal') foreach 1 .. 3;
+is(call($lease, q{SELECT ('{null}'::text[])[1]}), 'null', 'pg_settings: literal has the new setting') foreach 1 .. 3;
 $first->run("SELECT pgpool.checkin($lease)");
-is(call('cached', q{SELECT ('{null}'::text[])[1]}), '', 'next lease: literal');
+is(call('cached', q{SELECT ('{null}'::text[])[1]}), '', 'pg_settings: literal of the next lease has the former setting');
 
 # The remote server reads another TimeZone from its configuration. It reports this in the
 # answer to the test of a free connection, or to a reset.
@@ -340,7 +341,7 @@ sub change_zone
 }
 
 make_pool($local, $remote, server => 'tested', options => { pool_size => 1, statement_cache => 20, test_period => '0' });
-is(call('tested', $literal), $zone, 'tested: literal') foreach 1 .. 3;
+is(call('tested', $literal), $zone, 'tested: literal has the former TimeZone') foreach 1 .. 3;
 ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'tested'}, 1), 'tested: reset is answered');
 change_zone('Pacific/Kiritimati');
 isnt(call('tested', $literal), $zone, 'tested: literal has the new TimeZone');
@@ -351,7 +352,7 @@ call('cached', $literal) foreach 1, 2;
 foreach my $leases (0, 1)
 {
 	$lease = lease($first, 'cached');
-	is(call($lease, $literal), $zones[-1], 'lease: prepared literal');
+	is(call($lease, $literal), $zones[-1], 'lease: prepared literal has the TimeZone from before the change');
 	change_zone((qw(Asia/Tokyo Asia/Kolkata))[$leases]);
 	$first->run("SELECT pgpool.checkin($lease)");
 	lease($second, 'cached') if $leases;
@@ -362,46 +363,46 @@ foreach my $leases (0, 1)
 }
 my $hits = counter('cache_hits', 'cached');
 is(call('cached', $literal), $zones[-1], 'cached: literal is prepared again');
-cmp_ok(counter('cache_hits', 'cached'), '>', $hits, '.. and executed');
+cmp_ok(counter('cache_hits', 'cached'), '>', $hits, 'cached: literal is executed as a prepared statement');
 $remote->safe_psql('postgres', 'ALTER SYSTEM RESET TimeZone');
 $remote->reload;
 discard('cached');
 
-# the reset waits for no safe snapshot, as DISCARD ALL does not
+# like DISCARD ALL, the reset does not wait for a safe snapshot
 warm('cached');
 my $lost = counter('closed_reset + closed_broken', 'cached');
 my $writer = PgpxSession->new($remote, dbname => 'remote_db');
 $writer->run('BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE other.t SET b = b');
 call('cached', q{SELECT run('SET default_transaction_isolation = serializable; SET default_transaction_read_only = on; SET default_transaction_deferrable = on')});
-is(call('cached', $point, 1), '10', 'lease after one with deferrable transactions');
-is(prepared('cached'), '1 0', '.. statements stay prepared');
-is(counter('closed_reset + closed_broken', 'cached'), $lost, '.. no connection was lost');
+is(call('cached', $point, 1), '10', 'statement returns its value after a lease with deferrable transactions');
+is(prepared('cached'), '1 0', 'statements stay prepared after a lease with deferrable transactions');
+is(counter('closed_reset + closed_broken', 'cached'), $lost, 'no connection was lost after a lease with deferrable transactions');
 $writer->run('ROLLBACK');
 $writer->quit;
 
 # --- prepared statements that a user changes, also within a function
-is(call('cached', $point, 1), '10', 'statement is prepared');
+is(call('cached', $point, 1), '10', 'prepared statement returns its value');
 call('cached', q{SELECT run('DEALLOCATE ALL')});
-is(call('cached', $point, 1), '10', 'function has deallocated the statement') foreach 1 .. 3;
+is(call('cached', $point, 1), '10', 'statement returns its value after a function has deallocated it') foreach 1 .. 3;
 warm('cached');
 $lost = counter('closed_reset', 'cached');
 like(call('cached', q{SELECT run(format('DEALLOCATE %1$I; PREPARE %1$I (int) AS SELECT 666 + $1', name)) FROM pg_prepared_statements WHERE statement LIKE '%WHERE a = $1' -- now}), qr/^1$/,
-	'function has replaced the statement');
-is(call('cached', $point, 1), '10', 'successor does not execute it');
+	'function replaces the statement');
+is(call('cached', $point, 1), '10', 'next lease does not execute the replaced statement');
 is(counter('closed_reset', 'cached'), $lost + 1, 'connection was closed');
 warm('cached');
 call('cached', q{SELECT run('PREPARE one AS SELECT 1'), run('PREPARE two AS SELECT 2')});
-is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', 'function has prepared two statements');
-is(counter('closed_reset', 'cached'), $lost + 2, '.. connection was closed');
+is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', 'next lease finds no trace after a function has prepared two statements');
+is(counter('closed_reset', 'cached'), $lost + 2, 'connection is closed after a function has prepared two statements');
 warm('cached');
 $lease = lease($first, 'cached');
 my $name = call($lease, q{SELECT name FROM pg_prepared_statements WHERE statement LIKE '%WHERE a = $1' -- now});
-like($name, qr/^pgpx_[0-9a-f]{32}$/, 'name of a statement');
+like($name, qr/^pgpx_[0-9a-f]{32}$/, 'name of a cached statement has the prefix pgpx_');
 $first->run("SELECT pgpool.exec($lease, 'DEALLOCATE $name')");
 $first->run("SELECT pgpool.exec($lease, 'PREPARE $name (int) AS SELECT 666 + \$1')");
 is(call($lease, $point, 1), '10', 'lease does not execute a replaced statement');
 $first->run("SELECT pgpool.checkin($lease)");
-is(call('cached', $point, 1), '10', 'nor does the next one') foreach 1 .. 3;
+is(call('cached', $point, 1), '10', 'next lease does not execute the statement that the lease has replaced') foreach 1 .. 3;
 
 # --- other local users
 my $app = PgpxSession->new($local, user => 'app');
@@ -418,11 +419,11 @@ foreach my $round (1 .. 2)
 {
 	$one->run("SELECT a FROM pgpool.query('shared', '$point', '1') AS t(a int)") foreach 1 .. 3;
 	my $of_one = $seen->($one);
-	like($of_one, qr/^pgpx_\w+$/, 'shared pool: statement of the first user');
-	is($seen->($two), '', 'shared pool: second user sees none');
+	like($of_one, qr/^pgpx_\w+$/, 'shared pool: first user has a prepared statement');
+	is($seen->($two), '', 'shared pool: second user sees no prepared statement');
 	$two->run("SELECT a FROM pgpool.query('shared', '$point', '1') AS t(a int)") foreach 1 .. 3;
 	isnt($seen->($two), $of_one, 'shared pool: names of two users differ');
-	is($seen->($one), '', 'shared pool: first user sees none');
+	is($seen->($one), '', 'shared pool: first user sees no prepared statement of the second one');
 }
 
 # --- other kinds of resets
@@ -433,15 +434,15 @@ foreach my $pool (qw(never transfer))
 	my $hits = counter('cache_hits', $pool);
 
 	$first->run("SELECT pgpool.exec('$pool', 'SET search_path = other')");
-	is(call($pool, $point, 2), '22', "$pool: setting has its effect in the next lease");
+	is(call($pool, $point, 2), '22', "$pool: statement follows the setting in the next lease");
 	$first->run("SELECT pgpool.exec('$pool', 'RESET search_path')");
-	is(call($pool, $point, 2), '20', "$pool: setting has its old value");
+	is(call($pool, $point, 2), '20', "$pool: statement follows the setting after its reset");
 	$first->run("SELECT pgpool.exec('$pool', 'DEALLOCATE ALL')");
-	is(call($pool, $point, 2), '20', "$pool: statements were deallocated") foreach 1 .. 3;
-	is(counter('cache_hits', $pool), $hits, "$pool: the cache is off");
+	is(call($pool, $point, 2), '20', "$pool: statement returns its value after statements were deallocated") foreach 1 .. 3;
+	is(counter('cache_hits', $pool), $hits, "$pool: cache is off");
 	$second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)") foreach 1 .. 3;
-	is($second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)"), '20', "$pool: another session");
-	is(counter('cache_hits', $pool) > $hits ? 1 : 0, $pool eq 'never' ? 0 : 1, "$pool: .. uses the cache after a reset only");
+	is($second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)"), '20', "$pool: another session receives the value");
+	is(counter('cache_hits', $pool) > $hits ? 1 : 0, $pool eq 'never' ? 0 : 1, "$pool: another session uses the cache only if there was a reset");
 }
 
 # --- statements in flight, and fanouts
@@ -456,24 +457,24 @@ sub send_on
 }
 my $uses = q{SELECT sum(generic_plans + custom_plans) FROM pg_prepared_statements WHERE statement LIKE '%FROM t WHERE a = $1' -- now};
 $lease = lease($first, 'cached');
-is(join(',', map { send_on($lease, $point, $_) } 1 .. 4), '10,20,30,40', 'send: values');
+is(join(',', map { send_on($lease, $point, $_) } 1 .. 4), '10,20,30,40', 'send: statements return their values');
 cmp_ok(call($lease, $uses), '>=', 3, 'send: statement is prepared');
 $first->run("SELECT pgpool.checkin($lease)");
 $lease = lease($first, 'cached');
-is(send_on($lease, $point, 5), '50', 'send: on the next lease');
+is(send_on($lease, $point, 5), '50', 'send: statement returns its value on the next lease');
 remote_sql('ALTER TABLE t ALTER b TYPE int');
-is(send_on($lease, $point, 6), '60', 'send: type of the result has changed');
+is(send_on($lease, $point, 6), '60', 'send: statement returns its value after its type has changed');
 is(send_on($lease, $point, 7), '70', 'send: statement is prepared again');
-like(send_on($lease, $point, 'x'), qr/22P02/, 'send: error of a parameter');
-is(send_on($lease, $point, 8), '80', 'send: statement is usable afterwards');
+like(send_on($lease, $point, 'x'), qr/22P02/, 'send: error of a parameter is raised');
+is(send_on($lease, $point, 8), '80', 'send: statement is usable after the error');
 $first->run("SELECT pgpool.exec($lease, 'BEGIN')");
 remote_sql('ALTER TABLE t ALTER b TYPE bigint');
-is(send_on($lease, $point, 9), '90', 'send: type of the result has changed in a transaction');
+is(send_on($lease, $point, 9), '90', 'send: statement returns its value after its type has changed in a transaction');
 $first->run("SELECT pgpool.exec($lease, 'COMMIT')");
-is(send_on($lease, 'SELECT length($1)', 'x' x 100_000), '100000', 'send: large value') foreach 1 .. 3;
+is(send_on($lease, 'SELECT length($1)', 'x' x 100_000), '100000', 'send: large value is sent') foreach 1 .. 3;
 $first->run("SELECT pgpool.send($lease, \$\$$point\$\$, '1')");
 $first->run("SELECT pgpool.wait($lease); SELECT pgpool.checkin($lease)");
-is(call('cached', $point, 2), '20', 'send: lease after a result that was not read');
+is(call('cached', $point, 2), '20', 'send: next lease returns its value after a result that was not read');
 
 sub fanout
 {
@@ -484,15 +485,15 @@ sub fanout
 }
 $second->run("SELECT pgpool.exec('two', 'DISCARD ALL')");
 my $before = call('cached', $uses);
-is(join(';', map { fanout($point, $_) } 1 .. 4), '10,10;20,20;30,30;40,40', 'fanout: values');
+is(join(';', map { fanout($point, $_) } 1 .. 4), '10,10;20,20;30,30;40,40', 'fanout: statements return their values');
 is(call('cached', $uses), $before + 4, 'fanout: prepared statement is used');
-cmp_ok(call('two', $uses), '>=', 3, 'fanout: .. on each server');
+cmp_ok(call('two', $uses), '>=', 3, 'fanout: prepared statement is used on each server');
 remote_sql('ALTER TABLE t ALTER b TYPE int');
-is(fanout($point, 6), '60,60', 'fanout: type of the result has changed');
+is(fanout($point, 6), '60,60', 'fanout: statement returns its value after its type has changed');
 is(fanout($point, 7), '70,70', 'fanout: statement is prepared again');
 $first->run("SELECT a FROM pgpool.fanout(ARRAY['cached'], '$point', 'x') AS t(pool text, a text)");
-$first->failed('22P02', qr/invalid input syntax/, 'fanout: error of a parameter');
-is(fanout($point, 8), '80,80', 'fanout: statement is usable afterwards');
+$first->failed('22P02', qr/invalid input syntax/, 'fanout: error of a parameter is raised');
+is(fanout($point, 8), '80,80', 'fanout: statement is usable after the error');
 is(counter('closed_broken + closed_reset', 'two'), '0', 'no connection was lost');
 
 # --- statements that are sent for a waiter
@@ -514,49 +515,49 @@ sub behind
 	return $result;
 }
 
-is(behind('turns', ['SHOW work_mem'], $point, $_), 10 * $_, "waiter: execution $_") foreach 1 .. 4;
+is(behind('turns', ['SHOW work_mem'], $point, $_), 10 * $_, "waiter: execution $_ returns its value") foreach 1 .. 4;
 is(counter('prepared', 'turns') . ' ' . counter('cache_hits', 'turns'), '1 2', 'waiter: second execution prepares the statement');
 is(prepared('turns'), '1 0', 'waiter: statement stays prepared');
 is(behind('turns', ['SET search_path = other', 'SET DateStyle = German'], $point, 5), '50', 'waiter: settings of the predecessor are reset');
 is(behind('turns', ['SHOW work_mem'], $point, 5), '50', 'waiter: statement is prepared again');
 is(behind('turns', ['SELECT pg_advisory_lock(7)', 'LISTEN trace', "SELECT run('SET ROLE lesser')"], q{SELECT concat_ws(',', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_listening_channels()), current_user) -- now}),
-	'0,0,remote_app', 'waiter: no traces of the predecessor');
+	'0,0,remote_app', 'waiter: statement finds no traces of the predecessor');
 is(prepared('turns'), '1 0', 'waiter: statements stay prepared');
 foreach my $n (1 .. 2)
 {
-	is(behind('turns', ['SHOW work_mem'], "SELECT $n + b FROM t WHERE a = \$1", 1), $n + 10, 'waiter: another statement') foreach 1 .. 2;
+	is(behind('turns', ['SHOW work_mem'], "SELECT $n + b FROM t WHERE a = \$1", 1), $n + 10, 'waiter: another statement returns its value') foreach 1 .. 2;
 }
 is(prepared('turns'), '2 0', 'waiter: number of statements is bounded');
-like(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 'x'), qr/22P02/, 'waiter: error of a parameter');
-is(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 1), '12', 'waiter: statement is usable afterwards');
+like(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 'x'), qr/22P02/, 'waiter: error of a parameter is raised');
+is(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 1), '12', 'waiter: statement is usable after the error');
 remote_sql('ALTER TABLE t ALTER b TYPE numeric');
-is(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 1), '12', 'waiter: type of the result has changed');
+is(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 1), '12', 'waiter: statement returns its value after its type has changed');
 is(behind('turns', ['SHOW work_mem'], $point, 1), '10', 'waiter: statement is prepared again') foreach 1 .. 3;
-is(behind('turns', ["SELECT run('DEALLOCATE ALL')"], $point, 1), '10', 'waiter: statement was deallocated');
+is(behind('turns', ["SELECT run('DEALLOCATE ALL')"], $point, 1), '10', 'waiter: statement returns its value after it was deallocated');
 is(behind('turns', ['SHOW work_mem'], $point, 1), '10', 'waiter: statement is prepared again') foreach 1 .. 3;
-is(behind('turns', ['PREPARE mine AS SELECT 1'], $point, 1), '10', 'waiter: predecessor has prepared a statement');
-is(prepared('turns'), '1 0', 'waiter: that drops all others');
+is(behind('turns', ['PREPARE mine AS SELECT 1'], $point, 1), '10', 'waiter: statement returns its value after the predecessor has prepared another one');
+is(prepared('turns'), '1 0', 'waiter: statement that the predecessor has prepared drops all others');
 is(behind('turns', ['SHOW work_mem'], $point, 1), '10', 'waiter: statement is prepared again') foreach 1 .. 3;
 my $resets = counter('closed_broken', 'turns');
 is(behind('turns', ["SELECT run('PREPARE mine AS SELECT 1')"], $point, 1), '10', 'waiter: reset fails, and the statement is executed on another connection');
 is(counter('closed_broken + closed_reset', 'turns'), $resets + 1, 'waiter: connection was closed');
-like(prepared('turns'), qr/ 0$/, 'waiter: nothing of it is left');
+like(prepared('turns'), qr/ 0$/, 'waiter: statement that the predecessor has prepared is dropped');
 
 # --- the option changes
 discard('cached');
 warm('cached');
 my $remote_pid = call('cached', 'SELECT pg_backend_pid()');
 $local->safe_psql('postgres', q{ALTER SERVER cached OPTIONS (SET statement_cache '0')});
-is(call('cached', $point, 1), '10', 'cache is off') foreach 1 .. 3;
-is(prepared('cached'), '0 0', 'statements were dropped');
+is(call('cached', $point, 1), '10', 'statement returns its value while the cache is off') foreach 1 .. 3;
+is(prepared('cached'), '0 0', 'prepared statements are dropped when the cache is off');
 $local->safe_psql('postgres', q{ALTER SERVER cached OPTIONS (SET statement_cache '5')});
 warm('cached');
-is(call('cached', 'SELECT pg_backend_pid()'), $remote_pid, 'connection is the same one');
+is(call('cached', 'SELECT pg_backend_pid()'), $remote_pid, 'connection is kept when the cache is switched off and on');
 foreach my $options ([ start_commands => 'PREPARE mine AS SELECT 1' ], [ reset_command => 'DEALLOCATE ALL' ])
 {
 	make_pool($local, $remote, server => $options->[0], options => { pool_size => 1, statement_cache => 20, @$options });
-	is(join(',', map { call($options->[0], $point, $_) } 1 .. 3), '10,20,30', "$options->[0] with statements: values");
-	is(prepared($options->[0]), $options->[0] eq 'start_commands' ? '0 1' : '0 0', "$options->[0] with statements: the cache is off");
+	is(join(',', map { call($options->[0], $point, $_) } 1 .. 3), '10,20,30', "$options->[0] with statements: calls return their values");
+	is(prepared($options->[0]), $options->[0] eq 'start_commands' ? '0 1' : '0 0', "$options->[0] with statements: cache is off");
 	is(counter('closed_broken + closed_reset', $options->[0]), '0', "$options->[0] with statements: no connection was lost");
 }
 is(counter('closed_broken + closed_holder_died', 'cached'), '0', 'no connection was lost');

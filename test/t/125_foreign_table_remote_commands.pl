@@ -1,5 +1,6 @@
-# The commands that foreign tables send beside their statements: settings that the statements presume,
-# savepoints and their release, and which statements are prepared and for how long.
+# The commands that foreign tables send beside their statements: settings on which the
+# statements rely, savepoints and their release, and which statements are prepared and
+# for how long.
 use strict;
 use warnings;
 
@@ -37,7 +38,7 @@ my $session = PgpxSession->new($local);
 sub result { return $session->run($_[0]) . $session->error }
 
 # --- settings that start commands or an earlier lease have left in the remote session do not change values
-is(result("SELECT a FROM pgpool.query('styled', 'SHOW timezone') AS t(a text)"), 'Asia/Tokyo', 'a call has the settings of the start commands');
+is(result("SELECT a FROM pgpool.query('styled', 'SHOW timezone') AS t(a text)"), 'Asia/Tokyo', 'call has the settings of the start commands');
 foreach my $server (qw(plain styled kept))
 {
 	my $left = $server eq 'kept' ? q{SELECT pgpool.exec('kept', $$SET extra_float_digits = -10; SET timezone = 'Asia/Tokyo'; SET search_path = pg_temp$$)} : '';
@@ -46,22 +47,22 @@ foreach my $server (qw(plain styled kept))
 	foreach my $read (1 .. 3)
 	{
 		$session->run($left);
-		is(result("SELECT d, extract(epoch FROM i), f = 0.1::float8 + 0.2, t FROM $server.styles"), '2024-02-01|-36482400.000000|t|2024-02-01 12:00:00+00', "$server: values are read");
+		is(result("SELECT d, extract(epoch FROM i), f = 0.1::float8 + 0.2, t FROM $server.styles"), '2024-02-01|-36482400.000000|t|2024-02-01 12:00:00+00', "$server: values of columns are read correctly");
 	}
 	$session->run($left);
 	is(result("SELECT count(*) FROM $server.styles WHERE d = '2024-02-01' AND i < '-1 year -1 month' AND f = 0.1::float8 + 0.2 AND t = '2024-02-01 12:00:00+00' AND t::text LIKE '%12:00%'"),
-		'1', "$server: values in conditions");
+		'1', "$server: values in conditions are compared correctly");
 	$session->run($left);
 	is(result("PREPARE p AS SELECT count(*) FROM $server.styles WHERE d = \$1 AND i = \$2 AND f = \$3 AND t = \$4; SET plan_cache_mode = force_generic_plan;"
-			  . " EXECUTE p ('2024-02-01', '-1 year -2 months +3 days', 0.1::float8 + 0.2, '2024-02-01 12:00:00'); DEALLOCATE p"), '1', "$server: values as parameters");
+			  . " EXECUTE p ('2024-02-01', '-1 year -2 months +3 days', 0.1::float8 + 0.2, '2024-02-01 12:00:00'); DEALLOCATE p"), '1', "$server: values of parameters are compared correctly");
 	$session->run($left);
 	is(result("BEGIN; UPDATE $server.styles SET d = '2024-03-04', i = '-1 month +2 days' WHERE random() >= 0 RETURNING d, extract(epoch FROM i); ROLLBACK"),
-		'2024-03-04|-2419200.000000', "$server: values are written and returned");
+		'2024-03-04|-2419200.000000', "$server: values are written and returned correctly");
 }
 is(result(q{SELECT pgpool.exec('kept', $$SET datestyle = 'German, DMY'; SET intervalstyle = 'sql_standard'$$); SELECT d, extract(epoch FROM i) FROM kept.styles}),
-	"0\n2024-02-01|-36482400.000000", 'styles that a call has left are not those of a foreign table');
+	"0\n2024-02-01|-36482400.000000", 'foreign table does not use the styles that a call has left');
 
-# --- a serializable transaction that has only read waits for the remote's commit
+# --- the commit of a serializable transaction that has only read waits for the remote one
 my $kill = "SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE '%plain'";
 $session->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM plain.items');
 is($remote->safe_psql('postgres', $kill), '1', 'remote session is ended');
@@ -74,7 +75,7 @@ like($session->sqlstate, qr/^(08006|57P01)$/, 'serializable transaction needs th
 # --- savepoints that have ended are released
 $remote->safe_psql('postgres', "ALTER ROLE remote_app SET log_statement = 'all'; $kill");
 my $offset = -s $remote->logfile;
-is(result(<<'EOT'), '', 'a loop has twenty subtransactions');
+is(result(<<'EOT'), '', 'loop with twenty subtransactions succeeds');
 DO $$
 BEGIN
 	FOR i IN 1 .. 20 LOOP
@@ -87,8 +88,8 @@ END $$
 EOT
 my $log = substr slurp_file($remote->logfile), $offset;
 my %sent = map { my $command = $_; $command => scalar(() = $log =~ /: $command SAVEPOINT s2|: $command s2/g) } 'RELEASE', 'SAVEPOINT';
-is($sent{SAVEPOINT}, 20, 'each has set a savepoint');
-cmp_ok($sent{RELEASE}, '>=', 19, 'each but the last savepoint was released');
+is($sent{SAVEPOINT}, 20, 'each subtransaction has set a savepoint');
+cmp_ok($sent{RELEASE}, '>=', 19, 'each savepoint but the last was released');
 $remote->safe_psql('postgres', "ALTER ROLE remote_app RESET log_statement; $kill");
 
 # --- prepared statements
@@ -102,20 +103,20 @@ sub reads
 my @twice = map { ($_, $_) } 1 .. 14;
 my $prepared = "SELECT string_agg(substring(statement FROM 'id = (\\d+)'), ' ' ORDER BY substring(statement FROM 'id = (\\d+)')::int) FROM";
 $session->run('BEGIN; ' . reads('plain', 1, 2, 2, 3, 3, 3));
-is(result("$prepared plain.prepared"), '2 3', 'a statement is prepared at its second execution');
-is(result('SAVEPOINT s; ' . reads('plain', 4, 4) . 'ROLLBACK TO s; ' . reads('plain', 4, 2)), "4\n4\n4\n2", 'statements work after a rollback');
+is(result("$prepared plain.prepared"), '2 3', 'statement is prepared at its second execution');
+is(result('SAVEPOINT s; ' . reads('plain', 4, 4) . 'ROLLBACK TO s; ' . reads('plain', 4, 2)), "4\n4\n4\n2", 'statements return their rows after a rollback to a savepoint');
 $session->run('ROLLBACK');
 is(result('BEGIN; SELECT count(*) FROM plain.prepared; COMMIT'), '0', 'no statement is prepared in the next transaction');
 $session->run('BEGIN; ' . reads('plain', @twice, 1, map { ($_, $_) } 15 .. 20));
 my $names = result("$prepared plain.prepared");
 my $n = () = $names =~ /\d+/g;
 cmp_ok($n, '<=', 16, "of twenty statements $n are prepared at the end");
-cmp_ok($n, '>=', 14, 'the others were closed');
-like($names, qr/^1 7 8 9/, 'those that were not used for the longest time were closed');
+cmp_ok($n, '>=', 14, 'at least fourteen statements stay prepared');
+like($names, qr/^1 7 8 9/, 'least recently used statements were closed');
 $session->run('COMMIT');
 is(result('BEGIN; ' . reads('kept', 1, 1, 1) . "$prepared kept.prepared; COMMIT"), "1\n1\n1\n", 'no statement is prepared if the connection is not reset');
 my $long = "SELECT count(*) FROM plain.items WHERE v <> repeat('x', 1100000);";
-is(result("BEGIN; $long $long $long SELECT count(*) FROM plain.prepared; COMMIT"), "100\n100\n100\n0", 'a very long statement is not prepared');
+is(result("BEGIN; $long $long $long SELECT count(*) FROM plain.prepared; COMMIT"), "100\n100\n100\n0", 'very long statement is not prepared');
 
 # a statement whose preparation failed is prepared under another name later
 $session->run(<<'EOT');
@@ -150,7 +151,8 @@ is(result('SELECT sum(i) FROM large'), '5000050000', 'sum is correct');
 ok(wait_until($remote, sub { slurp_file($remote->logfile, $logged) =~ /Query Text: SELECT sum\(i\) FROM public\.large.*Workers Launched: [12]/s ? 1 : 0 }, '1'),
 	'remote plan of a sum has parallel workers');
 
-# .. and for a scan whose fetch_size is the largest one, also if another statement needs its connection
+# the same for a scan whose fetch_size is the largest one, also if another statement needs
+# its connection
 foreach my $parallel (0, 1)
 {
 	my $rows = $local->safe_psql('postgres', 'SELECT count(i) FROM large');
@@ -162,9 +164,9 @@ foreach my $parallel (0, 1)
 	ok(wait_until($remote, sub { ($plan) = slurp_file($remote->logfile, $logged) =~ /Query Text: SELECT i FROM public\.large WHERE \(\(i < '?20000$parallel\b.*?Workers Launched: (\d)/s; defined $plan ? 1 : 0 }, '1'),
 		'remote plan of a scan is logged');
 	$parallel ? cmp_ok($plan, '>', 0, 'remote plan of a scan as a whole has parallel workers') :
-	  is($plan, 0, 'remote plan of a scan in batches has none');
+	  is($plan, 0, 'remote plan of a scan in batches has no parallel workers');
 	is($local->safe_psql('postgres', 'BEGIN; DECLARE c CURSOR FOR SELECT i FROM large WHERE random() >= 0; MOVE 1 FROM c;'
-		  . ' SELECT count(*) FROM large; COMMIT'), $rows, 'its rest is buffered for another statement');
+		  . ' SELECT count(*) FROM large; COMMIT'), $rows, 'rest of the scan is buffered for another statement');
 }
 
 $session->quit;

@@ -38,8 +38,9 @@ my $other = PgpxSession->new($local);
 my $worker = worker_pid($local);
 
 # Let the session return a lease whose reset the blocker stops, and begin a statement at
-# once. $before is called before. The worker is stopped until resume_worker, or it would
-# read the answer to the reset on a slow machine, unless it relays TLS. Returns the PID of the remote session.
+# once. $before is called before. The worker is stopped until resume_worker, unless it
+# relays TLS, because on a slow machine it would read the answer to the reset. Returns the
+# PID of the remote session.
 sub begin_behind_reset
 {
 	my ($server, $sql, $before) = @_;
@@ -72,7 +73,7 @@ resume_worker();
 $blocker->run('COMMIT');
 $session->finish(30);
 is($session->sqlstate, '', 'statement succeeds when the reset has ended');
-is($session->run('SELECT count(*) FROM s.t'), '1', 'the next statement, too');
+is($session->run('SELECT count(*) FROM s.t'), '1', 'next statement succeeds, too');
 is($local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 's'}), $pid, 'connection remains open');
 
 # --- the reset fails
@@ -115,12 +116,12 @@ foreach my $case ([ 'DELETE FROM s.t WHERE a = (SELECT fails())', '22012', 'abor
 	ok(wait_until($remote, "SELECT state FROM pg_stat_activity WHERE pid = $pid", 'idle', 30), "$name: reset ends");
 	$other->run('SELECT pg_advisory_unlock(1)');
 	$session->finish(30);
-	is($session->sqlstate, $sqlstate, "$name: local error");
+	is($session->sqlstate, $sqlstate, "$name: statement fails with the local error");
 	is($local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 's'}), $pid, "$name: connection remains open");
 	is($session->run('SELECT count(*) FROM s.t'), '1', "$name: session uses it again");
 }
 
-# --- a statement of another session waits, which has the socket, too
+# --- a statement of another session, which has cached the socket, waits
 is($other->run('SELECT count(*) FROM s.t'), '1', 'another session uses the connection');
 begin_behind_reset('s', 'NULL');
 $session->finish(30);
