@@ -50,7 +50,7 @@ SELECT pgpool.send(:d, 'select * from narrow') \gset
 SELECT * FROM pgpool.result(:d) AS t(a int, b int, c int);
 SELECT pgpool.send(:d, 'select * from narrow') \gset
 SELECT count(*), count(b), count(c) FROM pgpool.result(:d) AS t(a int, b int, c int);
--- not if the text form depends on changed settings
+-- a result whose text form depends on changed settings is requested as text
 SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Tokyo';
 SELECT pgpool.send(:d, 'select ''2024-03-04 05:06:07+00''::timestamptz + i * interval ''0 s'' from generate_series(1, 100) as i') \gset
 SELECT min(x) AS here FROM pgpool.result(:d) AS t(x timestamptz);
@@ -166,7 +166,7 @@ SELECT pgpool.cancel(:a);
 SELECT * FROM pgpool.result(:a) AS t(x text);
 SELECT pgpool.cancel(:a);
 SELECT pgpool.exec(:a, 'select 1');
--- too late to cancel
+-- a statement that has ended cannot be cancelled
 SELECT pgpool.send(:a, 'select 1');
 SELECT pgpool.wait(:a);
 SELECT pgpool.cancel(:a);
@@ -268,20 +268,20 @@ SELECT count(*) FROM pgpool.wait_notifications(:a, '50 ms');
 --
 -- Checkin with a statement in flight
 --
--- whose answer has arrived: the connection is kept
+-- its answer has arrived: the connection is kept
 SELECT test.remote_pid(:a) AS pid \gset
 SELECT pgpool.send(:a, 'select 1');
 SELECT pgpool.wait(:a);
 SELECT pgpool.checkin(:a);
 SELECT pgpool.checkout('shards') AS a \gset
 SELECT test.remote_pid(:a) = :pid AS same;
--- that still runs: the statement is cancelled
+-- it still runs: it is cancelled
 SELECT pgpool.send(:a, 'select pg_sleep(60)');
 SET client_min_messages = error;
 SELECT pgpool.checkin(:a);
 RESET client_min_messages;
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
--- at the end of a transaction
+-- a transaction ends with a statement in flight
 BEGIN;
 SELECT pgpool.checkout_xact('shards') AS x \gset
 SELECT test.remote_pid(:x) AS pid \gset
@@ -290,7 +290,7 @@ SELECT pgpool.send(:x, 'select pg_sleep(60)');
 COMMIT;
 \set VERBOSITY default
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
--- of a revoked lease: the error has the reason
+-- the lease with a statement in flight is revoked: the error has the reason
 BEGIN;
 SELECT pgpool.checkout_xact('shards') AS x \gset
 SELECT pgpool.send(:x, 'select 1');
@@ -298,7 +298,7 @@ SELECT pgpool.terminate(:x);
 \set VERBOSITY sqlstate
 COMMIT;
 \set VERBOSITY default
--- at the end of the session
+-- a session ends with a statement in flight
 SELECT test.other_session('other');
 SELECT test.other('other', 'SELECT pgpool.send(pgpool.checkout(''shards''), ''select pg_sleep(60)'')');
 SELECT dblink_disconnect('other');

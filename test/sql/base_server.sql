@@ -282,13 +282,13 @@ SELECT pgpool.checkout('capped') > 0 AS one;
 SET ROLE regress_pgpool_first;
 SELECT pgpool.checkout('capped') > 0 AS two;
 SELECT test.err($$SELECT pgpool.checkout('capped', '1 ms')$$) AS err LIMIT 1;
--- they do not apply to the base server
+-- the cap does not apply to the base server and to other servers based on it
 SELECT pgpool.exec('data', 'select 1'), pgpool.exec('oltp', 'select 1');
 RESET ROLE;
 SELECT sum(total) FROM pgpool.pools WHERE server = 'capped';
 SELECT pgpool.checkin_all();
 SELECT test.drop('capped');
--- those of the base server do not apply to this one
+-- the cap of the base server does not apply to the servers that are based on it
 ALTER SERVER data OPTIONS (ADD max_server_connections '1');
 SELECT pgpool.checkout('data') > 0 AS one;
 SELECT pgpool.checkout('oltp') > 0 AS two, pgpool.checkout('oltp') > 0 AS three;

@@ -159,7 +159,7 @@ BEGIN
 		PERFORM pgpool.exec('one', 'select pg_sleep(0.01)');
 	END LOOP;
 END $$;
--- (which may be cancelled, too)
+-- (this statement may be cancelled, too)
 DO $$
 BEGIN
 	LOOP

@@ -81,7 +81,7 @@ EXPLAIN (VERBOSE, COSTS OFF) SELECT k.label, sum(n.amount) FROM ft.numbers AS n
 SELECT k.label, sum(n.amount) FROM ft.numbers AS n JOIN ft.kinds AS k ON k.id = n.kind
 	GROUP BY 1 ORDER BY 1 LIMIT 2;
 SELECT count(*) FROM ft.numbers WHERE id % 3 = 0 AND random() >= 0;
--- rows are locked there
+-- FOR UPDATE locks the remote rows
 SELECT name FROM ft.numbers WHERE id = 5 FOR UPDATE;
 
 --
@@ -223,7 +223,7 @@ SELECT id, wrong_type FROM ft.wrong_type;
 BEGIN;
 SELECT count(*) FROM ft.kinds;
 PREPARE TRANSACTION 'pgpool';
--- SQL functions keep off the lease
+-- SQL functions cannot use or return the lease of a foreign table
 BEGIN;
 SELECT count(*) FROM ft.kinds;
 SELECT lease FROM pgpool.leases WHERE scope = 'fdw' AND pid = pg_backend_pid() \gset
@@ -240,12 +240,12 @@ SELECT count(*) FROM ft.kinds;
 -- nothing is leased for a plan that does not run
 EXPLAIN (COSTS OFF) SELECT * FROM ft.kinds;
 SELECT count(*) FROM (SELECT 1 WHERE false) AS x, ft.kinds;
--- an option that postgres_fdw would execute by itself
+-- an option for which postgres_fdw would open connections of its own is refused
 SELECT * FROM test.err('ALTER FOREIGN TABLE ft.kinds OPTIONS (ADD use_remote_estimate ''true'')');
 
 --
--- Whose user mapping: the reader's, and a view's owner's; the right to the table
--- is enough
+-- User mappings: that of the reader, and that of a view's owner; the privilege on
+-- the table is enough
 --
 CREATE VIEW ft.kinds_view AS SELECT * FROM ft.kinds;
 GRANT USAGE ON SCHEMA ft TO regress_pgpool_app;
@@ -354,7 +354,7 @@ CREATE FOREIGN TABLE ft.m1 PARTITION OF ft.meetings FOR VALUES IN (1) SERVER tab
 CREATE FOREIGN TABLE ft.m2 PARTITION OF ft.meetings FOR VALUES IN (2) SERVER tables2;
 CREATE FOREIGN TABLE ft.m3 PARTITION OF ft.meetings FOR VALUES IN (3) SERVER tables3;
 EXPLAIN (COSTS OFF) SELECT count(*) FROM ft.parted WHERE random() >= 0;
--- all servers run at the same time; a wait for ever is an error
+-- scans of all servers run at the same time: otherwise the view would wait for ever
 SET statement_timeout = '60s';
 SELECT count(*) FROM ft.meetings WHERE met;
 SELECT k, count(*), sum(id) FROM ft.parted WHERE random() >= 0 GROUP BY 1 ORDER BY 1;
@@ -412,14 +412,14 @@ END $$;
 SELECT p->'Pool' AS pool, jsonb_typeof(p->'Pool Wait') AS pool_wait, p->'Remote Rows' AS remote_rows
 	FROM pg_temp.explained('SELECT id FROM ft.kinds WHERE id IN (1, 2)') AS p;
 
--- a transaction that is SERIALIZABLE here is so there
+-- a SERIALIZABLE local transaction is SERIALIZABLE on the remote server
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 CREATE FOREIGN TABLE ft.settings (name text, setting text) SERVER tables
 	OPTIONS (schema_name 'pg_catalog', table_name 'pg_settings');
 SELECT name, setting FROM ft.settings WHERE name IN ('transaction_isolation', 'search_path', 'TimeZone',
 	'DateStyle', 'IntervalStyle', 'extra_float_digits') ORDER BY 1;
 COMMIT;
--- .. and the settings of foreign tables do not reach statements of functions
+-- the settings of foreign tables do not affect statements of functions
 SELECT * FROM pgpool.query('tables', 'select current_setting(''transaction_isolation''),
 	current_setting(''search_path'')') AS t(isolation text, path text);
 SELECT setting FROM ft.settings WHERE name = 'transaction_isolation';

@@ -71,7 +71,7 @@ INSERT INTO fw.touched (id, v) VALUES (50, 'local') RETURNING *;
 INSERT INTO fw.touched (id, v) VALUES (51, 'skip') RETURNING *;
 INSERT INTO fw.touched (id, v) VALUES (52, 'a'), (53, 'skip'), (54, 'b');
 
--- the texts of values, whatever the styles are here
+-- values are written correctly, whatever the local styles are
 SET DateStyle = 'German, DMY';
 SET IntervalStyle = sql_standard;
 SET extra_float_digits = -5;
@@ -81,7 +81,7 @@ INSERT INTO fw.kinds VALUES (1, true, -32768, 9223372036854775807, 1.1754944e-38
 	'1 year -2 days 03:04:05.6', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{"a": [1, null]}', '{{1,2},{3,NULL}}',
 	ARRAY['a b', NULL, '"', '\', ''], '[1,5)', '(0.1,-2)', 'pg_catalog.pg_class');
 INSERT INTO fw.kinds (id) VALUES (2);
--- the name of a table is written with its schema, whatever search_path is here
+-- the name of a table is written with its schema, whatever the local search_path is
 SET search_path = fw;
 INSERT INTO kinds (id, cls) VALUES (4, 'plain');
 UPDATE kinds SET cls = 'plain' WHERE id = 4 AND random() < 2 RETURNING cls;
@@ -167,7 +167,7 @@ DELETE FROM fw.other o USING fw.plain p WHERE p.id = o.id AND o.id = 2 RETURNING
 UPDATE fw.other SET label = 'same' WHERE id = 77;
 
 --
--- UPDATE and DELETE of rows that are found here: by ctid
+-- UPDATE and DELETE of rows that are found locally: by ctid
 --
 CREATE TABLE test.wanted (id int, name text);
 INSERT INTO test.wanted VALUES (1, 'from here'), (2, 'also'), (9, NULL);
@@ -199,7 +199,7 @@ SELECT test.set_names('{1,2,3,4,-5,10,11,12}');
 SELECT id, name FROM fw.plain ORDER BY id;
 
 --
--- Triggers here
+-- Local triggers
 --
 CREATE FUNCTION test.show() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -308,7 +308,7 @@ COPY fw.parts FROM STDIN;
 SELECT * FROM fw.small WHERE id >= 50 ORDER BY id;
 SELECT * FROM fw.computed WHERE a >= 100;
 SELECT tableoid::regclass, count(*) FROM fw.parts WHERE v = 'c' GROUP BY 1 ORDER BY 1;
--- an error of the remote, and one here, in the middle; batches from 16 on
+-- a remote error and a local one, in the middle; batches from 16 on
 \set SHOW_CONTEXT never
 COPY fw.small FROM STDIN;
 60	a
@@ -373,7 +373,7 @@ ROLLBACK TO b;
 INSERT INTO fw.small VALUES (5, 'kept');
 COMMIT;
 SELECT * FROM test.remote('select * from fw.small order by id');
--- a savepoint that is rolled back last: before the commit, and with nothing else written
+-- the rollback of a savepoint is the last statement, after other writes or without them
 BEGIN;
 INSERT INTO fw.small VALUES (13, 'kept');
 SAVEPOINT a;
@@ -402,7 +402,7 @@ INSERT INTO fw.small VALUES (6, 'a');
 DELETE FROM fw.small WHERE id = 1 AND random() < 2;
 SELECT count(*) FROM fw.small;
 ROLLBACK;
--- errors that a function catches, in a loop: more of them than savepoints may stay
+-- errors that a function catches in a loop, more often than unreleased savepoints may remain
 DO $$
 DECLARE
 	errors int := 0;

@@ -390,11 +390,11 @@ SELECT pgpool.exec(:lease, 'insert into kept values (2)');
 SELECT pgpool.exec(:lease, 'select 1/0');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.checkin(:lease);
--- each lease that checkin_all returns
+-- checkin_all warns for each lease with an open transaction
 SELECT pgpool.exec(pgpool.checkout('shard1'), 'begin') FROM generate_series(1, 2);
 SELECT pgpool.exec(pgpool.checkout('one'), 'begin; insert into kept values (3)');
 SELECT pgpool.checkin_all();
--- the lease of a call
+-- a call warns, too, and its transaction is rolled back
 SELECT pgpool.exec('one', 'begin; insert into kept values (4)');
 SELECT pgpool.exec('one', 'begin');
 \set VERBOSITY default

@@ -199,7 +199,7 @@ PREPARE TRANSACTION 'lock';
 SELECT pgpool.lock_valid('locker', 'x', :token);
 ROLLBACK PREPARED 'lock';
 SELECT pgpool.unlock('locker', 'x', :token);
--- it also outlives the subtransaction that took it
+-- it also outlives the subtransaction that acquired it
 BEGIN;
 SAVEPOINT a;
 SELECT pgpool.lock('locker', 'x', '5 s') AS token \gset
@@ -301,7 +301,7 @@ RESET ROLE;
 REVOKE pg_signal_backend FROM regress_pgpool_app;
 REVOKE EXECUTE ON FUNCTION pgpool.lock_force_release FROM regress_pgpool_app;
 DISCARD ALL;
--- a lock is released by the role that took it; other roles of the session cannot
+-- a lock is released by the role that acquired it; other roles of the session cannot
 -- release it
 SET ROLE regress_pgpool_app;
 SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset

@@ -336,7 +336,7 @@ CREATE SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
 SELECT r.* FROM pg_temp.try_name('options_' || repeat('x', 56)) AS r;
 SELECT r.* FROM pg_temp.try_name(repeat('x', 100000)) AS r;
 DROP SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx;
--- .. nor to one that this session has cached
+-- a name that is too long is not truncated to one that this session has cached
 CREATE FUNCTION pg_temp.try_lock(name text,
                                  OUT state text, OUT message text,
                                  OUT detail text, OUT hint text)

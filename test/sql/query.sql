@@ -168,7 +168,7 @@ SELECT * FROM pgpool.query(:lease, '/* */ copy t from stdin') AS t(a int);
 SELECT state FROM pgpool.leases WHERE lease = :lease;
 SELECT line FROM test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease)) AS line;
 SELECT pgpool.checkin(:lease);
--- .. and no later lease reads its answers, wherever on the remote it has failed
+-- no later lease reads the answers to a COPY, wherever on the remote it has failed
 CREATE FUNCTION pg_temp.after_copy(copy text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	lease bigint;

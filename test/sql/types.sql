@@ -180,13 +180,13 @@ RESET extra_float_digits;
 RESET bytea_output;
 RESET timezone;
 
--- .. also for the rest of the transaction
+-- local settings are also unchanged for the rest of the transaction
 BEGIN;
 SET LOCAL datestyle = 'German, YMD';
 SELECT * FROM pgpool.query(:lease, 'select $1', date '2026-02-01') AS t(a text);
 SHOW datestyle;
 COMMIT;
--- .. and none of them alone changes a parameter, to the last bit
+-- no single local setting changes a parameter, to the last bit
 SET datestyle = 'ISO';
 SET intervalstyle = 'postgres';
 SET extra_float_digits = 0;
@@ -247,7 +247,7 @@ SELECT * FROM pgpool.query(:lease, 'select case when i = 100 then 99999999999 el
 SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
 SELECT * FROM pgpool.query('shard1', 'select case when i = 100 then 99999999999 else i end, repeat(''x'', 10000) from generate_series(1, 1000000) as i') AS t(a int, b text);
 SELECT * FROM pgpool.query('shard1', 'select 1') AS t(a int);
--- in a transaction: it has not failed on the remote, or was cancelled
+-- in a transaction: a local error in a short result does not fail the remote transaction
 SELECT pgpool.exec(:lease, 'begin');
 SELECT * FROM pgpool.query(:lease, 'select ''x'' from generate_series(1, 10)') AS t(a int);
 SELECT pgpool.exec(:lease, 'select 1');

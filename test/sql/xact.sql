@@ -148,7 +148,7 @@ ROLLBACK TO s1;
 SELECT pgpool.exec(:lease, 'select 1');
 ROLLBACK;
 SELECT pgpool.exec(:lease, 'select 1');
--- and is kept through errors
+-- a session lease is kept through errors
 SELECT 1/0;
 BEGIN;
 SELECT pgpool.exec(:lease, 'select 1/0');
@@ -294,7 +294,7 @@ COMMIT;
 SELECT test.held();
 SELECT remote_pid = :pid AS same
   FROM pgpool.query('one', 'select pg_backend_pid()') AS t(remote_pid int);
--- the error
+-- the error of the commit
 SELECT test.other('other', 'BEGIN');
 SELECT test.other('other', 'SELECT pgpool.exec(pgpool.checkout_xact(''one''), ''begin'')');
 SELECT test.err($$SELECT test.other('other', 'COMMIT')$$);
