@@ -51,7 +51,7 @@ installcheck:
 else
 
 all install uninstall installcheck:
-	@echo "$(PG_CONFIG) does not lead to PostgreSQL's server headers (PGXS)." >&2
+	@echo "$(PG_CONFIG) finds no server headers of PostgreSQL (PGXS)." >&2
 	@echo "Install them (Debian: \"test/deps\" as root), or set PG_CONFIG." >&2
 	@exit 1
 
@@ -70,7 +70,7 @@ help:
 	@echo "install        install it for the server of $(PG_CONFIG); uninstall"
 	@echo "deps           install what is missing for the tests, on Debian"
 	@echo "test           lint, packages, model, fuzz, stress, sequences, points, regress, isolation,"
-	@echo "               TAP and pgTAP; what uses a remote once more over TLS"
+	@echo "               TAP and pgTAP; those with a remote server once more over TLS"
 	@echo "quick          lint, regress, isolation and ten TAP files, within two minutes on"
 	@echo "               two idle processors; \"make test\" is what a change has to pass"
 	@echo "test-one T=x   one test by name"
@@ -81,8 +81,8 @@ help:
 	@echo "sequences      SECONDS= of generated statements by sessions that share a"
 	@echo "               connection, each answer checked; SEED="
 	@echo "soak           HOURS= of load, with a fault every ten seconds"
-	@echo "mutants        take each rule away, and see that a test notices: hours; JOBS="
-	@echo "               test/mutants/run FILE for those of one file"
+	@echo "mutants        remove each rule, and check that a test fails: hours; JOBS="
+	@echo "               test/mutants/run FILE removes those of one file"
 	@echo "coverage       which lines of src/ the tests run; SUITES= T="
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
@@ -96,9 +96,9 @@ help:
 	@echo "bench          measure against peers; ONLY=3,4  SAVE=yes; BENCH_ROUNDS=5 takes"
 	@echo "               half an hour, the nine that are the default take longer"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
-	@echo "lint, format   check the sources; bring them into form"
+	@echo "lint, format   check the sources; format them"
 	@echo "dist           the archives of what is committed; .zip is for PGXN"
-	@echo "deb            Debian packages of it, in deb/; check-deb: build, install and"
+	@echo "deb            Debian packages of the commit, in deb/; check-deb: build, install and"
 	@echo "               test them in bare Debians, made once with debootstrap, as root"
 	@echo "check-rpm      build the RPM package and compare its files"
 	@echo "clean          remove what was built"
@@ -174,7 +174,7 @@ demo:
 	@test/deps --demo
 	@test/demo
 
-# twelve groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
+# thirteen groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
 # tree
 bench: deps
 	@test/bench/run $(if $(SAVE),--save) $(subst $(comma), ,$(ONLY))

@@ -333,6 +333,6 @@ wait_for() {
     fi
     sleep 0.05
   done
-  say "waited in vain for: $1" >&2
+  say "timed out waiting for: $1" >&2
   return 1
 }

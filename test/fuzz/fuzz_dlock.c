@@ -81,7 +81,7 @@ typedef struct SentAnswer
 	int			descriptions;
 	int			rows;
 	int			fields;			/* of the first row */
-	const uint8_t *value[NCOLUMNS]; /* .. NULL: NULL */
+	const uint8_t *value[NCOLUMNS]; /* of the first row; null pointer: NULL */
 	int			len[NCOLUMNS];
 	int			commands;
 	bool		error;

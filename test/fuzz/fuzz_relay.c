@@ -6,7 +6,7 @@
  *	  buffered, and while a byte can be moved the relay waits for an event.
  *
  * relay.c is the real one, and so is its socket pair; OpenSSL is replaced by a
- * a simulation.  The input determines how many bytes it returns and accepts, when it
+ * simulation.  The input determines how many bytes it returns and accepts, when it
  * must write before it can read or read before it can write, and when it ends.  Two
  * bytes of input are an operation and its amount.
  *

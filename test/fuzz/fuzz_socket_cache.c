@@ -62,7 +62,7 @@ static PgpxTime deadline;
 /* of the current request */
 static uint64 asking;			/* its lease; 0: none */
 static bool answered;			/* a correct reply has been sent */
-static bool granted;			/* .. with a socket: */
+static bool granted;			/* that reply had the socket granted_ino */
 static ino_t granted_ino;
 
 /* --- the worker -------------------------------------------------------------------- */

@@ -235,11 +235,11 @@ ask(PgpxWire *wire, int how, int remote)
 			(void) pgpx_wire_send_reset(wire, false, "DISCARD ALL", "SET a.b = 1", false);
 			break;
 		case 5:
-			/* of the previous lease, read by the next holder */
+			/* a reset of the previous lease, whose answer the next holder reads */
 			pgpx_wire_begin_reset(wire, 1, 2, PGPX_SENT_RESET | PGPX_SENT_START);
 			if (how / 11 % 3 == 1)
 			{
-				/* .. which sends a statement before it has read the answer */
+				/* the next holder sends a statement before it has read that answer */
 				FUZZ_CHECK(pgpx_wire_may_follow_reset(wire));
 				pgpx_wire_send_extended(wire, &statement, 3, formats);
 				FUZZ_CHECK(wire->follows_reset && pgpx_wire_is_in_reset(wire));
@@ -247,7 +247,7 @@ ask(PgpxWire *wire, int how, int remote)
 			}
 			else if (how / 11 % 3 == 2)
 			{
-				/* .. or begins to, and an error prevents it */
+				/* the next holder begins to send one, and an error prevents it */
 				pgpx_wire_send_extended(wire, &statement, 3, formats);
 				pgpx_wire_abandon(wire);
 				FUZZ_CHECK(!wire->follows_reset && pgpx_wire_may_follow_reset(wire));

@@ -935,7 +935,7 @@ cancel_wait:
 		waiter[s].state = NONE;
 		waits_out--
 	};
-	/* .. and the second section: passed on, unchanged, if nothing was sent */
+	/* the second section: passed on, unchanged, if nothing was sent */
 	atomic {
 		how = G_AS_IT_WAS; then = T_STOP;
 #if defined(PIPELINE) && !defined(BUG_HANDEDOVER)
@@ -1153,7 +1153,7 @@ back:
 
 no_pipeline:
 #endif
-	/* pgpx_lease_return: condition() outside of the lock .. */
+	/* pgpx_lease_return: first condition(), outside of the lock */
 	if
 #ifdef BUG_STALE
 	:: atomic { !mine -> how = G_CLEAN }	/* a checkin of a revoked lease */
@@ -1171,7 +1171,7 @@ no_pipeline:
 #endif
 	:: atomic { mine && used && !reachable -> how = G_CLOSE }
 	fi;
-	/* .. then pgpx_pool_release */
+	/* pgpx_lease_return: then pgpx_pool_release */
 	then = T_NEXT;
 
 releasing:
@@ -1657,7 +1657,7 @@ end:
 		fi }
 #if CANCELLOSSES > 0
 	:: atomic { stray[c] ->
-		/* .. at any later time: it may hit a reset, but no other session's statement */
+		/* delivered at any later time: it may hit a reset, but no other session's statement */
 		stray[c] = 0;
 		if
 		:: alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->

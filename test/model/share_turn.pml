@@ -75,7 +75,7 @@ typedef Row {
 Server server[N];
 Row row[N];
 bit dead;					/* the first server */
-bit expired;				/* .. and the others know it */
+bit expired;				/* the others know that it is dead */
 
 #define IS_DEAD(i) ((i) == 0 && dead)
 #define IS_GONE(i) ((i) == 0 && expired)

@@ -20,7 +20,8 @@
 #   delay 20       forward everything 20 ms late
 #   connect 150    forward the login of each new connection 150 ms late
 #   hold           accept cancel requests and do not forward them
-#   hold all       the same for all new connections, because over TLS a cancel request is not recognized
+#   hold all       the same for all new connections, because over TLS a cancel request is
+#                  not recognized
 #   mute           lose answers; the connections close afterwards
 #   swallow 3000   lose the next answer to a message of 3000 bytes or more, and close its
 #                 connection; then pass

@@ -11,7 +11,7 @@
 #   like($a->finish, qr/^\d+$/);                     # waits for the end
 #   is($a->sqlstate, '');  is($a->error, '');        # of the last run or finish
 #   $a->fails('SELECT 1/0', '22012', qr/division/, 'division by zero fails');
-#   $a->reset_statement_timeout;                                        # reset statement_timeout
+#   $a->reset_statement_timeout;                     # even if a short one cancels the RESET
 #   $a->quit;
 package PgpxSession;
 

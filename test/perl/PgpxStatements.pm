@@ -120,7 +120,7 @@ EOT
 	return;
 }
 
-# Where the local tables are as at the beginning.
+# SQL that restores the initial rows of the local tables.
 sub fill_local
 {
 	return "DELETE FROM p3; INSERT INTO p3 SELECT i, 'three ' || i FROM generate_series(100, 119) AS i;";
@@ -182,7 +182,7 @@ my %kinds = (
 	truncate => [ 1, sub { return 'TRUNCATE ' . pick('part', 'p1, p2', 'p', 'item') . '; ' . 'SELECT count(*) FROM part; SELECT count(*) FROM p; SELECT count(*) FROM item' } ],
 	setting => [ 3, \&setting ]);
 
-# At least so many statements: [kind, sql].  Some are in transactions with savepoints.
+# Generate at least $n statements: [kind, sql].  Some are in transactions with savepoints.
 sub generate
 {
 	my ($n, $seed) = @_;
@@ -194,7 +194,8 @@ sub generate
 	{
 		my $transaction = rand() < 0.15;
 
-		# in most of them psql sets a savepoint before each statement, and an error is not the end
+		# in most transactions psql sets a savepoint before each statement, so that they continue
+		# after an error
 		push @made, [ 'transaction', '\\set ON_ERROR_ROLLBACK ' . pick('on', 'on', 'on', 'off') . "\n" . pick('BEGIN', 'BEGIN', 'BEGIN', 'BEGIN',
 				'BEGIN ISOLATION LEVEL REPEATABLE READ', 'BEGIN ISOLATION LEVEL SERIALIZABLE', 'BEGIN READ ONLY') ] if $transaction;
 		my @open;

@@ -579,7 +579,7 @@ sub takes_effect
 	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', "$sql: lease stays usable");
 	closes($stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, "$sql: leased connection closes at checkin");
 	$other->run("SELECT pgpool.exec('$server', 'select 1')");
-	is($other->sqlstate, $next, "$sql: result of the next use");
+	is($other->sqlstate, $next, "$sql: next use has the expected result");
 	return unless defined $back;
 	$local->safe_psql('postgres', $back);
 	is($other->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$back: next use succeeds");

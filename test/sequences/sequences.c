@@ -91,9 +91,9 @@ typedef struct Session
 	char		lease[32];		/* empty: none */
 	char		tx;				/* of the remote: I, T, E, or ? */
 	bool		dead;			/* the lease's connection is lost, or may be */
-	bool		surely;			/* .. is */
+	bool		surely;			/* the lease's connection is lost */
 	bool		local;			/* within a local transaction */
-	bool		aborted;		/* .. that has failed */
+	bool		aborted;		/* the local transaction has failed */
 	char		log[LOG][300];
 	int			nlog;
 	volatile long operation;	/* number of the operation that runs; 0: none */

@@ -65,9 +65,9 @@ typedef struct Model
 {
 	long		leased[POOLS];	/* leases, and calls that had a connection */
 	long		discarded[POOLS];
-	long		late[POOLS + 1];	/* 55P03 after a wait */
-	long		not_ready[POOLS + 1];	/* .. although one was granted */
-	long		none_now[POOLS + 1];	/* .. without one */
+	long		late[POOLS + 1];	/* waits that ended with 55P03 */
+	long		not_ready[POOLS + 1];	/* 55P03 although a connection was granted */
+	long		none_now[POOLS + 1];	/* 55P03 without a wait */
 	long		statements[POOLS];
 	long		failed[POOLS];	/* statements that are errors of the remote */
 	long		victims[POOLS + 1]; /* waits that ended with a deadlock */
@@ -118,8 +118,8 @@ typedef struct Session
 	long		reconnects;
 	char		sqlstate[6];	/* of the last run */
 	int			pool;			/* that the next statement is for */
-	bool		no_wait;		/* .. which does not wait */
-	bool		cancels;		/* .. and may be cancelled by itself */
+	bool		no_wait;		/* the next statement does not wait */
+	bool		cancels;		/* the next statement may end with 57014 */
 	Balance		committed[BANKS];	/* in this quiet round */
 	long		ncursors;
 	Model		model;
@@ -140,9 +140,9 @@ static volatile bool quiet = false; /* no faults */
 static volatile bool few = false;	/* only the first sessions use "s" */
 static bool on_transfer[100000]; /* reset of "s", by the number of its options */
 static volatile int options_begun = 0;	/* the newest ones */
-static volatile int options_ended = 0;	/* .. whose ALTER SERVER has ended */
-static volatile int spoil_at = -1;	/* the proxy cuts each after this number of bytes */
-static volatile bool heal = false;	/* .. until this is set */
+static volatile int options_ended = 0;	/* the newest ones whose ALTER SERVER has ended */
+static volatile int spoil_at = -1;	/* the proxy cuts each link after this number of bytes */
+static volatile bool heal = false;	/* this ends spoil_at */
 static volatile bool frozen = false;	/* the proxy forwards nothing */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
 static pthread_barrier_t barrier;
