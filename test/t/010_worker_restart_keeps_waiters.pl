@@ -1,6 +1,6 @@
 # Restart of the pool worker while leases are held and sessions wait: the leases fail
-# with a clear error, the waiters keep their queue positions and are served by the next
-# worker, and the counters stay consistent.
+# with a clear error, the waiters keep their queue positions and are granted connections by
+# the next worker, and the counters stay consistent.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A pool grows under load and shrinks without it, as its options say: pool_size,
+# A pool grows under load and shrinks without it, as its options specify: pool_size,
 # max_overflow and overflow_ttl, idle_timeout, min_size. Changes of the options take
 # effect while the pool is in use.
 use strict;
@@ -231,7 +231,7 @@ sub calls_at_once
 	ok(wait_until($local, 'SELECT count(*) FROM pg_locks WHERE locktype = $$advisory$$ AND NOT granted', $calls),
 		"$server: $calls sessions are ready to call");
 	$keeper->run('SELECT pg_advisory_unlock(30)');
-	is(join(',', map { $_->finish(30) } @callers), join(',', (1) x @callers), "$server: all calls are served");
+	is(join(',', map { $_->finish(30) } @callers), join(',', (1) x @callers), "$server: all calls succeed");
 	$keeper->quit;
 	return pool($server, 'connects_requested');
 }
@@ -465,7 +465,7 @@ like($sessions[3]->finish(30), qr/^\d+$/, 'plain: waiter is granted a connection
 is(pool('plain', 'total, leased'), '1|1', 'plain: pool has the new size');
 set('default_checkout_timeout', "'150ms'");
 ok( wait_until($local, sub { $sessions[2]->run("SET statement_timeout = '10 s'; SELECT pgpool.checkout('plain')"); $sessions[2]->error =~ /(made in|within) 150 ms|0\.150 s/ ? 1 : $sessions[2]->error }, 1),
-	'plain: checkout waits as long as the setting says');
+	'plain: default_checkout_timeout limits the wait');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
 stats_add_up($local);

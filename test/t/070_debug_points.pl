@@ -1052,7 +1052,7 @@ SKIP:
 make_pool($local, $remote, server => 'keeper', options => { pool_size => 2 });
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
 
-# Assert that the lock is neither held here nor on the remote server.
+# Assert that the lock is held neither locally nor on the remote server.
 sub released
 {
 	my ($name) = @_;

@@ -58,7 +58,7 @@ my $lease = lease($looping, 'relayed');
 $looping->start("DO \$\$ BEGIN LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
 ok(wait_until($local, "SELECT state FROM pg_stat_activity WHERE pid = @{[$looping->pid]}", 'active'), 'loop of statements runs');
 is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('relayed', 'select 7') AS t(a int)"), '7',
-	'another session is served meanwhile');
+	'another session executes a statement meanwhile');
 is($local->safe_psql('postgres', "SELECT pgpool.drain('direct', '180 s')"), 't', 'worker closes connections meanwhile');
 $local->safe_psql('postgres', "SELECT pgpool.resume('direct')");
 

@@ -93,7 +93,7 @@ $noticed->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/\A(?!.
 # --- a timeout names the cause
 $sessions[5]->fails("SELECT pgpool.checkout('shard1', '100 ms')", '55P03',
 	qr/no connection to server "shard1" became available within 100 ms\nDETAIL:  2 of \d connections are leased.* The remote server has accepted no more connections for [\d.]+ s: .*too many connections for role "remote_app"\nHINT:  Raise the limit of connections on the remote server/,
-	'error of a timeout says that the remote server is full');
+	'error of a timeout reports that the remote server is full');
 is($sessions[5]->run("SELECT pgpool.try_checkout('shard1') IS NULL"), 't', 'checkout without wait returns NULL');
 
 # --- another pool of the server that shares the remote's limit

@@ -1,6 +1,6 @@
 # Transactions write to foreign tables while sessions, the worker, remote sessions, the
 # remote server and the local server are killed. The remote changes of a transaction are
-# committed together or not at all, and a transaction that is committed here has its
+# committed together or not at all, and a transaction that is committed locally has its
 # remote changes.
 use strict;
 use warnings;
@@ -131,14 +131,14 @@ $remote->safe_psql('remote_db', 'CREATE TABLE journal (id uuid PRIMARY KEY)');
 $remote->safe_psql('remote_db', "COPY journal FROM STDIN;\n$ids\n\\.\n");
 cmp_ok(scalar(split /\n/, $ids), '>', $rounds * 20, 'transactions were committed in each round');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM journal WHERE id NOT IN (SELECT id FROM history)'),
-	'0', 'transactions that are committed here have their remote changes');
+	'0', 'transactions that are committed locally have their remote changes');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM (SELECT 1 FROM history GROUP BY branch HAVING sum(delta) <> 0) h'),
 	'0', 'remote changes of a transaction are committed together');
 is( $remote->safe_psql('remote_db',
 		'SELECT (SELECT count(*) FROM accounts WHERE balance <> 0), (SELECT count(*) FROM tellers WHERE balance <> 0), (SELECT count(*) FROM branches WHERE balance <> 0)'),
 	'0|0|0', 'balances agree with the history');
 
-# Only a transaction whose session ended between the two commits can be missing here.
+# Only a transaction whose session ended between the two commits can be missing in the local journal.
 my $surplus = $remote->safe_psql('remote_db', 'SELECT count(*) FROM history WHERE id NOT IN (SELECT id FROM journal)');
 
 cmp_ok($surplus, '<=', 2 * $clients * $rounds, "remote server has $surplus rows of transactions whose outcome the local server did not learn");

@@ -182,7 +182,7 @@ $other->run("SELECT pgpool.checkout('shard')");
 my $third = PgpxSession->new($local);
 $third->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'statement times out if all connections are leased');
 $third->quit;
-is($session->run("INSERT INTO items VALUES (1, 'x') RETURNING id; ROLLBACK") . $session->error, '1', 'transaction that has a connection goes on');
+is($session->run("INSERT INTO items VALUES (1, 'x') RETURNING id; ROLLBACK") . $session->error, '1', 'transaction that has a connection continues');
 $other->run('SELECT pgpool.checkin_all()');
 recovers('full');
 $remote->stop('immediate');
@@ -353,7 +353,7 @@ foreach my $attached (0, 1)
 		my $pid = $client->run('BEGIN; SELECT pid FROM my_pid');
 
 		$client->run("DECLARE c CURSOR FOR SELECT pid FROM my_pids; FETCH 1 FROM c; SAVEPOINT s; $sql");
-		is($client->run('FETCH 1 FROM c') . $client->error, $pid, "$name: open cursor goes on");
+		is($client->run('FETCH 1 FROM c') . $client->error, $pid, "$name: open cursor continues");
 		my $next = $client->run('SELECT pid FROM my_pid');
 		is($client->sqlstate, $then, "$name: next statement succeeds unless its mapping was dropped");
 		is($next, $then ? '' : $pid, "$name: transaction keeps its connection");

@@ -151,7 +151,7 @@ $session->run('BEGIN; INSERT INTO one.c VALUES (1); INSERT INTO two.d VALUES (2)
 $session->fails('COMMIT', '57014', qr/cancelled there/, 'remote 57014 at commit is reported');
 nothing_is_left('remote 57014 at commit');
 is($local->safe_psql('postgres', $remote_pid), $before, 'connection whose answer was read is kept');
-is(remote_value('SELECT id FROM app.d'), '2', 'other server has committed, as the manual says');
+is(remote_value('SELECT id FROM app.d'), '2', 'other server has committed, as documented');
 
 # a failed checkout frees what it has allocated
 make_pool($local, $remote, server => 'dead', options => { port => 1, retry_max => '10ms', checkout_timeout => '5s' });
@@ -376,11 +376,11 @@ $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')')
 $session->finish;
 is($session->sqlstate, '57014', 'cancel ends a remote statement');
 nothing_is_left('cancel');
-# the same in a subtransaction; the transaction goes on
+# the same in a subtransaction; the transaction continues
 $session->run("BEGIN; UPDATE one.a SET v = 66 WHERE id = 6; SAVEPOINT s; SET LOCAL statement_timeout = '300ms'");
 $session->fails($slow, '57014', qr/statement timeout/, 'statement_timeout ends a remote statement in a subtransaction');
 $session->run("ROLLBACK TO s; UPDATE one.a SET v = v + 1 WHERE id = 6; COMMIT");
-is($session->error . remote_value('SELECT v FROM app.a WHERE id = 6'), '67', 'transaction goes on after the rollback to the savepoint');
+is($session->error . remote_value('SELECT v FROM app.a WHERE id = 6'), '67', 'transaction continues after the rollback to the savepoint');
 nothing_is_left('timeout in a subtransaction');
 
 # the end of the session
@@ -449,7 +449,7 @@ $local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP lease_timeout)');
 nothing_is_left('lease_timeout in mid-scan');
 $session->run('BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; FETCH 1 FROM c');
 is($local->safe_psql('postgres', "SELECT pgpool.drain('one', '300 ms')"), 'f', 'drain waits for the transaction of a scan until its timeout');
-is($session->run('MOVE ALL FROM c; SELECT v FROM one.a WHERE id = 8') . $session->error, '0', 'scan goes on while its server is drained');
+is($session->run('MOVE ALL FROM c; SELECT v FROM one.a WHERE id = 8') . $session->error, '0', 'scan continues while its server is drained');
 $session->run('COMMIT');
 is($local->safe_psql('postgres', "SELECT pgpool.drain('one', '30 s')"), 't', 'drain ends after the transaction');
 is($local->safe_psql('postgres', q{SELECT total FROM pgpool.pools WHERE server = 'one'}), '0', 'drained pool has no connection');
@@ -551,8 +551,8 @@ my $in_use = qr/remote transaction on server "one" is in use/;
 $session->fails('SELECT sum(v), count(id::text) FROM one.checked', '55000', $in_use, 'scan: statement within the conversion of a row is refused');
 $session->fails('UPDATE one.checked SET v = v RETURNING id', '55000', $in_use, 'direct UPDATE: statement within the conversion of a row is refused');
 $session->fails('UPDATE one.checked SET v = v WHERE random() >= 0 RETURNING id', '55000', $in_use, 'UPDATE of single rows: statement within the conversion of a row is refused');
-is($session->run('SELECT count(id::text) FROM one.checked_quietly') . $session->error, '10', 'scan goes on after the function has caught the error');
-is($session->run('UPDATE one.checked_quietly SET v = v WHERE id = 3 AND random() >= 0 RETURNING id') . $session->error, '3', 'RETURNING goes on after the function has caught the error');
+is($session->run('SELECT count(id::text) FROM one.checked_quietly') . $session->error, '10', 'scan continues after the function has caught the error');
+is($session->run('UPDATE one.checked_quietly SET v = v WHERE id = 3 AND random() >= 0 RETURNING id') . $session->error, '3', 'RETURNING continues after the function has caught the error');
 nothing_is_left('statements within the conversion of a row');
 
 # --- an error in the rows of a scan that ends early aborts the remote transaction

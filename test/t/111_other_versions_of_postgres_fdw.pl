@@ -96,7 +96,7 @@ sub element
 my @callbacks = qw(GetForeignRelSize GetForeignPaths GetForeignPlan AddForeignUpdateTargets PlanForeignModify PlanDirectModify
   IsForeignRelUpdatable RecheckForeignScan ExplainForeignScan ExplainForeignModify ExplainDirectModify IsForeignPathAsyncCapable);
 
-# A library that changes the plans of the real one, as the setting other.change says. The settings
+# A library that changes the plans of the real one, as the setting other.change specifies. The settings
 # other.tag and other.missing change the handler. It also has callbacks that postgres_fdw 15 to 18 lacks,
 # and that must not be called.
 sub other_version
@@ -193,7 +193,7 @@ EOT
 	return;
 }
 
-# The functions in WHERE and SET run here, so that these statements are no direct modify.
+# The functions in WHERE and SET run locally, so that these statements are no direct modify.
 my %statements = (
 	'scan' => [ 'SELECT a FROM t', 'SELECT a, b FROM t' ],
 	'modify' => [

@@ -1,7 +1,7 @@
 # Commands of a remote transaction fail: at each message of a scan, of a write and of the
 # transaction commands the remote server answers with an error, or START TRANSACTION or
 # SAVEPOINT is cancelled. The error is reported with its SQLSTATE and the remote command.
-# The local transaction goes on after a rollback to its savepoint, and nothing that was
+# The local transaction continues after a rollback to its savepoint, and nothing that was
 # executed before is lost.
 #
 # The remote server is a fake, because a real one executes these commands too fast to
@@ -242,7 +242,7 @@ foreach my $how (qw(cancel fail))
 
 	# the first of two new savepoints was set on the remote server
 	fails_at($how, 'SAVEPOINT s3', "BEGIN; INSERT INTO a $values; SAVEPOINT s; SAVEPOINT t; INSERT INTO b $values");
-	commits("ROLLBACK TO t; INSERT INTO c $values; COMMIT", 'ac', "$how at the second savepoint: transaction goes on");
+	commits("ROLLBACK TO t; INSERT INTO c $values; COMMIT", 'ac', "$how at the second savepoint: transaction continues");
 	fails_at($how, 'SAVEPOINT s3', "BEGIN; INSERT INTO a $values; SAVEPOINT s; SAVEPOINT t; INSERT INTO b $values");
 	commits('ROLLBACK TO t; COMMIT', 'a', "$how at the second savepoint: transaction commits");
 
@@ -259,7 +259,7 @@ foreach my $how (qw(cancel fail))
 	fails_at($how, 'SAVEPOINT s3',
 		"BEGIN; INSERT INTO a $values; SAVEPOINT s; INSERT INTO b $values; SAVEPOINT t; INSERT INTO c $values");
 	commits("ROLLBACK TO t; ROLLBACK TO s; INSERT INTO d $values; COMMIT", 'ad',
-		"$how at a later savepoint: transaction goes on after a rollback to an earlier one");
+		"$how at a later savepoint: transaction continues after a rollback to an earlier one");
 
 	# a failed release makes the transaction fail, because the work of released
 	# subtransactions would be lost

@@ -129,7 +129,7 @@ is(behind($read, "BEGIN; SAVEPOINT a; SAVEPOINT b; $read; ROLLBACK TO b; $read; 
 	"number 7\nnumber 7\nnumber 7", 'savepoints are set before the statement');
 behind($read, 'BEGIN; SAVEPOINT a; SELECT n FROM ft.failing');
 $second->failed('22012', qr/division by zero/, 'error in a subtransaction is reported');
-is($second->run("ROLLBACK TO a; $read; COMMIT"), 'number 7', 'transaction goes on after the rollback of the subtransaction');
+is($second->run("ROLLBACK TO a; $read; COMMIT"), 'number 7', 'transaction continues after the rollback of the subtransaction');
 is($second->error, '', 'transaction commits');
 is(pipelined(), 3, 'failed statements were pipelined, too');
 is(closed(), 0, 'no connection was closed');
@@ -159,7 +159,7 @@ $first->run('COMMIT');
 is($second->finish(30), 'number 8', 'scan in a pool of several users succeeds');
 is(counter('pipelined', 'shared'), '0', 'scan in a pool of several users was not pipelined');
 
-# a session that leaves the queue takes its statement with it
+# the pending statement of a session that leaves the queue is not sent
 queue_behind($read, $second, 'SELECT n FROM ft.logging');
 $third->run('SELECT pg_cancel_backend(' . $second->pid . ')');
 $second->finish(30);
@@ -218,7 +218,7 @@ foreach my $how (sort keys %ends)
 	}
 	elsif ($sqlstate)
 	{
-		is($victim->run("ROLLBACK TO a; RESET statement_timeout; $read; COMMIT"), 'number 7', "$how: transaction goes on")
+		is($victim->run("ROLLBACK TO a; RESET statement_timeout; $read; COMMIT"), 'number 7', "$how: transaction continues")
 		  or diag($victim->error);
 	}
 	is($third->run($read), 'number 7', "$how: next statement receives its own answer") or diag($third->error);

@@ -147,7 +147,7 @@ my $before = time;
 my $ok = wait_until($nodes[1], sub { my @used = map { share($nodes[$_], 'used') } 1 .. 3; (grep { $_ > 1 } @used) . ' of ' . ($used[0] + $used[1] + $used[2]) }, "3 of $cap", 30);
 my $took = time - $before;
 ok($ok, 'all connections of an idle server go to the busy servers');
-cmp_ok($took, '<', 3 + delay_end($delay, 20), 'connections of an idle server go to the busy servers within three seconds');
+cmp_ok($took, '<', 3 + delay_end($delay, 20), 'busy servers have the connections of an idle server within three seconds');
 
 # --- all are busy: equal shares
 begin_work(0, 4);
@@ -281,7 +281,7 @@ $remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.elsewhere RENAME TO sha
 my @leases = map { lease($_, 'shared') } @holders;
 is(share($nodes[0], 'used'), $cap, 'connections are opened again');
 
-# --- a worker ends, and the remote server goes on with the statements of its sessions
+# --- a worker ends, and the remote server continues the statements of its sessions
 my $stubborn = q{DO $$ BEGIN FOR i IN 1 .. 40 LOOP BEGIN PERFORM pg_sleep(0.1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$};
 $holders[$_]->start("SELECT pgpool.exec($leases[$_], \$remote\$$stubborn\$remote\$)") foreach 0 .. $#holders;
 ok( wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active' AND query LIKE 'DO %'}, $cap),

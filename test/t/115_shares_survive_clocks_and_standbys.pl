@@ -1,7 +1,7 @@
 # Shares of cluster_connections do not depend on the time of day: the clocks of the local
 # servers and of the remote server are set by an hour, and no share expires or is counted
 # as that of a dead server. Rows of the table that were altered by hand do no harm. A
-# standby cannot keep shares: the error says so, and its promotion ends it.
+# standby cannot keep shares: the error reports this, until the standby is promoted.
 use strict;
 use warnings;
 
@@ -46,7 +46,7 @@ sub statements_follow
 {
 	my ($name, $before) = (@_, statements());
 
-	return ok(wait_until($remote, sub { statements() > $before + 4 ? 1 : 0 }, 1, 60), "$name: servers go on to agree");
+	return ok(wait_until($remote, sub { statements() > $before + 4 ? 1 : 0 }, 1, 60), "$name: servers continue to agree");
 }
 
 sub all_agree

@@ -158,7 +158,7 @@ foreach my $parallel (0, 1)
 	my $rows = $local->safe_psql('postgres', 'SELECT count(i) FROM large');
 
 	$local->safe_psql('postgres', q{ALTER FOREIGN TABLE large OPTIONS (ADD fetch_size '2147483647')}) if $parallel;
-	# the constant tells this plan from those of other scans, which may be logged later
+	# the constant distinguishes this plan from those of other scans, which may be logged later
 	is($local->safe_psql('postgres', "SELECT count(i) FROM large WHERE i < 20000$parallel AND random() >= 0"), $rows, 'scan returns all rows');
 	my $plan;
 	ok(wait_until($remote, sub { ($plan) = slurp_file($remote->logfile, $logged) =~ /Query Text: SELECT i FROM public\.large WHERE \(\(i < '?20000$parallel\b.*?Workers Launched: (\d)/s; defined $plan ? 1 : 0 }, '1'),

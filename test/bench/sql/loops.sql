@@ -83,7 +83,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- the form itself: functions that do nothing (volatile: not folded when planned)
+-- the cost of the loop itself: functions that do nothing (volatile, so that they are not folded)
 CREATE FUNCTION nothing(bigint) RETURNS bigint LANGUAGE internal VOLATILE AS 'int8up';
 CREATE FUNCTION nothing_void(cstring) RETURNS void LANGUAGE internal VOLATILE AS 'void_in';
 CREATE FUNCTION empty_pair(n int) RETURNS numeric LANGUAGE plpgsql AS $$
@@ -146,7 +146,7 @@ BEGIN
   RETURN us_since(start, n);
 END $$;
 
--- the form itself
+-- the cost of the loop itself
 CREATE FUNCTION empty_select(n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;
