@@ -267,7 +267,7 @@ scenario('stubborn', start_commands => 'select sleep', connect_timeout => '2s', 
 $session->fails("SELECT pgpool.checkout('stubborn', '30s')", '08001', qr/start commands did not end/,
 	'checkout fails because the start commands do not end');
 ok(wait_until($local, sub { noted('end') }, '1', 30), 'start commands are cancelled until they have ended');
-is(noted('login'), 1, 'no other connection is opened before that');
+is(noted('login'), 1, 'no other connection is opened before the start commands have ended');
 
 scenario('endless', start_commands => 'select sleep', connect_timeout => '2s', retry_min => '60s', retry_max => '60s');
 my $error_after = seconds {

@@ -189,7 +189,7 @@ ok(wait_until($local, sub { slurp_file($seen) }, "dark\n"), 'connection attempt 
 waits($u2[0], 'dark', 'server_cap', 'attempt occupies the slot, so another user waits');
 $u1[0]->finish(30);
 $u1[0]->failed('08001', qr/within connect_timeout/, 'attempt times out');
-ok(wait_until($local, sub { slurp_file($seen) }, "dark\ndark\n"), 'next attempt begins then');
+ok(wait_until($local, sub { slurp_file($seen) }, "dark\ndark\n"), 'next attempt begins after the timeout');
 $u2[0]->finish(30);
 unlink $seen;
 append_to_file($seen, '');

@@ -240,7 +240,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	$local->safe_psql('postgres', q(ALTER USER MAPPING FOR PUBLIC SERVER for_public OPTIONS (ADD user 'remote_app')));
 	$local->safe_psql('postgres', "CREATE USER MAPPING FOR CURRENT_USER SERVER for_public OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$other->run('BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER for_public');
-	is($other->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $other->error, '1', "without its own mapping the session uses that of PUBLIC");
+	is($other->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $other->error, '1', "session without its own mapping uses that of PUBLIC");
 	$other->fails(q(SELECT pgpool.lock('for_public', 'a')), '55000', qr/options of server "for_public" were changed in this transaction/, 'session uses a pool of its own after the drop');
 	$other->run('ROLLBACK');
 	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'for_public'), '0'), 'own pool ends with the transaction');

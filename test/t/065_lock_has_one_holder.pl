@@ -174,7 +174,7 @@ sub wait_for_holder
 	ok( wait_until($node, sub {
 				$who = $node->safe_psql('postgres', qq{SELECT token, pid FROM pgpool.locks JOIN held USING (token)
 					WHERE state = 'held' AND hold = $hold});
-				$who =~ /^\d+\|\d+$/ ? 1 : 0 }, 1, 30), "$name: a session of that server holds the lock") or die;
+				$who =~ /^\d+\|\d+$/ ? 1 : 0 }, 1, 30), "$name: session of that server holds the lock") or die;
 	return split /\|/, $who;
 }
 

@@ -107,7 +107,7 @@ foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_t
 	my ($holder, $waiter, $next) = waiting($point, '60 s');
 
 	$local->safe_psql('postgres', "SELECT $function(" . $waiter->pid . ')');
-	ok(reached($point), "$function of a waiter");
+	ok(reached($point), "$function reaches the waiter");
 	$holder->run('SELECT pgpool.checkin_all()');
 	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'waiter is granted a connection before it has left the queue');
 	$next->start("SELECT pgpool.checkout('one', '60 s')");

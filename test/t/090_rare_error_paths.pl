@@ -269,7 +269,7 @@ foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:l
 	ok(wait_until($local, $waits, 1), "$wait: session waits");
 	$local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
 	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), "$wait: session is woken by another request");
-	ok(wait_until($local, $waits, 1), "$wait: session waits on");
+	ok(wait_until($local, $waits, 1), "$wait: session continues to wait");
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(30);
 	$session->failed('57014', qr/user request/, "$wait: wait is cancelled");

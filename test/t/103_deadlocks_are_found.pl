@@ -416,8 +416,8 @@ SKIP:
 	$s[1]->run('BEGIN; SELECT count(*) FROM far_b');
 	$s[0]->start('SELECT count(*) > 0 FROM far_b');
 	ok(wait_until($local, 'SELECT server FROM pgpool.waiters', 'b'), 'session waits for a connection of a foreign table');
-	$s[1]->fails('SELECT count(*) FROM far_a', '40P01', qr/deadlock detected while waiting for a connection to server "a"/, 'foreign tables: the later waiter fails with 40P01');
-	continues($s[0], 'foreign tables: the other session continues');
+	$s[1]->fails('SELECT count(*) FROM far_a', '40P01', qr/deadlock detected while waiting for a connection to server "a"/, 'foreign tables: later waiter fails with 40P01');
+	continues($s[0], 'foreign tables: other session continues');
 	end_all();
 	mixed_circles();
 	views_of_two_users();

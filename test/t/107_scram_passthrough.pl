@@ -22,7 +22,7 @@ $boss->run(q{CREATE EXTENSION pgpool_ext; CREATE EXTENSION postgres_fdw});
 if ($boss->run('SHOW server_version_num') < 180000)
 {
 	$boss->fails("CREATE SERVER through FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address, use_scram_passthrough 'true')",
-		'HV00D', qr/invalid option "use_scram_passthrough"\nDETAIL:  SCRAM pass-through needs PostgreSQL 18/, 'option is refused');
+		'HV00D', qr/invalid option "use_scram_passthrough"\nDETAIL:  SCRAM pass-through needs PostgreSQL 18/, 'option is refused before PostgreSQL 18');
 	$boss->run("CREATE FOREIGN DATA WRAPPER dblink_fdw; CREATE SERVER through FOREIGN DATA WRAPPER dblink_fdw OPTIONS ($address, use_scram_passthrough 'maybe');"
 		. 'CREATE USER MAPPING FOR PUBLIC SERVER through');
 	$boss->fails(q{SELECT pgpool.checkout('through')}, '0A000', qr/DETAIL:  Option "use_scram_passthrough" needs PostgreSQL 18/, 'server of another wrapper with this option is refused');
@@ -96,7 +96,7 @@ my $two = log_in($first);
 my $pid = $pid_of->($one);
 
 is($pid_of->($two), $pid, 'another session of the role uses the same connection');
-is($boss->run(q{SELECT count(*), sum(total) FROM pgpool.pools WHERE server = 'through'}), '1|1', 'there is one pool');
+is($boss->run(q{SELECT count(*), sum(total) FROM pgpool.pools WHERE server = 'through'}), '1|1', 'role has one pool');
 is($one->run(q{SELECT u FROM pgpool.query('through', 'select current_user::text') AS t(u text)}), 'remote_app', 'remote user is that of the mapping');
 is($one->run('SELECT sum(a) FROM rows'), '55', 'foreign table is read');
 is($one->run('INSERT INTO rows VALUES (11) RETURNING a'), '11', 'foreign table is written');
@@ -106,7 +106,7 @@ like($pid_of->($one, 'based'), qr/^\d+$/, 'keys are used for a base server of po
 is($boss->run(q{SELECT pgpool.attach_postgres_fdw() IS NOT NULL}) . $boss->error, 't', 'tables of postgres_fdw are attached');
 is($one->run('SELECT sum(a) FROM fdw_rows') . $one->error, '66', 'attached table is read');
 $boss->run(q{ALTER USER MAPPING FOR remote_app SERVER through OPTIONS (ADD use_scram_passthrough 'false')});
-$one->fails(q{SELECT pgpool.checkout('through')}, '2F003', qr/password is required\nDETAIL:  Non-superusers must provide a password/, q{the mapping's option has precedence});
+$one->fails(q{SELECT pgpool.checkout('through')}, '2F003', qr/password is required\nDETAIL:  Non-superusers must provide a password/, q{option of the mapping has precedence});
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'through' AND total > 0}, 0), 'pool with the keys has ended');
 $boss->run(q{ALTER USER MAPPING FOR remote_app SERVER through OPTIONS (DROP use_scram_passthrough)});
 like($pid_of->($one), qr/^\d+$/, 'pool with the keys is opened again');

@@ -84,9 +84,9 @@ $remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
 
 # --- too many rows
 $remote->safe_psql('remote_db', q{INSERT INTO pgpool_lock.shares SELECT 'deadbeef/1/2/' || i, 1, 8, 1, 0, 0, '{}', pg_postmaster_start_time(), 1, now() FROM generate_series(1, 1001) i});
-ok(wait_until($local, sub { share('error') }, 'pgpool_lock.shares has more than 1000 rows: delete those of servers that no longer exist', 30), 'too many rows: view has the reason');
+ok(wait_until($local, sub { share('error') }, 'pgpool_lock.shares has more than 1000 rows: delete those of servers that no longer exist', 30), 'too many rows: pgpool.cluster_shares shows the reason');
 $remote->safe_psql('remote_db', 'DELETE FROM pgpool_lock.shares');
-ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'too many rows: servers agree when they are deleted');
+ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'too many rows: servers agree when the rows are deleted');
 
 # --- other servers remove the row of an idle one: that is no sign of new tables
 $holder->run(q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});

@@ -177,7 +177,7 @@ foreach my $case ([ other_reset => 'PERFORM * FROM other_reset.t', 'a reset that
 
 	begin_behind_reset($server, $sql);
 	resume_worker() if $sql =~ /pg_sleep/;
-	ok(wait_until($local, 'SELECT (SELECT count(*) FROM pgpool.leases) + (SELECT count(*) FROM pgpool.waiters)', 1, 30), "$name: session wants a connection");
+	ok(wait_until($local, 'SELECT (SELECT count(*) FROM pgpool.leases) + (SELECT count(*) FROM pgpool.waiters)', 1, 30), "$name: session has a lease or waits for one");
 	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE state = 'active'}), '0', "$name: nothing is sent");
 	resume_worker();
 	$blocker->run('COMMIT');

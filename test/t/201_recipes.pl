@@ -332,7 +332,7 @@ sub exporter
 			$text = HTTP::Tiny->new(timeout => 30)->get("http://$at/metrics")->{content};
 			last if $text =~ /^pgpool_ext_pool_up\{/m || !$exporter->pumpable;
 		}
-		is(join(' ', grep { $text !~ /^\Q$_\E(?:_bucket)?[{ ]/m } @expected), '', 'exporter makes all metrics')
+		is(join(' ', grep { $text !~ /^\Q$_\E(?:_bucket)?[{ ]/m } @expected), '', 'exporter exports all metrics')
 		  or diag($err);
 		like($text, qr/^pgpool_ext_pool_up\{[^}]*foreign_server="shard1"[^}]*\} 1$/m, 'exporter shows a pool that is up');
 		$exporter->kill_kill;
