@@ -1133,8 +1133,8 @@ is($wrong, '', 'out of memory during lock: call fails, and the lock is released'
 cmp_ok($all, '>', 1, 'every allocation of lock failed once');
 cmp_ok($failed, '>=', 5, "out of memory during lock was raised $failed times");
 
-# An abort drains the rest of an answer, whose rows need more memory than those before: if
-# there is none, the connection is closed, and no second error is raised in the abort.
+# An abort drains the rest of an answer, whose rows need more memory than those before. If
+# that memory cannot be allocated, the connection is closed and no second error is raised.
 {
 	my $session = PgpxSession->new($local);
 	my (%ends, $errors);
@@ -1146,7 +1146,7 @@ cmp_ok($failed, '>=', 5, "out of memory during lock was raised $failed times");
 		{
 			$session->run($sql);
 			last if $session->error ne '';
-			wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active'}, 0) or die 'the remote server has not sent all rows';
+			wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active'}, 0) or die 'remote server has not sent all rows';
 		}
 		my $error = $session->error;
 		$session->run('ROLLBACK');
@@ -1155,8 +1155,8 @@ cmp_ok($failed, '>=', 5, "out of memory during lock was raised $failed times");
 	$wrong = '';
 	foreach my $n (1 .. 60)
 	{
-		# without a failure, so that the number of allocations is the same each time
-		$abort->() =~ /22012/ or die 'there is no division by zero';
+		# First without a failure, so that the number of allocations is the same each time.
+		$abort->() =~ /22012/ or die 'division by zero is not reported';
 		disarm();
 		$session->run("SET pgpool_ext.debug_oom = $n");
 		my $error = $abort->();

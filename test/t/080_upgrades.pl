@@ -10,7 +10,7 @@ use PgpxSchema;
 use PgpxTest;
 use Test::More;
 
-plan skip_all => 'the same over TLS' if over_tls();
+plan skip_all => 'the test would be the same over TLS' if over_tls();
 
 my $install = PgpxInstall->new;
 my $local = local_node('local', install => $install);

@@ -11,7 +11,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'the same over TLS' if over_tls();
+plan skip_all => 'the test would be the same over TLS' if over_tls();
 
 my $folder = PostgreSQL::Test::Utils::tempdir();
 my $install = PgpxInstall->new;

@@ -75,7 +75,8 @@ is(runs(), $before, 'further connections use the same password');
 $app->run("SELECT pgpool.checkin($_)") foreach @leases;
 $local->append_conf('postgresql.conf', 'pgpool_ext.password_lifetime = 0');
 $local->reload;
-# The runs for one new connection. Each call begins and ends with three open connections.
+# Returns how often the command is run for one new connection. Each call begins and ends
+# with three open connections.
 my $once_more = sub {
 	my $n = runs();
 
