@@ -192,7 +192,7 @@ $local->reload;
 
 # --- the limit of open files is that of the server, although the worker has raised its own
 system_or_bail('prlimit', '--pid', slurp_file($local->data_dir . '/postmaster.pid') =~ /^(\d+)/, '--nofile=200:');
-put('mode', 'ulimit -S -n >nofile; cat token');
+put('mode', 'ulimit -S -n >nofile.new; mv nofile.new nofile; cat token');
 make_server('limited');
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
 ok(wait_until($local, sub { $run->($app, 'limited') }, '1'), 'connection is made');
