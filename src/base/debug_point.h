@@ -56,8 +56,6 @@ extern void pgpx_debug_counted(void);
 	(pgpx_debug_allocate(), MemoryContextAllocZero(cxt, size))
 #define MemoryContextAllocHuge(cxt, size) \
 	(pgpx_debug_allocate(), MemoryContextAllocHuge(cxt, size))
-#define repalloc_huge(chunk, size) \
-	(pgpx_debug_allocate(), repalloc_huge(chunk, size))
 #define MemoryContextAllocExtended(cxt, size, flags) \
 	(pgpx_debug_allocate_extended(flags) ? \
 	 MemoryContextAllocExtended(cxt, size, flags) : NULL)
