@@ -155,7 +155,7 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	*server = mapping->umserver;
 	verdict = same ? SAME : REPLACED;
 
-	/* from one pool for all users to one pool for each user, or vice versa */
+	/* one pool for all users has become one pool for each, or vice versa */
 	if (!same && !OidIsValid(mapping->umuser) &&
 		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
 		verdict = GONE;
@@ -235,9 +235,9 @@ may_use_server(Oid oid, Oid user)
 }
 
 /*
- * Return whether the user of a pool may still use a server.  superuser: that of
- * the pool's key.  user is InvalidOid for a pool that all local users share;
- * each checkout from such a pool checks its own user.
+ * Return whether the user of a pool may still use a server.  superuser: whether
+ * the pool's key is for superusers.  user is InvalidOid for a pool that all
+ * local users share; each checkout from such a pool checks its own user.
  */
 static bool
 is_allowed(Oid user, Oid server, bool superuser)
@@ -292,7 +292,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	}
 	if (verdict == REPLACED &&
 		(OidIsValid(key->scram_role) || !has_base(key->server, base)))
-		return GONE;			/* its key may differ now, by SCRAM or base */
+		return GONE;			/* its key may differ (SCRAM keys, base) */
 	if (verdict == IN_PLACE &&
 		!pgpx_server_spec_read_in_place(key->server, base, opts))
 		return REPLACED;

@@ -74,8 +74,8 @@ typedef struct Request
 	Oid			server;
 	Oid			user;			/* InvalidOid: all users of a PUBLIC mapping */
 	int			pool;			/* index; -1: not known, it may not exist */
-	uint32		pool_id;		/* this and the key are set if the index is */
-	PgpxPoolKey key;
+	uint32		pool_id;		/* set only if the index is known */
+	PgpxPoolKey key;			/* set only if the index is known */
 } Request;
 
 static PgpxTime deadline;
@@ -135,9 +135,9 @@ has_min_size(const PgpxServerRow *server)
 }
 
 /*
- * Add a pool for each user mapping of "base", whose connection options "server"
- * has.  Skip a PUBLIC mapping that names no remote user: each local user has a
- * pool of its own there, and the users are not known.
+ * Add a pool of a server for each user mapping of "base", the server that has
+ * its connection options.  Skip a PUBLIC mapping that names no remote user:
+ * each local user has a pool of its own there, and the users are not known.
  */
 static void
 add_mappings(Oid server, Oid base)
@@ -336,7 +336,7 @@ try_publish(const Request *request)
 		AbortCurrentTransaction();
 		MemoryContextSwitchTo(caller);
 
-		/* the last one is a conflict with recovery, on a standby */
+		/* on a standby, a conflict with recovery is a serialization failure */
 		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 			error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
 			error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE)

@@ -187,13 +187,13 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
  * Return whether a statement may be sent before the pending reset is answered.
  *
  * If the reset fails, the statement has run in the state that the last lease
- * left.  So that lease must have been one of this session and user, and the
- * statement must be in a remote transaction, which is rolled back because the
- * connection is closed: that of a foreign table.
+ * left, and the connection is closed.  So the last lease must have been one of
+ * this session and user.  The statement must be one of a foreign table, because
+ * it is in a remote transaction, which the close rolls back.
  *
- * The failure is an error of the statement.  So the reset must be DISCARD ALL,
- * which hardly ever fails unless the connection does.  A COMMIT before it can
- * fail only if a function in a query has written.
+ * The failed reset is reported as an error of the statement.  So the reset must
+ * be DISCARD ALL, which hardly ever fails unless the connection does.  A COMMIT
+ * before it can fail only if a function in a query has written.
  *
  * No timeout limits the wait for the answer, as for any other statement.  That
  * is acceptable because the reset was sent at most PGPX_TICK_MS ago; after that
@@ -355,7 +355,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 }
 
 /*
- * Validate a lease with a single system call.  Raise no error.
+ * Validate a lease, usually with a single system call.  Raise no error.
  *
  * Return false if its socket is not cached, if it may need a reset, or if there
  * is input.  The caller must then call validate().
@@ -527,7 +527,7 @@ pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, bool answered,
 }
 
 /*
- * Withdraw the prepared statement: it must not be sent for a later waiter of
+ * Withdraw the pending statement, so that it is not sent for a later wait of
  * this session.
  */
 static void

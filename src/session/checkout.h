@@ -32,7 +32,8 @@ extern int64 pgpx_effective_checkout_timeout(const PgpxServerSpec *spec,
  *
  * Errors: those of pgpx_server_spec_get; 55P03 timeout; 53300 queue full or
  * shared memory exhausted; 40P01 the session would wait for itself; 08001 the
- * remote cannot be reached; PX003 the worker is not running.
+ * remote cannot be reached; PX003 the worker is not running; PX004 the pool is
+ * out of service.
  */
 extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout_ms,
 									  bool only_try, PgpxScope scope,

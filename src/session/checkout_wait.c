@@ -34,7 +34,7 @@
 /* How often to read a spec again if the catalogs change each time. */
 #define MAX_READS 10
 
-/* Reset what was true of the former pool, if the spec now has another one. */
+/* Reset what applies to one pool only, because the spec has another one. */
 static void
 forget_pool(PgpxCheckout *c)
 {
@@ -615,7 +615,7 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 		version = pool->version;
 		current = pgpx_pool_is_current_locked(pool, &c->spec->fingerprint);
 
-		/* 0: a statement that other options have prepared must not be sent */
+		/* 0: do not send the statement, which other options have prepared */
 		pgpx_my_waiter()->options_version =
 			current && (c->pending == NULL || c->prepared) ?
 			pool->options_version : 0;
@@ -637,8 +637,8 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 /*
  * Leave the queue because of an error.
  *
- * Return true if the pending statement was already sent.  The worker cancels it
- * then, but it may have run.  So the caller must not repeat it.
+ * Return true if the pending statement was sent, or may be sent.  The worker
+ * cancels it then, but it may have run.  So the caller must not repeat it.
  */
 static bool
 dequeue(PgpxWaiter *waiter)

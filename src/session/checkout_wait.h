@@ -27,7 +27,8 @@ typedef struct PgpxCheckout
 	PgpxTime	started;
 	bool		noticed;		/* the NOTICE of notice_after was raised */
 	int64		timeout_ms;		/* for the error; 0: no limit */
-	bool		no_wait;		/* only_try, unless a test is awaited */
+	bool		no_wait;		/* do not enqueue: set with only_try, cleared
+								 * to wait for a running test */
 	PgpxTime	deadline;		/* 0: none */
 	uint64		position;		/* queue position to keep when enqueued
 								 * again; 0: none yet */
@@ -146,12 +147,12 @@ extern PgpxTime pgpx_deadlock_check_at(PgpxTime since, bool again);
 
 /*
  * pgpx_deadlock_find
- *		Return the deadlock that this session must end, because in it this
- *		session began to wait last.
+ *		Return a deadlock that this session must end.
  *
- * Return NULL if there is no deadlock, if another session ends it, or if there
- * is no memory for the check.  waiter: that of this process; it is enqueued.
- * The caller must hold no lock.  The result is allocated in the current memory
+ * That is one in which this session was the last to begin its wait.  Return
+ * NULL if there is no deadlock, if another session ends it, or if there is no
+ * memory for the check.  waiter: that of this process; it is enqueued.  The
+ * caller must hold no lock.  The result is allocated in the current memory
  * context.
  */
 extern PgpxDeadlock *pgpx_deadlock_find(PgpxWaiter *waiter);

@@ -314,7 +314,8 @@ alloc_zero(size_t size)
 /*
  * Copy a NotificationResponse: process, channel, payload
  * (https://www.postgresql.org/docs/current/protocol-message-formats.html).
- * Return NULL if it is malformed or larger than room, or without memory.
+ * Return NULL if it is malformed or larger than room, or if memory is
+ * exhausted.
  */
 static PgpxNote *
 copy_note(const PgpxWireMessage *msg, size_t room)

@@ -238,8 +238,8 @@ typedef struct PgpxPendingStatement
 									 * pgpx_server_spec_can_keep_settings.
 									 * NULL: there are none */
 	bool		single;			/* certainly a single statement */
-	bool		predictable;	/* its result formats can be predicted, by */
-	uint64		types_hash;		/* the hash of the target types */
+	bool		predictable;	/* its result formats can be predicted */
+	uint64		types_hash;		/* if predictable: hash of the target types */
 } PgpxPendingStatement;
 
 /* Return which messages a hand-over sends before the pending statement. */

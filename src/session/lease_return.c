@@ -53,9 +53,10 @@
  *   head of the queue.
  * - The reset command must be exactly DISCARD ALL, without start commands.  It
  *   commits inside Execute, so an error of the statement does not undo it.
- *   The error would undo any other reset command.  On remotes that are too old
- *   to commit it there, can_pipeline is unset.  The reset that keeps prepared
- *   statements runs in a transaction of its own, so it is safe, too.
+ *   The error would undo any other reset command.  If the remote is too old to
+ *   commit DISCARD ALL inside Execute, can_pipeline is unset.  The reset that
+ *   keeps prepared statements runs in a transaction of its own, so it is safe,
+ *   too.
  * - The stream must be at a message boundary, with nothing unread.  No
  *   cancel may be under way, and there must be no reason to close the
  *   connection.
@@ -102,8 +103,8 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 
 	/*
 	 * In the pool of a PUBLIC mapping nothing is sent before the waiter runs,
-	 * because its rights are checked again after the grant, and the next user
-	 * may need a reset.
+	 * because the privileges of its user are checked again after the grant, and
+	 * the connection may need a reset after its use by another user.
 	 */
 	if (!OidIsValid(spec->user))
 		return;
@@ -114,7 +115,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 		return;
 	if (pending->predictable)
 	{
-		/* a large result is better requested in binary */
+		/* do not hand over: the waiter will request binary columns */
 		pgpx_formats_key(&key, spec->pool_id, statement->sql,
 						 pending->types_hash);
 		if (pgpx_formats_find(&key, formats) > 0)
@@ -217,8 +218,8 @@ send_pending(int fd, uint64 lease_id, bool reset, bool commit,
 }
 
 /*
- * End a lease by a pipelined hand-over: send the pending statement of the first
- * waiter, after a reset, and grant it the connection.
+ * End a lease by a pipelined hand-over: grant the connection to the first
+ * waiter, and send the reset and the waiter's pending statement.
  *
  * Return false if that is not possible.  Nothing has been done then, and the
  * caller must return the lease as usual.  Do not wait, and raise no error.
@@ -418,7 +419,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 
 		/*
 		 * ROLLBACK may set parameters to values that are not known here.  So
-		 * omit the reset only if they have their start values now.
+		 * send a reset, too.  Omit it only with reset "never", and only if the
+		 * parameters have their start values now.
 		 */
 		if (spec->opts.reset == PGPX_RESET_NEVER &&
 			pgpx_wire_has_pinned_params(wire))
@@ -536,16 +538,17 @@ pgpx_lease_return_all(void)
  * A lease ends with its scope: at checkin, at the end of the transaction
  * or subtransaction that owns it, at the end of the call, and at the
  * latest with the session.  Commit, abort and exit callbacks must not
- * wait.  Abort and exit callbacks must not raise errors, either.  (The
- * callbacks of foreign tables may wait for 50 ms, see remote_transaction.c.)
- * If the stream of a connection is at a message boundary, they release it as a
- * checkin does.  Otherwise the worker cancels its statement and closes it.
+ * wait.  Abort and exit callbacks must not raise errors, either.  (Those of
+ * foreign tables may wait: for the answers to COMMIT, and for up to 50 ms for
+ * any other answer, see remote_transaction.c.)  If the stream of a connection
+ * is at a message boundary, they release it as a checkin does.  Otherwise the
+ * worker cancels its statement and closes it.
  *
  * At process exit ShutdownPostgres aborts the transaction in a
  * before_shmem_exit callback.  Our on_shmem_exit callback runs later and
  * ends the leases that remain.  The reverse order would be harmless too:
- * the abort would find an empty list.  Both callbacks leave the queue
- * first.
+ * the abort would find an empty list.  Each of the two leaves the queue
+ * before it ends a lease.
  * ------------------------------------------------------------------------
  */
 

@@ -80,7 +80,7 @@ note_row(PgpxServerSpec *spec, HeapTuple row)
 		spec->key.xid = GetTopTransactionId();
 }
 
-/* The same for the row of a role. */
+/* Call note_row for the row of a role. */
 static void
 note_role(PgpxServerSpec *spec, Oid role)
 {

@@ -430,7 +430,7 @@ forbid_session_tickets(PgpxServerSpec *spec)
 			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "", method);
 	}
 
-	/* "none": no login succeeds, since one without a password is refused */
+	/* with "none" no login succeeds, because a password is needed */
 	set_param(spec, "require_auth", buf.len > 0 ? buf.data : "none");
 }
 
@@ -457,7 +457,7 @@ fill_parameters(PgpxServerSpec *spec)
 	if (spec->key.superuser == 0)
 		default_param(spec, "sslcert", NO_FILE);
 
-	/* so are Kerberos tickets, which libpq 16 and later can exclude */
+	/* forbid that account's Kerberos tickets; needs libpq 16 or later */
 	if (spec->need_password && pgpx_option_is_libpq("require_auth"))
 		forbid_session_tickets(spec);
 
@@ -510,8 +510,9 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 		pg_strcasecmp(spec->reset_command, "DISCARD ALL") == 0;
 
 	/*
-	 * No cache if the reset command may drop any statement, or if the start
-	 * commands prepare one, because then DISCARD ALL must precede them.
+	 * Enable the cache only with DISCARD ALL, because another reset command may
+	 * drop any statement.  Do not enable it if the start commands prepare a
+	 * statement: they fail when they are repeated, unless DISCARD ALL precedes.
 	 */
 	if (spec->discards_all &&
 		!pgpx_statement_has_word(spec->start_commands, "prepare"))

@@ -51,11 +51,12 @@ typedef struct PgpxServerSpec
 	const char **values;
 	bool		need_password;	/* refuse a connection that used no password */
 	bool		password_command;	/* the worker obtains the password */
-	bool		of_superuser;	/* superusers own the server and its base */
+	bool		of_superuser;	/* the owners of the server and of its base
+								 * server are superusers */
 
 	/*
 	 * The owner of the server with the connection options has the privileges of
-	 * the user, or the mapping is that of PUBLIC, which this owner can read.
+	 * the user, or can read the mapping, because it is that of PUBLIC.
 	 */
 	bool		owner_has_privileges;
 

@@ -422,7 +422,7 @@ pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
  * ------------------------------------------------------------------------
  */
 
-/* the cached sockets, by connection and in no particular order */
+/* the cached sockets: an array by connection, and a list */
 static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
 static dlist_head cached = DLIST_STATIC_INIT(cached);
 static int	ncached = 0;

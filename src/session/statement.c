@@ -339,8 +339,8 @@ pgpx_run_process_input(PgpxRun *run)
  * Read to the message boundary, or up to the next event "stop_at".
  *
  * A cancel that arrives before its statement has no effect, so it is requested
- * again and again.  In the middle of a large answer the session pauses before a
- * read, so that the read finds more, unless the last one found nothing.
+ * again and again.  In the middle of a large answer, if the last read has found
+ * input, the session pauses before the next one, so that it finds more.
  * Otherwise it busy-polls before it sleeps, where that is likely to be
  * worthwhile (shmem.c).  If the previous holder has sent the statement, the
  * answer has often arrived already, so it is read before the first wait.

@@ -67,13 +67,13 @@
  *	 value is not of that type, or if the type was dropped.  If a function has
  *	 deallocated the statement, Bind fails with 26000.  In each case the
  *	 statement was not executed.  Outside of a transaction it is closed, parsed
- *	 and executed again.  So a failed Bind counts as refused, unless its
+ *	 and executed again.  This is done after any failed Bind, unless its
  *	 SQLSTATE shows that a Parse would fail, too.
  *	 Within a transaction the error would abort the transaction.  So there a
  *	 call uses a statement only if this transaction has parsed it: the
  *	 transaction has locks on its tables, which prevent that they change.
- *	 Otherwise it is closed and parsed again.  A command such as ROLLBACK TO
- *	 ends this, because it releases locks.
+ *	 Otherwise it is closed and parsed again.  After a command such as ROLLBACK
+ *	 TO, which releases locks, no statement counts as parsed in the transaction.
  *
  * Foreign tables
  *	 Their statements have names of their own, because their transactions parse
@@ -560,7 +560,7 @@ read_word(const char *p, char word[WORD_MAX])
 	return p;
 }
 
-/* Return whether the word is one of these.  behind: the text after it. */
+/* Return whether a word is in volatile_literals.  behind: the text after it. */
 static bool
 is_volatile_literal(const char *word, const char *behind)
 {

@@ -81,7 +81,10 @@ extern bool pgpx_statement_cache_find(PgpxLease *lease, bool again,
 /* Return whether the lease can use the cache at present. */
 extern bool pgpx_statement_cache_is_usable(PgpxLease *lease);
 
-/* Write kind, which is "S" for a Close or else "", and a statement's name. */
+/*
+ * Write the name of a statement.  kind: a prefix, "S" for a Close message, else
+ * "".
+ */
 extern void pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN],
 									  const char *kind,
 									  const PgpxPreparedKey *key);
