@@ -5,18 +5,18 @@
  *
  * The handler
  *	 The callbacks for planning, push-down and deparsing are those of
- *	 postgres_fdw.  The callbacks for EXPLAIN call those of postgres_fdw and
- *	 add to their output.  Each callback that uses a connection is ours.  The
- *	 FdwRoutine is not a copy of that of postgres_fdw: a copy would also
- *	 inherit callbacks that a later version adds, and such a callback could
- *	 open a connection of its own, which does not see what this transaction has
- *	 written.
+ *	 postgres_fdw; GetForeignRelSize checks an option before it calls theirs.
+ *	 The callbacks for EXPLAIN call those of postgres_fdw and add to their
+ *	 output.  Each callback that uses a connection is ours.  The FdwRoutine is
+ *	 not a copy of that of postgres_fdw: a copy would also inherit callbacks
+ *	 that a later version adds, and such a callback could open a connection of
+ *	 its own, which does not see what this transaction has written.
  *
  * Attaching
  *	 A foreign-data wrapper is attached while its handler is
  *	 pgpool_fdw_handler.  pgpool.attach_postgres_fdw executes ALTER FOREIGN
  *	 DATA WRAPPER postgres_fdw HANDLER, and pgpool.detach_postgres_fdw undoes
- *	 it.  Three problems need more:
+ *	 it.  Three problems must be handled:
  *	 - No transaction may use the old handler for one statement and the new one
  *	   for the next, because it would not see its own writes.  So the functions
  *	   lock all foreign tables of the wrapper, as ALTER TABLE would.

@@ -427,9 +427,9 @@ pgpx_modify_batch_size(ResultRelInfo *result_rel)
 }
 
 /*
- * Return the range table index of the table in the Vars of result_rel's
- * expressions.  If a partition has no range table entry of its own, its
- * expressions were built for another table.
+ * Return the varno of the Vars in result_rel's expressions.  If a partition has
+ * no range table entry of its own, its expressions were built for another
+ * table.
  */
 static Index
 result_rel_varno(ModifyTableState *mtstate, ResultRelInfo *result_rel)

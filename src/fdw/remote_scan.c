@@ -162,7 +162,7 @@ struct PgpxRemoteScan
 	PgpxPrediction prediction;
 	bool		predicting;		/* pgpx_prediction_end is still to be called */
 
-	/* whether "rows" has the row description, and its formats */
+	/* the last execution: its row description is in "rows"; its formats */
 	bool		described;
 	int			nformats;
 	int16		formats[PGPX_FORMATS_COLUMNS];

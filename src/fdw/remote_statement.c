@@ -303,7 +303,7 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	run->pipeline = p;
 	pgpx_run_send(run, false);
 
-	/* not reached after an error above, because then nothing was executed */
+	/* an error above skips this, because the remote has executed nothing */
 	rt->before = rt->nesting;
 	rt->nesting = (PgpxRemoteNesting){true, Max(level, rt->guard), level, 0};
 	rt->wrote |= writes;

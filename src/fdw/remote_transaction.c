@@ -14,10 +14,10 @@
  *   the next statement.  A rollback sends ROLLBACK TO at once, so that the
  *   remote releases its locks; the next statement reads the answer.  If the
  *   lease is busy, ROLLBACK TO is sent with the next statement instead.
- * - If a remote transaction has not written, COMMIT is sent together with the
- *   reset, and the session does not wait for the answer.  If the rest of the
- *   answer to a scan that has ended early is large, the connection is closed
- *   instead, and the remote transaction is rolled back.
+ * - If a remote transaction has not written and is not SERIALIZABLE, COMMIT is
+ *   sent together with the reset, and the session does not wait for the answer.
+ *   If the rest of the answer to a scan that has ended early is large, the
+ *   connection is closed instead, and the remote transaction is rolled back.
  * - On all other leases COMMIT is sent, and then all answers are read.  An
  *   error aborts the local transaction.  Servers that have reported success
  *   have committed nevertheless, because there is no two-phase commit.  From
@@ -155,7 +155,7 @@ end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
 	note_failure(rt, &run->error);
 	pgpx_remote_forget_prepared(rt, rt->sent.data);
 
-	/* undo the failure of a refused read, which is not sent again */
+	/* if the remote refused a query, undo the failure, but do not retry */
 	if (!rt->sent_writes)
 		(void) pgpx_remote_begin_retry(rt, &run->error);
 }

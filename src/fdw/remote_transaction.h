@@ -170,8 +170,8 @@ pg_noreturn extern void pgpx_remote_raise(const PgpxRemoteError *error,
  * pgpx_remote_prepare_send
  *		Make the remote transaction ready for the next statement.
  *
- * If a scan is reading an answer, buffers the rest of it.  If an answer is
- * unread that no scan needs, reads and discards it.
+ * If a scan is reading an answer, buffer the rest of it.  If an answer is
+ * unread that no scan needs, read and discard it.
  *
  * Errors: those of the lease; the remote error that has aborted the remote
  * transaction, unless it is rolled back to a savepoint before the next

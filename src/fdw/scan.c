@@ -210,9 +210,9 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 	};
 
 	/*
-	 * A large scan first sends another message, which asks for its types.  An
-	 * asynchronous scan must not wait for an answer, as the hand-over of its
-	 * statement would.
+	 * The statement of a large scan is not the first one, because the scan
+	 * first asks for its types.  An asynchronous scan must not wait for an
+	 * answer, but after a hand-over of its statement the session waits for one.
 	 */
 	bool		is_first = scan->request == NULL &&
 		!pgpx_remote_scan_is_large(scan->rows, expected);
