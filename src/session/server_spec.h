@@ -81,7 +81,7 @@ typedef struct PgpxServerSpec
  * Errors: 22004 (the caller must check for NULL), 42704 no such server, base
  * server or mapping, 42501 no USAGE, 0A000 wrapper not supported, or an option
  * that a shared connection cannot have, 22023 and HV00D options not valid for a
- * base server, 2F003 password required.
+ * base server, 2F003 password required, 28000 no valid SCRAM keys.
  */
 extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
 

@@ -591,15 +591,17 @@ continue_literal(const char *p, Gap *gap)
 {
 	Gap			before = *gap;
 
-	if (*p == '\'')
+	if (before != GAP_OTHER && (*p == '\n' || *p == '\r'))
+		*gap = GAP_NEWLINE;
+	else if (before == GAP_COMMENT)
+		return false;			/* also for a quote in the comment */
+	else if (*p == '\'')
 		*gap = GAP_LINE;
 	else if (before == GAP_OTHER)
 		return false;
-	else if (*p == '\n' || *p == '\r')
-		*gap = GAP_NEWLINE;
 	else if (p[0] == '-' && p[1] == '-')
 		*gap = GAP_COMMENT;
-	else if (before != GAP_COMMENT && !isspace((unsigned char) *p))
+	else if (!isspace((unsigned char) *p))
 		*gap = GAP_OTHER;
 	return *p == '\'' && before == GAP_NEWLINE;
 }

@@ -139,7 +139,7 @@ $local->safe_psql('postgres', q{ALTER SERVER many OPTIONS (SET statement_cache '
 is(call('many', "SELECT $_"), $_, 'statement returns its value after the limit was lowered') foreach 3, 3;
 is(prepared('many'), '1 0', 'all other statements are dropped after the limit was lowered');
 foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text}, q{SELECT 'today12:00'::timestamp::text}, q{SELECT '12:00today'::timestamp::text},
-	"SELECT 'to' -- it\n\t'day'", q{SELECT '12:00'::timetz}, q{SELECT '12:00'::time (3) with time zone}, q{SELECT U&'!0041' UESCAPE '!'})
+	"SELECT 'to' -- it\n\t'day'", "SELECT 'to' -- it's\n\t'day'", q{SELECT '12:00'::timetz}, q{SELECT '12:00'::time (3) with time zone}, q{SELECT U&'!0041' UESCAPE '!'})
 {
 	my $before = prepared('cached');
 
