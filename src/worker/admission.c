@@ -15,7 +15,8 @@
  *	- a pool whose waiters are younger does not grow.
  *
  * So slots are assigned by the age of waiters, and no pool starves.
- * The sibling pools of a server have one worker, so one process decides.
+ * The sibling pools of a server have one worker, so one process decides under
+ * the cap of the server.
  *
  * Pingora's pool of upstream connections evicts by the same rule, the least
  * recently used of all groups (https://github.com/cloudflare/pingora,
@@ -108,9 +109,10 @@ admit_pool(int index, PgpxCap *cap)
 }
 
 /*
- * Return whether the pool belongs to another worker.  That worker grows it
- * while it is still next in line.  If the entry were cleared before, the pool
- * that has just freed the slot would get it back.
+ * Return whether the pool has waiters, and its worker is another one that runs.
+ * The next-in-line entry of such a pool is left to its worker, which grows the
+ * pool while the entry exists.  If this worker replaced the entry before, the
+ * pool that has just freed the slot would get it back.
  */
 static bool
 has_other_worker(const PgpxPool *pool)
@@ -122,9 +124,9 @@ has_other_worker(const PgpxPool *pool)
 /*
  * Replace a stale next-in-line entry of a cap: its pool is no longer starved by
  * this cap, or no longer exists.  An entry becomes stale if the pool's last
- * waiter leaves and the pool's record is reused after the pools were checked.
- * No other code finds such an entry, and the other pools would yield to it for
- * ever.
+ * waiter leaves, or if the pool's record is reused after select_next_in_line
+ * has checked it.  No other code finds such an entry, and the other pools would
+ * yield to it for ever.
  */
 static void
 check_next_in_line(PgpxCap *cap)
@@ -170,9 +172,9 @@ pgpx_admission_run(bool all_servers)
 	}
 
 	/*
-	 * Only now, because the pool that has just freed a slot would get it back
-	 * if the entry of the next pool were replaced before that pool is
-	 * admitted.
+	 * Replace stale entries only after the admissions.  If the entry of a pool
+	 * were replaced before the pool is admitted, the pool that has just freed
+	 * the slot would get it back.
 	 */
 	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
 		if (pgpx_pools[i].worker == pgpx_worker_index)

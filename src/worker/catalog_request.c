@@ -63,13 +63,14 @@ typedef struct Visit
 
 static Request *requests = NULL;	/* [max_pools] */
 static List *visits = NIL;		/* of Visit, those that were begun */
-static Oid	last_begun = InvalidOid;	/* the last database of a first visit */
+static Oid	last_begun = InvalidOid;	/* the last database whose first visit
+										 * has begun */
 static Oid	visiting = InvalidOid;	/* by the reader that runs */
 static bool all_begun = false;	/* no database is left for a first visit */
 static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
 static PgpxTime next_start = 0; /* no reader is started before this time */
-static int64 refused_pause_ms = 0;	/* pause while there is no slot for one; 0:
-									 * the last one was registered */
+static int64 refused_pause_ms = 0;	/* pause while no slot is free for a reader;
+									 * 0: the last reader was registered */
 
 bool
 pgpx_try_lock_databases(void)
@@ -91,8 +92,8 @@ is_connectable(HeapTuple row)
 }
 
 /*
- * Find the next database to visit after the one with OID "last".  A process
- * without a database may not have the index in its relation cache.
+ * Find the next database to visit after the one with OID "last".  Use no index,
+ * because a process without a database may not have it in its relation cache.
  */
 static Oid
 next_database(Oid last)
@@ -201,7 +202,7 @@ start_reader(Oid database, bool check_min_size)
 /*
  * Find the database of the pool for which a reader must be started first, and
  * note the attempt for all such pools of the database.  Return InvalidOid if
- * none is due.  *due: as pgpx_catalog_request.
+ * none is due.  Lower *due to the time of the next attempt.
  */
 static Oid
 find_needed_database(PgpxTime now, PgpxTime *due)
@@ -312,8 +313,8 @@ note_visit(Oid database, PgpxTime now)
 
 /*
  * Find the database to visit: InvalidOid for the next one that was not visited
- * yet, or else one whose visit has failed.  Return false if there is none now.
- * *due: as pgpx_catalog_request.
+ * yet, or else one whose visit has failed.  If there is none now, return false
+ * and lower *due to the time of the next attempt.
  */
 static bool
 find_database_to_visit(PgpxTime now, Oid *database, PgpxTime *due)
@@ -394,7 +395,7 @@ pgpx_catalog_request(PgpxTime now)
 	else if (!OidIsValid(database))
 	{
 		if (OidIsValid(repeated))
-			remove_visit(repeated); /* it was dropped, or is closed now */
+			remove_visit(repeated); /* dropped, or allows no connections */
 		else if (visit)
 			all_begun = true;
 		return now;

@@ -9,8 +9,8 @@
  *
  * Before the first lease the worker checks that the pool's user may use this
  * login, runs the start commands, and checks that the session has the
- * parameters under which values are parsed.  The remote reports all of these
- * properties, and it is not trusted.
+ * parameters under which values are parsed.  The remote itself reports these
+ * properties, so the checks do not protect against false reports.
  *
  *-------------------------------------------------------------------------
  */
@@ -793,8 +793,8 @@ continue_start_commands(PgpxWorkerConn *w)
 				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
 
 			/*
-			 * COPY FROM STDIN reads from the client, so the remote notices its
-			 * end
+			 * COPY FROM STDIN reads from the client, so the remote notices that
+			 * the connection has closed
 			 */
 			fail_attempt(w,
 					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :

@@ -35,7 +35,11 @@ extern void pgpx_connect_deadline_passed(PgpxWorkerConn *w);
  */
 extern bool pgpx_connect_has_unpublished(int server);
 
-/* Handle the success, or the unknown outcome, of the statement of a request. */
+/*
+ * Handle the end of a statement that publishes PIDs.  request: its number.  On
+ * success continue the attempts.  If the outcome is unknown, let the next
+ * statement publish their PIDs again.
+ */
 extern void pgpx_connect_published(uint64 request);
 extern void pgpx_connect_not_published(uint64 request);
 

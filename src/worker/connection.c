@@ -198,7 +198,7 @@ step_reset(PgpxWorkerConn *w)
 				 false);
 }
 
-/* Start a reset or check of the worker's own. */
+/* Start a reset or check, or the reading of a reset that a session has sent. */
 static void
 begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 {

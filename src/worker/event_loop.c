@@ -8,8 +8,8 @@
  * epoll set contains the control socket, the sockets of connections, relays,
  * cancels and lock pingers, and the pipe that reports finished threads.
  *
- * An open connection is watched with EPOLLRDHUP alone, edge-triggered, so that
- * the answers that sessions read do not wake the worker.
+ * A connection that sessions use is watched with EPOLLRDHUP alone,
+ * edge-triggered, so that the answers that they read do not wake the worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -201,7 +201,7 @@ work_on_connection(int index)
 				pgpx_cancel_start(w, cancel_ended);
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{
-				/* the cancel finished before the session released it */
+				/* the cancel ended before the connection was released */
 				cancel_ended(w, pgpx_pool_cancel_done(pool, conn, false, true));
 			}
 			break;

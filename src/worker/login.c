@@ -3,11 +3,11 @@
  * login.c
  *	  Logins, performed in threads step by step, and bounds on libpq's memory.
  *
- * Threads.  PQconnectPoll does not block, but the remote determines how much it
- * has to compute.  In SCRAM the remote chooses the number of hash iterations
- * (RFC 7677; two billion take ten minutes), in TLS the sizes of the keys.
- * In the event loop such a computation would delay all other pools.
- * So each step runs in a thread (events.c has the rules).  A login that is
+ * Threads.  PQconnectPoll does not wait for input, but the remote determines
+ * how much it has to compute.  In SCRAM the remote chooses the number of hash
+ * iterations (RFC 7677; two billion take ten minutes), in TLS the sizes of the
+ * keys.  In the event loop such a computation would delay all other pools.  So
+ * each step runs in a thread (events.c has the rules).  A login that is
  * abandoned during a step is left to the thread: the computation cannot be
  * interrupted, so it continues at a priority at which it runs only while the
  * processor is otherwise idle, and the login is freed when it ends.
@@ -15,12 +15,12 @@
  * From the start of a step to its end the thread owns the PGconn.  No other
  * code may call a function on it, not even PQsocket.
  *
- * Some steps do block.  libpq sends what does not fit into the send buffer
- * until the remote accepts it, and OpenSSL continues a handshake for as long as
- * the remote sends messages of it.  So the socket of an abandoned step is shut
- * down.  libpq may have replaced it by the socket for the next host in the
- * meantime.  In that case the step does not block, because it only starts to
- * connect to that host.
+ * Two calls in a step can block.  If a message does not fit into the send
+ * buffer, libpq waits until the remote accepts it.  OpenSSL continues a
+ * handshake for as long as the remote sends messages of it.  So the socket of
+ * an abandoned step is shut down.  libpq may have replaced it by the socket for
+ * the next host in the meantime.  In that case the step does not block, because
+ * it only starts to connect to that host.
  *
  * Limits on threads:
  *	- The steps of one pool that run at once, abandoned ones included, are
@@ -40,9 +40,11 @@
  * Memory.  libpq trusts the server that it talks to, so the worker bounds
  * what a remote can make it store:
  *	- Notices: libpq prints them to stderr, which is the log.  They are dropped.
- *	- Reported parameters, notifications, and rows: libpq stores them until the
- *	  caller fetches the result.  Where statements run, rows are fetched one
- *	  at a time (PQsetSingleRowMode) and dropped.
+ *	- Notifications and rows: libpq stores them until the caller fetches them.
+ *	  Notifications are dropped after each read.  Where statements run, rows are
+ *	  fetched one at a time (PQsetSingleRowMode) and dropped.
+ *	- Reported parameters: libpq stores them until the connection closes.  The
+ *	  following bound limits them between two results.
  *	- Message lengths: libpq allocates 1 GB for a message that announces this
  *	  length, and stores the message until it is complete.  An allocation is
  *	  only address space until it is used.  So the bound is on the bytes
@@ -62,9 +64,8 @@
  * It discards complete messages.  The beginning of an incomplete message stays
  * in its buffer.  wire.c then reads the rest, does not find a message header,
  * and breaks the stream.  No function of libpq reports the buffered beginning,
- * so this is not prevented.  It needs no prevention: an honest remote sends
- * nothing at that point, and with a dishonest one only its own connection
- * breaks.
+ * so this is not prevented.  It needs no prevention: an honest remote hardly
+ * ever sends anything at that point, and only its own connection breaks.
  *
  *-------------------------------------------------------------------------
  */
@@ -190,7 +191,7 @@ has_same_conninfo(const PgpxLogin *a, const PgpxLogin *b)
 		a->key.pool_id == b->key.pool_id && a->key.version == b->key.version;
 }
 
-/* Numbers of threads that count towards the limits of a login, for its kind. */
+/* Numbers of the threads of a login's kind that count towards its limits. */
 typedef struct Threads
 {
 	int			same_conninfo;	/* of its pool with its conninfo */

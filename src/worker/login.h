@@ -15,8 +15,8 @@
 /* How many bytes libpq has read; see login.c. */
 typedef struct PgpxInputAccounting
 {
-	uint64		login;			/* bytes that were ready before steps of the
-								 * login, and read in them */
+	uint64		login;			/* bytes that the steps of the login have read,
+								 * of those that were ready before each */
 	uint64		unread;			/* bytes that were ready before this step */
 	uint64		taken;			/* bytes that libpq had read at its last
 								 * result */
@@ -67,8 +67,9 @@ extern void pgpx_login_step(PgpxLogin *login);
 extern bool pgpx_login_is_running(const PgpxLogin *login);
 
 /*
- * Return text to append to "it did not end in time": what delayed the login,
- * the computation or other logins.  "" if it was waiting for the remote.
+ * Return the reason for the delay of a login, as text to append to "it did not
+ * end in time": the login's computation, or other logins.  Return "" if the
+ * login was waiting for the remote.
  */
 extern const char *pgpx_login_delay_reason(const PgpxLogin *login);
 

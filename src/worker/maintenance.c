@@ -4,8 +4,8 @@
  *	  Timers of the worker: deadlines, unread resets, back-off, expiry,
  *	  abandoned leases.
  *
- * Runs after everything else in each round of the event loop, and returns when
- * it must run again, so that an idle worker sleeps.
+ * Runs at the end of each round of the event loop that does more than relay
+ * bytes.  It returns the time of its next run, so that an idle worker sleeps.
  *
  *-------------------------------------------------------------------------
  */
@@ -151,8 +151,8 @@ tick(PgpxTime now)
 		return again;
 
 	/*
-	 * Pools that lack connections for min_idle under a full cap: the next
-	 * maintenance evicts one of another pool.
+	 * Maintain soon the pools that lack connections for min_idle.  If a cap is
+	 * full, the maintenance evicts a connection of another pool.
 	 */
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
@@ -325,7 +325,10 @@ check_databases(void)
 		pgpx_wake_flush(&wake);
 	}
 
-	/* unlocked reads: if the two do not match, no slot has both of them */
+	/*
+	 * Read without a lock.  If the slot is replaced between the two reads, no
+	 * server has both values, and pgpx_server_set_paused does nothing.
+	 */
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		Oid			database = pgpx_servers[i].database;
@@ -376,8 +379,8 @@ maintain_pool(int i, PgpxTime now)
 	pgpx_pool_remove_gone(i, pool_id);
 
 	/*
-	 * Wipe it now, because an idle worker may not run again for long.  If the
-	 * pool still exists, the next checkout sends its conninfo again.
+	 * Wipe the conninfo now, because an idle worker may not run again for long.
+	 * If the pool still exists, the next checkout sends its conninfo again.
 	 */
 	pgpx_conninfo_forget(i);
 }
@@ -458,8 +461,9 @@ pgpx_maintenance_run(void)
 		handle_deadlines(now);
 
 	/*
-	 * Publish that the worker sleeps before the last check for work: a process
-	 * that creates work after the check then sees that it must wake the worker.
+	 * Before the last check for work, publish that the worker sleeps.  A
+	 * process that creates work after the check then sees that it must wake
+	 * the worker.
 	 */
 	pg_atomic_write_u32(&slot->ticking, 0);
 	pg_memory_barrier();

@@ -24,11 +24,12 @@
  * or until a remote server refuses it.  Its end does not affect open
  * connections.
  *
- * The command runs for one pool at most once at a time, and all logins of the
- * pool share the result.  Each login has its own deadline, and the command is
- * killed after the latest of them.  A thread starts it and reads its output
- * (events.c has the rules).  After a restart all pools need passwords at once,
- * so at most MAX_RUNNING commands run at a time, in the order of the requests.
+ * For each version of a pool's conninfo at most one command runs at a time, and
+ * all logins with this version share its result.  Each login has its own
+ * deadline, and the command is killed after the latest of them.  A thread
+ * starts it and reads its output (events.c has the rules).  After a restart all
+ * pools need passwords at once, so at most MAX_RUNNING commands run at a time,
+ * in the order of the requests.
  *
  *-------------------------------------------------------------------------
  */
@@ -90,7 +91,7 @@ typedef struct Request
 
 static dlist_head requests = DLIST_STATIC_INIT(requests);
 
-/* The soft limit of open files for commands, as of "ulimit". */
+/* The soft limit of open files for commands, as an argument of "ulimit". */
 static char nofile[32] = "unlimited";
 
 /* The command that issued the passwords that are known. */

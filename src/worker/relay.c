@@ -167,7 +167,7 @@ move_inward(PgpxRelay *relay)
 	}
 	if (relay->tls.ended)
 	{
-		/* its bytes are no longer read: make its next send fail */
+		/* the relay no longer reads: make the session's next send fail */
 		shutdown(relay->pair[1], SHUT_RDWR);
 	}
 }

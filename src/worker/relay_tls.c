@@ -185,14 +185,14 @@ pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk)
 	 * SSL_free_buffers refuses and the old size remains, which is slower but
 	 * correct.
 	 *
-	 * Callback: after a record without data (a session ticket, a KeyUpdate)
-	 * SSL_read continues for as long as read-ahead bytes are left, even the
-	 * beginning of a record, and reads more after them.  A remote that sends
-	 * nothing else keeps it busy for ever.  SSL_read also returns WANT_READ
-	 * after such a record while it holds bytes that it does not count (from
-	 * 3.2 on, those read ahead of a KeyUpdate).  So on_read controls the
-	 * reads from the socket: it ends the former, and records whether WANT_READ
-	 * means that the socket is empty.
+	 * Callback: on_read controls the reads from the socket, for two reasons.
+	 * After a record without data (a session ticket, a KeyUpdate) SSL_read
+	 * continues for as long as read-ahead bytes are left, even the beginning of
+	 * a record, and then reads more.  A remote that sends nothing else would
+	 * keep it busy for ever, so on_read ends such a call.  SSL_read may also
+	 * return WANT_READ after such a record although it holds bytes, which it
+	 * does not count (from 3.2 on, bytes that it has read beyond a KeyUpdate).
+	 * So on_read records whether WANT_READ means that the socket is empty.
 	 */
 	SSL_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE);
 	SSL_set_mode(ssl, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);

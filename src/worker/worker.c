@@ -94,9 +94,9 @@ pgpx_worker_register(void)
 /*
  * Remove the variables that libpq reads from the environment.
  *
- * libpq takes parameters that the options do not set from the environment.
- * Here that is the environment in which the server was started: a PGHOSTADDR
- * or PGSERVICE in it would apply to every pool.
+ * libpq reads a parameter from the environment if no option sets it.  Here that
+ * is the environment in which the server was started: a PGHOSTADDR or PGSERVICE
+ * in it would apply to every pool.
  */
 static void
 clean_environment(void)
@@ -145,10 +145,12 @@ count_descriptors(void)
  * Raise the number of descriptors that this process may use to what
  * pgpool_ext.max_connections needs, as far as the kernel's hard limit allows.
  *
- * max_files_per_process does not limit it: it is for files, and sessions need
- * no more of them because there are more connections.  fd.c allows a process a
- * third of its descriptors for external use, because a session needs the rest
- * for tables.  A worker opens hardly any file.
+ * The number may exceed max_files_per_process, which limits files: more
+ * connections do not require that sessions open more files.  fd.c allows a
+ * process a third of its descriptors for external use, because a session needs
+ * the rest for tables.  A worker may use more, because it opens hardly any
+ * file.
+ *
  * Raising the soft limit is safe because nothing here uses select().  The
  * password command gets the original limit.
  */
@@ -538,9 +540,10 @@ at_exit(int code, Datum arg)
 }
 
 /*
- * The last exit callback.  Callbacks that were registered earlier run later,
- * so _exit() skips them.  Of the server's own that is smgrshutdown, which
- * closes files that a worker without a database does not have.
+ * Exit callback that may end the process with _exit().  This skips the
+ * callbacks that were registered earlier, which would run after this one.  Of
+ * the server's own callbacks it skips only smgrshutdown, which closes files
+ * that a worker without a database does not have.
  */
 static void
 exit_last(int code, Datum arg)

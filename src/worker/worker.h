@@ -5,8 +5,9 @@
  *
  * The files of this folder run in the worker only.  The worker never blocks:
  * it waits in one epoll set, with a deadline, and threads run the calls that
- * may block (events.c).  In shared memory it changes the connections of its
- * own pools only, through pool.h.
+ * may block (events.c).  In shared memory it changes only the connections of
+ * its own pools, through pool_worker.h.  An eviction under max_connections may
+ * also close a free connection of another worker's pool.
  *
  * Implemented by worker.c (start and end), event_loop.c, maintenance.c,
  * admission.c (eviction) and catalog_request.c (start of the catalog reader).
@@ -71,10 +72,10 @@ extern bool pgpx_catalog_request_has_ended(void);
  * Lock pg_database and its index for reading.  Return false, without waiting,
  * if a lock is not available.
  *
- * Another session may hold a lock on pg_database for long, for example a VACUUM
- * FULL that is queued behind a transaction that has read it.  Lookups in the
- * same transaction do not wait for these locks again.  The end of the
- * transaction releases them.
+ * Another session may block these locks for long.  An example is a VACUUM FULL
+ * of pg_database that waits for a transaction which has read the table.
+ * Lookups in the same transaction do not wait for these locks again.  The end
+ * of the transaction releases them.
  */
 extern bool pgpx_try_lock_databases(void);
 
