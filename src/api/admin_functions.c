@@ -3,10 +3,11 @@
  * admin_functions.c
  *	  SQL functions for administration, and check_invariants.
  *
- * The functions act on all pools of a server in this database, or of all
- * servers if the argument is NULL.  EXECUTE is not granted to PUBLIC.  In
- * addition, the caller must own the server, because its owner may also ALTER
- * it, or have the privileges of pg_signal_backend.
+ * pause, resume, drain, reconnect and reset_stats act on all pools of a server
+ * in this database, or of all servers if the argument is NULL.  prewarm acts on
+ * the current user's pool of a server.  EXECUTE on them is not granted to
+ * PUBLIC.  In addition, the caller must own the server or have the privileges
+ * of pg_signal_backend.  An owner may also ALTER the server.
  *
  *-------------------------------------------------------------------------
  */
@@ -129,8 +130,8 @@ pause_servers(List *servers, bool pause, bool drain)
 }
 
 /*
- * Count the leases that were granted and revoked while their waiters are still
- * in the queue.  These waiters will be counted as granted when they leave it.
+ * Count the leases that were granted and revoked before their waiters claimed
+ * them.  These waiters will be counted as granted when they are dequeued.
  */
 static void
 count_revoked_grants_locked(PgpxPool *pool)

@@ -2,8 +2,8 @@
  *
  * lease_functions.c
  *	  SQL functions on a lease or a pool: checkout, checkin, query, query_as,
- *	  exec, describe, column_list; and without waiting: send, wait, wait_any,
- *	  result, cancel, notifications, fanout.
+ *	  exec, describe, column_list; for statements in flight: send, wait,
+ *	  wait_any, result, cancel; and notifications, fanout.
  *
  * The functions here check the arguments; checkout.c, statement.c and async.c
  * do the work.
