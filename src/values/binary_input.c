@@ -95,7 +95,7 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 		*slot = entry;
 }
 
-/* Measured by test/bench/formats, for arrays with arrays of two elements. */
+/* Measured by test/bench/formats, whose arrays have two elements. */
 int
 pgpx_formats_gain(Oid type)
 {

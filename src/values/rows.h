@@ -96,8 +96,9 @@ extern void pgpx_rows_keep(PgpxRows *rows);
  * pgpx_rows_estimate_gain
  *		Return the time in ns that both servers save for each row in binary.
  *
- * The row is one of pgpx_rows_begin_attributes.  Before its first result the
- * remote's types are not known; the estimate assumes those of the attributes.
+ * rows: result of pgpx_rows_begin_attributes.  The estimate assumes that the
+ * remote's types are those of the attributes, because it is needed before the
+ * first result, which has the remote's types.
  */
 extern uint64 pgpx_rows_estimate_gain(const PgpxRows *rows);
 
@@ -115,8 +116,8 @@ extern const PgpxSink *pgpx_rows_sink(PgpxRows *rows);
 
 /*
  * Restore the settings that the conversion changed.  Must also be called after
- * an error of the remote; after a local error the abort of the transaction
- * restores them.
+ * an error of the remote that is not raised.  After an error that is raised,
+ * the abort of the transaction restores them.
  */
 extern void pgpx_rows_end(PgpxRows *rows);
 
