@@ -245,8 +245,9 @@ pgpx_lock_is_held(const LOCKTAG *tag, LOCKMODE mode)
 }
 
 /*
- * Return the user whose rights on a target table the executor checks.  In 15 a
- * partition that has no range table entry has that of the root table.
+ * Return the user whose rights on a target table the executor checks.  In 15,
+ * if a partition has no range table entry, the entry of its root table has the
+ * user.
  */
 static inline Oid
 pgpx_result_rel_user(ResultRelInfo *result_rel, EState *estate)

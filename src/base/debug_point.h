@@ -7,9 +7,9 @@
  * build has neither their code nor their settings.
  *
  * pgpool_ext.debug_point = 'NAME ACTION' performs the action once, when a
- * process reaches the point NAME.  The process then creates the file
- * pgpool_ext.NAME.at in the data directory; while that file exists, the action
- * is not performed again.  Actions:
+ * process reaches the point NAME.  Before the action the process creates the
+ * file pgpool_ext.NAME.at in the data directory.  While that file exists, the
+ * action is not performed again.  Actions:
  *
  *		wait	blocks until the file pgpool_ext.NAME.go exists; ignores
  *				interrupts
