@@ -364,7 +364,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
-			pgpx_libpq_note_result(&p->accounting, p->pg);
+			pgpx_libpq_note_results(&p->accounting, p->pg);
 			return true;
 		}
 		taken = true;
@@ -376,6 +376,7 @@ pgpx_pinger_results(PgpxPinger *p,
 				 status != PGRES_COMMAND_OK && status != PGRES_EMPTY_QUERY &&
 				 p->error[0] == '\0')
 			note_error(p, res);
+		pgpx_libpq_note_rows(&p->accounting, res);
 		PQclear(res);
 		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
 			status == PGRES_COPY_BOTH)
@@ -385,8 +386,9 @@ pgpx_pinger_results(PgpxPinger *p,
 		}
 	}
 	if (taken)
-		pgpx_libpq_note_result(&p->accounting, p->pg);
-	else if (pgpx_libpq_has_oversized_message(&p->accounting, p->pg))
+		pgpx_libpq_note_results(&p->accounting, p->pg);
+	if (taken ? pgpx_libpq_has_excess(&p->accounting, false) :
+		pgpx_libpq_has_oversized_message(&p->accounting, p->pg))
 	{
 		pgpx_pinger_failed(p, "The remote server sent a message that is too long.");
 		return false;
@@ -513,8 +515,11 @@ pgpx_pinger_set_idle(PgpxPinger *p)
 	p->phase = PGPX_PINGER_IDLE;
 	p->deadline = 0;
 	p->idle_since = pgpx_now();
-	watch_socket(p, EPOLLIN | EPOLLRDHUP);
 	next_run = 0;
+	if (pgpx_libpq_has_excess(&p->accounting, true))
+		drop_connection(p);		/* the next statement needs another one */
+	else
+		watch_socket(p, EPOLLIN | EPOLLRDHUP);
 }
 
 /*

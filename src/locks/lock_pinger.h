@@ -83,7 +83,11 @@ typedef struct PgpxPinger
 	PgpxInputAccounting accounting;
 } PgpxPinger;
 
-/* Enter phase IDLE, in which the next statement can be sent. */
+/*
+ * Enter phase IDLE, in which the next statement can be sent.  To be called last
+ * in an event, because it may close the connection: if the remote has sent much
+ * besides rows, another connection must take its place.
+ */
 extern void pgpx_pinger_set_idle(PgpxPinger *p);
 
 /*

@@ -784,6 +784,7 @@ continue_start_commands(PgpxWorkerConn *w)
 		if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE)
 			snprintf(text, sizeof(text), "The start commands failed: %s",
 					 PQresultErrorMessage(res));
+		pgpx_libpq_note_rows(&w->accounting, res);
 		PQclear(res);
 		if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
 			status != PGRES_SINGLE_TUPLE && status != PGRES_EMPTY_QUERY)
@@ -804,8 +805,9 @@ continue_start_commands(PgpxWorkerConn *w)
 		}
 	}
 	if (taken)
-		pgpx_libpq_note_result(&w->accounting, w->pg);
-	else if (pgpx_libpq_has_oversized_message(&w->accounting, w->pg))
+		pgpx_libpq_note_results(&w->accounting, w->pg);
+	if (taken ? pgpx_libpq_has_excess(&w->accounting, false) :
+		pgpx_libpq_has_oversized_message(&w->accounting, w->pg))
 	{
 		fail_with_08001(w, "The answer to the start commands has a message that is too long.");
 		return;

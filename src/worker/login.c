@@ -43,8 +43,8 @@
  *	- Notifications and rows: libpq stores them until the caller fetches them.
  *	  Notifications are dropped after each read.  Where statements run, rows are
  *	  fetched one at a time (PQsetSingleRowMode) and dropped.
- *	- Reported parameters: libpq stores them until the connection closes.  The
- *	  following bound limits them between two results.
+ *	- Reported parameters: libpq stores them until the connection closes.  They
+ *	  count as excess: all bytes of a connection that are not of rows.
  *	- Message lengths: libpq allocates 1 GB for a message that announces this
  *	  length, and stores the message until it is complete.  An allocation is
  *	  only address space until it is used.  So the bound is on the bytes
@@ -415,6 +415,9 @@ pgpx_login_descriptors(void)
 /* Bytes of one message, after the login. */
 #define MESSAGE_MAX (1024 * 1024)
 
+/* Bytes after the login that are not of rows, or of the next row. */
+#define EXCESS_MAX (2 * MESSAGE_MAX)
+
 static void
 drop_notice(void *arg, const PGresult *res)
 {
@@ -483,12 +486,24 @@ account_after_step(PgpxInputAccounting *accounting, int fd)
 	/* a lower bound; TCP's number is exact */
 	if (accounting->unread > unread)
 		accounting->login += accounting->unread - unread;
-	accounting->taken = bytes_read(fd);
+	accounting->start = accounting->taken = bytes_read(fd);
 	return Max(accounting->login, accounting->taken) <= LOGIN_MAX;
 }
 
 void
-pgpx_libpq_note_result(PgpxInputAccounting *accounting, PGconn *pg)
+pgpx_libpq_note_rows(PgpxInputAccounting *accounting, const PGresult *res)
+{
+	for (int row = 0; row < PQntuples(res); row++)
+	{
+		/* type, length, number of columns; each column has a length, too */
+		accounting->rows += 1 + 4 + 2 + 4 * PQnfields(res);
+		for (int column = 0; column < PQnfields(res); column++)
+			accounting->rows += PQgetlength(res, row, column);
+	}
+}
+
+void
+pgpx_libpq_note_results(PgpxInputAccounting *accounting, PGconn *pg)
 {
 	accounting->taken = bytes_read(PQsocket(pg));
 }
@@ -498,4 +513,14 @@ pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
 								 PGconn *pg)
 {
 	return bytes_read(PQsocket(pg)) > accounting->taken + MESSAGE_MAX;
+}
+
+bool
+pgpx_libpq_has_excess(const PgpxInputAccounting *accounting, bool idle)
+{
+	/* the headers and trailers of TLS records add less than a sixteenth */
+	uint64		rows = accounting->rows + accounting->rows / 16;
+
+	return accounting->taken > accounting->start + rows +
+		(idle ? EXCESS_MAX / 2 : EXCESS_MAX);
 }

@@ -18,8 +18,10 @@ typedef struct PgpxInputAccounting
 	uint64		login;			/* bytes that the steps of the login have read,
 								 * of those that were ready before each */
 	uint64		unread;			/* bytes that were ready before this step */
-	uint64		taken;			/* bytes that libpq had read at its last
-								 * result */
+	uint64		start;			/* bytes that libpq had read at the end of
+								 * the login */
+	uint64		taken;			/* .. and at its last result */
+	uint64		rows;			/* bytes of the rows that it has returned */
 } PgpxInputAccounting;
 
 typedef struct PgpxLogin PgpxLogin;
@@ -34,14 +36,27 @@ extern void pgpx_libpq_mute_notices(PGconn *pg);
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
 /*
- * Input accounting of statements.  Call the first function when libpq has
- * returned results, and the other when input was consumed without one: it
- * returns whether libpq buffers more than a message of an honest remote takes.
+ * Input accounting of statements:
+ *
+ *	note_rows				for each result, before it is freed
+ *	note_results			when libpq has returned results
+ *	has_oversized_message	when input was consumed without a result: return
+ *							whether libpq buffers more than a message of an
+ *							honest remote takes
+ *	has_excess				after results: return whether the remote has sent
+ *							too much besides rows, which libpq may have stored.
+ *							idle: half of that is too much, so that the
+ *							connection of a long life can be replaced before
  */
-extern void pgpx_libpq_note_result(PgpxInputAccounting *accounting, PGconn *pg);
+extern void pgpx_libpq_note_rows(PgpxInputAccounting *accounting,
+								 const PGresult *res);
+extern void pgpx_libpq_note_results(PgpxInputAccounting *accounting,
+									PGconn *pg);
 extern bool
 pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
 								 PGconn *pg);
+extern bool pgpx_libpq_has_excess(const PgpxInputAccounting *accounting,
+								  bool idle);
 
 /*
  * Manage a login that pgpx_conninfo_login has started: "stepped" is called

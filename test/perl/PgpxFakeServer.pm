@@ -190,6 +190,7 @@ sub receive
 		POSIX::_exit(0) if $type eq 'X';
 		$sql = $body =~ s/\0.*//sr if $type eq 'Q';
 		$sql = (split /\0/, $body)[1] if $type eq 'P';
+		$self->{bind} = $body if $type eq 'B';
 		$is_token = $body =~ /^\0\0/ if $type eq 'P';
 		$self->{token} = substr $body, 2 if $type eq 'P' && $is_token;
 		$self->send($self->echo) if $type eq 'D' && $is_token && !$self->{mute};

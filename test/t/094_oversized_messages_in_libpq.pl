@@ -61,6 +61,11 @@ sub keeper
 	} };
 }
 
+# ParameterStatus messages of 2 kB with new names.
+my $names = 0;
+sub names { return map { message('S', 'p' . $names++ . "\0" . ('v' x 2000) . "\0") } 1 .. $_[0]; }
+
+my $folder = PostgreSQL::Test::Utils::tempdir_short;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
 	login_n => { login => sub { $_[0]->send(greeting()); flood($_[0], 'N') } },
@@ -73,17 +78,29 @@ my %behaviours = (
 	start_row => sub { $_[0]->receive; $_[0]->send(columns(1)); flood($_[0], 'D') },
 	start_notice => sub { $_[0]->receive; flood($_[0], 'N') },
 
+	# libpq stores reported parameters; each row is a result, which must not permit more of them
+	start_names => sub { $_[0]->receive; $_[0]->send(columns(1)); while (1) { $_[0]->send(names(200), row('x')) } },
+
 	# endless short rows use the permitted time, and no memory
 	start_large => sub { $_[0]->receive; $_[0]->send(columns(1), (row('x' x 500_000)) x 20, done('SELECT 20'), ready); $_[0]->serve },
 	lock_login => keeper(sub { flood($_[0], 'N') }),
 	lock_names => keeper(sub { my $n = 0; while (1) { $_[0]->send(map { message('S', "p$n.$_\0" . ('v' x 2000) . "\0") } 1 .. 100); $n++ } }),
 	lock_ping => keeper(sub { flood($_[0], 'D') }, 1),
+	ping_rows => keeper(sub { while (1) { $_[0]->send(names(200), row('0')) } }, 1),
+
+	# less than the limit in each answer, which confirms the lock
+	ping_names => keeper(sub {
+		my ($fake) = @_;
+		my ($request) = $fake->{bind} =~ /\{"a lock"\}.{4}\{(\d+)\}/s or die 'unexpected ping';
+
+		append_to_file("$folder/pings", "$$\n");
+		$fake->send(names(250), row($request), done('SELECT 1'), ready);
+	}, 1),
 );
 
 my $remote = remote_node('remote');
 my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
-my $folder = PostgreSQL::Test::Utils::tempdir_short;
 my $near = PgpxFakeServer->new(folder => $folder, login_n => $behaviours{login_n});
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
@@ -123,7 +140,7 @@ make_pool($local, $near, server => 's_near', remote_dbname => 'login_n', options
 costs_little('near', sub { $session->fails(query('near'), '08001', qr/sent too much data during the login/, 'near: reason is reported') });
 
 costs_little($_, sub { $session->fails(query($_), '08001', qr/has a message that is too long/, "$_: reason is reported") })
-  foreach qw(start_row start_notice);
+  foreach qw(start_row start_notice start_names);
 is($session->run(query('start_large')) . $session->error, '1', 'many large rows of start commands are accepted');
 
 # --- lengths inside a message that libpq does not check
@@ -137,7 +154,8 @@ is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'l
 my %words = (
 	lock_login => 'The remote server sent too much data during the login.',
 	lock_names => 'The remote server sent too much data during the login.',
-	lock_ping => 'The remote server sent a message that is too long.');
+	lock_ping => 'The remote server sent a message that is too long.',
+	ping_rows => 'The remote server sent a message that is too long.');
 foreach my $what (sort keys %words)
 {
 	my $log = -s $local->logfile;
@@ -149,6 +167,15 @@ foreach my $what (sort keys %words)
 	});
 	ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_$what'", 'lost'), "$what: lock is lost");
 }
+
+# a connection on which the remote server has sent much is replaced, and the lock is held
+costs_little('ping_names', sub {
+	my $logins = sub { my %pids = map { $_ => 1 } split /\n/, slurp_file("$folder/pings"); return keys %pids > 3 ? 1 : 0; };
+
+	like($session->run(q{SELECT pgpool.lock('s_ping_names', 'a lock', '3 s', '10 s')}), qr/^1234$/, 'ping_names: lock is granted');
+	ok(wait_until($local, sub { -e "$folder/pings" ? $logins->() : 0 }, 1, 60), 'ping_names: connection of the pings is replaced');
+	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE server = 's_ping_names'}), 'held', 'ping_names: lock is held');
+});
 
 is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
 is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'worker was not restarted');
