@@ -9,6 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'clocks do not depend on TLS' if over_tls();
+
 plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
 
 my $remote = remote_node('remote');

@@ -7,6 +7,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'the queue of a lock does not depend on TLS' if over_tls();
+
 my $remote = remote_node('remote', conf => ['fsync = off']);
 my $one = local_node('one', conf => ['fsync = off']);
 make_pool($one, $remote, server => 'keeper', options => { pool_size => 8 });

@@ -11,6 +11,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'the computations of SCRAM do not depend on TLS' if over_tls();
+
 # iteration counts: at least a minute of computation on any machine, and some seconds
 my $FOR_EVER = 1_000_000_000;
 my $SOME_TIME = 10_000_000;

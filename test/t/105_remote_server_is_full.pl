@@ -10,6 +10,8 @@ use PgpxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+plan skip_all => 'the limits of the remote server do not depend on TLS' if over_tls();
 use Time::HiRes qw(time);
 
 my $remote = remote_node('remote', conf => ['log_connections = on']);
