@@ -169,7 +169,7 @@ pgpx_view_can_see_pool(const PgpxView *view)
 	if (view->sees_all || view->pool.user == view->user)
 		return true;
 
-	/* a pool of all local users is shown to those who may check out from it */
+	/* a user sees a pool of all local users if checkouts from it are allowed */
 	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&
 		key->superuser == 0 && may_use_shared(key, view->user);
 }

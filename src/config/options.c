@@ -706,37 +706,39 @@ pgpx_options_check_hosts(const char *name, const char *value)
 				 errhint("Specify fewer hosts, or one host name that resolves to all of the addresses.")));
 }
 
-/* Look up a pool option in the list; false if it is missing or invalid. */
-static bool
-find_number(List *list, const char *name, int64 *result)
+DefElem *
+pgpx_options_find(List *options, const char *name)
 {
-	ListCell   *lc;
-
-	foreach(lc, list)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		if (strcmp(def->defname, name) == 0)
-			return parse_value(find_option(name), defGetString(def),
-							   result);
-	}
-	return false;
-}
-
-void
-pgpx_options_check_base(List *options)
-{
-	const char *base = NULL;
 	ListCell   *lc;
 
 	foreach(lc, options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
-		if (strcmp(def->defname, "base_server") == 0)
-			base = defGetString(def);
+		if (strcmp(def->defname, name) == 0)
+			return def;
 	}
-	if (base == NULL || base[0] == '\0')
+	return NULL;
+}
+
+/* Look up a pool option in the list; false if it is missing or invalid. */
+static bool
+find_number(List *list, const char *name, int64 *result)
+{
+	DefElem    *def = pgpx_options_find(list, name);
+
+	return def != NULL &&
+		parse_value(find_option(name), defGetString(def), result);
+}
+
+void
+pgpx_options_check_base(List *options)
+{
+	DefElem    *base_server = pgpx_options_find(options, "base_server");
+	const char *base = base_server != NULL ? defGetString(base_server) : "";
+	ListCell   *lc;
+
+	if (base[0] == '\0')
 		return;
 	foreach(lc, options)
 	{
@@ -749,8 +751,7 @@ pgpx_options_check_base(List *options)
 			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
-				 errmsg("option \"%s\" cannot be set beside option "
-						"\"base_server\"",
+				 errmsg("option \"%s\" cannot be set beside option \"base_server\"",
 						def->defname),
 				 errdetail("Connection options and user mappings are those of "
 						   "the base server \"%s\".",

@@ -141,6 +141,9 @@ extern bool pgpx_option_is_valid(const char *name, const char *value);
 extern bool pgpx_option_is_allowed(const char *name, bool as_superuser,
 								   bool in_mapping);
 
+/* Find an option in a list of DefElems.  Return NULL if it is not set. */
+extern DefElem *pgpx_options_find(List *options, const char *name);
+
 /*
  * pgpx_options_check_base
  *		Raise HV00D for a connection option on a server that has base_server,

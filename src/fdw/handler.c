@@ -587,7 +587,7 @@ freeze_tables(Oid wrapper)
 static bool
 has_estimate(List *options)
 {
-	DefElem    *def = pgpx_find_option(options, ESTIMATE);
+	DefElem    *def = pgpx_options_find(options, ESTIMATE);
 
 	return def != NULL && defGetBoolean(def);
 }

@@ -36,26 +36,13 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-DefElem *
-pgpx_find_option(List *options, const char *name)
-{
-	ListCell   *lc;
-
-	foreach(lc, options)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		if (strcmp(def->defname, name) == 0)
-			return def;
-	}
-	return NULL;
-}
+#include "config/options.h"
 
 /* Return an option, or the value to use if it is not set. */
 static const char *
 option_or(List *options, const char *name, const char *unset)
 {
-	DefElem    *def = pgpx_find_option(options, name);
+	DefElem    *def = pgpx_options_find(options, name);
 
 	return def != NULL ? defGetString(def) : unset;
 }

@@ -19,9 +19,6 @@
 #define PGPX_FDW_VERSION_HINT \
 	"Install a version of pgpool_ext that knows this version of PostgreSQL."
 
-/* Return an element of a list of options, or NULL. */
-extern DefElem *pgpx_find_option(List *options, const char *name);
-
 /* Append the remote name of a foreign table, qualified and quoted. */
 extern void pgpx_deparse_relation(StringInfo buf, Relation rel);
 

@@ -340,6 +340,7 @@ pgpx_pinger_results(PgpxPinger *p,
 {
 	int			flushed = PQflush(p->pg);
 	bool		taken = false;
+	const char *reason;
 	PGresult   *res;
 
 	if (flushed < 0 || !PQconsumeInput(p->pg))
@@ -364,7 +365,8 @@ pgpx_pinger_results(PgpxPinger *p,
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
-			pgpx_libpq_note_results(&p->accounting, p->pg);
+			/* pgpx_pinger_set_idle acts on the result */
+			(void) pgpx_libpq_check_input(&p->accounting, p->pg, true);
 			return true;
 		}
 		taken = true;
@@ -385,12 +387,10 @@ pgpx_pinger_results(PgpxPinger *p,
 			return false;
 		}
 	}
-	if (taken)
-		pgpx_libpq_note_results(&p->accounting, p->pg);
-	if (taken ? pgpx_libpq_has_excess(&p->accounting, false) :
-		pgpx_libpq_has_oversized_message(&p->accounting, p->pg))
+	reason = pgpx_libpq_check_input(&p->accounting, p->pg, taken);
+	if (reason != NULL)
 	{
-		pgpx_pinger_failed(p, "The remote server sent a message that is too long.");
+		pgpx_pinger_failed(p, reason);
 		return false;
 	}
 	watch_socket(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
@@ -516,7 +516,7 @@ pgpx_pinger_set_idle(PgpxPinger *p)
 	p->deadline = 0;
 	p->idle_since = pgpx_now();
 	next_run = 0;
-	if (pgpx_libpq_has_excess(&p->accounting, true))
+	if (pgpx_libpq_is_half_full(&p->accounting))
 		drop_connection(p);		/* the next statement needs another one */
 	else
 		watch_socket(p, EPOLLIN | EPOLLRDHUP);
@@ -672,7 +672,7 @@ read_idle_input(PgpxPinger *p, uint32 events)
 	}
 	(void) PQisBusy(p->pg);
 	pgpx_libpq_drop_notifications(p->pg);
-	if (pgpx_libpq_has_oversized_message(&p->accounting, p->pg))
+	if (pgpx_libpq_check_input(&p->accounting, p->pg, false) != NULL)
 		drop_connection(p);
 }
 

@@ -264,20 +264,10 @@ pgpx_server_catalog_hash_user(const char *name)
 const char *
 pgpx_server_catalog_value(List *options, const char *name)
 {
-	ListCell   *lc;
+	DefElem    *def = pgpx_options_find(options, name);
+	const char *value = def != NULL ? defGetString(def) : "";
 
-	foreach(lc, options)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		if (strcmp(def->defname, name) == 0)
-		{
-			const char *value = defGetString(def);
-
-			return value[0] != '\0' ? value : NULL;
-		}
-	}
-	return NULL;
+	return value[0] != '\0' ? value : NULL;
 }
 
 bool

@@ -754,6 +754,7 @@ static void
 continue_start_commands(PgpxWorkerConn *w)
 {
 	PGresult   *res;
+	const char *reason;
 	bool		taken = false;
 	int			flushed;
 
@@ -804,12 +805,10 @@ continue_start_commands(PgpxWorkerConn *w)
 			return;
 		}
 	}
-	if (taken)
-		pgpx_libpq_note_results(&w->accounting, w->pg);
-	if (taken ? pgpx_libpq_has_excess(&w->accounting, false) :
-		pgpx_libpq_has_oversized_message(&w->accounting, w->pg))
+	reason = pgpx_libpq_check_input(&w->accounting, w->pg, taken);
+	if (reason != NULL)
 	{
-		fail_with_08001(w, "The answer to the start commands has a message that is too long.");
+		fail_with_08001(w, reason);
 		return;
 	}
 	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));

@@ -415,7 +415,10 @@ pgpx_login_descriptors(void)
 /* Bytes of one message, after the login. */
 #define MESSAGE_MAX (1024 * 1024)
 
-/* Bytes after the login that are not of rows, or of the next row. */
+/*
+ * Bytes after the login that are not of rows, including the part of the next
+ * row that libpq has read.
+ */
 #define EXCESS_MAX (2 * MESSAGE_MAX)
 
 static void
@@ -502,25 +505,35 @@ pgpx_libpq_note_rows(PgpxInputAccounting *accounting, const PGresult *res)
 	}
 }
 
-void
-pgpx_libpq_note_results(PgpxInputAccounting *accounting, PGconn *pg)
+/*
+ * Return the bytes that the remote has sent since the login, except for rows.
+ * The headers and trailers of TLS records add less than a sixteenth to a row.
+ */
+static uint64
+excess(const PgpxInputAccounting *accounting)
 {
-	accounting->taken = bytes_read(PQsocket(pg));
-}
-
-bool
-pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
-								 PGconn *pg)
-{
-	return bytes_read(PQsocket(pg)) > accounting->taken + MESSAGE_MAX;
-}
-
-bool
-pgpx_libpq_has_excess(const PgpxInputAccounting *accounting, bool idle)
-{
-	/* the headers and trailers of TLS records add less than a sixteenth */
 	uint64		rows = accounting->rows + accounting->rows / 16;
+	uint64		all = accounting->taken - accounting->start;
 
-	return accounting->taken > accounting->start + rows +
-		(idle ? EXCESS_MAX / 2 : EXCESS_MAX);
+	return all > rows ? all - rows : 0;
+}
+
+const char *
+pgpx_libpq_check_input(PgpxInputAccounting *accounting, PGconn *pg,
+					   bool results)
+{
+	uint64		taken = bytes_read(PQsocket(pg));
+
+	if (!results)
+		return taken > accounting->taken + MESSAGE_MAX ?
+			"The remote server sent a message that is too long." : NULL;
+	accounting->taken = taken;
+	return excess(accounting) > EXCESS_MAX ?
+		"The remote server sent too much data besides rows." : NULL;
+}
+
+bool
+pgpx_libpq_is_half_full(const PgpxInputAccounting *accounting)
+{
+	return excess(accounting) > EXCESS_MAX / 2;
 }

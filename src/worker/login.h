@@ -35,28 +35,27 @@ extern void pgpx_libpq_mute_notices(PGconn *pg);
  */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
-/*
- * Input accounting of statements:
- *
- *	note_rows				for each result, before it is freed
- *	note_results			when libpq has returned results
- *	has_oversized_message	when input was consumed without a result: return
- *							whether libpq buffers more than a message of an
- *							honest remote takes
- *	has_excess				after results: return whether the remote has sent
- *							too much besides rows, which libpq may have stored.
- *							idle: half of that is too much, so that the
- *							connection of a long life can be replaced before
- */
+/* Account for the rows of a result; to be called before it is freed. */
 extern void pgpx_libpq_note_rows(PgpxInputAccounting *accounting,
 								 const PGresult *res);
-extern void pgpx_libpq_note_results(PgpxInputAccounting *accounting,
-									PGconn *pg);
-extern bool
-pgpx_libpq_has_oversized_message(const PgpxInputAccounting *accounting,
-								 PGconn *pg);
-extern bool pgpx_libpq_has_excess(const PgpxInputAccounting *accounting,
-								  bool idle);
+
+/*
+ * pgpx_libpq_check_input
+ *		Account for the input that libpq has read after the login.
+ *
+ * results: libpq has returned all results that are complete, and has returned
+ * at least one since the last call.  Return NULL, or the reason why the
+ * connection must be closed: the remote has sent more than an honest one does,
+ * and libpq may have stored it.
+ */
+extern const char *pgpx_libpq_check_input(PgpxInputAccounting *accounting,
+										  PGconn *pg, bool results);
+
+/*
+ * Return whether the connection should be replaced at the next opportunity,
+ * because half of the input for which it must be closed has been received.
+ */
+extern bool pgpx_libpq_is_half_full(const PgpxInputAccounting *accounting);
 
 /*
  * Manage a login that pgpx_conninfo_login has started: "stepped" is called

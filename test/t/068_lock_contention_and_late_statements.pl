@@ -178,10 +178,8 @@ make_pool($one, $remote, server => 'crowded', options => { pool_size => 1, check
 like($busy[0]->run(q{SELECT pgpool.checkout('crowded')}), qr/^\d+$/, 'session has the only connection');
 $busy[1]->fails(q{SELECT pgpool.lock('crowded', 'z')}, '55P03', qr/no connection to server "crowded" became available/, 'default timeout is that of a checkout');
 $holder->start(q{SELECT pgpool.lock('crowded', 'z', '0')});
-$waiters = q{SELECT count(*) FROM pgpool.waiters WHERE server = 'crowded'};
-ok(wait_until($one, $waiters, '1'), 'session waits for a connection');
-sleep 1;
-is($one->safe_psql('postgres', $waiters), '1', 'session waits for longer than checkout_timeout');
+ok(wait_until($one, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'crowded'}, '1'), 'session waits for a connection');
+ok(wait_until($one, q{SELECT deadline IS NULL AND clock_timestamp() > waiting_since + '1 s' FROM pgpool.waiters WHERE server = 'crowded'}, 't'), 'session waits for longer than checkout_timeout');
 $busy[0]->run('SELECT pgpool.checkin_all()');
 like($holder->finish(20), qr/^\d+$/, 'lock is granted') or diag($holder->error);
 $holder->run('DISCARD ALL');

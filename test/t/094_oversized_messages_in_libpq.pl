@@ -139,8 +139,9 @@ costs_little($_, sub { $session->fails(query($_), '08001', qr/sent too much data
 make_pool($local, $near, server => 's_near', remote_dbname => 'login_n', options => { host => $folder, pool_size => 1, connect_timeout => '20s' });
 costs_little('near', sub { $session->fails(query('near'), '08001', qr/sent too much data during the login/, 'near: reason is reported') });
 
-costs_little($_, sub { $session->fails(query($_), '08001', qr/has a message that is too long/, "$_: reason is reported") })
-  foreach qw(start_row start_notice start_names);
+costs_little($_, sub { $session->fails(query($_), '08001', qr/sent a message that is too long/, "$_: reason is reported") })
+  foreach qw(start_row start_notice);
+costs_little('start_names', sub { $session->fails(query('start_names'), '08001', qr/sent too much data besides rows/, 'start_names: reason is reported') });
 is($session->run(query('start_large')) . $session->error, '1', 'many large rows of start commands are accepted');
 
 # --- lengths inside a message that libpq does not check
@@ -155,7 +156,7 @@ my %words = (
 	lock_login => 'The remote server sent too much data during the login.',
 	lock_names => 'The remote server sent too much data during the login.',
 	lock_ping => 'The remote server sent a message that is too long.',
-	ping_rows => 'The remote server sent a message that is too long.');
+	ping_rows => 'The remote server sent too much data besides rows.');
 foreach my $what (sort keys %words)
 {
 	my $log = -s $local->logfile;

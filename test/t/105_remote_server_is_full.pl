@@ -79,6 +79,9 @@ sub pauses_are_random
 pauses_are_random('shard1');
 like(attempts(), qr/^e?(?:be){5,}b?$/, 'one attempt is made at a time');
 is(pool($since), $full, 'remote server is full since the first refused attempt');
+is(scalar(() = slurp_file($local->logfile) =~ /LOG:  pgpool_ext waits because server "shard1" of database "postgres" accepts no more connections for user/g),
+	1, 'log reports once, for all attempts, that the remote server accepts no more connections')
+  or diag(slurp_file($local->logfile));
 $sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 like($sessions[2]->finish(30), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
 is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'other waiters keep their queue positions');
