@@ -118,7 +118,7 @@ pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("%s must be called in FROM with a column list", function),
-				 errhint("Write SELECT * FROM %s(...) AS t(id bigint, name text). To run SQL for its effects use pgpool.exec, which returns the number of rows.",
+				 errhint("Write SELECT * FROM %s(...) AS t(id bigint, name text). pgpool.exec runs a statement without a column list, and returns the number of rows.",
 						 function)));
 	return rsinfo;
 }

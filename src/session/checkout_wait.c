@@ -308,11 +308,11 @@ pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline,
 #define DETAIL_LEN 512
 
 /*
- * Write an error detail about the use of the pool: the numbers of leases and
- * waiters, and the oldest lease.
+ * Write an error detail about the use of the pool: the numbers of leases and of
+ * other waiters, and the oldest lease.  waits: this session is in the queue.
  */
 static void
-write_usage(PgpxPool *pool, char *buf, size_t size)
+write_usage(PgpxPool *pool, bool waits, char *buf, size_t size)
 {
 	PgpxConn   *oldest = NULL;
 	int			leased = 0;
@@ -323,7 +323,7 @@ write_usage(PgpxPool *pool, char *buf, size_t size)
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	total = pgpx_pool_total_locked(pool);
-	waiting = pool->nwaiting;
+	waiting = waits ? Max(pool->nwaiting - 1, 0) : pool->nwaiting;
 	pgpx_conn_foreach_locked(conn, pool)
 	{
 		if (conn->broken || conn->state != PGPX_CONN_LEASED)
@@ -340,13 +340,13 @@ write_usage(PgpxPool *pool, char *buf, size_t size)
 	LWLockRelease(pool->lock);
 
 	if (pgpx_pool_is_paused(pool))
-		snprintf(buf, size, "The server is paused. Active leases: %d. Waiting sessions: %d.",
+		snprintf(buf, size, "The server is paused. Active leases: %d. Other waiting sessions: %d.",
 				 leased, waiting);
 	else if (oldest != NULL)
-		snprintf(buf, size, "%d of %d connections are leased and %d sessions wait; PID %d has held one for %.3f s.",
+		snprintf(buf, size, "%d of %d connections are leased and %d other sessions wait; PID %d has held one for %.3f s.",
 				 leased, total, waiting, pid, held / 1e6);
 	else
-		snprintf(buf, size, "%d connections are open or being opened, none is leased, and %d sessions wait.",
+		snprintf(buf, size, "%d connections are open or being opened, none is leased, and %d other sessions wait.",
 				 total, waiting);
 }
 
@@ -393,15 +393,17 @@ typedef enum WaitCause
 
 /*
  * Write a detail about the use of the pool and about the cause of the wait, and
- * return the cause.  Set *limit if that is WAIT_LIMIT.
+ * return the cause.  Set *limit if that is WAIT_LIMIT.  waits: as for
+ * write_usage.
  */
 static WaitCause
-write_wait_cause(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
+write_wait_cause(PgpxPool *pool, bool waits, char *buf, size_t size,
+				 PgpxGrowthLimit *limit)
 {
 	char		reason[PGPX_ERROR_LEN] = "";
 	PgpxTime	full_for = 0;
 
-	write_usage(pool, buf, size);
+	write_usage(pool, waits, buf, size);
 	if (pgpx_pool_is_paused(pool))
 		return WAIT_PAUSED;
 	LWLockAcquire(pool->lock, LW_SHARED);
@@ -418,23 +420,24 @@ write_wait_cause(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
 	return WAIT_REMOTE_FULL;
 }
 
-/* Add the hint of a timeout, which names the limit to raise. */
-static int
-add_limit_hint(PgpxGrowthLimit limit)
+/* The limits that a user can raise; NULL: there is no such limit. */
+static const char *const limit_names[] = {
+	[PGPX_LIMIT_POOL] = "the server's option \"pool_size\"",
+	[PGPX_LIMIT_SERVER] = "the server's option \"max_server_connections\"",
+	[PGPX_LIMIT_SHARE] = "the server's option \"cluster_connections\"",
+	[PGPX_LIMIT_ALL] = "the setting \"pgpool_ext.max_connections\"",
+	[PGPX_LIMIT_LEASES] = NULL,
+};
+
+/* Where the timeout of a checkout was set, for a hint. */
+static const char *
+timeout_name(const PgpxCheckout *c)
 {
-	switch (limit)
-	{
-		case PGPX_LIMIT_POOL:
-			return errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.");
-		case PGPX_LIMIT_SERVER:
-			return errhint("Raise the server's option \"max_server_connections\" or \"checkout_timeout\", or return leases earlier.");
-		case PGPX_LIMIT_SHARE:
-			return errhint("Raise the server's option \"cluster_connections\" or \"checkout_timeout\", or return leases earlier.");
-		case PGPX_LIMIT_ALL:
-			return errhint("Raise the setting \"pgpool_ext.max_connections\" or the server's option \"checkout_timeout\", or return leases earlier.");
-		default:
-			return errhint("Raise the server's option \"checkout_timeout\", or return leases earlier.");
-	}
+	if (c->has_argument)
+		return "the timeout";
+	return pgpx_checkout_timeout >= 0 ?
+		"the setting \"pgpool_ext.checkout_timeout\"" :
+		"the server's option \"checkout_timeout\"";
 }
 
 /* Raise the NOTICE for a session that has waited for notice_after. */
@@ -445,7 +448,7 @@ raise_notice(PgpxCheckout *c, PgpxPool *pool)
 	PgpxGrowthLimit limit;
 
 	c->noticed = true;
-	(void) write_wait_cause(pool, detail, sizeof(detail), &limit);
+	(void) write_wait_cause(pool, true, detail, sizeof(detail), &limit);
 	ereport(NOTICE,
 			(errmsg("still waiting for a connection to server \"%s\" after " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name),
@@ -556,7 +559,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		strlcpy(detail, "A connection was granted in time, but its socket or the answer to its reset arrived after the timeout.",
 				sizeof(detail));
 	else
-		cause = write_wait_cause(pool, detail, sizeof(detail), &limit);
+		cause = write_wait_cause(pool, false, detail, sizeof(detail), &limit);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
@@ -566,8 +569,10 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 			 errhint("Call pgpool.resume to end the pause.") :
 			 cause == WAIT_DESCRIPTORS ? add_descriptors_hint() :
 			 cause == WAIT_REMOTE_FULL ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
-			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
-			 add_limit_hint(limit)));
+			 granted ? errhint("Raise %s.", timeout_name(c)) :
+			 limit_names[limit] == NULL ? errhint("Raise %s, or return leases earlier.", timeout_name(c)) :
+			 errhint("Raise %s or %s, or return leases earlier.",
+					 limit_names[limit], timeout_name(c))));
 }
 
 void
