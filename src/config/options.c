@@ -768,7 +768,6 @@ check_together(List *list)
 {
 	int64		low;
 	int64		high;
-	int64		overflow = 0;
 
 	pgpx_options_check_base(list);
 	if (find_number(list, "retry_min", &low) && find_number(list, "retry_max", &high) &&
@@ -779,17 +778,13 @@ check_together(List *list)
 				 errdetail("\"retry_min\" is %lld ms, \"retry_max\" is %lld ms.",
 						   (long long) low, (long long) high)));
 
-	if (find_number(list, "min_size", &low) && find_number(list, "pool_size", &high))
-	{
-		(void) find_number(list, "max_overflow", &overflow);
-		if (low > high + overflow)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("option \"min_size\" exceeds the size of the pool"),
-					 errdetail("\"min_size\" is %lld, \"pool_size\" and \"max_overflow\" are %lld together.",
-							   (long long) low,
-							   (long long) (high + overflow))));
-	}
+	if (find_number(list, "min_size", &low) && find_number(list, "pool_size", &high) &&
+		low > high)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("option \"min_size\" exceeds option \"pool_size\""),
+				 errdetail("\"min_size\" is %lld, \"pool_size\" is %lld.",
+						   (long long) low, (long long) high)));
 
 	if (find_number(list, "min_idle", &low) && find_number(list, "pool_size", &high) &&
 		low > high)

@@ -30,7 +30,7 @@ int
 pgpx_pool_min_size_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
+	return Min(pool->opts.min_size, pool->opts.pool_size);
 }
 
 int

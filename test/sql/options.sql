@@ -128,13 +128,11 @@ SELECT r.hint
 -- options that must be consistent with each other
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
     OPTIONS (retry_min '2s', retry_max '2s', pool_size '2', max_overflow '1',
-             min_size '3', min_idle '2')$$);
+             min_size '2', min_idle '2')$$);
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
     OPTIONS (retry_min '2s', retry_max '1s')$$);
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
-    OPTIONS (min_size '3', pool_size '2')$$);
-SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
-    OPTIONS (min_size '4', max_overflow '1', pool_size '2')$$);
+    OPTIONS (min_size '3', max_overflow '1', pool_size '2')$$);
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
     OPTIONS (min_idle '3', max_overflow '1', pool_size '2')$$);
 

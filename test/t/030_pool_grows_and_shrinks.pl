@@ -439,6 +439,14 @@ sub set
 	return;
 }
 
+# pool_size is the setting's default, so min_size can exceed it
+make_pool($local, $remote, server => 'many', options => { min_size => 12, max_overflow => 4, overflow_ttl => '100ms' });
+is($sessions[0]->run("SELECT pgpool.exec('many', 'select 1')"), '1', 'many: first call succeeds');
+becomes('many', 'total, idle', '10|10', 'min_size above pool_size opens pool_size connections');
+ok(untouched('many', 10, '1 s'), 'many: connections are unused');
+is(pool('many', 'total, connects, closed_overflow'), '10|10|0', 'many: no overflow connection is opened for min_size');
+$local->safe_psql('postgres', "DROP SERVER many CASCADE");
+
 make_pool($local, $remote, server => 'plain');
 my $lease = lease($sessions[0], 'plain');
 is(pool('plain', 'pool_size'), '10', q{plain: pool_size is the setting's default});
