@@ -108,7 +108,8 @@ pgpx_arg_deadline(FunctionCallInfo fcinfo, int at)
 }
 
 ReturnSetInfo *
-pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function)
+pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function,
+					 const char *alternative)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
@@ -118,8 +119,8 @@ pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("%s must be called in FROM with a column list", function),
-				 errhint("Write SELECT * FROM %s(...) AS t(id bigint, name text). pgpool.exec runs a statement without a column list, and returns the number of rows.",
-						 function)));
+				 errhint("Write SELECT * FROM %s(...) AS t(id bigint, name text).%s",
+						 function, alternative)));
 	return rsinfo;
 }
 

@@ -77,9 +77,10 @@ pg_noreturn extern void pgpx_arg_raise_null(const char *name);
  *		Return the ReturnSetInfo of a call in FROM with a column list.
  *
  * Raise 0A000 if the call has no column list.  function: its name, for the
- * error.
+ * error.  alternative: what the hint adds, or "".
  */
 extern ReturnSetInfo *pgpx_arg_column_list(FunctionCallInfo fcinfo,
-										   const char *function);
+										   const char *function,
+										   const char *alternative);
 
 #endif							/* PGPX_ARGUMENTS_H */

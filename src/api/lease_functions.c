@@ -239,7 +239,8 @@ query(FunctionCallInfo fcinfo, bool by_pool, bool any)
 {
 	Call		call;
 
-	(void) pgpx_arg_column_list(fcinfo, "pgpool.query");
+	(void) pgpx_arg_column_list(fcinfo, "pgpool.query",
+								" To discard the rows, call pgpool.exec instead.");
 	read_call(fcinfo, 0, by_pool, any, &call);
 	return return_rows(fcinfo, &call, InvalidOid);
 }
@@ -650,7 +651,7 @@ pgpx_result(PG_FUNCTION_ARGS)
 	PgpxRows   *rows;
 
 	pgpx_shmem_require();
-	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.result");
+	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.result", "");
 	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
@@ -773,7 +774,7 @@ fanout(FunctionCallInfo fcinfo, bool any)
 	PgpxStatement statement;
 
 	pgpx_shmem_require();
-	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.fanout");
+	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.fanout", "");
 	if (PG_ARGISNULL(0))
 		pgpx_arg_raise_null("pools");
 	servers = read_servers(PG_GETARG_ARRAYTYPE_P(0), &n);

@@ -433,7 +433,6 @@ set_deadline(PgpxCheckout *c, int64 timeout_ms)
 	c->started = pgpx_now();
 	c->noticed = false;
 	c->no_wait = c->only_try;
-	c->has_argument = timeout_ms != PGPX_TIMEOUT_DEFAULT;
 	timeout_ms = pgpx_effective_checkout_timeout(c->spec, timeout_ms);
 	c->timeout_ms = timeout_ms;
 	c->deadline = c->no_wait ? c->started :

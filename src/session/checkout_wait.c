@@ -309,10 +309,10 @@ pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline,
 
 /*
  * Write an error detail about the use of the pool: the numbers of leases and of
- * other waiters, and the oldest lease.  waits: this session is in the queue.
+ * other waiters, and the oldest lease.
  */
 static void
-write_usage(PgpxPool *pool, bool waits, char *buf, size_t size)
+write_usage(PgpxPool *pool, char *buf, size_t size)
 {
 	PgpxConn   *oldest = NULL;
 	int			leased = 0;
@@ -323,7 +323,9 @@ write_usage(PgpxPool *pool, bool waits, char *buf, size_t size)
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	total = pgpx_pool_total_locked(pool);
-	waiting = waits ? Max(pool->nwaiting - 1, 0) : pool->nwaiting;
+	waiting = pool->nwaiting;
+	if (pgpx_my_waiter()->state == PGPX_WAITER_WAITING)
+		waiting--;
 	pgpx_conn_foreach_locked(conn, pool)
 	{
 		if (conn->broken || conn->state != PGPX_CONN_LEASED)
@@ -393,17 +395,15 @@ typedef enum WaitCause
 
 /*
  * Write a detail about the use of the pool and about the cause of the wait, and
- * return the cause.  Set *limit if that is WAIT_LIMIT.  waits: as for
- * write_usage.
+ * return the cause.  Set *limit if that is WAIT_LIMIT.
  */
 static WaitCause
-write_wait_cause(PgpxPool *pool, bool waits, char *buf, size_t size,
-				 PgpxGrowthLimit *limit)
+write_wait_cause(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
 {
 	char		reason[PGPX_ERROR_LEN] = "";
 	PgpxTime	full_for = 0;
 
-	write_usage(pool, waits, buf, size);
+	write_usage(pool, buf, size);
 	if (pgpx_pool_is_paused(pool))
 		return WAIT_PAUSED;
 	LWLockAcquire(pool->lock, LW_SHARED);
@@ -420,24 +420,27 @@ write_wait_cause(PgpxPool *pool, bool waits, char *buf, size_t size,
 	return WAIT_REMOTE_FULL;
 }
 
-/* The limits that a user can raise; NULL: there is no such limit. */
-static const char *const limit_names[] = {
-	[PGPX_LIMIT_POOL] = "the server's option \"pool_size\"",
-	[PGPX_LIMIT_SERVER] = "the server's option \"max_server_connections\"",
-	[PGPX_LIMIT_SHARE] = "the server's option \"cluster_connections\"",
-	[PGPX_LIMIT_ALL] = "the setting \"pgpool_ext.max_connections\"",
-	[PGPX_LIMIT_LEASES] = NULL,
-};
-
-/* Where the timeout of a checkout was set, for a hint. */
-static const char *
-timeout_name(const PgpxCheckout *c)
+/*
+ * Add the hint of a timeout, which names the limit to raise.  It does not tell
+ * where the timeout or the size of the pool was set: an argument, a setting or
+ * an option, which not all servers can have.
+ */
+static int
+add_limit_hint(PgpxGrowthLimit limit)
 {
-	if (c->has_argument)
-		return "the timeout";
-	return pgpx_checkout_timeout >= 0 ?
-		"the setting \"pgpool_ext.checkout_timeout\"" :
-		"the server's option \"checkout_timeout\"";
+	switch (limit)
+	{
+		case PGPX_LIMIT_POOL:
+			return errhint("Raise \"pool_size\" or the timeout, or return leases earlier.");
+		case PGPX_LIMIT_SERVER:
+			return errhint("Raise \"max_server_connections\" or the timeout, or return leases earlier.");
+		case PGPX_LIMIT_SHARE:
+			return errhint("Raise \"cluster_connections\" or the timeout, or return leases earlier.");
+		case PGPX_LIMIT_ALL:
+			return errhint("Raise the setting \"pgpool_ext.max_connections\" or the timeout, or return leases earlier.");
+		default:
+			return errhint("Raise the timeout, or return leases earlier.");
+	}
 }
 
 /* Raise the NOTICE for a session that has waited for notice_after. */
@@ -448,7 +451,7 @@ raise_notice(PgpxCheckout *c, PgpxPool *pool)
 	PgpxGrowthLimit limit;
 
 	c->noticed = true;
-	(void) write_wait_cause(pool, true, detail, sizeof(detail), &limit);
+	(void) write_wait_cause(pool, detail, sizeof(detail), &limit);
 	ereport(NOTICE,
 			(errmsg("still waiting for a connection to server \"%s\" after " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name),
@@ -559,7 +562,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		strlcpy(detail, "A connection was granted in time, but its socket or the answer to its reset arrived after the timeout.",
 				sizeof(detail));
 	else
-		cause = write_wait_cause(pool, false, detail, sizeof(detail), &limit);
+		cause = write_wait_cause(pool, detail, sizeof(detail), &limit);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
@@ -569,10 +572,8 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 			 errhint("Call pgpool.resume to end the pause.") :
 			 cause == WAIT_DESCRIPTORS ? add_descriptors_hint() :
 			 cause == WAIT_REMOTE_FULL ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
-			 granted ? errhint("Raise %s.", timeout_name(c)) :
-			 limit_names[limit] == NULL ? errhint("Raise %s, or return leases earlier.", timeout_name(c)) :
-			 errhint("Raise %s or %s, or return leases earlier.",
-					 limit_names[limit], timeout_name(c))));
+			 granted ? errhint("Raise the timeout.") :
+			 add_limit_hint(limit)));
 }
 
 void

@@ -27,7 +27,6 @@ typedef struct PgpxCheckout
 	PgpxTime	started;
 	bool		noticed;		/* the NOTICE of notice_after was raised */
 	int64		timeout_ms;		/* for the error; 0: no limit */
-	bool		has_argument;	/* the timeout is an argument of the call */
 	bool		no_wait;		/* do not enqueue: set with only_try, cleared
 								 * to wait for a running test */
 	PgpxTime	deadline;		/* 0: none */
