@@ -145,11 +145,17 @@ foreach my $case ([ '0/1/2/1', 0 ], [ 'ffffffffffffffff/1/2/1', 1 ])
 $first = 'deadbeef/1/2/1';
 
 # --- a lock keeps its pings while a statement about shares waits
+$holder->run(q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});    # a slot for the pool of the lock
 my $kept = 0;
-foreach my $attempt (1 .. 3)
+foreach my $attempt (1 .. 5)
 {
 	my $token = $app->run(q{SELECT pgpool.lock('shared', 'short', '10 s', ttl => '2 s')});
 
+	if ($token !~ /^\d+$/)
+	{
+		diag("attempt $attempt: the lock was not acquired: " . $app->error);
+		next;
+	}
 	block_statement("lock, attempt $attempt");
 	wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30);
 	$kept = $app->run("SELECT pgpool.lock_valid('shared', 'short', $token)") eq 't';
