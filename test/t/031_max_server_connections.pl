@@ -108,7 +108,7 @@ $_->run('SELECT pgpool.checkin_all()') foreach @u1;
 waits($u3, 'capped', 'server_cap', 'third user waits');
 waits($u2[0], 'capped', 'server_cap', 'second user waits behind the third');
 waits($u1[3], 'capped', 'full', 'first user waits behind the second');
-$u2[1]->fails("SELECT pgpool.checkout('capped', '100 ms')", '55P03', qr/HINT:  Raise the server's option "max_server_connections"/, 'error of a timeout names the limit');
+$u2[1]->fails("SELECT pgpool.checkout('capped', '100 ms')", '55P03', qr/HINT:  Raise "max_server_connections" or the timeout/, 'error of a timeout names the limit');
 worker_sleeps('three pools wait because of one cap');
 foreach my $case ([ $u1[0], $u3, 'third' ], [ $u1[1], $u2[0], 'second' ], [ $u3, $u1[3], 'first' ])
 {

@@ -135,7 +135,7 @@ is(share($nodes[0], 'used, share, demand, others'), "$cap|$cap|$cap|0", 'one bus
 my $waiter = PgpxSession->new($nodes[0]);
 $waiter->start(q{SELECT pgpool.checkout('shared', '60 s')});
 ok(wait_until($nodes[0], 'SELECT reason FROM pgpool.waiters', 'server_cap', 30), 'another session waits because of the share');
-$session->fails(q{SELECT pgpool.checkout('shared', '100 ms')}, '55P03', qr/HINT:  Raise the server's option "cluster_connections"/, 'error of a timeout names the limit');
+$session->fails(q{SELECT pgpool.checkout('shared', '100 ms')}, '55P03', qr/HINT:  Raise "cluster_connections" or the timeout/, 'error of a timeout names the limit');
 
 # --- idle connections of the first server are closed for the other servers
 $_->run('SELECT pgpool.checkin_all()') foreach @holders;
