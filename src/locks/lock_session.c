@@ -417,6 +417,8 @@ timeout_detail(const LockWait *w)
 pg_noreturn static void
 raise_timeout(LockWait *w)
 {
+	/* not yet known to a session that was never the first of its queue */
+	w->local = w->local || pgpx_dlock_is_held_here(w->lock.queue, &w->other);
 	if (w->error != NULL &&
 		(ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
 			 ERRCODE_CONNECTION_EXCEPTION ||
@@ -450,9 +452,8 @@ try_now(LockWait *w)
 static PgpxTime
 next_pause(const LockWait *w, PgpxTime *pause)
 {
-	PgpxTime	sleep;
+	PgpxTime	sleep = *pause * (0.5 + pg_prng_double(&pg_global_prng_state));
 
-	sleep = (PgpxTime) (*pause * (0.5 + pg_prng_double(&pg_global_prng_state)));
 	*pause = Min(*pause * 2, PGPX_DLOCK_PAUSE_US);
 	if (w->error == NULL && w->answer.held)
 		sleep = Min(sleep, w->answer.left_ms * 1000 + 1000);

@@ -102,6 +102,9 @@ $busy[0]->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
 $app[0]->run('SELECT pgpool.checkin_all()');
 ok(wait_until($one, $waiters, '1'), 'all waiters but one have a connection');
 is(scalar(grep { $_->done } @app[ 1, 2 ], $busy[0]), 0, 'waiters wait for the lock only');
+my $late = PgpxSession->new($one, user => 'app');
+$late->fails(q{SELECT pgpool.lock('contended', 'balancer', '100 ms')}, '55P03', qr/DETAIL:  It is held by PID \d+ of this server/, 'error of a session that never was the first in the queue names the holder');
+$late->quit;
 $holder->run("SELECT pgpool.unlock('contended', 'balancer', $token)");
 my (@waiting, @served) = ($app[1], $app[2], $busy[0]);
 while (@waiting && @served < 3)
