@@ -165,7 +165,8 @@ foreach my $lower (4, 1)
 }
 
 # --- the tables are made again while all are busy
-$remote->safe_psql('remote_db', 'DROP SCHEMA pgpool_lock CASCADE');
+# (repeated after a deadlock with a statement of a server)
+ok(wait_until($remote, sub { scalar $remote->psql('remote_db', 'DROP SCHEMA pgpool_lock CASCADE') }, 0, 30), 'tables are dropped');
 ok(wait_until($nodes[0], sub { join ' ', map { share($nodes[$_], 'failing_since IS NOT NULL') } 0 .. 3 }, 't t t t', 30), 'tables are missing');
 $nodes[0]->safe_psql('postgres', q{SELECT pgpool.lock_setup('plain')});
 $remote->safe_psql('remote_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpool_lock TO remote_app');
