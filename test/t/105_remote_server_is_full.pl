@@ -252,7 +252,7 @@ $local->safe_psql('postgres', q{CREATE FOREIGN TABLE remote_classes (oid oid) SE
 my $lease = lease($sessions[3], 'noticed');
 my $notice = qr/NOTICE:  (?:00000: )?still waiting for a connection to server "noticed"/;
 $sessions[4]->run(q{SET pgpool_ext.checkout_timeout = '1s'});
-$sessions[4]->fails(q{SELECT count(*) FROM remote_classes}, '55P03', qr/$notice after \d+ ms\nDETAIL:  1 of 1 connections are leased/, 'foreign table that waits for a lease raises the notice');
+$sessions[4]->fails(q{SELECT count(*) FROM remote_classes}, '55P03', qr/$notice after \d+ ms\nDETAIL:  1 of 1 connections are leased and 0 other sessions wait;/, 'foreign table that waits for a lease raises the notice');
 $sessions[3]->run("SELECT pgpool.checkin($lease)");
 $local->safe_psql('postgres', q{SELECT pgpool.pause('noticed')});
 $sessions[4]->fails(q{SELECT pgpool.checkout('noticed')}, '55P03', qr/$notice after \d+ ms\nDETAIL:  The server is paused/, 'checkout that waits for the end of a pause raises the notice');
