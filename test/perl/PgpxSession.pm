@@ -148,13 +148,13 @@ sub failed
 }
 
 # Reset statement_timeout. A short timeout may cancel the RESET itself, hence the loop. If
-# it expires when the RESET has just ended, the server cancels the next statement.
+# it expires when the RESET has just ended, the server cancels the next statement, with an
+# error that names the timeout.
 sub reset_statement_timeout
 {
 	my ($self) = @_;
 
 	do { $self->run('RESET statement_timeout') } while ($self->sqlstate eq '57014');
-	$self->run('SELECT 1');
 	return;
 }
 
