@@ -176,6 +176,27 @@ foreach my $next ($ENV{PGPX_TEST_TLS} && libpq_cancels() ? () : ('the same lease
 	is($bystander->{text} . $bystander->error, '8', "$next: statement of the other session is not cancelled");
 	$_->run('SELECT pgpool.checkin_all()') foreach $victim, $bystander;
 }
+
+# --- a lease that is returned while its cancel request is under way: the reset, which
+# the request could cancel, must wait for the end of the request
+make_pool($local, $remote, server => 'under_way', options => { pool_size => 1, operation_timeout => '100s', connect_timeout => '100s' });
+{
+	my $lease = lease($victim, 'under_way');
+	my $stats = sub { $local->safe_psql('postgres', "SELECT $_[0] FROM pgpool.stats WHERE server = 'under_way'") };
+	my $resets = $stats->('resets');
+
+	kill 'STOP', $postmaster;
+	is($victim->run("SELECT pgpool.send($lease, 'select 7 from pg_sleep(0.1)'), pgpool.cancel($lease)"), '|t', 'cancel under way: statement is cancelled');
+	is($victim->run("SELECT * FROM pgpool.result($lease) $row") . $victim->error, '7', 'cancel under way: statement ends by itself');
+	is($victim->run("SELECT pgpool.checkin($lease)") . $victim->error, '', 'cancel under way: lease is returned');
+	is($stats->('resets'), $resets, 'cancel under way: no reset is sent');
+	$bystander->start("SELECT * FROM pgpool.query('under_way', 'select 8 from pg_sleep(0.1)') $row");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'cancel under way: next call waits');
+	kill 'CONT', $postmaster;
+	$bystander->finish;
+	is($bystander->{text} . $bystander->error, '8', 'cancel under way: next call is not cancelled');
+	is($stats->('connects'), 1, 'cancel under way: next call uses the same connection');
+}
 $_->quit foreach $victim, $bystander, $canceller;
 
 stats_add_up($local);
