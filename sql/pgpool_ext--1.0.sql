@@ -1191,7 +1191,7 @@ COMMENT ON COLUMN pgpool.stats.connect_time IS
 COMMENT ON COLUMN pgpool.stats.max_connect_time IS
 'longest time that opening a connection took, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.resets IS
-'resets that were sent: at checkin, by the worker, or before the statement of the next lease';
+'resets that were sent: at checkin, behind the statement of a call, by the worker, or before the statement of the next lease';
 COMMENT ON COLUMN pgpool.stats.resets_failed IS
 'resets that failed or were not answered in time';
 COMMENT ON COLUMN pgpool.stats.checks IS

@@ -191,7 +191,7 @@ run_on_pool(const char *server, const PgpxStatement *statement,
 
 		PG_TRY();
 		{
-			rows = pgpx_exec(lease, statement, sink);
+			rows = pgpx_exec(lease, statement, sink, true);
 		}
 		PG_CATCH();
 		{
@@ -214,7 +214,8 @@ run_call(const Call *call, const PgpxSink *sink)
 {
 	if (call->by_pool)
 		return run_on_pool(call->server, &call->statement, sink);
-	return pgpx_exec(pgpx_lease_for_use(call->lease), &call->statement, sink);
+	return pgpx_exec(pgpx_lease_for_use(call->lease), &call->statement, sink,
+					 false);
 }
 
 /*

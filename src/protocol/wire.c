@@ -360,6 +360,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->nexchanges = PGPX_EXCHANGE_FINAL;
 	wire->nbefore = 0;
 	wire->follows_reset = false;
+	wire->reset_behind = 0;
 	wire->sent_ahead = false;
 	wire->parsed = false;
 	wire->bound = false;
@@ -462,24 +463,10 @@ pgpx_wire_trim(PgpxWire *wire)
 }
 
 bool
-pgpx_wire_is_at_boundary(const PgpxWire *wire)
-{
-	return wire->phase == PGPX_WIRE_IDLE &&
-		wire->in_start == wire->in_end &&
-		wire->out_sent == wire->out.len;
-}
-
-bool
 pgpx_wire_has_pinned_params(const PgpxWire *wire)
 {
 	return !wire->encoding_changed && wire->datestyle_iso &&
 		wire->intervalstyle_postgres;
-}
-
-bool
-pgpx_wire_is_in_reset(const PgpxWire *wire)
-{
-	return wire->phase != PGPX_WIRE_BROKEN && wire->discarding;
 }
 
 void
@@ -888,6 +875,15 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 
 		if (class == M_COPY_IN && wire->phase != PGPX_WIRE_BROKEN)
 			refuse_copy(wire);
+
+		if (rule.event == PGPX_EV_READY && wire->reset_behind != 0 &&
+			wire->token.exchange != PGPX_EXCHANGE_FINAL)
+		{
+			/* the answer to the reset behind the statement is next */
+			pgpx_wire_expect_reset(wire, wire->sender, PGPX_EXCHANGE_FINAL,
+								   wire->reset_behind);
+			return PGPX_EV_READY;
+		}
 
 		/* input during a reset belongs to the previous holder: discard it */
 		if (rule.event == PGPX_EV_NONE ||

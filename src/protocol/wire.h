@@ -231,6 +231,10 @@ typedef struct PgpxWire
 								 * to the reset of an earlier lease was read: */
 	PgpxWireToken following_token;
 	uint8		following_parts[PGPX_WIRE_MAX_PARTS];
+	int			reset_behind;	/* PGPX_SENT_* bits of a reset that was sent
+								 * behind the statement; 0: none */
+	size_t		reset_at;		/* .. its offset in "out", until all of it is
+								 * sent */
 	const PgpxWireCommand *ahead;	/* the command of a reset sent ahead whose
 									 * answer is expected */
 	int			nbefore;		/* commands before the statement that have not
@@ -301,8 +305,8 @@ extern void pgpx_wire_begin(PgpxWire *wire, uint64 sender);
  * pgpx_wire_begin_reset
  *		Begin to use a stream on which the answer to a reset is unread.
  *
- * reset: the value that pgpx_wire_send_reset returned to the lease "reset_by"
- * at its end; 0 if no reset was sent.
+ * reset: the PGPX_SENT_* bits of the reset that the lease "reset_by" has sent;
+ * 0 if it has sent none.
  */
 extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
 								  uint64 reset_by, int reset);
@@ -327,7 +331,13 @@ extern void pgpx_wire_trim(PgpxWire *wire);
  * Return whether the stream is at a message boundary, with nothing buffered in
  * either direction.
  */
-extern bool pgpx_wire_is_at_boundary(const PgpxWire *wire);
+static inline bool
+pgpx_wire_is_at_boundary(const PgpxWire *wire)
+{
+	return wire->phase == PGPX_WIRE_IDLE &&
+		wire->in_start == wire->in_end &&
+		wire->out_sent == wire->out.len;
+}
 
 /*
  * Return whether the parameters that decoding depends on have their start
@@ -336,7 +346,34 @@ extern bool pgpx_wire_is_at_boundary(const PgpxWire *wire);
 extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
 
 /* Return whether the reader discards the answer to a reset or check. */
-extern bool pgpx_wire_is_in_reset(const PgpxWire *wire);
+static inline bool
+pgpx_wire_is_in_reset(const PgpxWire *wire)
+{
+	return wire->phase != PGPX_WIRE_BROKEN && wire->discarding;
+}
+
+/*
+ * Return whether a reset was sent behind the statement, and the answer to the
+ * statement has been read.  The answer to the reset may be unread, read, or
+ * wrong.
+ */
+static inline bool
+pgpx_wire_is_at_reset_behind(const PgpxWire *wire)
+{
+	return wire->reset_behind != 0 &&
+		wire->token.exchange == PGPX_EXCHANGE_FINAL;
+}
+
+/*
+ * Return whether no statement is running, on a stream that is not broken.  The
+ * answer to a reset behind the last statement may be unread.
+ */
+static inline bool
+pgpx_wire_statement_ended(const PgpxWire *wire)
+{
+	return wire->phase == PGPX_WIRE_IDLE ||
+		(wire->phase != PGPX_WIRE_BROKEN && pgpx_wire_is_at_reset_behind(wire));
+}
 
 /*
  * pgpx_wire_may_follow_reset
@@ -545,6 +582,18 @@ extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
 extern int	pgpx_wire_send_reset(PgpxWire *wire, bool commit,
 								 const char *reset_command,
 								 const char *start_commands, bool final);
+
+/*
+ * pgpx_wire_send_reset_behind
+ *		Send DISCARD ALL behind the statement that is in the output buffer.
+ *
+ * It is the final exchange of the lease, which sends nothing after it.  The
+ * reader returns PGPX_EV_READY twice: at the end of the statement, and at the
+ * end of the reset.  If no message of the answer to the reset was read, and the
+ * input buffer is empty, another process can read that answer after
+ * pgpx_wire_begin_reset.
+ */
+extern void pgpx_wire_send_reset_behind(PgpxWire *wire);
 
 /*
  * Return an upper bound of the size of a reset in the output buffer, without

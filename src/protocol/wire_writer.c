@@ -129,6 +129,7 @@ begin_exchange(PgpxWire *wire)
 
 	Assert(wire->phase == PGPX_WIRE_IDLE ||
 		   pgpx_wire_may_follow_reset(wire));
+	Assert(wire->reset_behind == 0);
 	put_token(pgpx_wire_output(wire), wire->sender, exchange);
 	return exchange;
 }
@@ -477,7 +478,11 @@ pgpx_wire_flush(PgpxWire *wire)
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 			return 0;
 
-		/* messages that the remote sent before can still be read */
+		/*
+		 * messages that the remote sent before can still be read, but not the
+		 * answer to a reset
+		 */
+		wire->reset_behind = 0;
 		wire->out_sent = wire->out.len;
 		return -1;
 	}
@@ -502,6 +507,8 @@ pgpx_wire_abandon(PgpxWire *wire)
 {
 	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
 		return;
+	if (wire->reset_behind != 0 && wire->out_sent >= wire->reset_at)
+		return;					/* the statement has been sent completely */
 	if (wire->out_sent == 0 &&
 		(wire->follows_reset || pgpx_wire_may_follow_reset(wire)))
 	{
@@ -516,6 +523,7 @@ pgpx_wire_abandon(PgpxWire *wire)
 		wire->phase = PGPX_WIRE_IDLE;
 		wire->discarding = false;
 		wire->nbefore = 0;
+		wire->reset_behind = 0;
 	}
 	else
 		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");
@@ -553,6 +561,17 @@ pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
 		put_query(buf, start_commands);
 	pgpx_wire_expect_reset(wire, wire->sender, exchange, sent);
 	return sent;
+}
+
+void
+pgpx_wire_send_reset_behind(PgpxWire *wire)
+{
+	Assert(wire->phase == PGPX_WIRE_TOKEN_PARSE && !wire->discarding &&
+		   wire->out_sent == 0);
+	wire->reset_behind = PGPX_SENT_DISCARD_ALL;
+	wire->reset_at = wire->out.len;
+	put_token(&wire->out, wire->sender, PGPX_EXCHANGE_FINAL);
+	put_query(&wire->out, "DISCARD ALL");
 }
 
 size_t

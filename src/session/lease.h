@@ -262,6 +262,17 @@ extern void pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 								   const PgpxPendingStatement *pending);
 
 /*
+ * pgpx_lease_send_reset_behind
+ *		Append the reset to the statement in the output buffer, if the options
+ *		and the text allow that.
+ *
+ * several: without parameters, the text may contain several statements.
+ */
+extern void pgpx_lease_send_reset_behind(PgpxLease *lease,
+										 const PgpxStatement *statement,
+										 bool several);
+
+/*
  * pgpx_lease_return
  *		End a lease and free its record.
  *

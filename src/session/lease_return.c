@@ -75,6 +75,13 @@
  * ------------------------------------------------------------------------
  */
 
+/* Return whether DISCARD ALL alone resets a connection. */
+static bool
+resets_by_discard_all(const PgpxServerSpec *spec)
+{
+	return spec->discards_all && spec->start_commands[0] == '\0';
+}
+
 /*
  * Return whether the options require no reset, or one that a statement may
  * follow without a Sync in between.
@@ -82,8 +89,7 @@
 static bool
 can_hand_over(const PgpxServerSpec *spec)
 {
-	return spec->opts.reset == PGPX_RESET_NEVER ||
-		(spec->start_commands[0] == '\0' && spec->discards_all);
+	return spec->opts.reset == PGPX_RESET_NEVER || resets_by_discard_all(spec);
 }
 
 void
@@ -153,8 +159,8 @@ is_ready_for_hand_over(const PgpxLease *lease)
 	char		byte;
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
-		!pgpx_wire_is_at_boundary(wire) || (wire->tx != 'I' && !commit) ||
-		!can_hand_over(lease->spec))
+		wire->reset_behind != 0 || !pgpx_wire_is_at_boundary(wire) ||
+		(wire->tx != 'I' && !commit) || !can_hand_over(lease->spec))
 		return false;
 	if (!reset ? !pgpx_wire_has_pinned_params(wire) : !conn->can_pipeline)
 		return false;
@@ -264,6 +270,89 @@ hand_over_lease(PgpxLease *lease)
 }
 
 /* ------------------------------------------------------------------------
+ * The reset behind the statement
+ *
+ * A call on a pool sends one statement on its lease.  The reset does not depend
+ * on the answer, so the session sends both in one system call.  The remote is
+ * woken once, and resets its session while this session processes the answer.
+ *
+ * Rules:
+ * - The text must be a single statement that cannot leave a transaction open,
+ *   or start a COPY.
+ * - The reset must be DISCARD ALL without start commands.  There must be no
+ *   statement cache, because with one the choice of the reset depends on the
+ *   answer.
+ * - The statement must not be one that may have to be repeated.
+ * - If a session waits for a connection, no reset is sent here, so that it can
+ *   be sent ahead of that session's statement (see above).
+ * - The next user of the connection reads the answer to the reset, as after a
+ *   checkin.  If this session has received the beginning of that answer, it
+ *   must read it to the end, or close the connection.
+ * - A cancel request could cancel the reset.  So no cancel is requested once
+ *   the statement has ended, and after a cancel the connection is closed.
+ * ------------------------------------------------------------------------
+ */
+
+/*
+ * A longer statement may not be sent in one system call, and classifying its
+ * text would take noticeable time.
+ */
+#define RESET_BEHIND_MAX 8192
+
+/* Limits for the rest of an answer to a reset that was partly received. */
+#define RESET_REST_MAX (1024 * 1024)
+#define RESET_REST_US (50 * 1000)
+
+void
+pgpx_lease_send_reset_behind(PgpxLease *lease, const PgpxStatement *statement,
+							 bool several)
+{
+	const PgpxServerSpec *spec = lease->spec;
+	PgpxWire   *wire = &lease->sock->wire;
+	const volatile PgpxPool *pool = &pgpx_pools[spec->pool];
+
+	/* "nwaiting" without the lock: a stale value only costs time */
+	if (spec->opts.reset != PGPX_RESET_ALWAYS ||
+		!resets_by_discard_all(spec) || spec->statement_cache > 0 ||
+		wire->out.len > RESET_BEHIND_MAX || pool->nwaiting > 0 ||
+		pgpx_statement_class(statement->sql,
+							 !several || statement->nparams > 0) !=
+			PGPX_CLASS_CACHEABLE)
+		return;
+
+	/* the statements that a cache has prepared before are dropped */
+	(void) pgpx_statement_cache_choose_reset(lease, true);
+	pgpx_wire_send_reset_behind(wire);
+}
+
+/*
+ * Read the rest of the answer to the reset behind the statement, if a part of
+ * it was received.  Set *unread_reset to the PGPX_SENT_* bits of the reset if
+ * nothing was received, and to 0 if the answer was read.
+ *
+ * A remote usually sends all of the answer at once, so wait for a moment only.
+ * Return false if the reset has failed, or if its answer is not complete then.
+ */
+static bool
+settle_reset_behind(PgpxLease *lease, int *unread_reset)
+{
+	PgpxWire   *wire = &lease->sock->wire;
+
+	*unread_reset = 0;
+	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->in_start == wire->in_end)
+	{
+		*unread_reset = wire->reset_behind;
+		return true;
+	}
+	if (wire->phase != PGPX_WIRE_IDLE)
+		return pgpx_stream_drain(lease, RESET_REST_MAX,
+								 pgpx_now() + RESET_REST_US, true);
+
+	/* a part of a notice may have followed */
+	return pgpx_wire_is_at_boundary(wire);
+}
+
+/* ------------------------------------------------------------------------
  * The return of a lease
  * ------------------------------------------------------------------------
  */
@@ -354,7 +443,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	const char *reset_command = NULL;
 	const char *start_commands = spec->start_commands;
 
-	if (usable && wire->phase != PGPX_WIRE_IDLE)
+	if (usable && !pgpx_wire_statement_ended(wire))
 	{
 		*reason = end == PGPX_END_DISCARD ? PGPX_CLOSE_DISCARDED :
 											PGPX_CLOSE_HOLDER_DIED;
@@ -371,7 +460,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 		*reason = PGPX_CLOSE_DISCARDED;
 		return PGPX_RELEASE_CLOSE;
 	}
-	if (usable && !pgpx_wire_is_at_boundary(wire))
+	if (usable && wire->reset_behind == 0 && !pgpx_wire_is_at_boundary(wire))
 	{
 		/*
 		 * no statement is running, but part of a notice is unread, for example
@@ -381,8 +470,9 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	}
 	if (!usable || !has_start_params_after_reset(lease))
 	{
-		*reason = usable || lease->not_run ? PGPX_CLOSE_RESET :
-											 PGPX_CLOSE_BROKEN;
+		*reason = usable || lease->not_run ||
+			pgpx_wire_is_at_reset_behind(wire) ? PGPX_CLOSE_RESET :
+												 PGPX_CLOSE_BROKEN;
 		return PGPX_RELEASE_CLOSE;
 	}
 
@@ -394,6 +484,17 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	{
 		*reason = PGPX_CLOSE_BROKEN;
 		return PGPX_RELEASE_CLOSE;
+	}
+	if (wire->reset_behind != 0)
+	{
+		lease->usage.resets++;
+		if (settle_reset_behind(lease, unread_reset))
+			return PGPX_RELEASE_RESET_PENDING;
+		*reason = PGPX_CLOSE_RESET;
+
+		/* the remote may still execute it */
+		return pgpx_wire_is_in_reset(wire) && !wire->eof ?
+			PGPX_RELEASE_CANCEL_CLOSE : PGPX_RELEASE_CLOSE;
 	}
 	if (in_transaction &&
 		(pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||

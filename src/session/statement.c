@@ -288,7 +288,8 @@ process_messages(PgpxRun *run)
 
 		if (event == PGPX_EV_READY)
 		{
-			read_after_answer(run);
+			if (wire->reset_behind == 0)	/* else its answer is next */
+				read_after_answer(run);
 			return PGPX_RUN_END;
 		}
 		if (event == PGPX_EV_NOT_RUN)
@@ -421,23 +422,22 @@ pgpx_run_try_next(PgpxRun *run)
 
 /*
  * Clean up after an error in the middle of an answer.  Drain the stream to a
- * message boundary until drain_until (0: do not try); if that fails, request a
- * cancel.  Return whether a cancel was requested.
+ * message boundary until drain_until (0: do not try).  If the statement has not
+ * ended then, request a cancel.  Return whether a cancel was requested.
  */
 static bool
 clean_up(PgpxLease *lease, PgpxTime drain_until)
 {
 	PgpxWire   *wire = &lease->sock->wire;
-	bool		cancels = false;
+	bool		cancels;
 
 	/* a partially sent statement must not run later */
 	pgpx_wire_abandon(wire);
-
-	/* IDLE: no statement is running, though part of a notice may be unread */
-	if (wire->phase != PGPX_WIRE_BROKEN && wire->phase != PGPX_WIRE_IDLE)
-		cancels = drain_until == 0 ||
-			(!pgpx_stream_drain(lease, DRAIN_BYTES, drain_until, true) &&
-			 wire->phase != PGPX_WIRE_BROKEN);
+	if (drain_until > 0 && wire->phase != PGPX_WIRE_BROKEN &&
+		!pgpx_wire_statement_ended(wire))
+		(void) pgpx_stream_drain(lease, DRAIN_BYTES, drain_until, true);
+	cancels = wire->phase != PGPX_WIRE_BROKEN &&
+		!pgpx_wire_statement_ended(wire);
 	if (cancels)
 		pgpx_stream_cancel(lease);
 	pgpx_statement_cache_update(lease);
@@ -564,6 +564,8 @@ pgpx_run_send(PgpxRun *run, bool several)
 		pgpx_wire_send_query(wire, statement->sql);
 	else
 		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
+	if (run->last && run->nformats == 0)	/* else it may be repeated */
+		pgpx_lease_send_reset_behind(lease, statement, several);
 
 	/* ignore a failure here: the reader reports it with the remote's reason */
 	(void) pgpx_stream_flush(lease, 0);
@@ -734,13 +736,14 @@ run_once(PgpxRun *run, PgpxPrediction *prediction)
 
 uint64
 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
-		  const PgpxSink *sink)
+		  const PgpxSink *sink, bool last)
 {
 	PgpxPrediction prediction;
 	PgpxRun		run = {
 		.lease = lease,
 		.statement = statement,
 		.sink = sink,
+		.last = last,
 		.may_cache = true,
 	};
 
@@ -844,7 +847,7 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 	TupleDescFinalize(tupdesc);
 	store = tuplestore_begin_heap(false, false, work_mem);
 	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
-	(void) pgpx_exec(lease, &statement, pgpx_rows_sink(rows));
+	(void) pgpx_exec(lease, &statement, pgpx_rows_sink(rows), false);
 	pgpx_rows_end(rows);
 
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);

@@ -25,6 +25,8 @@ typedef struct PgpxRun
 	bool		internal;		/* issued by the extension: errors do not
 								 * show its text */
 	bool		describe;		/* describe the result only, do not execute */
+	bool		last;			/* the lease is returned after it, so the
+								 * reset may be sent behind it */
 	const PgpxPipeline *pipeline;	/* how to send the statement; NULL: the
 									 * protocol is chosen by its text */
 	PgpxWireEvent stop_at;		/* stop after each event of this kind, see
@@ -134,6 +136,9 @@ extern void pgpx_run_read_pending(PgpxLease *lease);
  * statements unless there are parameters.  Return the number of rows affected
  * or returned, summed over all statements.
  *
+ * last: the caller returns the lease after this statement, so the reset may be
+ * sent behind it.
+ *
  * If lease->not_run is set afterwards, the statement was not executed.  The
  * caller must discard the lease and retry on another one.
  *
@@ -144,7 +149,7 @@ extern void pgpx_run_read_pending(PgpxLease *lease);
  * 54000 too many parameters.
  */
 extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
-						const PgpxSink *sink);
+						const PgpxSink *sink, bool last);
 
 /* Undo the counts of a failed statement that will be sent again. */
 static inline void

@@ -448,8 +448,8 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
 	/*
-	 * only the holder requests a cancel, and after that it sends no reset,
-	 * which the cancel could hit
+	 * only the holder requests a cancel, and after that it leaves no unread
+	 * reset, which the cancel could hit
 	 */
 	Assert(!(cancelling && action == PGPX_RELEASE_RESET_PENDING));
 	if (action != PGPX_RELEASE_UNCHANGED)

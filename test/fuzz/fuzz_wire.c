@@ -204,6 +204,30 @@ send_pipeline(PgpxWire *wire, int kind)
 	pgpx_wire_send_pipeline(wire, &p);
 }
 
+/*
+ * kind: 0 no reset; 1 a reset behind the statement; 2 .. and an error before anything is
+ * sent; 3 .. and an error after the statement is sent.
+ */
+static void
+send_reset_behind(PgpxWire *wire, int kind)
+{
+	if (kind == 0)
+		return;
+	pgpx_wire_send_reset_behind(wire);
+	FUZZ_CHECK(!pgpx_wire_statement_ended(wire) && !pgpx_wire_is_in_reset(wire));
+	if (kind == 2)
+	{
+		pgpx_wire_abandon(wire);
+		FUZZ_CHECK(pgpx_wire_is_at_boundary(wire) && wire->reset_behind == 0);
+	}
+	else if (kind == 3)
+	{
+		wire->out_sent = wire->reset_at;
+		pgpx_wire_abandon(wire);
+		FUZZ_CHECK(wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->reset_behind != 0);
+	}
+}
+
 /* Sends the request that "how" selects; "remote" is the remote's end of the socket. */
 static void
 ask(PgpxWire *wire, int how, int remote)
@@ -223,10 +247,12 @@ ask(PgpxWire *wire, int how, int remote)
 			break;
 		case 1:
 			pgpx_wire_send_query(wire, "select 1");
+			send_reset_behind(wire, how / 11 % 4);
 			break;
 		case 2:
 			pgpx_wire_send_extended(wire, &statement, 3, formats);
 			one_only = true;
+			send_reset_behind(wire, how / 11 % 4);
 			break;
 		case 3:
 			(void) pgpx_wire_send_reset(wire, false, "DISCARD ALL", "", true);
@@ -256,7 +282,7 @@ ask(PgpxWire *wire, int how, int remote)
 		case 6:
 		case 7:
 			/* pipelined, after a reset or without one, with commands or not */
-			pgpx_wire_begin_sent(wire, 1, 2, how / 11 % 5, how / 55 % 2 == 0,
+			pgpx_wire_begin_sent(wire, 1, 2, how / 11 % 4, how / 55 % 2 == 0,
 								 how / 110 % 2 * 3, 100);
 			one_only = true;
 			break;
@@ -302,7 +328,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	data += 2;
 	size -= 2;
 	(void) pgpx_wire_flush(&wire);
-	follows = wire.follows_reset;
+	follows = wire.follows_reset || wire.reset_behind != 0;
 
 	for (;;)
 	{
@@ -338,7 +364,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			check_order(&wire, event);
 			if (event == PGPX_EV_READY)
 			{
-				FUZZ_CHECK(wire.phase == PGPX_WIRE_IDLE);
+				FUZZ_CHECK(pgpx_wire_statement_ended(&wire));
+				FUZZ_CHECK(wire.phase == PGPX_WIRE_IDLE || (!discarding && follows));
 				FUZZ_CHECK(strchr("ITE", wire.tx) != NULL);
 				FUZZ_CHECK(!discarding || wire.tx == 'I');
 			}
@@ -347,7 +374,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		if (pgpx_wire_is_at_boundary(&wire))
 			pgpx_wire_trim(&wire);	/* as when a lease ends */
-		if (follows && !wire.follows_reset && wire.phase == PGPX_WIRE_TOKEN_PARSE)
+		if (follows && !wire.follows_reset && wire.phase == PGPX_WIRE_TOKEN_PARSE &&
+			(wire.reset_behind == 0 || pgpx_wire_statement_ended(&wire)))
 		{
 			follows = false;
 			fuzz_echo(&wire, pair[1]);

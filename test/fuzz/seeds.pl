@@ -42,7 +42,7 @@ my $discarded = message('C', "DISCARD ALL\0");
 # first byte: the request (0 none, 1 simple, 2 extended, 3 DISCARD ALL, 4 the same
 # with start commands, 5 another reset with start commands, of the previous lease, 6 pipelined
 # after a reset, 7 pipelined, 8 pipelined, with messages before the answer, 9 a check,
-# 10 another reset; from 192 on the harness does not echo the token); second: how the
+# 10 another reset; 1 or 2 plus 11 to 33: with a reset behind the statement; from 192 on the harness does not echo the token); second: how the
 # answer is split
 my %wire = (
 	simple => "\1\0" . $columns . $row . $row . $done . $ready,
@@ -64,6 +64,12 @@ my %wire = (
 	  . $parsed . $columns . $row . $done . $ready,
 	follows_reset_abandoned => "\x1b\0" . $discarded . $ready . message('C', "SET\0") . $ready,
 	follows_failed_reset => "\x10&" . $error . $ready . $parsed . $columns . $row . $done . $ready,
+	reset_behind => "\x0c\1" . $columns . $row . $done . $ready . $discarded . $ready,
+	reset_behind_extended => "\x0d\1" . $parsed . $columns . $row . $done . $ready . $params . $discarded . $ready,
+	reset_behind_failed => "\x0c\1" . $columns . $row . $done . $ready . $error . $ready,
+	reset_behind_missing => "\x0c\1" . $columns . $row . $done . $ready,
+	reset_behind_abandoned => "\x17\0",
+	reset_behind_unsent => "\x22\1" . $columns . $row . $done . $ready . $discarded . $ready,
 	reset_pending_notice => "\3\0" . $notice . $note . $discarded . $ready,
 	reset_pending_error => "\3\0" . $error . $ready,
 	reset_pending_in_transaction => "\3\0" . $discarded . message('Z', 'T'),

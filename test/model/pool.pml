@@ -36,6 +36,12 @@
  * deep pipeline_restart: -DNS=2 -DPIPELINE -DRESTARTS=1 -DKILLS=1
  * run pipeline_stopped: -DNS=2 -DPIPELINE -DSTOPS=1 -DDEADLINES=1 -DINTERRUPTS=1
  * run pipeline_stopped_end: -DNS=2 -DPIPELINE -DSTOPS=1 -DKILLS=1 -DLOSSES=1
+ * run reset_behind: -DNS=2 -DBEHIND -DDEADLINES=1 -DINTERRUPTS=1
+ * run reset_behind_end: -DNS=2 -DBEHIND -DKILLS=1 -DRESETFAILS=1
+ * run reset_behind_lost: -DNS=2 -DBEHIND -DLOSSES=1
+ * run reset_behind_revoked: -DNS=2 -DBEHIND -DREVOKES=1 -DCANCELS=1
+ * run reset_behind_cancel_lost: -DNS=2 -DBEHIND -DCANCELS=1 -DCANCELLOSSES=1
+ * run reset_behind_pipeline: -DNS=2 -DBEHIND -DPIPELINE -DINTERRUPTS=1
  * run broken: -DNC=2 -DSIZE=1 -DNS=2 -DLOSSES=1 -DKILLS=1
  * run pipeline_queue: -DNS=3 -DPIPELINE
  * run sections: -DNS=2 -DSECTIONS -DINTERRUPTS=1
@@ -68,6 +74,9 @@
  * mutant BUG_AHEAD: -DNS=2 -DPIPELINE -DRESETFAILS=1
  * mutant BUG_NOTRUN: -DNS=2 -DPIPELINE -DRESETFAILS=1
  * mutant BUG_PIPELINECANCEL: -DNS=2 -DPIPELINE -DCANCELS=1
+ * mutant BUG_BEHINDUNREAD: -DNS=2 -DBEHIND
+ * mutant BUG_BEHINDBAD: -DNS=2 -DBEHIND -DRESETFAILS=1
+ * mutant BUG_BEHINDCANCEL: -DNS=2 -DBEHIND -DCANCELS=1
  * mutant BUG_ACTIVE: -DNS=2 -DPIPELINE -DREVOKES=1
  * mutant BUG_ABANDON: -DNS=3 -DPIPELINE -DSTOPS=1 -DINTERRUPTS=1
  * mutant BUG_BROKEN: -DNC=2 -DSIZE=1 -DNS=2 -DREVOKES=1
@@ -263,7 +272,11 @@ chan control = [NS] of { byte };	/* CONNINFO: its incarnation */
 
 bit alive[NC];				/* the remote backend */
 bit cut[NC];				/* the worker has shut the socket down */
+#ifdef BEHIND
+chan in[NC] = [3] of { byte };
+#else
 chan in[NC] = [2] of { byte };
+#endif
 #ifdef PIPELINE
 #define ROOM 2				/* for two answers */
 #else
@@ -702,6 +715,11 @@ proctype Session(byte s)
 	byte c = NOCONN;
 	byte published, got, how, then;
 	bit deadline, dying, used;
+#ifdef BEHIND
+	bit behind;				/* the reset was sent behind the statement */
+#else
+#define behind 0
+#endif
 
 	/* sessions are symmetric: the first one to arrive is number 0 */
 	atomic { started == s -> started++; goto first };
@@ -710,6 +728,9 @@ again:
 	atomic {
 		published = 0; arrival[s] = 0; c = NOCONN; slot[s] = 0; holds[s] = 0;
 		used = 0; deadline = 0;
+#ifdef BEHIND
+		behind = 0;
+#endif
 #ifdef PIPELINE
 		pending[s] = 0; ran[s] = 0;
 #endif
@@ -1024,7 +1045,14 @@ use:
 			conn[c].busy = 1;
 			dirty[c] = s + 1;
 			target[c] = s + 1;
-			in[c]!(s + 1)
+			in[c]!(s + 1);
+#ifdef BEHIND
+			/* pgpx_wire_send_reset_behind: in the same system call */
+			if
+			:: behind = 1; in[c]!RST
+			:: true
+			fi
+#endif
 		:: mine && !reachable -> how = G_CLOSE; then = T_NEXT; goto releasing
 		:: !mine -> goto next			/* revoked: PX001 */
 		fi
@@ -1075,7 +1103,12 @@ answer:
 		fi }
 	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto releasing }
 	:: atomic { !mine && !reachable -> goto next }
+#ifdef BUG_BEHINDCANCEL
 	:: atomic { b_cancels > 0 && mine && conn[c].cancel == 0 ->
+#else
+	/* such a statement is cancelled by an interrupt only, which closes the connection */
+	:: atomic { b_cancels > 0 && mine && conn[c].cancel == 0 && !behind ->
+#endif
 		/* pgpx_stream_cancel, under the lock */
 		b_cancels--;
 		conn[c].cancel = REQUESTED;
@@ -1096,7 +1129,7 @@ back:
 #ifdef PIPELINE
 	/* hand_over_lease: without the lock, is_ready_for_hand_over */
 	if
-	:: atomic { mine && used && reachable && len(out[c]) == 0 && len(in[c]) == 0 &&
+	:: atomic { mine && used && !behind && reachable && len(out[c]) == 0 && len(in[c]) == 0 &&
 		len(queue) > 0 -> true }
 	:: goto no_pipeline
 	fi;
@@ -1164,10 +1197,27 @@ no_pipeline:
 	:: atomic { mine && !used -> how = G_CLEAN }
 	:: atomic { mine && used && reachable -> in[c]!RST; how = G_RESET_PENDING }
 #else
-	:: atomic { mine && conn[c].cancel != 0 -> how = G_CANCEL }
+	:: atomic { mine && conn[c].cancel != 0 && !behind -> how = G_CANCEL }
 	:: atomic { mine && conn[c].cancel == 0 && !used -> how = G_CLEAN }
-	:: atomic { mine && conn[c].cancel == 0 && used && reachable ->
+	:: atomic { mine && conn[c].cancel == 0 && used && !behind && reachable ->
 		in[c]!RST; how = G_RESET_PENDING }
+#endif
+#ifdef BEHIND
+	/* settle_reset_behind: nothing of the answer was read, or all of it */
+#ifdef BUG_BEHINDUNREAD
+	:: atomic { mine && behind && reachable -> how = G_CLEAN }
+#else
+	:: atomic { mine && behind && reachable -> how = G_RESET_PENDING }
+#endif
+	:: atomic { mine && behind && reachable && len(out[c]) > 0 ->
+		out[c]?got;
+		assert(got == RST || got == BAD);
+#ifdef BUG_BEHINDBAD
+		how = G_CLEAN;
+#else
+		how = (got == RST -> G_CLEAN : G_CLOSE);
+#endif
+		got = 0 }
 #endif
 	:: atomic { mine && used && !reachable -> how = G_CLOSE }
 	fi;

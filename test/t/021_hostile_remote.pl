@@ -39,7 +39,6 @@ my %answers = (
 	token_late => [ sub { $_[0]->answer('1'), $_[0]->echo }, '08006' ],
 	token_twice => [ sub { $_[0]->echo, $_[0]->echo, $_[0]->answer('1') }, '08006' ],
 	token_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of another'), ready }, '08006', qr/The remote server reported: of another/ ],
-	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '08006' ],
 	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
 	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
 	error_empty => [ sub { failure, ready }, 'HV000', qr/without a message/ ],
@@ -77,6 +76,13 @@ my $notice = message('N', "SNOTICE\0C00000\0Mhello\0\0");
 my $folder = PostgreSQL::Test::Utils::tempdir;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
+	part_of_reset => sub { $_[0]->receive; $_[0]->send($_[0]->answer('x')); $_[0]->receive; sleep 3600 },
+	late_reset => sub { $_[0]->receive; $_[0]->send($_[0]->answer('x')); $_[0]->{mute} = 1; $_[0]->receive; sleep 3600 },
+	slow_reset => \&slow_reset,
+	half_notice => sub { $_[0]->receive; $_[0]->send($_[0]->answer('x')); $_[0]->receive; $_[0]->send(done('DISCARD ALL'), ready, substr $notice, 0, 10); $_[0]->read_to_end },
+	waited_for => sub { $_[0]->receive; select undef, undef, undef, 0.01 until -e "$folder/waited_for"; $_[0]->send($_[0]->answer('x')); $_[0]->serve },
+	refuses_binary => { login => \&refuse_binary },
+	answer_of_nobody => sub { $_[0]->receive; $_[0]->send(($_[0]->answer('1')) x 2); $_[0]->receive },
 
 	# answers to the first reset
 	reset_error => sub { bad_reset($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
@@ -114,9 +120,10 @@ my %behaviours = (
 
 	# over TLS: records without data, some of which any server may send
 	start_flood => sub { $_[0]->receive; $_[0]->flood(flood_files('start_flood')) },
-	idle_flood => sub { $_[0]->serve(2); $_[0]->flood(flood_files('idle_flood')); sleep 3600 },
-	leased_flood => sub { $_[0]->receive; $_[0]->flood(flood_files('leased_flood')); sleep 3600 },
-	renegotiates => sub { $_[0]->receive; $_[0]->renegotiate; PostgreSQL::Test::Utils::append_to_file("$folder/renegotiated", 'x'); $_[0]->send($_[0]->answer('1')); sleep 3600 },
+	# (the flood would overtake an answer that the client has not received yet)
+	idle_flood => sub { $_[0]->serve(2); select undef, undef, undef, 0.01 until -e "$folder/answered"; $_[0]->flood(flood_files('idle_flood')); sleep 3600 },
+	leased_flood => sub { receive_with_reset($_[0]); $_[0]->flood(flood_files('leased_flood')); sleep 3600 },
+	renegotiates => sub { receive_with_reset($_[0]); $_[0]->renegotiate; PostgreSQL::Test::Utils::append_to_file("$folder/renegotiated", 'x'); $_[0]->send($_[0]->answer('1')); sleep 3600 },
 	few => sub { $_[0]->update_keys, $_[0]->serve(1) while 1 },
 
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
@@ -125,6 +132,67 @@ my %behaviours = (
 	login_endless => { login => sub { $_[0]->send(message('R', pack 'N', 0), parameters()) while 1 } },
 	login_parameters => { login => sub { $_[0]->send(message('R', pack 'N', 0)); $_[0]->send(parameters()) while 1 } },
 );
+
+# Read a statement and the reset behind it, without an answer to the reset.
+sub receive_with_reset
+{
+	my ($fake) = @_;
+
+	$fake->receive;
+	$fake->{mute} = 1;
+	$fake->receive;
+	$fake->{mute} = 0;
+	return;
+}
+
+# The beginning of the answer to the reset arrives with the answer to the statement.
+sub slow_reset
+{
+	my ($fake) = @_;
+
+	$fake->receive;
+	my $answer = $fake->answer('1');
+
+	$fake->{mute} = 1;
+	$fake->receive;
+	$fake->{mute} = 0;
+	$fake->send($answer, $fake->echo);
+	select undef, undef, undef, 0.01 until -e "$folder/slow_reset";
+	$fake->send(done('DISCARD ALL'), ready);
+	$fake->serve;
+	return;
+}
+
+# The second statement is refused, because it requests a column in binary format. The
+# commands are recorded.
+sub refuse_binary
+{
+	my ($fake) = @_;
+	my $refusals = 0;
+	my $bytes = join '', map { row('2020-01-01 00:00:00+00') } 1 .. 2000;
+
+	$fake->send(greeting(), message('S', "integer_datetimes\0on\0"), PgpxFakeServer::backend_key(), ready);
+	while (1)
+	{
+		my $sql = $fake->receive;
+		my $is_binary = $fake->{extended} && substr($fake->{bind}, -4) eq pack('nn', 1, 1);
+
+		PostgreSQL::Test::Utils::append_to_file("$folder/refused", "$sql\n");
+		if ($sql !~ /^select/)
+		{
+			$fake->send(done('DISCARD ALL'), ready);
+		}
+		elsif ($is_binary && $refusals++ == 0)
+		{
+			$fake->send(message('1', ''), failure(S => 'ERROR', V => 'ERROR', C => '08P01', M => 'other columns'), ready);
+		}
+		else
+		{
+			$fake->send($fake->{extended} ? (message('1', ''), message('2', '')) : (),
+				message('T', pack('n', 1) . "a\0" . pack 'NnNnNn', 0, 0, 1184, 8, 0xFFFFFFFF, 0), $bytes, done('SELECT 2000'), ready);
+		}
+	}
+}
 
 sub flood_files { return map { "$folder/$_[0].$_" } qw(begun taken); }
 
@@ -286,6 +354,65 @@ foreach my $what (sort keys %answers)
 		like($session->error, $pattern, "$what: error names the reason") if $pattern;
 	}
 }
+
+# the second answer arrives in place of the answer to the reset
+foreach my $params ([], ['x'])
+{
+	is($session->run(query('s_answer_of_nobody', @$params), 20) . $session->error, '1', 'answer_of_nobody: first answer is returned');
+}
+ok(wait_until($local, "SELECT closed_reset FROM pgpool.stats WHERE server = 's_answer_of_nobody'", 2), 'answer_of_nobody: each connection is closed');
+
+# --- the reset that is sent behind a statement. After an error of a conversion the
+# session reads the answer to both, and receives ..
+sub fails_to_convert
+{
+	my ($server) = @_;
+
+	$session->fails("SELECT * FROM pgpool.query('s_$server', 'select 1') AS t(a int)", '22P02', qr/invalid input syntax/, "$server: error of the conversion is reported");
+	return;
+}
+
+sub state_of { return $local->safe_psql('postgres', "SELECT state FROM pgpool.connections WHERE server = 's_$_[0]'"); }
+
+$session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach qw(part_of_reset late_reset slow_reset);
+
+# .. a part of that to the reset
+fails_to_convert('part_of_reset');
+is(state_of('part_of_reset'), 'cancelling', 'part_of_reset: connection is not used again');
+
+# .. nothing of it
+fails_to_convert('late_reset');
+like(state_of('late_reset'), qr/^(?:reset_pending|resetting)$/, 'late_reset: answer to the reset is awaited');
+is($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 's_late_reset'"), '0', 'late_reset: reset is not cancelled');
+
+# .. all of it, and a part of a notice
+fails_to_convert('half_notice');
+ok(wait_until($local, "SELECT closed_reset FROM pgpool.stats WHERE server = 's_half_notice'", 1), 'half_notice: connection is closed');
+
+# .. all of it, and another session waits
+my $waiting = PgpxSession->new($local);
+
+$session->start("SELECT * FROM pgpool.query('s_waited_for', 'select 1') AS t(a int)");
+ok(wait_until($local, "SELECT leased FROM pgpool.pools WHERE server = 's_waited_for'", 1), 'waited_for: statement is running');
+$waiting->start(query('s_waited_for'));
+ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 's_waited_for'", 1), 'waited_for: another session waits');
+PostgreSQL::Test::Utils::append_to_file("$folder/waited_for", 'x');
+$session->finish;
+is($session->sqlstate, '22P02', 'waited_for: error of the conversion is reported');
+is($waiting->finish . $waiting->error, '1', 'waited_for: other session is granted the connection');
+is($local->safe_psql('postgres', "SELECT connects, resets, pipelined FROM pgpool.stats WHERE server = 's_waited_for'"), '1|2|0', 'waited_for: connection is reset once');
+$waiting->quit;
+
+# without an error: a part of that to the reset
+is($session->run(query('s_slow_reset')) . $session->error, '1', 'slow_reset: statement succeeds');
+is(state_of('slow_reset'), 'cancelling', 'slow_reset: connection is not used again');
+PostgreSQL::Test::Utils::append_to_file("$folder/slow_reset", 'x');
+is($session->run(query('s_slow_reset')) . $session->error, '1', 'slow_reset: next statement succeeds');
+is($local->safe_psql('postgres', "SELECT connects, resets_failed, closed_reset FROM pgpool.stats WHERE server = 's_slow_reset'"), '2|1|1', 'slow_reset: connection was closed at the end of the reset');
+
+# a statement that may be repeated
+is($session->run("SELECT count(*) FROM pgpool.query('s_refuses_binary', 'select x') AS t(a timestamptz)") . $session->error, '2000', 'refuses_binary: rows are returned') foreach 1 .. 2;
+ok(wait_until($local, sub { PostgreSQL::Test::Utils::slurp_file("$folder/refused") =~ tr/\n/,/r }, 'select x,DISCARD ALL,select x,select x,DISCARD ALL,'), 'refuses_binary: no reset precedes the repetition');
 harmless('wrong answers');
 
 foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
@@ -337,7 +464,7 @@ harmless('unsolicited answers on a lease');
 # (long timeouts: these answers must be rejected because of their content, not because of
 # a timeout)
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
-$session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach qw(reset_endless reset_long);
+$session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach over_tls() ? 'reset_long' : qw(reset_endless reset_long);
 $session->run('SET client_min_messages = error');
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
@@ -455,7 +582,8 @@ SKIP:
 	{
 		my ($begun, $taken) = flood_files($what);
 
-		is($session->run(query("s_$what"), 20), '1', "$what: answer is correct") if $what =~ /idle/;
+		is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: answer is correct") if $what =~ /idle/;
+		PostgreSQL::Test::Utils::append_to_file("$folder/answered", 'x');
 		$session->start(query("s_$what")) unless $what =~ /idle/;
 		ok(wait_until($local, sub { -e $begun ? 1 : 0 }, 1), "$what: flood has begun");
 		is($other->run(query('good')), '1', "$what: another pool works during the flood");

@@ -101,7 +101,11 @@ my $given_up = PgpxFakeServer->new(
 		$self->send(done('DISCARD ALL'), ready) while $self->receive !~ /sleep/;
 		$wait->() until $cancelled;
 		$self->send(failure(S => 'ERROR', V => 'ERROR', C => '57014', M => 'canceled'), ready);
-		note_down('terminate') if $self->read_bytes(5) eq "X\0\0\0\4";
+
+		# the reset was sent behind the statement
+		$self->{stays} = 1;
+		$self->send(done('DISCARD ALL'), ready) while defined $self->receive;
+		note_down('terminate');
 	},
 	ends_at_eof => sub {
 		my ($self) = @_;

@@ -134,7 +134,8 @@ foreach my $server (sort keys %forever)
 		options => { pool_size => 1, sslmode => 'disable', operation_timeout => '3650d', connect_timeout => '3650d' });
 }
 $session->run("SELECT pgpool.send(pgpool.checkout('cancelling'), 'select 1')");
-$session->run("SELECT pgpool.exec('resetting', 'select 1')");
+$lease = lease($session, 'resetting');
+$session->run("SELECT pgpool.exec($lease, 'select 1'), pgpool.checkin($lease)");
 $session->fails("SELECT pgpool.checkout('connecting', '100 ms')", '55P03', qr/timeout/, 'login is not answered');
 foreach my $server (qw(asked revoked))
 {
