@@ -447,6 +447,7 @@ pgpx_conn_activity(PgpxConn *conn)
 
 NEVER(bool, pgpx_stream_drain, PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 NEVER(PgpxTime, pgpx_lease_operation_deadline, const PgpxLease *lease)
+NEVER(void, pgpx_lease_send_reset_behind, PgpxLease *lease, const PgpxStatement *statement, bool several)
 NEVER(bool, pgpx_session_wait_latch, PgpxTime deadline, uint32 wait_event)
 NEVER(void, pgpx_session_wait_for_more, PgpxCachedSocket *sock, uint32 wait_event)
 NEVER(ssize_t, pgpx_socket_cache_poll, PgpxCachedSocket *sock, int pool, bool *full)
