@@ -282,7 +282,8 @@ extern void pgpx_lease_send_reset_behind(PgpxLease *lease,
  *
  * may_wait: the function may wait and raise errors, and it reports an open
  * transaction or a statement in flight with a WARNING.  Without it, the
- * function neither waits nor raises an error.
+ * function raises no error.  It does not wait then, except for up to 50 ms for
+ * the rest of an answer to a reset that was partly received.
  */
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
 

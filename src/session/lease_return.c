@@ -641,9 +641,10 @@ pgpx_lease_return_all(void)
  * latest with the session.  Commit, abort and exit callbacks must not
  * wait.  Abort and exit callbacks must not raise errors, either.  (Those of
  * foreign tables may wait: for the answers to COMMIT, and for up to 50 ms for
- * any other answer, see remote_transaction.c.)  If the stream of a connection
- * is at a message boundary, they release it as a checkin does.  Otherwise the
- * worker cancels its statement and closes it.
+ * any other answer, see remote_transaction.c.  After a call on a pool they
+ * may wait for up to 50 ms, see settle_reset_behind.)  If the stream of a
+ * connection is at a message boundary, they release it as a checkin does.
+ * Otherwise the worker cancels its statement and closes it.
  *
  * At process exit ShutdownPostgres aborts the transaction in a
  * before_shmem_exit callback.  Our on_shmem_exit callback runs later and

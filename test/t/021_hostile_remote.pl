@@ -77,7 +77,7 @@ my $folder = PostgreSQL::Test::Utils::tempdir;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
 	part_of_reset => sub { $_[0]->receive; $_[0]->send($_[0]->answer('x')); $_[0]->receive; sleep 3600 },
-	late_reset => sub { $_[0]->receive; $_[0]->send($_[0]->answer('x')); $_[0]->{mute} = 1; $_[0]->receive; sleep 3600 },
+	late_reset => sub { receive_with_reset($_[0]); $_[0]->send($_[0]->answer('x')); sleep 3600 },
 	slow_reset => \&slow_reset,
 	half_notice => sub { $_[0]->receive; $_[0]->send($_[0]->answer('x')); $_[0]->receive; $_[0]->send(done('DISCARD ALL'), ready, substr $notice, 0, 10); $_[0]->read_to_end },
 	waited_for => sub { $_[0]->receive; select undef, undef, undef, 0.01 until -e "$folder/waited_for"; $_[0]->send($_[0]->answer('x')); $_[0]->serve },
@@ -150,13 +150,8 @@ sub slow_reset
 {
 	my ($fake) = @_;
 
-	$fake->receive;
-	my $answer = $fake->answer('1');
-
-	$fake->{mute} = 1;
-	$fake->receive;
-	$fake->{mute} = 0;
-	$fake->send($answer, $fake->echo);
+	receive_with_reset($fake);
+	$fake->send($fake->answer('1'), $fake->echo);
 	select undef, undef, undef, 0.01 until -e "$folder/slow_reset";
 	$fake->send(done('DISCARD ALL'), ready);
 	$fake->serve;

@@ -647,7 +647,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 		stop_in_recv($local);
 		is($session->finish(60) . $session->error, '1', "$name: session that published is granted a connection");
 		like($other->finish(60), qr/^\d+$/, "$name: earlier waiter is granted a connection") or diag($other->error);
-		is($busy->finish(60), '', "$name: statement of the other pool is answered");
+		is($busy->finish(60) . $busy->error, '', "$name: statement of the other pool is answered");
 		$_->run('SELECT pgpool.checkin_all()') foreach $session, $other;
 	};
 
