@@ -136,8 +136,9 @@ foreach my $case (
 	my ($server, $function, $how, $sqlstate, $said) = @$case;
 	my $name = join ' ', $function, %$how;
 
-	# close all connections that other sessions could use
-	is($session->run("SELECT pgpool.drain('$server', '10 s')"), 't', "$name: pool is empty");
+	# close all connections that other sessions could use, and open none of another pool,
+	# which could fail instead
+	is($session->run("SELECT bool_and(pgpool.drain(s, '10 s')) FROM unnest('{one,named,started}'::text[]) AS s"), 't', "$name: pools are empty");
 	fail_next($local, $function, %$how);
 	$session->run("SELECT pgpool.resume('$server'); SELECT pgpool.checkout('$server', '10 s')");
 	ok($session->sqlstate eq $sqlstate && $session->error =~ $said, "$name: waiter receives the error") or diag($session->error);
@@ -145,6 +146,7 @@ foreach my $case (
 	$session->run('SELECT pgpool.checkin_all()');
 	works($server, $name);
 }
+$session->run("SELECT pgpool.resume(s) FROM unnest('{one,named,started}'::text[]) AS s");
 check_invariants($local);
 
 # --- password commands: eight run, and no thread can be started for more than eight that
