@@ -119,6 +119,8 @@ group_8() {
   measure "$long_rounds" million:nothing million:select million:crowd million:relay "${bouncer_million[@]}"
   measure "$rounds" relayed:held relayed:held_asleep relayed:each relayed:each_asleep relayed:dblink \
     "${bouncer_relayed[@]}"
+  place together
+  measure "$rounds" relayed:held relayed:held_asleep relayed:each "${bouncer_relayed[@]}"
   here "ALTER SYSTEM RESET pgpool_ext.busy_poll" -c "SELECT pg_reload_conf()" >/dev/null
 }
 
@@ -132,6 +134,10 @@ report_8() {
   ratio "TLS: CPU time of a query on a lease, worker / PgBouncer" \
     free:relayed:held.cpu free:relayed:bouncer.cpu "<=1.0"
   ratio "TLS: CPU time, busy_poll 0, worker / PgBouncer" free:relayed:held_asleep.cpu free:relayed:bouncer.cpu "<=1.0"
+  ratio "TLS: CPU time of a query on a lease, worker / PgBouncer, together" \
+    together:relayed:held.cpu together:relayed:bouncer.cpu "<=1.0"
+  ratio "TLS: CPU time, busy_poll 0, worker / PgBouncer, together" \
+    together:relayed:held_asleep.cpu together:relayed:bouncer.cpu "<=1.0"
   ratio "TLS: latency of a query on a lease / PgBouncer" free:relayed:held.us free:relayed:bouncer.us "<=0.9"
   ratio "TLS: latency, busy_poll 0 / PgBouncer" free:relayed:held_asleep.us free:relayed:bouncer.us -
   ratio "TLS: latency of a query on a pool with reset / on a lease" \
@@ -147,6 +153,11 @@ report_8() {
   line "dblink named to PgBouncer, no reset" free:relayed:bouncer
   line "dblink named to PgBouncer, resets" free:relayed:bouncer_reset
   line "dblink named, without a proxy" free:relayed:dblink
+  line "on a lease, together" together:relayed:held
+  line "on a lease, busy_poll 0, together" together:relayed:held_asleep
+  line "on a pool, reset always, together" together:relayed:each
+  line "dblink named to PgBouncer, no reset, together" together:relayed:bouncer
+  line "dblink named to PgBouncer, resets, together" together:relayed:bouncer_reset
   grid "idle" "CPU, ms/s=.cpu" "wakeups/s=.wakes" "memory, MB=.pss"
   line "worker, few connections" free:idle:few
   line "worker, 100 more connections" free:idle:hundred
