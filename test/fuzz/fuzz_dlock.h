@@ -31,7 +31,8 @@
 #define NSTATUS 9				/* columns of lock_status: the most there are */
 
 PgpxShared *pgpx_shared = NULL;
-PgpxConn   *pgpx_conns = NULL;
+static PgpxConn the_conn;
+PgpxConn   *pgpx_conns = &the_conn;
 int			work_mem = 4096;
 volatile sig_atomic_t InterruptPending = false;
 const TupleTableSlotOps TTSOpsMinimalTuple;
@@ -464,13 +465,31 @@ quote_qualified_identifier(const char *qualifier, const char *ident)
 
 static PgpxPreparedTable no_statements = {.state = PGPX_PREPARED_UNKNOWN};
 PgpxPreparedTable *pgpx_prepared_tables = &no_statements;
-PgpxPool   *pgpx_pools = NULL;
+static PgpxPool the_pool;
+PgpxPool   *pgpx_pools = &the_pool;
+static int	locks_held;
 
-NEVER(bool, LWLockAcquire, LWLock *lock, LWLockMode mode)
-NEVER(void, LWLockRelease, LWLock *lock)
+bool
+LWLockAcquire(LWLock *lock, LWLockMode mode)
+{
+	locks_held++;
+	return true;
+}
+
+void
+LWLockRelease(LWLock *lock)
+{
+	locks_held--;
+}
+
+void
+pgpx_prepared_note_timezone(PgpxPreparedTable *table, uint32 timezone)
+{
+	FUZZ_CHECK(table == &no_statements && timezone != 0);
+}
+
 NEVER(void, pgpx_prepared_choose, PgpxPreparedTable *table, int max, bool again, PgpxPreparedChoice *choice)
 NEVER(bool, pgpx_prepared_begin_reset, PgpxPreparedTable *table, int max)
-NEVER(void, pgpx_prepared_note_timezone, PgpxPreparedTable *table, uint32 timezone)
 NEVER(void, pgpx_prepared_remove, PgpxPreparedTable *table, const PgpxPreparedKey *key)
 NEVER(int, pgpx_prepared_add, PgpxPreparedTable *table, const PgpxPreparedKey *key, uint32 bytes)
 

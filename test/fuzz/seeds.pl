@@ -417,6 +417,7 @@ my %dlock = (
 	no_rows_at_all => "\0\0" . $bound . message('n', '') . message('C', "INSERT 0 1\0") . $ready,
 	no_statement => "\0\0" . $bound . message('n', '') . message('I', '') . $ready,
 	copy => "\0\0" . $bound . message('G', "\0\0\0"),
+	timezone => "\0\0" . message('S', "TimeZone\0Asia/Tokyo\0") . head(7) . texts('5', @nulls) . $some . $ready,
 	other_encoding => "\0\0" . message('S', "client_encoding\0LATIN1\0") . head(7) . texts('5', @nulls) . $some . $ready,
 	in_transaction => "\0\0" . head(7) . texts('5', @nulls) . $some . message('Z', 'T'),
 	no_table => "\0\0" . message('1', '') . $error . $ready,
