@@ -294,10 +294,11 @@ hand_over_lease(PgpxLease *lease)
  */
 
 /*
- * A longer statement may not be sent in one system call, and classifying its
- * text would take noticeable time.
+ * The messages of the statement and the reset fit into the receive buffer of a
+ * backend (8192 bytes).  A longer statement may not be sent in one system
+ * call, and classifying its text would take noticeable time.
  */
-#define RESET_BEHIND_MAX 8192
+#define RESET_BEHIND_MAX (8192 - PGPX_WIRE_RESET_MAX)
 
 /* Limits for the rest of an answer to a reset that was partly received. */
 #define RESET_REST_MAX (1024 * 1024)
@@ -344,9 +345,13 @@ settle_reset_behind(PgpxLease *lease, int *unread_reset)
 		*unread_reset = wire->reset_behind;
 		return true;
 	}
-	if (wire->phase != PGPX_WIRE_IDLE)
-		return pgpx_stream_drain(lease, RESET_REST_MAX,
-								 pgpx_now() + RESET_REST_US, true);
+	if (wire->phase != PGPX_WIRE_IDLE &&
+		!pgpx_stream_drain(lease, RESET_REST_MAX, pgpx_now() + RESET_REST_US,
+						   true))
+		return false;
+
+	/* the TimeZone that the answer has reported */
+	pgpx_statement_cache_update(lease);
 
 	/* a part of a notice may have followed */
 	return pgpx_wire_is_at_boundary(wire);
@@ -443,6 +448,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	const char *reset_command = NULL;
 	const char *start_commands = spec->start_commands;
 
+	if (wire->reset_behind != 0)
+		lease->usage.resets++;
 	if (usable && !pgpx_wire_statement_ended(wire))
 	{
 		*reason = end == PGPX_END_DISCARD ? PGPX_CLOSE_DISCARDED :
@@ -487,7 +494,6 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	}
 	if (wire->reset_behind != 0)
 	{
-		lease->usage.resets++;
 		if (settle_reset_behind(lease, unread_reset))
 			return PGPX_RELEASE_RESET_PENDING;
 		*reason = PGPX_CLOSE_RESET;

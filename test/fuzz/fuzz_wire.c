@@ -282,7 +282,7 @@ ask(PgpxWire *wire, int how, int remote)
 		case 6:
 		case 7:
 			/* pipelined, after a reset or without one, with commands or not */
-			pgpx_wire_begin_sent(wire, 1, 2, how / 11 % 4, how / 55 % 2 == 0,
+			pgpx_wire_begin_sent(wire, 1, 2, how / 11 % 5, how / 55 % 2 == 0,
 								 how / 110 % 2 * 3, 100);
 			one_only = true;
 			break;

@@ -1145,7 +1145,12 @@ bank_transaction(Session *s)
 		fail(s, "a session waits for 30 seconds: a deadlock was not found");
 	if (s->conn == conn && PQtransactionStatus(conn) == PQTRANS_INTRANS && roll(s, 4) > 0)
 	{
-		if (simply(s, expected, "COMMIT") && in_quiet)
+		bool		done = simply(s, expected, "COMMIT");
+
+		/* if a server refuses the commit, others may have committed */
+		if (!done)
+			memset(s->committed, 0, sizeof(s->committed));
+		else if (in_quiet)
 		{
 			memcpy(s->committed, own, sizeof(own));
 			__atomic_add_fetch(&banked, 1, __ATOMIC_RELAXED);

@@ -23,6 +23,11 @@ BEGIN
 	PERFORM set_config('work_mem', '99kB', false), pg_advisory_lock(7);
 	RETURN pg_backend_pid();
 END $$;
+CREATE FUNCTION set_zone(zone text) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_lock(8), set_config('TimeZone', zone, false);
+	RETURN pg_backend_pid();
+END $$;
 EOT
 my %servers = (
 	s => {},
@@ -31,6 +36,7 @@ my %servers = (
 	other_reset => { reset_command => 'RESET ALL' },
 	starts => { start_commands => 'SET work_mem = 100' },
 	cache => { statement_cache => 10 },
+	tested => { test_period => '0' },
 );
 make_pool($local, $remote, server => $_, options => { pool_size => 1, %{ $servers{$_} } }) foreach sort keys %servers;
 $local->safe_psql('postgres', <<'EOT');
@@ -82,6 +88,8 @@ sub continue_call
 	return $session->finish . $session->error;
 }
 
+sub resets { return $local->safe_psql('postgres', q{SELECT resets FROM pgpool.stats WHERE server = 's'}); }
+
 my $pid = remote_pid('s');
 
 is(command_during('s', 'select leave_state()'), 'DISCARD ALL', 'reset is sent with the statement');
@@ -95,7 +103,7 @@ EOT
 is($session->run("SELECT sum(pgpool.exec('s', 'insert into t values (2)')) FROM generate_series(1, 100)") . $session->error, '100', '100 writes in a row succeed');
 
 # --- no reset is sent with the statement
-foreach my $server (grep { $_ ne 's' } sort keys %servers)
+foreach my $server (grep { !/^(?:s|tested)$/ } sort keys %servers)
 {
 	is(command_during($server, 'select pg_backend_pid()'), 'select pg_backend_pid()', "$server: no reset is sent with the statement");
 	like(continue_call(), qr/^\d+$/, "$server: call returns its row");
@@ -118,9 +126,11 @@ $session->fails(query('s', 'select -1', 'slow'), '23514', qr/violates check cons
 is(remote_pid('s'), $pid, 'error of a conversion keeps the connection');
 
 # --- the end of the call or of the session, while the reset is in flight or was answered
+my $resets = resets();
 is(command_during('s', 'select pg_backend_pid()'), 'DISCARD ALL', 'reset is sent with the statement of a call that will be cancelled');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 like($session->finish . $session->error, qr/57014/, 'call is cancelled');
+is(resets() - $resets, 2, 'reset of the cancelled call is counted, as that of the call before');
 $blocker->run('SELECT pg_advisory_unlock(1)');
 isnt(remote_pid('s'), $pid, 'connection of a cancelled call is replaced');
 is(command_during('s', 'select pg_backend_pid()'), 'DISCARD ALL', 'reset is sent with the statement');
@@ -130,7 +140,37 @@ $blocker->run('SELECT pg_advisory_unlock(1)');
 $session = PgpxSession->new($local);
 like(remote_pid('s'), qr/^\d+$/, 'next session is served');
 is($local->safe_psql('postgres', "SELECT resets_failed, closed_reset FROM pgpool.stats WHERE server = 's'"), '0|0', 'no reset has failed');
-$_->quit foreach $session, $blocker;
+
+# --- the session reads the answer to the reset together with that to its statement, which
+# has set another TimeZone. The TimeZone that the reset restores must be known when
+# statements are prepared later: a change of it makes their literals wrong.
+my $zone = 'Pacific/Kiritimati';
+my $literal = q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz};
+my $difference = "SELECT * FROM pgpool.query('tested', \$\$$literal\$\$) AS t(a text)";
+my $holder = PgpxSession->new($remote, dbname => 'remote_db');
+
+$pid = remote_pid('tested');
+$holder->run('SELECT pg_advisory_lock(8)');
+$session->start(query('tested', "select set_zone(\$\$$zone\$\$)", 'int'));
+ok(wait_until($remote, "SELECT wait_event FROM pg_stat_activity WHERE pid = $pid", 'advisory'), 'statement is being executed');
+kill 'STOP', $session->pid;
+$holder->run('SELECT pg_advisory_unlock(8)');
+ok(wait_until($remote, "SELECT query || ' ' || state FROM pg_stat_activity WHERE pid = $pid", 'DISCARD ALL idle'), 'remote session is reset before its answers are read');
+kill 'CONT', $session->pid;
+is($session->finish . $session->error, $pid, 'call returns its row');
+$session->run("ALTER SERVER tested OPTIONS (ADD statement_cache '20')");
+my $former;
+
+$former = $session->run($difference) . $session->error foreach 1 .. 3;
+is($session->run("SELECT cache_hits > 0 FROM pgpool.stats WHERE server = 'tested'"), 't', 'statement is prepared');
+is(remote_pid('tested'), $pid, 'connection is kept');
+ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'tested'}, 1), 'reset is answered');
+$remote->safe_psql('postgres', "ALTER SYSTEM SET TimeZone = '$zone'");
+$remote->reload;
+ok(wait_until($remote, 'SHOW TimeZone', $zone), 'remote server has another TimeZone');
+isnt($session->run($difference) . $session->error, $former, 'literal has the new TimeZone');
+is(remote_pid('tested'), $pid, 'connection is kept');
+$_->quit foreach $session, $blocker, $holder;
 
 stats_add_up($local);
 check_invariants($local);
