@@ -301,26 +301,27 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
 	int			live;
 	int			missing;
-	int			connecting;
+	int			soon_free;
 
 	if (pgpx_checkout_publish_if_missing(c, pool))
 		pool = pgpx_checkout_lock_pool(c);
+
+	/* growth subtracts connections that will become free anyway */
 	missing = n - pgpx_pool_total_locked(pool);
-	connecting = pool->count[PGPX_CONN_CONNECTING];
+	soon_free = pgpx_pool_count_soon_free_locked(pool);
 	if (missing > 0)
 	{
-		pgpx_pool_grow_locked(pool, missing + connecting);
+		pgpx_pool_grow_locked(pool, missing + soon_free);
 		missing = n - pgpx_pool_total_locked(pool);
-		connecting = pool->count[PGPX_CONN_CONNECTING];
+		soon_free = pgpx_pool_count_soon_free_locked(pool);
 	}
 	if (missing > 0 && !pgpx_pool_must_yield_locked(pool))
-		full = pgpx_pool_binding_cap_locked(pool, missing + connecting);
+		full = pgpx_pool_binding_cap_locked(pool, missing + soon_free);
 	live = pgpx_pool_count_live_locked(pool);
 
-	/* connections are being opened, or are closing and will make room */
+	/* the others are being opened, or are closing and will make room */
 	*more = live < n &&
-		(pool->count[PGPX_CONN_CONNECTING] > 0 ||
-		 pool->count[PGPX_CONN_CLOSING] > 0 || pool->retry_at != 0);
+		(pgpx_pool_total_locked(pool) > live || pool->retry_at != 0);
 	LWLockRelease(pool->lock);
 	if (full != NULL &&
 		pgpx_pool_evict(c->spec->pool, full != &pgpx_shared->cap,

@@ -87,7 +87,7 @@ pgpx_settings_init(void)
 
 	DefineCustomIntVariable("pgpool_ext.default_pool_size",
 							"Sets the \"pool_size\" of servers that do not set it.",
-							"A change applies at once: connections beyond a smaller size close as those of \"max_overflow\" do.",
+							"A change applies at once: connections beyond a smaller size are closed when they are unused.",
 							&pgpx_default_pool_size,
 							10, 1, 262143,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);

@@ -67,16 +67,10 @@ pgpx_pool_must_yield_locked(PgpxPool *pool)
 		pgpx_cap_has_older(&pgpx_shared->cap, index, since);
 }
 
-/*
- * Return how many connections will become free without the end of a lease.
- *
- * Connections that are being reset count, so that a reset does not make the
- * pool grow.  Connections that are being cancelled do not, because most of them
- * will be closed.
- */
-static int
-count_soon_free(const PgpxPool *pool)
+int
+pgpx_pool_count_soon_free_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return pool->count[PGPX_CONN_CONNECTING] +
 		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
 }
@@ -150,7 +144,8 @@ static int
 served_soon(const PgpxPool *pool)
 {
 	int			leased = pool->count[PGPX_CONN_LEASED] - pool->nbroken;
-	int			queued = Max(pool->nwaiting - count_soon_free(pool), 0);
+	int			soon_free = pgpx_pool_count_soon_free_locked(pool);
+	int			queued = Max(pool->nwaiting - soon_free, 0);
 	PgpxTime	soon;
 
 	if (queued == 0 || leased <= 0 || pgpx_now() >= trusted_until(pool))
@@ -204,7 +199,7 @@ pgpx_pool_below_min_locked(const PgpxPool *pool)
 	int			total = pgpx_pool_total_locked(pool);
 	int			queued = pool->nwaiting - served_soon(pool);
 	int			spare = pgpx_pool_count_free_locked(pool) +
-		count_soon_free(pool) - queued;
+		pgpx_pool_count_soon_free_locked(pool) - queued;
 
 	Assert(LWLockHeldByMe(pool->lock));
 	if (!pgpx_pool_has_conninfo_locked(pool))
@@ -222,7 +217,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 	int			missing;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	missing = pool->nwaiting + extra - count_soon_free(pool) -
+	missing = pool->nwaiting + extra - pgpx_pool_count_soon_free_locked(pool) -
 		served_soon(pool);
 	missing = Max(missing, pgpx_pool_below_min_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
@@ -252,7 +247,7 @@ tokens_left(const PgpxPool *pool)
 int
 pgpx_pool_blocked_locked(PgpxPool *pool)
 {
-	int			served = count_soon_free(pool);
+	int			served = pgpx_pool_count_soon_free_locked(pool);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pgpx_pool_is_paused(pool))

@@ -422,7 +422,8 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_STALE;
 	if (pgpx_pool_is_draining(pool))
 		return PGPX_CLOSE_DRAINED;
-	if (pgpx_pool_total_locked(pool) > pgpx_pool_cap_locked(pool))
+	if (pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] >
+		pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
 		return PGPX_CLOSE_USES;

@@ -284,6 +284,15 @@ extern int	pgpx_pool_min_idle_locked(const PgpxPool *pool);
 extern int	pgpx_pool_count_free_locked(const PgpxPool *pool);
 
 /*
+ * Return how many connections will become free without the end of a lease.
+ *
+ * Connections that are being reset count, so that a reset does not make the
+ * pool grow.  Connections that are being cancelled do not, because most of them
+ * will be closed.
+ */
+extern int	pgpx_pool_count_soon_free_locked(const PgpxPool *pool);
+
+/*
  * Return by how many connections the pool is below min_size or min_idle; 0 or
  * less: by none.  Failures of earlier connects, and caps over several pools,
  * are disregarded.

@@ -656,7 +656,7 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 	int			n = 0;
 
 	if ((opts->lease_timeout == 0 && opts->leak_warning == 0) ||
-		pgpx_pool_total_locked(pool) == 0)
+		pgpx_pool_total_locked(pool) + pool->nbroken == 0)
 		return 0;
 
 	/* a checkout does not wake the worker, so check at this interval */
@@ -777,9 +777,14 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	if (pool->nwaiting == 0)
 	{
 		pgpx_pool_grow_locked(pool, 0);
-		/* after the pause, connect for min_size and min_idle */
-		if (pool->retry_at > now && pgpx_pool_below_min_locked(pool) > 0)
-			due = Min(due, pool->retry_at);
+
+		/*
+		 * Connect for min_size and min_idle after the back-off.  If they could
+		 * not be reached for another reason, try at intervals, because another
+		 * pool that frees a slot tells only the pools with waiters.
+		 */
+		if (pgpx_pool_below_min_locked(pool) > 0)
+			due = Min(due, Max(pool->retry_at, now + PGPX_EVICT_UNUSED_US));
 
 		/* evict no connection in favor of an unreachable remote */
 		if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))

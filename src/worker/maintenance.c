@@ -171,9 +171,9 @@ tick(PgpxTime now)
 }
 
 /*
- * Grow the pools with waiters whose back-off has ended, or for which another
- * pool has freed a slot.  Return true if a pool is still in back-off or must
- * yield to another pool.
+ * Grow the pools with waiters whose back-off has ended, for which another pool
+ * has freed a slot, or whose leases last longer than estimated.  Return true if
+ * a pool is still in back-off or must yield to another pool.
  */
 static bool
 grow_waiting_pools(PgpxTime now)
@@ -196,6 +196,7 @@ grow_waiting_pools(PgpxTime now)
 		else
 		{
 			PgpxWake	wake = PGPX_WAKE_INIT;
+			PgpxTime	due = 0;
 			bool		missing;
 
 			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
@@ -204,8 +205,12 @@ grow_waiting_pools(PgpxTime now)
 				again = true;	/* until it is this one's turn */
 			else if (missing)
 				pgpx_pool_dispatch_locked(pool, &wake);
+			else
+				due = pgpx_pool_growth_due_locked(pool);
 			LWLockRelease(pool->lock);
 			pgpx_wake_flush(&wake);
+			if (due != 0)
+				pgpx_event_due_at(due);
 		}
 	}
 	return again;

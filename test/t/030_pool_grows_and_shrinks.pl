@@ -246,6 +246,37 @@ cmp_ok(calls_at_once('fewer', 9, 1000, 0.2, 4), '>', 5, 'fewer: pool grows for t
 $proxy->command('pass');
 $local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(thirty longer fewer);
 
+# A lease of a full pool ends, and its connection is closed. The waiter is enqueued while
+# the pool is full, so the worker, which sleeps, decides when the pool grows. It also
+# looks at all pools every 5 s, so this is repeated.
+make_pool($local, $remote, server => 'filled', options => { pool_size => 2, options => '-c post_auth_delay=1' });
+foreach my $turn (1 .. 4)
+{
+	is($sessions[0]->run("SELECT pgpool.prewarm('filled', 2, '60 s')"), '2', "filled: turn $turn: two connections are open");
+	$sessions[0]->run("SELECT count(pgpool.exec('filled', 'select 1')) FROM generate_series(1, 100)");
+	ok(untouched('filled', 2, '1.5 s'), "filled: turn $turn: connections are unused");
+	my $lease = lease($sessions[0], 'filled');
+	lease($sessions[1], 'filled');
+	$sessions[2]->start(q{SELECT pgpool.checkout('filled', '3 s')});
+	becomes('filled', 'waiters', '1', "turn $turn: session waits");
+	$sessions[0]->run("SELECT pgpool.discard($lease)");
+	like($sessions[2]->finish(30) . $sessions[2]->error, qr/^\d+$/, "filled: turn $turn: pool grows when the other lease lasts longer than expected");
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+}
+
+# --- a smaller pool_size
+make_pool($local, $remote, server => 'smaller', options => { pool_size => 4 });
+lease($_, 'smaller') foreach @sessions[ 0 .. 3 ];
+$local->safe_psql('postgres', q{ALTER SERVER smaller OPTIONS (SET pool_size '3')});
+becomes('smaller', 'leased', '4', 'leases stay');
+is($sessions[4]->run(q{SELECT pgpool.try_checkout('smaller')}), '', 'smaller: pool is full');
+$worker = worker_pid($local);
+kill 'STOP', $worker;
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+kill 'CONT', $worker;
+becomes('smaller', 'idle', '3', 'other connections stay open');
+is(pool('smaller', 'total, closed_overflow'), '3|1', 'smaller: one connection has closed, although it took a moment');
+
 # --- idle_timeout
 make_pool($local, $remote, server => 'idle',
 	options => { pool_size => 4, min_size => 1, idle_timeout => '300ms' });

@@ -137,6 +137,17 @@ is(pool('s1', 'total, idle'), '2|2', 'prewarm: connections are open');
 call_admin("prewarm('s1', 9, '30 s')", '2', 'prewarm: number is limited by pool_size');
 call_admin("prewarm('s1', 1, '30 s')", '2', 'prewarm: connections beyond the number are kept');
 call_admin("prewarm('s1', 0)", '2', 'prewarm: 0 opens none');
+
+# a connection that is being tested is open, but is not one more
+make_pool($local, $remote, server => 'tested', options => { pool_size => 3, test_period => '0' });
+is($admin->run(q{SELECT pgpool.exec('tested', 'select 1')}), '1', 'prewarm: a connection was used');
+ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'tested'}, '1'), 'prewarm: the connection is unused');
+my $stopped = $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'tested'});
+kill 'STOP', $stopped;
+call_admin("try_checkout('tested')", '', 'prewarm: test of the connection is not answered');
+call_admin("prewarm('tested', 2, '30 s')", '2', 'prewarm: a second connection is opened while the first is being tested');
+kill 'CONT', $stopped;
+
 call_admin("pause('unused')", '');
 call_admin("reconnect('unused')", '');
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'unused'", '0'), 'reconnect: idle connections of a paused server close');

@@ -208,6 +208,15 @@ $holder->run($_), is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.
   foreach 'DISCARD PLANS', 'DISCARD TEMP', 'DISCARD SEQUENCES', 'RESET ALL';
 $holder->run('SELECT pgpool.checkin_all()');
 
+# --- lease_timeout ends a lease whose connection was lost, too
+make_pool($local, $remote, server => 'lost', options => { pool_size => 1, lease_timeout => '3 s' });
+$lease = $holder->run(q{SELECT pgpool.checkout('lost')});
+$pid = remote_pid($holder, $lease);
+$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+ok(wait_until($local, q{SELECT total, leased FROM pgpool.pools WHERE server = 'lost'}, '0|0'), 'lost: connection is lost, and no longer counts');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'lost'}, '0', 60), 'lost: lease is ended');
+$holder->run('SELECT pgpool.checkin_all()');
+
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

@@ -84,6 +84,21 @@ $sessions[0]->run("SELECT pgpool.checkin($spare)");
 $local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach qw(f g);
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('f', 'g')}, '0'), 'connections of dropped servers have closed');
 
+# min_size is reached as soon as another pool frees slots
+make_pool($local, $remote, server => 'h', options => { pool_size => 3, min_size => 2, reset => 'never' });
+make_pool($local, $remote, server => 'i', options => { pool_size => 3, reset => 'never', max_lifetime => '1h' });
+is($sessions[0]->run(q{SELECT pgpool.exec('h', 'select 1')}), '1', 'pool with min_size is used');
+ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'h'}, '2'), 'min_size is reached');
+is($sessions[0]->run(q{SELECT pgpool.drain('h', '30 s')}), 't', 'pool with min_size is drained');
+lease($_, 'i') foreach @sessions[ 0 .. 2 ];
+$local->safe_psql('postgres', q{SELECT pgpool.resume('h')});
+is($local->safe_psql('postgres', q{SELECT total FROM pgpool.pools WHERE server = 'h'}), '0', 'min_size opens no connection while other pools lease all');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'h'}, '2', 60), 'min_size is reached when other pools free slots');
+
+$local->safe_psql('postgres', 'DROP SERVER h CASCADE; DROP SERVER i CASCADE');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('h', 'i')}, '0'), 'connections of the other dropped servers have closed');
+
 # Two connections are abandoned with a running statement, and one is being opened for a
 # session that does not wait any more. Their remote server never answers. The timeouts
 # of their servers do not delay other pools.
