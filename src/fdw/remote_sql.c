@@ -113,22 +113,6 @@ read_option(int cache, Oid object, AttrNumber options, const char *name)
 	return value;
 }
 
-char *
-pgpx_foreign_server_name(Oid server)
-{
-	HeapTuple	tuple = SearchSysCache1(FOREIGNSERVEROID,
-										ObjectIdGetDatum(server));
-	Form_pg_foreign_server row;
-	char	   *name;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for foreign server %u", server);
-	row = (Form_pg_foreign_server) GETSTRUCT(tuple);
-	name = pstrdup(NameStr(row->srvname));
-	ReleaseSysCache(tuple);
-	return name;
-}
-
 const char *
 pgpx_table_option(Oid relid, const char *name)
 {

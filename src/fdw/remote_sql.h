@@ -32,9 +32,6 @@ extern void pgpx_deparse_column(StringInfo buf, Relation rel,
  */
 extern const char *pgpx_table_option(Oid relid, const char *name);
 
-/* Return the name of a server.  Cheaper than GetForeignServer. */
-extern char *pgpx_foreign_server_name(Oid server);
-
 /*
  * pgpx_deparse_insert
  *		Return an INSERT of one row into the remote table of rel.

@@ -787,8 +787,8 @@ await_begin(PgpxLease *lease)
  * has been returned, and the remote transaction freed.
  */
 static void
-lease_connection(PgpxRemoteTransaction *rt, const char *server,
-				 const char *why, const PgpxPendingStatement *pending)
+lease_connection(PgpxRemoteTransaction *rt, const char *why,
+				 const PgpxPendingStatement *pending)
 {
 	PgpxRetry	retry = {0};
 
@@ -796,7 +796,7 @@ lease_connection(PgpxRemoteTransaction *rt, const char *server,
 	{
 		for (;;)
 		{
-			rt->lease = pgpx_lease_checkout_table(server, rt->user, why,
+			rt->lease = pgpx_lease_checkout_table(rt->server, rt->user, why,
 												  pending, &retry);
 			if (rt->lease->pending_state != PGPX_PENDING_SENT ||
 				await_begin(rt->lease))
@@ -818,8 +818,7 @@ lease_connection(PgpxRemoteTransaction *rt, const char *server,
 /* As lease_connection; first: the pending statement (NULL: none). */
 static void
 lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
-				const char *server, const char *why,
-				const PgpxFirstStatement *first)
+				const char *why, const PgpxFirstStatement *first)
 {
 	char		portal[PGPX_REMOTE_NAME_LEN];
 	PgpxPipeline p = {
@@ -843,7 +842,7 @@ lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 		pgpx_remote_collect_commands(rt, spec, &p,
 									 GetCurrentTransactionNestLevel());
 	}
-	lease_connection(rt, server, why, first != NULL ? &pending : NULL);
+	lease_connection(rt, why, first != NULL ? &pending : NULL);
 }
 
 PgpxRemoteTransaction *
@@ -853,17 +852,15 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	PgpxRemoteTransaction *rt = find_transaction(server, user, NULL);
 	MemoryContext cxt;
 	MemoryContext old;
-	const char *name = NULL;
 	const PgpxServerSpec *spec = NULL;
 
 	if (rt == NULL)
 	{
 		pgpx_shmem_require();
 		register_callbacks();
-		name = pgpx_foreign_server_name(server);
 
 		/* users of a mapping for PUBLIC can have the same pool and share one */
-		spec = pgpx_server_spec_get_for(name, user, true);
+		spec = pgpx_server_spec_get_for_table(server, user);
 		rt = find_transaction(server, user, &spec->key);
 	}
 	else if (!SearchSysCacheExists2(USERMAPPINGUSERSERVER, user, server) &&
@@ -887,7 +884,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	initStringInfo(&rt->sent);
 	MemoryContextSwitchTo(old);
 	dlist_init(&rt->scans);
-	lease_for_first(rt, spec, name, why, first);
+	lease_for_first(rt, spec, why, first);
 	rt->wait_time = pgpx_conns[rt->lease->conn].waited;
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;

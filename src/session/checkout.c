@@ -779,7 +779,7 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)
 
 /* Check out as described in checkout.h. */
 static PgpxLease *
-checkout_for(const char *server, Oid user, int64 timeout_ms, bool only_try,
+checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 			 PgpxScope scope, const char *why,
 			 const PgpxPendingStatement *statement,
 			 const PgpxRetry *retry)
@@ -789,7 +789,6 @@ checkout_for(const char *server, Oid user, int64 timeout_ms, bool only_try,
 	PgpxLease *volatile spare = NULL;
 	PgpxLease *volatile unvalidated = NULL;
 
-	pgpx_shmem_require();
 	pgpx_lease_register_callbacks();
 
 	/* assign the fields one by one: memset of the struct is slow */
@@ -799,8 +798,7 @@ checkout_for(const char *server, Oid user, int64 timeout_ms, bool only_try,
 	c.published_version = 0;
 	c.stale = false;
 	c.check = NULL;
-	c.spec = pgpx_server_spec_get_for(server, user,
-									  scope == PGPX_SCOPE_TABLE);
+	c.spec = spec;
 	c.only_try = only_try;
 	c.holder.procno = MyProcNumber;
 	c.holder.pid = MyProcPid;
@@ -846,8 +844,8 @@ PgpxLease *
 pgpx_lease_checkout(const char *server, int64 timeout_ms, bool only_try,
 					PgpxScope scope, const char *why)
 {
-	return checkout_for(server, GetUserId(), timeout_ms, only_try, scope, why,
-						NULL, NULL);
+	return checkout_for(pgpx_server_spec_get(server), GetUserId(), timeout_ms,
+						only_try, scope, why, NULL, NULL);
 }
 
 PgpxLease *
@@ -855,17 +853,19 @@ pgpx_lease_checkout_call(const char *server,
 						 const PgpxPendingStatement *pending,
 						 const PgpxRetry *retry)
 {
-	return checkout_for(server, GetUserId(), PGPX_TIMEOUT_DEFAULT, false,
-						PGPX_SCOPE_CALL, NULL, pending, retry);
+	return checkout_for(pgpx_server_spec_get(server), GetUserId(),
+						PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL, NULL,
+						pending, retry);
 }
 
 PgpxLease *
-pgpx_lease_checkout_table(const char *server, Oid user, const char *why,
+pgpx_lease_checkout_table(Oid server, Oid user, const char *why,
 						  const PgpxPendingStatement *pending,
 						  const PgpxRetry *retry)
 {
-	return checkout_for(server, user, PGPX_TIMEOUT_DEFAULT, false,
-						PGPX_SCOPE_TABLE, why, pending, retry);
+	return checkout_for(pgpx_server_spec_get_for_table(server, user), user,
+						PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_TABLE, why,
+						pending, retry);
 }
 
 void

@@ -80,7 +80,7 @@ extern void pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry);
  * pgpx_lease_checkout_call.
  * Errors: as of pgpx_lease_checkout.
  */
-extern PgpxLease *pgpx_lease_checkout_table(const char *server, Oid user,
+extern PgpxLease *pgpx_lease_checkout_table(Oid server, Oid user,
 											const char *why,
 											const PgpxPendingStatement *pending,
 											const PgpxRetry *retry);

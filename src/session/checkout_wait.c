@@ -53,8 +53,9 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	bool		same;
 
 	old->valid = false;
-	fresh = pgpx_server_spec_get_for(NameStr(name), old->read_for,
-									 old->by_table);
+	fresh = old->by_table ?
+		pgpx_server_spec_get_for_table(key.server, old->read_for) :
+		pgpx_server_spec_get_for(NameStr(name), old->read_for, false);
 	if (c->check != NULL)
 		c->check(fresh);
 	pgpx_server_spec_pin(fresh);

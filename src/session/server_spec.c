@@ -25,9 +25,12 @@
  */
 #include "session/server_spec.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_foreign_server.h"
 #include "commands/defrem.h"
 #include "lib/ilist.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
@@ -699,6 +702,7 @@ replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
 PgpxServerSpec *
 pgpx_server_spec_get(const char *name)
 {
+	pgpx_shmem_require();
 	return pgpx_server_spec_get_for(name, GetUserId(), false);
 }
 
@@ -744,6 +748,30 @@ pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 
 	last_spec = spec;
 	return spec;
+}
+
+PgpxServerSpec *
+pgpx_server_spec_get_for_table(Oid server, Oid user)
+{
+	for (;;)
+	{
+		HeapTuple	tuple;
+		NameData	name;
+		PgpxServerSpec *spec;
+
+		CHECK_FOR_INTERRUPTS();
+		AcceptInvalidationMessages();
+		tuple = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(server));
+		if (!HeapTupleIsValid(tuple))
+			elog(ERROR, "cache lookup failed for foreign server %u", server);
+		name = ((Form_pg_foreign_server) GETSTRUCT(tuple))->srvname;
+		ReleaseSysCache(tuple);
+
+		/* another server may have been given the name meanwhile */
+		spec = pgpx_server_spec_get_for(NameStr(name), user, true);
+		if (spec->key.server == server)
+			return spec;
+	}
 }
 
 void

@@ -100,6 +100,14 @@ extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
 extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
 												bool by_table);
 
+/*
+ * pgpx_server_spec_get_for_table
+ *		As pgpx_server_spec_get_for with by_table, for the server with this OID.
+ *
+ * The foreign tables of a server belong to it whatever its name is.
+ */
+extern PgpxServerSpec *pgpx_server_spec_get_for_table(Oid server, Oid user);
+
 extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 
 /* Release a pin.  Raise no error. */

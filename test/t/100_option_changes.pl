@@ -265,6 +265,24 @@ foreach my $change (
 $local->safe_psql('postgres', 'SELECT pgpool.reset_stats($$moving$$)');
 like(numbers('moving'), qr/^0\|0\|/, 'reset_stats clears statistics');
 
+# --- the foreign tables of a server belong to it whatever its name is: its name is given to
+# another server while a session waits
+$remote->safe_psql('postgres', 'CREATE DATABASE second OWNER remote_app');
+$remote->safe_psql($_, "SET ROLE remote_app; CREATE TABLE named (a text); INSERT INTO named VALUES ('$_')") foreach qw(remote_db second);
+make_pool($local, $remote, server => 'left_one', options => { pool_size => 1 });
+make_pool($local, $remote, server => 'right_one', remote_dbname => 'second', options => { pool_size => 1 });
+$local->safe_psql('postgres', 'CREATE FOREIGN TABLE named (a text) SERVER left_one');
+lease($holder, 'left_one');
+$other->start('INSERT INTO named VALUES ($$new$$) RETURNING a');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'left_one'}, '1'), 'session waits for the server of its foreign table');
+$local->safe_psql('postgres', 'BEGIN; ALTER SERVER left_one RENAME TO moved_one; ALTER SERVER right_one RENAME TO left_one; COMMIT');
+$holder->run('SELECT pgpool.checkin_all()');
+is($other->finish(60) . $other->error, 'new', 'session writes to a table');
+is($remote->safe_psql('second', 'SELECT string_agg(a, $$,$$) FROM named'), 'second', 'nothing is written to the server that has received the name');
+is($remote->safe_psql('remote_db', 'SELECT string_agg(a, $$,$$) FROM named'), 'remote_db,new', 'the row is written to the server of the foreign table');
+$local->safe_psql('postgres', 'DROP SERVER left_one CASCADE; DROP SERVER moved_one CASCADE');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE datname = 'second'}, '0'), 'connections of dropped servers have closed');
+
 # --- DROP SERVER drops the statistics
 $local->safe_psql('postgres', 'DROP SERVER moving CASCADE');
 ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'moving'), 0), 'DROP SERVER: pool is removed');
