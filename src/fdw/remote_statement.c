@@ -211,7 +211,9 @@ pgpx_remote_statements_end(PgpxRemoteTransaction *rt, int level,
 			continue;
 		if (rolled_back)
 			s->prepared = false;
-		s->level = level - 1;
+
+		/* after a rollback no level holds locks on the remote tables */
+		s->level = rolled_back ? 0 : level - 1;
 	}
 }
 

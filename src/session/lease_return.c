@@ -385,7 +385,9 @@ static void
 drop_in_flight(PgpxLease *lease)
 {
 	pgpx_lease_clear_in_flight(lease);
-	if (!pgpx_stream_drain(lease, IN_FLIGHT_DROP_MAX, pgpx_now(), false))
+	if (pgpx_stream_drain(lease, IN_FLIGHT_DROP_MAX, pgpx_now(), false))
+		pgpx_statement_cache_update(lease);
+	else
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lease " UINT64_FORMAT " was returned with a statement in flight, which is cancelled",

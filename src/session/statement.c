@@ -496,7 +496,7 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 	PgpxLease  *lease = run->lease;
 	bool		cacheable;
 
-	if (lease->spec->statement_cache == 0 || run->describe)
+	if (run->describe)
 		return false;
 
 	/* for a statement of a foreign table, fdw/remote_statement.c has chosen */

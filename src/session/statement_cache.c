@@ -118,14 +118,25 @@ lock_table(const PgpxLease *lease, LWLock **lock)
 	return NULL;
 }
 
+/*
+ * Return whether prepared statements may be executed: now, or when the option
+ * statement_cache is no longer 0, if no reset drops them before.
+ */
+static bool
+has_table(const PgpxLease *lease)
+{
+	return lease->spec->statement_cache > 0 ||
+		(lease->spec->opts.reset != PGPX_RESET_ALWAYS &&
+		 table_of(lease)->n > 0);
+}
+
 void
 pgpx_statement_cache_set_unknown(PgpxLease *lease)
 {
 	LWLock	   *lock;
 	PgpxPreparedTable *table;
 
-	if (lease->spec->statement_cache == 0 ||
-		(table = lock_table(lease, &lock)) == NULL)
+	if (!has_table(lease) || (table = lock_table(lease, &lock)) == NULL)
 		return;
 	table->state = PGPX_PREPARED_UNKNOWN;
 	LWLockRelease(lock);
@@ -136,7 +147,7 @@ pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 {
 	PgpxPreparedTable *table = table_of(lease);
 
-	if (lease->spec->statement_cache == 0)
+	if (!has_table(lease))
 		return false;
 	pgpx_statement_cache_update(lease);
 	if (table->state == PGPX_PREPARED_UNKNOWN)
@@ -144,7 +155,7 @@ pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 	switch (pgpx_statement_class(sql, single))
 	{
 		case PGPX_CLASS_CACHEABLE:
-			return true;
+			return lease->spec->statement_cache > 0;
 		case PGPX_CLASS_HARMLESS:
 			lease->nparsed = 0;
 			break;
@@ -560,15 +571,52 @@ read_word(const char *p, char word[WORD_MAX])
 	return p;
 }
 
-/* Return whether a word is in volatile_literals.  behind: the text after it. */
+/*
+ * Return whether the text at p can be within a literal that begins in sql.  A
+ * comment or a dollar quote before it could hide a quote.
+ */
 static bool
-is_volatile_literal(const char *word, const char *behind)
+may_be_in_literal(const char *sql, const char *p)
 {
-	/* the function now() is evaluated at each execution */
+	char		quote = '\0';
+
+	for (; sql < p; sql++)
+	{
+		if (quote != '\0')
+		{
+			if (*sql == quote)
+				quote = '\0';
+		}
+		else if (*sql == '\'' || *sql == '"')
+			quote = *sql;
+		else if ((*sql == '$' && !isdigit((unsigned char) sql[1])) ||
+				 (sql[0] == '-' && sql[1] == '-') ||
+				 (sql[0] == '/' && sql[1] == '*'))
+			return true;
+	}
+	return quote == '\'';
+}
+
+/*
+ * Return whether a word is in volatile_literals.  at: its position in sql;
+ * behind: the text after it.
+ */
+static bool
+is_volatile_literal(const char *word, const char *sql, const char *at,
+					const char *behind)
+{
+	size_t		len;
+
+	/* the function now() is evaluated at each execution, the literal is not */
 	if (strcmp(word, "now") == 0 && behind[strspn(behind, " \t\n\r")] == '(')
-		return false;
+		return may_be_in_literal(sql, at);
+
+	/* dates may have underscores around the word, as in '_today' */
+	word += strspn(word, "_");
+	len = strcspn(word, "_");
 	for (int i = 0; i < lengthof(volatile_literals); i++)
-		if (strcmp(word, volatile_literals[i]) == 0)
+		if (strlen(volatile_literals[i]) == len &&
+			memcmp(word, volatile_literals[i], len) == 0)
 			return true;
 	return false;
 }
@@ -614,10 +662,13 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 {
 	char		word[WORD_MAX] = "";
 	char		previous[WORD_MAX];
+	const char *sql = p;
 	Gap			gap = GAP_OTHER;
 
 	while (*p != '\0')
 	{
+		const char *at = p;
+
 		if (*p == ';' && !single && p[1 + strspn(p + 1, " \t\n\r;")] != '\0')
 			return PGPX_CLASS_OTHER;
 
@@ -634,7 +685,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 		p = read_word(p, word);
 
 		/* no other letter begins a word that matters */
-		if (strchr("inprstuwy", word[0]) == NULL)
+		if (strchr("inprstuwy_", word[0]) == NULL)
 			continue;
 
 		/* SELECT INTO creates a table, whose name may hide another one */
@@ -646,7 +697,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 		if (strcmp(word, "set_config") == 0 || strcmp(word, "pg_settings") == 0)
 			return PGPX_CLASS_OTHER;
 		if (class == PGPX_CLASS_CACHEABLE &&
-			(is_volatile_literal(word, p) ||
+			(is_volatile_literal(word, sql, at, p) ||
 			 (strcmp(previous, "time") == 0 && strcmp(word, "with") == 0)))
 			class = PGPX_CLASS_HARMLESS;
 	}

@@ -139,7 +139,9 @@ $local->safe_psql('postgres', q{ALTER SERVER many OPTIONS (SET statement_cache '
 is(call('many', "SELECT $_"), $_, 'statement returns its value after the limit was lowered') foreach 3, 3;
 is(prepared('many'), '1 0', 'all other statements are dropped after the limit was lowered');
 foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text}, q{SELECT 'today12:00'::timestamp::text}, q{SELECT '12:00today'::timestamp::text},
-	"SELECT 'to' -- it\n\t'day'", "SELECT 'to' -- it's\n\t'day'", q{SELECT '12:00'::timetz}, q{SELECT '12:00'::time (3) with time zone}, q{SELECT U&'!0041' UESCAPE '!'})
+	"SELECT 'to' -- it\n\t'day'", "SELECT 'to' -- it's\n\t'day'", q{SELECT '12:00'::timetz}, q{SELECT '12:00'::time (3) with time zone}, q{SELECT U&'!0041' UESCAPE '!'},
+	q{SELECT 'now()'::timestamptz::text}, q{SELECT ARRAY['{now ()}'::timestamptz[]]::text}, q{SELECT '_today'::date::text}, q{SELECT 'today_'::date::text}, q{SELECT $$now()$$::timestamptz::text},
+	q{SELECT now() > '2020-01-01', 'now()'::timestamptz::text})
 {
 	my $before = prepared('cached');
 
@@ -403,6 +405,23 @@ $first->run("SELECT pgpool.exec($lease, 'PREPARE $name (int) AS SELECT 666 + \$1
 is(call($lease, $point, 1), '10', 'lease does not execute a replaced statement');
 $first->run("SELECT pgpool.checkin($lease)");
 is(call('cached', $point, 1), '10', 'next lease does not execute the statement that the lease has replaced') foreach 1 .. 3;
+
+# --- settings that change without a reset: while the option is 0, and by a statement whose
+# answer is not read
+my $nulls = q{SELECT ('{null}'::text[])[1]};
+make_pool($local, $remote, server => $_, options => { pool_size => 1, statement_cache => 20, reset => 'never' }) foreach qw(switched unread);
+is(call('switched', $nulls), '', 'switched: literal is a null') foreach 1 .. 3;
+is(prepared('switched'), '1 0', 'switched: literal is prepared');
+$local->safe_psql('postgres', q{ALTER SERVER switched OPTIONS (SET statement_cache '0')});
+$first->run(q{SELECT pgpool.exec('switched', 'SET array_nulls = off')});
+$local->safe_psql('postgres', q{ALTER SERVER switched OPTIONS (SET statement_cache '20')});
+is(call('switched', $nulls), 'null', 'switched: literal has the setting that was changed while the option was 0');
+is(call('unread', $literal), $zone, 'unread: literal has the former TimeZone') foreach 1 .. 3;
+$lease = lease($first, 'unread');
+$first->run("SELECT pgpool.send($lease, \$\$SELECT run(\$q\$$kiritimati\$q\$)\$\$)");
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT run($q$%' AND state = 'idle'}, '1'), 'unread: TimeZone is set');
+$first->run("SELECT pgpool.checkin($lease)");
+isnt(call('unread', $literal), $zone, 'unread: literal has the TimeZone that was set by a statement whose answer was not read');
 
 # --- other local users
 my $app = PgpxSession->new($local, user => 'app');

@@ -163,6 +163,9 @@ is(run('EXECUTE t(3); EXECUTE t(4); EXECUTE u(4); COMMIT'), "30\n40\n44", 'scans
 run('BEGIN; EXECUTE u(1); SAVEPOINT a; EXECUTE t(1); ROLLBACK TO a');
 alter('t');
 is(run('EXECUTE t(3); SAVEPOINT b; EXECUTE t(4); RELEASE b; EXECUTE t(5); COMMIT'), "30\n40\n50", 'scans succeed if the type has changed after the rollback of a subtransaction');
+run('BEGIN; EXECUTE u(1); SAVEPOINT a; EXECUTE t(1); ROLLBACK TO a; EXECUTE t(1); ROLLBACK TO a');
+alter('t');
+is(run('EXECUTE t(3); EXECUTE t(4); COMMIT'), "30\n40", 'scans succeed if the type has changed after a subtransaction was rolled back twice');
 run('BEGIN; SAVEPOINT a; EXECUTE u(1); SAVEPOINT b');
 alter('t');
 is(run('EXECUTE t(3); ROLLBACK TO b; EXECUTE t(4); RELEASE a; EXECUTE t(5); COMMIT'), "30\n40\n50", 'scans succeed if the type has changed in a subtransaction');
