@@ -784,7 +784,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 		 * pool that frees a slot tells only the pools with waiters.
 		 */
 		if (pgpx_pool_below_min_locked(pool) > 0)
-			due = Min(due, Max(pool->retry_at, now + PGPX_EVICT_UNUSED_US));
+			due = Min(due, pool->retry_at > now ? pool->retry_at :
+					  now + PGPX_EVICT_UNUSED_US);
 
 		/* evict no connection in favor of an unreachable remote */
 		if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
