@@ -213,7 +213,7 @@ make_pool($local, $remote, server => 'lost', options => { pool_size => 1, lease_
 $lease = $holder->run(q{SELECT pgpool.checkout('lost')});
 $pid = remote_pid($holder, $lease);
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'lost'}, '0'), 'lost: connection no longer counts');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'lost: remote session has ended');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'lost'}, '0', 60), 'lost: lease is ended');
 $holder->run('SELECT pgpool.checkin_all()');
 
