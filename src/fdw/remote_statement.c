@@ -212,7 +212,7 @@ pgpx_remote_statements_end(PgpxRemoteTransaction *rt, int level,
 		if (rolled_back)
 			s->prepared = false;
 
-		/* after a rollback no level holds locks on the remote tables */
+		/* the rollback has released the locks on the remote tables */
 		s->level = rolled_back ? 0 : level - 1;
 	}
 }

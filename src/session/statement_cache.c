@@ -571,49 +571,55 @@ read_word(const char *p, char word[WORD_MAX])
 	return p;
 }
 
-/*
- * Return whether the text at p can be within a literal that begins in sql.  A
- * comment or a dollar quote before it could hide a quote.
- */
-static bool
-may_be_in_literal(const char *sql, const char *p)
+/* Where a scan of a text for quotes has got to. */
+typedef struct QuoteScan
 {
-	char		quote = '\0';
+	const char *p;
+	char		quote;			/* ' or " in a literal or identifier, else 0 */
+	bool		unknown;		/* a comment or a dollar quote could hide one */
+} QuoteScan;
 
-	for (; sql < p; sql++)
+/* Continue the scan up to p.  Return whether p can be within a literal. */
+static bool
+may_be_in_literal(QuoteScan *scan, const char *p)
+{
+	for (; scan->p < p && !scan->unknown; scan->p++)
 	{
-		if (quote != '\0')
+		const char *c = scan->p;
+
+		if (scan->quote != '\0')
 		{
-			if (*sql == quote)
-				quote = '\0';
+			if (*c == scan->quote)
+				scan->quote = '\0';
 		}
-		else if (*sql == '\'' || *sql == '"')
-			quote = *sql;
-		else if ((*sql == '$' && !isdigit((unsigned char) sql[1])) ||
-				 (sql[0] == '-' && sql[1] == '-') ||
-				 (sql[0] == '/' && sql[1] == '*'))
-			return true;
+		else if (*c == '\'' || *c == '"')
+			scan->quote = *c;
+		else
+			scan->unknown = (*c == '$' && !isdigit((unsigned char) c[1])) ||
+				(c[0] == '-' && c[1] == '-') || (c[0] == '/' && c[1] == '*');
 	}
-	return quote == '\'';
+	return scan->unknown || scan->quote == '\'';
 }
 
 /*
- * Return whether a word is in volatile_literals.  at: its position in sql;
- * behind: the text after it.
+ * Return whether a word is in volatile_literals.  at: its position in the text
+ * of the scan; behind: the text after it.
  */
 static bool
-is_volatile_literal(const char *word, const char *sql, const char *at,
+is_volatile_literal(const char *word, QuoteScan *scan, const char *at,
 					const char *behind)
 {
 	size_t		len;
 
 	/* the function now() is evaluated at each execution, the literal is not */
 	if (strcmp(word, "now") == 0 && behind[strspn(behind, " \t\n\r")] == '(')
-		return may_be_in_literal(sql, at);
+		return may_be_in_literal(scan, at);
 
-	/* dates may have underscores around the word, as in '_today' */
+	/* a date can have underscores around the word, as in '_today' */
 	word += strspn(word, "_");
 	len = strcspn(word, "_");
+	if (word[len + strspn(word + len, "_")] != '\0')
+		return false;
 	for (int i = 0; i < lengthof(volatile_literals); i++)
 		if (strlen(volatile_literals[i]) == len &&
 			memcmp(word, volatile_literals[i], len) == 0)
@@ -662,7 +668,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 {
 	char		word[WORD_MAX] = "";
 	char		previous[WORD_MAX];
-	const char *sql = p;
+	QuoteScan	scan = {.p = p};
 	Gap			gap = GAP_OTHER;
 
 	while (*p != '\0')
@@ -697,7 +703,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 		if (strcmp(word, "set_config") == 0 || strcmp(word, "pg_settings") == 0)
 			return PGPX_CLASS_OTHER;
 		if (class == PGPX_CLASS_CACHEABLE &&
-			(is_volatile_literal(word, sql, at, p) ||
+			(is_volatile_literal(word, &scan, at, p) ||
 			 (strcmp(previous, "time") == 0 && strcmp(word, "with") == 0)))
 			class = PGPX_CLASS_HARMLESS;
 	}

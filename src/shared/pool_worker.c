@@ -790,8 +790,6 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 		/* evict no connection in favor of an unreachable remote */
 		if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
 			full = pgpx_pool_binding_cap_locked(pool, 0);
-		if (full != NULL)
-			due = Min(due, now + PGPX_EVICT_UNUSED_US);
 	}
 	*ended = pgpx_pool_has_ended_locked(pool);
 	LWLockRelease(pool->lock);

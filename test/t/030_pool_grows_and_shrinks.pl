@@ -8,6 +8,7 @@ use PgpxProxy;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes 'time';
 
 my $remote = remote_node('remote');
 my $local = local_node('local');
@@ -246,9 +247,9 @@ cmp_ok(calls_at_once('fewer', 9, 1000, 0.2, 4), '>', 5, 'fewer: pool grows for t
 $proxy->command('pass');
 $local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(thirty longer fewer);
 
-# A lease of a full pool ends, and its connection is closed. The waiter is enqueued while
-# the pool is full, so the worker, which sleeps, decides when the pool grows. It also
-# looks at all pools every 5 s, so this is repeated.
+# A session waits for a full pool. A lease ends, and its connection is closed. The worker,
+# which sleeps, must wake up in half the time of a connect, to replace the connection. The
+# worker also looks at all pools every 5 s, so this is repeated.
 make_pool($local, $remote, server => 'filled', options => { pool_size => 2, options => '-c post_auth_delay=1' });
 foreach my $turn (1 .. 4)
 {
@@ -257,10 +258,14 @@ foreach my $turn (1 .. 4)
 	ok(untouched('filled', 2, '1.5 s'), "filled: turn $turn: connections are unused");
 	my $lease = lease($sessions[0], 'filled');
 	lease($sessions[1], 'filled');
-	$sessions[2]->start(q{SELECT pgpool.checkout('filled', '3 s')});
+	$sessions[2]->start(q{SELECT pgpool.checkout('filled', '60 s')});
 	becomes('filled', 'waiters', '1', "turn $turn: session waits");
+	my $delay = delay_begin();
+	my $began = time;
 	$sessions[0]->run("SELECT pgpool.discard($lease)");
-	like($sessions[2]->finish(30) . $sessions[2]->error, qr/^\d+$/, "filled: turn $turn: pool grows when the other lease lasts longer than expected");
+	like($sessions[2]->finish(70) . $sessions[2]->error, qr/^\d+$/, "filled: turn $turn: pool grows when the other lease lasts longer than expected");
+	my $took = time - $began;
+	cmp_ok($took, '<', 2.5 + delay_end($delay), "filled: turn $turn: pool grows after half the time of a connect");
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 }
 

@@ -209,7 +209,7 @@ $holder->run($_), is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.
 $holder->run('SELECT pgpool.checkin_all()');
 
 # --- lease_timeout ends a lease whose connection was lost, too
-make_pool($local, $remote, server => 'lost', options => { pool_size => 1, lease_timeout => '3 s' });
+make_pool($local, $remote, server => 'lost', options => { pool_size => 1, lease_timeout => '5 s' });
 $lease = $holder->run(q{SELECT pgpool.checkout('lost')});
 $pid = remote_pid($holder, $lease);
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
