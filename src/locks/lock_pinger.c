@@ -169,19 +169,20 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 }
 
 /*
- * Start to open the connection.  Return false if the pool's conninfo was not
- * published.
+ * Start to open the connection.  Return false if the pool's conninfo is not
+ * current.
  */
 static bool
 open_connection(PgpxPinger *p, int64 timeout_ms)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[p->pool];
 
-	if (wp->pool_id != p->pool_id)
+	if (!pgpx_conninfo_is_current(p->pool, p->pool_id))
 		return false;
 	p->version = wp->conninfo.version;
 	p->attempt++;
 	p->started = pgpx_now();
+	p->phase_since = p->started;
 	p->deadline = p->started + timeout_ms * 1000;
 	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
@@ -237,8 +238,14 @@ drop_outdated(PgpxPinger *p)
 void
 pgpx_pinger_sent(PgpxPinger *p)
 {
+	int			flushed;
+
 	(void) PQsetSingleRowMode(p->pg);
-	watch_socket(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
+	flushed = PQflush(p->pg);
+	if (PQsocket(p->pg) < 0)
+		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+	else
+		watch_socket(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
 }
 
 /* Send one of the statements that precede the first ping. */
@@ -523,31 +530,20 @@ pgpx_pinger_set_idle(PgpxPinger *p)
 }
 
 /*
- * Return the timeout of a statement in ms.  It leaves time for another attempt.
- * It grows after failures, because a lock with a short ttl must not cause the
- * loss of locks with a long one if the remote is merely slow.
+ * Return the timeout of a statement or of an attempt to connect, in ms.  It
+ * leaves time for another attempt.  It grows after failures, because a lock
+ * with a short ttl must not cause the loss of locks with a long one if the
+ * remote is merely slow.
  */
 static int64
-statement_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
+phase_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
 {
 	int64		ms = due->nheld > 0 ? due->min_ttl_ms / 3 : ANSWER_MAX_MS / 3;
 
 	ms += ms * p->backoff / RETRY_MIN_US;
+	if (p->phase < PGPX_PINGER_IDLE)
+		ms = Max(ms, 1000);
 	return Min(ms, ANSWER_MAX_MS);
-}
-
-/* Append a text as an element of an array literal. */
-static void
-append_element(StringInfo buf, const char *text)
-{
-	appendStringInfoChar(buf, '"');
-	for (; *text != '\0'; text++)
-	{
-		if (*text == '"' || *text == '\\')
-			appendStringInfoChar(buf, '\\');
-		appendStringInfoChar(buf, *text);
-	}
-	appendStringInfoChar(buf, '"');
 }
 
 /* Send a statement about the locks in p->work. */
@@ -555,42 +551,20 @@ static void
 send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
 		  int64 timeout_ms)
 {
-	StringInfoData names;
-	StringInfoData requests;
-	StringInfoData tokens;
-	const char *values[4];
+	const char *values[PGPX_WORK_PARAMS];
 
-	initStringInfo(&names);
-	initStringInfo(&requests);
-	initStringInfo(&tokens);
-	for (int i = 0; i < p->nwork; i++)
-	{
-		char		separator = i == 0 ? '{' : ',';
-
-		appendStringInfoChar(&names, separator);
-		append_element(&names, p->work[i].name);
-		appendStringInfo(&requests, "%c" UINT64_FORMAT, separator,
-						 p->work[i].request);
-		appendStringInfo(&tokens, "%c" INT64_FORMAT, separator,
-						 p->work[i].token);
-		p->confirmed[i] = false;
-		p->contended[i] = false;
-	}
-	appendStringInfoChar(&names, '}');
-	appendStringInfoChar(&requests, '}');
-	appendStringInfoChar(&tokens, '}');
-	values[0] = pgpx_shared->instance;
-	values[1] = names.data;
-	values[2] = requests.data;
-	values[3] = tokens.data;
-
+	pgpx_work_params(p->work, p->nwork, values);
+	memset(p->confirmed, 0, p->nwork * sizeof(bool));
+	memset(p->contended, 0, p->nwork * sizeof(bool));
 	p->phase = phase;
 	p->error[0] = '\0';
-	p->deadline = pgpx_now() + timeout_ms * 1000;
+	p->phase_since = pgpx_now();
+	p->deadline = p->phase_since + timeout_ms * 1000;
 
 	/* taken before sending, so the validity here ends before the remote's */
 	p->sent_at = pgpx_steady_now();
-	if (!PQsendQueryParams(p->pg, sql, 4, NULL, values, NULL, NULL, 0))
+	if (!PQsendQueryParams(p->pg, sql, PGPX_WORK_PARAMS, NULL, values, NULL,
+						   NULL, 0))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
 		pgpx_pinger_sent(p);
@@ -670,9 +644,14 @@ read_idle_input(PgpxPinger *p, uint32 events)
 		drop_connection(p);
 		return;
 	}
+	/*
+	 * libpq closes the socket if a message is not valid.  Drop the connection
+	 * before another one registers a socket with the same number.
+	 */
 	(void) PQisBusy(p->pg);
 	pgpx_libpq_drop_notifications(p->pg);
-	if (pgpx_libpq_check_input(&p->accounting, p->pg, false) != NULL)
+	if (PQsocket(p->pg) < 0 ||
+		pgpx_libpq_check_input(&p->accounting, p->pg, false) != NULL)
 		drop_connection(p);
 }
 
@@ -776,8 +755,8 @@ run_pool(PgpxPinger *p)
 	if (p->deadline != 0 && now >= p->deadline)
 		deadline_passed(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
-		pgpx_wpools[p->pool].pool_id == p->pool_id &&
-		pgpx_wpools[p->pool].conninfo.version > p->version)
+		(pgpx_pools[p->pool].gone ||
+		 pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version)))
 		drop_connection(p);		/* the host may be another one */
 
 	/* pings first: releases can arrive at any rate and must not delay them */
@@ -786,7 +765,7 @@ run_pool(PgpxPinger *p)
 		p->nwork = pgpx_dlock_list_held(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql,
-					  statement_timeout(p, &due));
+					  phase_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
@@ -794,7 +773,7 @@ run_pool(PgpxPinger *p)
 		p->nwork = pgpx_dlock_list_releases(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_RELEASE, pgpx_release_sql,
-					  statement_timeout(p, &due));
+					  phase_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && share_at <= now)
 		pgpx_share_send(p);
@@ -802,24 +781,21 @@ run_pool(PgpxPinger *p)
 			 (Min(ping_at, share_at) <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))
 	{
-		int64		timeout_ms = Max(statement_timeout(p, &due), 1000);
+		int64		timeout_ms = pgpx_pools[p->pool].opts.connect_timeout;
 
-		timeout_ms = Min(timeout_ms, pgpx_pools[p->pool].opts.connect_timeout);
-		if (!open_connection(p, timeout_ms))
+		if (!open_connection(p, Min(timeout_ms, phase_timeout(p, &due))))
 		{
 			pgpx_dlock_release_failed(p->pool, p->pool_id,
-									  "the pool worker was restarted, and no session has published the connection parameters yet");
+									  "no session has published the connection parameters");
 			p->retry_at = now + RETRY_MAX_US;
 		}
 	}
 
-	/*
-	 * A ping must not wait for long for the statement of the share.  The lock
-	 * may have been granted after that statement was sent.
-	 */
-	if (p->phase == PGPX_PINGER_SHARE && due.nheld > 0)
+	/* a lock may have been granted since this phase began: ping it in time */
+	if (p->deadline != 0 && due.nheld > 0)
 		p->deadline = Min(p->deadline,
-						  ping_at + statement_timeout(p, &due) * 1000);
+						  Max(ping_at, p->phase_since) +
+							  phase_timeout(p, &due) * 1000);
 	if (p->deadline != 0)
 		return p->deadline;		/* of the current phase */
 	ping_at = Min(ping_at, pgpx_share_due(p->pool, p->pool_id));

@@ -63,7 +63,8 @@ typedef struct PgpxPinger
 	int			fd;				/* in the epoll set; -1: none */
 	uint32		events;
 	bool		external_fd;
-	PgpxTime	deadline;		/* of the phase; 0: none */
+	PgpxTime	deadline;		/* of the statement or the attempt; 0: none */
+	PgpxTime	phase_since;	/* when that one began */
 	bool		answered;		/* a statement succeeded on this connection */
 	PgpxTime	idle_since;
 	PgpxTime	retry_at;		/* after a failure */

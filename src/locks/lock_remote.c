@@ -504,6 +504,50 @@ const char	pgpx_release_sql[] =
 	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
 	" l.contended OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
 
+/* Append a text as an element of an array literal. */
+static void
+append_element(StringInfo buf, const char *text)
+{
+	appendStringInfoChar(buf, '"');
+	for (; *text != '\0'; text++)
+	{
+		if (*text == '"' || *text == '\\')
+			appendStringInfoChar(buf, '\\');
+		appendStringInfoChar(buf, *text);
+	}
+	appendStringInfoChar(buf, '"');
+}
+
+void
+pgpx_work_params(const PgpxDlockWork *work, int n,
+				 const char *values[PGPX_WORK_PARAMS])
+{
+	StringInfoData names;
+	StringInfoData requests;
+	StringInfoData tokens;
+
+	initStringInfo(&names);
+	initStringInfo(&requests);
+	initStringInfo(&tokens);
+	for (int i = 0; i < n; i++)
+	{
+		char		separator = i == 0 ? '{' : ',';
+
+		appendStringInfoChar(&names, separator);
+		append_element(&names, work[i].name);
+		appendStringInfo(&requests, "%c" UINT64_FORMAT, separator,
+						 work[i].request);
+		appendStringInfo(&tokens, "%c" INT64_FORMAT, separator, work[i].token);
+	}
+	appendStringInfoChar(&names, '}');
+	appendStringInfoChar(&requests, '}');
+	appendStringInfoChar(&tokens, '}');
+	values[0] = pgpx_shared->instance;
+	values[1] = names.data;
+	values[2] = requests.data;
+	values[3] = tokens.data;
+}
+
 /*
  * Condition that a process "a" in pg_stat_activity is a session whose PID is in
  * a row "s".  PIDs are reused: after a restart of the remote, which the start

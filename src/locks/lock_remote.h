@@ -66,6 +66,14 @@ extern const char pgpx_ping_sql[];
 extern const char pgpx_release_sql[];
 
 /*
+ * Set the parameters of these statements for n > 0 locks.  The texts are
+ * allocated in the current memory context.
+ */
+#define PGPX_WORK_PARAMS 4
+extern void pgpx_work_params(const PgpxDlockWork *work, int n,
+							 const char *values[PGPX_WORK_PARAMS]);
+
+/*
  * The statement of a member of cluster_connections: see share.c.  Names and
  * lists are texts without characters that need quotes.
  */

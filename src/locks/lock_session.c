@@ -108,7 +108,8 @@ set_key(LockWait *w, const PgpxServerSpec *spec)
 				 errdetail("A distributed lock needs options that other sessions can see, because the pool worker pings it."),
 				 errhint("Commit before you acquire a lock through the server.")));
 	w->lock.key = spec->key;
-	w->lock.queue = pgpx_dlock_queue(spec->key.database, spec->key.server,
+	w->lock.queue = pgpx_dlock_queue(&spec->key,
+									 pgpx_server_spec_remote_database(spec),
 									 w->lock.name);
 }
 
@@ -707,12 +708,11 @@ static int
 find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
 			  PgpxDlock *lock)
 {
-	uint64		queue = pgpx_dlock_queue(spec->key.database,
-										 spec->key.server, name);
 	int			slot = -1;
 
 	while ((slot = pgpx_dlock_next_own(slot, lock)) >= 0)
-		if (lock->queue == queue && lock->token == token &&
+		if (lock->key.database == spec->key.database &&
+			lock->key.server == spec->key.server && lock->token == token &&
 			strcmp(lock->name, name) == 0)
 			break;
 	if (slot >= 0 && lock->owner_user != GetUserId())

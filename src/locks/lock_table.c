@@ -348,6 +348,7 @@ pgpx_dlock_release(int slot, bool awaited)
 			if (lock->state != PGPX_DLOCK_RELEASING)
 			{
 				lock->attempts = 0;
+				lock->nsent = 0;
 				lock->retry_at = 0;
 			}
 			lock->state = PGPX_DLOCK_RELEASING;
@@ -412,17 +413,19 @@ pgpx_dlock_copy(int slot, PgpxDlock *copy)
 }
 
 /*
- * The hash depends on the server and not on the pool, so that waiters of all
- * pools of a server share it.  If two locks have the same hash, their waiters
- * queue together, which only delays them.
+ * The hash depends on the server and not on the pool, so that all pools of a
+ * server that connect to the same database share it.
  */
 uint64
-pgpx_dlock_queue(Oid database, Oid server, const char *name)
+pgpx_dlock_queue(const PgpxPoolKey *key, const char *remote_database,
+				 const char *name)
 {
-	uint64		seed = ((uint64) database << 32) | server;
-	uint64		hash = hash_bytes_extended((const unsigned char *) name,
-										   strlen(name), seed);
+	uint64		hash = ((uint64) key->database << 32) | key->server;
 
+	hash = hash_bytes_extended((const unsigned char *) remote_database,
+							   strlen(remote_database), hash);
+	hash = hash_bytes_extended((const unsigned char *) name, strlen(name),
+							   hash);
 	return hash | 1;
 }
 
@@ -706,11 +709,14 @@ pgpx_dlock_list_releases(int pool, uint32 pool_id, PgpxDlockWork *work)
 	PgpxTime	now = pgpx_now();
 	int			n = 0;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < pgpx_dlocks_end(); i++)
 		if (is_of_pool(&pgpx_dlocks[i], pool, pool_id) &&
 			needs_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
+		{
+			pgpx_dlocks[i].nsent++;
 			fill_work(&work[n++], i);
+		}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return n;
 }
@@ -773,7 +779,7 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool released, bool contended)
 	{
 		if (lock->result == PGPX_DLOCK_UNKNOWN)
 			lock->result = released ? PGPX_DLOCK_RELEASED :
-				lock->attempts > 0 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OWNER;
+				lock->nsent > 1 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OWNER;
 		finish_release_locked(lock, &wake);
 		end_turn_locked(lock->queue, contended);
 	}

@@ -103,7 +103,8 @@ typedef struct PgpxDlock
 	/* the release, in states RELEASING and LOST */
 	bool		remote_done;	/* the remote needs no release */
 	bool		awaited;		/* the session waits for the result */
-	int			attempts;
+	int			attempts;		/* that have failed */
+	int			nsent;			/* statements sent that release it */
 	PgpxTime	retry_at;
 	int			result;			/* PgpxDlockResult */
 } PgpxDlock;
@@ -241,8 +242,12 @@ extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
  * --- queue of waiters in this server --------------------------------------
  */
 
-/* Return the hash that identifies the queue of a lock; it is not 0. */
-extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
+/*
+ * Return the hash that identifies the queue of a lock; it is not 0.  The key is
+ * that of any pool of the server.
+ */
+extern uint64 pgpx_dlock_queue(const PgpxPoolKey *key,
+							   const char *remote_database, const char *name);
 
 /*
  * Enqueue this session for a lock, in the queue of the pool in lock->key.

@@ -75,6 +75,7 @@
 #include "shared/registry.h"
 #include "worker/connect.h"
 #include "worker/connection.h"
+#include "worker/conninfo.h"
 #include "worker/events.h"
 #include "worker/worker.h"
 
@@ -110,6 +111,7 @@ typedef struct Share
 	PgpxTime	due;
 	Oid			database;
 	Oid			server;
+	uint64		remote;			/* pgpx_pool_remote of "pool" */
 	NameData	database_name;
 	NameData	server_name;
 
@@ -155,13 +157,6 @@ clear_remote_full(Share *s, int server)
 		if (is_of_server(i, server))
 			pgpx_pool_set_remote_full(&pgpx_pools[i], NULL);
 	s->remote_full = false;
-}
-
-static bool
-has_conninfo(int pool)
-{
-	return pgpx_wpools[pool].pool_id == pgpx_pools[pool].pool_id &&
-		pgpx_wpools[pool].conninfo.version != 0;
 }
 
 /*
@@ -270,6 +265,52 @@ set_due(Share *s, int server, PgpxTime now)
 		s->due = PG_INT64_MAX;
 }
 
+/*
+ * Forget what was agreed, because the slot has been taken by another server, or
+ * the server connects to another remote database.  The statement in flight, if
+ * any, has no effect then.  Connections to the previous database keep their
+ * tokens until they are closed, so they count for the new one, too.
+ */
+static void
+reset_share(Share *s, const PgpxPool *pool)
+{
+	PgpxShareMember *members = s->members;
+	PgpxShareMember *rows = s->rows;
+
+	if (s->in_flight)
+		pgpx_connect_not_published(s->request);
+	memset(s, 0, sizeof(*s));
+	s->members = members;
+	s->rows = rows;
+	s->pool = -1;
+	s->database = pool->key.database;
+	s->server = pool->key.server;
+}
+
+/*
+ * Send the statements of the server by the pinger of this pool from now on.
+ * remote: the remote database of the pool.
+ */
+static void
+use_pool(Share *s, int index, uint64 remote)
+{
+	PgpxPool   *pool = &pgpx_pools[index];
+
+	if (s->remote != remote)
+	{
+		PgpxServer *server = &pgpx_servers[pool->server];
+
+		reset_share(s, pool);
+		s->remote = remote;
+		pgpx_cap_forget_share(&server->cap);
+		SpinLockAcquire(&server->share_mutex);
+		memset(&server->share, 0, sizeof(server->share));
+		SpinLockRelease(&server->share_mutex);
+	}
+	s->pool = index;
+	s->pool_id = pool->pool_id;
+}
+
 /* Add a pool to the plan of its server. */
 static void
 plan_pool(int index)
@@ -280,8 +321,11 @@ plan_pool(int index)
 	int			weight;
 	int			demand;
 	int			most;
+	uint64		remote = 0;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
+	if (pgpx_conninfo_is_current(index, pool->pool_id))
+		remote = pgpx_pool_remote(pool);
 	cap = pool->opts.cluster_connections;
 	weight = pool->opts.cluster_weight;
 	most = pool->opts.max_server_connections > 0 ?
@@ -295,19 +339,10 @@ plan_pool(int index)
 	if (cap == 0)
 		return;
 
-	/* another server has taken the slot */
 	if (s->database != pool->key.database || s->server != pool->key.server)
-	{
-		PgpxShareMember *members = s->members;
-		PgpxShareMember *rows = s->rows;
-
-		memset(s, 0, sizeof(*s));
-		s->members = members;
-		s->rows = rows;
-		s->pool = -1;
-		s->database = pool->key.database;
-		s->server = pool->key.server;
-	}
+		reset_share(s, pool);
+	if (remote != 0 && (s->pool < 0 || s->pool == index))
+		use_pool(s, index, remote);
 	s->database_name = pool->database_name;
 	s->server_name = pool->server_name;
 	if (!s->planned)
@@ -316,11 +351,6 @@ plan_pool(int index)
 	s->cap = cap;
 	s->weight = weight;
 	s->demand_now = Min(s->demand_now + demand, most);
-	if (s->pool < 0 && has_conninfo(index))
-	{
-		s->pool = index;
-		s->pool_id = pool->pool_id;
-	}
 }
 
 PgpxTime
@@ -350,7 +380,7 @@ pgpx_share_plan(PgpxTime now)
 		if (s->pool >= 0 &&
 			(!is_of_server(s->pool, i) ||
 			 s->pool_id != pgpx_pools[s->pool].pool_id ||
-			 !has_conninfo(s->pool)))
+			 !pgpx_conninfo_is_current(s->pool, s->pool_id)))
 			s->pool = -1;
 	}
 	any_planned = false;
@@ -466,7 +496,7 @@ build_statement(int server, StringInfo sql)
 	s->target = choose_target(s, pgpx_cap_used(cap, NULL), share);
 
 	/* lower the limit first: what is in use then cannot rise above it */
-	st.used = pgpx_cap_set_share(cap, Min(share, s->target), 0);
+	st.used = pgpx_cap_lower_share(cap, s->target);
 	s->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
 	s->in_flight = true;
 	s->nrows = 0;
@@ -628,8 +658,8 @@ set_share(const Share *s, int server, int limit)
 	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
 	if (pgpx_servers[server].database == s->database &&
 		pgpx_servers[server].server == s->server)
-		(void) pgpx_cap_set_share(&pgpx_servers[server].cap, limit,
-								  s->sent_at + VALID_US);
+		pgpx_cap_set_share(&pgpx_servers[server].cap, limit,
+						   s->sent_at + VALID_US, s->remote);
 	LWLockRelease(pgpx_shared->registry_lock);
 }
 
@@ -682,7 +712,8 @@ pgpx_share_send(PgpxPinger *p)
 	p->phase = PGPX_PINGER_SHARE;
 	p->error[0] = '\0';
 	p->sqlstate = 0;
-	p->deadline = pgpx_now() + ANSWER_MAX_MS * 1000;
+	p->phase_since = pgpx_now();
+	p->deadline = p->phase_since + ANSWER_MAX_MS * 1000;
 	if (!PQsendQuery(p->pg, sql.data))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
@@ -748,10 +779,11 @@ use_next_pool(Share *s, int server)
 	{
 		int			next = (s->pool + i) % end;
 
-		if (is_of_server(next, server) && has_conninfo(next))
+		if (is_of_server(next, server) &&
+			pgpx_conninfo_is_current(next, pgpx_pools[next].pool_id) &&
+			pgpx_pool_remote(&pgpx_pools[next]) == s->remote)
 		{
-			s->pool = next;
-			s->pool_id = pgpx_pools[next].pool_id;
+			use_pool(s, next, s->remote);
 			return;
 		}
 	}

@@ -52,7 +52,7 @@
 
 /* Return the value of a parameter of libpq; NULL if it is not set. */
 static const char *
-find_param(PgpxServerSpec *spec, const char *keyword)
+find_param(const PgpxServerSpec *spec, const char *keyword)
 {
 	for (int i = 0; i < spec->nparams; i++)
 	{
@@ -60,6 +60,16 @@ find_param(PgpxServerSpec *spec, const char *keyword)
 			return spec->values[i];
 	}
 	return NULL;
+}
+
+const char *
+pgpx_server_spec_remote_database(const PgpxServerSpec *spec)
+{
+	const char *name = find_param(spec, "dbname");
+
+	if (name == NULL)
+		name = find_param(spec, "user");
+	return name != NULL ? name : "";
 }
 
 /* Set a parameter, replacing any earlier value. */

@@ -108,6 +108,13 @@ extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
  */
 extern PgpxServerSpec *pgpx_server_spec_get_for_table(Oid server, Oid user);
 
+/*
+ * Return the name of the remote database, which is that of the remote user if
+ * the server has no option dbname.
+ */
+extern const char *
+pgpx_server_spec_remote_database(const PgpxServerSpec *spec);
+
 extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 
 /* Release a pin.  Raise no error. */

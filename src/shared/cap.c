@@ -22,6 +22,7 @@ pgpx_cap_init(PgpxCap *cap)
 	cap->used = 0;
 	cap->share = 0;
 	cap->share_until = 0;
+	cap->share_remote = 0;
 	cap->moves = 0;
 	cap->next_in_line = -1;
 	cap->line_changes = 0;
@@ -41,26 +42,34 @@ has_older(PgpxCap *cap, int pool, int64 since)
 		(since == 0 || oldest < since);
 }
 
+/* Return whether the share is valid for a pool that has one. */
+static bool
+is_valid(const PgpxCap *cap, PgpxShareClaim claim)
+{
+	return claim.now < cap->share_until && claim.remote == cap->share_remote;
+}
+
 /* Return how many tokens are left.  The caller must hold the spinlock. */
 static int
-tokens_left(const PgpxCap *cap, int limit, int64 now)
+tokens_left(const PgpxCap *cap, int limit, PgpxShareClaim claim)
 {
 	int			left = limit > 0 ? limit - cap->used : PG_INT32_MAX;
 
-	if (now == 0)
+	if (claim.now == 0)
 		return left;
-	return now < cap->share_until ? Min(left, cap->share - cap->used) : 0;
+	return is_valid(cap, claim) ? Min(left, cap->share - cap->used) : 0;
 }
 
 PgpxToken
-pgpx_cap_acquire(PgpxCap *cap, int limit, int64 now, int pool, int64 since)
+pgpx_cap_acquire(PgpxCap *cap, int limit, PgpxShareClaim claim, int pool,
+				 int64 since)
 {
 	PgpxToken	token = PGPX_TOKEN_DENIED;
 
 	SpinLockAcquire(&cap->mutex);
 	if (!has_older(cap, pool, since))
 	{
-		if (tokens_left(cap, limit, now) > 0)
+		if (tokens_left(cap, limit, claim) > 0)
 		{
 			cap->used++;
 			cap->moves++;
@@ -107,41 +116,49 @@ pgpx_cap_used(PgpxCap *cap, uint32 *moves)
 }
 
 int
-pgpx_cap_left(PgpxCap *cap, int limit, int64 now)
+pgpx_cap_left(PgpxCap *cap, int limit, PgpxShareClaim claim)
 {
 	int			left;
 
 	SpinLockAcquire(&cap->mutex);
-	left = tokens_left(cap, limit, now);
+	left = tokens_left(cap, limit, claim);
 	SpinLockRelease(&cap->mutex);
 	return left;
 }
 
 int
-pgpx_cap_surplus(PgpxCap *cap, int limit, int64 now)
+pgpx_cap_surplus(PgpxCap *cap, int limit, PgpxShareClaim claim)
 {
 	int			surplus;
 
 	SpinLockAcquire(&cap->mutex);
 	surplus = limit > 0 ? cap->used - limit : 0;
-	if (now != 0 && now < cap->share_until)
+	if (claim.now != 0 && is_valid(cap, claim))
 		surplus = Max(surplus, cap->used - cap->share);
 	SpinLockRelease(&cap->mutex);
 	return Max(surplus, 0);
 }
 
 int
-pgpx_cap_set_share(PgpxCap *cap, int share, int64 until)
+pgpx_cap_lower_share(PgpxCap *cap, int share)
 {
 	int			used;
 
 	SpinLockAcquire(&cap->mutex);
-	cap->share = share;
-	if (until != 0)
-		cap->share_until = until;
+	cap->share = Min(cap->share, share);
 	used = cap->used;
 	SpinLockRelease(&cap->mutex);
 	return used;
+}
+
+void
+pgpx_cap_set_share(PgpxCap *cap, int share, int64 until, uint64 remote)
+{
+	SpinLockAcquire(&cap->mutex);
+	cap->share = share;
+	cap->share_until = until;
+	cap->share_remote = remote;
+	SpinLockRelease(&cap->mutex);
 }
 
 void

@@ -34,6 +34,7 @@ typedef struct PgpxCap
 	int			share;			/* tokens that other servers leave this one */
 	int64		share_until;	/* pgpx_steady_now: the share may be used until
 								 * then; 0: it was never granted */
+	uint64		share_remote;	/* .. by pools with this pgpx_pool_remote */
 	uint32		moves;			/* incremented by each acquire and release */
 	int			next_in_line;	/* index of a pool; valid unless since is 0 */
 	uint32		line_changes;	/* incremented when a denied pool becomes
@@ -45,6 +46,14 @@ typedef struct PgpxCap
 	 */
 	pg_atomic_uint64 since;
 } PgpxCap;
+
+/* What entitles a pool to tokens of the share. */
+typedef struct PgpxShareClaim
+{
+	int64		now;			/* pgpx_steady_now; 0: the pool's server has no
+								 * share, and "remote" is not used */
+	uint64		remote;			/* pgpx_pool_remote of the pool */
+} PgpxShareClaim;
 
 typedef enum PgpxToken
 {
@@ -60,31 +69,32 @@ extern void pgpx_cap_init(PgpxCap *cap);
  * pgpx_cap_acquire
  *		Acquire a token for a pool.
  *
- * limit: the number of tokens; 0: no limit.  now: the steady time if the share
- * is a limit, too; 0: it is none.  since: start of the wait of the first waiter
- * of the pool; 0: it has no waiter.
+ * limit: the number of tokens; 0: no limit.  claim: see PgpxShareClaim; the
+ * share is a limit, too, if it has one.  since: start of the wait of the first
+ * waiter of the pool; 0: it has no waiter.
  */
-extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit, int64 now, int pool,
-								  int64 since);
+extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit,
+								  PgpxShareClaim claim, int pool, int64 since);
 
 /*
- * Return how many tokens are left, 0 or less if none.  limit and now: as for
- * pgpx_cap_acquire.
+ * Return how many tokens are left, 0 or less if none.  limit and claim: as
+ * for pgpx_cap_acquire.
  */
-extern int	pgpx_cap_left(PgpxCap *cap, int limit, int64 now);
+extern int	pgpx_cap_left(PgpxCap *cap, int limit, PgpxShareClaim claim);
 
 /*
  * Return how many tokens exceed the limit or the share, 0 if none.  A share
  * that is no longer valid is ignored: open connections stay, although no token
  * can be acquired.
  */
-extern int	pgpx_cap_surplus(PgpxCap *cap, int limit, int64 now);
+extern int	pgpx_cap_surplus(PgpxCap *cap, int limit, PgpxShareClaim claim);
 
-/*
- * Set the share and its validity, and return the tokens in use.  until: steady
- * time; 0: leave it unchanged.
- */
-extern int	pgpx_cap_set_share(PgpxCap *cap, int share, int64 until);
+/* Lower the share to at most "share", and return the tokens in use. */
+extern int	pgpx_cap_lower_share(PgpxCap *cap, int share);
+
+/* Set the share.  until and remote: see share_until and share_remote. */
+extern void pgpx_cap_set_share(PgpxCap *cap, int share, int64 until,
+							   uint64 remote);
 
 /* Reset the share to one that was never granted. */
 extern void pgpx_cap_forget_share(PgpxCap *cap);

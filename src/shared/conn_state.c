@@ -11,6 +11,7 @@
  */
 #include "shared/conn_state.h"
 
+#include "common/hashfn.h"
 #include "storage/latch.h"
 #include "storage/spin.h"
 
@@ -253,11 +254,23 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	return true;
 }
 
+uint64
+pgpx_pool_remote(const PgpxPool *pool)
+{
+	const PgpxFingerprint *f = &pool->fingerprint;
+
+	if (f->server[0] == 0 && f->server[1] == 0)
+		return 0;
+	return hash_bytes_extended((const unsigned char *) f,
+							   offsetof(PgpxFingerprint, user), 0);
+}
+
 /* Acquire a token of a cap for the pool. */
 static bool
-acquire_token(PgpxCap *cap, int limit, PgpxTime now, PgpxPool *pool)
+acquire_token(PgpxCap *cap, int limit, PgpxShareClaim claim, PgpxPool *pool)
 {
-	PgpxToken	token = pgpx_cap_acquire(cap, limit, now, PGPX_POOL_INDEX(pool),
+	int			index = PGPX_POOL_INDEX(pool);
+	PgpxToken	token = pgpx_cap_acquire(cap, limit, claim, index,
 										 pgpx_pool_waits_since_locked(pool));
 
 	/* the worker decides which connection to evict */
@@ -365,14 +378,15 @@ unlink_from_pool(PgpxPool *pool, PgpxConn *conn)
 PgpxConn *
 pgpx_conn_alloc_locked(PgpxPool *pool)
 {
+	const PgpxShareClaim none = {0};
 	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
 	PgpxConn   *conn;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (!acquire_token(cap, pool->opts.max_server_connections,
-					   pgpx_pool_share_now(pool), pool))
+					   pgpx_pool_share_claim(pool), pool))
 		return NULL;
-	if (!acquire_token(&pgpx_shared->cap, pgpx_shared->max_connections, 0,
+	if (!acquire_token(&pgpx_shared->cap, pgpx_shared->max_connections, none,
 					   pool))
 	{
 		pgpx_cap_release(cap);

@@ -308,11 +308,23 @@ extern void pgpx_pool_notify_end_locked(PgpxPool *pool);
  */
 extern bool pgpx_pool_is_empty_locked(const PgpxPool *pool);
 
-/* Return the steady time if the pool's server has a share, else 0. */
-static inline PgpxTime
-pgpx_pool_share_now(const PgpxPool *pool)
+/*
+ * Return a number for the remote database to which the pool connects, as its
+ * server options define it; 0: the pool is retired.
+ */
+extern uint64 pgpx_pool_remote(const PgpxPool *pool);
+
+static inline PgpxShareClaim
+pgpx_pool_share_claim(const PgpxPool *pool)
 {
-	return pool->opts.cluster_connections > 0 ? pgpx_steady_now() : 0;
+	PgpxShareClaim claim = {0};
+
+	if (pool->opts.cluster_connections > 0)
+	{
+		claim.now = pgpx_steady_now();
+		claim.remote = pgpx_pool_remote(pool);
+	}
+	return claim;
 }
 
 /*
@@ -324,7 +336,7 @@ pgpx_pool_server_tokens_left(const PgpxPool *pool)
 {
 	return pgpx_cap_left(&pgpx_servers[pool->server].cap,
 						 pool->opts.max_server_connections,
-						 pgpx_pool_share_now(pool));
+						 pgpx_pool_share_claim(pool));
 }
 
 /* --- Prepared ------------------------------------------------------------

@@ -398,7 +398,7 @@ pgpx_pool_server_surplus_locked(const PgpxPool *pool)
 	if (cap == 0 && pool->opts.cluster_connections == 0)
 		return 0;
 	surplus = pgpx_cap_surplus(&pgpx_servers[pool->server].cap, cap,
-							   pgpx_pool_share_now(pool));
+							   pgpx_pool_share_claim(pool));
 
 	/* other pools are read without their locks */
 	for (int i = 0; surplus > 0 && i < pgpx_pools_end(); i++)

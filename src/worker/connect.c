@@ -262,6 +262,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	PgpxConninfo *ci;
 	uint64		version;
 	int64		timeout_ms;
+	bool		other_remote;
 
 	w->pool = conn->pool;
 	pool = &pgpx_pools[w->pool];
@@ -271,8 +272,16 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	w->last_position = pool->last_position;
 	version = pool->connect_version;
 	timeout_ms = pool->opts.connect_timeout;
+	other_remote = pool->opts.cluster_connections > 0 &&
+		conn->version < version;
 	LWLockRelease(pool->lock);
 
+	/* its token is from the share that was agreed with the remote of then */
+	if (other_remote)
+	{
+		pgpx_pool_attempt_outdated(pool, conn, false);
+		return;
+	}
 	ci = &pgpx_wpools[w->pool].conninfo;
 	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version < version)
 	{

@@ -207,6 +207,20 @@ pgpx_dlock_list_releases(int pool, uint32 pool_id, PgpxDlockWork *work)
 	return some_work(work);
 }
 
+void
+pgpx_work_params(const PgpxDlockWork *work, int n,
+				 const char *values[PGPX_WORK_PARAMS])
+{
+	for (int i = 0; i < PGPX_WORK_PARAMS; i++)
+		values[i] = "{}";
+}
+
+bool
+pgpx_conninfo_is_current(int pool, uint32 pool_id)
+{
+	return pgpx_wpools[pool].pool_id == pool_id;
+}
+
 static void
 check_work(const PgpxDlockWork *work)
 {

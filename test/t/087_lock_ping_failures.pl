@@ -55,7 +55,23 @@ sub endless
 # over TLS: records without data, instead of an answer
 my @flood_files = map { PostgreSQL::Test::Utils::tempdir . "/flood_$_" } qw(begun taken);
 
+# after an answer to a ping: a message whose length is not valid
+my $invalid_sent = PostgreSQL::Test::Utils::tempdir . '/invalid_sent';
+sub invalid
+{
+	my ($self) = @_;
+
+	settings($self);
+	$self->receive;
+	$self->send(message('1', ''), message('2', ''), columns(1), done('SELECT 0'), ready());
+	select undef, undef, undef, 0.05;
+	$self->send(pack('aN', 'N', 1));
+	open my $file, '>', $invalid_sent;
+	sleep;
+}
+
 my $fake = PgpxFakeServer->new(
+	invalid => fake(\&invalid),
 	flood => fake(sub { $_[0]->receive; $_[0]->flood(@flood_files); sleep }),
 	endless => fake(\&endless),
 	wordless => fake(sub { $_[0]->receive; $_[0]->send(failure(S => 'ERROR', C => 'XX000'), ready()); sleep }),
@@ -183,6 +199,24 @@ like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '10 s')}), q
 $local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('endless') . ')');
 $caller->run(q{SELECT pgpool.try_checkout('endless'); SELECT pgpool.checkin_all()});
 ok(wait_until($local, sub { -e $endless_ended ? 1 : 0 }, 1, 30), 'endless: connection is closed');
+
+# --- libpq closes the socket of an invalid message: the connection that gets its number
+# is not affected
+make_pool($local, $remote, server => 'invalid', options => { sslmode => PgpxFakeServer::sslmode() });
+like($holder->run(q{SELECT pgpool.lock('invalid', 'invalid', ttl => '10 s')}), qr/^\d+$/, 'invalid: lock is held');
+my $worker = worker_pid($local);
+$local->safe_psql('postgres', 'ALTER SERVER invalid OPTIONS (' . $fake_host->('invalid') . ')');
+$caller->run(q{SELECT pgpool.try_checkout('invalid'); SELECT pgpool.checkin_all()});
+ok(wait_until($local, sub { -e $invalid_sent ? 1 : 0 }, 1, 30), 'invalid: message was sent');
+is($caller->run(q{SELECT count(pgpool.checkout('mute')) FROM generate_series(1, 10)}), 10, 'invalid: connections to another server are opened');
+$caller->run('SELECT pgpool.checkin_all()');
+$holder->run('SELECT pgpool.unlock_all()');
+$local->safe_psql('postgres', 'ALTER SERVER invalid OPTIONS (' . option_list('') . ')');
+like($holder->run(q{SELECT pgpool.lock('invalid', 'invalid', ttl => '3 s')}), qr/^\d+$/, 'invalid: lock is held again');
+ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'invalid'}, 't', 30), 'invalid: lock is pinged by another connection');
+$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = 'remote_db' AND application_name <> 'pgpool_ext lock'});
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'mute'}, 0, 30), 'invalid: worker notices the end of each of them');
+is(worker_pid($local), $worker, 'invalid: the worker is the same');
 
 SKIP:
 {

@@ -297,6 +297,25 @@ $remote->safe_psql('postgres', 'CREATE TABLE stopped ()');
 $sampler->finish(30);
 is($remote->safe_psql('postgres', 'SELECT most, samples > 100 FROM sampled'), "$cap|t", 'remote server never had more sessions than the cap');
 unlike(slurp_file($remote->logfile), qr/too many connections for role/, 'no session was refused');
+# --- a server changes to another remote database, whose connections are all in use
+$remote->safe_psql('postgres', 'CREATE DATABASE second_db');
+make_pool($nodes[0], $remote, server => 'setup', remote_dbname => 'second_db', user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
+$nodes[0]->safe_psql('postgres', q{SELECT pgpool.lock_setup('setup'); SELECT pgpool.drain('setup', '30 s')});
+$remote->safe_psql('second_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpool_lock TO remote_app');
+make_pool($nodes[1], $remote, server => 'second', remote_dbname => 'second_db', options => { cluster_connections => 2 });
+my @others = map { PgpxSession->new($nodes[1]) } 1 .. 2;
+lease($_, 'second') foreach @others;
+is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'server has a valid share of the first database');
+$remote->safe_psql('postgres', 'ALTER DATABASE second_db CONNECTION LIMIT 4');    # the cap, and one session of each server for the shares
+$nodes[0]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET dbname 'second_db', SET cluster_connections '2')});
+$session->fails(q{SELECT pgpool.checkout('shared', '1 s')}, '55P03', qr/did not become available|no connection/i, 'share of the first database is not valid for the second one');
+unlike(slurp_file($remote->logfile), qr/too many connections for database "second_db"/, 'second database never had more sessions than its cap');
+$remote->safe_psql('postgres', 'ALTER DATABASE second_db CONNECTION LIMIT -1');
+$others[0]->run('SELECT pgpool.checkin_all()');
+like($session->run(q{SELECT pgpool.checkout('shared', '60 s')}) . $session->error, qr/^\d+$/, 'server has a share of the second database when it is free');
+$session->run('SELECT pgpool.checkin_all()');
+$_->quit foreach @others;
+
 foreach my $node (@nodes[ 0 .. 2 ])
 {
 	stats_add_up($node);
