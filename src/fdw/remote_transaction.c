@@ -863,9 +863,9 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 		spec = pgpx_server_spec_get_for_table(server, user);
 		rt = find_transaction(server, user, &spec->key);
 	}
-	else if (!SearchSysCacheExists2(USERMAPPINGUSERSERVER, user, server) &&
-			 !SearchSysCacheExists2(USERMAPPINGUSERSERVER, InvalidOid, server))
-		(void) GetUserMapping(user, server);	/* dropped: raise an error */
+	else if (!SearchSysCacheExists1(USERMAPPINGOID,
+									rt->lease->spec->key.mapping))
+		(void) pgpx_server_spec_get_for_table(server, user);	/* may raise */
 	if (rt != NULL)
 	{
 		pgpx_lease_check_revoked(rt->lease);

@@ -238,12 +238,17 @@ may_use_server(Oid oid, Oid user)
  * Return whether the user of a pool may still use a server.  superuser: whether
  * the pool's key is for superusers.  user is InvalidOid for a pool that all
  * local users share; each checkout from such a pool checks its own user.
+ *
+ * by_table: foreign tables use the pool, which needs no USAGE.  Then USAGE is
+ * left to each checkout, too.  Otherwise the pool of a user without USAGE would
+ * be retired by each change of any role or server.
  */
 static bool
-is_allowed(Oid user, Oid server, bool superuser)
+is_allowed(Oid user, Oid server, bool superuser, bool by_table)
 {
 	return !OidIsValid(user) ||
-		(superuser_arg(user) == superuser && may_use_server(server, user));
+		(superuser_arg(user) == superuser &&
+		 (by_table || may_use_server(server, user)));
 }
 
 /* Return the more severe verdict. */
@@ -257,11 +262,13 @@ worse_verdict(Verdict a, Verdict b)
  * Compare what a checkout would read from the catalogs now, and the permissions
  * of the pool's user, with a pool.  If the verdict is IN_PLACE, *fingerprint is
  * updated to the current rows and *opts is set to the matching options.
+ * by_table: as for is_allowed.
  */
 static Verdict
-compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
-					  PgpxPoolOptions *opts)
+compare_with_catalogs(const PgpxPoolKey *key, bool by_table,
+					  PgpxFingerprint *fingerprint, PgpxPoolOptions *opts)
 {
+	bool		superuser = key->superuser != 0;
 	Oid			user = InvalidOid;
 	Oid			base = InvalidOid;
 	Verdict		server;
@@ -273,7 +280,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 							&fingerprint->in_place);
 	verdict = worse_verdict(verdict, server);
 	verdict = worse_verdict(verdict, compare_user(user, fingerprint->user));
-	if (verdict == GONE || !is_allowed(user, key->server, key->superuser != 0))
+	if (verdict == GONE || !is_allowed(user, key->server, superuser, by_table))
 		return GONE;
 
 	/* a user's own mapping takes precedence over that of PUBLIC */
@@ -285,7 +292,7 @@ compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		verdict = worse_verdict(verdict,
 								compare_server(base, fingerprint->base,
 											   &fingerprint->base_in_place));
-		if (verdict == GONE || !is_allowed(user, base, key->superuser != 0) ||
+		if (verdict == GONE || !is_allowed(user, base, superuser, by_table) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
 			return GONE;
@@ -343,6 +350,7 @@ find_changes(void)
 		PgpxPoolKey key;
 		bool		retired;
 		bool		gone;
+		bool		by_table;
 		bool		renamed;
 
 		LWLockAcquire(pool->lock, LW_SHARED);
@@ -354,13 +362,15 @@ find_changes(void)
 		key = pool->key;
 		retired = pgpx_pool_is_retired_locked(pool);
 		gone = pool->gone;
+		by_table = pool->by_table;
 		LWLockRelease(pool->lock);
 
 		/* a transaction's private pool ends with the transaction */
 		if (change->pool_id == 0 || TransactionIdIsValid(key.xid) || gone)
 			continue;
 		if (key.database == MyDatabaseId)
-			change->verdict = compare_with_catalogs(&key, &change->fingerprint,
+			change->verdict = compare_with_catalogs(&key, by_table,
+													&change->fingerprint,
 													&change->opts);
 		else
 			change->verdict = pgpx_scram_is_current(&key) ? SAME : GONE;

@@ -274,12 +274,12 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		return VALIDATION_DEAD;
 
 	/*
-	 * If all users of a PUBLIC mapping share the pool, its options_version
-	 * does not change when one of them loses a privilege.  So check whether
-	 * the spec is still valid.  No pending statement was sent in such a pool,
-	 * see pgpx_hand_over_prepare.
+	 * During a wait the privileges may have changed, and no other session may
+	 * have applied the change to the pool yet.  If all users of a PUBLIC
+	 * mapping share the pool, no session does.  So check whether the spec is
+	 * still valid.
 	 */
-	if (!OidIsValid(c->spec->user))
+	if (!OidIsValid(c->spec->user) || c->waited > 0)
 	{
 		AcceptInvalidationMessages();
 		c->stale |= !c->spec->valid;

@@ -168,12 +168,16 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			continue;
 		}
 		if (pgpx_pool_is_current_locked(pool, &spec->fingerprint))
+		{
+			pool->by_table |= spec->by_table;
 			return pool;
+		}
 		if (read_at == pool->options_version)
 		{
 			pgpx_pool_adopt_locked(pool, NameStr(spec->server_name),
 								   NameStr(spec->user_name),
 								   &spec->fingerprint, &spec->opts);
+			pool->by_table |= spec->by_table;
 			return pool;
 		}
 

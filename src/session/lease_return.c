@@ -159,7 +159,8 @@ is_ready_for_hand_over(const PgpxLease *lease)
 	char		byte;
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
-		wire->reset_behind != 0 || !pgpx_wire_is_at_boundary(wire) ||
+		!lease->spec->valid || wire->reset_behind != 0 ||
+		!pgpx_wire_is_at_boundary(wire) ||
 		(wire->tx != 'I' && !commit) || !can_hand_over(lease->spec))
 		return false;
 	if (!reset ? !pgpx_wire_has_pinned_params(wire) : !conn->can_pipeline)

@@ -304,13 +304,27 @@ read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 }
 
 /*
- * Check USAGE.  base_of: the server that names this one as its base, or NULL.
+ * Check that the user, or the foreign table that it uses, may use a server.
+ * base_of: the server that names this one as its base, or NULL.
+ *
+ * A table needs no check of its own server, because its creator had USAGE.  The
+ * base server is the choice of that server's owner, who must have USAGE on the
+ * base server, or else the user.
  */
 static void
-check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *base_of)
+check_usage(const PgpxServerSpec *spec, const PgpxServerRow *server, Oid user,
+			const PgpxServerRow *base_of)
 {
-	AclResult	acl = pgpx_server_aclcheck(server->oid, user, ACL_USAGE);
+	AclResult	acl = ACLCHECK_OK;
 
+	if (!spec->by_table)
+		acl = pgpx_server_aclcheck(server->oid, user, ACL_USAGE);
+	else if (base_of != NULL)
+	{
+		acl = pgpx_server_aclcheck(server->oid, base_of->owner, ACL_USAGE);
+		if (acl != ACLCHECK_OK && OidIsValid(user))
+			acl = pgpx_server_aclcheck(server->oid, user, ACL_USAGE);
+	}
 	if (acl != ACLCHECK_OK && base_of == NULL)
 		aclcheck_error(acl, OBJECT_FOREIGN_SERVER, server->name);
 	else if (acl != ACLCHECK_OK)
@@ -319,7 +333,9 @@ check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *base_of)
 				 errmsg("permission denied for foreign server %s",
 						server->name),
 				 add_base_detail(base_of->name, server->name),
-				 errhint("Grant USAGE on both servers.")));
+				 errhint(spec->by_table ?
+						 "Grant USAGE on the base server to the owner of the other server, or to the user." :
+						 "Grant USAGE on both servers.")));
 }
 
 /* Raise 22023: "base" cannot be the base server of a server. */
@@ -368,8 +384,7 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 
 	/* which options are allowed depends on the attributes of the owner */
 	note_role(spec, server->owner);
-	if (!spec->by_table)
-		check_usage(server, user, base_of);
+	check_usage(spec, server, user, base_of);
 	if (base_of != NULL && server->oid == base_of->oid)
 		raise_not_a_base(base_of, name, "It is the same server.");
 	read_wrapper(spec, server, wrapper);

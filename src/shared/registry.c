@@ -284,6 +284,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->connect_version = pool->version;
 	pool->options_version++;
 	pool->gone = false;
+	pool->by_table = false;
 	pool->fingerprint = ref->fingerprint;
 	set_opts(pool, ref->opts);
 	pool->version_cap = pgpx_pool_cap_locked(pool);
@@ -418,6 +419,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	pool->connect_version = pool->version;
 	pool->options_version++;
 	pool->gone = false;
+	pool->by_table = false;
 	namestrcpy(&pool->server_name, server_name);
 	namestrcpy(&pool->user_name, user_name);
 	pool->fingerprint = *fingerprint;
