@@ -77,7 +77,8 @@ pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned)
 		len = pg_ntoh32(len);
 
 		/* the reader reports a bad length; COPY blocks until it is refused */
-		if (len < 4 || wire->in[at] == 'G')
+		if (len < 4 || len > pgpx_wire_max_length(wire, wire->in[at]) ||
+			wire->in[at] == 'G')
 			return true;
 
 		/* an error in place of the token's echo breaks the stream */
@@ -424,6 +425,9 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 	primary = copy_text(fields.primary ? fields.primary : "");
 	detail = copy_text(fields.detail);
 	hint = copy_text(fields.hint);
+
+	/* a COMMIT may have been answered: an interrupt must wait for the answer */
+	HOLD_INTERRUPTS();
 	ereport(elevel,
 			(errcode(pgpx_parse_sqlstate(fields.sqlstate,
 									elevel >= WARNING ? ERRCODE_WARNING :
@@ -432,6 +436,7 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 			 detail ? errdetail_internal("%s", detail) : 0,
 			 hint ? errhint("%s", hint) : 0,
 			 elevel == LOG ? errcontext("remote server \"%s\"", server) : 0));
+	RESUME_INTERRUPTS();
 	pfree(primary);
 	if (detail)
 		pfree(detail);

@@ -290,8 +290,6 @@ static const bool discards[PGPX_WIRE_NPHASES] = {
 #define IN_MIN			(16 * 1024)
 #define IN_READ_MAX		(256 * 1024)	/* grows to this when reads fill it */
 #define IN_MAX			((size_t) MaxAllocSize + 5) /* the longest message */
-#define SMALL_MESSAGE	(1024 * 1024)	/* limit except for DataRow, CopyData */
-#define DISCARD_MAX		(1024 * 1024)	/* limit of the answer to a reset */
 
 void
 pgpx_wire_init(PgpxWire *wire, int fd, int encoding, MemoryContext cxt)
@@ -641,22 +639,6 @@ pgpx_wire_fill(PgpxWire *wire, bool *full)
 	return n;
 }
 
-/*
- * Return the maximum length of a message of a class.  While an answer is
- * discarded, all of it together is limited to DISCARD_MAX.
- */
-static size_t
-max_length(const PgpxWire *wire, int class)
-{
-	if (wire->discarding)
-		return DISCARD_MAX - wire->discarded;
-
-	/* the largest buffer of a server, and the length word */
-	if (class == M_DATA_ROW || class == M_COPY_DATA)
-		return MaxAllocSize + 4;
-	return SMALL_MESSAGE;
-}
-
 /* Note the transaction status of a ReadyForQuery; false if malformed. */
 static bool
 note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
@@ -817,7 +799,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		rule = rules[wire->phase][class];
 		memcpy(&len, p + 1, 4);
 		len = pg_ntoh32(len);
-		if (!rule.known || len < 4 || len > max_length(wire, class))
+		if (!rule.known || len < 4 || len > pgpx_wire_max_length(wire, *p))
 		{
 			pgpx_wire_break(wire, wire->discarding && class == M_ERROR ?
 							"the reset of the last lease has failed" :

@@ -386,6 +386,24 @@ pgpx_wire_statement_ended(const PgpxWire *wire)
  */
 extern bool pgpx_wire_may_follow_reset(const PgpxWire *wire);
 
+#define PGPX_WIRE_SMALL_MAX	(1024 * 1024)	/* of most messages */
+#define PGPX_WIRE_DISCARD_MAX	(1024 * 1024)	/* of the answer to a reset */
+
+/*
+ * Return the maximum length of a message of this type, with the length word.  A
+ * longer one breaks the stream.  A value can be as long as a server's buffer,
+ * and errors and notices can quote values and statements.
+ */
+static inline size_t
+pgpx_wire_max_length(const PgpxWire *wire, char type)
+{
+	if (wire->discarding)
+		return PGPX_WIRE_DISCARD_MAX - wire->discarded;
+	if (type == 'D' || type == 'd' || type == 'E' || type == 'N')
+		return MaxAllocSize + 4;
+	return PGPX_WIRE_SMALL_MAX;
+}
+
 /* Mark the stream as broken.  The first reason is kept and is not copied. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *reason);
 

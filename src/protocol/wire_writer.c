@@ -130,6 +130,10 @@ begin_exchange(PgpxWire *wire)
 	Assert(wire->phase == PGPX_WIRE_IDLE ||
 		   pgpx_wire_may_follow_reset(wire));
 	Assert(wire->reset_behind == 0);
+
+	/* of the previous one: an error may be raised before this one is sent */
+	wire->parsed = false;
+	wire->bound = false;
 	put_token(pgpx_wire_output(wire), wire->sender, exchange);
 	return exchange;
 }

@@ -3,14 +3,13 @@
  * statement.c
  *	  A statement on a lease: send, read, errors; describe its result.
  *
- * pgpx_exec runs a statement with the functions pgpx_run_* and
- * pgpx_prediction_*.
+ * pgpx_exec calls the functions pgpx_run_* and pgpx_prediction_*.
  *
- * After an error in the middle of a result, the stream must be brought
- * back to a message boundary.  If a value could not be converted, the rest
- * of the result is drained, within a bound.  If the rest is larger, and
- * after an interrupt, the worker cancels the statement.  The next use of
- * the lease then drains the rest, or finds that the lease is broken.
+ * After an error in the middle of a result, the stream must be brought back to
+ * a message boundary.  If a value could not be converted, the rest of the
+ * result is drained, within a bound.  If the rest is larger, and after an
+ * interrupt, the worker cancels the statement.  The next use of the lease then
+ * drains the rest, or finds that the lease is broken.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,7 +37,6 @@
 #define CANCEL_AGAIN_US (250 * 1000)
 
 static uint32 wait_query = 0;
-
 static const char malformed[] = "the remote server sent a malformed message";
 static const char cancel_is_late[] = "a cancel request did not end within operation_timeout";
 
@@ -576,6 +574,7 @@ pgpx_run_finish(PgpxRun *run)
 {
 	run->lease->in_use = false;
 	pgpx_statement_cache_update(run->lease);
+	pgpx_wire_trim(&run->lease->sock->wire);
 	publish_state(run->lease);
 }
 
@@ -649,7 +648,8 @@ pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 
-	prediction->on = run->sink != NULL && pgpx_conns[lease->conn].binary;
+	prediction->on = run->sink != NULL && pgpx_conns[lease->conn].binary &&
+		pgpx_statement_is_query(run->statement->sql);
 	prediction->any_type = prediction->on && run->sink->formats == NULL;
 	run->nformats = 0;
 	run->formats = prediction->formats;

@@ -668,6 +668,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 {
 	char		word[WORD_MAX] = "";
 	char		previous[WORD_MAX];
+	const char *end = p;		/* of the previous word */
 	QuoteScan	scan = {.p = p};
 	Gap			gap = GAP_OTHER;
 
@@ -688,7 +689,9 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 			continue;
 		}
 		strcpy(previous, word);
-		p = read_word(p, word);
+		if (end + strspn(end, " \t\n\r\f\v") != at)
+			previous[0] = '\0'; /* not only white space is between them */
+		end = p = read_word(p, word);
 
 		/* no other letter begins a word that matters */
 		if (strchr("inprstuwy_", word[0]) == NULL)
@@ -740,6 +743,16 @@ pgpx_statement_has_word(const char *sql, const char *word)
 			return true;
 	}
 	return false;
+}
+
+bool
+pgpx_statement_is_query(const char *sql)
+{
+	char		word[WORD_MAX];
+
+	(void) read_word(skip_lead(sql), word);
+	return strcmp(word, "select") == 0 || strcmp(word, "with") == 0 ||
+		strcmp(word, "values") == 0 || strcmp(word, "table") == 0;
 }
 
 bool

@@ -54,6 +54,8 @@ pgpx_params_need_catalog_path(Oid type)
 {
 	Oid			element;
 
+	if (!OidIsValid(type))
+		return false;			/* the caller raises an error */
 	type = getBaseType(type);
 	if (OidIsValid(element = get_element_type(type)))
 		type = getBaseType(element);
@@ -151,9 +153,14 @@ value_text(Oid type, Datum value)
 static void
 from_any(FunctionCallInfo fcinfo, int at, PgpxStatement *statement)
 {
-	int			level = pgpx_params_begin_styles(false);
+	int			level;
+	bool		catalog_path = false;
 	const char **values;
 
+	for (int i = at; i < PG_NARGS(); i++)
+		catalog_path |= pgpx_params_need_catalog_path(
+			get_fn_expr_argtype(fcinfo->flinfo, i));
+	level = pgpx_params_begin_styles(catalog_path);
 	if (get_fn_expr_variadic(fcinfo->flinfo))
 	{
 		if (PG_ARGISNULL(at))
@@ -206,7 +213,8 @@ pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
 char *
 pgpx_params_text(Oid type, Datum value)
 {
-	int			level = pgpx_params_begin_styles(false);
+	int			level =
+		pgpx_params_begin_styles(pgpx_params_need_catalog_path(type));
 	char	   *text = value_text(type, value);
 
 	pgpx_params_end_styles(level);

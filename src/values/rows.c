@@ -356,6 +356,7 @@ struct PgpxRows
 	Oid			domain;			/* type, if it is a domain over a row type */
 	void	   *domain_extra;
 	MemoryContext cxt;			/* holds this struct */
+	MemoryContext result_cxt;	/* .. and what depends on the remote columns */
 	MemoryContext row_cxt;
 	MemoryContext kept_cxt;		/* of the row that pgpx_rows_keep has kept */
 	const PgpxWire *wire;		/* stream of the result */
@@ -417,7 +418,9 @@ begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
 		column->decoder = pgpx_direct_decoder(remote->type, column->typmod);
 	if (!column->binary)
 		getTypeInputInfo(type, &function, &column->ioparam);
-	else if (pgpx_formats_gain(remote->type) == 0)
+	else if (pgpx_formats_gain(remote->type) == 0 ||
+			 (!is_same_type(type, remote->type) &&
+			  !pgpx_formats_is_plain(remote->type)))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of the remote result has another type than in the previous execution",
@@ -429,12 +432,13 @@ begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
 	{
 		/*
 		 * The types were the same at the last execution, when binary was
-		 * chosen, and now differ.  Convert the value by way of its text.
+		 * chosen, and now differ.  Convert the value by way of its text, which
+		 * no setting affects.
 		 */
 		column->via_text_type = remote->type;
 		getTypeInputInfo(type, &function, &column->ioparam);
 	}
-	fmgr_info(function, &column->input);
+	fmgr_info_cxt(function, &column->input, t->result_cxt);
 }
 
 static bool
@@ -453,9 +457,7 @@ check_styles(const PgpxRows *t)
 	{
 		Column	   *column = &t->columns[i];
 
-		/* a binary value has no style, unless it is converted to text here */
-		if (column->attribute >= 0 &&
-			(!column->binary || OidIsValid(column->via_text_type)))
+		if (column->attribute >= 0 && !column->binary)
 			check_type_styles(t->wire, attribute_type(t, column->attribute));
 	}
 }
@@ -538,21 +540,18 @@ static bool
 begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
 	PgpxRows   *t = arg;
-	MemoryContext old = MemoryContextSwitchTo(t->cxt);
+	MemoryContext old;
 	int			n = pgpx_wire_parse_ncolumns(msg);
-	PgpxColumn *remote = palloc(sizeof(PgpxColumn) * Max(n, 1));
-	int		   *map = palloc(sizeof(int) * Max(n, 1));
+	PgpxColumn *remote;
+	int		   *map;
 
 	pgpx_rows_end(t);
-	if (t->columns != NULL)
-	{
-		pfree(t->columns);
-		pfree(t->fields);
-		pfree(t->formats);
-		pfree(t->gains);
-		t->columns = NULL;
-	}
+	t->columns = NULL;
 	t->ncolumns = -1;
+	MemoryContextReset(t->result_cxt);
+	old = MemoryContextSwitchTo(t->result_cxt);
+	remote = palloc(sizeof(PgpxColumn) * Max(n, 1));
+	map = palloc(sizeof(int) * Max(n, 1));
 	if (n < 0 || !pgpx_wire_parse_columns(msg, n, remote))
 	{
 		MemoryContextSwitchTo(old);
@@ -804,6 +803,8 @@ pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 		get_typtype(type) == TYPTYPE_DOMAIN)
 		t->domain = type;
 	t->cxt = CurrentMemoryContext;
+	t->result_cxt = AllocSetContextCreate(t->cxt, "pgpool_ext result",
+										  ALLOCSET_SMALL_SIZES);
 	t->row_cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext row",
 									   ALLOCSET_DEFAULT_SIZES);
 	t->ncolumns = -1;

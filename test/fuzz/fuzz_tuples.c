@@ -130,7 +130,7 @@ getTypeOutputInfo(Oid type, Oid *function, bool *varlena)
 }
 
 void
-fmgr_info(Oid function, FmgrInfo *info)
+fmgr_info_cxt(Oid function, FmgrInfo *info, MemoryContext cxt)
 {
 	memset(info, 0, sizeof(*info));
 	info->fn_oid = function;

@@ -42,6 +42,7 @@ MemoryContext TopMemoryContext = NULL;
 MemoryContext CurrentMemoryContext = NULL;
 MemoryContext ErrorContext = NULL;
 volatile uint32 CritSectionCount = 0;
+volatile uint32 InterruptHoldoffCount = 0;
 bool		assert_enabled = true;
 
 static void *

@@ -82,6 +82,23 @@ SELECT sum(a), sum(b), sum(c) FROM pgpool.query(:lease, 'select * from t') AS t(
 SELECT pgpool.exec(:lease, 'rollback');
 SELECT sum(a), sum(b), sum(c) FROM pgpool.query(:lease, 'select * from t') AS t(a int, b int, c int);
 SELECT pgpool.checkin(:lease);
+-- the columns of FETCH are those of the cursor: it always requests text
+SELECT pgpool.checkout('fast') AS lease \gset
+SELECT pgpool.exec(:lease, 'begin; declare c cursor for select i::bigint from generate_series(1, 1000) as i');
+SELECT min(a), count(a) FROM pgpool.query(:lease, 'fetch 500 from c') AS t(a bigint);
+SELECT pgpool.exec(:lease, 'close c; declare c cursor for select i::text from generate_series(1, 1000) as i');
+SELECT min(a), count(a) FROM pgpool.query(:lease, 'fetch 500 from c') AS t(a bigint);
+SELECT pgpool.exec(:lease, 'rollback');
+SELECT pgpool.checkin(:lease);
+-- a type whose text depends on settings is not converted by way of its text
+SET timezone = 'Asia/Kathmandu';
+SELECT pgpool.exec('fast', 'create table instants as select timestamp ''2026-01-01'' + i * interval ''1 s'' as a from generate_series(0, 999) as i');
+SELECT min(a) FROM pgpool.query('fast', 'select a from instants') AS t(a timestamp);
+SELECT min(a) FROM pgpool.query('fast', 'select a from instants') AS t(a timestamp);
+SELECT pgpool.exec('fast', 'set timezone = ''UTC''; alter table instants alter a type timestamptz');
+SELECT min(a) FROM pgpool.query('fast', 'select a from instants') AS t(a timestamp);
+RESET timezone;
+SELECT pgpool.exec('fast', 'drop table instants');
 -- an error in the middle of the result leaves the lease usable
 SELECT sum(a) FROM pgpool.query('fast', 'select i from generate_series(1, 1000) as i') AS t(a int);
 SELECT sum(a) FROM pgpool.query('fast', 'select 1000 / (500 - i) from generate_series(1, 1000) as i') AS t(a int);

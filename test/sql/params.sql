@@ -62,5 +62,11 @@ SELECT a, b, c, d, e FROM pgpool.query('shard1', 'select $1::float8, $2::interva
   AS t(a float8, b interval, c timestamptz[], d bytea, e jsonb);
 SELECT pgpool.checkin(:lease);
 DEALLOCATE ALL;
+-- names of objects do not depend on search_path
+CREATE TABLE test.visible ();
+SET search_path = test;
+SELECT * FROM pgpool.query('shard1', 'select $1, $2, $3', 'visible'::regclass, 'pg_class'::regclass, ARRAY['visible'::regclass]) AS t(a text, b text, c text);
+RESET search_path;
+DROP TABLE test.visible;
 -- "char" and name are sent as text
 SELECT * FROM pgpool.query('shard1', 'select $1, $2', 'a'::"char", 'b'::name) AS t(a text, b text);
