@@ -132,6 +132,8 @@ pgpx_cancel_read_key(PgpxWorkerConn *w)
 	{
 		w->cancel_pid = (uint32) begin.pid;
 		w->cancel_key = (uint32) begin.key;
+		w->cancel_to = begin.to.addr;
+		w->cancel_to_len = begin.to.len;
 		w->have_key = true;
 	}
 	explicit_bzero(&begin, sizeof(begin));
@@ -172,18 +174,19 @@ pgpx_cancel_drop(PgpxWorkerConn *w)
 	cancel->fd = -1;
 }
 
-/* Before libpq 17: connect a socket of our own to the connection's peer. */
+/*
+ * Before libpq 17: connect a socket of our own to the address of the
+ * connection.  getpeername() would return the path of a Unix-domain socket as
+ * the remote server sees it.
+ */
 static bool
 connect_to_peer(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
-	struct sockaddr_storage addr = {0};
-	socklen_t	len = sizeof(addr);
 
-	if (!w->have_key ||
-		getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) < 0)
+	if (!w->have_key)
 		return false;
-	cancel->fd = socket(addr.ss_family,
+	cancel->fd = socket(w->cancel_to.ss_family,
 						SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (cancel->fd < 0)
 		return false;
@@ -192,7 +195,8 @@ connect_to_peer(PgpxWorkerConn *w)
 	 * EAGAIN is a failure: a Unix-domain socket whose peer's backlog is full
 	 * has not started to connect, and polls as writable at once and for ever.
 	 */
-	if (connect(cancel->fd, (struct sockaddr *) &addr, len) < 0 &&
+	if (connect(cancel->fd, (struct sockaddr *) &w->cancel_to,
+				w->cancel_to_len) < 0 &&
 		errno != EINPROGRESS && errno != EINTR)
 		return false;
 	return true;

@@ -14,6 +14,8 @@
 #ifndef PGPX_CONNECTION_H
 #define PGPX_CONNECTION_H
 
+#include <sys/socket.h>
+
 #include "protocol/wire.h"
 
 #include "libpq-fe.h"
@@ -119,6 +121,8 @@ struct PgpxWorkerConn
 	bool		have_key;
 	uint32		cancel_pid;
 	uint32		cancel_key;
+	struct sockaddr_storage cancel_to;	/* address of the remote */
+	socklen_t	cancel_to_len;
 	PgpxInputAccounting accounting;
 	PgpxCancel	cancel;
 	PgpxAbort	aborting;

@@ -53,6 +53,8 @@
 
 #define OUT_OF_MEMORY "The pool worker is out of memory."
 
+#define NO_THREAD "The pool worker could not start a thread for the lookup of the host name."
+
 #define HOST_LEN 512			/* longer than any host name */
 
 struct PgpxLookup
@@ -78,7 +80,9 @@ struct PgpxLookup
 	char	   *port;
 };
 
+/* Lookups with a thread, and those that wait for one, in order. */
 static dlist_head running = DLIST_STATIC_INIT(running);
+static dlist_head queued = DLIST_STATIC_INIT(queued);
 
 static bool
 is_numeric(const char *host)
@@ -270,6 +274,8 @@ free_lookup(PgpxLookup *lookup)
 	free(lookup);
 }
 
+static bool start_next(void);
+
 static void
 finish_lookup(PgpxTask *task)
 {
@@ -279,19 +285,22 @@ finish_lookup(PgpxTask *task)
 	if (pg_atomic_read_u32(&job->abandoned) == 0)
 		job->answer(job);
 	free_lookup(job);
+	while (start_next())
+		;
 }
 
 /*
- * Return the reason why this user may not start another lookup, or NULL.
+ * Return whether a lookup of this user may start.  Set *abandoned to the number
+ * of those of its lookups that no attempt needs any more.
  */
-static const char *
-lookup_refusal(const PgpxThreadUser *user)
+static bool
+may_start(const PgpxThreadUser *user, int *abandoned)
 {
 	dlist_iter	iter;
 	int			all = 0;
 	int			of_user = 0;
-	int			abandoned = 0;
 
+	*abandoned = 0;
 	dlist_foreach(iter, &running)
 	{
 		PgpxLookup *other = dlist_container(PgpxLookup, node, iter.cur);
@@ -300,32 +309,67 @@ lookup_refusal(const PgpxThreadUser *user)
 		if (!pgpx_is_same_thread_user(&other->user, user))
 			continue;
 		of_user++;
-		abandoned += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
+		*abandoned += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
 	}
-	if (abandoned >= MAX_ABANDONED)
-		return "Too many host names are being looked up for attempts of this user that have ended.";
-	if (of_user >= MAX_OF_USER)
-		return "Too many host names are being looked up for this user.";
-	return all >= MAX_RUNNING ?
-		"Too many host names are being looked up." : NULL;
+	return of_user < MAX_OF_USER && all < MAX_RUNNING;
+}
+
+/* Start a thread for a lookup that is in no list. */
+static bool
+start_thread(PgpxLookup *job)
+{
+	if (!pgpx_task_start(&job->task))
+		return false;
+	dlist_push_tail(&running, &job->node);
+	return true;
+}
+
+/*
+ * Start the first lookup in the queue that may start.  Return false if there is
+ * none.  Attempts whose deadlines pass leave the queue.
+ */
+static bool
+start_next(void)
+{
+	dlist_iter	iter;
+	int			abandoned;
+
+	dlist_foreach(iter, &queued)
+	{
+		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
+
+		if (!may_start(&job->user, &abandoned))
+			continue;
+		dlist_delete(&job->node);
+		if (!start_thread(job))
+		{
+			strlcpy(job->error, NO_THREAD, sizeof(job->error));
+			job->answer(job);
+			free_lookup(job);
+		}
+		return true;
+	}
+	return false;
 }
 
 /*
  * Start to resolve the elements of the list "host" that have no address in
  * "hostaddr"; "port" is the list of ports.  Return NULL, or the reason why it
- * could not start: no thread could be started, or too many are running.  "tag"
- * is passed on to the answer.
+ * could not start: no thread could be started, or too many lookups whose
+ * attempts have ended are running.  If the other limits are reached, the lookup
+ * waits for the end of another one.  "tag" is passed on to the answer.
  */
 static const char *
 lookup_start(const PgpxThreadUser *user, const char *host,
 			 const char *hostaddr, const char *port,
 			 PgpxLookupAnswer answer, uint64 tag)
 {
-	const char *reason = lookup_refusal(user);
+	int			abandoned;
+	bool		may = may_start(user, &abandoned);
 	PgpxLookup *job;
 
-	if (reason != NULL)
-		return reason;
+	if (abandoned >= MAX_ABANDONED)
+		return "Too many host names are being looked up for attempts of this user that have ended.";
 	job = calloc(1, sizeof(*job));
 	if (job == NULL)
 		return OUT_OF_MEMORY;
@@ -344,26 +388,36 @@ lookup_start(const PgpxThreadUser *user, const char *host,
 		free_lookup(job);
 		return OUT_OF_MEMORY;
 	}
-	if (!pgpx_task_start(&job->task))
+	if (!may)
+		dlist_push_tail(&queued, &job->node);
+	else if (!start_thread(job))
 	{
 		free_lookup(job);
-		return "The pool worker could not start a thread for the lookup of the host name.";
+		return NO_THREAD;
 	}
-	dlist_push_tail(&running, &job->node);
 	return NULL;
 }
 
 void
 pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag)
 {
-	dlist_iter	iter;
+	dlist_mutable_iter iter;
 
-	dlist_foreach(iter, &running)
+	dlist_foreach_modify(iter, &running)
 	{
 		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
 
 		if (job->answer == answer && job->tag == tag)
 			pg_atomic_write_u32(&job->abandoned, 1);
+	}
+	dlist_foreach_modify(iter, &queued)
+	{
+		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
+
+		if (job->answer != answer || job->tag != tag)
+			continue;
+		dlist_delete(&job->node);
+		free_lookup(job);
 	}
 }
 

@@ -111,6 +111,26 @@ is($session->run("SELECT * FROM pgpool.query('one', 'select 3') $row") . $sessio
 # a statement with a short timeout may not have been sent when it is cancelled
 cmp_ok($local->safe_psql('postgres', 'SELECT cancels FROM pgpool.stats'), '>=', 6, 'cancels of running statements are counted');
 
+# --- a Unix-domain socket whose directory has another name than for the remote server
+SKIP:
+{
+	skip 'a Unix-domain socket has no TLS', 4 if over_tls();
+	my $folder = PostgreSQL::Test::Utils::tempdir_short();
+	mkdir "$folder/theirs";
+	my $moved = remote_node('moved', conf => [ "unix_socket_directories = '" . $remote->host . ",$folder/theirs'" ]);
+
+	rename "$folder/theirs", "$folder/ours" or die "rename: $!";
+	make_pool($local, $moved, server => 'moved', options => { host => "$folder/ours" }, user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
+	is($session->run(q{SELECT pgpool.exec('moved', 'select 1')}) . $session->error, 1, 'connection by a Unix-domain socket is opened');
+	$session->fails("SET statement_timeout = '300ms'; SELECT pgpool.exec('moved', 'select pg_sleep(300)')", '57014', qr/statement timeout/, 'statement by a Unix-domain socket is cancelled');
+	$session->reset_statement_timeout;
+	ok(wait_until($moved, $running, '0', 10), 'remote query by a Unix-domain socket has ended');
+	$session->run(q{SELECT pgpool.drain('moved', '30 s')});
+	is($moved->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext'"), 0, 'no session is left after the drain');
+	rename "$folder/ours", "$folder/theirs";
+	$moved->stop;
+}
+
 $session->quit;
 stats_add_up($local);
 check_invariants($local);

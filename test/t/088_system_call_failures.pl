@@ -692,6 +692,19 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	works('alive', 'lookups');
 }
 
+# --- at most 48 names are looked up at a time for a user; the rest follow
+{
+	my $worker = worker_pid($local);
+
+	make_pool($local, $remote, server => 'names', options => { host => 'LocalHost', pool_size => 60 });
+	hold_logins($local, 'LocalHost');
+	$other->start(q{SELECT pgpool.prewarm('names', 60, '1 min')});
+	ok(wait_until($local, sub { threads_of($worker) }, '48 0', 30), '48 names are looked up at a time');
+	hold_logins($local);
+	is($other->finish(60) . $other->error, 60, 'lookups that waited follow');
+	$other->run(q{SELECT pgpool.drain('names', '30 s')});
+}
+
 # --- abandoned logins that compute: at most four for a pool with the same conninfo, and
 # 64 for a user, whatever options and user mappings change
 {
