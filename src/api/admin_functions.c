@@ -247,12 +247,13 @@ pgpx_reset_stats(PG_FUNCTION_ARGS)
 
 /*
  * Return the number of connections of these servers in this database, in any
- * state.
+ * state.  Return -1 if another session has ended a drain of them.
  */
 static int
-count_connections(List *servers)
+count_draining(List *servers)
 {
 	int			n = 0;
+	bool		ended = false;
 
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
@@ -261,13 +262,16 @@ count_connections(List *servers)
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pool->pool_id != 0 && pool->key.database == MyDatabaseId &&
 			list_member_oid(servers, pool->key.server))
+		{
 			n += pgpx_pool_total_locked(pool) + pool->nbroken;
+			ended |= !pgpx_pool_is_draining(pool);
+		}
 		LWLockRelease(pool->lock);
 	}
-	return n;
+	return ended ? -1 : n;
 }
 
-/* drain(pool text, timeout interval) returns boolean: false if timed out */
+/* drain(pool text, timeout interval) returns boolean: all have closed */
 Datum
 pgpx_drain(PG_FUNCTION_ARGS)
 {
@@ -279,11 +283,13 @@ pgpx_drain(PG_FUNCTION_ARGS)
 	PGPX_DEBUG_POINT("draining");
 	for (;;)
 	{
+		int			n = count_draining(servers);
+
+		if (n <= 0)
+			PG_RETURN_BOOL(n == 0);
 		for_each_pool(servers, drain_action);
-		if (count_connections(servers) == 0)
-			PG_RETURN_BOOL(true);
 		if (deadline != 0 && pgpx_now() >= deadline)
-			PG_RETURN_BOOL(false);
+			PG_RETURN_BOOL(count_draining(servers) == 0);
 		(void) pgpx_session_wait_latch(pgpx_now() + DRAIN_CHECK_US,
 									   pgpx_wait_event(&wait_event, "PgpoolDrain"));
 	}
@@ -307,6 +313,7 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 		pool = pgpx_checkout_lock_pool(c);
 
 	/* growth subtracts connections that will become free anyway */
+	n = Min(n, pgpx_pool_cap_locked(pool));
 	missing = n - pgpx_pool_total_locked(pool);
 	soon_free = pgpx_pool_count_soon_free_locked(pool);
 	if (missing > 0)
@@ -321,7 +328,8 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 
 	/* the others are being opened, or are closing and will make room */
 	*more = live < n &&
-		(pgpx_pool_total_locked(pool) > live || pool->retry_at != 0);
+		(pgpx_pool_total_locked(pool) > live ||
+		 (pool->retry_at != 0 && !pgpx_pool_is_paused(pool)));
 	LWLockRelease(pool->lock);
 	if (full != NULL &&
 		pgpx_pool_evict(c->spec->pool, full != &pgpx_shared->cap,

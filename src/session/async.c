@@ -81,21 +81,67 @@ find_answered(PgpxLease *const *leases, int n)
 	return NULL;
 }
 
+/* When cancels are repeated during a wait; as in read_answer (statement.c). */
+typedef struct Repeat
+{
+	PgpxTime	at;				/* 0: not known yet, or no lease is cancelled */
+	PgpxTime	pause;
+} Repeat;
+
+/*
+ * Request the cancels of these leases again, if they are due.  Return the time
+ * until which the caller may sleep: the next repetition, or the deadline.
+ */
+static PgpxTime
+repeat_cancels(PgpxLease *const *leases, int n, Repeat *repeat,
+			   PgpxTime deadline)
+{
+	PgpxTime	now = 0;
+	bool		due = false;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (!leases[i]->cancelled)
+			continue;
+		if (now == 0)
+		{
+			now = pgpx_now();
+			due = repeat->at != 0 && now >= repeat->at;
+		}
+		if (due)
+			pgpx_stream_cancel(leases[i]);
+	}
+	if (now == 0)
+		return deadline;
+	if (repeat->at == 0 || due)
+	{
+		repeat->pause = due ? repeat->pause * 2 : PGPX_CANCEL_AGAIN_US;
+		repeat->at = now + repeat->pause;
+	}
+	return deadline == 0 ? repeat->at : Min(deadline, repeat->at);
+}
+
 /* Wait as pgpx_async_wait, with this wait set. */
 static PgpxLease *
 wait_with_set(WaitEventSet *waits, PgpxLease *const *leases, int n,
 			  PgpxTime deadline)
 {
 	PgpxLease  *found;
+	Repeat		repeat = {0};
 
 	while ((found = find_answered(leases, n)) == NULL)
 	{
 		WaitEvent	occurred[8];
+		PgpxTime	until = repeat_cancels(leases, n, &repeat, deadline);
 		long		timeout;
 		int			nevents;
 
-		if (!pgpx_session_has_time_left(deadline, -1, &timeout))
-			return NULL;
+		if (!pgpx_session_has_time_left(until, -1, &timeout))
+		{
+			if (until == deadline)
+				return NULL;
+			continue;
+		}
 		nevents = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
 								   pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
 		for (int i = 0; i < nevents; i++)
@@ -134,12 +180,19 @@ wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
 PgpxLease *
 pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
 {
+	Repeat		repeat = {0};
+
 	if (n > 1)
 		return wait_for_several(leases, n, deadline);
 	while (!read_ahead(leases[0]))
-		if (!pgpx_session_wait(leases[0]->sock, WL_SOCKET_READABLE, deadline,
-							   pgpx_wait_event(&wait_answer, "PgpoolAnswer")))
+	{
+		PgpxTime	until = repeat_cancels(leases, n, &repeat, deadline);
+
+		if (!pgpx_session_wait(leases[0]->sock, WL_SOCKET_READABLE, until,
+							   pgpx_wait_event(&wait_answer, "PgpoolAnswer")) &&
+			until == deadline)
 			return NULL;
+	}
 	return leases[0];
 }
 

@@ -526,6 +526,9 @@ xact_callback(XactEvent event, void *arg)
 			}
 			break;
 		case XACT_EVENT_ABORT:
+			/* the commit failed: changes of others are still to be applied */
+			objects_changed |= nchanges + ndropped > 0;
+			/* FALLTHROUGH */
 		case XACT_EVENT_PREPARE:
 			nchanges = ndropped = 0;
 			roles_changed = false;
@@ -610,7 +613,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		((RenameStmt *) stmt)->renameType == OBJECT_ROLE;
 
 	roles_changed |= IsA(stmt, AlterRoleStmt) || IsA(stmt, DropRoleStmt) ||
-		IsA(stmt, GrantRoleStmt) || renames || commits;
+		IsA(stmt, GrantRoleStmt) || IsA(stmt, DropOwnedStmt) || renames ||
+		commits;
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
 							 queryEnv, dest, qc);

@@ -457,6 +457,7 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	lease->subid = GetCurrentSubTransactionId();
 	lease->spec = c->spec;
 	lease->queue_position = c->position;
+	lease->started = c->started;
 	lease->deadline = c->deadline;
 	pgpx_server_spec_pin(c->spec);
 	dlist_push_head(&pgpx_leases, &lease->node);
@@ -600,10 +601,9 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	note_lease(c, pool, conn, lease_id, lease);
 
 	/*
-	 * Check without the lock whether the options changed during the wait.  Any
+	 * Check without the lock whether the options changed during the wait.  A
 	 * change made before the grant is visible here, because leaving the queue
-	 * acquired the lock.  A later change may be missed: it could equally have
-	 * happened after the checkout.
+	 * acquired the lock.  A later one may be missed, as one after the checkout.
 	 */
 	c->stale = waiter->granted_version != waiter->options_version ||
 		pool->options_version != waiter->options_version;
@@ -814,6 +814,7 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 		retry->pool_id == c.spec->pool_id)
 	{
 		c.position = retry->queue_position;
+		c.started = retry->started;
 		c.deadline = retry->deadline;
 	}
 
@@ -873,6 +874,7 @@ pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry)
 {
 	retry->pool_id = lease->spec->pool_id;
 	retry->queue_position = lease->queue_position;
+	retry->started = lease->started;
 	retry->deadline = lease->deadline;
 	pgpx_lease_return(lease, PGPX_END_RETRIED, true);
 }

@@ -382,11 +382,10 @@ static void
 append_remote_full(const char *reason, PgpxTime full_for, char *buf,
 				   size_t size)
 {
-	size_t		len = strlen(buf);
-
-	snprintf(buf + len, size - len,
+	snprintf(buf + strlen(buf), size - strlen(buf),
 			 " The remote server has accepted no more connections for %.3f s: %s",
 			 full_for / 1e6, pgpx_text_clean(pstrdup(reason)));
+	pgpx_text_clean(buf);		/* may end within a character */
 }
 
 /* The causes of a wait; each has its own hint. */

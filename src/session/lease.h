@@ -52,6 +52,7 @@ typedef struct PgpxLease
 								 * statement; else NONE */
 	uint64		queue_position; /* of the waiter that was granted this
 								 * lease; 0: it did not wait */
+	PgpxTime	started;		/* of its checkout */
 	PgpxTime	deadline;		/* of its checkout */
 	bool		not_run;		/* its statement did not run: the preceding
 								 * reset failed */
@@ -215,7 +216,13 @@ extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
 extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
 							  bool quiet);
 
-/* Request that the worker cancel the statement that runs on the lease. */
+/*
+ * Request that the worker cancel the statement that runs on the lease.
+ *
+ * A cancel that arrives before its statement has no effect, so a session that
+ * waits for the end repeats it.  The interval is doubled each time.
+ */
+#define PGPX_CANCEL_AGAIN_US (250 * 1000)
 extern void pgpx_stream_cancel(PgpxLease *lease);
 
 /* --- Lease return ------------------------------------------------------------

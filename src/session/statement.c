@@ -33,9 +33,6 @@
 /* An answer with more bytes than this is large. */
 #define LARGE_BYTES (1024 * 1024)
 
-/* Initial interval between repeated cancel requests; doubled each time. */
-#define CANCEL_AGAIN_US (250 * 1000)
-
 static uint32 wait_query = 0;
 static const char malformed[] = "the remote server sent a malformed message";
 static const char cancel_is_late[] = "a cancel request did not end within operation_timeout";
@@ -201,7 +198,7 @@ make_ready(PgpxRun *run)
 	PgpxWire   *wire = &lease->sock->wire;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxTime	deadline;
-	PgpxTime	pause = CANCEL_AGAIN_US;
+	PgpxTime	pause = PGPX_CANCEL_AGAIN_US;
 
 	pgpx_lease_check_broken(lease);
 	if (wire->phase == PGPX_WIRE_IDLE || pgpx_wire_may_follow_reset(wire))
@@ -349,7 +346,7 @@ read_answer(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxRunStep reached;
-	PgpxTime	pause = CANCEL_AGAIN_US;
+	PgpxTime	pause = PGPX_CANCEL_AGAIN_US;
 	PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
 	bool		more = lease->sock->wire.sent_ahead;
 
@@ -463,9 +460,9 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 	 * drain for a moment.  (Not for scope CALL, whose connection is closed.)
 	 */
 	if (clean_up(lease, drains ? pgpx_now() + DRAIN_US : 0) && may_drain &&
-		code == ERRCODE_QUERY_CANCELED && lease->scope != PGPX_SCOPE_CALL)
-		(void) pgpx_stream_drain(lease, CANCEL_BYTES, pgpx_now() + DRAIN_US,
-								 true);
+		code == ERRCODE_QUERY_CANCELED && lease->scope != PGPX_SCOPE_CALL &&
+		pgpx_stream_drain(lease, CANCEL_BYTES, pgpx_now() + DRAIN_US, true))
+		publish_state(lease);
 }
 
 void

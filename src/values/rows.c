@@ -262,6 +262,7 @@ pgpx_column_list_type(Oid type, int32 typmod)
 static bool
 is_taken(const NameData *names, int n, const char *name)
 {
+	CHECK_FOR_INTERRUPTS();		/* a remote can repeat a name very often */
 	for (int i = 0; i < n; i++)
 		if (strcmp(NameStr(names[i]), name) == 0)
 			return true;
@@ -643,12 +644,12 @@ put_row(PgpxRows *t)
 
 	if (t->store == NULL)
 		return;
+	t->column = -1;				/* an error is not that of a column */
 	if (!OidIsValid(t->domain))
 	{
 		tuplestore_putvalues(t->store, t->tupdesc, t->values, t->nulls);
 		return;
 	}
-	t->column = -1;
 	tuple = heap_form_tuple(t->tupdesc, t->values, t->nulls);
 	domain_check(heap_copy_tuple_as_datum(tuple, t->tupdesc), false, t->domain,
 				 &t->domain_extra, t->cxt);

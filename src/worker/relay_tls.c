@@ -271,13 +271,14 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	return len;
 }
 
-size_t
-pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
+/* Write as pgpx_tls_write, and count in tls->taken what SSL_write has read. */
+static size_t
+write_data(PgpxTlsStream *tls, const char *data, size_t len)
 {
 	size_t		sent = 0;
 
 	tls->write_wants_read = false;
-	tls->taken = 0;				/* SSL_write may read: count it separately */
+	tls->taken = 0;
 	while (sent < len && !tls->write_closed)
 	{
 		int			n;
@@ -306,6 +307,16 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 		}
 	}
 	return len;
+}
+
+size_t
+pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
+{
+	size_t		sent = write_data(tls, data, len);
+
+	/* no event will arrive for an answer that SSL_write has read */
+	tls->pending |= tls->taken > 0;
+	return sent;
 }
 
 void

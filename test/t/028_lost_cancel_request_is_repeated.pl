@@ -154,6 +154,16 @@ my $took = seconds {
 cmp_ok($took, '<', 9, 'lease is usable before operation_timeout');
 cmp_ok(-s $requests, '>', 1, 'request was repeated');
 
+# a wait for a statement in flight repeats the request, too
+unlink $requests;
+$session->run("SELECT pgpool.send($lease, 'select sleep'); SELECT pgpool.cancel($lease)");
+is($session->run("SELECT pgpool.wait($lease, '20 s')") . $session->error, 't', 'wait ends although the first request was ignored');
+$session->fails("SELECT * FROM pgpool.result($lease) $row", '57014', qr/canceled/, 'statement in flight was cancelled');
+unlink $requests;
+$session->run("SELECT pgpool.send($lease, 'select sleep'); SELECT pgpool.cancel($lease)");
+is($session->run("SELECT pgpool.wait_any(ARRAY[$lease], '20 s')") . $session->error, $lease, 'wait_any ends, too');
+$session->fails("SELECT * FROM pgpool.result($lease) $row", '57014', qr/canceled/, 'second statement in flight was cancelled');
+
 $session->run("SELECT pgpool.checkin($lease)");
 
 # a request whose connection is reset was delivered, so the lease stays usable

@@ -131,6 +131,15 @@ ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 's1' AND da
 cmp_ok(pool('s1', 'closed_drained'), '>=', 2, 'drain: closed connections are counted');
 call_admin("resume('s1')", '');
 
+# another session ends the drain
+$lease = lease($sessions[0], 's1');
+$admin->start("SELECT pgpool.drain('s1', '1 h')");
+ok(wait_until($local, 'SELECT count(*) FROM pg_stat_activity WHERE query LIKE $$SELECT pgpool.drain%$$ AND state = $$active$$', '1'), 'drain: drain waits again');
+$local->safe_psql('postgres', q{SELECT pgpool.resume('s1')});
+is($admin->finish(30), 'f', 'drain: resume ends it');
+is(pool('s1', 'state, leased'), 'ready|1', 'drain: pool is no longer draining');
+check_in($sessions[0]);
+
 # --- prewarm
 call_admin("prewarm('s1', 2, '30 s')", '2');
 is(pool('s1', 'total, idle'), '2|2', 'prewarm: connections are open');
@@ -153,6 +162,15 @@ call_admin("reconnect('unused')", '');
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'unused'", '0'), 'reconnect: idle connections of a paused server close');
 call_admin("prewarm('unused', 2, '300 ms')", '0', 'prewarm: no connection is opened while the server is paused');
 call_admin("resume('unused')", '');
+
+# also while the pool is unavailable, and without a timeout
+make_pool($local, $remote, server => 'refused', options => { port => 1, retry_min => '1min' });
+$admin->fails(q{SELECT pgpool.checkout('refused')}, '08001', qr/refused/, 'prewarm: server cannot be reached');
+call_admin("pause('refused')", '');
+$admin->run("SET statement_timeout = '20s'");
+call_admin("prewarm('refused', 2)", '0', 'prewarm: a pause ends it while the pool is unavailable');
+$admin->reset_statement_timeout;
+call_admin("resume('refused')", '');
 
 # --- bad input
 my %bad = (
