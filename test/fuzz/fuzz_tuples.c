@@ -122,6 +122,13 @@ getTypeBinaryInputInfo(Oid type, Oid *function, Oid *ioparam)
 	*function = *ioparam = type;
 }
 
+volatile sig_atomic_t InterruptPending = false;
+
+void
+ProcessInterrupts(void)
+{
+}
+
 void
 getTypeOutputInfo(Oid type, Oid *function, bool *varlena)
 {
