@@ -247,7 +247,7 @@ pgpx_reset_stats(PG_FUNCTION_ARGS)
 
 /*
  * Return the number of connections of these servers in this database, in any
- * state.  Return -1 if another session has ended a drain of them.
+ * state.  Return -1 if another session has ended the drain.
  */
 static int
 count_draining(List *servers)
@@ -271,7 +271,7 @@ count_draining(List *servers)
 	return ended ? -1 : n;
 }
 
-/* drain(pool text, timeout interval) returns boolean: all have closed */
+/* drain(pool text, timeout interval) returns boolean: true if all are closed */
 Datum
 pgpx_drain(PG_FUNCTION_ARGS)
 {

@@ -94,7 +94,7 @@ copy_locked(PgpxView *view, int index)
 		pgpx_conn_foreach_locked(conn, &pgpx_pools[index])
 		{
 			if (view->nconns == pgpx_shared->max_connections)
-				break;			/* the list of a damaged pool may be a circle */
+				break;			/* the list of a damaged pool may be circular */
 			memcpy(&view->conns[view->nconns], conn, sizeof(PgpxConn));
 			view->conn_index[view->nconns++] = PGPX_CONN_INDEX(conn);
 		}

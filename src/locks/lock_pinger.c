@@ -169,15 +169,15 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 }
 
 /*
- * Start to open the connection.  Return false if the pool's conninfo is not
- * current.
+ * Start to open the connection.  Return false if the pool's conninfo was not
+ * published.
  */
 static bool
 open_connection(PgpxPinger *p, int64 timeout_ms)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[p->pool];
 
-	if (!pgpx_conninfo_is_current(p->pool, p->pool_id))
+	if (wp->pool_id != p->pool_id)
 		return false;
 	p->version = wp->conninfo.version;
 	p->attempt++;
@@ -755,8 +755,8 @@ run_pool(PgpxPinger *p)
 	if (p->deadline != 0 && now >= p->deadline)
 		deadline_passed(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
-		(pgpx_pools[p->pool].gone ||
-		 pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version)))
+		pgpx_wpools[p->pool].pool_id == p->pool_id &&
+		pgpx_wpools[p->pool].conninfo.version > p->version)
 		drop_connection(p);		/* the host may be another one */
 
 	/* pings first: releases can arrive at any rate and must not delay them */
@@ -786,7 +786,7 @@ run_pool(PgpxPinger *p)
 		if (!open_connection(p, Min(timeout_ms, phase_timeout(p, &due))))
 		{
 			pgpx_dlock_release_failed(p->pool, p->pool_id,
-									  "no session has published the connection parameters");
+									  "the pool worker was restarted, and no session has published the connection parameters yet");
 			p->retry_at = now + RETRY_MAX_US;
 		}
 	}

@@ -64,7 +64,7 @@ typedef struct PgpxPinger
 	uint32		events;
 	bool		external_fd;
 	PgpxTime	deadline;		/* of the statement or the attempt; 0: none */
-	PgpxTime	phase_since;	/* when that one began */
+	PgpxTime	phase_since;	/* start of the statement or the attempt */
 	bool		answered;		/* a statement succeeded on this connection */
 	PgpxTime	idle_since;
 	PgpxTime	retry_at;		/* after a failure */

@@ -108,9 +108,7 @@ set_key(LockWait *w, const PgpxServerSpec *spec)
 				 errdetail("A distributed lock needs options that other sessions can see, because the pool worker pings it."),
 				 errhint("Commit before you acquire a lock through the server.")));
 	w->lock.key = spec->key;
-	w->lock.queue = pgpx_dlock_queue(&spec->key,
-									 pgpx_server_spec_remote_database(spec),
-									 w->lock.name);
+	w->lock.queue = pgpx_dlock_queue(spec, w->lock.name);
 }
 
 /*
@@ -141,11 +139,12 @@ allocate_slot(LockWait *w, PgpxLease *lease)
 {
 	PgpxServerSpec *spec = lease->spec;
 	PgpxPool   *pool = &pgpx_pools[spec->pool];
+	bool		same = w->lock.queue == pgpx_dlock_queue(spec, w->lock.name);
 
-	if (w->slot >= 0 && w->lock.pool_id == spec->pool_id)
+	if (w->slot >= 0 && w->lock.pool_id == spec->pool_id && same)
 		return;
 	abandon_acquisition(w);
-	if (memcmp(&w->lock.key, &spec->key, sizeof(spec->key)) != 0)
+	if (memcmp(&w->lock.key, &spec->key, sizeof(spec->key)) != 0 || !same)
 	{
 		pgpx_dlock_dequeue();
 		set_key(w, spec);

@@ -414,13 +414,13 @@ pgpx_dlock_copy(int slot, PgpxDlock *copy)
 
 /*
  * The hash depends on the server and not on the pool, so that all pools of a
- * server that connect to the same database share it.
+ * server that connect to the same database share the queue.
  */
 uint64
-pgpx_dlock_queue(const PgpxPoolKey *key, const char *remote_database,
-				 const char *name)
+pgpx_dlock_queue(const PgpxServerSpec *spec, const char *name)
 {
-	uint64		hash = ((uint64) key->database << 32) | key->server;
+	const char *remote_database = pgpx_server_spec_remote_database(spec);
+	uint64		hash = ((uint64) spec->key.database << 32) | spec->key.server;
 
 	hash = hash_bytes_extended((const unsigned char *) remote_database,
 							   strlen(remote_database), hash);

@@ -36,6 +36,7 @@
 #ifndef PGPX_LOCK_TABLE_H
 #define PGPX_LOCK_TABLE_H
 
+#include "session/server_spec.h"
 #include "shared/conn_state.h"
 #include "shared/invariants.h"
 
@@ -80,7 +81,7 @@ typedef struct PgpxDlock
 	NameData	database_name;
 	NameData	server_name;
 	char		name[PGPX_DLOCK_NAME_LEN];
-	uint64		queue;			/* pgpx_dlock_queue: same for all pools */
+	uint64		queue;			/* see pgpx_dlock_queue */
 
 	/* the owner */
 	int			owner_procno;
@@ -103,8 +104,8 @@ typedef struct PgpxDlock
 	/* the release, in states RELEASING and LOST */
 	bool		remote_done;	/* the remote needs no release */
 	bool		awaited;		/* the session waits for the result */
-	int			attempts;		/* that have failed */
-	int			nsent;			/* statements sent that release it */
+	int			attempts;		/* failed attempts */
+	int			nsent;			/* release statements sent */
 	PgpxTime	retry_at;
 	int			result;			/* PgpxDlockResult */
 } PgpxDlock;
@@ -242,12 +243,8 @@ extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
  * --- queue of waiters in this server --------------------------------------
  */
 
-/*
- * Return the hash that identifies the queue of a lock; it is not 0.  The key is
- * that of any pool of the server.
- */
-extern uint64 pgpx_dlock_queue(const PgpxPoolKey *key,
-							   const char *remote_database, const char *name);
+/* Return the hash that identifies the queue of a lock; it is not 0. */
+extern uint64 pgpx_dlock_queue(const PgpxServerSpec *spec, const char *name);
 
 /*
  * Enqueue this session for a lock, in the queue of the pool in lock->key.

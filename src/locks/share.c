@@ -160,6 +160,17 @@ clear_remote_full(Share *s, int server)
 }
 
 /*
+ * Return whether the pool has options that only its transaction sees.  It may
+ * connect to another remote database than the other pools of its server.  So
+ * its pinger sends the statements only if no other pool has a conninfo.
+ */
+static bool
+is_private(int pool)
+{
+	return TransactionIdIsValid(pgpx_pools[pool].key.xid);
+}
+
+/*
  * Write this member's name to "name".  Return the length of the prefix that the
  * names of its predecessors have, too: all but the worker's incarnation.
  */
@@ -266,9 +277,9 @@ set_due(Share *s, int server, PgpxTime now)
 }
 
 /*
- * Forget what was agreed, because the slot has been taken by another server, or
- * the server connects to another remote database.  The statement in flight, if
- * any, has no effect then.  Connections to the previous database keep their
+ * Discard the agreed share, because another server has taken the slot, or the
+ * server connects to another remote database.  The result of a statement in
+ * flight is ignored.  Connections to the previous database keep their
  * tokens until they are closed, so they count for the new one, too.
  */
 static void
@@ -288,8 +299,8 @@ reset_share(Share *s, const PgpxPool *pool)
 }
 
 /*
- * Send the statements of the server by the pinger of this pool from now on.
- * remote: the remote database of the pool.
+ * Make this pool's pinger send the statements of the server from now on.
+ * remote: pgpx_pool_remote of the pool.
  */
 static void
 use_pool(Share *s, int index, uint64 remote)
@@ -341,7 +352,9 @@ plan_pool(int index)
 
 	if (s->database != pool->key.database || s->server != pool->key.server)
 		reset_share(s, pool);
-	if (remote != 0 && (s->pool < 0 || s->pool == index))
+	if (remote != 0 &&
+		(s->pool < 0 || s->pool == index ||
+		 (is_private(s->pool) && !is_private(index))))
 		use_pool(s, index, remote);
 	s->database_name = pool->database_name;
 	s->server_name = pool->server_name;

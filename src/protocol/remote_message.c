@@ -426,7 +426,7 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 	detail = copy_text(fields.detail);
 	hint = copy_text(fields.hint);
 
-	/* a COMMIT may have been answered: an interrupt must wait for the answer */
+	/* the answer to a COMMIT may follow: no cancel may precede its reading */
 	HOLD_INTERRUPTS();
 	ereport(elevel,
 			(errcode(pgpx_parse_sqlstate(fields.sqlstate,

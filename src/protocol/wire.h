@@ -386,8 +386,8 @@ pgpx_wire_statement_ended(const PgpxWire *wire)
  */
 extern bool pgpx_wire_may_follow_reset(const PgpxWire *wire);
 
-#define PGPX_WIRE_SMALL_MAX	(1024 * 1024)	/* of most messages */
-#define PGPX_WIRE_DISCARD_MAX	(1024 * 1024)	/* of the answer to a reset */
+#define PGPX_WIRE_SMALL_MAX	(1024 * 1024)	/* of most types */
+#define PGPX_WIRE_DISCARD_MAX	(1024 * 1024)	/* of an answer to a reset */
 
 /*
  * Return the maximum length of a message of this type, with the length word.  A

@@ -131,7 +131,7 @@ begin_exchange(PgpxWire *wire)
 		   pgpx_wire_may_follow_reset(wire));
 	Assert(wire->reset_behind == 0);
 
-	/* of the previous one: an error may be raised before this one is sent */
+	/* those of the previous exchange; an error may precede the send */
 	wire->parsed = false;
 	wire->bound = false;
 	put_token(pgpx_wire_output(wire), wire->sender, exchange);

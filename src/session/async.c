@@ -8,8 +8,8 @@
  * of the stream, up to a bound, and is only searched for its end.
  * pgpx_async_result decodes it, and therefore also raises its errors.
  *
- * Waiting for an answer acquires no lock and changes no shared state, so it
- * may be interrupted anywhere.
+ * A wait may be interrupted anywhere.  It changes no shared state, except that
+ * it repeats cancel requests.
  *
  *-------------------------------------------------------------------------
  */
@@ -81,44 +81,38 @@ find_answered(PgpxLease *const *leases, int n)
 	return NULL;
 }
 
-/* When cancels are repeated during a wait; as in read_answer (statement.c). */
-typedef struct Repeat
-{
-	PgpxTime	at;				/* 0: not known yet, or no lease is cancelled */
-	PgpxTime	pause;
-} Repeat;
-
 /*
- * Request the cancels of these leases again, if they are due.  Return the time
- * until which the caller may sleep: the next repetition, or the deadline.
+ * Repeat the cancel requests of these leases that are due, as read_answer
+ * (statement.c) does.  Return the time until which the caller may sleep: that
+ * of the next request, or the deadline.
  */
 static PgpxTime
-repeat_cancels(PgpxLease *const *leases, int n, Repeat *repeat,
-			   PgpxTime deadline)
+repeat_cancels(PgpxLease *const *leases, int n, PgpxTime deadline)
 {
-	PgpxTime	now = 0;
-	bool		due = false;
+	PgpxTime	until = deadline;
 
 	for (int i = 0; i < n; i++)
 	{
-		if (!leases[i]->cancelled)
+		PgpxLease  *lease = leases[i];
+		PgpxTime	now;
+
+		if (!lease->cancelled)
 			continue;
-		if (now == 0)
+		now = pgpx_now();
+		if (lease->cancel_at != 0 && now >= lease->cancel_at)
 		{
-			now = pgpx_now();
-			due = repeat->at != 0 && now >= repeat->at;
+			pgpx_stream_cancel(lease);
+			lease->cancel_pause *= 2;
+			lease->cancel_at = now + lease->cancel_pause;
 		}
-		if (due)
-			pgpx_stream_cancel(leases[i]);
+		else if (lease->cancel_at == 0)
+		{
+			lease->cancel_pause = PGPX_CANCEL_AGAIN_US;
+			lease->cancel_at = now + lease->cancel_pause;
+		}
+		until = until == 0 ? lease->cancel_at : Min(until, lease->cancel_at);
 	}
-	if (now == 0)
-		return deadline;
-	if (repeat->at == 0 || due)
-	{
-		repeat->pause = due ? repeat->pause * 2 : PGPX_CANCEL_AGAIN_US;
-		repeat->at = now + repeat->pause;
-	}
-	return deadline == 0 ? repeat->at : Min(deadline, repeat->at);
+	return until;
 }
 
 /* Wait as pgpx_async_wait, with this wait set. */
@@ -127,12 +121,11 @@ wait_with_set(WaitEventSet *waits, PgpxLease *const *leases, int n,
 			  PgpxTime deadline)
 {
 	PgpxLease  *found;
-	Repeat		repeat = {0};
 
 	while ((found = find_answered(leases, n)) == NULL)
 	{
 		WaitEvent	occurred[8];
-		PgpxTime	until = repeat_cancels(leases, n, &repeat, deadline);
+		PgpxTime	until = repeat_cancels(leases, n, deadline);
 		long		timeout;
 		int			nevents;
 
@@ -180,13 +173,11 @@ wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
 PgpxLease *
 pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
 {
-	Repeat		repeat = {0};
-
 	if (n > 1)
 		return wait_for_several(leases, n, deadline);
 	while (!read_ahead(leases[0]))
 	{
-		PgpxTime	until = repeat_cancels(leases, n, &repeat, deadline);
+		PgpxTime	until = repeat_cancels(leases, n, deadline);
 
 		if (!pgpx_session_wait(leases[0]->sock, WL_SOCKET_READABLE, until,
 							   pgpx_wait_event(&wait_answer, "PgpoolAnswer")) &&

@@ -239,9 +239,9 @@ may_use_server(Oid oid, Oid user)
  * the pool's key is for superusers.  user is InvalidOid for a pool that all
  * local users share; each checkout from such a pool checks its own user.
  *
- * by_table: foreign tables use the pool, which needs no USAGE.  Then USAGE is
- * left to each checkout, too.  Otherwise the pool of a user without USAGE would
- * be retired by each change of any role or server.
+ * by_table: foreign tables use the pool, and they need no USAGE.  Each checkout
+ * by a function checks USAGE.  Without this rule, the pool of a user without
+ * USAGE would be retired by each change of any role or server.
  */
 static bool
 is_allowed(Oid user, Oid server, bool superuser, bool by_table)
@@ -249,6 +249,25 @@ is_allowed(Oid user, Oid server, bool superuser, bool by_table)
 	return !OidIsValid(user) ||
 		(superuser_arg(user) == superuser &&
 		 (by_table || may_use_server(server, user)));
+}
+
+/*
+ * Return whether foreign tables may use the base server: see check_usage in
+ * server_catalog.c.
+ */
+static bool
+may_use_base(Oid server, Oid base, Oid user)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID,
+									  ObjectIdGetDatum(server));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	owner = ((Form_pg_foreign_server) GETSTRUCT(row))->srvowner;
+	ReleaseSysCache(row);
+	return may_use_server(base, owner) ||
+		(OidIsValid(user) && may_use_server(base, user));
 }
 
 /* Return the more severe verdict. */
@@ -293,6 +312,7 @@ compare_with_catalogs(const PgpxPoolKey *key, bool by_table,
 								compare_server(base, fingerprint->base,
 											   &fingerprint->base_in_place));
 		if (verdict == GONE || !is_allowed(user, base, superuser, by_table) ||
+			(by_table && !may_use_base(key->server, base, user)) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
 			return GONE;
@@ -513,6 +533,8 @@ notify_other_databases(void)
 static void
 xact_callback(XactEvent event, void *arg)
 {
+	static bool checking = false;
+
 	if (pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
 	switch (event)
@@ -522,12 +544,15 @@ xact_callback(XactEvent event, void *arg)
 			if (objects_changed)
 			{
 				objects_changed = false;
+				checking = true;
 				find_changes();
+				checking = false;
 			}
 			break;
 		case XACT_EVENT_ABORT:
-			/* the commit failed: changes of others are still to be applied */
-			objects_changed |= nchanges + ndropped > 0;
+			/* the commit has failed: find the changes of others again */
+			objects_changed |= checking || nchanges + ndropped > 0;
+			checking = false;
 			/* FALLTHROUGH */
 		case XACT_EVENT_PREPARE:
 			nchanges = ndropped = 0;

@@ -603,7 +603,7 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	/*
 	 * Check without the lock whether the options changed during the wait.  A
 	 * change made before the grant is visible here, because leaving the queue
-	 * acquired the lock.  A later one may be missed, as one after the checkout.
+	 * acquired the lock.  Later changes may be missed.
 	 */
 	c->stale = waiter->granted_version != waiter->options_version ||
 		pool->options_version != waiter->options_version;

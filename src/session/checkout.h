@@ -44,7 +44,7 @@ typedef struct PgpxRetry
 {
 	uint32		pool_id;
 	uint64		queue_position; /* 0: this is the first checkout */
-	PgpxTime	started;		/* of the wait: its age counts */
+	PgpxTime	started;		/* start of the first checkout */
 	PgpxTime	deadline;
 } PgpxRetry;
 

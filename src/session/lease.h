@@ -65,6 +65,8 @@ typedef struct PgpxLease
 								 * the end, see pgpx_wire_is_answered */
 	bool		cancelled;		/* a cancel of the last statement was
 								 * requested */
+	PgpxTime	cancel_at;		/* when a wait repeats it; 0: not yet known */
+	PgpxTime	cancel_pause;
 
 	/* see statement_cache.c */
 	PgpxPreparedUse sent_as;	/* how the previous holder sent the statement */
@@ -220,7 +222,8 @@ extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
  * Request that the worker cancel the statement that runs on the lease.
  *
  * A cancel that arrives before its statement has no effect, so a session that
- * waits for the end repeats it.  The interval is doubled each time.
+ * waits for the end of the statement repeats the request.  This is the first
+ * interval; it is doubled each time.
  */
 #define PGPX_CANCEL_AGAIN_US (250 * 1000)
 extern void pgpx_stream_cancel(PgpxLease *lease);

@@ -304,12 +304,12 @@ read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 }
 
 /*
- * Check that the user, or the foreign table that it uses, may use a server.
- * base_of: the server that names this one as its base, or NULL.
+ * Check that the user may use a server, directly or (by_table) through a
+ * foreign table.  base_of: the server that names this one as its base, or NULL.
  *
  * A table needs no check of its own server, because its creator had USAGE.  The
- * base server is the choice of that server's owner, who must have USAGE on the
- * base server, or else the user.
+ * owner of that server has chosen the base server.  So either this owner or the
+ * user must have USAGE on the base server.
  */
 static void
 check_usage(const PgpxServerSpec *spec, const PgpxServerRow *server, Oid user,
@@ -333,9 +333,10 @@ check_usage(const PgpxServerSpec *spec, const PgpxServerRow *server, Oid user,
 				 errmsg("permission denied for foreign server %s",
 						server->name),
 				 add_base_detail(base_of->name, server->name),
-				 errhint(spec->by_table ?
-						 "Grant USAGE on the base server to the owner of the other server, or to the user." :
-						 "Grant USAGE on both servers.")));
+				 spec->by_table ?
+				 errhint("Grant USAGE on the base server to the owner of server \"%s\" or to the user.",
+						 base_of->name) :
+				 errhint("Grant USAGE on both servers.")));
 }
 
 /* Raise 22023: "base" cannot be the base server of a server. */

@@ -30,7 +30,7 @@ typedef struct PgpxServerSpec
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */
-	bool		by_table;		/* made without a check of USAGE */
+	bool		by_table;		/* for foreign tables: see check_usage */
 	Oid			read_for;		/* user for whom the catalogs were read; see
 								 * pgpx_server_spec_get_for */
 	Oid			user;			/* of the pool; InvalidOid: shared by all
@@ -89,8 +89,9 @@ extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
  * pgpx_server_spec_get_for
  *		As pgpx_server_spec_get, but for any user.
  *
- * by_table: the server is used by a foreign table.  Then USAGE is not checked,
- * because the privileges on the table imply the right to use its server.
+ * by_table: the server is used by a foreign table.  Then USAGE on it is not
+ * checked, because the privileges on the table imply the right to use its
+ * server.  The base server is checked, see check_usage in server_catalog.c.
  *
  * The catalog reader passes InvalidOid with by_table, for the pool that all
  * users who are not superusers share.  The mapping of PUBLIC must then name the
@@ -109,8 +110,8 @@ extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
 extern PgpxServerSpec *pgpx_server_spec_get_for_table(Oid server, Oid user);
 
 /*
- * Return the name of the remote database, which is that of the remote user if
- * the server has no option dbname.
+ * Return the name of the remote database.  Without the option dbname it is the
+ * name of the remote user.
  */
 extern const char *
 pgpx_server_spec_remote_database(const PgpxServerSpec *spec);

@@ -539,6 +539,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	run->last_read = 0;
 	lease->sent = true;
 	lease->cancelled = false;
+	lease->cancel_at = 0;
 	lease->usage.statements++;
 	pgpx_conn_set_activity(&pgpx_conns[lease->conn], lease->id, PGPX_ACT_ACTIVE,
 						   true);

@@ -174,8 +174,8 @@ extern bool pgpx_run_begin_retry(PgpxRun *run);
  * Prediction of the result formats of a statement, from its earlier results:
  *
  *	begin		before the statement is sent: choose the formats to request, if
- *				it is a query.  The text of a query determines its columns until
- *				a remote object changes, and a query can be repeated
+ *				it is a query.  Other statements, such as FETCH, can have other
+ *				columns at each execution, and cannot be repeated
  *	failed		after an error, which the prediction may have caused
  *	begin_retry	after the answer is complete: if the remote refused the
  *				statement before running it because its columns differ from the

@@ -668,7 +668,8 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 {
 	char		word[WORD_MAX] = "";
 	char		previous[WORD_MAX];
-	const char *end = p;		/* of the previous word */
+	const char *end = p;		/* end of the previous word */
+	bool		adjacent;
 	QuoteScan	scan = {.p = p};
 	Gap			gap = GAP_OTHER;
 
@@ -689,8 +690,7 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 			continue;
 		}
 		strcpy(previous, word);
-		if (end + strspn(end, " \t\n\r\f\v") != at)
-			previous[0] = '\0'; /* not only white space is between them */
+		adjacent = end + strspn(end, " \t\n\r\f\v") == at;
 		end = p = read_word(p, word);
 
 		/* no other letter begins a word that matters */
@@ -698,8 +698,8 @@ class_of_rest(const char *p, PgpxStatementClass class, bool single)
 			continue;
 
 		/* SELECT INTO creates a table, whose name may hide another one */
-		if (strcmp(word, "into") == 0 && strcmp(previous, "insert") != 0 &&
-			strcmp(previous, "merge") != 0)
+		if (strcmp(word, "into") == 0 &&
+			!(adjacent && (strcmp(previous, "insert") == 0 || strcmp(previous, "merge") == 0)))
 			return PGPX_CLASS_OTHER;
 
 		/* an UPDATE of the view pg_settings changes settings */
@@ -751,8 +751,13 @@ pgpx_statement_is_query(const char *sql)
 	char		word[WORD_MAX];
 
 	(void) read_word(skip_lead(sql), word);
-	return strcmp(word, "select") == 0 || strcmp(word, "with") == 0 ||
-		strcmp(word, "values") == 0 || strcmp(word, "table") == 0;
+	if (strcmp(word, "with") == 0)
+		return !pgpx_statement_has_word(sql, "insert") &&
+			!pgpx_statement_has_word(sql, "update") &&
+			!pgpx_statement_has_word(sql, "delete") &&
+			!pgpx_statement_has_word(sql, "merge");
+	return strcmp(word, "select") == 0 || strcmp(word, "values") == 0 ||
+		strcmp(word, "table") == 0;
 }
 
 bool

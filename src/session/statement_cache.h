@@ -165,8 +165,9 @@ extern PgpxStatementClass pgpx_statement_class(const char *sql, bool single);
 extern bool pgpx_statement_has_word(const char *sql, const char *word);
 
 /*
- * Return whether the text begins as a query.  The result of another statement,
- * such as FETCH or EXECUTE, can have other columns at each execution.
+ * Return whether the text is a SELECT, VALUES, TABLE, or a WITH that does not
+ * write.  The result of another statement, such as FETCH or EXECUTE, can have
+ * other columns at each execution.
  */
 extern bool pgpx_statement_is_query(const char *sql);
 

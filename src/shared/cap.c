@@ -42,9 +42,12 @@ has_older(PgpxCap *cap, int pool, int64 since)
 		(since == 0 || oldest < since);
 }
 
-/* Return whether the share is valid for a pool that has one. */
+/*
+ * Return whether the share is valid for this claim.  The caller must hold the
+ * spinlock.
+ */
 static bool
-is_valid(const PgpxCap *cap, PgpxShareClaim claim)
+is_share_valid(const PgpxCap *cap, PgpxShareClaim claim)
 {
 	return claim.now < cap->share_until && claim.remote == cap->share_remote;
 }
@@ -57,7 +60,19 @@ tokens_left(const PgpxCap *cap, int limit, PgpxShareClaim claim)
 
 	if (claim.now == 0)
 		return left;
-	return is_valid(cap, claim) ? Min(left, cap->share - cap->used) : 0;
+	return is_share_valid(cap, claim) ? Min(left, cap->share - cap->used) : 0;
+}
+
+/*
+ * Return whether the share was agreed with another remote database than that of
+ * the claim.  Then no release of a token can help the pool, so it must not be
+ * next in line.  The caller must hold the spinlock.
+ */
+static bool
+is_of_other_remote(const PgpxCap *cap, PgpxShareClaim claim)
+{
+	return claim.now != 0 && cap->share_remote != 0 &&
+		claim.remote != cap->share_remote;
 }
 
 PgpxToken
@@ -75,7 +90,7 @@ pgpx_cap_acquire(PgpxCap *cap, int limit, PgpxShareClaim claim, int pool,
 			cap->moves++;
 			token = PGPX_TOKEN_ACQUIRED;
 		}
-		else if (since != 0 &&
+		else if (since != 0 && !is_of_other_remote(cap, claim) &&
 				 (cap->next_in_line != pool ||
 				  (int64) pg_atomic_read_u64(&cap->since) == 0))
 		{
@@ -133,7 +148,7 @@ pgpx_cap_surplus(PgpxCap *cap, int limit, PgpxShareClaim claim)
 
 	SpinLockAcquire(&cap->mutex);
 	surplus = limit > 0 ? cap->used - limit : 0;
-	if (claim.now != 0 && is_valid(cap, claim))
+	if (claim.now != 0 && is_share_valid(cap, claim))
 		surplus = Max(surplus, cap->used - cap->share);
 	SpinLockRelease(&cap->mutex);
 	return Max(surplus, 0);
@@ -167,6 +182,7 @@ pgpx_cap_forget_share(PgpxCap *cap)
 	SpinLockAcquire(&cap->mutex);
 	cap->share = 0;
 	cap->share_until = 0;
+	cap->share_remote = 0;
 	SpinLockRelease(&cap->mutex);
 }
 

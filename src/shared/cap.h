@@ -34,7 +34,8 @@ typedef struct PgpxCap
 	int			share;			/* tokens that other servers leave this one */
 	int64		share_until;	/* pgpx_steady_now: the share may be used until
 								 * then; 0: it was never granted */
-	uint64		share_remote;	/* .. by pools with this pgpx_pool_remote */
+	uint64		share_remote;	/* pgpx_pool_remote of the pools that may use
+								 * the share; 0: it was never granted */
 	uint32		moves;			/* incremented by each acquire and release */
 	int			next_in_line;	/* index of a pool; valid unless since is 0 */
 	uint32		line_changes;	/* incremented when a denied pool becomes
@@ -47,7 +48,7 @@ typedef struct PgpxCap
 	pg_atomic_uint64 since;
 } PgpxCap;
 
-/* What entitles a pool to tokens of the share. */
+/* A pool's claim to tokens of the share. */
 typedef struct PgpxShareClaim
 {
 	int64		now;			/* pgpx_steady_now; 0: the pool's server has no
@@ -69,9 +70,9 @@ extern void pgpx_cap_init(PgpxCap *cap);
  * pgpx_cap_acquire
  *		Acquire a token for a pool.
  *
- * limit: the number of tokens; 0: no limit.  claim: see PgpxShareClaim; the
- * share is a limit, too, if it has one.  since: start of the wait of the first
- * waiter of the pool; 0: it has no waiter.
+ * limit: the number of tokens; 0: no limit.  claim: see PgpxShareClaim.  Unless
+ * claim.now is 0, the share is a limit, too.  since: start of the wait of the
+ * first waiter of the pool; 0: it has no waiter.
  */
 extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit,
 								  PgpxShareClaim claim, int pool, int64 since);

@@ -309,8 +309,8 @@ extern void pgpx_pool_notify_end_locked(PgpxPool *pool);
 extern bool pgpx_pool_is_empty_locked(const PgpxPool *pool);
 
 /*
- * Return a number for the remote database to which the pool connects, as its
- * server options define it; 0: the pool is retired.
+ * Return a hash of the server options that determine the remote database; 0:
+ * the pool is retired.
  */
 extern uint64 pgpx_pool_remote(const PgpxPool *pool);
 

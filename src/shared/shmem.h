@@ -380,8 +380,8 @@ typedef struct PgpxPool
 									 * options */
 	bool		gone;			/* retired because its server, mapping or
 								 * user was dropped, or a privilege revoked */
-	bool		by_table;		/* foreign tables use it, so that its user needs
-								 * no USAGE on the server */
+	bool		by_table;		/* foreign tables use it, which need no USAGE on
+								 * the server */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
 	uint64		conninfo_incarnation;	/* incarnation of the worker that

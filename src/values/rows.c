@@ -262,7 +262,7 @@ pgpx_column_list_type(Oid type, int32 typmod)
 static bool
 is_taken(const NameData *names, int n, const char *name)
 {
-	CHECK_FOR_INTERRUPTS();		/* a remote can repeat a name very often */
+	CHECK_FOR_INTERRUPTS();		/* slow if a remote repeats a name */
 	for (int i = 0; i < n; i++)
 		if (strcmp(NameStr(names[i]), name) == 0)
 			return true;
@@ -357,7 +357,7 @@ struct PgpxRows
 	Oid			domain;			/* type, if it is a domain over a row type */
 	void	   *domain_extra;
 	MemoryContext cxt;			/* holds this struct */
-	MemoryContext result_cxt;	/* .. and what depends on the remote columns */
+	MemoryContext result_cxt;	/* reset for each result; holds its columns */
 	MemoryContext row_cxt;
 	MemoryContext kept_cxt;		/* of the row that pgpx_rows_keep has kept */
 	const PgpxWire *wire;		/* stream of the result */
@@ -644,7 +644,7 @@ put_row(PgpxRows *t)
 
 	if (t->store == NULL)
 		return;
-	t->column = -1;				/* an error is not that of a column */
+	t->column = -1;				/* errors from here on are of the whole row */
 	if (!OidIsValid(t->domain))
 	{
 		tuplestore_putvalues(t->store, t->tupdesc, t->values, t->nulls);

@@ -262,7 +262,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	PgpxConninfo *ci;
 	uint64		version;
 	int64		timeout_ms;
-	bool		other_remote;
+	bool		token_is_outdated;
 
 	w->pool = conn->pool;
 	pool = &pgpx_pools[w->pool];
@@ -272,12 +272,12 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	w->last_position = pool->last_position;
 	version = pool->connect_version;
 	timeout_ms = pool->opts.connect_timeout;
-	other_remote = pool->opts.cluster_connections > 0 &&
+	token_is_outdated = pool->opts.cluster_connections > 0 &&
 		conn->version < version;
 	LWLockRelease(pool->lock);
 
-	/* its token is from the share that was agreed with the remote of then */
-	if (other_remote)
+	/* its token is from the share of the previous remote database */
+	if (token_is_outdated)
 	{
 		pgpx_pool_attempt_outdated(pool, conn, false);
 		return;

@@ -291,7 +291,7 @@ finish_lookup(PgpxTask *task)
 
 /*
  * Return whether a lookup of this user may start.  Set *abandoned to the number
- * of those of its lookups that no attempt needs any more.
+ * of running lookups of this user whose attempts have ended.
  */
 static bool
 may_start(const PgpxThreadUser *user, int *abandoned)
@@ -326,7 +326,8 @@ start_thread(PgpxLookup *job)
 
 /*
  * Start the first lookup in the queue that may start.  Return false if there is
- * none.  Attempts whose deadlines pass leave the queue.
+ * none.  pgpx_lookup_abandon removes the lookups of attempts that have timed
+ * out.
  */
 static bool
 start_next(void)
@@ -365,7 +366,7 @@ lookup_start(const PgpxThreadUser *user, const char *host,
 			 PgpxLookupAnswer answer, uint64 tag)
 {
 	int			abandoned;
-	bool		may = may_start(user, &abandoned);
+	bool		can_start = may_start(user, &abandoned);
 	PgpxLookup *job;
 
 	if (abandoned >= MAX_ABANDONED)
@@ -388,7 +389,7 @@ lookup_start(const PgpxThreadUser *user, const char *host,
 		free_lookup(job);
 		return OUT_OF_MEMORY;
 	}
-	if (!may)
+	if (!can_start)
 		dlist_push_tail(&queued, &job->node);
 	else if (!start_thread(job))
 	{

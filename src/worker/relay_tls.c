@@ -271,7 +271,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	return len;
 }
 
-/* Write as pgpx_tls_write, and count in tls->taken what SSL_write has read. */
+/* As pgpx_tls_write.  Count the bytes that SSL_write reads in tls->taken. */
 static size_t
 write_data(PgpxTlsStream *tls, const char *data, size_t len)
 {
@@ -314,7 +314,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 {
 	size_t		sent = write_data(tls, data, len);
 
-	/* no event will arrive for an answer that SSL_write has read */
+	/* epoll does not report bytes that SSL_write has read */
 	tls->pending |= tls->taken > 0;
 	return sent;
 }

@@ -215,12 +215,6 @@ pgpx_work_params(const PgpxDlockWork *work, int n,
 		values[i] = "{}";
 }
 
-bool
-pgpx_conninfo_is_current(int pool, uint32 pool_id)
-{
-	return pgpx_wpools[pool].pool_id == pool_id;
-}
-
 static void
 check_work(const PgpxDlockWork *work)
 {

@@ -163,7 +163,7 @@ ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'unused'", 
 call_admin("prewarm('unused', 2, '300 ms')", '0', 'prewarm: no connection is opened while the server is paused');
 call_admin("resume('unused')", '');
 
-# also while the pool is unavailable, and without a timeout
+# a pause also ends prewarm if the pool is unavailable and there is no timeout
 make_pool($local, $remote, server => 'refused', options => { port => 1, retry_min => '1min' });
 $admin->fails(q{SELECT pgpool.checkout('refused')}, '08001', qr/refused/, 'prewarm: server cannot be reached');
 call_admin("pause('refused')", '');

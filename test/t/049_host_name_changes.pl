@@ -143,13 +143,13 @@ SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 70) n;
 EOT
 is($session->error, '', 'seventy names are requested at once');
 my $worker = worker_pid($local);
-ok(wait_until($local, sub { threads_of($worker) }, '48 0', 30), 'superfluous lookups of one user wait');
+ok(wait_until($local, sub { threads_of($worker) }, '48 0', 30), 'lookups beyond the limit of one user wait');
 $local->safe_psql('postgres', q{SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 40) n}, extra_params => [ '-U', 'app' ]);
-ok(wait_until($local, sub { threads_of($worker) }, '64 0', 30), 'superfluous lookups of all users wait');
+ok(wait_until($local, sub { threads_of($worker) }, '64 0', 30), 'lookups beyond the limit of all users wait');
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error IS NOT NULL}), 0, 'no lookup is refused');
 $log = -s $local->logfile;
 end_pinger();
-logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*The connection attempt did not end in time/, 'lookup of a ping that waits for too long is logged');
+logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*The connection attempt did not end in time/, 'ping whose host name lookup waits for too long is logged');
 is($session->run(qq{SELECT pgpool.lock_valid('named', 'a', $token)}), 't', 'lock is still valid');
 
 $_->quit foreach $session, $beside, @lost;

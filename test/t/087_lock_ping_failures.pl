@@ -200,8 +200,8 @@ $local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('e
 $caller->run(q{SELECT pgpool.try_checkout('endless'); SELECT pgpool.checkin_all()});
 ok(wait_until($local, sub { -e $endless_ended ? 1 : 0 }, 1, 30), 'endless: connection is closed');
 
-# --- libpq closes the socket of an invalid message: the connection that gets its number
-# is not affected
+# --- libpq closes the socket after an invalid message: another connection whose socket
+# has the same number is not affected
 make_pool($local, $remote, server => 'invalid', options => { sslmode => PgpxFakeServer::sslmode() });
 like($holder->run(q{SELECT pgpool.lock('invalid', 'invalid', ttl => '10 s')}), qr/^\d+$/, 'invalid: lock is held');
 my $worker = worker_pid($local);
@@ -215,7 +215,7 @@ $local->safe_psql('postgres', 'ALTER SERVER invalid OPTIONS (' . option_list('')
 like($holder->run(q{SELECT pgpool.lock('invalid', 'invalid', ttl => '3 s')}), qr/^\d+$/, 'invalid: lock is held again');
 ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'invalid'}, 't', 30), 'invalid: lock is pinged by another connection');
 $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = 'remote_db' AND application_name <> 'pgpool_ext lock'});
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'mute'}, 0, 30), 'invalid: worker notices the end of each of them');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'mute'}, 0, 30), 'invalid: worker notices the end of each connection');
 is(worker_pid($local), $worker, 'invalid: the worker is the same');
 
 SKIP:

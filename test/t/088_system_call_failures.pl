@@ -692,16 +692,17 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	works('alive', 'lookups');
 }
 
-# --- at most 48 names are looked up at a time for a user; the rest follow
+# --- at most 48 names are looked up at a time for a user; the other lookups wait
 {
 	my $worker = worker_pid($local);
 
-	make_pool($local, $remote, server => 'names', options => { host => 'LocalHost', pool_size => 60 });
+	make_pool($local, $remote, server => 'names', options => { host => 'LocalHost', pool_size => 60, connect_timeout => '2min' });
 	hold_logins($local, 'LocalHost');
 	$other->start(q{SELECT pgpool.prewarm('names', 60, '1 min')});
 	ok(wait_until($local, sub { threads_of($worker) }, '48 0', 30), '48 names are looked up at a time');
 	hold_logins($local);
 	is($other->finish(60) . $other->error, 60, 'lookups that waited follow');
+	is($local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'names'}), 0, 'no attempt has failed');
 	$other->run(q{SELECT pgpool.drain('names', '30 s')});
 }
 

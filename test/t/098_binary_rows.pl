@@ -108,10 +108,12 @@ my @values = (
 	[ uuid => 2950, $uuid => 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', substr($uuid, 2) => '08P01', "${uuid}00" => '22P03' ],
 	[ numeric => 1700, '0001000000000000002a' => '42', '0001000012340000002a' => '22P03', '00010000000000002710' => '22P03', '0001' => '08P01' ],
 
-	# a domain has checks, and values of a different local type are converted from text
+	# a domain has checks, and values of a different local type are converted from text,
+	# unless settings affect the text
 	[ positive => 23, '00000001' => '1', 'ffffffff' => '23514' ],
 	[ int8 => 23, 'fffffffe' => '-2' ],
-	[ text => 1082, '00000000' => '2000-01-01' ],
+	[ text => 1082, '00000000' => '42804' ],
+	[ text => 1700, '0001000000000000002a' => '42' ],
 	[ int2 => 23, '00010000' => '22003' ]);
 
 $session->run("CREATE DOMAIN positive AS int CHECK (VALUE > 0); SET timezone = 'UTC'");

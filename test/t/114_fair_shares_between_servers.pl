@@ -297,7 +297,7 @@ $remote->safe_psql('postgres', 'CREATE TABLE stopped ()');
 $sampler->finish(30);
 is($remote->safe_psql('postgres', 'SELECT most, samples > 100 FROM sampled'), "$cap|t", 'remote server never had more sessions than the cap');
 unlike(slurp_file($remote->logfile), qr/too many connections for role/, 'no session was refused');
-# --- a server changes to another remote database, whose connections are all in use
+# --- a server changes to another remote database, whose cap is used up by another member
 $remote->safe_psql('postgres', 'CREATE DATABASE second_db');
 make_pool($nodes[0], $remote, server => 'setup', remote_dbname => 'second_db', user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
 $nodes[0]->safe_psql('postgres', q{SELECT pgpool.lock_setup('setup'); SELECT pgpool.drain('setup', '30 s')});
@@ -312,7 +312,7 @@ $session->fails(q{SELECT pgpool.checkout('shared', '1 s')}, '55P03', qr/did not 
 unlike(slurp_file($remote->logfile), qr/too many connections for database "second_db"/, 'second database never had more sessions than its cap');
 $remote->safe_psql('postgres', 'ALTER DATABASE second_db CONNECTION LIMIT -1');
 $others[0]->run('SELECT pgpool.checkin_all()');
-like($session->run(q{SELECT pgpool.checkout('shared', '60 s')}) . $session->error, qr/^\d+$/, 'server has a share of the second database when it is free');
+like($session->run(q{SELECT pgpool.checkout('shared', '60 s')}) . $session->error, qr/^\d+$/, 'server has a share of the second database when the other member has returned a connection');
 $session->run('SELECT pgpool.checkin_all()');
 $_->quit foreach @others;
 

@@ -1,6 +1,6 @@
-# Locks of one server: those of pools that connect to different databases are
-# different locks; the connection for pings may end between the commit of a release and
-# its answer, or may not answer while another lock must be pinged.
+# Locks of one server. Pools that connect to different databases have different locks.
+# The connection for pings ends between the commit of a release and its answer. It does
+# not answer while another lock must be pinged.
 use strict;
 use warnings;
 
@@ -38,14 +38,6 @@ my $third = $app->run(q{SELECT pgpool.try_lock('by_user', 'name')});
 like($third . $app->error, qr/^\d+$/, 'another session acquires the lock in the other database');
 is($other->run(q{SELECT pgpool.try_lock('by_user', 'name') IS NULL}), 't', 'lock in the first database is not free');
 is($app->run("SELECT pgpool.unlock('by_user', 'name', $third)") . $holder->run("SELECT pgpool.unlock('by_user', 'name', $token)"), 'tt', 'both locks are released');
-
-# --- a lock is not pinged with credentials that were dropped
-like($app->run(q{SELECT pgpool.lock('by_user', 'dropped', ttl => '3 s')}), qr/^\d+$/, 'lock of another user is acquired');
-ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'dropped'}, 't', 30), 'lock is pinged');
-$local->safe_psql('postgres', 'DROP USER MAPPING FOR app SERVER by_user');
-ok(wait_until($remote, "SELECT count(*) $pinger AND datname = 'remote_app'", 0, 30), 'connection for pings is closed when the user mapping is dropped');
-ok(wait_until($local, q{SELECT state FROM pgpool.locks WHERE name = 'dropped'}, 'lost', 30), 'lock is lost without pings');
-is($remote->safe_psql('postgres', "SELECT count(*) $pinger AND datname = 'remote_app'"), 0, 'no other connection for pings was opened');
 $app->quit;
 
 # --- the release is committed, and the connection ends before the answer; before it is

@@ -47,7 +47,7 @@ local_sql(q{CREATE ROLE evil LOGIN; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_f
 my $evil = PgpxSession->new($local, user => 'evil');
 is($evil->run(q{CREATE SERVER own FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'base', min_size '1', start_commands 'INSERT INTO commands VALUES (1)');
 	CREATE FOREIGN TABLE evil.numbers (n int) SERVER own OPTIONS (schema_name 'public')}) . $evil->error, '', 'user without USAGE on a server creates another one with this base server');
-$evil->fails('SELECT * FROM evil.numbers', '42501', qr/permission denied for foreign server base\nDETAIL:  Server "own" has "base" as its base server\.\nHINT:  Grant USAGE on the base server to the owner of the other server/, 'table of that server cannot be read');
+$evil->fails('SELECT * FROM evil.numbers', '42501', qr/permission denied for foreign server base\nDETAIL:  Server "own" has "base" as its base server\.\nHINT:  Grant USAGE on the base server to the owner of server "own"/, 'table of that server cannot be read');
 $evil->fails('SELECT pgpool.exec($$own$$, $$SELECT 1$$)', '42501', qr/permission denied for foreign server base/, 'functions cannot use that server');
 local_sql(q{CREATE SERVER warm FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'base', min_size '1')});
 $_->quit foreach $su, $app, $evil;
@@ -58,8 +58,8 @@ local_sql('GRANT USAGE ON FOREIGN SERVER base TO evil');
 $evil = PgpxSession->new($local, user => 'evil');
 is($evil->run('SELECT sum(n) FROM evil.numbers') . $evil->error, 6, 'table can be read when the owner has USAGE on the base server');
 
-# --- USAGE by membership in a role is revoked in another database while a session waits;
-# the holder is in a transaction, and no other session could apply the change
+# --- while a session waits, its membership in the role that has USAGE is revoked in
+# another database; the holder is in a transaction, so no session applies the change
 $evil->quit;
 $app = PgpxSession->new($local, user => 'app');
 local_sql(q{CREATE ROLE grp; GRANT USAGE ON FOREIGN SERVER base TO grp; GRANT grp TO app; CREATE DATABASE other;
@@ -70,7 +70,7 @@ $waiter->start(q{SELECT pgpool.checkout('base', '60 s')});
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1, 30), 'session waits for a connection');
 $local->safe_psql('other', 'REVOKE grp FROM app');
 $app->run("SELECT pgpool.checkin($lease)");
-like($waiter->finish(30) . $waiter->error, qr/42501.*permission denied for foreign server base/, 'session that waited has lost its privilege');
+like($waiter->finish(30) . $waiter->error, qr/42501.*permission denied for foreign server base/, 'checkout that waited fails, because the privilege was revoked');
 $app->run('COMMIT');
 
 $_->quit foreach $app, $waiter;

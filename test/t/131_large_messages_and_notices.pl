@@ -57,7 +57,8 @@ foreach my $attempt (1 .. 5)
 	$canceller->run("SELECT pg_cancel_backend($pid)");
 	$blocker->run('COMMIT');
 
-	# a later answer than a second after the cancel has another outcome
+	# if the answer arrives more than a second after the cancel, the local transaction is
+	# rolled back: try again
 	my $error = $session->finish(30) . $session->error;
 	$committed = $local->safe_psql('postgres', "SELECT count(*) FROM here WHERE n = $attempt");
 	last if $committed;
