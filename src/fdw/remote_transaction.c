@@ -865,7 +865,10 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	}
 	else if (!SearchSysCacheExists1(USERMAPPINGOID,
 									rt->lease->spec->key.mapping))
-		(void) pgpx_server_spec_get_for_table(server, user);	/* may raise */
+	{
+		/* raise an error, unless there is another mapping now */
+		(void) pgpx_server_spec_get_for_table(server, user);
+	}
 	if (rt != NULL)
 	{
 		pgpx_lease_check_revoked(rt->lease);

@@ -644,6 +644,7 @@ read_idle_input(PgpxPinger *p, uint32 events)
 		drop_connection(p);
 		return;
 	}
+
 	/*
 	 * libpq closes the socket if a message is not valid.  Drop the connection
 	 * before another one registers a socket with the same number.

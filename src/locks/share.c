@@ -21,6 +21,8 @@
  * - A member raises "held" only up to the cap less what the other rows hold.
  * - It opens connections only up to its share: each has a token of the server's
  *   PgpxCap, from before the login until the remote has closed the session.
+ * - The share is valid only for pools that connect to the remote database with
+ *   which it was agreed (share_remote).
  * - It lowers its own limit first, and "held" in the next statement, which
  *   counts the tokens in use after that.
  * - Statements of a member have increasing numbers (request), and a row never

@@ -99,15 +99,15 @@ repeat_cancels(PgpxLease *const *leases, int n, PgpxTime deadline)
 		if (!lease->cancelled)
 			continue;
 		now = pgpx_now();
-		if (lease->cancel_at != 0 && now >= lease->cancel_at)
+		if (lease->cancel_at == 0)
+		{
+			lease->cancel_pause = PGPX_CANCEL_AGAIN_US;
+			lease->cancel_at = now + lease->cancel_pause;
+		}
+		else if (now >= lease->cancel_at)
 		{
 			pgpx_stream_cancel(lease);
 			lease->cancel_pause *= 2;
-			lease->cancel_at = now + lease->cancel_pause;
-		}
-		else if (lease->cancel_at == 0)
-		{
-			lease->cancel_pause = PGPX_CANCEL_AGAIN_US;
 			lease->cancel_at = now + lease->cancel_pause;
 		}
 		until = until == 0 ? lease->cancel_at : Min(until, lease->cancel_at);

@@ -274,21 +274,6 @@ free_lookup(PgpxLookup *lookup)
 	free(lookup);
 }
 
-static bool start_next(void);
-
-static void
-finish_lookup(PgpxTask *task)
-{
-	PgpxLookup *job = (PgpxLookup *) task;
-
-	dlist_delete(&job->node);
-	if (pg_atomic_read_u32(&job->abandoned) == 0)
-		job->answer(job);
-	free_lookup(job);
-	while (start_next())
-		;
-}
-
 /*
  * Return whether a lookup of this user may start.  Set *abandoned to the number
  * of running lookups of this user whose attempts have ended.
@@ -353,11 +338,25 @@ start_next(void)
 	return false;
 }
 
+/* Callback at the end of a lookup's thread. */
+static void
+finish_lookup(PgpxTask *task)
+{
+	PgpxLookup *job = (PgpxLookup *) task;
+
+	dlist_delete(&job->node);
+	if (pg_atomic_read_u32(&job->abandoned) == 0)
+		job->answer(job);
+	free_lookup(job);
+	while (start_next())
+		;
+}
+
 /*
  * Start to resolve the elements of the list "host" that have no address in
  * "hostaddr"; "port" is the list of ports.  Return NULL, or the reason why it
- * could not start: no thread could be started, or too many lookups whose
- * attempts have ended are running.  If the other limits are reached, the lookup
+ * could not start: no thread could be started, or too many abandoned
+ * lookups of the user are running.  If another limit is reached, the lookup
  * waits for the end of another one.  "tag" is passed on to the answer.
  */
 static const char *
@@ -404,6 +403,7 @@ pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag)
 {
 	dlist_mutable_iter iter;
 
+	/* a thread cannot be stopped, but need not resolve further names */
 	dlist_foreach_modify(iter, &running)
 	{
 		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);

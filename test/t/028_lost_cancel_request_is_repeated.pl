@@ -161,6 +161,10 @@ is($session->run("SELECT pgpool.wait($lease, '20 s')") . $session->error, 't', '
 $session->fails("SELECT * FROM pgpool.result($lease) $row", '57014', qr/canceled/, 'statement in flight was cancelled');
 unlink $requests;
 $session->run("SELECT pgpool.send($lease, 'select sleep'); SELECT pgpool.cancel($lease)");
+ok(wait_until($local, sub { $session->run("SELECT pgpool.wait($lease, '50 ms')") }, 't', 20), 'short waits repeat the request, too');
+$session->fails("SELECT * FROM pgpool.result($lease) $row", '57014', qr/canceled/, 'statement in flight was cancelled after short waits');
+unlink $requests;
+$session->run("SELECT pgpool.send($lease, 'select sleep'); SELECT pgpool.cancel($lease)");
 is($session->run("SELECT pgpool.wait_any(ARRAY[$lease], '20 s')") . $session->error, $lease, 'wait_any ends, too');
 $session->fails("SELECT * FROM pgpool.result($lease) $row", '57014', qr/canceled/, 'second statement in flight was cancelled');
 

@@ -307,6 +307,9 @@ my @others = map { PgpxSession->new($nodes[1]) } 1 .. 2;
 lease($_, 'second') foreach @others;
 is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'server has a valid share of the first database');
 $remote->safe_psql('postgres', 'ALTER DATABASE second_db CONNECTION LIMIT 4');    # the cap, and one session of each server for the shares
+$session->fails(q{BEGIN; ALTER SERVER shared OPTIONS (SET dbname 'second_db'); SELECT pgpool.checkout('shared', '500 ms')}, '55P03', qr/did not become available|no connection/i, 'transaction that has changed the database cannot use the share of the first one');
+$session->run('ROLLBACK');
+is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}) . $session->error, '1', 'server uses its share again after the rollback');
 $nodes[0]->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (SET dbname 'second_db', SET cluster_connections '2')});
 $session->fails(q{SELECT pgpool.checkout('shared', '1 s')}, '55P03', qr/did not become available|no connection/i, 'share of the first database is not valid for the second one');
 unlike(slurp_file($remote->logfile), qr/too many connections for database "second_db"/, 'second database never had more sessions than its cap');

@@ -58,6 +58,11 @@ local_sql('GRANT USAGE ON FOREIGN SERVER base TO evil');
 $evil = PgpxSession->new($local, user => 'evil');
 is($evil->run('SELECT sum(n) FROM evil.numbers') . $evil->error, 6, 'table can be read when the owner has USAGE on the base server');
 
+# --- the pool of the table ends when the owner of its server loses the privilege
+is(local_sql(q{SELECT count(*) FROM pgpool.connections WHERE server = 'own'}), 1, 'pool of the table has a connection');
+local_sql('REVOKE USAGE ON FOREIGN SERVER base FROM evil');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'own'}, 0, 30), 'connection is closed when the owner of the server loses USAGE on the base server');
+
 # --- while a session waits, its membership in the role that has USAGE is revoked in
 # another database; the holder is in a transaction, so no session applies the change
 $evil->quit;
