@@ -91,7 +91,7 @@ struct PgpxLastCancel
 {
 	PgpxTask	task;
 	PGcancelConn *request;
-	bool		sent;			/* valid once "over" is set */
+	pg_atomic_uint32 sent;
 	pg_atomic_uint32 over;
 };
 
@@ -376,7 +376,7 @@ run_last(PgpxTask *task)
 		(void) poll(&ready, 1, -1);
 		status = PQcancelPoll(last->request);
 		if (PQcancelStatus(last->request) == CONNECTION_AWAITING_RESPONSE)
-			last->sent = true;
+			pg_atomic_write_u32(&last->sent, 1);
 		ready.events = status == PGRES_POLLING_READING ? POLLIN : POLLOUT;
 	} while (status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED);
 	PQcancelFinish(last->request);
@@ -406,6 +406,7 @@ pgpx_cancel_begin_last(PgpxWorkerConn *w)
 	last->task.run = run_last;
 	last->task.ended = ended_last;
 	last->request = cancel->request;
+	pg_atomic_init_u32(&last->sent, 0);
 	pg_atomic_init_u32(&last->over, 0);
 	if (!pgpx_task_start(&last->task))
 	{
@@ -422,13 +423,13 @@ uint32
 pgpx_cancel_step_last(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
+	bool		over;
 	bool		ok;
 
 	if (cancel->last == NULL)
 		return cancel->events = step_request(w, &ok);
-	if (pg_atomic_read_u32(&cancel->last->over) == 0)
-		return cancel->events;
+	over = pg_atomic_read_u32(&cancel->last->over) != 0;
 	pg_read_barrier();
-	cancel->sent = cancel->last->sent;
-	return 0;
+	cancel->sent = pg_atomic_read_u32(&cancel->last->sent) != 0;
+	return over ? 0 : cancel->events;
 }

@@ -480,6 +480,11 @@ cancel_running_statements(void)
 				end_cancel(w);
 		}
 	}
+
+	/* requests that were sent, whose remote has not closed in time */
+	for (int i = 0; i < pgpx_conns_end(); i++)
+		if (exiting[i].open && pgpx_wconns[i].cancel.active)
+			end_cancel(&pgpx_wconns[i]);
 }
 
 static void

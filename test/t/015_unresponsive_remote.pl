@@ -101,7 +101,7 @@ cmp_ok($took, '<', 10 + $delay, 'checkout times out before the attempt does');
 }
 
 # --- several hosts: after a failure the next one is tried
-my %two = (host => '127.0.0.1,127.0.0.1', pool_size => 3, sslmode => over_tls() ? 'require' : 'disable');
+my %two = (host => '127.0.0.1,127.0.0.1', pool_size => 3, connect_timeout => '12s', sslmode => over_tls() ? 'require' : 'disable');
 make_pool($local, $remote, server => 'no_backlog_first', options => { %two, port => $full->sockport . ',' . $remote->port });
 make_pool($local, $remote, server => 'no_standby', options => { %two, target_session_attrs => 'prefer-standby', port => $remote->port . ',' . $full->sockport });
 make_pool($local, $remote, server => 'names', options => { %two, host => 'localhost,localhost', port => $full->sockport . ',' . $remote->port });

@@ -4,6 +4,7 @@
 use strict;
 use warnings;
 
+use PgpxFailing 'libpq_cancels';
 use PgpxFakeServer qw(ready done failure);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -105,6 +106,26 @@ foreach my $round (1 .. 3)
 }
 unlike(slurp_file($remote->logfile), qr/too many connections/, 'remote server never had a superfluous session');
 cmp_ok($local->safe_psql('postgres', 'SELECT sum(cancels) FROM pgpool.stats'), '>=', 12, 'cancels are counted');
+
+# requests are counted although the remote server does not answer them
+SKIP:
+{
+	skip 'request over TLS needs an answer before it can be sent', 6 if over_tls() && libpq_cancels();
+	my $count = q{SELECT cancels FROM pgpool.stats WHERE server = 'two' AND local_user = current_user};
+	my $before = $local->safe_psql('postgres', $count);
+
+	busy('remote server is stopped');
+	my $postmaster = slurp_file($remote->data_dir . '/postmaster.pid') =~ /^(\d+)/ ? $1 : die;
+	kill 'STOP', $postmaster;
+	ok(terminate($local, worker_pid($local)), 'worker is terminated while the remote server is stopped');
+	cmp_ok($local->safe_psql('postgres', $count), '>=', $before + 2, 'requests without an answer are counted');
+	kill 'CONT', $postmaster;
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $sessions[3]->pid . ')');
+	$sessions[3]->finish(10);
+	$_->quit foreach @sessions;
+	ok(terminate($local, worker_pid($local)), 'worker is terminated once more');
+	nothing_runs('remote server continues');
+}
 
 # A cancel request that arrives too early is ignored. The worker repeats it for 200 ms.
 # If the machine stalls for that time, no second request is sent, so the test is repeated.

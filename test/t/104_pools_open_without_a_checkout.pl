@@ -30,7 +30,7 @@ sub becomes
 {
 	my ($expected, $name, $node) = @_;
 
-	return ok(wait_until($node // $local, sub { pools($node // $local) }, $expected, 60), $name) || diag(pools($node // $local));
+	return ok(wait_until($node // $local, sub { pools($node // $local) }, $expected), $name) || diag(pools($node // $local));
 }
 
 sub log_count
@@ -177,8 +177,8 @@ my ($locker, $watch) = map { PgpxSession->new($local) } 1 .. 2;
 my $reader = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pgpool_ext catalog reader'};
 $locker->run('BEGIN; LOCK TABLE pg_foreign_data_wrapper IN ACCESS EXCLUSIVE MODE');
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
-ok(wait_until($local, sub { $watch->run($reader) =~ /^\d+$/ ? 1 : 0 }, '1'), 'catalog reader is shown in pg_stat_activity');
-my $first = $watch->run($reader);
+my $first = '';
+ok(wait_until($local, sub { ($first = $watch->run($reader)) =~ /^\d+$/ ? 1 : 0 }, '1'), 'catalog reader is shown in pg_stat_activity');
 my $minutes = 1;
 $since = -s $local->logfile;
 $local->safe_psql('another', q{ALTER SERVER there OPTIONS (ADD idle_timeout '1min')});
