@@ -11,7 +11,9 @@
  */
 #include "worker/worker.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_database.h"
 #include "storage/latch.h"
 #include "storage/procarray.h"
 #include "utils/syscache.h"
@@ -278,17 +280,25 @@ handle_deadlines(PgpxTime now)
 }
 
 /*
- * Must be called in a transaction in which pgpx_try_lock_databases succeeded.
+ * Return whether the database exists, and set *name.  Must be called in a
+ * transaction in which pgpx_try_lock_databases succeeded.
  */
 static bool
-database_exists(Oid database)
+find_database(Oid database, NameData *name)
 {
-	return SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database));
+	HeapTuple	row = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	*name = ((Form_pg_database) GETSTRUCT(row))->datname;
+	ReleaseSysCache(row);
+	return true;
 }
 
 /*
- * After a DROP DATABASE: retires the pools of databases that no longer exist,
- * and resumes their paused servers, because no session can do so any more.
+ * After DROP DATABASE: retire the pools of databases that no longer exist, and
+ * resume their paused servers, because no session can do so any more.  After
+ * ALTER DATABASE RENAME: give the pools the new name.
  */
 static void
 check_databases(void)
@@ -319,13 +329,20 @@ check_databases(void)
 		PgpxPool   *pool = &pgpx_pools[i];
 		PgpxWake	wake = PGPX_WAKE_INIT;
 		Oid			database = pool->key.database;
+		NameData	name;
+		bool		exists;
 
-		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index ||
-			database_exists(database))
+		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;
+		exists = find_database(database, &name);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (pool->key.database == database)
-			pgpx_pool_retire_locked(pool, true, &wake);
+		{
+			if (exists)
+				pool->database_name = name;
+			else
+				pgpx_pool_retire_locked(pool, true, &wake);
+		}
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
@@ -338,10 +355,11 @@ check_databases(void)
 	{
 		Oid			database = pgpx_servers[i].database;
 		Oid			server = pgpx_servers[i].server;
+		NameData	name;
 
 		if (OidIsValid(database) && OidIsValid(server) &&
 			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0 &&
-			!database_exists(database))
+			!find_database(database, &name))
 			(void) pgpx_server_set_paused(database, server, false, false);
 	}
 	CommitTransactionCommand();

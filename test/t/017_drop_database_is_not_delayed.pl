@@ -61,6 +61,13 @@ drops('a database with an open connection of its pool', 'tenant');
 	$admin->run('CREATE DATABASE tenant');
 	make_pool($local, $remote, server => 'shard1', dbname => 'tenant');
 	is($local->safe_psql('tenant', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'database has a pool again');
+	foreach my $name (qw(client tenant))
+	{
+		my $former = $name eq 'client' ? 'tenant' : 'client';
+
+		ok(wait_until($local, sub { $admin->run("ALTER DATABASE $former RENAME TO $name"); $admin->error }, ''), "$former: database is renamed");
+		ok(wait_until($local, q{SELECT database FROM pgpool.pools WHERE server = 'shard1' AND database <> 'postgres'}, $name), "$name: pool has the new name");
+	}
 	$holder->run(q{BEGIN; COMMENT ON DATABASE tenant IS 'not yet'});
 	$admin->start('DROP DATABASE tenant');
 	ok(wait_until($local, "$locks granted AND mode = 'RowExclusiveLock' AND pid = " . $admin->pid, '1'), 'DROP DATABASE waits for another transaction');
