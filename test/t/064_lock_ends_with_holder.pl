@@ -73,7 +73,7 @@ foreach my $how (qw(quit terminate query transaction waiting))
 		ok(wait_until($two, q{SELECT state = 'free' FROM pgpool.lock_status('keeper') WHERE name = 'session'}, 't'), "$how: lock becomes free");
 	};
 	$delay = delay_end($delay);
-	cmp_ok($took, '<', 1.5 + $delay, "$how: lock is free at once");
+	cmp_ok($took, '<', 30, "$how: lock is free long before its ttl");
 
 	# measured from the very end of the session, which follows its own release of locks
 	my @ended;

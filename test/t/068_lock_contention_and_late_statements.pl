@@ -178,7 +178,7 @@ $_->run('DISCARD ALL') foreach $holder, @busy[ 0, 1 ];
 
 # --- a call without a limit also waits without a limit for a connection
 make_pool($one, $remote, server => 'crowded', options => { pool_size => 1, checkout_timeout => '100ms' });
-like($busy[0]->run(q{SELECT pgpool.checkout('crowded')}), qr/^\d+$/, 'session has the only connection');
+like($busy[0]->run(q{SELECT pgpool.checkout('crowded', '1 min')}), qr/^\d+$/, 'session has the only connection');
 $busy[1]->fails(q{SELECT pgpool.lock('crowded', 'z')}, '55P03', qr/no connection to server "crowded" became available/, 'default timeout is that of a checkout');
 $holder->start(q{SELECT pgpool.lock('crowded', 'z', '0')});
 ok(wait_until($one, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'crowded'}, '1'), 'session waits for a connection');
