@@ -112,6 +112,19 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 	return tuple;
 }
 
+TupleDesc
+pgpx_remote_row_desc(TupleDesc tupdesc)
+{
+	int			natts = tupdesc->natts;
+	TupleDesc	desc = CreateTemplateTupleDesc(natts + 1);
+
+	for (int i = 0; i < natts; i++)
+		TupleDescCopyEntry(desc, i + 1, tupdesc, i + 1);
+	TupleDescInitEntry(desc, natts + 1, "ctid", TIDOID, -1, 0);
+	TupleDescFinalize(desc);
+	return desc;
+}
+
 /*
  * Each batch is larger than the one before, up to this number of rows and about
  * PGPX_BATCH_BYTES bytes, but not smaller than fetch_size.
@@ -492,20 +505,6 @@ read_row(PgpxRemoteScan *scan, bool wait)
 	return reached;
 }
 
-/* Make a slot for buffered rows: the columns of the scan, and ctid. */
-static void
-make_slot(PgpxRemoteScan *scan)
-{
-	int			natts = scan->tupdesc->natts;
-	TupleDesc	desc = CreateTemplateTupleDesc(natts + 1);
-
-	for (int i = 0; i < natts; i++)
-		TupleDescCopyEntry(desc, i + 1, scan->tupdesc, i + 1);
-	TupleDescInitEntry(desc, natts + 1, "ctid", TIDOID, -1, 0);
-	TupleDescFinalize(desc);
-	scan->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-}
-
 void
 pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 {
@@ -515,7 +514,9 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	bool	   *nulls;
 
 	if (scan->slot == NULL)
-		make_slot(scan);
+		scan->slot =
+			MakeSingleTupleTableSlot(pgpx_remote_row_desc(scan->tupdesc),
+									 &TTSOpsMinimalTuple);
 	if (scan->store == NULL)
 	{
 		/* its temporary files must not be closed before the scan ends */

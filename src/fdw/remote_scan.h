@@ -56,6 +56,13 @@ extern const char **pgpx_query_params_evaluate(PgpxQueryParams *params,
 extern HeapTuple pgpx_tuple_form(TupleDesc tupdesc, Datum *values,
 								 bool *nulls);
 
+/*
+ * pgpx_remote_row_desc
+ *		Describe the values that pgpx_rows_values returns: the columns of
+ *		tupdesc, and ctid.
+ */
+extern TupleDesc pgpx_remote_row_desc(TupleDesc tupdesc);
+
 typedef struct PgpxRemoteScan PgpxRemoteScan;
 
 /*

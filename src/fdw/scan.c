@@ -7,6 +7,11 @@
  * starts.  So EXPLAIN without ANALYZE leases none, and neither does a node that
  * is never executed.
  *
+ * A scan of a statement that writes is a snapshot, as a local scan is: it must
+ * not read rows that the statement itself has written.  The remote provides
+ * this for one execution only.  If the scan may be repeated with the same
+ * parameters, its rows are therefore kept, and the repetition returns these.
+ *
  *-------------------------------------------------------------------------
  */
 #include "fdw/handler.h"
@@ -17,6 +22,7 @@
 #include "executor/execAsync.h"
 #include "executor/executor.h"
 #include "executor/nodeAppend.h"
+#include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -40,7 +46,7 @@ typedef struct PgpxScan
 	bool		heap_tuples;	/* rows need system columns */
 	const PgpxRemoteTransaction *transaction;	/* NULL until the first row */
 	PgpxRemoteScan *remote;		/* NULL until the first row */
-	uint64		nrows;			/* that were read */
+	uint64		nrows;			/* that were read from the remote */
 	bool		opened;			/* sent, with the current parameters */
 
 	/* asynchronous execution */
@@ -48,6 +54,11 @@ typedef struct PgpxScan
 	bool		pending;		/* the next row has not arrived yet */
 
 	PgpxQueryParams params;
+
+	/* rows for a repetition; NULL: not kept */
+	Tuplestorestate *kept;
+	TupleTableSlot *kept_slot;
+	Bitmapset  *param_ids;		/* executor parameters that params depend on */
 } PgpxScan;
 
 TupleDesc
@@ -153,6 +164,71 @@ pgpx_table_context(void *arg, AttrNumber attnum)
 		errcontext("row of foreign table \"%s\"", RelationGetRelationName(rel));
 }
 
+/*
+ * Return whether "target" is a node of "plan" that is executed once if "plan"
+ * is.  The plans of correlated subqueries are not searched.
+ */
+static bool
+is_executed_once(const PlannedStmt *stmt, const Plan *plan, const Plan *target)
+{
+	List	   *children = NIL;
+	ListCell   *lc;
+
+	if (plan == NULL || plan == target)
+		return plan != NULL;
+	check_stack_depth();
+	foreach(lc, plan->initPlan)
+	{
+		SubPlan    *init = lfirst_node(SubPlan, lc);
+
+		if (is_executed_once(stmt, list_nth(stmt->subplans, init->plan_id - 1),
+							 target))
+			return true;
+	}
+	if (IsA(plan, Append))
+		children = ((const Append *) plan)->appendplans;
+	else if (IsA(plan, MergeAppend))
+		children = ((const MergeAppend *) plan)->mergeplans;
+	else if (IsA(plan, SubqueryScan))
+		children = list_make1(((const SubqueryScan *) plan)->subplan);
+	foreach(lc, children)
+		if (is_executed_once(stmt, lfirst(lc), target))
+			return true;
+	if (is_executed_once(stmt, plan->lefttree, target))
+		return true;
+	return !IsA(plan, NestLoop) && !IsA(plan, RecursiveUnion) &&
+		is_executed_once(stmt, plan->righttree, target);
+}
+
+/* Add the numbers of the executor's parameters in an expression. */
+static bool
+add_param_ids(Node *expr, Bitmapset **ids)
+{
+	if (expr == NULL)
+		return false;
+	if (IsA(expr, Param) && ((Param *) expr)->paramkind == PARAM_EXEC)
+		*ids = bms_add_member(*ids, ((Param *) expr)->paramid);
+	return expression_tree_walker(expr, add_param_ids, ids);
+}
+
+/* Begin to keep the rows if the scan may be repeated while rows are written. */
+static void
+begin_kept(ForeignScanState *node, PgpxScan *scan)
+{
+	const PlannedStmt *stmt = node->ss.ps.state->es_plannedstmt;
+	const Plan *plan = node->ss.ps.plan;
+
+	if ((stmt->commandType == CMD_SELECT && !stmt->hasModifyingCTE) ||
+		is_executed_once(stmt, stmt->planTree, plan))
+		return;
+	(void) add_param_ids((Node *) ((const ForeignScan *) plan)->fdw_exprs,
+						 &scan->param_ids);
+	scan->kept_slot =
+		MakeSingleTupleTableSlot(pgpx_remote_row_desc(scan->tupdesc),
+								 &TTSOpsMinimalTuple);
+	scan->kept = tuplestore_begin_heap(false, false, work_mem);
+}
+
 void
 pgpx_scan_begin(ForeignScanState *node, int eflags)
 {
@@ -186,6 +262,7 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 											scan->plan.retrieved_attrs,
 											pgpx_scan_context, node);
 	pgpx_query_params_begin(&scan->params, plan->fdw_exprs, &node->ss.ps);
+	begin_kept(node, scan);
 }
 
 /*
@@ -263,11 +340,12 @@ open_scan(ForeignScanState *node, PgpxScan *scan)
 }
 
 /*
- * Read the next row.  Return false at the end, or if an asynchronous scan must
- * wait for the row; then set "pending".
+ * Read the next row from the remote.  Return false at the end, or if an
+ * asynchronous scan must wait for the row; then set "pending".
  */
 static bool
-next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)
+next_remote_row(ForeignScanState *node, PgpxScan *scan, Datum **values,
+				bool **nulls)
 {
 	PgpxScanStep reached = PGPX_SCAN_STEP_WAIT;
 
@@ -282,6 +360,48 @@ next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)
 	return reached == PGPX_SCAN_STEP_ROW;
 }
 
+/* Read the next kept row.  Return false if there is none. */
+static bool
+next_kept_row(ForeignScanState *node, PgpxScan *scan, Datum **values,
+			  bool **nulls)
+{
+	TupleTableSlot *slot = scan->kept_slot;
+	MemoryContext old;
+	bool		found;
+
+	if (tuplestore_ateof(scan->kept))
+		return false;
+
+	/* a row from a file is allocated here, and the slot frees it later */
+	old = MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
+	found = tuplestore_gettupleslot(scan->kept, true, false, slot);
+	MemoryContextSwitchTo(old);
+	if (!found)
+		return false;
+	slot_getallattrs(slot);
+	*values = slot->tts_values;
+	*nulls = slot->tts_isnull;
+	return true;
+}
+
+/* Read the next row: one that was kept, or else one from the remote. */
+static bool
+next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)
+{
+	scan->pending = false;
+	if (scan->kept != NULL && next_kept_row(node, scan, values, nulls))
+		return true;
+	if (!next_remote_row(node, scan, values, nulls))
+		return false;
+	scan->nrows++;
+
+	/* the row is added at the end, which is where the next read begins */
+	if (scan->kept != NULL)
+		tuplestore_putvalues(scan->kept, scan->kept_slot->tts_tupleDescriptor,
+							 *values, *nulls);
+	return true;
+}
+
 TupleTableSlot *
 pgpx_scan_iterate(ForeignScanState *node)
 {
@@ -294,7 +414,6 @@ pgpx_scan_iterate(ForeignScanState *node)
 	ExecClearTuple(slot);
 	if (!next_row(node, scan, &values, &nulls))
 		return slot;
-	scan->nrows++;
 	if (scan->heap_tuples)
 		return ExecStoreHeapTuple(pgpx_tuple_form(scan->tupdesc, values, nulls),
 								  slot, false);
@@ -310,6 +429,18 @@ pgpx_scan_rescan(ForeignScanState *node)
 
 	if (scan == NULL)
 		return;
+	if (scan->kept != NULL && scan->opened &&
+		!bms_overlap(node->ss.ps.chgParam, scan->param_ids))
+	{
+		ExecClearTuple(scan->kept_slot);
+		tuplestore_rescan(scan->kept);
+		return;
+	}
+	if (scan->kept != NULL)
+	{
+		ExecClearTuple(scan->kept_slot);
+		tuplestore_clear(scan->kept);
+	}
 	scan->opened = false;
 	if (scan->remote != NULL)
 		pgpx_remote_scan_stop(scan->remote);
@@ -320,7 +451,14 @@ pgpx_scan_end(ForeignScanState *node)
 {
 	PgpxScan   *scan = node->fdw_state;
 
-	if (scan != NULL && scan->remote != NULL)
+	if (scan == NULL)
+		return;
+	if (scan->kept != NULL)
+	{
+		ExecDropSingleTupleTableSlot(scan->kept_slot);
+		tuplestore_end(scan->kept);
+	}
+	if (scan->remote != NULL)
 		pgpx_remote_scan_end(scan->remote);
 }
 

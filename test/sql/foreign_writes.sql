@@ -435,6 +435,39 @@ INSERT INTO fw.other VALUES (1, 'a');
 SELECT * FROM test.remote('select * from fw.other');
 
 --
+-- A statement does not read the rows that it has written itself, although a
+-- scan is repeated: the outer relation is estimated at one row
+--
+SELECT pgpool.exec('shard1', 'CREATE TABLE fw.again (id int, v int); INSERT INTO fw.again VALUES (1, 0), (2, 0), (3, 0)');
+CREATE FOREIGN TABLE fw.again (id int, v int) SERVER writes OPTIONS (schema_name 'fw', fetch_size '2');
+CREATE TABLE test.factor (x int PRIMARY KEY);
+INSERT INTO test.factor VALUES (100), (101), (102);
+ANALYZE test.factor;
+SET enable_material = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+EXPLAIN (COSTS OFF) UPDATE fw.again SET v = again.v + 1 FROM test.factor WHERE again.v < x AND x + 0 = x;
+UPDATE fw.again SET v = again.v + 1 FROM test.factor WHERE again.v < x AND x + 0 = x;
+SELECT * FROM fw.again ORDER BY id;
+INSERT INTO fw.again SELECT id + 10, x FROM test.factor, fw.again WHERE x + 0 = x;
+SELECT count(*), max(id) FROM fw.again;
+DELETE FROM fw.again WHERE id > 10;
+-- in a subquery that is executed for each row
+UPDATE fw.again SET v = (SELECT count(*) FROM test.factor, fw.again AS other WHERE x = 99 + again.id AND other.v = 1);
+SELECT * FROM fw.again ORDER BY id;
+-- other parameters yield other rows
+UPDATE fw.again SET v = (SELECT count(*) FROM fw.again AS other WHERE other.id <= again.id AND random() >= 0);
+SELECT * FROM fw.again ORDER BY id;
+-- a repetition that begins before the last row was read, and rows in a file
+SET work_mem = '64kB';
+INSERT INTO fw.again SELECT i, 0 FROM generate_series(4, 3000) AS i;
+CREATE TABLE test.counts (x int, first int, number int, found bool);
+INSERT INTO test.counts SELECT x, (SELECT min(id) FROM fw.again WHERE random() >= 0 AND x > 0),
+	(SELECT count(*) FROM fw.again WHERE random() >= 0 AND x > 0),
+	EXISTS (SELECT FROM fw.again AS other WHERE random() >= 0 AND x > 0) FROM test.factor RETURNING *;
+RESET work_mem;
+RESET enable_material; RESET enable_hashjoin; RESET enable_mergejoin;
+DROP TABLE test.factor, test.counts;
+
+--
 -- Other users' rights: a view's owner writes with the mapping of the owner
 --
 CREATE VIEW public.foreign_small AS SELECT * FROM fw.small;
