@@ -237,6 +237,9 @@ pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
 			case 'p':
 				fields->query_position = p;
 				break;
+			case 'R':
+				fields->routine = p;
+				break;
 			default:
 				break;
 		}

@@ -706,15 +706,27 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 }
 
 /*
+ * Return whether a proxy has ended the session.  The remote session behind it
+ * may still be executing the statement.  PostgreSQL itself always sends the
+ * name of the routine; a proxy, such as PgBouncer after query_timeout, has
+ * none.
+ */
+static bool
+is_fatal_by_proxy(const PgpxRemoteFields *fields)
+{
+	return pgpx_wire_is_fatal(fields) && fields->routine == NULL;
+}
+
+/*
  * Handle an error that arrived in place of the token's echo.
  *
  * The stream is marked as broken.  An error that is not fatal may answer an
  * earlier exchange, so it is not taken for the answer to this one.  Its text is
  * shown only if the current holder also sent the earlier exchange.
  *
- * A fatal error ends the remote session, which has answered every statement
- * that it executed.  So a statement whose token was not echoed was not
- * executed.
+ * A fatal error of PostgreSQL ends the remote session, which has answered every
+ * statement that it executed.  So a statement whose token was not echoed was
+ * not executed.
  */
 static PgpxWireEvent
 handle_missing_echo(PgpxWire *wire, const PgpxWireMessage *msg)
@@ -727,7 +739,8 @@ handle_missing_echo(PgpxWire *wire, const PgpxWireMessage *msg)
 					"the remote server's answer belongs to another statement");
 	if (!wire->discarding)
 		return PGPX_EV_ERROR;
-	return fatal && wire->sent_ahead ? PGPX_EV_NOT_RUN : PGPX_EV_BROKEN;
+	return fatal && !is_fatal_by_proxy(&fields) && wire->sent_ahead ?
+		PGPX_EV_NOT_RUN : PGPX_EV_BROKEN;
 }
 
 /*
@@ -840,7 +853,14 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		if (rule.event == PGPX_EV_NO_ECHO)
 			return handle_missing_echo(wire, msg);
 		if (rule.event == PGPX_EV_NOT_RUN)
+		{
+			PgpxRemoteFields fields;
+
 			pgpx_wire_break(wire, "the reset was not answered as expected");
+			if (!pgpx_wire_parse_error(msg, &fields) ||
+				is_fatal_by_proxy(&fields))
+				return PGPX_EV_BROKEN;
+		}
 		else if (rule.next == PGPX_WIRE_BROKEN)
 			pgpx_wire_break(wire, class == M_COPY_IN ?
 							"after a COPY FROM STDIN the number of pending answers is unknown" :
