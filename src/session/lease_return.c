@@ -814,6 +814,9 @@ exit_callback(int code, Datum arg)
 	dlist_foreach_modify(iter, &pgpx_leases)
 		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
 						  PGPX_END_RECLAIMED, false);
+
+	/* "reset on_transfer": a later session may have the same identity */
+	pgpx_pool_forget_holder((int) MyProcNumber, MyProcPid);
 }
 
 void
