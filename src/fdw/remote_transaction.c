@@ -420,6 +420,7 @@ commit_writers(void)
 		if (several)
 			pgpx_run_read_pending(rt->lease);	/* the session may have ended */
 		pgpx_lease_check_broken(rt->lease);
+		pgpx_lease_check_encoding(rt->lease);
 
 		/* the answer may show that the remote transaction has not begun */
 		if (must_await_commit(rt))

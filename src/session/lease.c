@@ -295,6 +295,16 @@ pgpx_lease_check_broken(PgpxLease *lease)
 		pgpx_lease_raise_broken(lease, wire->broken, NULL);
 }
 
+void
+pgpx_lease_check_encoding(const PgpxLease *lease)
+{
+	if (lease->sock->wire.encoding_changed)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("client_encoding of the remote session was changed"),
+				 errhint("It must remain that of the local database. Return the lease.")));
+}
+
 PgpxTime
 pgpx_lease_operation_deadline(const PgpxLease *lease)
 {

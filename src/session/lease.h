@@ -173,6 +173,9 @@ pg_noreturn extern void pgpx_lease_raise_broken(PgpxLease *lease,
 /* Raise 08006 if the lease was so marked, or if its stream is broken. */
 extern void pgpx_lease_check_broken(PgpxLease *lease);
 
+/* Raise 0A000 if the client_encoding of the remote session was changed. */
+extern void pgpx_lease_check_encoding(const PgpxLease *lease);
+
 /* Return the deadline for an internal operation that begins now. */
 extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 

@@ -528,11 +528,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	lease->in_use = true;
 	if (lease->pending_state != PGPX_PENDING_SENT)
 		make_ready(run);
-	if (wire->encoding_changed)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("client_encoding of the remote session was changed"),
-				 errhint("It must remain that of the local database. Return the lease.")));
+	pgpx_lease_check_encoding(lease);
 
 	run->cached = choose_cached(run, several, &cached);
 	run->bytes_at_send = wire->bytes_in;

@@ -410,6 +410,11 @@ pgpx_lease_check_broken(PgpxLease *lease)
 }
 
 void
+pgpx_lease_check_encoding(const PgpxLease *lease)
+{
+}
+
+void
 pgpx_lease_check_revoked(PgpxLease *lease)
 {
 }

@@ -75,6 +75,20 @@ $session->run("BEGIN; UPDATE one.a SET v = 100; UPDATE two.a SET v = 100 WHERE i
 is(remote_value('SELECT sum(v) FROM app.a'), '3', 'rollback undoes both remote transactions');
 nothing_is_left('rollback');
 
+# a remote transaction that cannot commit is found before the first COMMIT is sent
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE FUNCTION app.changes_encoding() RETURNS trigger LANGUAGE plpgsql AS
+	$$ BEGIN PERFORM set_config('client_encoding', 'LATIN1', false); RETURN NEW; END $$;
+CREATE TRIGGER changes_encoding BEFORE UPDATE ON app.a FOR EACH ROW WHEN (NEW.v = 77) EXECUTE FUNCTION app.changes_encoding();
+EOT
+$session->run('BEGIN; UPDATE one.a SET v = 76 WHERE id = 1; UPDATE two.a SET v = 77 WHERE id = 2 AND random() >= 0');
+is($session->error, '', 'function on the remote server changes client_encoding');
+$session->fails('COMMIT', '0A000', qr/client_encoding of the remote session was changed/, 'commit fails');
+is(remote_value('SELECT sum(v) FROM app.a'), '3', 'no remote transaction has committed');
+nothing_is_left('client_encoding');
+$remote->safe_psql('remote_db', 'DROP FUNCTION app.changes_encoding CASCADE');
+
 # savepoints
 $session->run(<<'EOT');
 BEGIN;
