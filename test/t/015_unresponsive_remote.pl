@@ -88,13 +88,16 @@ cmp_ok($took, '<', 10 + $delay, 'checkout times out before the attempt does');
 # --- a remote server that does not read a long startup packet: libpq waits in a thread,
 # which ends with the attempt
 {
-	my $shut = IO::Socket::INET->new(LocalAddr => '127.0.0.1', ReuseAddr => 1, Proto => 'tcp') or die "no socket: $!";
+	# The kernel remembers the properties of earlier connections by their addresses, and
+	# would choose a buffer that takes the whole packet. So this address is a new one.
+	my $address = join '.', 127, map { 2 + int rand 250 } 1 .. 3;
+	my $shut = IO::Socket::INET->new(LocalAddr => $address, ReuseAddr => 1, Proto => 'tcp') or die "no socket: $!";
 
 	setsockopt($shut, SOL_SOCKET, SO_RCVBUF, 1) or die "no small buffer: $!";
 	setsockopt($shut, IPPROTO_TCP, TCP_MAXSEG, 88) or die "no small segments: $!";
 	listen($shut, 64) or die "no listener: $!";
 	make_pool($local, $remote, server => 'shut',
-		options => { port => $shut->sockport, sslmode => 'disable', connect_timeout => '2s', pool_size => 1, tcp_user_timeout => 0, application_name => 'x' x 60_000 });
+		options => { host => $address, port => $shut->sockport, sslmode => 'disable', connect_timeout => '2s', pool_size => 1, tcp_user_timeout => 0, application_name => 'x' x 60_000 });
 	$session->fails(q{SELECT pgpool.checkout('shut', '60 s')}, '08001', qr/within connect_timeout \(2 s\): what the remote server asks for takes longer/, 'attempt whose startup packet the remote server does not read ends at connect_timeout');
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0', 30), 'thread ends with the attempt');
 	ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 30), 'socket of the attempt is closed');
