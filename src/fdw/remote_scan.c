@@ -112,8 +112,8 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 	return tuple;
 }
 
-TupleDesc
-pgpx_remote_row_desc(TupleDesc tupdesc)
+TupleTableSlot *
+pgpx_stored_row_slot(TupleDesc tupdesc)
 {
 	int			natts = tupdesc->natts;
 	TupleDesc	desc = CreateTemplateTupleDesc(natts + 1);
@@ -122,7 +122,24 @@ pgpx_remote_row_desc(TupleDesc tupdesc)
 		TupleDescCopyEntry(desc, i + 1, tupdesc, i + 1);
 	TupleDescInitEntry(desc, natts + 1, "ctid", TIDOID, -1, 0);
 	TupleDescFinalize(desc);
-	return desc;
+	return MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+}
+
+bool
+pgpx_stored_row_next(Tuplestorestate *store, TupleTableSlot *slot,
+					 Datum **values, bool **nulls)
+{
+	/* a row from a file is allocated here, and the slot frees it later */
+	MemoryContext old = MemoryContextSwitchTo(slot->tts_mcxt);
+	bool		found = tuplestore_gettupleslot(store, true, false, slot);
+
+	MemoryContextSwitchTo(old);
+	if (!found)
+		return false;
+	slot_getallattrs(slot);
+	*values = slot->tts_values;
+	*nulls = slot->tts_isnull;
+	return true;
 }
 
 /*
@@ -514,9 +531,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	bool	   *nulls;
 
 	if (scan->slot == NULL)
-		scan->slot =
-			MakeSingleTupleTableSlot(pgpx_remote_row_desc(scan->tupdesc),
-									 &TTSOpsMinimalTuple);
+		scan->slot = pgpx_stored_row_slot(scan->tupdesc);
 	if (scan->store == NULL)
 	{
 		/* its temporary files must not be closed before the scan ends */
@@ -553,29 +568,16 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	MemoryContextSwitchTo(old);
 }
 
-/* Read the next row of the tuplestore.  Return false if there is none. */
+/* Read the next buffered row.  Return false if there is none. */
 static bool
 next_buffered_row(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 {
-	MemoryContext old;
-	bool		found;
-
 	if (scan->store == NULL)
 		return false;
-
-	/* a row from a file is allocated here, and the slot frees it later */
-	old = MemoryContextSwitchTo(scan->cxt);
-	found = tuplestore_gettupleslot(scan->store, true, false, scan->slot);
-	MemoryContextSwitchTo(old);
-	if (!found)
-	{
-		drop_store(scan);
-		return false;
-	}
-	slot_getallattrs(scan->slot);
-	*values = scan->slot->tts_values;
-	*nulls = scan->slot->tts_isnull;
-	return true;
+	if (pgpx_stored_row_next(scan->store, scan->slot, values, nulls))
+		return true;
+	drop_store(scan);
+	return false;
 }
 
 /*

@@ -57,11 +57,22 @@ extern HeapTuple pgpx_tuple_form(TupleDesc tupdesc, Datum *values,
 								 bool *nulls);
 
 /*
- * pgpx_remote_row_desc
- *		Describe the values that pgpx_rows_values returns: the columns of
- *		tupdesc, and ctid.
+ * pgpx_stored_row_slot
+ *		Make a slot for rows in a tuplestore.
+ *
+ * Such a row has the values that pgpx_rows_values returns: the columns of
+ * tupdesc, and ctid.
  */
-extern TupleDesc pgpx_remote_row_desc(TupleDesc tupdesc);
+extern TupleTableSlot *pgpx_stored_row_slot(TupleDesc tupdesc);
+
+/*
+ * pgpx_stored_row_next
+ *		Read the next row of a tuplestore.  Return false if there is none.
+ *
+ * The values are valid until the slot is used again.
+ */
+extern bool pgpx_stored_row_next(Tuplestorestate *store, TupleTableSlot *slot,
+								 Datum **values, bool **nulls);
 
 typedef struct PgpxRemoteScan PgpxRemoteScan;
 

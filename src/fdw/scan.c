@@ -7,10 +7,10 @@
  * starts.  So EXPLAIN without ANALYZE leases none, and neither does a node that
  * is never executed.
  *
- * A scan of a statement that writes is a snapshot, as a local scan is: it must
- * not read rows that the statement itself has written.  The remote provides
- * this for one execution only.  If the scan may be repeated with the same
- * parameters, its rows are therefore kept, and the repetition returns these.
+ * A statement must not read the rows that it has itself written.  The remote
+ * ensures this for one execution of a scan's query, but not for the next one.
+ * So if a statement writes, and may repeat a scan, the scan keeps its rows.  A
+ * repetition with the same parameters returns these rows.
  *
  *-------------------------------------------------------------------------
  */
@@ -223,9 +223,7 @@ begin_kept(ForeignScanState *node, PgpxScan *scan)
 		return;
 	(void) add_param_ids((Node *) ((const ForeignScan *) plan)->fdw_exprs,
 						 &scan->param_ids);
-	scan->kept_slot =
-		MakeSingleTupleTableSlot(pgpx_remote_row_desc(scan->tupdesc),
-								 &TTSOpsMinimalTuple);
+	scan->kept_slot = pgpx_stored_row_slot(scan->tupdesc);
 	scan->kept = tuplestore_begin_heap(false, false, work_mem);
 }
 
@@ -360,36 +358,13 @@ next_remote_row(ForeignScanState *node, PgpxScan *scan, Datum **values,
 	return reached == PGPX_SCAN_STEP_ROW;
 }
 
-/* Read the next kept row.  Return false if there is none. */
-static bool
-next_kept_row(ForeignScanState *node, PgpxScan *scan, Datum **values,
-			  bool **nulls)
-{
-	TupleTableSlot *slot = scan->kept_slot;
-	MemoryContext old;
-	bool		found;
-
-	if (tuplestore_ateof(scan->kept))
-		return false;
-
-	/* a row from a file is allocated here, and the slot frees it later */
-	old = MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
-	found = tuplestore_gettupleslot(scan->kept, true, false, slot);
-	MemoryContextSwitchTo(old);
-	if (!found)
-		return false;
-	slot_getallattrs(slot);
-	*values = slot->tts_values;
-	*nulls = slot->tts_isnull;
-	return true;
-}
-
 /* Read the next row: one that was kept, or else one from the remote. */
 static bool
 next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)
 {
 	scan->pending = false;
-	if (scan->kept != NULL && next_kept_row(node, scan, values, nulls))
+	if (scan->kept != NULL && !tuplestore_ateof(scan->kept) &&
+		pgpx_stored_row_next(scan->kept, scan->kept_slot, values, nulls))
 		return true;
 	if (!next_remote_row(node, scan, values, nulls))
 		return false;

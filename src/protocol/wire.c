@@ -706,10 +706,10 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 }
 
 /*
- * Return whether a proxy has ended the session.  The remote session behind it
- * may still be executing the statement.  PostgreSQL itself always sends the
- * name of the routine; a proxy, such as PgBouncer after query_timeout, has
- * none.
+ * Return whether a fatal error is from a proxy.  The session on the remote
+ * server may then continue to execute the statement.  The errors of PostgreSQL
+ * contain the name of a C function; those of PgBouncer, for example after
+ * query_timeout, do not.
  */
 static bool
 is_fatal_by_proxy(const PgpxRemoteFields *fields)

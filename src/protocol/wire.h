@@ -656,7 +656,7 @@ typedef struct PgpxRemoteFields
 	const char *position;		/* in the statement, in characters from 1 */
 	const char *query;			/* internal query in which the error occurred */
 	const char *query_position; /* in the internal query */
-	const char *routine;		/* of PostgreSQL's source code */
+	const char *routine;		/* C function that raised the error */
 } PgpxRemoteFields;
 
 /* --- reader, for the writer --------------------------------------------- */

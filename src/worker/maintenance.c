@@ -335,6 +335,11 @@ check_databases(void)
 		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;
 		exists = find_database(database, &name);
+
+		/* unlocked read: only this process changes the name */
+		if (exists &&
+			strcmp(NameStr(name), NameStr(pool->database_name)) == 0)
+			continue;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (pool->key.database == database)
 		{

@@ -401,8 +401,7 @@ has_closed(PgpxWorkerConn *w)
 }
 
 /*
- * A cancel request has finished: drop it, and count it if its pool still
- * exists.
+ * Drop a cancel request.  Count it if it was sent and its pool still exists.
  */
 static void
 end_cancel(PgpxWorkerConn *w)
@@ -481,7 +480,7 @@ cancel_running_statements(void)
 		}
 	}
 
-	/* requests that were sent, whose remote has not closed in time */
+	/* these have not ended in time, but may have been sent */
 	for (int i = 0; i < pgpx_conns_end(); i++)
 		if (exiting[i].open && pgpx_wconns[i].cancel.active)
 			end_cancel(&pgpx_wconns[i]);

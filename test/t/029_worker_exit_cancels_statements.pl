@@ -37,15 +37,12 @@ my $remote = remote_node('remote');
 my $local = local_node('local');
 my $row = 'AS t(a int)';
 
-# libpq 17 and later would negotiate TLS, and send no request before the answer
-my @plain = libpq_cancels() && !over_tls() ? (sslmode => 'disable') : ();
-
-make_pool($local, $remote, server => 'two', options => { pool_size => 2, @plain });
+make_pool($local, $remote, server => 'two', options => { pool_size => 2 });
 make_pool($local, $remote, server => 'idle', options => { pool_size => 2 });
 make_pool($local, $remote, server => 'starting',
-	options => { pool_size => 1, @plain, start_commands => "select pg_sleep(100), 'starting'", connect_timeout => '60s' });
+	options => { pool_size => 1, start_commands => "select pg_sleep(100), 'starting'", connect_timeout => '60s' });
 make_pool($local, $remote, server => 'resetting',
-	options => { pool_size => 1, @plain, reset_command => "select pg_sleep(100), 'resetting'", operation_timeout => '60s' });
+	options => { pool_size => 1, reset_command => "select pg_sleep(100), 'resetting'", operation_timeout => '60s' });
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode() })
   foreach 'forgetful', 'endless';
 
@@ -111,14 +108,26 @@ unlike(slurp_file($remote->logfile), qr/too many connections/, 'remote server ne
 cmp_ok($local->safe_psql('postgres', 'SELECT sum(cancels) FROM pgpool.stats'), '>=', 12, 'cancels are counted');
 
 # requests are counted although the remote server does not answer them
+my $postmaster;
+
+END
+{
+	kill 'CONT', $postmaster if defined $postmaster;
+}
+
 SKIP:
 {
 	skip 'request over TLS needs an answer before it can be sent', 6 if over_tls() && libpq_cancels();
 	my $count = q{SELECT cancels FROM pgpool.stats WHERE server = 'two' AND local_user = current_user};
 	my $before = $local->safe_psql('postgres', $count);
 
+	# libpq 17 and later would negotiate TLS, and send no request before the answer
+	if (libpq_cancels())
+	{
+		$local->safe_psql('postgres', "ALTER SERVER $_ OPTIONS (ADD sslmode 'disable')") foreach qw(two starting resetting);
+	}
 	busy('remote server is stopped');
-	my $postmaster = slurp_file($remote->data_dir . '/postmaster.pid') =~ /^(\d+)/ ? $1 : die;
+	($postmaster) = split /\n/, slurp_file($remote->data_dir . '/postmaster.pid');
 	kill 'STOP', $postmaster;
 	ok(terminate($local, worker_pid($local)), 'worker is terminated while the remote server is stopped');
 	cmp_ok($local->safe_psql('postgres', $count), '>=', $before + 2, 'requests without an answer are counted');
