@@ -352,6 +352,17 @@ simply(Session *s, const char *expected, const char *sql)
 	return ok;
 }
 
+/*
+ * Rolls the transaction back if it has not ended.  A cancel can end a COMMIT and the
+ * ROLLBACK that follows it.
+ */
+static void
+roll_back(Session *s)
+{
+	while (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
+		(void) simply(s, NULL, "ROLLBACK");
+}
+
 /* A unique text. */
 static void
 random_text(Session *s, char *text)
@@ -843,8 +854,7 @@ transaction(Session *s)
 	}
 	s->activity = end;
 	(void) simply(s, NULL, end);
-	if (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
-		(void) simply(s, NULL, "ROLLBACK");
+	roll_back(s);
 }
 
 /*
@@ -892,8 +902,7 @@ cross(Session *s)
 	}
 	if (s->conn == conn)
 		(void) simply(s, NULL, roll(s, 2) ? "COMMIT" : "ROLLBACK");
-	if (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
-		(void) simply(s, NULL, "ROLLBACK");
+	roll_back(s);
 }
 
 /* --- foreign tables ----------------------------------------------------------- */
@@ -1156,8 +1165,7 @@ bank_transaction(Session *s)
 			__atomic_add_fetch(&banked, 1, __ATOMIC_RELAXED);
 		}
 	}
-	if (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
-		(void) simply(s, NULL, "ROLLBACK");
+	roll_back(s);
 }
 
 /* A single statement on foreign tables. */
