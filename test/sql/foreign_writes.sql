@@ -456,6 +456,16 @@ SELECT * FROM fw.again ORDER BY id;
 -- other parameters yield other rows
 UPDATE fw.again SET v = (SELECT count(*) FROM fw.again AS other WHERE other.id <= again.id AND random() >= 0);
 SELECT * FROM fw.again ORDER BY id;
+-- of an asynchronous Append
+SELECT pgpool.exec('shard1', 'CREATE TABLE fw.also AS TABLE fw.again');
+CREATE TABLE test.both (id int, v int);
+CREATE FOREIGN TABLE fw.also () INHERITS (test.both) SERVER writes OPTIONS (schema_name 'fw', async_capable 'true', fetch_size '2');
+ALTER FOREIGN TABLE fw.again INHERIT test.both, OPTIONS (ADD async_capable 'true');
+EXPLAIN (COSTS OFF) INSERT INTO fw.again SELECT 10, x FROM test.factor, test.both WHERE x + 0 = x;
+INSERT INTO fw.again SELECT 10, x FROM test.factor, test.both WHERE x + 0 = x;
+SELECT id, count(*) FROM fw.again GROUP BY id ORDER BY id;
+DELETE FROM fw.again WHERE id = 10;
+ALTER FOREIGN TABLE fw.again NO INHERIT test.both, OPTIONS (DROP async_capable);
 -- a repetition that begins before the last row was read, and rows in a file
 SET work_mem = '64kB';
 INSERT INTO fw.again SELECT i, 0 FROM generate_series(4, 3000) AS i;
@@ -465,7 +475,8 @@ INSERT INTO test.counts SELECT x, (SELECT min(id) FROM fw.again WHERE random() >
 	EXISTS (SELECT FROM fw.again AS other WHERE random() >= 0 AND x > 0) FROM test.factor RETURNING *;
 RESET work_mem;
 RESET enable_material; RESET enable_hashjoin; RESET enable_mergejoin;
-DROP TABLE test.factor, test.counts;
+DROP FOREIGN TABLE fw.also;
+DROP TABLE test.factor, test.counts, test.both;
 
 --
 -- Other users' rights: a view's owner writes with the mapping of the owner
