@@ -456,7 +456,7 @@ SELECT * FROM fw.again ORDER BY id;
 -- other parameters yield other rows
 UPDATE fw.again SET v = (SELECT count(*) FROM fw.again AS other WHERE other.id <= again.id AND random() >= 0);
 SELECT * FROM fw.again ORDER BY id;
--- of an asynchronous Append
+-- a repeated asynchronous Append
 SELECT pgpool.exec('shard1', 'CREATE TABLE fw.also AS TABLE fw.again');
 CREATE TABLE test.both (id int, v int);
 CREATE FOREIGN TABLE fw.also () INHERITS (test.both) SERVER writes OPTIONS (schema_name 'fw', async_capable 'true', fetch_size '2');

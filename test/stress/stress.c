@@ -353,14 +353,18 @@ simply(Session *s, const char *expected, const char *sql)
 }
 
 /*
- * Rolls the transaction back if it has not ended.  A cancel can end a COMMIT and the
- * ROLLBACK that follows it.
+ * Roll the transaction back if it has not ended.  A cancel can interrupt a COMMIT and
+ * also the ROLLBACK that follows it, so try again.
  */
 static void
 roll_back(Session *s)
 {
-	while (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
+	for (int i = 0; PQtransactionStatus(s->conn) != PQTRANS_IDLE; i++)
+	{
+		if (i == 100)
+			fail(s, "ROLLBACK fails %d times", i);
 		(void) simply(s, NULL, "ROLLBACK");
+	}
 }
 
 /* A unique text. */
