@@ -77,6 +77,7 @@ keep_between_runs() {
   )
   # another user may have created a folder of that name in a shared temporary folder
   if [ -O "$kept" ] && [ ! -L "$kept" ] && [ "$(cat "$kept/key" 2>/dev/null)" = "$key" ]; then
+    rm -rf "$kept"/initdb/new.* # of a run that was killed
     return 0
   fi
   rm -rf "$kept"
@@ -267,13 +268,11 @@ WRAPPER
       *) ln -s "$file" "$root$file" ;;
     esac
   done
-  if [ -n "$kept" ]; then
-    mv "$root$real_bin/initdb" "$root$real_bin/initdb.real"
-    install -m 755 "$top/test/initdb" "$root$real_bin/initdb"
-    mkdir "$kept/initdb"
-    [ "$(id -u)" -ne 0 ] || chown "$run_user:" "$kept/initdb"
-    mv "$kept/key.new" "$kept/key"
-  fi
+  mv "$root$real_bin/initdb" "$root$real_bin/initdb.real"
+  install -m 755 "$top/test/initdb" "$root$real_bin/initdb"
+  mkdir "${kept:-$work}/initdb"
+  [ "$(id -u)" -ne 0 ] || chown "$run_user:" "${kept:-$work}/initdb"
+  [ -z "$kept" ] || mv "$kept/key.new" "$kept/key"
 }
 
 # Use the existing installation, which "make install" has updated.
