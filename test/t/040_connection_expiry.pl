@@ -123,8 +123,9 @@ foreach my $server (qw(twins busy))
 	  max(@closed) - min(@closed), $gaps[0];
 	cmp_ok(max(@opened) - min(@opened), '<', 3 + $late, "$server: connections are of equal age");
 	cmp_ok($closed[0] - $opened[0], '>', 35.9, "$server: no connection expires before nine tenths of max_lifetime");
-	# the close follows the decision with the delay of the machine
-	cmp_ok($gaps[0], '>', 0.8 - $delay, "$server: no two connections expire in the same second");
+	# The worker wakes, decides and closes. Each of these steps may be late.
+	cmp_ok($gaps[0], '>', max(0.1, 0.8 - 3 * $delay), "$server: no two connections expire in the same second");
+	cmp_ok(max(@closed) - min(@closed), '>', 18.8 - 3 * $delay, "$server: 20 connections need 19 seconds to expire");
 }
 $_->finish(60), is($_->error, '', 'busy: session ends without an error') foreach @busy;
 is($local->safe_psql('postgres', "SELECT timeouts, failed FROM pgpool.stats WHERE server = 'busy'"), '0|0', 'busy: no call timed out or failed');
