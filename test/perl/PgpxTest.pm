@@ -26,6 +26,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep clock_gettime CLOCK_PROCESS_CPUTIME_ID);
 
+use PgpxNode;
 use PgpxSession;
 
 our @EXPORT = qw(
@@ -110,7 +111,7 @@ sub check_argument_names
 sub new_node
 {
 	my ($name, $init, @args) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name, @args);
+	my $node = PgpxNode->new($name, @args);
 
 	$node->init(extra => [ '--encoding=UTF8', '--locale=C', @{ $init // [] } ]);
 	$node->append_conf('postgresql.conf', <<"EOT");
@@ -214,7 +215,8 @@ sub sessions_query
 }
 
 # Poll until the result equals the expected one, at most for $timeout seconds. On a slow
-# machine, where polls take longer, the timeout is longer, up to the default one. $what
+# machine, where there are fewer than 16 polls in a second, the timeout is longer, up to
+# the default one. $what
 # is SQL for the node, or a function. Returns true on success; otherwise prints the last
 # result.
 sub wait_until
@@ -234,8 +236,8 @@ sub wait_until
 		}
 		else
 		{
-			# psql may have exited before its input was written, if the server refused
-			# the connection
+			# psql, which runs several statements, may have exited before its input was
+			# written, if the server refused the connection
 			my $status = eval { $node->psql('postgres', $what, stdout => \$got, stderr => \$err) };
 
 			# ignore a result with an error
@@ -244,7 +246,7 @@ sub wait_until
 		}
 		return 1 if defined $got && $got eq $expected;
 		$polls++;
-		last if time() > $end && ($polls >= 10 * ($timeout // 0) || time() > $last);
+		last if time() > $end && ($polls >= 16 * ($timeout // 0) || time() > $last);
 		usleep(50_000);
 	}
 	diag('timed out waiting for "' . $expected . '"'
