@@ -139,7 +139,7 @@ SKIP:
 	nothing_runs('remote server continues');
 }
 
-# A cancel request that arrives too early is ignored. The worker repeats it for 200 ms.
+# A cancel request that arrives too early is ignored. The worker repeats it for a second.
 # If the machine stalls for that time, no second request is sent, so the test is repeated.
 my ($session, $late);
 my $ended = 0;
