@@ -7,9 +7,7 @@ use warnings;
 use PgpxTest;
 use Test::More;
 
-# A worker that exits sends cancels for 200 ms, which can be too short for a slow machine
-# (029 tests them). A backend whose cancel was not sent ends by this setting.
-my $remote = remote_node('remote', conf => ["client_connection_check_interval = '5s'"]);
+my $remote = remote_node('remote');
 my $local = local_node('local');
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 2 });
 make_pool($local, $remote, server => 'shard2', options => { pool_size => 6 });

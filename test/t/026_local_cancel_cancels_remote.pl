@@ -17,13 +17,17 @@ my $running = "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep|gen
 my $lease = lease($session, 'one');
 my $remote_pid = $session->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
 
+# A remote server that sends rows may end its query only at the next use of the lease, see
+# 053.
 sub usable
 {
-	my ($what) = @_;
+	my ($what, $sends_rows) = @_;
+	my $ended = sub { ok(wait_until($remote, $running, '0', 10), "$what: remote query has ended") };
 
-	ok(wait_until($remote, $running, '0', 10), "$what: remote query has ended");
+	$ended->() unless $sends_rows;
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row") . $session->error,
 		$remote_pid, "$what: lease stays usable on the same remote session");
+	$ended->() if $sends_rows;
 	check_invariants($local, "$what: invariants hold");
 	return;
 }
@@ -45,7 +49,7 @@ foreach my $sql ("SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(10);
 	$session->failed('57014', qr/canceling statement/, 'cancel ends the query');
-	usable('cancel');
+	usable('cancel', $sql =~ /generate_series/);
 }
 
 # the next statement follows the cancelled one at once
@@ -72,7 +76,7 @@ $session->fails("SELECT * FROM pgpool.query($lease,
 usable('error in the middle of a result');
 $session->fails("SELECT * FROM pgpool.query($lease, 'select ''x'', generate_series(1, 1000000000)') AS t(a int, b int)",
 	'22P02', qr/invalid input syntax/, 'local error ends an endless result');
-usable('error in an endless result');
+usable('error in an endless result', 1);
 
 # pgpool.leases shows a cancel that is not yet complete
 $session->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
