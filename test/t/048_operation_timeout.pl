@@ -54,15 +54,17 @@ $session->fails("SELECT pgpool.checkout('years', '100 ms')", '55P03', qr/timeout
 
 # --- a reset that does not end
 make_pool($local, $remote, server => 'reset', options => { pool_size => 1, reset_command => 'select pg_sleep(600)', operation_timeout => '1s' });
-is($session->run("SELECT pgpool.exec('reset', 'select 1')"), '1', 'reset: call succeeds');
 my $start = log_clock($local);
+is($session->run("SELECT pgpool.exec('reset', 'select 1')"), '1', 'reset: call succeeds');
 my $pid = $local->safe_psql('postgres', 'SELECT remote_pid FROM pgpool.connections');
 my @closed;
 wait_until($local, sub { @closed = log_times($local, 'closed connection \d+ to server "reset"'); scalar @closed }, '1', 60);
 in_time(($closed[0] // 'inf') - $start, 'reset: worker closes the connection');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'reset: remote session has ended');
-$session->run("SELECT pgpool.exec('reset', 'select 1')");
-my $took = seconds { is($session->run("SELECT pgpool.exec('reset', 'select 1')") . $session->error, '1', 'reset: session during the reset is granted a connection') };
+my $took = seconds {
+	$session->run("SELECT pgpool.exec('reset', 'select 1')");
+	is($session->run("SELECT pgpool.exec('reset', 'select 1')") . $session->error, '1', 'reset: session during the reset is granted a connection');
+};
 in_time($took, 'reset: session waits until operation_timeout');
 
 # --- the next statement on a lease after an interrupt, and the next session
@@ -88,8 +90,10 @@ foreach my $server (sort keys %fakes)
 	# a call, whose connection the worker has to abort
 	$session->fails("SET statement_timeout = '300ms'; SELECT * FROM pgpool.query('$server', 'select 1') $row",
 		'57014', qr/statement timeout/, "$server: call times out");
-	$session->reset_statement_timeout;
-	$took = seconds { like(lease($other, $server), qr/^\d+$/, "$server: slot is occupied until the call is aborted") };
+	$took = seconds {
+		$session->reset_statement_timeout;
+		like(lease($other, $server), qr/^\d+$/, "$server: slot is occupied until the call is aborted");
+	};
 	in_time($took, "$server: slot is free at operation_timeout");
 	$other->run('SELECT pgpool.checkin_all()');
 }
