@@ -284,8 +284,9 @@ pgpx_worker_main(Datum arg)
 
 /*
  * How long, in microseconds, all cancels together may take at exit, and the
- * interval at which they are repeated.  A cancel over TLS takes four round
- * trips, so this allows for remote servers that are 200 ms away.
+ * interval at which they are repeated.  A cancel over TLS (libpq 17 and later)
+ * takes four round trips, so this allows for remote servers that are 200 ms
+ * away.
  */
 #define EXIT_US (1000 * 1000)
 #define REPEAT_US (60 * 1000)

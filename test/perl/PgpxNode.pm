@@ -26,7 +26,7 @@ sub psql
 {
 	my ($self, $dbname, $sql, %params) = @_;
 
-	# a single statement ends at an error in any case; safe_psql says so
+	# safe_psql sets on_error_stop, which has no effect on a single statement
 	delete $params{on_error_stop} if $params{on_error_stop};
 	return $self->SUPER::psql($dbname, $sql, %params)
 	  if $sql =~ /\\|;\s*\S|^\s*COPY\b/i || $dbname !~ /^\w+$/ || grep { !$own_arguments{$_} } keys %params;
