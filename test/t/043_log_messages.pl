@@ -55,18 +55,18 @@ $session->run("SELECT pgpool.reconnect('quiet')");
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'quiet'", '0'), 'connection is closed after a checkout, a wait and a reconnect');
 is(join('', lines(qr/quiet/)), '', 'nothing is logged by default');
 
-# --- log_min_wait
-ok(set('pgpool_ext.log_min_wait', '300ms'), 'log_min_wait is set to 300ms');
-mark();
+# --- log_min_wait; the holder's checkout waits for its connection
+ok(set('pgpool_ext.log_min_wait', '1s'), 'log_min_wait is set to 1s');
 lease($holder, 'noted');
-wait_for_lease('noted', '400 ms');
+mark();
+wait_for_lease('noted', '1.1 s');
 $session->run("SELECT pgpool.checkin(pgpool.checkout('noted'))") foreach 1 .. 20;
 ok(wait_until($local, sub { scalar lines(qr/waited/) }, 1), 'checkout that waited longer than log_min_wait is logged');
-like((lines(qr/waited/))[0], qr/LOG:  checkout from server "noted" waited for ([4-9]\d\d|\d{4,})\.\d{3} ms\n/, 'message has the duration');
+like((lines(qr/waited/))[0], qr/LOG:  checkout from server "noted" waited for (1[1-9]\d\d|[2-9]\d{3}|\d{5,})\.\d{3} ms\n/, 'message has the duration');
 ok(set('pgpool_ext.log_min_wait', '1min'), 'log_min_wait is set to 1min');
-mark();
 lease($holder, 'noted');
-wait_for_lease('noted', '400 ms');
+mark();
+wait_for_lease('noted', '1.1 s');
 is(scalar lines(qr/waited/), 0, 'shorter wait is not logged');
 ok(set('pgpool_ext.log_min_wait', '-1'), 'log_min_wait is set to -1');
 
