@@ -72,23 +72,28 @@ sub port { return $_[0]->{port}; }
 
 sub sslmode { return $ENV{PGPX_TEST_TLS} ? 'require' : 'disable'; }
 
-# Create a server s_NAME with one connection for each behaviour, and a user mapping for
-# the session's user. Servers whose names begin with "start" have start commands.
-sub make_servers
+# Create a server s_NAME with one connection for a behaviour, and a user mapping for the
+# session's user. Servers whose names begin with "start" have start commands.
+sub make_server
 {
-	my ($self, $session, $timeout) = @_;
+	my ($self, $session, $name, $timeout) = @_;
+	my $start = $name =~ /^start/ ? ", start_commands 'select 1'" : '';
 
-	foreach my $name (@{ $self->{names} })
-	{
-		my $start = $name =~ /^start/ ? ", start_commands 'select 1'" : '';
-
-		$session->run(<<"EOT");
+	$session->run(<<"EOT");
 CREATE SERVER s_$name FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$self->{port}', dbname '$name',
 	sslmode '${\ sslmode() }', pool_size '1', connect_timeout '$timeout', operation_timeout '$timeout'$start);
 CREATE USER MAPPING FOR CURRENT_USER SERVER s_$name OPTIONS (user 'any_user', password 'something');
 EOT
-		die $session->error if $session->error ne '';
-	}
+	die $session->error if $session->error ne '';
+	return;
+}
+
+# Create the servers of all behaviours.
+sub make_servers
+{
+	my ($self, $session, $timeout) = @_;
+
+	$self->make_server($session, $_, $timeout) foreach @{ $self->{names} };
 	return;
 }
 
