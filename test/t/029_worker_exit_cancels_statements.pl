@@ -204,8 +204,8 @@ $session->quit;
 
 # --- the server is shut down ----------------------------------------------------
 
-busy('fast shutdown');
 my @waiters = map { PgpxSession->new($local) } 1 .. 40;
+busy('fast shutdown');
 $_->start("SELECT pgpool.checkout('two', '10 min')") foreach @waiters;
 ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '41'), 'many sessions wait');
 $took = seconds { $local->stop('fast') };
