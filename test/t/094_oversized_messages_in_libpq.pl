@@ -155,7 +155,7 @@ $session->run("SELECT pgpool.lock('s_lock_row', 'a lock', '10 s', '2 s')");
 ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_lock_row'", 'lost'), 'lock_row: lock is lost');
 is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'lock_row: worker was not restarted');
 
-# --- the connection for lock pings
+# --- the connection for lock pings. A third of the ttl is the time limit of an attempt.
 my %words = (
 	lock_login => 'The remote server sent too much data during the login.',
 	lock_names => 'The remote server sent too much data during the login.',
@@ -166,7 +166,7 @@ foreach my $what (sort keys %words)
 	my $log = -s $local->logfile;
 
 	costs_little($what, sub {
-		like($session->run("SELECT pgpool.lock('s_$what', 'a lock', '10 s', '3 s')"), qr/^1234$/, "$what: lock is granted");
+		like($session->run("SELECT pgpool.lock('s_$what', 'a lock', '10 s', '9 s')"), qr/^1234$/, "$what: lock is granted");
 		# If the fake server is too slow, the first attempt to ping times out. A later
 		# attempt reaches the limit, and the message about the release has its reason.
 		my $of_first = qr/cannot ping the locks of server "s_$what".*\n.*DETAIL:  \Q$words{$what}\E/;
@@ -174,8 +174,8 @@ foreach my $what (sort keys %words)
 		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /$of_first|$of_last/ ? 1 : 0 }, 1),
 			"$what: reason is logged");
 	});
-	ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_$what'", 'lost'), "$what: lock is lost");
 }
+ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_$_'", 'lost'), "$_: lock is lost") foreach sort keys %words;
 
 # a connection on which the remote server has sent much is replaced, and the lock is held
 costs_little('ping_names', sub {
