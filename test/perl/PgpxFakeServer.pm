@@ -198,7 +198,7 @@ sub receive
 		$self->{bind} = $body if $type eq 'B';
 		$is_token = $body =~ /^\0\0/ if $type eq 'P';
 		$self->{token} = substr $body, 2 if $type eq 'P' && $is_token;
-		$self->send($self->echo) if $type eq 'D' && $is_token && !$self->{mute};
+		$self->{first} = $self->echo if $type eq 'D' && $is_token && !$self->{mute};
 		next unless $type =~ /[QS]/;
 		$self->{extended} = $type eq 'S';
 		return $sql;
@@ -209,7 +209,7 @@ sub send
 {
 	my ($self, @messages) = @_;
 
-	my $bytes = join '', @messages;
+	my $bytes = join '', delete $self->{first} // '', @messages;
 
 	# a signal may interrupt the write
 	while (length $bytes)

@@ -18,7 +18,7 @@ my @leases = map { lease($_, 'shard1') } @holders;
 my @waiters = map { PgpxSession->new($local) } 1 .. 4;
 foreach my $i (0 .. $#waiters)
 {
-	$waiters[$i]->start("SELECT pgpool.checkout('shard1', '60 s')");
+	$waiters[$i]->start("SELECT pgpool.checkout('shard1', '10 min')");
 	ok( wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $i + 1),
 		"session $i waits");
 }

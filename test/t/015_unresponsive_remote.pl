@@ -27,9 +27,9 @@ my @filling = map {
 
 make_pool($local, $remote, server => 'good', options => { pool_size => 2 });
 make_pool($local, $remote, server => 'silent',
-	options => { port => $silent->sockport, connect_timeout => '12s', pool_size => 3 });
+	options => { port => $silent->sockport, connect_timeout => '30s', pool_size => 3 });
 make_pool($local, $remote, server => 'no_backlog',
-	options => { port => $full->sockport, connect_timeout => '12s' });
+	options => { port => $full->sockport, connect_timeout => '30s' });
 
 my $row = 'AS t(a int)';
 my $session = PgpxSession->new($local);
@@ -61,14 +61,14 @@ my $took = seconds {
 	foreach my $pool (sort keys %stuck)
 	{
 		$stuck{$pool}->finish(30);
-		$stuck{$pool}->failed('08001', qr/DETAIL:.*within connect_timeout \(12 s\)/,
+		$stuck{$pool}->failed('08001', qr/DETAIL:.*within connect_timeout \(30 s\)/,
 			"$pool: checkout fails at connect_timeout");
 	}
 	$more[0]->finish(30);
 	$more[0]->failed('08001', qr/connect_timeout/, 'other waiters of the pool receive the same reason');
 };
-cmp_ok($took, '>', 11.9, 'attempt lasts until the deadline');
-cmp_ok($took, '<', 50, 'attempt ends soon after the deadline');
+cmp_ok($took, '>', 29.9, 'attempt lasts until the deadline');
+cmp_ok($took, '<', 90, 'attempt ends soon after the deadline');
 
 is($session->run("SELECT * FROM pgpool.query('good', 'select 7') $row"), '7', 'other pool still works');
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE state = 'connecting'", '0', 30), 'attempts end');
@@ -129,7 +129,7 @@ foreach my $server (qw(no_backlog_first names no_standby))
 
 # after the login the start commands may use all remaining time, not only the host's
 # share
-make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(4)', connect_timeout => '7s' });
+make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(7)', connect_timeout => '12s' });
 like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands may last longer than the share of a host') or diag($session->error);
 
 $session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'connect_timeout covers all hosts if all of them drop packets');

@@ -68,7 +68,8 @@ ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'busy session
 
 # a smart shutdown waits for the sessions, not for the pool
 $local->start;
-is($local->safe_psql('postgres', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'idle connection is open');
+is($local->safe_psql('postgres', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'connection is open');
+ok(wait_until($local, "SELECT state FROM pgpool.connections WHERE server = 'shard1'", 'idle'), 'connection is idle');
 $log = -s $remote->logfile;
 stops('smart', 'smart shutdown does not wait for idle connections');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server after a smart shutdown');

@@ -18,7 +18,7 @@ my $local = local_node('local', conf => ["max_connections = $clients", 'superuse
 # the remote server refuses a ninth session, which the pool would count
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 8');
 make_pool($local, $remote, server => 'shard1',
-	options => { pool_size => 8, checkout_timeout => '120s' });
+	options => { pool_size => 8, checkout_timeout => '120s', connect_timeout => '120s' });
 
 # Each query has a number of its own, so that the answer to another query raises an
 # error.

@@ -102,7 +102,8 @@ ok(wait_until($remote, $running, '0', 10), 'remote query has ended after the che
 $session->fails("SET statement_timeout = '300ms'; SELECT pgpool.exec('one', 'select pg_sleep(300)')",
 	'57014', qr/statement timeout/, 'statement_timeout ends a call');
 ok(wait_until($remote, $running, '0', 10), 'remote query of the call has ended');
-is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query('one', 'select 2') $row") . $session->error,
+$session->reset_statement_timeout;
+is($session->run("SELECT * FROM pgpool.query('one', 'select 2') $row") . $session->error,
 	'2', 'pool works after a timeout of a call');
 
 $session->start("SELECT pgpool.exec('one', 'select pg_sleep(300)')");

@@ -148,7 +148,8 @@ $session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query($le
 	'57014', qr/statement timeout/, 'statement_timeout ends the local statement');
 ok(wait_until($local, sub { -s $requests ? 1 : 0 }, 1), 'remote server has received a request');
 my $took = seconds {
-	is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
+	$session->reset_statement_timeout;
+	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
 		'1', 'lease stays usable although the first request was ignored');
 };
 cmp_ok($took, '<', 9, 'lease is usable before operation_timeout');
@@ -175,7 +176,8 @@ make_pool($local, $abrupt, server => 'abrupt', remote_dbname => 'abrupt', option
 $lease = lease($session, 'abrupt');
 $session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query($lease, 'select pg_sleep(300)') $row",
 	'57014', qr/statement timeout/, 'abrupt: statement_timeout ends the local statement');
-is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
+$session->reset_statement_timeout;
+is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
 	'1', 'abrupt: request counts as delivered if its connection is reset');
 $session->run("SELECT pgpool.checkin($lease)");
 
@@ -247,7 +249,7 @@ foreach my $round (1 .. 10)
 {
 	# log in first, because the login may take longer than the timeout
 	$other->run("SELECT pgpool.prewarm('graceful', 1)");
-	$other->run("SET statement_timeout = '50ms'; SELECT pgpool.exec('graceful', 'select pg_sleep(300)')");
+	$other->run("SET statement_timeout = '500ms'; SELECT pgpool.exec('graceful', 'select pg_sleep(300)')");
 	is($other->sqlstate, '57014', "graceful: call times out in round $round");
 	$other->reset_statement_timeout;
 
@@ -281,13 +283,13 @@ cmp_ok(noted('request'), '>=', 3, 'cancel of the reset is repeated');
 check_invariants($local);
 
 # start commands
-scenario('stubborn', start_commands => 'select sleep', connect_timeout => '2s', retry_min => '1ms', retry_max => '1ms');
+scenario('stubborn', start_commands => 'select sleep', connect_timeout => '8s', retry_min => '1ms', retry_max => '1ms');
 $session->fails("SELECT pgpool.checkout('stubborn', '30s')", '08001', qr/start commands did not end/,
 	'checkout fails because the start commands do not end');
 ok(wait_until($local, sub { noted('end') }, '1', 30), 'start commands are cancelled until they have ended');
 is(noted('login'), 1, 'no other connection is opened before the start commands have ended');
 
-scenario('endless', start_commands => 'select sleep', connect_timeout => '2s', retry_min => '60s', retry_max => '60s');
+scenario('endless', start_commands => 'select sleep', connect_timeout => '8s', retry_min => '60s', retry_max => '60s');
 my $error_after = seconds {
 	$session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
 		'checkout fails because the start commands never end');

@@ -219,7 +219,7 @@ foreach my $round (1 .. 20)
 is($u3->error, '', 'waiter of a dropped pool does not block the cap');
 
 # --- load: the cap is never exceeded, and no user starves
-make_capped('busy', "pool_size '3', max_server_connections '3', checkout_timeout '60s'");
+make_capped('busy', "pool_size '3', max_server_connections '3', checkout_timeout '60s', connect_timeout '60s'");
 my $script = PostgreSQL::Test::Utils::tempdir . '/query.sql';
 append_to_file($script, "SELECT a FROM pgpool.query('busy', 'select 1, pg_sleep(0.002)') AS t(a int, b text);\n");
 $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT 3");
@@ -230,7 +230,7 @@ my $watch = PgpxSession->new($remote);
 my ($most, %done) = (0);
 
 # repeat for longer if the machine was so slow that all clients together did little
-foreach my $duration (6, 20)
+foreach my $duration (6, 20, 90)
 {
 	my (@bench, @out, @err);
 

@@ -16,14 +16,14 @@ my $down = $ENV{PGPX_TEST_OUTAGE} // 20;
 my $clients = 50;
 my $size = 5;
 my $retry_max = 2;
-my $timeout = 10;    # longer than the machine may stall, so that no call times out
+my $timeout = 30;    # longer than the machine may stall, so that no call times out
 my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local');
 make_pool($local, $remote, server => 'shard1',
-	options => { pool_size => $size, checkout_timeout => "${timeout}s", retry_min => '100ms', retry_max => "${retry_max}s" });
+	options => { pool_size => $size, checkout_timeout => "${timeout}s", retry_min => '100ms', retry_max => "${retry_max}s", connect_timeout => '60s' });
 make_pool($local, $remote, server => 'patient',
-	options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '1500ms', retry_max => "${retry_max}s" });
-make_pool($local, $remote, server => 'warm', options => { pool_size => $size, min_size => 2, retry_max => "${retry_max}s" });
+	options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '1500ms', connect_timeout => '60s', retry_max => "${retry_max}s" });
+make_pool($local, $remote, server => 'warm', options => { pool_size => $size, min_size => 2, retry_max => "${retry_max}s", connect_timeout => '60s' });
 $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT @{[ $size + $size + 2 ]}");
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1')"), '1', 'pool with min_size is used');
 ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'pool with min_size is open');

@@ -122,7 +122,7 @@ check_in($sessions[0]);
 is($admin->finish(30), 't', 'drain: drain succeeds at checkin');
 call_admin("resume('s1')", '');
 $lease = lease($sessions[0], 's1');
-$admin->run("SET statement_timeout = '300ms'");
+$admin->run("SET statement_timeout = '2s'");
 $admin->fails("SELECT pgpool.drain('s1')", '57014', qr/statement timeout/, 'drain can be cancelled');
 $admin->reset_statement_timeout;
 is(pool('s1', 'state, leased'), 'draining|1', 'drain: pool is still draining after the cancel');

@@ -33,7 +33,7 @@ sub logged
 sub remote_pid { return $_[0]->run("SELECT pid FROM pgpool.query($_[1], 'select pg_backend_pid()') $row"); }
 
 # --- leak_warning
-make_pool($local, $remote, server => 'leaky', options => { pool_size => 4, leak_warning => '400ms' });
+make_pool($local, $remote, server => 'leaky', options => { pool_size => 4, leak_warning => '2s' });
 is($holder->run("SELECT pgpool.checkin(pgpool.checkout('leaky'))") . $holder->error, '', 'leaky: lease is returned in time');
 my $lease = $holder->run("SELECT pgpool.checkout('leaky', why => 'month report')");
 my $pid = $holder->pid;
@@ -45,7 +45,7 @@ like(slurp_file($local->logfile),
 	'leaky: log has the holder, the user, the time and the reason');
 my $another = lease($holder, 'leaky');
 ok( wait_until($local, sub { logged("lease $another on server \"leaky\" has been held") }, 1), 'leaky: another lease is logged');
-ok( wait_until($local, "SELECT now() - leased_at > '3 s' FROM pgpool.leases WHERE lease = $lease"),
+ok( wait_until($local, "SELECT now() - leased_at > '14 s' FROM pgpool.leases WHERE lease = $lease"),
 	'leaky: first lease is held for seven times leak_warning');
 is(logged('has been held for'), 2, 'leaky: each lease is logged once, and the returned lease not at all');
 like(remote_pid($holder, $lease), qr/^\d+$/, 'leaky: warning does not end the lease');
@@ -53,7 +53,7 @@ is($holder->run('SELECT pgpool.checkin_all()'), '2', 'leaky: leases can be retur
 
 # --- lease_timeout of an idle lease and of one with a running query (it must be long
 # enough for the steps below, also those on the next lease)
-make_pool($local, $remote, server => 'timed', options => { pool_size => 1, lease_timeout => '5s' });
+make_pool($local, $remote, server => 'timed', options => { pool_size => 1, lease_timeout => '15s' });
 foreach my $in_query (0, 1)
 {
 	my $what = $in_query ? 'timed, in a query' : 'timed, idle';
@@ -68,7 +68,7 @@ foreach my $in_query (0, 1)
 	my $next = $others[0]->finish;
 	$delay = delay_end($delay);
 	cmp_ok($others[0]->run("SELECT extract(epoch FROM ($leased_at $next) - '$start')"),
-		'<', 5 + 1 + $delay, "$what: slot is free within a second");
+		'<', 15 + 1 + $delay, "$what: slot is free within a second");
 	like($next, qr/^\d+$/, "$what: next waiter is granted a connection");
 	my $remote_pid = remote_pid($others[0], $next);
 	isnt($remote_pid, $pid, "$what: connection is another one");

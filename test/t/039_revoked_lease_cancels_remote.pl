@@ -52,7 +52,7 @@ my $row = 'AS t(a int)';
 my %fake_options = (sslmode => PgpxFakeServer::sslmode(), pool_size => 1, operation_timeout => '60s');
 
 make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
-make_pool($local, $remote, server => 'timed', options => { pool_size => 1, lease_timeout => '2s' });
+make_pool($local, $remote, server => 'timed', options => { pool_size => 1 });
 make_pool($local, $fake, server => 'stubborn', remote_dbname => 'stubborn', options => {%fake_options});
 make_pool($local, $fake, server => 'rude', remote_dbname => 'rude', options => {%fake_options});
 
@@ -94,7 +94,8 @@ foreach my $sql ('select 1', 'begin')
 
 my $lease = lease($holder, 'timed');
 $holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
-ok(wait_until($remote, $running, '1'), 'statement runs on a lease with a timeout');
+ok(wait_until($remote, $running, '1'), 'statement runs on a lease');
+$local->safe_psql('postgres', q{ALTER SERVER timed OPTIONS (ADD lease_timeout '2s')});
 $holder->finish(30);
 $holder->failed('PX002', qr/has timed out/, 'holder receives the error of the timeout');
 is($next->run("SELECT * FROM pgpool.query('timed', 'select 1') $row") . $next->error, '1', 'next session is granted a connection after the timeout');

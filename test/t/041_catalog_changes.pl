@@ -15,7 +15,7 @@ my $local = local_node('local', conf => [ 'pgpool_ext.max_pools = 8', 'pgpool_ex
 my $port = $remote->port;
 
 make_pool($local, $remote, server => 'shard', options => { pool_size => 2 });
-make_pool($local, $remote, server => 'bystander');
+make_pool($local, $remote, server => 'bystander', options => { idle_timeout => 0, max_lifetime => 0 });
 my ($holder, $other) = map { PgpxSession->new($local) } 1 .. 2;
 my %stage = (local => $local, remote => $remote, holder => $holder, other => $other, server => 'shard');
 $other->run("SELECT pgpool.exec('bystander', 'select 1')");
@@ -222,7 +222,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	$other->run('ROLLBACK');
 	$other->run('SELECT pgpool.checkin_all()');
 	ok(wait_until($local, $pools, '1'), 'pool ends when the lease is returned');
-	is($remote->safe_psql('postgres', $there), '0', 'connection of the own pool closes');
+	ok(wait_until($remote, $there, '0'), 'connection of the own pool closes');
 	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '2', DROP on_unavailable)));
 
 	# a terminated waiter leaves no pool of its own behind
@@ -320,7 +320,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	foreach my $when ('on its way', 'just open')
 	{
 		$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER gated TO app');
-		$app->start(q(SELECT pgpool.prewarm('gated', 2, '20 s')));
+		$app->start(q(SELECT pgpool.prewarm('gated', 2, '5 min')));
 		ok(wait_until($remote, $at_gate, '2'), "$when: prewarm has requested connections");
 		if ($when eq 'just open')
 		{

@@ -18,7 +18,7 @@ my $credentials = "user 'remote_app', password '$REMOTE_APP_PASSWORD'";
 make_pool($local, $remote, server => $_) foreach qw(data spare others plain);
 $local->safe_psql('postgres', <<'EOT');
 CREATE SERVER shard FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'data', pool_size '2');
-CREATE SERVER bystander FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'others');
+CREATE SERVER bystander FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'others', idle_timeout '0', max_lifetime '0');
 GRANT USAGE ON FOREIGN SERVER shard, bystander TO app;
 EOT
 my ($holder, $other) = map { PgpxSession->new($local) } 1 .. 2;

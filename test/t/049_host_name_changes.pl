@@ -89,13 +89,13 @@ $network->cut;
 $network->resolver($network->address);
 make_pool($local, $remote, server => 'good', options => { host => 'good.example', pool_size => 3 });
 make_pool($control, $remote, server => 'good', options => { pool_size => 3 });
-make_pool($local, $remote, server => "slow$_", options => { host => "slow$_.example", connect_timeout => '8s', pool_size => 3 }) foreach 1 .. 3;
+make_pool($local, $remote, server => "slow$_", options => { host => "slow$_.example", connect_timeout => '20s', pool_size => 3 }) foreach 1 .. 3;
 
 # libpq itself must not look up the name that follows a name that is too long
-make_pool($local, $remote, server => 'slow4', options => { host => 'x' x 600 . ',slow4.example', connect_timeout => '8s', pool_size => 3 });
+make_pool($local, $remote, server => 'slow4', options => { host => 'x' x 600 . ',slow4.example', connect_timeout => '20s', pool_size => 3 });
 
 # libpq itself must not look up a name without an address in front of one with an address
-make_pool($local, $remote, server => 'slow5', options => { host => 'slow5.example,x', hostaddr => ',127.0.0.9', connect_timeout => '8s', pool_size => 3 });
+make_pool($local, $remote, server => 'slow5', options => { host => 'slow5.example,x', hostaddr => ',127.0.0.9', connect_timeout => '20s', pool_size => 3 });
 my @lost = map { PgpxSession->new($local) } 1 .. 5;
 
 # The worker opens connections with a name of its own, in turn with another server whose
@@ -104,7 +104,7 @@ my @lost = map { PgpxSession->new($local) } 1 .. 5;
 my $open = q{SELECT pgpool.discard(pgpool.checkout('good', '10 s'))};
 my ($opened, $longest, $usual, $rounds, $end) = (0, 0, 0, 0, time() + 2.5);
 my $delay = delay_begin();
-while (time() < $end || ($opened <= 10 && time() < $end + 3))
+while (time() < $end || ($opened <= 10 && time() < $end + 12))
 {
 	my $n = ++$rounds / 2;
 
@@ -126,7 +126,7 @@ cmp_ok($longest, '<', 0.2 + $usual + $delay,
 foreach my $n (1 .. 5)
 {
 	$lost[ $n - 1 ]->finish(60);
-	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(8 s\)/, "slow$n: lookup ends at connect_timeout");
+	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(20 s\)/, "slow$n: lookup ends at connect_timeout");
 }
 
 # --- at most 48 simultaneous lookups of one user, and 64 in all; the mapping names no

@@ -253,7 +253,7 @@ is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(
 SKIP:
 {
 	skip('less than 8 GB of memory is free', 1) if free_memory() < 8;
-	is( $session->run("SELECT length(a) FROM pgpool.query($lease, 'select repeat(''x'', 1073741800)') AS t(a text)") . $session->error,
+	is( $session->run("SELECT length(a) FROM pgpool.query($lease, 'select repeat(''x'', 1073741800)') AS t(a text)", 1800) . $session->error,
 		'1073741800', 'value of 1 GB is received');
 }
 is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'lease stays usable after a large value');

@@ -30,12 +30,12 @@ $session->run("SELECT pgpool.exec('s', 'select 1')");
 my $before = most_memory($session);
 foreach my $round ('as text', 'in binary where possible')
 {
-	is($session->run("SELECT count(*), sum(i), sum(length(x)) FROM pgpool.query('s', '$large') AS t(i int, x text)", 300),
+	is($session->run("SELECT count(*), sum(i), sum(length(x)) FROM pgpool.query('s', '$large') AS t(i int, x text)", 1800),
 		"$rows|500000500000|1000000000", "1 GB is received $round");
 	my $grown = most_memory($session) - $before;
 	cmp_ok($grown, '<', 64, sprintf('%s: session has grown by %.1f MB', $round, $grown));
 }
-is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.fanout('{s}', '$large') AS t(pool text, i int, x text)", 300),
+is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.fanout('{s}', '$large') AS t(pool text, i int, x text)", 1800),
 	"$rows|1000000000", '1 GB is received by fanout');
 # a scan of a foreign table returns rows as they arrive, and one that is interrupted by another statement is buffered
 SKIP:
@@ -48,9 +48,9 @@ SKIP:
 	$reader->run('SELECT i FROM large LIMIT 1');
 	my $small = most_memory($reader);
 
-	is($reader->run('SELECT count(*), sum(i), sum(length(x)) FROM (SELECT * FROM large OFFSET 0) AS t', 300),
+	is($reader->run('SELECT count(*), sum(i), sum(length(x)) FROM (SELECT * FROM large OFFSET 0) AS t', 1800),
 		"$rows|500000500000|1000000000", '1 GB is received from a foreign table');
-	is($reader->run(<<'EOT', 300) . $reader->error, "1\n" . ($rows - 101), 'rest of a scan is buffered');
+	is($reader->run(<<'EOT', 1800) . $reader->error, "1\n" . ($rows - 101), 'rest of a scan is buffered');
 ALTER FOREIGN TABLE large OPTIONS (ADD fetch_size '2147483647');
 BEGIN;
 DECLARE c CURSOR FOR SELECT * FROM large WHERE random() >= 0;
@@ -73,7 +73,7 @@ EOT
 my $lease = lease($session, 's');
 $session->run("SELECT pgpool.send($lease, '$large')");
 is($session->run("SELECT pgpool.wait($lease, '60 s')"), 't', 'send: first rows arrive before the result is complete');
-is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.result($lease) AS t(i int, x text)", 300),
+is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.result($lease) AS t(i int, x text)", 1800),
 	"$rows|1000000000", 'send: 1 GB is received');
 my $grown = most_memory($session) - $before;
 cmp_ok($grown, '<', 64, sprintf('fanout and result: session has grown by %.1f MB', $grown));

@@ -357,7 +357,7 @@ is($second->finish(30), '1', 'owner receives the answer') or diag($second->error
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '1', 'statement ran once only');
 
 # a waiter moves to another pool with its pending statement
-$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 21 FROM pg_sleep(0.2)', 'a int'));
+$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 21 FROM pg_sleep(2)', 'a int'));
 my $fourth = PgpxSession->new($local);
 $fourth->start(query('one', 'SELECT 22 FROM pg_sleep(0.2)', 'a int'));
 wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');

@@ -16,7 +16,7 @@ my $size = 8;
 my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local', conf => [ 'max_connections = ' . ($waiters + 50), 'shared_buffers = 32MB' ]);
 
-make_pool($local, $remote, server => 'wanted', options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '10min', retry_max => '1s' });
+make_pool($local, $remote, server => 'wanted', options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '1h', connect_timeout => '60s', retry_max => '1s' });
 $remote->stop;
 $local->safe_psql('postgres', <<'EOT');
 CREATE UNLOGGED TABLE arrived (pid int, queue_position int);
@@ -42,7 +42,7 @@ for (my $left = $waiters - @first; $left > 0; $left -= 250)
 	push @out, '';
 	push @bench, IPC::Run::start([ 'pgbench', '-n', '-c', $clients, '-j', 2, '-t', 1, '-f', $script, $local->connstr('postgres') ], '&>', \$out[-1]);
 }
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $waiters), "$waiters sessions wait for a remote server that is down");
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $waiters, 1200), "$waiters sessions wait for a remote server that is down");
 check_invariants($local);
 $local->safe_psql('postgres', 'INSERT INTO arrived SELECT pid, position FROM pgpool.waiters');
 my $tried = 0;

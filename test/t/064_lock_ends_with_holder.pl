@@ -90,12 +90,12 @@ foreach my $how (qw(quit terminate query transaction waiting))
 # --- restart of the worker: a call of the session, or the catalog reader, makes the new
 # worker ping
 my $holder = PgpxSession->new($one);
-my $token = $holder->run(lock_sql('kept', ttl => '5 s'));
+my $token = $holder->run(lock_sql('kept', ttl => '15 s'));
 ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'worker pings');
 ok(terminate($one, worker_pid($one)), 'worker exits');
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'lock is still held');
 ok(wait_until($one, sub { worker_pid($one) ne '' }, 1), 'next worker runs');
-foreach (1 .. 60)
+foreach (1 .. 160)
 {
 	last if $holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)") ne 't';
 	usleep(100_000);
@@ -103,7 +103,7 @@ foreach (1 .. 60)
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'session that makes calls keeps its lock beyond the ttl');
 ok(terminate($one, worker_pid($one)), 'worker exits again');
 my $exited = $remote->safe_psql('postgres', 'SELECT clock_timestamp()');
-ok(wait_until($remote, sub { $remote->safe_psql('remote_db', "SELECT pinged > '$exited'::timestamptz + ttl FROM pgpool_lock.locks WHERE name = 'kept'") }, 't', 30),
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', "SELECT pinged > '$exited'::timestamptz + ttl FROM pgpool_lock.locks WHERE name = 'kept'") }, 't', 60),
 	'lock of a session that makes no calls is pinged beyond the ttl');
 is($one->safe_psql('postgres', 'SELECT state FROM pgpool.locks'), 'held', 'lock of a session that makes no calls is held beyond the ttl');
 
@@ -211,10 +211,10 @@ is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE n
 $watch->run('DISCARD ALL');
 
 # --- only the session is stopped: its server pings and keeps the lock
-$token = $holder->run(lock_sql('asleep', ttl => '3 s'));
+$token = $holder->run(lock_sql('asleep', ttl => '10 s'));
 $holder->start('SELECT pg_sleep(0.5)');
 kill 'STOP', $holder->pid;
-is($watch->run(lock_sql('asleep', timeout => '5 s')), '', 'stopped session keeps its lock beyond the ttl');
+is($watch->run(lock_sql('asleep', timeout => '14 s')), '', 'stopped session keeps its lock beyond the ttl');
 is($watch->sqlstate, '55P03', 'other sessions time out');
 like($watch->error, qr/is held by ".*, PID @{[ $holder->pid ]} of .*" since/, 'error names the holder');
 kill 'CONT', $holder->pid;
@@ -226,7 +226,7 @@ is($holder->run("SELECT pgpool.unlock('keeper', 'asleep', $token)"), 't', 'lock 
 foreach my $how (qw(kill immediate))
 {
 	$holder = PgpxSession->new($one);
-	$token = $holder->run(lock_sql('crash', ttl => '4 s'));
+	$token = $holder->run(lock_sql('crash', ttl => '12 s'));
 	if ($how eq 'kill')
 	{
 		kill 'KILL', $holder->pid;
@@ -237,7 +237,7 @@ foreach my $how (qw(kill immediate))
 	}
 	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'crash')}), '', "$how: lock survives the crash of the server");
 	my $expires = $remote->safe_psql('remote_db', q{SELECT expires FROM pgpool_lock.locks WHERE name = 'crash'});
-	cmp_ok($watch->run(lock_sql('crash', timeout => '30 s')), '>', $token, "$how: lock is free after the ttl");
+	cmp_ok($watch->run(lock_sql('crash', timeout => '60 s')), '>', $token, "$how: lock is free after the ttl");
 	is($remote->safe_psql('remote_db', "SELECT since >= '$expires' FROM pgpool_lock.locks WHERE name = 'crash'"), 't', "$how: lock is not free before its expiry");
 	$watch->run('DISCARD ALL');
 	$one->start if $how eq 'immediate';
@@ -248,7 +248,7 @@ foreach my $how (qw(kill immediate))
 # --- restart of the remote server: locks that are pinged again in time are kept, and
 # waiters keep waiting
 $holder = PgpxSession->new($one);
-$token = $holder->run(lock_sql('restart', ttl => '11 s'));
+$token = $holder->run(lock_sql('restart', ttl => '30 s'));
 $watch->start(lock_sql('restart', timeout => '1 h'));
 ok(wait_until($remote, sub { $remote->safe_psql('remote_db', q{SELECT contended IS NOT NULL FROM pgpool_lock.locks WHERE name = 'restart'}) }, 't'), 'another server requests the lock');
 my $failed = $two->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'keeper'});
@@ -269,7 +269,7 @@ ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'lock is not list
 $holder->fails(lock_sql('restart'), '08001', qr/could not connect to server "keeper"/, 'lock cannot be acquired without a remote server');
 is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'failed request leaves no lock');
 $remote->start;
-ok(wait_until($two, sub { $watch->run(q{SELECT pgpool.try_lock('keeper', 'restart') > 0}) }, 't', 60), 'lock is free after its ttl');
+ok(wait_until($two, sub { $watch->run(q{SELECT pgpool.try_lock('keeper', 'restart') > 0}) }, 't', 120), 'lock is free after its ttl');
 
 # --- queue order
 $holder = PgpxSession->new($one);

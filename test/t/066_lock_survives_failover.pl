@@ -40,7 +40,7 @@ my $other = PgpxSession->new($two);
 # a standby cannot keep locks
 ok(wait_until($replica, sub { $replica->safe_psql('remote_db', q{SELECT to_regclass('pgpool_lock.locks') IS NOT NULL}) }, 't', 20),
 	'replica has the tables');
-foreach my $call (q{pgpool.try_lock('standby', 'a')}, q{pgpool.lock('standby', 'a', '2 s')})
+foreach my $call (q{pgpool.try_lock('standby', 'a')}, q{pgpool.lock('standby', 'a', '30 s')})
 {
 	$holder->fails("SELECT $call", '25006', qr/HINT:  Locks need the primary.*target_session_attrs/s, "$call: remote server in recovery is reported");
 }

@@ -146,7 +146,7 @@ $one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
 $shut_out->finish;
 $shut_out->failed('57014', qr/canceling statement/, 'session is cancelled');
 ok(wait_until($remote, "$dozes AND application_name = 'pgpool_ext lock'", 't'), 'release is not answered');
-$token = $holder->run(q{SELECT pgpool.lock('contended', 'balancer', '2 s')});
+$token = $holder->run(q{SELECT pgpool.lock('contended', 'balancer', '15 s')});
 like($token, qr/^\d+$/, 'other session acquires the lock') or diag($holder->error);
 is($one->safe_psql('postgres', q{SELECT string_agg(state, ' ' ORDER BY state) FROM pgpool.locks WHERE name <> 'kept'}) // '', 'held releasing', 'pgpool.locks shows the pending release');
 $remote->safe_psql('remote_db', 'INSERT INTO awake DEFAULT VALUES');
@@ -242,13 +242,13 @@ is($holder->run("SELECT pgpool.unlock('logged', 'twice', $next)"), 't', 'lock is
 # Another transaction has locked the row, so the pinger times out and repeats the
 # release on another connection. Both statements are executed in the end.
 my $short = PgpxSession->new($one);
-$short->run(q{SELECT pgpool.lock('keeper', 'short', '10 s', '1500 ms')});
+$short->run(q{SELECT pgpool.lock('keeper', 'short', '10 s', '6 s')});
 $token = $holder->run(q{SELECT pgpool.lock('keeper', 'repeated', '10 s', '1 min')});
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
 $blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'repeated' FOR NO KEY UPDATE});
 $holder->start("SELECT pgpool.unlock('keeper', 'repeated', $token)");
 ok(wait_until($remote, q{SELECT count(*) >= 2 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}
-	  . q{ AND wait_event_type = 'Lock' AND query LIKE '%SET state = ''free''%'}, 't', 10), 'release is repeated');
+	  . q{ AND wait_event_type = 'Lock' AND query LIKE '%SET state = ''free''%'}, 't', 30), 'release is repeated');
 $blocker->run('ROLLBACK');
 is($holder->finish(20), 't', 'lock is released');
 is($holder->error, '', 'no warning is raised');
@@ -293,7 +293,8 @@ $remote->safe_psql('remote_db', 'DROP TRIGGER wants ON pgpool_lock.locks');
 
 # --- a remote server that is too slow for locks with a short ttl, of which there is
 # always one: these are lost, locks with a longer ttl are not
-$token = $holder->run(q{SELECT pgpool.lock('keeper', 'patient', '10 s', '6 s')});
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'patient', '10 s', '20 s')});
+my $began = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE FUNCTION sluggish() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.45); RETURN NULL; END';
 CREATE TRIGGER sluggish BEFORE UPDATE ON pgpool_lock.locks EXECUTE FUNCTION sluggish();
@@ -311,7 +312,7 @@ EOT
 }
 $_->finish(60) foreach @busy[ 0 .. 2 ];
 cmp_ok($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE name LIKE 'short%' AND state = 'lost'}), '>', 2, 'locks with a short ttl are lost on a slow remote server');
-is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'patient'}), 'held', 'lock with a longer ttl is pinged');
+is($one->safe_psql('postgres', "SELECT state, last_ping > timestamptz '$began' + '2 s' FROM pgpool.locks WHERE name = 'patient'"), 'held|t', 'lock with a longer ttl is pinged');
 $_->run('DISCARD ALL') foreach $short, @busy;
 $remote->safe_psql('remote_db', 'DROP TRIGGER sluggish ON pgpool_lock.locks');
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'patient', $token)"), 't', 'lock with a longer ttl is kept');
@@ -328,7 +329,7 @@ ok(wait_until($one, "SELECT last_ping > '$pinged' FROM pgpool.locks WHERE name =
 $holder->run('DISCARD ALL');
 
 # --- a ping that reaches its row after the lock has expired does not revive the lock
-like($short->run(q{SELECT pgpool.lock('keeper', 'over', '10 s', '1500 ms')}), qr/^\d+$/, 'lock with a short ttl is held');
+like($short->run(q{SELECT pgpool.lock('keeper', 'over', '10 s', '4 s')}), qr/^\d+$/, 'lock with a short ttl is held');
 my $over = sub { return $remote->safe_psql('remote_db', "SELECT $_[0] FROM pgpool_lock.locks WHERE name = 'over'"); };
 my $pings = q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'};
 $blocker->run(q{BEGIN; UPDATE pgpool_lock.locks SET contended = NULL WHERE name = 'over'});

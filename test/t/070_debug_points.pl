@@ -421,7 +421,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 		$holder->run("SET pgpool_ext.debug_point = '$point wait'");
 		my $lease = lease($holder, 'pipelined');
 		$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
-		$waiter->run(q{SET pgpool_ext.checkout_timeout = '1 s'}) if $case eq 'late';
+		$waiter->run(q{SET pgpool_ext.checkout_timeout = '10 s'}) if $case eq 'late';
 		$waiter->start(q{SELECT pgpool.exec('pipelined', 'INSERT INTO executed VALUES (1)')});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 		$holder->start("SELECT pgpool.checkin($lease)");

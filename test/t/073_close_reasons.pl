@@ -121,7 +121,7 @@ waits_for('full', 'w_full');
 make_pool($local, $remote, server => 'w_paused');
 $local->safe_psql('postgres', q{SELECT pgpool.pause('w_paused')});
 waits_for('paused', 'w_paused');
-make_pool($local, $remote, server => 'w_connecting', options => { port => $silent->sockport, connect_timeout => '60s' });
+make_pool($local, $remote, server => 'w_connecting', options => { port => $silent->sockport, connect_timeout => '10min' });
 waits_for('connecting', 'w_connecting');
 make_pool($local, $remote, server => 'w_unavailable', remote_dbname => 'no_such_db',
 	options => { on_unavailable => 'wait', retry_min => '60s', retry_max => '60s' });

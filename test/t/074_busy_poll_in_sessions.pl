@@ -80,7 +80,7 @@ my $lease = lease($session, 'p');
 $session->run("SET statement_timeout = '300ms'");
 $session->fails("DO \$\$ BEGIN LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$",
 	'57014', qr/statement timeout/, 'loop of statements is cancelled');
-$session->run('SET statement_timeout = 0');
+$session->reset_statement_timeout;
 is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays usable');
 
 # --- no polling while another session waits for a connection of the pool

@@ -55,6 +55,11 @@ my $fake = PgpxFakeServer->new(%behaviours);
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
 $fake->make_servers($session, '2s');
+foreach my $name (keys %behaviours)
+{
+	$session->run("ALTER SERVER s_$name OPTIONS (SET connect_timeout '20s')");
+	$session->run("ALTER SERVER s_$name OPTIONS (SET operation_timeout '20s')") unless $name =~ /^(?:row|huge_reset)$/;
+}
 
 # A query. With a parameter it uses the extended protocol.
 sub query

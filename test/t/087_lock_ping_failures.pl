@@ -137,7 +137,8 @@ my $stuck = q{pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wa
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
 $blocker->run('BEGIN; LOCK TABLE pgpool_lock.locks');
 ok(wait_until($remote, "SELECT count(*) > 0 FROM $stuck", 't'), 'pings are in progress');
-$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) FROM $stuck");
+my $ending = $remote->safe_psql('postgres', "SELECT string_agg(pid::text, ',') FROM (SELECT pid FROM $stuck OFFSET 0) AS s WHERE pg_terminate_backend(pid)");
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid IN ($ending)", 0), 'connections of the pings end');
 $blocker->run('COMMIT');
 my $since = $local->safe_psql('postgres', 'SELECT now()');
 ok(wait_until($local, "SELECT bool_and(last_ping > '$since') FROM pgpool.locks", 't'), 'pings are repeated when their connections are lost');
@@ -212,7 +213,7 @@ is($caller->run(q{SELECT count(pgpool.checkout('mute')) FROM generate_series(1, 
 $caller->run('SELECT pgpool.checkin_all()');
 $holder->run('SELECT pgpool.unlock_all()');
 $local->safe_psql('postgres', 'ALTER SERVER invalid OPTIONS (' . option_list('') . ')');
-like($holder->run(q{SELECT pgpool.lock('invalid', 'invalid', ttl => '3 s')}), qr/^\d+$/, 'invalid: lock is held again');
+like($holder->run(q{SELECT pgpool.lock('invalid', 'invalid', ttl => '30 s')}), qr/^\d+$/, 'invalid: lock is held again');
 ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'invalid'}, 't', 30), 'invalid: lock is pinged by another connection');
 $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = 'remote_db' AND application_name <> 'pgpool_ext lock'});
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'mute'}, 0, 30), 'invalid: worker notices the end of each connection');

@@ -312,7 +312,8 @@ foreach my $function (qw(send recv))
 		$fresh->run(q{SET statement_timeout = '300 ms'});
 		$fresh->fails("SELECT pgpool.exec($lease, $sql)", '57014', qr/statement timeout/, "$sql: statement cannot be sent");
 		unlink PgpxFailing::order($local);
-		is($fresh->run("RESET statement_timeout; SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)") . $fresh->error, $pid, "$sql: lease stays usable");
+		$fresh->reset_statement_timeout;
+		is($fresh->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)") . $fresh->error, $pid, "$sql: lease stays usable");
 	}
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM taken'), '0', 'no statement was executed');
 
@@ -525,7 +526,7 @@ foreach my $case (
 
 	# five logins: one queues for a thread, and stays in that queue when its share of
 	# connect_timeout is over
-	make_pool($local, $remote, server => 'in_line', options => { %list, pool_size => 5, connect_timeout => '4s' });
+	make_pool($local, $remote, server => 'in_line', options => { %list, pool_size => 5, connect_timeout => '20s' });
 	hold_logins($local, 'remote_db');
 	$session->start(q{SELECT pgpool.prewarm('in_line', 5, timeout => '1 s')});
 	ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'in_line'}, 5), 'in_line: five logins are in progress');
@@ -573,6 +574,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout \(0\.3 s\)/, 'lookup exceeds connect_timeout');
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup ends later');
+	$session->run(q{ALTER SERVER named OPTIONS (SET connect_timeout '30s')});
 	works('named', 'late lookup');
 
 	# a host with a colon that is not an address is looked up, too
@@ -663,13 +665,13 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 		$_->run('SELECT pgpool.checkin_all()') foreach $session, $other;
 	};
 
-	make_pool($local, $remote, server => 'at_once', options => { %quick, host => 'localhost', port => $old->sockport });
+	make_pool($local, $remote, server => 'at_once', options => { %quick, connect_timeout => '1min', host => 'localhost', port => $old->sockport });
 	hold_logins($local, 'localhost');
 	$other->start(q{SELECT pgpool.checkout('at_once', '1 min')});
 	$at_once->('at_once', 'a lookup', q{SET host '127.0.0.1', SET port '} . $remote->port . q{'});
 	ok(!IO::Select->new($old)->can_read(0.5), 'no connection to the old host is opened');
 
-	make_pool($local, $fake, server => 'overtaken', remote_dbname => 'overtaken', options => { %quick, sslmode => PgpxFakeServer::sslmode() });
+	make_pool($local, $fake, server => 'overtaken', remote_dbname => 'overtaken', options => { %quick, connect_timeout => '1min', sslmode => PgpxFakeServer::sslmode() });
 	$other->start(q{SELECT pgpool.checkout('overtaken', '1 min')});
 	ok(wait_until($local, sub { -e $journal ? 1 : 0 }, 1), 'login begins');
 	hold_logins($local, 'overtaken');
@@ -706,12 +708,12 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 {
 	my $worker = worker_pid($local);
 
-	make_pool($local, $remote, server => 'names', options => { host => 'LocalHost', pool_size => 60, connect_timeout => '2min' });
+	make_pool($local, $remote, server => 'names', options => { host => 'LocalHost', pool_size => 60, connect_timeout => '10min' });
 	hold_logins($local, 'LocalHost');
-	$other->start(q{SELECT pgpool.prewarm('names', 60, '1 min')});
+	$other->start(q{SELECT pgpool.prewarm('names', 60, '10 min')});
 	ok(wait_until($local, sub { threads_of($worker) }, '48 0', 30), '48 names are looked up at a time');
 	hold_logins($local);
-	is($other->finish(60) . $other->error, 60, 'lookups that waited follow');
+	is($other->finish(600) . $other->error, 60, 'lookups that waited follow');
 	is($local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'names'}), 0, 'no attempt has failed');
 	$other->run(q{SELECT pgpool.drain('names', '30 s')});
 }
@@ -759,8 +761,9 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 
 	# in a pool that is in use, and so stays the same with other options, new logins do
 	# not queue behind logins with the old options
-	make_pool($local, $remote, server => 'in_use', options => \%hasty);
+	make_pool($local, $remote, server => 'in_use', options => { %hasty, connect_timeout => '30s' });
 	my $lease = lease($session, 'in_use');
+	$session->run(qq{ALTER SERVER in_use OPTIONS (SET connect_timeout '$hasty{connect_timeout}')});
 	hold_logins($local, 'remote_db');
 	$leave_behind->(4, 'in_use');
 	$session->run(q{ALTER SERVER in_use OPTIONS (SET dbname 'postgres', SET connect_timeout '1min')});

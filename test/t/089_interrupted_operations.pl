@@ -55,7 +55,7 @@ my $local = local_node('local');
 my %options = (pool_size => 2, operation_timeout => '1 s', retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $proxy, server => 'far', options => {%options});
 make_pool($local, $proxy, server => 'single', options => { %options, pool_size => 1, operation_timeout => '20 s' });
-make_pool($local, $proxy, server => 'transfer', options => { %options, pool_size => 1, reset => 'on_transfer', reset_command => 'select pg_sleep(603)' });
+make_pool($local, $proxy, server => 'transfer', options => { %options, pool_size => 1, operation_timeout => '5 s', reset => 'on_transfer', reset_command => 'select pg_sleep(603)' });
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode() }) foreach qw(half behind fatal);
 make_pool($local, $fake, server => "patient_$_", remote_dbname => $_, options => { %options, operation_timeout => '20 s', sslmode => PgpxFakeServer::sslmode() }) foreach qw(behind late);
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
@@ -205,9 +205,12 @@ foreach my $how (qw(pg_cancel_backend pg_terminate_backend))
 
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
 	kill 'STOP', $worker unless over_tls();
-	$session->run("SET statement_timeout = '200 ms'; SELECT pgpool.exec($lease, 'select pg_sleep(1)'); RESET statement_timeout");
-	is($session->sqlstate, '57014', 'statement times out');
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.1' AND state = 'active' AND pid <> pg_backend_pid()}, 0), 'statement ends by itself');
+	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(3)')");
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.3' AND state = 'active' AND pid <> pg_backend_pid()}, 1), 'statement runs');
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->finish(60);
+	is($session->sqlstate, '57014', 'statement is cancelled');
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.3' AND state = 'active' AND pid <> pg_backend_pid()}, 0), 'statement ends by itself');
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
 	is($session->sqlstate, over_tls() ? '' : '08006', 'next statement is not sent before the late cancel request') or diag($session->error);
 	kill 'CONT', $worker;
@@ -221,7 +224,7 @@ is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}),
 wait_until($local, sub { -e $halved ? 1 : 0 }, 1) or die 'no half notice';
 
 # over TLS two processes have to relay it
-$session->run('SELECT pg_sleep(1.5)') if over_tls();
+$session->run('SELECT pg_sleep(5)') if over_tls();
 $session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '08006', qr/a message did not end within operation_timeout/i, 'half a notice before a statement is awaited until operation_timeout');
 $session->run('SELECT pgpool.checkin_all()');
 $session->run(q{SELECT pgpool.checkout('behind') AS lease \gset});
@@ -235,7 +238,8 @@ $session->run(q{SELECT pgpool.checkout('patient_behind') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer in front of half a notice is complete');
 $session->fails(q{SET statement_timeout = '300 ms'; SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'wait for the rest can be cancelled');
 is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'patient_behind'}), 'idle', 'no statement runs that would have to be cancelled');
-$session->run('RESET statement_timeout; SELECT pgpool.checkin_all()');
+$session->reset_statement_timeout;
+$session->run('SELECT pgpool.checkin_all()');
 ok(wait_until($local, q{SELECT concat_ws(' ', closed_broken, closed_holder_died, cancels) FROM pgpool.stats WHERE server = 'patient_behind'}, '1 0 0'), 'no cancel request is sent at checkin');
 
 # half a notice behind the end of a cancelled statement: the wait for the rest can be
@@ -246,7 +250,8 @@ $session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '
 PostgreSQL::Test::Utils::append_to_file($ended, 'x');
 $session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'wait for the rest of the notice can be cancelled') foreach 1 .. 2;
 PostgreSQL::Test::Utils::append_to_file($whole, 'x');
-is($session->run(q{RESET statement_timeout; SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'lease works when the notice is complete')
+$session->reset_statement_timeout;
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'lease works when the notice is complete')
   or diag($session->error);
 like($session->error, qr/NOTICE:.*late/, 'late notice is reported');
 $session->run('SELECT pgpool.checkin_all()');

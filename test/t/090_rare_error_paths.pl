@@ -108,7 +108,7 @@ ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 're
 $session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'trailing blanks of an error message are removed');
 $session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'end of the remote session in the start commands is reported');
 $session->fails(q{SELECT pgpool.checkout('within')}, '08001', qr/DETAIL:.*began inside a transaction/, 'remote session that begins in a transaction is refused');
-$other->start(q{SELECT pgpool.checkout('no_login', '5 s')});
+$other->start(q{SELECT pgpool.checkout('no_login', '20 s')});
 ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'waiter shows that a connection is being opened');
 {
 	# a stopped postmaster starts no worker
@@ -122,7 +122,7 @@ ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'waite
 	kill 'CONT', $postmaster;
 }
 $other->finish(60);
-$other->failed('55P03', qr/no connection to server "no_login" became available within 5000 ms/, 'waiter times out');
+$other->failed('55P03', qr/no connection to server "no_login" became available within 20000 ms/, 'waiter times out');
 
 # --- options in libpq's syntax
 $session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'a,b', port '5432 , 5433 ')});
@@ -159,7 +159,7 @@ my $cancelling = q{SELECT state FROM pgpool.connections WHERE server = 'slow'};
 foreach my $how (qw(alter worker))
 {
 	$session->run(q{SELECT pgpool.checkout('slow', '10 s') AS lease \gset});
-	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(1)')});
+	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(3)')});
 	$proxy->command(over_tls() ? 'hold all' : 'hold');
 	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: statement is cancelled");
 	$session->run('SELECT * FROM pgpool.result(:lease) AS t(a text)', 30);

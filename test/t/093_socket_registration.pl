@@ -38,7 +38,7 @@ sub watched
 
 sub all_watched { return join ' ', map { watched($_) } @sessions; }
 
-sub sleeps { return "SELECT a FROM pgpool.query('$_[0]', 'select pg_sleep(0.1)::text') AS t(a text)"; }
+sub sleeps { return "SELECT a FROM pgpool.query('$_[0]', 'select pg_sleep(0.5)::text') AS t(a text)"; }
 
 is(all_watched(), '0 0 0', 'no socket is registered in the beginning');
 

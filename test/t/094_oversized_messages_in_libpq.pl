@@ -181,7 +181,7 @@ ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_$_'", 'l
 costs_little('ping_names', sub {
 	my $logins = sub { my %pids = map { $_ => 1 } split /\n/, slurp_file("$folder/pings"); return keys %pids > 3 ? 1 : 0; };
 
-	like($session->run(q{SELECT pgpool.lock('s_ping_names', 'a lock', '3 s', '10 s')}), qr/^1234$/, 'ping_names: lock is granted');
+	like($session->run(q{SELECT pgpool.lock('s_ping_names', 'a lock', '30 s', '30 s')}), qr/^1234$/, 'ping_names: lock is granted');
 	ok(wait_until($local, sub { -e "$folder/pings" ? $logins->() : 0 }, 1, 60), 'ping_names: connection of the pings is replaced');
 	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE server = 's_ping_names'}), 'held', 'ping_names: lock is held');
 });

@@ -20,7 +20,7 @@ foreach my $timeout (-1, 0)
 
 	foreach my $i (0 .. $#orders)
 	{
-		$sessions[$i]->run("SET pgpool_ext.checkout_timeout = $timeout; SET statement_timeout = '60s'");
+		$sessions[$i]->run("SET pgpool_ext.checkout_timeout = $timeout; SET statement_timeout = '10min'");
 		$sessions[$i]->start(<<"EOT");
 SELECT sum(n) FROM generate_series(1, $rounds) AS i,
 	LATERAL (SELECT count(DISTINCT pool) AS n FROM pgpool.fanout('{$orders[$i]}', 'select \$1::int', i) AS t(pool text, a int)) AS f;
@@ -28,7 +28,7 @@ EOT
 	}
 	foreach my $i (0 .. $#orders)
 	{
-		is($sessions[$i]->finish(120) . $sessions[$i]->error, 3 * $rounds, "{$orders[$i]}, timeout $timeout: all fan-outs succeed");
+		is($sessions[$i]->finish(600) . $sessions[$i]->error, 3 * $rounds, "{$orders[$i]}, timeout $timeout: all fan-outs succeed");
 	}
 	$_->quit foreach @sessions;
 }
@@ -46,7 +46,7 @@ my $waiting = q{SELECT string_agg(server, ',' ORDER BY server) FROM pgpool.waite
 lease($_, 'a') foreach @holders;
 foreach my $i (0, 1)
 {
-	$fanouts[$i]->run(q{SET statement_timeout = '60s'});
+	$fanouts[$i]->run(q{SET statement_timeout = '10min'});
 	$fanouts[$i]->start(q{SELECT string_agg(pool || n, ',' ORDER BY pool) FROM pgpool.fanout('{a,b}', 'select 7') AS t(pool text, n int)});
 	ok(wait_until($small, $waiting, $i == 0 ? 'a' : 'a,a'), 'fan-out waits for its first connection');
 }

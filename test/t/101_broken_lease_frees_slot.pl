@@ -47,7 +47,8 @@ check_invariants($local, 'one: invariants hold with a broken lease and another o
 $third->fails("SELECT pgpool.checkout('one', '200 ms')", '55P03', qr/1 of 1 connections are leased/, 'one: pool is full');
 ends($holder, $lease, 'one');
 $other->run("SELECT pgpool.checkin($new)");
-is($local->safe_psql('postgres', "SELECT total FROM pgpool.pools WHERE server = 'one'"), 1, 'one: new connection stays open');
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'one'", 1), 'one: broken connection closes');
+is($local->safe_psql('postgres', "SELECT total, connects FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'one'"), '1|2', 'one: new connection stays open');
 
 my $pid = $holder->run('SELECT a FROM pgpool.query(' . ($lease = lease($holder, 'one')) . ", 'select pg_backend_pid()') AS t(a int)");
 $other->start(q{SELECT pgpool.checkout('one', '60 s') > 0});

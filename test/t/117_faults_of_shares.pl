@@ -213,7 +213,7 @@ my $sessions = q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_a
 $_->run('SELECT pgpool.checkin_all()') foreach $app, $holder;
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD connect_timeout '1h', ADD checkout_timeout '0')});
 my $blocked = 0;
-foreach my $attempt (1 .. 10)
+foreach my $attempt (1 .. 60)
 {
 	# a share remains for a second after its use, and the statement must be blocked before its end
 	lease($app, 'shared');
