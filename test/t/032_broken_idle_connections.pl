@@ -206,9 +206,18 @@ foreach my $round (1 .. 3)
 	$session->run(query('always'));
 	is(pool('always', 'checks, checks_failed, connects'), ($always + 1 + $round) . '|0|1', 'always: connection is tested before the lease');
 }
-ok(wait_until($local, "SELECT state FROM pgpool.connections WHERE server = 'always'", 'idle'), 'always: connection is idle before try_checkout');
-like($session->run("SELECT pgpool.try_checkout('always')"), qr/^\d+$/, 'always: try_checkout waits for the test');
-$session->run('SELECT pgpool.checkin_all()');
+# (try_checkout waits 100 ms)
+my $granted = succeeds_on_time
+{
+	ok(wait_until($local, "SELECT state FROM pgpool.connections WHERE server = 'always'", 'idle'), 'always: connection is idle before try_checkout');
+	my $delay = delay_begin();
+	my $lease = $session->run("SELECT pgpool.try_checkout('always')");
+	my $late = delay_end($delay, 1);
+
+	$session->run('SELECT pgpool.checkin_all()');
+	return ($lease =~ /^\d+$/, $late);
+};
+ok($granted, 'always: try_checkout waits for the test');
 
 # --- one connection is tested for each waiter, all at the same time
 make_pool($local, $remote, server => 'several', options => { pool_size => 3, test_period => '300ms' });

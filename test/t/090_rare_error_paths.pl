@@ -70,7 +70,7 @@ my $remote = remote_node('remote');
 my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
 my %options = (pool_size => 1, retry_min => '10 ms', retry_max => '50 ms');
-make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : () })
+make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : (), $_ eq 'no_login' ? (connect_timeout => '1min') : () })
   foreach qw(nameless valueless notice trailing_notice short stays notes reset blanks start within no_login d_name d_type), keys %descriptions;
 make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;

@@ -40,7 +40,7 @@ my @sessions = map { PgpxSession->new($local) } 1 .. 6;
 my $other = PgpxSession->new($local);
 
 make_pool($local, $remote, server => 'other');
-make_pool($local, $remote, server => 'forever', remote_dbname => 'forever', options => { %options, connect_timeout => '5min' });
+make_pool($local, $remote, server => 'forever', remote_dbname => 'forever', options => { %options, connect_timeout => '40s' });
 make_pool($local, $remote, server => 'late', remote_dbname => 'late', options => { %options, connect_timeout => '1s' });
 
 my $worker = worker_pid($local);

@@ -260,7 +260,7 @@ end_all();
 # connection and were enqueued last
 my @behind = map { PgpxSession->new($local) } 0 .. 2;
 begin_with($behind[2], 'two');
-$s[1]->run("SET deadlock_timeout = '8s'");
+$s[1]->run("SET deadlock_timeout = '30s'");
 begin_with($s[0], 'a');
 begin_with($s[1], 'b');
 waits($s[0], 'b');

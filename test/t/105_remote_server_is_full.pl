@@ -124,6 +124,7 @@ is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'poo
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'remote server has no session of the pools');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
+$_->run(q{SET pgpool_ext.checkout_timeout = '10min'}) foreach @sessions[ 0, 3 ];
 $sessions[0]->start(q{SELECT a FROM pgpool.query('shard1', 'select 1') AS t(a int)});
 ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), 'statement waits while the remote server accepts no connection');
 $sessions[1]->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/accepted no more connections/,

@@ -158,7 +158,7 @@ my $pinger = q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'p
 my $since = -s $local->logfile;
 my $fails = sub { return slurp_file($local->logfile, $since) =~ /cannot ping the locks of server "warm"/ ? 1 : 0; };
 my $holder = PgpxSession->new($local);
-$holder->run(q{SELECT pgpool.lock('warm', 'b', ttl => '10s')});
+$holder->run(q{SELECT pgpool.lock('warm', 'b', ttl => '10 min')});
 ok(wait_until($remote, $pinger, 1), 'worker pings a lock');
 $before = runs();
 $remote->stop('immediate');
@@ -172,7 +172,7 @@ $local->append_conf('postgresql.conf', 'pgpool_ext.password_lifetime = 0');
 $local->reload;
 $holder->quit;
 $holder = PgpxSession->new($local);
-$holder->run(q{SELECT pgpool.lock('warm', 'c', ttl => '3s')});
+$holder->run(q{SELECT pgpool.lock('warm', 'c', ttl => '10s')});
 # (a failure is logged only after a success)
 ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'worker pings a lock with a short ttl');
 unlink "$folder/go";
@@ -223,7 +223,7 @@ my $last = slurp_file($local->logfile);
 like($last, qr/LOG:.* pgpool_ext could not get a password for server "failing" of database "postgres"\n.*DETAIL:  The password command ended with exit code 3\./, 'failure is logged');
 
 # a command that hangs is killed, with the processes that it has started
-make_server('hanging', connect_timeout => '500ms');
+make_server('hanging', connect_timeout => '3s');
 put('mode', 'echo $$ >pid; sleep 1000 & echo $! >>pid; wait');
 ok(wait_until($local, sub { $run->($app, 'hanging') =~ /38000.*The password command did not end within connect_timeout/s ? 1 : 0 }, 1), 'command that hangs is reported');
 put('mode', 'cat token');

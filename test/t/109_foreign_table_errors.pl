@@ -178,18 +178,19 @@ $session->fails($_, '55P03', qr/timeout/, "statement on a paused pool times out:
 $local->safe_psql('postgres', "SELECT pgpool.resume('shard')");
 recovers('paused');
 $session->run('BEGIN; SELECT count(*) FROM items');
-$other->run("SELECT pgpool.checkout('shard')");
+lease($other, 'shard');
 my $third = PgpxSession->new($local);
 $third->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'statement times out if all connections are leased');
 $third->quit;
 is($session->run("INSERT INTO items VALUES (1, 'x') RETURNING id; ROLLBACK") . $session->error, '1', 'transaction that has a connection continues');
 $other->run('SELECT pgpool.checkin_all()');
 recovers('full');
+$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '20s')");
 $remote->stop('immediate');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'shard' AND state IN ('idle', 'reset_pending')", 0), 'worker notices the end of the connections');
 $session->fails("INSERT INTO items VALUES (1, 'x')", '08001', qr/could not connect/, 'statement fails while the remote server is down');
 $session->fails($_, '08001', qr/could not connect/, "statement fails while the remote server is down: $_") foreach @utilities, 'SELECT * FROM items';
 $remote->start;
-$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '20s')");
 recovers('down');
 
 # A lease ends in the middle

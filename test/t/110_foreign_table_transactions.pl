@@ -448,8 +448,8 @@ $local->safe_psql('postgres', "SELECT pgpool.terminate(lease) FROM pgpool.leases
 $session->fails('COMMIT', 'PX001', qr/was terminated/, 'commit with a terminated lease fails');
 is(remote_value('SELECT v FROM app.a WHERE id = 8'), '0', 'failed commit with a terminated lease has no effect');
 nothing_is_left('terminated lease');
-$local->safe_psql('postgres', "ALTER SERVER one OPTIONS (ADD lease_timeout '300ms')");
 $session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
+$local->safe_psql('postgres', "ALTER SERVER one OPTIONS (ADD lease_timeout '300ms')");
 ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE scope = 'fdw'", '0'), 'lease has timed out');
 $session->fails('COMMIT', 'PX002', qr/has timed out/, 'commit fails after lease_timeout');
 $local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP lease_timeout)');

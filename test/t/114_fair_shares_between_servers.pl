@@ -23,7 +23,7 @@ foreach my $node (@nodes)
 {
 	make_pool($node, $remote,
 		server => 'shared',
-		options => { pool_size => 12, cluster_connections => $cap, retry_max => '200ms' });
+		options => { pool_size => 12, cluster_connections => $cap, retry_max => '200ms', checkout_timeout => '10min' });
 	$node->safe_psql('postgres', <<'EOT');
 CREATE TABLE control (run boolean);
 INSERT INTO control VALUES (true);
@@ -283,13 +283,15 @@ my @leases = map { lease($_, 'shared') } @holders;
 is(share($nodes[0], 'used'), $cap, 'connections are opened again');
 
 # --- a worker ends, and the remote server continues the statements of its sessions
-my $stubborn = q{DO $$ BEGIN FOR i IN 1 .. 40 LOOP BEGIN PERFORM pg_sleep(0.1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$};
+my $stubborn = q{DO $$ BEGIN FOR i IN 1 .. 150 LOOP BEGIN PERFORM pg_sleep(0.1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$};
+my $worker = worker_pid($nodes[0]);
 $holders[$_]->start("SELECT pgpool.exec($leases[$_], \$remote\$$stubborn\$remote\$)") foreach 0 .. $#holders;
 ok( wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active' AND query LIKE 'DO %'}, $cap),
 	'remote server executes statements');
-kill 'TERM', worker_pid($nodes[0]);
+kill 'TERM', $worker;
 $_->finish(30) foreach @holders;
 is(join(' ', map { $_->sqlstate } @holders), join(' ', ('08006') x $cap), 'leases end with their worker');
+$session->run(q{SET pgpool_ext.checkout_timeout = '2min'});
 is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'next worker opens a connection when the remote server has ended one') or diag($session->error);
 
 # --- the cap was kept throughout

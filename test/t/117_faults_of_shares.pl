@@ -25,7 +25,11 @@ $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('plain')});
 
 $remote->safe_psql('remote_db', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_app; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgpool_lock TO remote_app');
 
-sub share { return $local->safe_psql('postgres', "SELECT $_[0] FROM pgpool.cluster_shares WHERE server = 'shared'"); }
+# Sessions for polls, because a new connection for each one would take too long.
+my $watch = PgpxSession->new($local);
+my $remote_watch = PgpxSession->new($remote);
+
+sub share { return $watch->run("SELECT $_[0] FROM pgpool.cluster_shares WHERE server = 'shared'"); }
 
 # Lock the table share_turn, and wait until the worker's statement waits for it.
 sub try_block_statement
@@ -33,7 +37,7 @@ sub try_block_statement
 	my ($timeout) = @_;
 
 	$blocker->run('BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE');
-	return wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, 1, $timeout);
+	return wait_until($remote, sub { $remote_watch->run(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}) }, 1, $timeout);
 }
 
 sub block_statement
@@ -147,7 +151,7 @@ $first = 'deadbeef/1/2/1';
 # --- a lock keeps its pings while a statement about shares waits
 $holder->run(q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});    # a slot for the pool of the lock
 my $kept = 0;
-foreach my $attempt (1 .. 5)
+foreach my $attempt (1 .. 20)
 {
 	my $token = $app->run(q{SELECT pgpool.lock('shared', 'short', '10 s', ttl => '2 s')});
 
@@ -218,19 +222,19 @@ foreach my $attempt (1 .. 60)
 	# a share remains for a second after its use, and the statement must be blocked before its end
 	lease($app, 'shared');
 	$app->run('SELECT pgpool.checkin_all()');
-	$local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
+	$holder->run(q{SELECT pgpool.drain('shared', '10 s'); SELECT pgpool.resume('shared')});
 	$blocked = try_block_statement(5) && share('share > 0') eq 't';
 	last if $blocked;
 	$blocker->run('COMMIT');
 }
 ok($blocked, 'unpublished session: statement is in flight while the server has a share');
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
-ok(wait_until($remote, $sessions, 1, 30), 'unpublished session: remote session has logged in');
+ok(wait_until($remote, sub { $remote_watch->run($sessions) }, 1, 30), 'unpublished session: remote session has logged in');
 ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'unpublished session: statement that publishes it has failed');
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'shared' AND state = 'leased'}), 0, 'unpublished session: connection is not leased');
 ok(wait_until($remote, $sessions, 0, 30), 'unpublished session: remote session ends when the share has expired');
 $app->finish(60);
-like($app->error, qr/share of cluster_connections has expired: .*lock timeout|cannot agree on the shares/, 'unpublished session: checkout fails with the error of the share');
+like($app->error, qr/share of cluster_connections has expired: .*(?:lock timeout|did not answer in time)|cannot agree on the shares/, 'unpublished session: checkout fails with the error of the share');
 $blocker->run('COMMIT');
 ok(wait_until($local, sub { share('failing_since IS NULL') }, 't', 30), 'unpublished session: servers agree again');
 
@@ -239,8 +243,8 @@ $local->safe_psql('postgres', q{SELECT pgpool.drain('shared', '10 s'); SELECT pg
 ok(wait_until($local, sub { share('valid_until < clock_timestamp()') }, 't', 30), 'paused pool: share is not valid any more');
 $blocker->run('BEGIN; LOCK TABLE pgpool_lock.share_turn IN EXCLUSIVE MODE');
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, 1, 30), 'paused pool: statement is in flight');
-$local->safe_psql('postgres', q{SELECT pgpool.pause('shared')});
+ok(wait_until($remote, sub { $remote_watch->run(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}) }, 1, 30), 'paused pool: statement is in flight');
+$holder->run(q{SELECT pgpool.pause('shared')});
 ok(wait_until($local, sub { share('failing_since IS NOT NULL') }, 't', 30), 'paused pool: statement has failed');
 $blocker->run('COMMIT');
 $local->safe_psql('postgres', q{SELECT pgpool.resume('shared')});
@@ -250,8 +254,8 @@ $app->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.drain('shared', '10 s'); 
 # --- the option is dropped while a session waits until its PID is published
 block_statement('dropped option');
 $app->start(q{SELECT pgpool.checkout('shared', '0')});
-ok(wait_until($remote, $sessions, 1, 30), 'dropped option: remote session has logged in');
-$local->safe_psql('postgres', 'ALTER SERVER shared OPTIONS (DROP cluster_connections)');
+ok(wait_until($remote, sub { $remote_watch->run($sessions) }, 1, 30), 'dropped option: remote session has logged in');
+$holder->run('ALTER SERVER shared OPTIONS (DROP cluster_connections)');
 like($app->finish(60), qr/^\d+$/, 'dropped option: connection is leased') or diag($app->error);
 $blocker->run('COMMIT');
 $app->run('SELECT pgpool.checkin_all()');
@@ -260,7 +264,7 @@ $app->run('SELECT pgpool.checkin_all()');
 make_pool($local, $remote, server => 'nowhere', options => { port => 1, cluster_connections => 8 });
 $holder->fails(q{SELECT pgpool.checkout('nowhere', '10 s')}, '08001', qr/^(?!.*lock_setup).*shares of cluster_connections.*refused/s, 'unreachable server: error has the reason, and no hint about tables');
 
-$_->quit foreach $app, $holder, $blocker;
+$_->quit foreach $app, $holder, $blocker, $watch, $remote_watch;
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

@@ -145,7 +145,7 @@ sub killed_at_random
 	my @often = grep { !/crashes|killed|worker/ } @next;
 
 	srand($seed);
-	while (time() < $end || (@next && time() < $end + 60))
+	while (time() < $end || (@next && time() < $end + 900))
 	{
 		if (!$bench || !$bench->pumpable)
 		{

@@ -26,7 +26,7 @@ CREATE TABLE items AS SELECT i AS id, i * 7 AS value FROM generate_series(1, 100
 CREATE TABLE served (id serial, pid int, value int);
 EOT
 $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT $size; CREATE TABLE sampled (most int, samples int); CREATE TABLE stop (now bool)");
-make_pool($local, $remote, server => 'eight', options => { pool_size => $size, checkout_timeout => '170s' });
+make_pool($local, $remote, server => 'eight', options => { pool_size => $size, checkout_timeout => '30min' });
 $local->safe_psql('postgres', <<'EOT');
 CREATE FOREIGN TABLE items (id int, value int) SERVER eight;
 CREATE FOREIGN TABLE served (pid int, value int) SERVER eight;
@@ -70,10 +70,10 @@ $_->run('BEGIN; SELECT value FROM items WHERE id = 1') foreach @holders;
 is(join('', map { $_->error } @holders), '', "$size transactions hold all connections");
 my $bench = IPC::Run::start([ 'pgbench', '-n', '-c', $sessions, '-j', 2, '-t', $each, '-f', "$folder/client.sql", $local->connstr('postgres') . ' user=app' ],
 	'>', \my $out, '2>&1');
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $sessions), "$sessions sessions wait");
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $sessions, 1800), "$sessions sessions wait");
 my $queue = $local->safe_psql('postgres', 'SELECT string_agg(pid::text, \' \' ORDER BY "position") FROM pgpool.waiters');
 $holders[0]->run('COMMIT');
-ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM served') >= $sessions }, 1), 'one connection serves all of them');
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM served') >= $sessions }, 1, 1800), 'one connection serves all of them');
 $_->run('COMMIT') foreach @holders;
 $bench->finish;
 is($bench->result(0), 0, "pgbench succeeds with $sessions sessions on $size connections") or diag($out);

@@ -171,12 +171,21 @@ is($session->run('SELECT count(*) FROM s.t'), '1', 'session uses another connect
 # --- nothing is sent before the answer
 foreach my $case ([ other_reset => 'PERFORM * FROM other_reset.t', 'a reset that can fail by itself' ],
 	[ s => q{PERFORM pgpool.exec('s', 'INSERT INTO t VALUES (2)')}, 'a statement that is committed at once' ],
-	[ s => q{PERFORM pg_sleep(1); PERFORM * FROM s.t}, 'a reset that takes long' ])
+	[ s => q{PERFORM pg_advisory_xact_lock(1); PERFORM * FROM s.t}, 'a reset that takes long' ])
 {
 	my ($server, $sql, $name) = @$case;
 
+	# the worker takes over the reset that takes long, before the statement
+	my $waits = $sql =~ /advisory/;
+
+	$other->run('SELECT pg_advisory_lock(1)') if $waits;
 	begin_behind_reset($server, $sql);
-	resume_worker() if $sql =~ /pg_sleep/;
+	if ($waits)
+	{
+		resume_worker();
+		ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 's'}, 'resetting'), "$name: worker waits for the reset");
+		$other->run('SELECT pg_advisory_unlock(1)');
+	}
 	ok(wait_until($local, 'SELECT (SELECT count(*) FROM pgpool.leases) + (SELECT count(*) FROM pgpool.waiters)', 1, 30), "$name: session has a lease or waits for one");
 	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE state = 'active'}), '0', "$name: nothing is sent");
 	resume_worker();

@@ -54,31 +54,33 @@ $app->quit;
 # repeated, another server acquires the lock
 $token = $holder->run(q{SELECT pgpool.lock('locks', 'first', ttl => '10 min')});
 is($holder->run("SELECT pgpool.unlock('locks', 'first', $token)"), 't', 'release without a fault');
-# A ping, one each second, may wait in place of the release, which is then not sent.
+# A ping, one each second, may wait in place of the release, which is then not sent. Or the
+# release does not wait, because the remote server has not processed the new value yet.
 my $waiting = "$pinger AND wait_event = 'SyncRep'";
 my $sent = '';
+my $watch = PgpxSession->new($remote);
+my $taker = PgpxSession->new($remote, dbname => 'remote_db');
 foreach my $attempt (1 .. 20)
 {
 	$token = $holder->run(q{SELECT pgpool.lock('locks', 'first', ttl => '10 min')});
 	ok(wait_for_standby('none'), 'commits wait for a standby');
 	$holder->start("SELECT pgpool.unlock('locks', 'first', $token)");
-	ok(wait_until($remote, "SELECT count(*) $waiting", 1, 30), 'statement of the worker waits after its commit');
-	$sent = $remote->safe_psql('postgres', "SELECT query LIKE '%SET state = ''free''%' $waiting");
+	wait_until($remote, sub { $watch->run("SELECT count(*) $waiting") }, 1, 10);
+	$sent = $watch->run("SELECT query LIKE '%SET state = ''free''%' $waiting");
 	last if $sent eq 't';
 	wait_for_standby('');
 	$holder->finish(30);
 }
-is($sent, 't', 'the statement is the release');
-my $taker = PgpxSession->new($remote, dbname => 'remote_db');
+is($sent, 't', 'release waits after its commit');
 $taker->start(q{SET synchronous_commit = local; UPDATE pgpool_lock.locks SET instance = 'elsewhere', state = 'held', token = token + 1 WHERE name = 'first'});
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%elsewhere%' AND pid <> pg_backend_pid()}, 1, 30), 'another server waits for the row');
-is($remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) $waiting"), 't', 'connection ends before the answer');
+ok(wait_until($remote, sub { $watch->run(q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%elsewhere%' AND pid <> pg_backend_pid()}) }, 1, 30), 'another server waits for the row');
+is($watch->run("SELECT pg_terminate_backend(pid, 20000) $waiting"), 't', 'connection ends before the answer');
 wait_for_standby('');
 is($holder->finish(30), '', 'unlock returns NULL');
 like($holder->error, qr/WARNING:  01000: lock "first" of server "locks" was released, but the remote server has not confirmed it/, 'unlock does not report the lock as lost');
 $taker->finish(30);
 is($remote->safe_psql('remote_db', q{SELECT instance, state FROM pgpool_lock.locks WHERE name = 'first'}), 'elsewhere|held', 'other server holds the lock');
-$taker->quit;
+$_->quit foreach $watch, $taker;
 
 # --- a release is not answered while a lock with a short ttl must be pinged
 my $lost;

@@ -46,18 +46,19 @@ $remote->safe_psql('remote_db', q{CREATE TABLE deferred (n int); GRANT ALL ON de
 	CREATE CONSTRAINT TRIGGER wait_at_commit AFTER INSERT ON deferred DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_commit()});
 $local->safe_psql('postgres', q{CREATE TABLE here (n int); CREATE FOREIGN TABLE deferred (n int) SERVER large OPTIONS (schema_name 'public')});
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+my $watch = PgpxSession->new($remote);
 my $canceller = PgpxSession->new($local);
 my $pid = $session->pid;
 my $committed = 0;
-foreach my $attempt (1 .. 5)
+foreach my $attempt (1 .. 20)
 {
 	$blocker->run('BEGIN; SELECT pg_advisory_xact_lock(1)');
 	$session->start("BEGIN; INSERT INTO here VALUES ($attempt); INSERT INTO deferred VALUES ($attempt); COMMIT");
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}, 1, 30), 'remote server waits during COMMIT');
+	ok(wait_until($remote, sub { $watch->run(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) }, 1, 30), 'remote server waits during COMMIT');
 	$canceller->run("SELECT pg_cancel_backend($pid)");
 	$blocker->run('COMMIT');
 
-	# if the answer arrives more than a second after the cancel, the local transaction is
+	# if the answer arrives more than a second after the COMMIT, the local transaction is
 	# rolled back: try again
 	my $error = $session->finish(30) . $session->error;
 	$committed = $local->safe_psql('postgres', "SELECT count(*) FROM here WHERE n = $attempt");
@@ -66,7 +67,7 @@ foreach my $attempt (1 .. 5)
 }
 is($committed, 1, 'local transaction commits after the remote one, although a cancel is pending');
 
-$_->quit foreach $session, $blocker, $canceller;
+$_->quit foreach $session, $blocker, $watch, $canceller;
 check_invariants($local);
 leak_check($local, $remote);
 done_testing();

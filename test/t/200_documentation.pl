@@ -394,8 +394,13 @@ sub questions
 		my $pattern = quotemeta($text) =~ s/\\\.\\\./.*/r;
 
 		like($faq, qr/(?:ERROR|FATAL): \Q$text\E/, "FAQ explains \"$text\"");
-		$local->psql('postgres', $raises{$text}, stderr => \my $error);
-		like($error, qr/$pattern/, "\"$text\" is raised");
+		my $error;
+
+		# the first checkout can time out before the first attempt has failed
+		ok(wait_until($local, sub {
+			$local->psql('postgres', $raises{$text}, stderr => \$error);
+			return $error =~ /$pattern/ ? 1 : 0;
+		}, 1, 30), "\"$text\" is raised") or diag($error);
 	}
 	return;
 }
