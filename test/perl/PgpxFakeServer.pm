@@ -72,8 +72,8 @@ sub port { return $_[0]->{port}; }
 
 sub sslmode { return $ENV{PGPX_TEST_TLS} ? 'require' : 'disable'; }
 
-# Create a server s_NAME with one connection for a behaviour, and a user mapping for the
-# session's user. Servers whose names begin with "start" have start commands.
+# Create the server s_NAME of a behaviour, with a pool of one connection, and a user mapping
+# for the session's user. Servers whose names begin with "start" have start commands.
 sub make_server
 {
 	my ($self, $session, $name, $timeout) = @_;
@@ -177,8 +177,9 @@ sub read_to_end
 	return;
 }
 
-# Read what the client sends up to a Query or a Sync, and echo the token in front of it
-# unless {mute} is set.  Returns the SQL, and records its protocol, simple or extended.
+# Read what the client sends up to a Query or a Sync. The echo of a token in front of it is
+# sent by the next send(), unless {mute} is set. Returns the SQL, and records its protocol,
+# simple or extended.
 # Terminate ends the process or, if {stays} is set, returns undef.
 sub receive
 {

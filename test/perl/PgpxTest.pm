@@ -463,8 +463,8 @@ sub delay_end
 }
 
 # Repeat an attempt until it succeeds, at most 20 times. This is for behaviour that depends
-# on a limit of 50 ms of the code. The attempt returns whether it succeeded, and how late
-# the machine was meanwhile, as delay_end(..., 1) does. Five failures while the machine was
+# on a time limit of 100 ms or less in the extension. The attempt returns two scalars:
+# whether it succeeded, and how late the machine was meanwhile, as delay_end(..., 1) does. Five failures while the machine was
 # late by less than 5 ms are a failure of the test.
 sub succeeds_on_time(&)
 {

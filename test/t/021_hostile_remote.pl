@@ -99,6 +99,7 @@ my %behaviours = (
 	reset_rollback_open => sub { after_transaction($_[0], done('ROLLBACK'), message('Z', 'T')) },
 	reset_own_ready => sub { bad_reset($_[0], ready) },
 	reset_own_rows => sub { bad_reset($_[0], PgpxFakeServer::columns(1), row('1'), ready) },
+	reset_echo => sub { after_reset($_[0]); $_[0]->send; sleep 3600 },
 	reset_endless => sub { after_reset($_[0]); my $notices = message('N', "SNOTICE\0C00000\0M" . 'x' x 60_000 . "\0\0") x 20; $_[0]->send($notices) while 1 },
 	reset_long => sub { after_reset($_[0], pack 'aN', 'N', 0x100001) },
 	reset_silent => sub { after_reset($_[0]); sleep 3600 },
@@ -456,9 +457,9 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 }
 harmless('unsolicited answers on a lease');
 
-# (long timeouts: these answers must be rejected because of their content, not because of
-# a timeout)
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
+
+# (A long timeout: this answer must be rejected because of its content.)
 $session->run(q{ALTER SERVER s_reset_long OPTIONS (SET operation_timeout '1h')});
 $session->run('SET client_min_messages = error');
 foreach my $what (grep { /^reset/ && $_ ne 'reset_endless' } sort keys %behaviours)
@@ -466,9 +467,9 @@ foreach my $what (grep { /^reset/ && $_ ne 'reset_endless' } sort keys %behaviou
 	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: query after the reset returns the correct answer") foreach 1 .. 3;
 }
 
-# A session that has received a part of an answer to a reset waits 50 ms for the rest, and
-# rejects the answer before if it exceeds 1 MB. The remote server sends more than that at
-# once. After the 50 ms, the connection is closed only when operation_timeout expires.
+# A session that has received a part of an answer to a reset waits for the rest for 50 ms.
+# Within that time it rejects an answer that exceeds 1 MB. The remote server must therefore
+# send 1 MB within 50 ms. Otherwise the connection closes only at operation_timeout.
 my $rejected = succeeds_on_time
 {
 	my @answers;

@@ -11,9 +11,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes 'time';
 
-# A remote server whose statement ends at the first request that follows 240 ms or more
-# after the first one; the others are ignored. Requests are counted in the journal,
-# because two signals may be merged into one.
+# A remote server that ignores cancel requests for 240 ms after the first one. Its statement
+# ends at the next request. Requests are counted in the journal, because two signals may be
+# merged into one.
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 my $fake = PgpxFakeServer->new(
 	forgetful => sub {
@@ -150,9 +150,10 @@ SKIP:
 	nothing_runs('remote server continues');
 }
 
-# A cancel request that arrives too early is ignored. The worker repeats it every 60 ms for
-# a second, so one is sent after 240 ms. If the machine stalls for that time, none is
-# sent, so the test is repeated.
+# A cancel request that arrives too early is ignored. The worker repeats the request every
+# 60 ms for a second. The remote server accepts a request that follows the first one by more
+# than 240 ms. If the machine stalls for the rest of that second, no such request is sent,
+# so the test is repeated.
 my ($session, $late);
 my $ended = 0;
 foreach (1 .. 20)
@@ -171,10 +172,7 @@ foreach (1 .. 20)
 	last if $ended || $late < 0.03;
 
 	# end the statement before the next attempt
-	append_to_file($journal, "request\n");
-	select undef, undef, undef, 0.3;
-	append_to_file($journal, "request\n");
-	ok(wait_until($local, sub { slurp_file($journal) =~ /^end$/m ? 1 : 0 }, 1), 'statement ends by more requests');
+	ok(wait_until($local, sub { append_to_file($journal, "request\n"); slurp_file($journal) =~ /^end$/m ? 1 : 0 }, 1), 'statement ends by more requests');
 	$session->finish;
 	$session->quit;
 }
@@ -218,6 +216,7 @@ $session->quit;
 
 # --- the server is shut down ----------------------------------------------------
 
+# connect before the first session waits, because its checkout_timeout runs from then on
 my @waiters = map { PgpxSession->new($local) } 1 .. 40;
 busy('fast shutdown');
 $_->start("SELECT pgpool.checkout('two', '10 min')") foreach @waiters;

@@ -280,7 +280,7 @@ kill 'STOP', $worker;
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 kill 'CONT', $worker;
 becomes('smaller', 'idle', '3', 'other connections stay open');
-becomes('smaller', 'total, closed_overflow', '3|1', 'smaller: one connection has closed, although it took a moment');
+ok(wait_until($local, sub { pool('smaller', 'total, closed_overflow') }, '3|1'), 'smaller: one connection has closed, although it took a moment');
 
 # --- idle_timeout
 make_pool($local, $remote, server => 'idle',

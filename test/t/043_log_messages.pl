@@ -55,7 +55,8 @@ $session->run("SELECT pgpool.reconnect('quiet')");
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'quiet'", '0'), 'connection is closed after a checkout, a wait and a reconnect');
 is(join('', lines(qr/quiet/)), '', 'nothing is logged by default');
 
-# --- log_min_wait; the holder's checkout waits for its connection
+# --- log_min_wait. The holder's checkout also waits, for its connection, and may be logged.
+# The log is therefore read from after that checkout.
 ok(set('pgpool_ext.log_min_wait', '1s'), 'log_min_wait is set to 1s');
 lease($holder, 'noted');
 mark();

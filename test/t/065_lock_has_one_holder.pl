@@ -249,7 +249,8 @@ contend($_) foreach @nodes;
 # Elements: name, server, hold time, action, ttl (default 1 s). The arguments of the
 # action are the server, the holder's PID and token, the other server, and the worker. A
 # holder that will be interrupted holds the lock long enough for a slow machine. A holder
-# that must keep it, or still have it when a clock has been set, has a sufficient ttl.
+# that must keep the lock, or must still have it when the fault occurs, has a sufficient
+# ttl.
 my @faults = (
 	[ 'holder ended', 0, $long, sub { my ($node, $pid, $token) = @_;
 		ok(terminate($node, $pid), 'session has ended');

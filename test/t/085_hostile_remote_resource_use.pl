@@ -54,12 +54,11 @@ my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
-$fake->make_servers($session, '2s');
-foreach my $name (keys %behaviours)
-{
-	$session->run("ALTER SERVER s_$name OPTIONS (SET connect_timeout '20s')");
-	$session->run("ALTER SERVER s_$name OPTIONS (SET operation_timeout '20s')") unless $name =~ /^(?:row|huge_reset)$/;
-}
+$fake->make_servers($session, '20s');
+
+# these use up the timeout
+$session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '2s')") foreach qw(row huge_reset);
+$session->run(q{ALTER SERVER s_start_rows OPTIONS (SET connect_timeout '5s')});
 
 # A query. With a parameter it uses the extended protocol.
 sub query

@@ -28,7 +28,7 @@ EOT
 	}
 	foreach my $i (0 .. $#orders)
 	{
-		is($sessions[$i]->finish(600) . $sessions[$i]->error, 3 * $rounds, "{$orders[$i]}, timeout $timeout: all fan-outs succeed");
+		is($sessions[$i]->finish(660) . $sessions[$i]->error, 3 * $rounds, "{$orders[$i]}, timeout $timeout: all fan-outs succeed");
 	}
 	$_->quit foreach @sessions;
 }
@@ -53,10 +53,10 @@ foreach my $i (0, 1)
 $holders[0]->run('SELECT pgpool.checkin_all()');
 ok(wait_until($small, $waiting, 'a,b'), 'one fan-out has its first connection, and waits for the second');
 $holders[1]->run('SELECT pgpool.checkin_all()');
-$fanouts[1]->finish(90);
+$fanouts[1]->finish(660);
 $fanouts[1]->failed('40P01', qr/deadlock detected while waiting for a connection to server "b"\nDETAIL:  Process \d+ waits for a connection of server "b" within pgpool_ext.max_connections; held by processes/,
 	'fan-out that completes the deadlock fails with 40P01');
-is($fanouts[0]->finish(90) . $fanouts[0]->error, 'a7,b7', 'other fan-out succeeds');
+is($fanouts[0]->finish(660) . $fanouts[0]->error, 'a7,b7', 'other fan-out succeeds');
 is($small->safe_psql('postgres', q{SELECT string_agg(server || ' ' || deadlocks, ',' ORDER BY server) FROM pgpool.stats}), 'a 0,b 1', 'deadlock is counted');
 is($small->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'no lease and no waiter is left in the small server');
 $_->quit foreach @holders, @fanouts;

@@ -175,7 +175,7 @@ foreach my $case ([ other_reset => 'PERFORM * FROM other_reset.t', 'a reset that
 {
 	my ($server, $sql, $name) = @$case;
 
-	# the worker takes over the reset that takes long, before the statement
+	# in the last case the worker takes over the reset before the session continues
 	my $waits = $sql =~ /advisory/;
 
 	$other->run('SELECT pg_advisory_lock(1)') if $waits;

@@ -16,7 +16,8 @@ my $holder = PgpxSession->new($local);
 my $other = PgpxSession->new($local);
 my $pinger = q{FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'};
 
-# Let commits on the remote server wait for a standby, or no longer.
+# Set the standby for whose confirmation commits on the remote server wait. An empty name
+# ends the wait.
 sub wait_for_standby
 {
 	my ($name) = @_;
@@ -54,8 +55,9 @@ $app->quit;
 # repeated, another server acquires the lock
 $token = $holder->run(q{SELECT pgpool.lock('locks', 'first', ttl => '10 min')});
 is($holder->run("SELECT pgpool.unlock('locks', 'first', $token)"), 't', 'release without a fault');
-# A ping, one each second, may wait in place of the release, which is then not sent. Or the
-# release does not wait, because the remote server has not processed the new value yet.
+# The worker sends a ping each second. If a ping waits, the release is not sent. If the
+# remote server has not processed the new value yet, the release does not wait. Try again
+# in both cases.
 my $waiting = "$pinger AND wait_event = 'SyncRep'";
 my $sent = '';
 my $watch = PgpxSession->new($remote);

@@ -58,8 +58,8 @@ foreach my $attempt (1 .. 20)
 	$canceller->run("SELECT pg_cancel_backend($pid)");
 	$blocker->run('COMMIT');
 
-	# if the answer arrives more than a second after the COMMIT, the local transaction is
-	# rolled back: try again
+	# The session defers the cancel for a second after it has sent COMMIT. If the answer
+	# arrives later, the local transaction is rolled back. Try again then.
 	my $error = $session->finish(30) . $session->error;
 	$committed = $local->safe_psql('postgres', "SELECT count(*) FROM here WHERE n = $attempt");
 	last if $committed;
