@@ -464,8 +464,9 @@ sub delay_end
 
 # Repeat an attempt until it succeeds, at most 20 times. This is for behaviour that depends
 # on a time limit of 100 ms or less in the extension. The attempt returns two scalars:
-# whether it succeeded, and how late the machine was meanwhile, as delay_end(..., 1) does. Five failures while the machine was
-# late by less than 5 ms are a failure of the test.
+# whether it succeeded, and how late the machine was meanwhile (see delay_end, with one
+# step). The test fails after five failures during which the machine was late by less than
+# 5 ms, and after 20 failures in any case.
 sub succeeds_on_time(&)
 {
 	my ($attempt) = @_;
