@@ -1,7 +1,11 @@
 # A PostgreSQL::Test::Cluster that sends a single statement to the server itself, because
 # the start of psql takes longer than most statements.
 #
-# Each statement has its own session. The functions return when its backend has exited.
+# Each statement has its own session, whose backend has exited when the function returns.
+# Only queries of views that show the state of the server share a session, because the
+# start of a backend takes longer than such a query. That session stays connected until
+# the server stops.
+#
 # Rows, messages and status are those of psql, with these exceptions: errors have no LINE,
 # each message names line 1, a row without columns is an empty line, and the environment
 # variables of libpq have no effect. psql still runs several statements, backslash
@@ -22,6 +26,22 @@ use constant PROTOCOL_VERSION => 3 << 16;
 
 my %own_arguments = map { $_ => 1 } qw(stdout stderr on_error_die);
 
+# Queries that can share a session. They read only these views, and call only functions
+# that have the same result in each session.
+my $view = qr/pgpool\.(?:connections|leases|locks|pools|stats|waiters|workers)|pg_stat_activity|pg_locks/;
+my $function = qr/array_agg|avg|bool_and|bool_or|coalesce|count|max|min|now|pg_backend_pid|round|string_agg|sum/;
+
+sub can_share_session
+{
+	my ($sql) = @_;
+
+	return $sql =~ /^\s*SELECT\b/i
+	  && $sql =~ /\bFROM\b/i
+	  && $sql !~ /\bFROM(?!\s+$view\b)/i
+	  && $sql !~ /\b(?:JOIN|INTO|FOR)\b/i
+	  && $sql !~ /\b(?!$function\b|(?:AND|AS|BY|FILTER|FROM|IN|NOT|OR|SELECT|WHERE)\b)\w+\s*\(/i;
+}
+
 sub psql
 {
 	my ($self, $dbname, $sql, %params) = @_;
@@ -31,7 +51,10 @@ sub psql
 	return $self->SUPER::psql($dbname, $sql, %params)
 	  if $sql =~ /\\|;\s*\S|^\s*COPY\b/i || $dbname !~ /^\w+$/ || grep { !$own_arguments{$_} } keys %params;
 
-	my ($status, $rows, $messages) = run_statement($self->host . '/.s.PGSQL.' . $self->port, $dbname, $sql);
+	my ($status, $rows, $messages) =
+		$dbname eq 'postgres' && can_share_session($sql)
+	  ? $self->run_in_shared_session($sql)
+	  : run_statement($self->socket_path, $dbname, $sql);
 
 	chomp($rows, $messages);
 	${ $params{stdout} } = $rows if ref $params{stdout};
@@ -42,36 +65,108 @@ sub psql
 	return wantarray ? ($status, $rows, $messages) : $status;
 }
 
+sub socket_path
+{
+	my ($self) = @_;
+
+	return $self->host . '/.s.PGSQL.' . $self->port;
+}
+
+sub stop
+{
+	my ($self, @args) = @_;
+
+	$self->end_shared_session;
+	return $self->SUPER::stop(@args);
+}
+
+# A smart shutdown would wait for the shared session.
+sub end_shared_session
+{
+	my ($self) = @_;
+	my $shared = delete $self->{shared_session} or return;
+
+	terminate_session($shared) if $shared->{process} == $$;
+	return;
+}
+
+# Run a query in the shared session, and connect first if there is none. Each process has
+# its own, because a forked child must not read the answers to its parent.
+sub run_in_shared_session
+{
+	my ($self, $sql) = @_;
+	my $shared = delete $self->{shared_session};
+
+	if ($shared && $shared->{process} == $$)
+	{
+		my ($status, $rows, $messages) = query($shared, $sql);
+
+		if ($status != CONNECTION_FAILED)
+		{
+			$self->{shared_session} = $shared;
+			return ($status, $rows, $messages);
+		}
+
+		# the server has closed it: repeat the query, which has no effects
+	}
+
+	($shared, my $message) = new_session($self->socket_path, 'postgres');
+	return (CONNECTION_FAILED, '', $message) unless $shared;
+	my @result = query($shared, $sql);
+	$self->{shared_session} = $shared if $result[0] != CONNECTION_FAILED;
+	return @result;
+}
+
 # Run a statement in a new session, at the Unix-domain socket $path. Returns psql's
 # status, rows and messages.
 sub run_statement
 {
 	my ($path, $dbname, $sql) = @_;
+	my ($session, $message) = new_session($path, $dbname);
+
+	return (CONNECTION_FAILED, '', $message) unless $session;
+	my ($status, $rows, $messages) = query($session, $sql);
+	terminate_session($session) if $status != CONNECTION_FAILED;
+	return ($status, $rows, $session->{notices} . $messages);
+}
+
+# Connect. Returns the session, or undef and psql's message.
+sub new_session
+{
+	my ($path, $dbname) = @_;
 	my $connection_failed = qq{psql: error: connection to server on socket "$path" failed: };
-	my $socket = IO::Socket::UNIX->new(Peer => $path) or return (CONNECTION_FAILED, '', "$connection_failed$!\n");
+	my $socket = IO::Socket::UNIX->new(Peer => $path) or return (undef, "$connection_failed$!\n");
 	my $startup = pack 'N(Z*)*x', PROTOCOL_VERSION, user => scalar getpwuid($<), database => $dbname,
 	  application_name => basename($0);
-	my ($status, $rows, $messages, $connected) = (0, '', '', 0);
+	my $messages = '';
+
+	# the server may close the socket while a message is sent
+	local $SIG{PIPE} = 'IGNORE';
+	syswrite $socket, pack('N', 4 + length $startup) . $startup;
+	while (my ($type, $body) = read_message($socket))
+	{
+		return { socket => $socket, process => $$, notices => $messages } if $type eq 'Z';
+		$messages .= ($type eq 'E' ? $connection_failed : '') . text_of($body) if $type =~ /[EN]/;
+		die "the server at $path requires another authentication method than trust"
+		  if $type eq 'R' && unpack('N', $body) != 0;
+	}
+	return (undef, $messages);
+}
+
+# Run a statement in a session. Returns psql's status, rows and messages.
+sub query
+{
+	my ($session, $sql) = @_;
+	my ($status, $rows, $messages) = (0, '', '');
 
 	# the server may close the socket while a message is sent
 	local $SIG{PIPE} = 'IGNORE';
 	utf8::encode($sql) if utf8::is_utf8($sql);
-	syswrite $socket, pack('N', 4 + length $startup) . $startup;
-	while (my ($type, $body) = read_message($socket))
+	syswrite $session->{socket}, pack('aNZ*', 'Q', 5 + length $sql, $sql);
+	while (my ($type, $body) = read_message($session->{socket}))
 	{
-		if ($type eq 'Z' && !$connected)
-		{
-			$connected = 1;
-			syswrite $socket, pack('aNZ*', 'Q', 5 + length $sql, $sql);
-		}
-		elsif ($type eq 'Z')
-		{
-			# send Terminate; the end of the input shows that the backend has exited
-			syswrite $socket, pack('aN', 'X', 4);
-			while (my ($ignored) = read_message($socket)) { }
-			return ($status, $rows, $messages);
-		}
-		elsif ($type eq 'D')
+		return ($status, $rows, $messages) if $type eq 'Z';
+		if ($type eq 'D')
 		{
 			$rows .= join('|', values_of($body)) . "\n";
 		}
@@ -79,18 +174,25 @@ sub run_statement
 		{
 			# psql prints no rows of a statement that fails
 			($status, $rows) = (STATEMENT_FAILED, '') if $type eq 'E';
-			$messages .= ($connected ? 'psql:<stdin>:1: ' : $type eq 'E' ? $connection_failed : '') . text_of($body);
+			$messages .= 'psql:<stdin>:1: ' . text_of($body);
 		}
 		elsif ($type =~ /[GHW]/)
 		{
 			die "PgpxNode does not support COPY: $sql";
 		}
-		elsif ($type eq 'R' && unpack('N', $body) != 0)
-		{
-			die "the server at $path requires another authentication method than trust";
-		}
 	}
-	return (CONNECTION_FAILED, '', $messages . ($connected ? "server closed the connection unexpectedly\n" : ''));
+	return (CONNECTION_FAILED, '', "${messages}server closed the connection unexpectedly\n");
+}
+
+# Send Terminate, and wait until the backend has exited.
+sub terminate_session
+{
+	my ($session) = @_;
+
+	local $SIG{PIPE} = 'IGNORE';
+	syswrite $session->{socket}, pack('aN', 'X', 4);
+	while (my ($ignored) = read_message($session->{socket})) { }
+	return;
 }
 
 # Read a message. Returns its type and body, or an empty list if the server has closed the

@@ -176,6 +176,7 @@ foreach my $mode (qw(fast immediate smart))
 	if ($mode eq 'smart')
 	{
 		# the server waits for its sessions, and then not for the pool
+		$local->end_shared_session;
 		kill 'TERM', $local->{_pid};
 		$_->quit foreach @sessions[ 1 .. 3 ];
 		kill 'TERM', $waiter->pid;
