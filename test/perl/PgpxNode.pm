@@ -3,8 +3,7 @@
 #
 # Each statement has its own session, whose backend has exited when the function returns.
 # Only queries of views that show the state of the server share a session, because the
-# start of a backend takes longer than such a query. That session stays connected until
-# the server stops.
+# start of a backend takes longer than such a query.
 #
 # Rows, messages and status are those of psql, with these exceptions: errors have no LINE,
 # each message names line 1, a row without columns is an empty line, and the environment
@@ -26,19 +25,20 @@ use constant PROTOCOL_VERSION => 3 << 16;
 
 my %own_arguments = map { $_ => 1 } qw(stdout stderr on_error_die);
 
-# Queries that can share a session. They read only these views, and call only functions
-# that have the same result in each session.
-my $view = qr/pgpool\.(?:connections|leases|locks|pools|stats|waiters|workers)|pg_stat_activity|pg_locks/;
+# Queries that can share a session read only these views, and call only these functions.
+# Queries of workers are not among them: a postmaster of version 15 can miss the exit of a
+# worker, and then notices it when a client connects.
+my $view = qr/pgpool\.(?:connections|leases|locks|pools|stats|waiters)|pg_stat_activity|pg_locks/;
 my $function = qr/array_agg|avg|bool_and|bool_or|coalesce|count|max|min|now|pg_backend_pid|round|string_agg|sum/;
 
 sub can_share_session
 {
 	my ($sql) = @_;
 
-	return $sql =~ /^\s*SELECT\b/i
-	  && $sql =~ /\bFROM\b/i
+	return $sql =~ /^\s*SELECT\b.*\bFROM\b/is
 	  && $sql !~ /\bFROM(?!\s+$view\b)/i
-	  && $sql !~ /\b(?:JOIN|INTO|FOR)\b/i
+	  && $sql !~ /\bFROM\s+\S+(?:\s+\w+)?\s*,/i
+	  && $sql !~ /\b(?:JOIN|INTO|FOR)\b|pgpool_ext worker/i
 	  && $sql !~ /\b(?!$function\b|(?:AND|AS|BY|FILTER|FROM|IN|NOT|OR|SELECT|WHERE)\b)\w+\s*\(/i;
 }
 
@@ -76,44 +76,55 @@ sub stop
 {
 	my ($self, @args) = @_;
 
-	$self->end_shared_session;
+	# its backend may be suspended
+	$self->leave_shared_session;
 	return $self->SUPER::stop(@args);
 }
 
-# A smart shutdown would wait for the shared session.
+sub leave_shared_session
+{
+	my ($self) = @_;
+	my $shared = delete $self->{shared_session};
+
+	return unless $shared && $shared->{process} == $$;
+	send_message($shared, 'X', '');
+	return $shared;
+}
+
+# Returns when the backend of the shared session has exited. A smart shutdown would wait
+# for it, and the extension would notice changes of catalogs in it.
 sub end_shared_session
 {
 	my ($self) = @_;
-	my $shared = delete $self->{shared_session} or return;
 
-	terminate_session($shared) if $shared->{process} == $$;
+	if (my $shared = $self->leave_shared_session)
+	{
+		while (my ($ignored) = read_message($shared->{socket})) { }
+	}
 	return;
 }
 
-# Run a query in the shared session, and connect first if there is none. Each process has
-# its own, because a forked child must not read the answers to its parent.
+# Run a query in the shared session. The transaction does not commit, because the extension
+# applies changes of catalogs at a commit, which is not what tests expect of a query.
 sub run_in_shared_session
 {
 	my ($self, $sql) = @_;
 	my $shared = delete $self->{shared_session};
+	my @result = (CONNECTION_FAILED);
 
-	if ($shared && $shared->{process} == $$)
+	# a forked child must not read the answers to its parent
+	@result = query($shared, "BEGIN; $sql\n; ROLLBACK") if $shared && $shared->{process} == $$;
+
+	# a new one, also if the server has closed the last one: the query has no effects
+	if ($result[0] == CONNECTION_FAILED)
 	{
-		my ($status, $rows, $messages) = query($shared, $sql);
-
-		if ($status != CONNECTION_FAILED)
-		{
-			$self->{shared_session} = $shared;
-			return ($status, $rows, $messages);
-		}
-
-		# the server has closed it: repeat the query, which has no effects
+		($shared, my $message) = new_session($self->socket_path, 'postgres');
+		return (CONNECTION_FAILED, '', $message) unless $shared;
+		@result = query($shared, "BEGIN; $sql\n; ROLLBACK");
 	}
 
-	($shared, my $message) = new_session($self->socket_path, 'postgres');
-	return (CONNECTION_FAILED, '', $message) unless $shared;
-	my @result = query($shared, $sql);
-	$self->{shared_session} = $shared if $result[0] != CONNECTION_FAILED;
+	# a query that fails leaves a transaction
+	$self->{shared_session} = $shared if $result[0] == 0;
 	return @result;
 }
 
@@ -126,7 +137,12 @@ sub run_statement
 
 	return (CONNECTION_FAILED, '', $message) unless $session;
 	my ($status, $rows, $messages) = query($session, $sql);
-	terminate_session($session) if $status != CONNECTION_FAILED;
+	if ($status != CONNECTION_FAILED)
+	{
+		# the end of the input shows that the backend has exited
+		send_message($session, 'X', '');
+		while (my ($ignored) = read_message($session->{socket})) { }
+	}
 	return ($status, $rows, $session->{notices} . $messages);
 }
 
@@ -159,10 +175,8 @@ sub query
 	my ($session, $sql) = @_;
 	my ($status, $rows, $messages) = (0, '', '');
 
-	# the server may close the socket while a message is sent
-	local $SIG{PIPE} = 'IGNORE';
 	utf8::encode($sql) if utf8::is_utf8($sql);
-	syswrite $session->{socket}, pack('aNZ*', 'Q', 5 + length $sql, $sql);
+	send_message($session, 'Q', "$sql\0");
 	while (my ($type, $body) = read_message($session->{socket}))
 	{
 		return ($status, $rows, $messages) if $type eq 'Z';
@@ -184,14 +198,13 @@ sub query
 	return (CONNECTION_FAILED, '', "${messages}server closed the connection unexpectedly\n");
 }
 
-# Send Terminate, and wait until the backend has exited.
-sub terminate_session
+sub send_message
 {
-	my ($session) = @_;
+	my ($session, $type, $body) = @_;
 
+	# the server may have closed the socket
 	local $SIG{PIPE} = 'IGNORE';
-	syswrite $session->{socket}, pack('aN', 'X', 4);
-	while (my ($ignored) = read_message($session->{socket})) { }
+	syswrite $session->{socket}, pack('aN', $type, 4 + length $body) . $body;
 	return;
 }
 
