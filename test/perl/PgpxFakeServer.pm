@@ -159,10 +159,12 @@ sub read_bytes
 	my ($self, $n) = @_;
 	my $bytes = '';
 
+	# a signal may interrupt the read
 	while (length $bytes < $n)
 	{
-		sysread($self->{socket}, $bytes, $n - length $bytes, length $bytes)
-		  or POSIX::_exit(0);
+		my $read = sysread $self->{socket}, $bytes, $n - length $bytes, length $bytes;
+
+		POSIX::_exit(0) if defined $read ? $read == 0 : !$!{EINTR};
 	}
 	return $bytes;
 }

@@ -103,8 +103,9 @@ sub transactions
 			append_to_file($reached, $sql);
 			if ($how eq 'cancel')
 			{
-				select undef, undef, undef, 0.01 until $cancelled;
+				# a request for an earlier command may have been repeated
 				$cancelled = 0;
+				select undef, undef, undef, 0.01 until $cancelled;
 			}
 			$error = $how eq 'cancel' ? '57014' : '53200';
 		}
