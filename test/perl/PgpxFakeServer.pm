@@ -164,7 +164,8 @@ sub read_bytes
 	{
 		my $read = sysread $self->{socket}, $bytes, $n - length $bytes, length $bytes;
 
-		POSIX::_exit(0) if defined $read ? $read == 0 : !$!{EINTR};
+		next if !defined $read && $!{EINTR};
+		POSIX::_exit(0) unless $read;
 	}
 	return $bytes;
 }

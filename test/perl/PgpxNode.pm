@@ -1,9 +1,9 @@
 # A PostgreSQL::Test::Cluster that sends a single statement to the server itself, because
 # the start of psql takes longer than most statements.
 #
-# Each statement has its own session, whose backend has exited when the function returns.
-# Only queries of views that show the state of the server share a session, because the
-# start of a backend takes longer than such a query.
+# Each statement has its own session. Its backend has exited when the function returns.
+# Queries of views that show the state of the server are an exception: they share a
+# session, because the start of a backend takes longer than such a query.
 #
 # Rows, messages and status are those of psql, with these exceptions: errors have no LINE,
 # each message names line 1, a row without columns is an empty line, and the environment
@@ -26,8 +26,8 @@ use constant PROTOCOL_VERSION => 3 << 16;
 my %own_arguments = map { $_ => 1 } qw(stdout stderr on_error_die);
 
 # Queries that can share a session read only these views, and call only these functions.
-# Queries of workers are not among them: a postmaster of version 15 can miss the exit of a
-# worker, and then notices it when a client connects.
+# Queries that look for processes of the extension do not share a session: a postmaster of
+# version 15 can miss the exit of a worker, and then notices it when a client connects.
 my $view = qr/pgpool\.(?:connections|leases|locks|pools|stats|waiters)|pg_stat_activity|pg_locks/;
 my $function = qr/array_agg|avg|bool_and|bool_or|coalesce|count|max|min|now|pg_backend_pid|round|string_agg|sum/;
 
@@ -37,8 +37,8 @@ sub can_share_session
 
 	return $sql =~ /^\s*SELECT\b.*\bFROM\b/is
 	  && $sql !~ /\bFROM(?!\s+$view\b)/i
-	  && $sql !~ /\bFROM\s+\S+(?:\s+\w+)?\s*,/i
-	  && $sql !~ /\b(?:JOIN|INTO|FOR)\b|pgpool_ext worker/i
+	  && $sql !~ /\bFROM\s+\S+(?:\s+AS)?(?:\s+\w+)?\s*,/i
+	  && $sql !~ /\b(?:JOIN|INTO|FOR)\b|\bbackend_type\s*\S+\s*'pgpool/i
 	  && $sql !~ /\b(?!$function\b|(?:AND|AS|BY|FILTER|FROM|IN|NOT|OR|SELECT|WHERE)\b)\w+\s*\(/i;
 }
 
@@ -76,12 +76,13 @@ sub stop
 {
 	my ($self, @args) = @_;
 
-	# its backend may be suspended
-	$self->leave_shared_session;
+	# do not wait for its backend, which a test may have suspended
+	$self->terminate_shared_session;
 	return $self->SUPER::stop(@args);
 }
 
-sub leave_shared_session
+# Sends Terminate and does not wait. Returns the session, or nothing if there is none.
+sub terminate_shared_session
 {
 	my ($self) = @_;
 	my $shared = delete $self->{shared_session};
@@ -91,31 +92,32 @@ sub leave_shared_session
 	return $shared;
 }
 
-# Returns when the backend of the shared session has exited. A smart shutdown would wait
-# for it, and the extension would notice changes of catalogs in it.
+# Ends the shared session, and waits until its backend has exited. Tests call this before a
+# smart shutdown, which waits for idle sessions, and before a change in another database
+# that no session may apply: an idle session is interrupted to apply it.
 sub end_shared_session
 {
 	my ($self) = @_;
 
-	if (my $shared = $self->leave_shared_session)
+	if (my $shared = $self->terminate_shared_session)
 	{
 		while (my ($ignored) = read_message($shared->{socket})) { }
 	}
 	return;
 }
 
-# Run a query in the shared session. The transaction does not commit, because the extension
-# applies changes of catalogs at a commit, which is not what tests expect of a query.
+# Run a query in the shared session. The query is rolled back, because the extension
+# applies changes of catalogs at a commit.
 sub run_in_shared_session
 {
 	my ($self, $sql) = @_;
 	my $shared = delete $self->{shared_session};
 	my @result = (CONNECTION_FAILED);
 
-	# a forked child must not read the answers to its parent
+	# a forked child must not use the socket of its parent
 	@result = query($shared, "BEGIN; $sql\n; ROLLBACK") if $shared && $shared->{process} == $$;
 
-	# a new one, also if the server has closed the last one: the query has no effects
+	# connect again if the server has closed it: the query has no effects
 	if ($result[0] == CONNECTION_FAILED)
 	{
 		($shared, my $message) = new_session($self->socket_path, 'postgres');
@@ -123,7 +125,7 @@ sub run_in_shared_session
 		@result = query($shared, "BEGIN; $sql\n; ROLLBACK");
 	}
 
-	# a query that fails leaves a transaction
+	# a query that fails leaves its transaction open
 	$self->{shared_session} = $shared if $result[0] == 0;
 	return @result;
 }

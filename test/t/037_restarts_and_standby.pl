@@ -175,7 +175,7 @@ foreach my $mode (qw(fast immediate smart))
 	my @pids = (worker_pid($local), map { $_->pid } @sessions, $waiter);
 	if ($mode eq 'smart')
 	{
-		# the server waits for its sessions, and then not for the pool
+		# the server waits for its sessions, also for the shared one, and then not for the pool
 		$local->end_shared_session;
 		kill 'TERM', $local->{_pid};
 		$_->quit foreach @sessions[ 1 .. 3 ];

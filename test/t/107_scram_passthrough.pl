@@ -150,7 +150,7 @@ ok(wait_until($local, sub { $pid_of->($one) =~ /^\d+$/ ? 1 : 0 }, 1), 'keys are 
 # the password changes while no session is in the database of the pools
 $pid = $pid_of->($one);
 $_->quit foreach $one, $new, $boss;
-$local->end_shared_session;
+$local->end_shared_session;	# it is in the database of the pools, too
 $local->safe_psql('template1', "ALTER ROLE remote_app PASSWORD '$second'");
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", 0), 'change of the password in another database closes the connection');
 $secret = $local->safe_psql('template1', q{SELECT rolpassword FROM pg_authid WHERE rolname = 'remote_app'});

@@ -100,11 +100,11 @@ sub transactions
 			my $how = $1;
 
 			unlink $plan;
+			# a repeated request for an earlier command may have arrived
+			$cancelled = 0;
 			append_to_file($reached, $sql);
 			if ($how eq 'cancel')
 			{
-				# a request for an earlier command may have been repeated
-				$cancelled = 0;
 				select undef, undef, undef, 0.01 until $cancelled;
 			}
 			$error = $how eq 'cancel' ? '57014' : '53200';

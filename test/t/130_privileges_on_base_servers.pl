@@ -73,7 +73,7 @@ my $waiter = PgpxSession->new($local, user => 'app');
 my $lease = $app->run(q{BEGIN; SELECT pgpool.checkout('base')});
 $waiter->start(q{SELECT pgpool.checkout('base', '60 s')});
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1, 30), 'session waits for a connection');
-$local->end_shared_session;
+$local->end_shared_session;	# it would apply the change
 $local->safe_psql('other', 'REVOKE grp FROM app');
 $app->run("SELECT pgpool.checkin($lease)");
 like($waiter->finish(30) . $waiter->error, qr/42501.*permission denied for foreign server base/, 'checkout that waited fails, because the privilege was revoked');
