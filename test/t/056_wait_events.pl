@@ -86,6 +86,10 @@ waits($worker, 'PgpoolWorkerMain');
 $lease = lease($holder, 'one');
 $holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
 ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'one'}, 'idle'), 'connection is idle');
+
+# the last session has cached the socket if the connection is still the one that it has used
+$session->quit;
+$session = PgpxSession->new($local);
 kill 'STOP', $worker;
 shows('PgpoolSocket', q{SELECT pgpool.checkout('one', '300 s')});
 $holder->start("SELECT pgpool.unlock('two', 'mine', $token)");
