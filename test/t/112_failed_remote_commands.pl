@@ -327,6 +327,8 @@ foreach my $case ([ COMMIT => 'BEGIN; SELECT id FROM a WHERE id + random() / 2 <
 	my ($command, $sql) = @$case;
 	my $before = connects();
 
+	# the last reset must not be the one that fails
+	ok(wait_until($local, q{SELECT reset_pending FROM pgpool.pools WHERE server = 'shard'}, '0'), "error at $command with the reset: last reset has ended");
 	unlink $journal;
 	append_to_file($plan, "fail Q $command");
 	is($session->run($sql) . $session->error, '1', "error at $command with the reset is not raised");
