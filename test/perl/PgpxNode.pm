@@ -98,11 +98,9 @@ sub terminate_shared_session
 sub end_shared_session
 {
 	my ($self) = @_;
+	my $shared = $self->terminate_shared_session;
 
-	if (my $shared = $self->terminate_shared_session)
-	{
-		while (my ($ignored) = read_message($shared->{socket})) { }
-	}
+	wait_for_exit($shared) if $shared;
 	return;
 }
 
@@ -112,17 +110,18 @@ sub run_in_shared_session
 {
 	my ($self, $sql) = @_;
 	my $shared = delete $self->{shared_session};
+	my $transaction = "BEGIN; $sql\n; ROLLBACK";
 	my @result = (CONNECTION_FAILED);
 
 	# a forked child must not use the socket of its parent
-	@result = query($shared, "BEGIN; $sql\n; ROLLBACK") if $shared && $shared->{process} == $$;
+	@result = query($shared, $transaction) if $shared && $shared->{process} == $$;
 
 	# connect again if the server has closed it: the query has no effects
 	if ($result[0] == CONNECTION_FAILED)
 	{
 		($shared, my $message) = new_session($self->socket_path, 'postgres');
 		return (CONNECTION_FAILED, '', $message) unless $shared;
-		@result = query($shared, "BEGIN; $sql\n; ROLLBACK");
+		@result = query($shared, $transaction);
 	}
 
 	# a query that fails leaves its transaction open
@@ -141,9 +140,8 @@ sub run_statement
 	my ($status, $rows, $messages) = query($session, $sql);
 	if ($status != CONNECTION_FAILED)
 	{
-		# the end of the input shows that the backend has exited
 		send_message($session, 'X', '');
-		while (my ($ignored) = read_message($session->{socket})) { }
+		wait_for_exit($session);
 	}
 	return ($status, $rows, $session->{notices} . $messages);
 }
@@ -198,6 +196,15 @@ sub query
 		}
 	}
 	return (CONNECTION_FAILED, '', "${messages}server closed the connection unexpectedly\n");
+}
+
+# The backend has exited when its output ends.
+sub wait_for_exit
+{
+	my ($session) = @_;
+
+	while (my ($ignored) = read_message($session->{socket})) { }
+	return;
 }
 
 sub send_message

@@ -103,10 +103,7 @@ sub transactions
 			# a repeated request for an earlier command may have arrived
 			$cancelled = 0;
 			append_to_file($reached, $sql);
-			if ($how eq 'cancel')
-			{
-				select undef, undef, undef, 0.01 until $cancelled;
-			}
+			select undef, undef, undef, 0.01 until $cancelled || $how ne 'cancel';
 			$error = $how eq 'cancel' ? '57014' : '53200';
 		}
 		$error ||= command($sql, \$state, \@open) if $type =~ /[EQ]/;
