@@ -284,7 +284,11 @@ foreach my $what (keys %answers)
 		$fake->receive unless $what =~ /^cut_off|fatal$/;
 	};
 }
-my ($done, $said) = map { PostgreSQL::Test::Utils::tempdir . $_ } '/done', '/said';
+# files: the test waits for the message of a behaviour, and it has been sent
+my $idle_folder = PostgreSQL::Test::Utils::tempdir;
+sub awaited_file { return "$idle_folder/$_[0].awaited"; }
+sub sent_file { return "$idle_folder/$_[0].sent"; }
+
 foreach my $what (keys %idle)
 {
 	my $say = $idle{$what};
@@ -301,9 +305,9 @@ foreach my $what (keys %idle)
 			my ($fake) = @_;
 
 			$fake->serve($when eq 'later' ? 2 : 1);
-			select undef, undef, undef, 0.01 until -e $done;
+			select undef, undef, undef, 0.01 until -e awaited_file("${what}_$when");
 			$fake->send($say->($fake));
-			PostgreSQL::Test::Utils::append_to_file($said, 'x');
+			PostgreSQL::Test::Utils::append_to_file(sent_file("${what}_$when"), 'x');
 			$fake->serve;
 		};
 	}
@@ -416,14 +420,18 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 	foreach my $round (1 .. 3)
 	{
 		is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: only the correct answer is returned");
-		next if $what =~ /behind/ || ($round > 1 && $what =~ /notice/);
-		PostgreSQL::Test::Utils::append_to_file($done, 'x');
-		wait_until($local, sub { -e $said ? 1 : 0 }, 1);
-		unlink $done, $said;
+		next if $what =~ /behind/;
+		PostgreSQL::Test::Utils::append_to_file(awaited_file($what), 'x');
+		wait_until($local, sub { -e sent_file($what) ? 1 : 0 }, 1);
+
+		# notices need not close the connection, so in the next round either this
+		# connection or a new one answers
+		next if $what =~ /notice/;
+		unlink awaited_file($what), sent_file($what);
 
 		# over TLS a session notices the end only after the worker has
 		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what' AND state IN ('idle', 'reset_pending')", 0), "$what: worker has noticed the message")
-		  if over_tls() && $what !~ /notice/;
+		  if over_tls();
 	}
 }
 harmless('unsolicited answers');
@@ -437,9 +445,9 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 		my $query = query("s_$what", @$params) =~ s/'s_$what'/$lease/r;
 
 		is($session->run($query, 20) . $session->error, '1', "$what: first answer is correct");
-		PostgreSQL::Test::Utils::append_to_file($done, 'x');
-		ok(wait_until($local, sub { -e $said ? 1 : 0 }, 1), "$what: unsolicited message has been sent");
-		unlink $done, $said;
+		PostgreSQL::Test::Utils::append_to_file(awaited_file($what), 'x');
+		ok(wait_until($local, sub { -e sent_file($what) ? 1 : 0 }, 1), "$what: unsolicited message has been sent");
+		unlink awaited_file($what), sent_file($what);
 		if ($what =~ /notice/)
 		{
 			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: notice is not accepted as an answer");
