@@ -284,10 +284,10 @@ foreach my $what (keys %answers)
 		$fake->receive unless $what =~ /^cut_off|fatal$/;
 	};
 }
-# files: the test waits for the message of a behaviour, and it has been sent
-my $idle_folder = PostgreSQL::Test::Utils::tempdir;
-sub awaited_file { return "$idle_folder/$_[0].awaited"; }
-sub sent_file { return "$idle_folder/$_[0].sent"; }
+# Files by which the test requests the message of a behaviour, and by which the behaviour
+# reports that it has sent the message.
+sub request_file { return "$folder/$_[0].request"; }
+sub sent_file { return "$folder/$_[0].sent"; }
 
 foreach my $what (keys %idle)
 {
@@ -305,9 +305,14 @@ foreach my $what (keys %idle)
 			my ($fake) = @_;
 
 			$fake->serve($when eq 'later' ? 2 : 1);
-			select undef, undef, undef, 0.01 until -e awaited_file("${what}_$when");
-			$fake->send($say->($fake));
-			PostgreSQL::Test::Utils::append_to_file(sent_file("${what}_$when"), 'x');
+
+			# (sent already: by the connection that this one replaces)
+			if (!-e sent_file("${what}_$when"))
+			{
+				select undef, undef, undef, 0.01 until -e request_file("${what}_$when");
+				$fake->send($say->($fake));
+				PostgreSQL::Test::Utils::append_to_file(sent_file("${what}_$when"), 'x');
+			}
 			$fake->serve;
 		};
 	}
@@ -421,13 +426,12 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 	{
 		is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: only the correct answer is returned");
 		next if $what =~ /behind/;
-		PostgreSQL::Test::Utils::append_to_file(awaited_file($what), 'x');
-		wait_until($local, sub { -e sent_file($what) ? 1 : 0 }, 1);
+		PostgreSQL::Test::Utils::append_to_file(request_file($what), 'x');
+		ok(wait_until($local, sub { -e sent_file($what) ? 1 : 0 }, 1), "$what: unsolicited message has been sent");
 
-		# notices need not close the connection, so in the next round either this
-		# connection or a new one answers
+		# after notices the connection may stay open, and then sends no other message
 		next if $what =~ /notice/;
-		unlink awaited_file($what), sent_file($what);
+		unlink request_file($what), sent_file($what);
 
 		# over TLS a session notices the end only after the worker has
 		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what' AND state IN ('idle', 'reset_pending')", 0), "$what: worker has noticed the message")
@@ -445,9 +449,9 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 		my $query = query("s_$what", @$params) =~ s/'s_$what'/$lease/r;
 
 		is($session->run($query, 20) . $session->error, '1', "$what: first answer is correct");
-		PostgreSQL::Test::Utils::append_to_file(awaited_file($what), 'x');
+		PostgreSQL::Test::Utils::append_to_file(request_file($what), 'x');
 		ok(wait_until($local, sub { -e sent_file($what) ? 1 : 0 }, 1), "$what: unsolicited message has been sent");
-		unlink awaited_file($what), sent_file($what);
+		unlink request_file($what), sent_file($what);
 		if ($what =~ /notice/)
 		{
 			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: notice is not accepted as an answer");
