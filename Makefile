@@ -24,7 +24,8 @@ PG_CONFIG ?= pg_config
 export PG_CONFIG
 
 PG_CPPFLAGS  = -Isrc -I$(shell $(PG_CONFIG) --includedir)
-PG_CFLAGS    = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
+# gnu17: PostgreSQL 15's headers are not C23, which is the default of gcc 15 and later
+PG_CFLAGS    = -std=gnu17 -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers
 SHLIB_LINK   = -lpq -lssl -lcrypto
 EXTRA_CLEAN  = tmp_check deb $(EXTENSION)-*.zip $(EXTENSION)-*.tar.gz
