@@ -306,7 +306,7 @@ foreach my $what (keys %idle)
 
 			$fake->serve($when eq 'later' ? 2 : 1);
 
-			# (sent already: by the connection that this one replaces)
+			# an earlier connection may have sent the message
 			if (!-e sent_file("${what}_$when"))
 			{
 				select undef, undef, undef, 0.01 until -e request_file("${what}_$when");
@@ -429,7 +429,7 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 		PostgreSQL::Test::Utils::append_to_file(request_file($what), 'x');
 		ok(wait_until($local, sub { -e sent_file($what) ? 1 : 0 }, 1), "$what: unsolicited message has been sent");
 
-		# after notices the connection may stay open, and then sends no other message
+		# the connection may survive notices, and no connection sends them again
 		next if $what =~ /notice/;
 		unlink request_file($what), sent_file($what);
 

@@ -87,7 +87,7 @@ $lease = lease($holder, 'one');
 $holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
 ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'one'}, 'idle'), 'connection is idle');
 
-# the last session has cached the socket if the connection is still the one that it has used
+# a new session has not cached the socket of the connection
 $session->quit;
 $session = PgpxSession->new($local);
 kill 'STOP', $worker;
