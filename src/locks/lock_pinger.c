@@ -345,12 +345,12 @@ bool
 pgpx_pinger_results(PgpxPinger *p,
 					void (*row)(PgpxPinger *p, const PGresult *res))
 {
-	int			flushed = PQflush(p->pg);
+	bool		unsent;
 	bool		taken = false;
 	const char *reason;
 	PGresult   *res;
 
-	if (flushed < 0 || !PQconsumeInput(p->pg))
+	if (!pgpx_libpq_exchange(&p->accounting, p->pg, &unsent))
 	{
 		/*
 		 * If the connection has worked before, the remote may have restarted,
@@ -360,7 +360,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		if (p->answered)
 			drop_connection(p);
 		else
-			pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+			pgpx_pinger_failed(p, pgpx_libpq_failure(&p->accounting, p->pg));
 		return false;
 	}
 	pgpx_libpq_drop_notifications(p->pg);
@@ -400,7 +400,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		pgpx_pinger_failed(p, reason);
 		return false;
 	}
-	watch_socket(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
+	watch_socket(p, EPOLLIN | (unsent ? EPOLLOUT : 0));
 	return false;
 }
 
@@ -638,7 +638,9 @@ step_work(PgpxPinger *p)
 static void
 read_idle_input(PgpxPinger *p, uint32 events)
 {
-	if (!PQconsumeInput(p->pg) ||
+	bool		unsent;
+
+	if (!pgpx_libpq_exchange(&p->accounting, p->pg, &unsent) ||
 		(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0)
 	{
 		drop_connection(p);

@@ -394,8 +394,15 @@ pgpx_connect_step(PgpxWorkerConn *w)
 {
 	if (w->phase == PGPX_PHASE_PUBLISH)
 	{
-		if (!PQconsumeInput(w->pg))
-			fail_with_08001(w, PQerrorMessage(w->pg));
+		/* an honest remote sends nothing, or that it closes the connection */
+		bool		unsent;
+		const char *reason;
+
+		if (!pgpx_libpq_exchange(&w->accounting, w->pg, &unsent))
+			fail_with_08001(w, pgpx_libpq_failure(&w->accounting, w->pg));
+		else if ((reason = pgpx_libpq_check_input(&w->accounting, w->pg,
+												  false)) != NULL)
+			fail_with_08001(w, reason);
 		return;
 	}
 	if (w->phase != PGPX_PHASE_CONNECT)
@@ -765,12 +772,11 @@ continue_start_commands(PgpxWorkerConn *w)
 	PGresult   *res;
 	const char *reason;
 	bool		taken = false;
-	int			flushed;
+	bool		unsent;
 
-	flushed = PQflush(w->pg);
-	if (flushed < 0 || !PQconsumeInput(w->pg))
+	if (!pgpx_libpq_exchange(&w->accounting, w->pg, &unsent))
 	{
-		fail_with_08001(w, PQerrorMessage(w->pg));
+		fail_with_08001(w, pgpx_libpq_failure(&w->accounting, w->pg));
 		return;
 	}
 	pgpx_libpq_drop_notifications(w->pg);
@@ -820,5 +826,5 @@ continue_start_commands(PgpxWorkerConn *w)
 		fail_with_08001(w, reason);
 		return;
 	}
-	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
+	pgpx_connection_watch(w, EPOLLIN | (unsent ? EPOLLOUT : 0));
 }

@@ -50,12 +50,16 @@
  *	  only address space until it is used.  So the bound is on the bytes
  *	  received since libpq last returned something.
  *
- * TCP reports these bytes, with TLS and without.  If a remote sends faster than
- * libpq reads, some dozen MB more may arrive, because libpq reads for as long
- * as there is input.  A Unix-domain socket does not report them.  For such a
- * socket, the bytes that are ready before each step of the login are counted.
- * After the login no bytes are counted, because the process that listens on
- * such a socket runs on this machine.
+ * TCP reports these bytes, with TLS and without.  A call of libpq reads for as
+ * long as there is input, which may be 1 GB if the remote sends faster than
+ * libpq reads.  So the bytes are also checked during the call, every
+ * READ_CHECK_MS: by a timer if the event loop makes the call, by the event loop
+ * if a thread does.  If they exceed the bound, the socket is shut down.
+ *
+ * A Unix-domain socket does not report them.  For such a socket, the bytes that
+ * are ready before each step of the login are counted.  After the login no
+ * bytes are counted, because the process that listens on such a socket runs on
+ * this machine.
  *
  * The worker does not use PQtrace, because libpq prints messages before it has
  * checked them, and a length in one can make it read beyond its buffer.
@@ -82,6 +86,8 @@
 
 #include "lib/ilist.h"
 #include "storage/fd.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
 
 #include "worker/events.h"
 
@@ -109,6 +115,7 @@ struct PgpxLogin
 	struct stat socket;			/* identifies it, since fd may be reused */
 	void	   *libpq;			/* libpq's object, of the type for "kind" */
 	PgpxInputAccounting *accounting;
+	bool		exceeded;		/* the step was stopped: too much input */
 	PostgresPollingStatusType status;
 	int			error;			/* errno after the step */
 	PgpxLoginStepped stepped;
@@ -117,10 +124,16 @@ struct PgpxLogin
 
 static dlist_head steps = DLIST_STATIC_INIT(steps);
 
+/* Interval of the checks of the bytes that a call of libpq has read. */
+#define READ_CHECK_MS 10
+
+static PgpxTime next_check = PG_INT64_MAX;	/* of the running steps */
+
 static void finish_step(PgpxTask *task);
 static void begin_accounting(PgpxInputAccounting *accounting);
 static void account_before_step(PgpxInputAccounting *accounting, int fd);
 static bool account_after_step(PgpxInputAccounting *accounting, int fd);
+static bool is_login_too_long(int fd);
 
 /* Called in the thread. */
 static void
@@ -267,6 +280,8 @@ start_waiting_steps(const PgpxThreadUser *user)
 	while ((next = next_to_start(user)) != NULL)
 	{
 		next->state = RUNNING;
+		next->exceeded = false;
+		next_check = Min(next_check, pgpx_now() + READ_CHECK_MS * 1000);
 		account_before_step(next->accounting, next->fd);
 		if (pgpx_task_start(&next->task))
 			continue;
@@ -288,23 +303,60 @@ find_socket(PgpxLogin *login)
 }
 
 /*
- * Shut down the socket of the current step, so that no call in it blocks.  The
- * thread may close the socket at any time, and its number may be reused.  So
- * this duplicates the descriptor first, and then verifies that it is the same
- * socket.
+ * Duplicate the descriptor of the socket of the current step.  Return -1 if
+ * there is none.  The thread may close the socket at any time, and its number
+ * may be reused.  So this verifies that the duplicate is the same socket.
  */
-static void
-shut_down_socket(const PgpxLogin *login)
+static int
+duplicate_socket(const PgpxLogin *login)
 {
 	struct stat now;
 	int			fd;
 
 	if (login->fd < 0 || (fd = fcntl(login->fd, F_DUPFD_CLOEXEC, 0)) < 0)
-		return;
+		return -1;
 	if (fstat(fd, &now) == 0 && now.st_dev == login->socket.st_dev &&
 		now.st_ino == login->socket.st_ino)
-		(void) shutdown(fd, SHUT_RDWR);
+		return fd;
 	close(fd);
+	return -1;
+}
+
+/* Shut down the socket of the current step, so that no call in it blocks. */
+static void
+shut_down_socket(const PgpxLogin *login)
+{
+	int			fd = duplicate_socket(login);
+
+	if (fd < 0)
+		return;
+	(void) shutdown(fd, SHUT_RDWR);
+	close(fd);
+}
+
+PgpxTime
+pgpx_login_check_running(PgpxTime now)
+{
+	dlist_iter	iter;
+
+	if (now < next_check)
+		return next_check;
+	next_check = PG_INT64_MAX;
+	dlist_foreach(iter, &steps)
+	{
+		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
+		int			fd;
+
+		if (login->state != RUNNING || login->exceeded ||
+			(fd = duplicate_socket(login)) < 0)
+			continue;
+		login->exceeded = is_login_too_long(fd);
+		if (login->exceeded)
+			(void) shutdown(fd, SHUT_RDWR);
+		close(fd);
+		next_check = now + READ_CHECK_MS * 1000;
+	}
+	return next_check;
 }
 
 void
@@ -343,6 +395,9 @@ finish_step(PgpxTask *task)
 		bool		short_enough = account_after_step(login->accounting,
 													  fd);
 
+		/* libpq may have gone on to the next host, which has sent less */
+		if (login->exceeded && login->status == PGRES_POLLING_FAILED)
+			short_enough = false;
 		login->state = AWAITING_REMOTE;
 		errno = login->error;
 		if (short_enough)
@@ -416,6 +471,13 @@ pgpx_login_descriptors(void)
 #define MESSAGE_MAX (1024 * 1024)
 
 /*
+ * Bytes that libpq may read before it returns something.  Before it has read a
+ * whole message, its buffer may be of twice the length of the message, and be
+ * full of others.
+ */
+#define READ_MAX (4 * MESSAGE_MAX)
+
+/*
  * Bytes after the login that are not of rows, including the part of the next
  * row that libpq has read.
  */
@@ -466,6 +528,70 @@ bytes_read(int fd)
 		info.tcpi_bytes_received < unread)
 		return 0;
 	return info.tcpi_bytes_received - unread;
+}
+
+/* Return true if a socket has received more than any login needs. */
+static bool
+is_login_too_long(int fd)
+{
+	return bytes_read(fd) > LOGIN_MAX;
+}
+
+/* The socket from which the event loop lets libpq read now. */
+typedef struct Reading
+{
+	volatile int fd;			/* -1: none */
+	volatile uint64 max;		/* number of bytes that may be read from it */
+	volatile sig_atomic_t exceeded;
+} Reading;
+
+static Reading reading = {-1};
+
+/*
+ * Handler of the timer.  If libpq has closed the socket, another thread may
+ * have got its number, but has not received that much so early.
+ */
+static void
+check_reading(void)
+{
+	if (reading.fd < 0 || bytes_read(reading.fd) <= reading.max)
+		return;
+	reading.exceeded = true;
+	(void) shutdown(reading.fd, SHUT_RDWR);
+}
+
+bool
+pgpx_libpq_exchange(PgpxInputAccounting *accounting, PGconn *pg, bool *unsent)
+{
+	static TimeoutId timer = MAX_TIMEOUTS;
+	int			flushed;
+	bool		received;
+
+	if (timer == MAX_TIMEOUTS)
+		timer = RegisterTimeout(USER_TIMEOUT, check_reading);
+	reading.max = accounting->taken + READ_MAX;
+	reading.exceeded = false;
+	reading.fd = PQsocket(pg);
+	enable_timeout_every(timer,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 READ_CHECK_MS),
+						 READ_CHECK_MS);
+	flushed = PQflush(pg);
+	received = flushed >= 0 && PQconsumeInput(pg);
+	reading.fd = -1;
+	disable_timeout(timer, false);
+	accounting->exceeded = reading.exceeded;
+	*unsent = flushed == 1;
+	return received;
+}
+
+static const char message_too_long[] =
+	"The remote server sent a message that is too long.";
+
+const char *
+pgpx_libpq_failure(const PgpxInputAccounting *accounting, const PGconn *pg)
+{
+	return accounting->exceeded ? message_too_long : PQerrorMessage(pg);
 }
 
 static void
@@ -524,9 +650,11 @@ pgpx_libpq_check_input(PgpxInputAccounting *accounting, PGconn *pg,
 {
 	uint64		taken = bytes_read(PQsocket(pg));
 
+	if (accounting->exceeded ||
+		(!results && taken > accounting->taken + MESSAGE_MAX))
+		return message_too_long;
 	if (!results)
-		return taken > accounting->taken + MESSAGE_MAX ?
-			"The remote server sent a message that is too long." : NULL;
+		return NULL;
 	accounting->taken = taken;
 	return excess(accounting) > EXCESS_MAX ?
 		"The remote server sent too much data besides rows." : NULL;

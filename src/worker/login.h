@@ -22,6 +22,7 @@ typedef struct PgpxInputAccounting
 								 * the login */
 	uint64		taken;			/* .. and at its last result */
 	uint64		rows;			/* bytes of the rows that it has returned */
+	bool		exceeded;		/* reading was stopped: too many bytes */
 } PgpxInputAccounting;
 
 typedef struct PgpxLogin PgpxLogin;
@@ -34,6 +35,23 @@ extern void pgpx_libpq_mute_notices(PGconn *pg);
  * PQconsumeInput.
  */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
+
+/*
+ * pgpx_libpq_exchange
+ *		Send the output of libpq and read the input, after the login.
+ *
+ * Set *unsent to whether some of the output could not be sent yet.  Return
+ * false if the connection has failed; pgpx_libpq_failure returns the reason.
+ * If the remote sends too much, and so fast that libpq would read without end,
+ * the connection is shut down; then pgpx_libpq_check_input returns the reason,
+ * too.
+ */
+extern bool pgpx_libpq_exchange(PgpxInputAccounting *accounting, PGconn *pg,
+								bool *unsent);
+
+/* Return why pgpx_libpq_exchange has failed. */
+extern const char *pgpx_libpq_failure(const PgpxInputAccounting *accounting,
+									  const PGconn *pg);
 
 /* Account for the rows of a result; to be called before it is freed. */
 extern void pgpx_libpq_note_rows(PgpxInputAccounting *accounting,
@@ -73,6 +91,12 @@ extern PgpxLogin *pgpx_login_begin_kind(const PgpxLoginKind *kind,
 
 /* Run the next step; called when libpq's socket is ready. */
 extern void pgpx_login_step(PgpxLogin *login);
+
+/*
+ * Stop the running steps whose remotes have sent more than a login needs.
+ * Return when to call this again.
+ */
+extern PgpxTime pgpx_login_check_running(PgpxTime now);
 
 /*
  * Return whether a thread is using the PGconn.  If so, nothing else may touch

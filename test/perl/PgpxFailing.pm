@@ -13,6 +13,8 @@
 #   stop_before_sleep($node, $postmaster);    # the same for a postmaster of 15 about to sleep
 #   is_stopped_before_sleep($node, $postmaster);
 #   send_endless_notices($node, $session->pid); # until the next call: receive endless notices
+#   slow_down_reads($node);                   # libpq in the worker reads slowly
+#   if (PgpxFailing::unavailable() eq '') ... # for a part of a file
 package PgpxFailing;
 
 use strict;
@@ -25,20 +27,28 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(stop_before_sleep is_stopped_before_sleep failing fail_next has_failed hold_logins libpq_cancels send_endless_notices stop_in_recv is_stopped_in_recv);
+our @EXPORT = qw(slow_down_reads stop_before_sleep is_stopped_before_sleep failing fail_next has_failed hold_logins libpq_cancels send_endless_notices stop_in_recv is_stopped_in_recv);
 
 my ($library, $number);
 
-sub skip_all_without
+# The reason why calls cannot fail on request in this run; '' if they can.
+sub unavailable
 {
 	my $source = __FILE__ =~ s{PgpxFailing\.pm$}{failing.c}r;
 
-	plan skip_all => 'whether the extension made a call can only be seen if no other library is in between' if defined $ENV{PGPX_LATE};
-	plan skip_all => 'a sanitizer has its own malloc and must be loaded first' if $ENV{PGPX_NO_PRELOAD};
+	return 'whether the extension made a call can only be seen if no other library is in between' if defined $ENV{PGPX_LATE};
+	return 'a sanitizer has its own malloc and must be loaded first' if $ENV{PGPX_NO_PRELOAD};
 	$library = PostgreSQL::Test::Utils::tempdir . '/failing.so';
-	plan skip_all => 'no compiler'
-	  if system("cc -shared -fPIC -O1 -Wall -o $library $source -ldl") != 0;
+	return 'no compiler' if system("cc -shared -fPIC -O1 -Wall -o $library $source -ldl") != 0;
 	chmod 0755, $library;
+	return '';
+}
+
+sub skip_all_without
+{
+	my $reason = unavailable();
+
+	plan skip_all => $reason if $reason ne '';
 	return;
 }
 
@@ -103,6 +113,8 @@ sub is_stopped_in_recv { return has_stopped(stop_in_recv => @_); }
 sub stop_before_sleep { return name_in(stop_before_sleep => @_); }
 sub is_stopped_before_sleep { return has_stopped(stop_before_sleep => @_); }
 sub send_endless_notices { return name_in(endless => @_); }
+
+sub slow_down_reads { return put($_[0]->data_dir . '/pgpool_ext.slow_reads', ''); }
 
 # True if libpq can send cancel requests asynchronously (from 17 on; it may be newer
 # than the server).

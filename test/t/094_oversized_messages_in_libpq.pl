@@ -1,26 +1,40 @@
 # Messages of a gigabyte that are announced, and sent, while libpq reads: in a login, in
 # the answer to start commands, in answers to lock pings. The worker closes the
-# connection long before it has read that much, and is not delayed.
+# connection long before it has read that much, also if the data arrives faster than
+# libpq reads it.
 use strict;
 use warnings;
 
+use POSIX ();
+
+use PgpxFailing;
 use PgpxFakeServer qw(message greeting backend_key ready done columns row);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes 'usleep';
 
-# Send the header of a huge message, and then its data, with pauses, because libpq reads
-# on as long as data arrives.
+# Send the header of a huge message, and then its data as fast as possible.
 sub flood
 {
 	my ($fake, $type) = @_;
 
 	$fake->send(pack 'aN', $type, 0x3FFFF000);
-	my $part = 'x' x 1_000_000;
+	my $part = 'x' x 8_000_000;
+	1 while defined syswrite $fake->{socket}, $part;
+	POSIX::_exit(0);
+}
+
+# The same with pauses, for a socket that does not report the received bytes: there libpq
+# reads for as long as data arrives.
+sub flood_slowly
+{
+	my ($fake, $type) = @_;
+
+	$fake->send(pack 'aN', $type, 0x3FFFF000);
 	while (1)
 	{
-		$fake->send($part);
+		$fake->send('x' x 100_000);
 		usleep(2000);
 	}
 	return;
@@ -65,6 +79,7 @@ sub keeper
 my $names = 0;
 sub names { return map { message('S', 'p' . $names++ . "\0" . ('v' x 2000) . "\0") } 1 .. $_[0]; }
 
+my %reason_of = (login_n => qr/sent too much data during the login/, start_row => qr/sent a message that is too long/);
 my $folder = PostgreSQL::Test::Utils::tempdir_short;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
@@ -101,7 +116,7 @@ my %behaviours = (
 my $remote = remote_node('remote');
 my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
-my $near = PgpxFakeServer->new(folder => $folder, login_n => $behaviours{login_n});
+my $near = PgpxFakeServer->new(folder => $folder, login_n => { login => sub { $_[0]->send(greeting()); flood_slowly($_[0], 'N') } });
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
 $fake->make_servers($session, '20s');
@@ -185,6 +200,29 @@ costs_little('ping_names', sub {
 	ok(wait_until($local, sub { -e "$folder/pings" ? $logins->() : 0 }, 1, 60), 'ping_names: connection of the pings is replaced');
 	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE server = 's_ping_names'}), 'held', 'ping_names: lock is held');
 });
+
+# --- remote servers that send faster than libpq reads, so that a call of libpq does not
+# return before it has read the whole message
+SKIP:
+{
+	my $reason = PgpxFailing::unavailable();
+
+	skip $reason, 1 if $reason ne '';
+	$session->quit;
+	failing($local, sub { $local->restart });
+	slow_down_reads($local);
+	$session = PgpxSession->new($local);
+	foreach my $what (qw(login_n start_row))
+	{
+		costs_little("fast $what", sub { $session->fails(query($what), '08001', $reason_of{$what}, "fast $what: reason is reported") });
+	}
+	costs_little('fast lock_ping', sub {
+		my $log = -s $local->logfile;
+
+		like($session->run("SELECT pgpool.lock('s_lock_ping', 'a lock', '10 s', '9 s')"), qr/^1234$/, 'fast lock_ping: lock is granted');
+		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /\Q$words{lock_ping}\E/ ? 1 : 0 }, 1), 'fast lock_ping: reason is logged');
+	});
+}
 
 is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
 is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'worker was not restarted');
