@@ -302,9 +302,12 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 
 PG_FUNCTION_INFO_V1(pgpx_view_cluster_shares);
 
-/* Append the row of the server of a pool. */
+/*
+ * Append the row of the server of a pool.  visible: the caller may see the
+ * error.
+ */
 static void
-share_row(PgpxRow *row, const PgpxView *view)
+share_row(PgpxRow *row, const PgpxView *view, bool visible)
 {
 	const PgpxPool *pool = &view->pool;
 	PgpxServer *server = &pgpx_servers[pool->server];
@@ -327,8 +330,7 @@ share_row(PgpxRow *row, const PgpxView *view)
 	pgpx_row_instant(row, info.agreed_at);
 	pgpx_row_instant(row, pgpx_steady_to_now(until));
 	pgpx_row_instant(row, info.failing_since);
-	pgpx_row_secret(row, pgpx_view_can_see_pool(view),
-					info.error[0] != '\0' ? info.error : NULL);
+	pgpx_row_secret(row, visible, info.error[0] != '\0' ? info.error : NULL);
 	pgpx_row_store(row);
 }
 
@@ -337,18 +339,27 @@ Datum
 pgpx_view_cluster_shares(PG_FUNCTION_ARGS)
 {
 	PgpxRow		row;
-	PgpxView   *view;
 	Bitmapset  *seen = NULL;
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(0);
-	while (pgpx_view_next(view))
-		if (view->pool.opts.cluster_connections > 0 &&
-			!bms_is_member(view->pool.server, seen))
+
+	/* first the servers that have a pool that the caller may see */
+	for (int pass = 0; pass < 2; pass++)
+	{
+		PgpxView   *view = pgpx_view_begin(0);
+
+		while (pgpx_view_next(view))
 		{
+			bool		visible = pgpx_view_can_see_pool(view);
+
+			if (view->pool.opts.cluster_connections == 0 ||
+				bms_is_member(view->pool.server, seen) ||
+				(pass == 0 && !visible))
+				continue;
 			seen = bms_add_member(seen, view->pool.server);
-			share_row(&row, view);
+			share_row(&row, view, visible);
 		}
+	}
 	return (Datum) 0;
 }
 
