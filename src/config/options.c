@@ -721,9 +721,8 @@ pgpx_options_find(List *options, const char *name)
 	return NULL;
 }
 
-/* Look up a pool option in the list; false if it is missing or invalid. */
-static bool
-find_number(List *list, const char *name, int64 *result)
+bool
+pgpx_options_find_number(List *list, const char *name, int64 *result)
 {
 	DefElem    *def = pgpx_options_find(list, name);
 
@@ -770,24 +769,24 @@ check_together(List *list)
 	int64		high;
 
 	pgpx_options_check_base(list);
-	if (find_number(list, "retry_min", &low) && find_number(list, "retry_max", &high) &&
-		low > high)
+	if (pgpx_options_find_number(list, "retry_min", &low) &&
+		pgpx_options_find_number(list, "retry_max", &high) && low > high)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("option \"retry_min\" exceeds option \"retry_max\""),
 				 errdetail("\"retry_min\" is %lld ms, \"retry_max\" is %lld ms.",
 						   (long long) low, (long long) high)));
 
-	if (find_number(list, "min_size", &low) && find_number(list, "pool_size", &high) &&
-		low > high)
+	if (pgpx_options_find_number(list, "min_size", &low) &&
+		pgpx_options_find_number(list, "pool_size", &high) && low > high)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("option \"min_size\" exceeds option \"pool_size\""),
 				 errdetail("\"min_size\" is %lld, \"pool_size\" is %lld.",
 						   (long long) low, (long long) high)));
 
-	if (find_number(list, "min_idle", &low) && find_number(list, "pool_size", &high) &&
-		low > high)
+	if (pgpx_options_find_number(list, "min_idle", &low) &&
+		pgpx_options_find_number(list, "pool_size", &high) && low > high)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("option \"min_idle\" exceeds option \"pool_size\""),

@@ -145,6 +145,13 @@ extern bool pgpx_option_is_allowed(const char *name, bool as_superuser,
 extern DefElem *pgpx_options_find(List *options, const char *name);
 
 /*
+ * Find a numeric option of the pool in a list of DefElems, and parse it as
+ * pgpx_options_apply does.  Return false if it is missing or invalid.
+ */
+extern bool pgpx_options_find_number(List *list, const char *name,
+									 int64 *result);
+
+/*
  * pgpx_options_check_base
  *		Raise HV00D for a connection option on a server that has base_server,
  *		because the option would be ignored.

@@ -121,9 +121,10 @@ add_needed(void)
 static bool
 is_positive(const PgpxServerRow *server, const char *option)
 {
-	const char *value = pgpx_server_catalog_value(server->options, option);
+	int64		value;
 
-	return value != NULL && strtol(value, NULL, 10) > 0;
+	return pgpx_options_find_number(server->options, option, &value) &&
+		value > 0;
 }
 
 /* Return whether a server has option min_size or min_idle above 0. */
