@@ -72,10 +72,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 	{
 		reason = PGPX_CLOSE_RESET;
 
-		/*
-		 * the remote may still execute the reset, and would not notice that
-		 * the connection is closed
-		 */
+		/* the remote may still execute the reset, and not notice a close */
 		if (pgpx_wire_is_in_reset(&sock->wire) && !sock->wire.eof)
 			action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
@@ -92,9 +89,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 		pgpx_socket_cache_drop(sock);
 }
 
-/*
- * Limit on unsolicited input.  A remote that sends more may never stop.
- */
+/* Limit on unsolicited input.  A remote that sends more may never stop. */
 #define MAX_IDLE_BYTES (4 * 1024 * 1024)
 
 /*
@@ -333,8 +328,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		deadline = step_deadline(c, false);
 	validation = poll_socket(lease, deadline, may_follow_reset(c, lease, conn));
 	if (validation == VALIDATION_LATE && !is_late(c))
-		return VALIDATION_DEAD; /* the reset exceeded
-								 * operation_timeout */
+		return VALIDATION_DEAD; /* exceeded operation_timeout */
 	if (validation == VALIDATION_LATE && wire->bytes_in == 0)
 		*touched = false;
 	if (validation != VALIDATION_OK || !must_reset(lease, conn))
@@ -459,6 +453,7 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	lease->queue_position = c->position;
 	lease->started = c->started;
 	lease->deadline = c->deadline;
+	lease->waited = c->waited;
 	pgpx_server_spec_pin(c->spec);
 	dlist_push_head(&pgpx_leases, &lease->node);
 }
@@ -557,7 +552,7 @@ enqueue_locked(PgpxCheckout *c, PgpxPool *pool)
 	PgpxWaiter *waiter;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	waiter = pgpx_waiter_enqueue_locked(pool, &c->holder, c->started,
+	waiter = pgpx_waiter_enqueue_locked(pool, &c->holder, c->started, c->waited,
 										c->deadline, c->position);
 	c->position = waiter->position;
 	pgpx_pool_grow_locked(pool, 0);
@@ -808,6 +803,8 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
 	c.holder.why = why;
 	c.holder.application_name = application_name;
+	c.holder.user_name =
+		OidIsValid(spec->user) ? NULL : GetUserNameFromId(user, true);
 	c.pending = statement;
 	set_deadline(&c, timeout_ms);
 	if (retry != NULL && retry->queue_position != 0 &&
@@ -816,6 +813,7 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 		c.position = retry->queue_position;
 		c.started = retry->started;
 		c.deadline = retry->deadline;
+		c.waited = retry->waited;
 	}
 
 	lease = checkout_quickly(&c, &unvalidated);
@@ -876,6 +874,7 @@ pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry)
 	retry->queue_position = lease->queue_position;
 	retry->started = lease->started;
 	retry->deadline = lease->deadline;
+	retry->waited = lease->waited;
 	pgpx_lease_return(lease, PGPX_END_RETRIED, true);
 }
 

@@ -46,6 +46,7 @@ typedef struct PgpxRetry
 	uint64		queue_position; /* 0: this is the first checkout */
 	PgpxTime	started;		/* start of the first checkout */
 	PgpxTime	deadline;
+	PgpxTime	waited;			/* duration of the waits until now */
 } PgpxRetry;
 
 /*

@@ -651,16 +651,15 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
  * cancels it then, but it may have run.  So the caller must not repeat it.
  */
 static bool
-dequeue(PgpxWaiter *waiter)
+dequeue(PgpxCheckout *c, PgpxWaiter *waiter)
 {
 	PgpxConn   *conn;
 	uint64		lease_id;
 	int			sqlstate;
-	PgpxTime	waited;
 
 	return pgpx_waiter_dequeue(waiter, PGPX_DEQUEUE_CANCEL, &conn, &lease_id,
 							   &sqlstate, NULL,
-							   &waited) == PGPX_WAITER_GRANTED &&
+							   &c->waited) == PGPX_WAITER_GRANTED &&
 		(pgpx_pending_statement_state() == PGPX_PENDING_SENT ||
 		 pgpx_pending_statement_state() == PGPX_PENDING_ABANDONED);
 }
@@ -766,7 +765,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	PG_CATCH();
 	{
 		PGPX_DEBUG_POINT("cancelled");
-		(void) dequeue(waiter);
+		(void) dequeue(c, waiter);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -774,7 +773,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	if (*pool_changed)
 	{
 		/* if the statement was sent, it may run: do not repeat it */
-		if (dequeue(waiter))
+		if (dequeue(c, waiter))
 			pgpx_checkout_raise_lost(c);
 		return NULL;
 	}

@@ -32,7 +32,8 @@ typedef struct PgpxCheckout
 	PgpxTime	deadline;		/* 0: none */
 	uint64		position;		/* queue position to keep when enqueued
 								 * again; 0: none yet */
-	PgpxTime	waited;			/* in the queue */
+	PgpxTime	waited;			/* from "started" to the end of the last wait;
+								 * 0: it has not waited */
 	PgpxTime	grow_at;		/* while enqueued: when to let the pool grow
 								 * again; 0: not by this session */
 	uint64		published_version;	/* conninfo that this checkout published, */

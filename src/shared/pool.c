@@ -224,6 +224,8 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	strlcpy(conn->application_name,
 			holder->application_name ? holder->application_name : "",
 			sizeof(conn->application_name));
+	strlcpy(conn->owner_name, holder->user_name ? holder->user_name : "",
+			sizeof(conn->owner_name));
 	conn->leased_at = conn->state_since;
 	conn->leak_logged = false;
 	conn->waited = waited;
@@ -708,12 +710,12 @@ histogram_bucket(PgpxTime waited)
 }
 
 void
-pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited)
+pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited, PgpxTime counted)
 {
 	PgpxStats  *stats = &pool->stats;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	stats->wait_time += waited;
+	stats->wait_time += waited - counted;
 	stats->max_wait_time = Max(stats->max_wait_time, (uint64) waited);
 	stats->histogram[histogram_bucket(waited)]++;
 }

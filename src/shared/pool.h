@@ -260,8 +260,13 @@ extern int	pgpx_pool_server_surplus_locked(const PgpxPool *pool);
 extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 										PgpxTime *due);
 
-/* Count a checkout that waited this long. */
-extern void pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited);
+/*
+ * Count a wait of a checkout.  waited: duration since the start of the
+ * checkout.  counted: the part of it that was counted at the end of an earlier
+ * wait, after which the granted connection could not be used.
+ */
+extern void pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
+									 PgpxTime counted);
 
 /* Count a successful connect that took this long. */
 extern void pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took);

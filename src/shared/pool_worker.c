@@ -639,6 +639,7 @@ typedef struct Leak
 	PgpxTime	held;
 	bool		ended;
 	char		why[PGPX_WHY_LEN];
+	char		user[NAMEDATALEN];
 } Leak;
 
 #define MAX_LEAKS 8
@@ -686,6 +687,10 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		leaks[n].held = now - conn->leased_at;
 		leaks[n].ended = now >= end;
 		strlcpy(leaks[n].why, conn->why, sizeof(leaks[n].why));
+		strlcpy(leaks[n].user,
+				conn->owner_name[0] != '\0' ? conn->owner_name :
+				NameStr(pool->user_name),
+				sizeof(leaks[n].user));
 		if (leaks[n++].ended)
 			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_TIMEOUT, wake);
 		else
@@ -700,7 +705,7 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 }
 
 static void
-log_leaks(const char *server, const char *user, const Leak *leaks, int n)
+log_leaks(const char *server, const Leak *leaks, int n)
 {
 	for (int i = 0; i < n; i++)
 		ereport(leaks[i].ended ? LOG : WARNING,
@@ -710,7 +715,7 @@ log_leaks(const char *server, const char *user, const Leak *leaks, int n)
 						leaks[i].lease_id, server,
 						leaks[i].held / 1e6),
 				 errdetail("Its holder is PID %d, user \"%s\", since %s, why: \"%s\".",
-						   leaks[i].pid, user,
+						   leaks[i].pid, leaks[i].user,
 						   timestamptz_to_str(pgpx_timestamp(leaks[i].since)),
 						   leaks[i].why)));
 }
@@ -729,7 +734,6 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	Leak		leaks[MAX_LEAKS];
 	int			nleaks;
 	NameData	server;
-	NameData	user;
 
 	*ended = false;
 	if (pool == NULL)
@@ -772,7 +776,6 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	}
 	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;
-	user = pool->user_name;
 	pgpx_pool_dispatch_locked(pool, &wake);
 	if (pool->nwaiting == 0)
 	{
@@ -797,7 +800,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	if (full != NULL)
 		(void) pgpx_pool_evict(index, full != &pgpx_shared->cap,
 							   PGPX_EVICT_UNUSED_SURPLUS);
-	log_leaks(NameStr(server), NameStr(user), leaks, nleaks);
+	log_leaks(NameStr(server), leaks, nleaks);
 	return due;
 }
 

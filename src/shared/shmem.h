@@ -173,6 +173,7 @@ typedef struct PgpxConn
 	int			scope;			/* PgpxScope */
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
+	char		owner_name[NAMEDATALEN];	/* "": that of the pool's user */
 	PgpxTime	leased_at;
 	bool		leak_logged;	/* leak_warning was logged for this lease */
 	PgpxTime	waited;			/* duration */

@@ -184,7 +184,8 @@ queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 
 PgpxWaiter *
 pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
-						   PgpxTime since, PgpxTime deadline, uint64 position)
+						   PgpxTime since, PgpxTime counted, PgpxTime deadline,
+						   uint64 position)
 {
 	PgpxWaiter *waiter = pgpx_my_waiter();
 
@@ -199,11 +200,14 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	waiter->user = holder->user;
 	waiter->scope = holder->scope;
 	waiter->since = since;
+	waiter->counted = counted;
 	waiter->deadline = deadline;
 	strlcpy(waiter->why, holder->why ? holder->why : "", sizeof(waiter->why));
 	strlcpy(waiter->application_name,
 			holder->application_name ? holder->application_name : "",
 			sizeof(waiter->application_name));
+	strlcpy(waiter->user_name, holder->user_name ? holder->user_name : "",
+			sizeof(waiter->user_name));
 	waiter->conn = -1;
 	waiter->lease_id = 0;
 	waiter->sqlstate = 0;
@@ -233,6 +237,7 @@ pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 		.scope = waiter->scope,
 		.why = waiter->why,
 		.application_name = waiter->application_name,
+		.user_name = waiter->user_name,
 	};
 	PgpxTime	now = pgpx_now();
 	uint64		lease_id;
@@ -332,7 +337,7 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 	if (waiter->pending_len > 0)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nwaiters--;
-	pgpx_stats_waited_locked(pool, *waited);
+	pgpx_stats_waited_locked(pool, *waited, waiter->counted);
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 

@@ -108,9 +108,11 @@ typedef struct PgpxWaiter
 	Oid			user;
 	int			scope;
 	PgpxTime	since;
+	PgpxTime	counted;		/* part of the wait that is in the statistics */
 	PgpxTime	deadline;		/* 0: none */
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
+	char		user_name[NAMEDATALEN]; /* "": the user is the pool's */
 
 	/* atomic: state of the pending statement, see PGPX_PENDING_STATE */
 	pg_atomic_uint32 pending_state;
@@ -163,6 +165,7 @@ typedef struct PgpxHolder
 	int			scope;			/* PgpxScope */
 	const char *why;			/* or NULL */
 	const char *application_name;	/* or NULL */
+	const char *user_name;		/* of "user"; NULL: it is the pool's user */
 } PgpxHolder;
 
 /*
@@ -198,11 +201,13 @@ extern int	pgpx_pool_next_waiting(int pool);
  *
  * position: 0 for the next queue position.  A session whose granted connection
  * proved dead passes its earlier position, and returns to the head of the
- * queue.  since, deadline: monotonic times; deadline 0: none.
+ * queue.  since, deadline: monotonic times; deadline 0: none.  counted: the
+ * duration of the earlier wait, from "since" to its end; 0: there was none.
  */
 extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
 											  const PgpxHolder *holder,
-											  PgpxTime since, PgpxTime deadline,
+											  PgpxTime since, PgpxTime counted,
+											  PgpxTime deadline,
 											  uint64 position);
 
 /*

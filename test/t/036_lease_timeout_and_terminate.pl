@@ -102,7 +102,7 @@ $_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
 # connection is dead and is replaced
 SKIP:
 {
-	skip 'over TLS the worker must run', 2 if over_tls();
+	skip 'over TLS the worker must run', 4 if over_tls();
 	make_pool($local, $remote, server => 'waited', options => { pool_size => 2 });
 	my @used = map { lease($holder, 'waited') } 1 .. 2;
 	my @pids = map { remote_pid($holder, $_) } @used;
@@ -126,6 +126,25 @@ SKIP:
 	is( $others[0]->run("SELECT leased_at > timestamptz '$resumed' - interval '1 s' FROM pgpool.leases WHERE lease = $lease"),
 		't', 'waited: lease begins when the connection is granted');
 	kill 'CONT', $worker;
+	$holder->run('SELECT pgpool.checkin_all()');
+
+	# there is no other connection, so the session waits again
+	make_pool($local, $remote, server => 'again', options => { pool_size => 1 });
+	$lease = lease($holder, 'again');
+	$pid = remote_pid($holder, $lease);
+	$holder->run("SELECT pgpool.checkin($lease)");
+	wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'again'}, 1) or die 'not idle';
+	$others[0]->run(q{SELECT pgpool.reset_stats('again'), pgpool.pause('again')});
+	$holder->start(q{SELECT pgpool.checkout('again', '60 s')});
+	wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'again'}, 1) or die 'no waiter';
+	kill 'STOP', $worker;
+	$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)");
+	$others[0]->run(q{SELECT pgpool.resume('again')});
+	wait_until($local, q{SELECT waited FROM pgpool.stats WHERE server = 'again'}, 2) or die 'no second wait';
+	kill 'CONT', $worker;
+	isnt(remote_pid($holder, $holder->finish(30)), $pid, 'again: granted connection is dead, and the session waits for another one');
+	is( stats('again', 'waited, granted, retried, (SELECT sum(waits) FROM pgpool.wait_histogram h WHERE h.pool_id = stats.pool_id), wait_time = max_wait_time'),
+		'2|2|1|2|t', 'again: both waits are counted, and wait_time is the time of the checkout');
 	$holder->run('SELECT pgpool.checkin_all()');
 }
 

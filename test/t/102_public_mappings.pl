@@ -5,6 +5,7 @@ use strict;
 use warnings;
 
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $remote = remote_node('remote');
@@ -54,6 +55,22 @@ is(explains('UPDATE items SET id = 2'), 1, 'EXPLAIN shows the pool of an UPDATE 
 is(explains('UPDATE items SET id = 3 WHERE random() < 2'), 2, 'EXPLAIN shows the pool of an UPDATE of single rows');
 is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases WHERE server = 'tables'"), 1, 'both users have one lease');
 $two->run('ROLLBACK');
+
+# --- the log names the user of the lease, also of one that was granted to a waiter
+make_public('watched', "pool_size '1', leak_warning '100 ms', lease_timeout '1 s'", $identity);
+$one->run(q{SELECT pgpool.checkout('watched')});
+$two->run(q{SELECT pgpool.checkout('watched', '60 s')});
+foreach my $holder ([ 'one', $one->pid ], [ 'two', $two->pid ])
+{
+	my ($user, $holder_pid) = @$holder;
+
+	foreach my $event ('has been held for', 'was ended after')
+	{
+		ok( wait_until($local, sub { slurp_file($local->logfile) =~ /on server "watched" $event .*\n.*DETAIL:  Its holder is PID $holder_pid, user "$user", since/ ? 1 : 0 }, 1),
+			"lease of $user $event ..: log has the user");
+	}
+}
+$_->run('SELECT pgpool.checkin_all()') foreach $one, $two;
 
 # --- one pool with one connection, used in turn
 foreach my $reset (qw(always on_transfer never))
