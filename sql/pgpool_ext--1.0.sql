@@ -790,7 +790,7 @@ COMMENT ON COLUMN pgpool.pools.unavailable_since IS
 COMMENT ON COLUMN pgpool.pools.remote_full_since IS
 'time since which the remote server has refused all attempts to connect because it is full; NULL if the last attempt did not fail for this reason';
 COMMENT ON COLUMN pgpool.pools.last_error IS
-'error of the last failed attempt to connect, in the words of the remote server or of libpq; NULL if none has failed; <insufficient privilege> unless you may see it';
+'error of the last failed attempt to connect, or the reason why no connection is opened before a checkout or why the pool is damaged; NULL if there was none; <insufficient privilege> unless you are the local user of the pool, may check out from it because it is shared, or have the privileges of pg_read_all_stats';
 COMMENT ON COLUMN pgpool.pools.last_error_at IS
 'time of that attempt; NULL if none has failed';
 COMMENT ON COLUMN pgpool.pools.next_try_at IS
@@ -952,7 +952,7 @@ COMMENT ON COLUMN pgpool.leases.user_name IS
 COMMENT ON COLUMN pgpool.leases.application_name IS
 'the session''s application_name when it acquired the lease; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.scope IS
-'what ends it: "session", "transaction" (checkout_xact), "call" (query, query_as, exec and fanout with names of servers, and requests for distributed locks) or "fdw" (foreign tables: the transaction)';
+'what ends it: "session", "transaction" (checkout_xact), "call" (query, query_as, exec, describe, column_list and fanout with names of servers, and the functions of distributed locks) or "fdw" (foreign tables: the transaction)';
 COMMENT ON COLUMN pgpool.leases.state IS
 '"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease can only be returned; it does not count for pool_size';
 COMMENT ON COLUMN pgpool.leases.leased_at IS
@@ -1121,13 +1121,13 @@ COMMENT ON COLUMN pgpool.stats.hits IS
 COMMENT ON COLUMN pgpool.stats.last_used_hits IS
 'of these, leases of the connection that the session had used last';
 COMMENT ON COLUMN pgpool.stats.retried IS
-'leases that ended before the call returned, because the connection had died while it was idle or the timeout was reached';
+'leases that ended before the session used them, because the connection was dead, could not be reset or had other options, or because the checkout timed out or was cancelled';
 COMMENT ON COLUMN pgpool.stats.connects_requested IS
-'connections that were requested because none was free';
+'connections that were requested, because none was free or for min_size, min_idle or prewarm';
 COMMENT ON COLUMN pgpool.stats.waited IS
-'checkouts that had to wait';
+'waits of checkouts; a checkout waits again if the granted connection cannot be used and no other one is free';
 COMMENT ON COLUMN pgpool.stats.granted IS
-'of these, checkouts that were granted a connection';
+'of these, waits that ended with a connection';
 COMMENT ON COLUMN pgpool.stats.pipelined IS
 'of these, calls and scans of foreign tables whose statement was sent with the reset by the session that returned the connection';
 COMMENT ON COLUMN pgpool.stats.timeouts IS
@@ -1153,15 +1153,15 @@ COMMENT ON COLUMN pgpool.stats.terminated IS
 COMMENT ON COLUMN pgpool.stats.lease_timeouts IS
 'leases that lease_timeout ended';
 COMMENT ON COLUMN pgpool.stats.wait_time IS
-'total waiting time of checkouts, in milliseconds';
+'total waiting time of checkouts, in milliseconds; if a checkout waits again, from its start to the end of its last wait';
 COMMENT ON COLUMN pgpool.stats.max_wait_time IS
-'longest wait, in milliseconds';
+'longest waiting time of a checkout, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.lease_time IS
 'total duration of ended leases, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
-'statements that were sent on leases; counted when the lease ends, as are the next seven columns';
+'statements that were sent on leases; counted when the lease ends, as are the next seven columns, which count nothing of leases that terminate, lease_timeout or the end of the worker ended';
 COMMENT ON COLUMN pgpool.stats.polled IS
 'waits for an answer that ended while the session polled, without a sleep';
 COMMENT ON COLUMN pgpool.stats.prepared IS
@@ -1209,7 +1209,7 @@ COMMENT ON COLUMN pgpool.stats.closed_uses IS
 COMMENT ON COLUMN pgpool.stats.closed_overflow IS
 'connections that were closed because the pool had more than pool_size';
 COMMENT ON COLUMN pgpool.stats.closed_evicted IS
-'idle connections that were closed in favor of another pool';
+'connections that were closed in favor of another pool, or because max_server_connections or the share of cluster_connections had become smaller';
 COMMENT ON COLUMN pgpool.stats.closed_reset IS
 'connections that were closed because a reset failed or could not be confirmed';
 COMMENT ON COLUMN pgpool.stats.closed_broken IS

@@ -38,14 +38,14 @@ define_postmaster_settings(void)
 {
 	DefineCustomIntVariable("pgpool_ext.max_connections",
 							"Sets the maximum number of outbound connections over all pools.",
-							"A pool with distributed locks has one more connection, which does not count. The setting determines the size of shared memory.",
+							"Each pool with distributed locks, and each server with \"cluster_connections\", has one more connection, which does not count. The setting determines the size of shared memory.",
 							&pgpx_max_connections,
 							100, 1, 262143,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pgpool_ext.max_pools",
 							"Sets the maximum number of pools.",
-							"A server with a PUBLIC user mapping has one pool for each local user of it. The setting determines the size of shared memory.",
+							"A server whose PUBLIC user mapping names no remote user has one pool for each local user who uses it. The setting determines the size of shared memory.",
 							&pgpx_max_pools,
 							256, 1, 65535,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
