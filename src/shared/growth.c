@@ -67,6 +67,88 @@ pgpx_pool_must_yield_locked(PgpxPool *pool)
 		pgpx_cap_has_older(&pgpx_shared->cap, index, since);
 }
 
+/*
+ * Return how many connections a pool would open for its waiters; 0 if its first
+ * waiter is not older than one that was enqueued at "since" (0: no waiter).
+ *
+ * The pool is read without its lock.
+ */
+static int
+count_wanted(const PgpxPool *pool, PgpxTime since)
+{
+	int			head = *(volatile const int *) &pool->queue_head;
+	int			connecting = pool->count[PGPX_CONN_CONNECTING];
+	int			room = pool->opts.pool_size + pool->opts.max_overflow +
+		pool->nbroken;
+	int			wanted = pool->nwaiting - connecting -
+		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
+
+	if (head < 0 || (since != 0 && pgpx_waiters[head].since >= since) ||
+		pgpx_pool_is_paused(pool) || pool->damaged ||
+		pgpx_pool_is_awaiting_conninfo(pool))
+		return 0;
+	for (int s = PGPX_CONN_FREE + 1; s < PGPX_CONN_NSTATES; s++)
+		room -= pool->count[s];
+	wanted = Min(wanted, room);
+	if (pool->retry_at != 0)
+		wanted = Min(wanted, 1 - connecting);	/* a probe */
+	if (pool->ramp > 0)
+		wanted = Min(wanted, pool->ramp - connecting);
+	return Max(wanted, 0);
+}
+
+/*
+ * Return whether pools that precede this one need more tokens of a cap than are
+ * left, or are about to be released because connections are closing.
+ *
+ * Nothing is reserved for these pools.  So if a waiter leaves or a worker
+ * exits, no reservation is left behind.  Pools that release connections at the
+ * same instant may miss each other's closing connections.
+ */
+static bool
+needs_token(const PgpxPool *pool, PgpxCap *cap, PgpxTime since)
+{
+	bool		all = cap == &pgpx_shared->cap;
+	int			left = all ?
+		pgpx_shared->max_connections - pgpx_cap_used(cap, NULL) :
+		pgpx_pool_server_tokens_left(pool);
+	int			needed = -Min(left, pgpx_shared->max_connections);
+
+	for (int i = 0; i < pgpx_pools_end(); i++)
+	{
+		const PgpxPool *other = &pgpx_pools[i];
+		int			closing = other->count[PGPX_CONN_CLOSING];
+		int			wanted = 0;
+
+		if (other->pool_id == 0 || (!all && other->server != pool->server))
+			continue;
+		if (other != pool && other->nwaiting > 0)
+			wanted = count_wanted(other, since);
+		if (all && wanted > 0)
+			wanted = Min(wanted, Max(pgpx_pool_server_tokens_left(other), 0));
+
+		/* a broken connection has released the token of the server already */
+		if (!all)
+			closing = Max(closing - other->nbroken, 0);
+		needed += wanted - closing;
+	}
+	return needed > 0;
+}
+
+bool
+pgpx_pool_must_close_for_other_locked(PgpxPool *pool)
+{
+	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
+	int			index = PGPX_POOL_INDEX(pool);
+	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
+
+	Assert(LWLockHeldByMe(pool->lock));
+	return (pgpx_cap_has_older(cap, index, since) &&
+			needs_token(pool, cap, since)) ||
+		(pgpx_cap_has_older(&pgpx_shared->cap, index, since) &&
+		 needs_token(pool, &pgpx_shared->cap, since));
+}
+
 int
 pgpx_pool_count_soon_free_locked(const PgpxPool *pool)
 {

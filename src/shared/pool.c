@@ -429,7 +429,7 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
 		return PGPX_CLOSE_USES;
-	if (pgpx_pool_must_yield_locked(pool) ||
+	if (pgpx_pool_must_close_for_other_locked(pool) ||
 		pgpx_pool_server_surplus_locked(pool) > 0)
 		return PGPX_CLOSE_EVICTED;
 	if (conn->expires_at != 0 && now >= conn->expires_at &&

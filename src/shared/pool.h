@@ -314,6 +314,13 @@ extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
 extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
 
 /*
+ * Return whether a connection that is released to this pool must be closed,
+ * because pools to which this pool must yield need another token.  The tokens
+ * that closing connections are about to release are counted.
+ */
+extern bool pgpx_pool_must_close_for_other_locked(PgpxPool *pool);
+
+/*
  * Return how many connects the pool would request, disregarding the caps over
  * several pools.  Change nothing.
  */

@@ -54,6 +54,30 @@ is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evic
 	'a 1, b 1, c 0', 'returned connection was evicted');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
+# Checkins close as many connections as the waiters of other pools can use, and no more.
+# The worker is stopped, so that the closing connections keep their slots meanwhile.
+my $worker = worker_pid($local);
+foreach my $waiters (1, 2)
+{
+	my @waiting = ($sessions[3], PgpxSession->new($local))[ 0 .. $waiters - 1 ];
+
+	lease($sessions[$_], 'a') foreach 0 .. 2;
+	my $before = $local->safe_psql('postgres', "SELECT closed_evicted FROM pgpool.stats WHERE server = 'a'");
+	foreach my $n (1 .. $waiters)
+	{
+		$waiting[ $n - 1 ]->start("SELECT pgpool.checkout('c', '60 s')");
+		ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'c' AND reason = 'global_cap'}, $n), "session $n of $waiters waits for a slot");
+	}
+	kill 'STOP', $worker;
+	$sessions[$_]->run('SELECT pgpool.checkin_all()') foreach 0 .. 2;
+	is($local->safe_psql('postgres', q{SELECT closing, idle FROM pgpool.pools WHERE server = 'a'}), join('|', $waiters, 3 - $waiters), "three checkins close a connection for each of $waiters waiters");
+	kill 'CONT', $worker;
+	like($_->finish(30), qr/^\d+$/, 'waiter is granted a connection') foreach @waiting;
+	is($local->safe_psql('postgres', "SELECT closed_evicted - $before FROM pgpool.stats WHERE server = 'a'"), $waiters, "connections closed for $waiters waiters are counted");
+	$_->run('SELECT pgpool.checkin_all()') foreach @waiting;
+	$waiting[1]->quit if $waiters > 1;
+}
+
 # min_size and prewarm evict as well, but not below the min_size of another pool
 sub open_in
 {
