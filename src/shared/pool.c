@@ -160,18 +160,29 @@ pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
 }
 
 /*
+ * Return whether no sign of life of the connection is as recent as the start of
+ * the last test that timed out.
+ */
+static bool
+is_suspect(const PgpxPool *pool, const PgpxConn *conn)
+{
+	return Max(conn->last_used, conn->last_checked) < pool->suspect_before;
+}
+
+/*
  * Start tests of idle connections until "most" are being tested, one for each
- * waiter.  since: start of the longest wait.
+ * waiter.  After a test that has timed out, test all suspect connections at the
+ * same time, because a waiter would otherwise wait for one timeout after
+ * another.  since: start of the longest wait.
  */
 static void
 begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 {
-	while (pool->count[PGPX_CONN_CHECKING] < most)
-	{
-		PgpxConn   *conn = pick_by_strategy(pool, true, since, now);
+	PgpxConn   *conn;
 
-		if (conn == NULL)
-			break;
+	while ((conn = pick_by_strategy(pool, true, since, now)) != NULL &&
+		   (pool->count[PGPX_CONN_CHECKING] < most || is_suspect(pool, conn)))
+	{
 		if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CHECKING, now))
 			break;
 		pgpx_conn_notify_worker(conn, pool->worker);

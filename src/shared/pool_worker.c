@@ -438,7 +438,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 }
 
 void
-pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
@@ -452,9 +452,13 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 		else
 		{
 			pool->stats.checks_failed++;
+			if (late)
+				pool->suspect_before = conn->state_since;
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 		}
 		pgpx_pool_dispatch_locked(pool, &wake);
+		if (late)
+			pgpx_pool_grow_locked(pool, pool->count[PGPX_CONN_CHECKING]);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);

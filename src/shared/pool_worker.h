@@ -108,8 +108,16 @@ extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok,
 extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent,
 								  bool ok);
 
-/* CHECKING -> IDLE if ok (the remote answered), else -> CLOSING. */
-extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+/*
+ * pgpx_pool_check_done
+ *		CHECKING -> IDLE if ok (the remote answered), else -> CLOSING.
+ *
+ * late: the test has timed out.  Then all connections that have been idle since
+ * before it are tested at the same time.  The pool grows as if these tests
+ * failed.
+ */
+extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok,
+								 bool late);
 
 /*
  * pgpx_pool_lost

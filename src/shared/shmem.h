@@ -420,6 +420,8 @@ typedef struct PgpxPool
 
 	PgpxTime	last_checkout;
 	PgpxTime	last_expired;	/* the last close by max_lifetime */
+	PgpxTime	suspect_before; /* start of the last test that timed out; 0:
+								 * none has */
 	PgpxTime	unavailable_since;	/* first of the current run of failed
 									 * connects; 0: none, or the remote is
 									 * full */

@@ -166,7 +166,7 @@ end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 	pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
 								w->wire.session_timezone);
 	if (checking)
-		pgpx_pool_check_done(pool, conn, ok);
+		pgpx_pool_check_done(pool, conn, ok, late);
 	else
 		pgpx_pool_reset_done(pool, conn, ok, late);
 }

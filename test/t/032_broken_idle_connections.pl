@@ -254,6 +254,20 @@ cmp_ok(pool('hole', 'checks_failed'), '>=', 1, 'hole: test has failed');
 kill 'CONT', @pids;
 is(pool('never', 'checks'), '0', 'never: still no test is made');
 
+# --- After a test has timed out, no session waits for one timeout after another: the
+# other idle connections are tested at the same time, and another one is opened.
+make_pool($local, $remote, server => 'holes',
+	options => { pool_size => 6, test_period => '300ms', operation_timeout => '60s', checkout_timeout => '60s' });
+$session->run("SELECT pgpool.prewarm('holes', 4, '30 s')");
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'holes' AND now() - last_used > '1 s'", '4'), 'holes: four connections are idle');
+@pids = split /,/, $local->safe_psql('postgres', q{SELECT string_agg(remote_pid::text, ',') FROM pgpool.connections WHERE server = 'holes'});
+kill 'STOP', @pids;
+$session->start(query('holes'));
+ok(wait_until($local, q{SELECT checks_failed > 0 FROM pgpool.stats WHERE server = 'holes'}, 't', 60), 'holes: test of one connection times out');
+kill 'CONT', @pids;
+like($session->finish(60) . $session->error, qr/^\d+$/, 'holes: checkout succeeds');
+becomes('holes', 'checks, checking, connects', '4|0|5', 'all idle connections are tested, and another one is opened');
+
 $session->quit;
 stats_add_up($local);
 check_invariants($local);
