@@ -1,5 +1,6 @@
 # The worker's reply to a socket request: late, refused, or missing because the
-# connection was closed meanwhile. The session never uses a socket of another connection.
+# connection was closed meanwhile; and a session that has no descriptor for the socket.
+# The session never uses a socket of another connection.
 use strict;
 use warnings;
 
@@ -133,6 +134,31 @@ make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test
 	is($waiting, 0, 'tested: no session waits');
 	kill 'CONT', $pid;
 	is($own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'tested: connection is leased after the test');
+	$own->quit;
+}
+
+# --- the session has reached its limit on open files, so it cannot receive the socket: the
+# call fails at once, and the connection stays in its pool
+make_pool($local, $remote, server => 'limited', options => { pool_size => 1, operation_timeout => '10 min', checkout_timeout => '20 min' });
+{
+	my $own = PgpxSession->new($local);
+	my $call = q{SELECT a FROM pgpool.query('limited', 'select pg_backend_pid()') AS t(a int)};
+	my $pid = $first->run($call);
+	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'limited'}, 'idle'), 'limited: connection is idle');
+	my $lease = lease($own, 'one');
+
+	# no number of a descriptor below the limit is free
+	my %open = map { m{(\d+)$} ? ($1 => 1) : () } glob '/proc/' . $own->pid . '/fd/*';
+	my $limit = (grep { !$open{$_} } 0 .. keys %open)[0];
+
+	is(system('prlimit', '--pid', $own->pid, "--nofile=$limit:"), 0, "limited: limit is $limit open files");
+	$own->start($call);
+	$own->finish(60);
+	$own->failed('XX000', qr/Too many open files/, 'limited: error names the reason');
+	is($local->safe_psql('postgres', q{SELECT state, remote_pid FROM pgpool.connections WHERE server = 'limited'}), "idle|$pid", 'limited: connection stays in its pool');
+	is($own->run("SELECT pgpool.exec($lease, 'select 1')") . $own->error, '1', 'limited: other lease of the session works');
+	is(system('prlimit', '--pid', $own->pid, '--nofile=' . ($limit + 20) . ':'), 0, 'limited: limit is raised');
+	is($own->run($call, 60) . $own->error, $pid, 'limited: next call of the session succeeds');
 	$own->quit;
 }
 
