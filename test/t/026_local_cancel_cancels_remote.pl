@@ -97,6 +97,23 @@ is($session->sqlstate, '57014', 'statement is cancelled before its lease is retu
 is($session->run("SELECT * FROM pgpool.query('one', 'select 1') $row") . $session->error, '1', 'pool works after the checkin');
 ok(wait_until($remote, $running, '0', 10), 'remote query has ended after the checkin');
 
+# The cancel request is sent too late for the session to read the rest of a long row. The
+# return of the lease ends the query, although the remote server waits for its client.
+$lease = lease($session, 'one');
+$session->start("SELECT count(*) FROM pgpool.query($lease, 'select repeat(''x'', 50000000) from generate_series(1, 1000)') AS t(a text)");
+ok(wait_until($remote, $running, '1'), 'remote server sends long rows');
+my $worker = worker_pid($local);
+my $cancels = $local->safe_psql('postgres', 'SELECT cancels FROM pgpool.stats');
+kill 'STOP', $worker;
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+$session->finish(10);
+$session->failed('57014', qr/canceling statement/, 'cancel ends the query while the worker is stopped');
+ok(wait_until($remote, "$running AND wait_event = 'ClientWrite'", '1'), 'remote server waits for its client');
+kill 'CONT', $worker;
+ok(wait_until($local, "SELECT cancels > $cancels FROM pgpool.stats", 't'), 'cancel request is sent');
+is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', 'lease is returned');
+ok(wait_until($remote, $running, '0', 60), 'remote query has ended after the checkin');
+
 # --- a call -------------------------------------------------------------------
 
 $session->fails("SET statement_timeout = '300ms'; SELECT pgpool.exec('one', 'select pg_sleep(300)')",
