@@ -471,49 +471,114 @@ pgpx_scan_async_request(AsyncRequest *request)
 	answer_request(request);
 }
 
+/*
+ * Return whether a pending scan must wait: for its socket, or for another scan
+ * of the same Append that reads from its lease.
+ */
+static bool
+must_wait(const PgpxScan *scan)
+{
+	return (scan->opened &&
+			pgpx_remote_scan_socket(scan->remote) != PGINVALID_SOCKET) ||
+		pgpx_remote_scan_must_wait(scan->remote);
+}
+
+/*
+ * Answer a pending request of the Append whose scan need not wait.  Return
+ * false if the scan must wait.
+ */
+static bool
+answer_pending_request(AppendState *append, AsyncRequest *request)
+{
+	ForeignScanState *node = (ForeignScanState *) request->requestee;
+	PgpxScan   *scan = node->fdw_state;
+
+	/*
+	 * A scan that reads from the lease and has no pending request makes no
+	 * progress while the Append waits, so buffer its rows.  The Append does not
+	 * wait if it has rows.
+	 */
+	if (append->as_nasyncresults == 0)
+		pgpx_remote_scan_buffer_other(scan->remote);
+	if (must_wait(scan))
+		return false;
+	request->callback_pending = false;
+	answer_request(request);
+	if (request->callback_pending)
+		return true;
+	ExecAsyncResponse(request);
+
+	/* the executor counts the rows of the other two callbacks only */
+	if (node->ss.ps.instrument)
+		InstrUpdateTupleCount(node->ss.ps.instrument,
+							  TupIsNull(request->result) ? 0.0 : 1.0);
+	return true;
+}
+
+/*
+ * Answer all pending requests of the Append whose scans need not wait, because
+ * their leases are free by now, or because another statement has buffered their
+ * rows.
+ *
+ * A local filter may execute statements on the leases of other scans, and so
+ * buffer the rows for which these wait.  So repeat this until all scans wait,
+ * or the Append has rows.
+ */
+static void
+answer_pending_requests(AppendState *append)
+{
+	bool		answered;
+
+	do
+	{
+		int			i = -1;
+
+		answered = false;
+		while ((i = bms_next_member(append->as_asyncplans, i)) >= 0)
+		{
+			AsyncRequest *request = append->as_asyncrequests[i];
+			const ForeignScanState *node =
+				(ForeignScanState *) request->requestee;
+
+			/* other foreign-data wrappers have requests, too */
+			if (request->callback_pending &&
+				node->fdwroutine->ForeignAsyncConfigureWait ==
+					pgpx_scan_async_configure_wait)
+				answered |= answer_pending_request(append, request);
+		}
+	} while (answered && append->as_nasyncresults == 0);
+}
+
+/*
+ * Add the socket of a pending scan to the wait event set of the Append.
+ *
+ * An event cannot be removed from the set.  If a scan's rows were buffered
+ * after its socket was added, the Append could wait for ever for that socket,
+ * and another scan could not add the same socket.  So the first call answers
+ * the requests of all scans that need not wait.
+ */
 void
 pgpx_scan_async_configure_wait(AsyncRequest *request)
 {
 	PgpxScan   *scan = ((ForeignScanState *) request->requestee)->fdw_state;
 	AppendState *append = (AppendState *) request->requestor;
-	pgsocket	socket = PGINVALID_SOCKET;
+	pgsocket	socket;
 
 	Assert(request->callback_pending);
-	if (scan->opened)
-		socket = pgpx_remote_scan_socket(scan->remote);
 
-	/*
-	 * The Append may wait for all pending requests before it returns rows that
-	 * it already has.  If the scan that reads from the lease has no pending
-	 * request, it makes no progress then.  So this scan must not wait for it,
-	 * and buffers its rows.
-	 */
-	if (socket == PGINVALID_SOCKET)
-		pgpx_remote_scan_buffer_other(scan->remote);
-	if (socket == PGINVALID_SOCKET && !pgpx_remote_scan_must_wait(scan->remote))
-	{
-		/*
-		 * The lease is free by now, or another statement has buffered this
-		 * scan's rows.
-		 */
-		request->callback_pending = false;
-		answer_request(request);
-		if (!request->callback_pending)
-		{
-			ExecAsyncResponse(request);
+	/* the set has the death of the postmaster from the beginning */
+	if (GetNumRegisteredWaitEvents(append->as_eventset) == 1 ||
+		!must_wait(scan))
+		answer_pending_requests(append);
 
-			/* the executor counts the rows of the other two callbacks only */
-			if (request->requestee->instrument)
-				InstrUpdateTupleCount(request->requestee->instrument,
-									  TupIsNull(request->result) ? 0.0 : 1.0);
-			return;
-		}
-		socket = pgpx_remote_scan_socket(scan->remote);
-	}
+	/* without an event the Append does not wait, and returns its rows */
+	if (!request->callback_pending || append->as_nasyncresults > 0)
+		return;
 
 	PGPX_DEBUG_POINT("fdw_append_waits");
 
 	/* otherwise the scan that has the lease waits for its socket */
+	socket = pgpx_remote_scan_socket(scan->remote);
 	if (socket != PGINVALID_SOCKET)
 		AddWaitEventToSet(append->as_eventset, WL_SOCKET_READABLE, socket, NULL,
 						  request);

@@ -342,6 +342,10 @@ SELECT pgpool.exec('shard1', $$
 	CREATE VIEW ft.m1 AS SELECT 1 AS k, ft.meet() AS met;
 	CREATE VIEW ft.m2 AS SELECT 2 AS k, ft.meet() AS met;
 	CREATE VIEW ft.m3 AS SELECT 3 AS k, ft.meet() AS met;
+	-- its second row is later than the row of s2
+	CREATE VIEW ft.s1 AS SELECT 1 AS k, 1 AS id UNION ALL SELECT 1, 2 FROM pg_sleep(0.5);
+	CREATE VIEW ft.s2 AS SELECT 2 AS k, 1 AS id FROM pg_sleep(0.2);
+	CREATE VIEW ft.s3 AS SELECT 3 AS k, i AS id FROM generate_series(1, 100) AS i;
 $$);
 CREATE TABLE ft.parted (k int, id int) PARTITION BY LIST (k);
 CREATE FOREIGN TABLE ft.p1 PARTITION OF ft.parted FOR VALUES IN (1) SERVER tables;
@@ -363,6 +367,8 @@ SELECT count(*) FROM (SELECT FROM ft.parted WHERE random() >= 0 LIMIT 7) AS t;
 SELECT i, (SELECT count(*) FROM ft.parted WHERE k >= i AND id <= 100 AND random() >= 0)
 	FROM generate_series(1, 6) AS i;
 SELECT i, EXISTS (SELECT FROM ft.parted WHERE k <> i AND id <= 100 AND random() >= 0) FROM generate_series(1, 3) AS i;
+-- a partition that is pruned in the second execution still reads from the lease
+SELECT i, EXISTS (SELECT FROM ft.parted WHERE k >= i AND random() >= 0) FROM (VALUES (1), (4)) AS v(i);
 -- beside other statements on the same leases
 BEGIN;
 DECLARE c CURSOR FOR SELECT k FROM ft.parted WHERE random() >= 0;
@@ -372,6 +378,30 @@ MOVE 5 FROM c;
 SELECT count(*) FROM ft.parted WHERE random() >= 0;
 MOVE ALL FROM c;
 SELECT server, scope FROM pg_temp.held;
+COMMIT;
+-- a local filter that executes statements on the leases of other scans of the Append
+CREATE TABLE ft.slow (k int, id int) PARTITION BY LIST (k);
+CREATE FOREIGN TABLE ft.s1 PARTITION OF ft.slow FOR VALUES IN (1) SERVER tables OPTIONS (fetch_size '1');
+CREATE FOREIGN TABLE ft.s2 PARTITION OF ft.slow FOR VALUES IN (2) SERVER tables2;
+CREATE FOREIGN TABLE ft.s3 PARTITION OF ft.slow FOR VALUES IN (3) SERVER tables OPTIONS (fetch_size '1');
+CREATE FOREIGN TABLE ft.kinds2 (id int, label text) SERVER tables2 OPTIONS (schema_name 'ft', table_name 'kinds');
+CREATE FUNCTION ft.is_kind(k int, id int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+	IF k = 2 THEN
+		PERFORM FROM ft.kinds WHERE label = 'kind ' || is_kind.id;
+	ELSE
+		PERFORM FROM ft.kinds2 WHERE label = 'kind ' || is_kind.id;
+	END IF;
+	RETURN FOUND;
+END $$;
+EXPLAIN (COSTS OFF) SELECT k, id FROM ft.slow WHERE ft.is_kind(k, id);
+SELECT count(*) FROM ft.slow WHERE k < 3 AND NOT ft.is_kind(k, id);
+SELECT count(*) FROM ft.slow WHERE ft.is_kind(k, id + 10);
+SELECT k, count(*), max(id) FROM ft.slow WHERE ft.is_kind(k, id) GROUP BY k ORDER BY k;
+BEGIN;
+DECLARE c CURSOR FOR SELECT id FROM ft.slow WHERE ft.is_kind(k, id);
+MOVE 1 FROM c;
+SELECT count(*) FROM ft.slow WHERE ft.is_kind(k, id + 10);
+MOVE ALL FROM c;
 COMMIT;
 -- local and remote partitions
 CREATE TABLE ft.p6 PARTITION OF ft.parted FOR VALUES IN (6);
