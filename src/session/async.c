@@ -318,7 +318,12 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 		pgpx_run_read(&run);
 		if (pgpx_run_begin_retry(&run))
 		{
+			bool		cancelled = lease->cancelled;
+
 			pgpx_run_send(&run, false);
+
+			/* the caller's cancel applies to the repetition, too */
+			lease->cancelled = cancelled;
 			pgpx_run_read(&run);
 		}
 	}

@@ -5,6 +5,7 @@ use strict;
 use warnings;
 
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $remote = remote_node('remote');
@@ -578,6 +579,26 @@ foreach my $options ([ start_commands => 'PREPARE mine AS SELECT 1' ], [ reset_c
 	is(join(',', map { call($options->[0], $point, $_) } 1 .. 3), '10,20,30', "$options->[0] with statements: calls return their values");
 	is(prepared($options->[0]), $options->[0] eq 'start_commands' ? '0 1' : '0 0', "$options->[0] with statements: cache is off");
 	is(counter('closed_broken + closed_reset', $options->[0]), '0', "$options->[0] with statements: no connection was lost");
+}
+
+# A statement in flight that is refused is repeated by pgpool.result. The session has
+# cancelled it, but the cancel request has arrived before the statement, because the
+# remote session was stopped.
+{
+	my $lease = $first->run("SELECT pgpool.checkout('cached')");
+	my $slow = 'SELECT b FROM t, pg_sleep($1::int) WHERE a = 1';
+
+	call($lease, $slow, 0) foreach 1 .. 3;
+	my $pid = call($lease, 'SELECT pg_backend_pid() -- now');
+	remote_sql('ALTER TABLE t ALTER b TYPE text');
+	kill 'STOP', $pid;
+	$first->run("SELECT pgpool.send($lease, \$x\$$slow\$x\$, '20')");
+	is($first->run("SELECT pgpool.cancel($lease)"), 't', 'statement in flight is cancelled');
+	ok(wait_until($remote, sub { slurp_file("/proc/$pid/status") =~ /^ShdPnd:.*[2367abef]$/m ? 1 : 0 }, 1), 'SIGINT of the cancel request is pending');
+	kill 'CONT', $pid;
+	$first->run("SELECT a FROM pgpool.result($lease) AS t(a text)");
+	$first->failed('57014', qr/canceling statement/, 'cancelled statement that is repeated is cancelled again');
+	$first->run("SELECT pgpool.checkin($lease)");
 }
 is(counter('closed_broken + closed_holder_died', 'cached'), '0', 'no connection was lost');
 
