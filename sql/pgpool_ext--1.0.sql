@@ -790,9 +790,9 @@ COMMENT ON COLUMN pgpool.pools.unavailable_since IS
 COMMENT ON COLUMN pgpool.pools.remote_full_since IS
 'time since which the remote server has refused all attempts to connect because it is full; NULL if the last attempt did not fail for this reason';
 COMMENT ON COLUMN pgpool.pools.last_error IS
-'error of the last failed attempt to connect, or the reason why no connection is opened before a checkout or why the pool is damaged; NULL if there was none; <insufficient privilege> unless you are the local user of the pool, may check out from it because it is shared, or have the privileges of pg_read_all_stats';
+'last error of the pool: of an attempt to connect, or of the reading of its options without a checkout, or what was found if the pool is damaged; NULL if there was none; <insufficient privilege> unless you are the local user of the pool, may check out from it because it is shared, or have the privileges of pg_read_all_stats';
 COMMENT ON COLUMN pgpool.pools.last_error_at IS
-'time of that attempt; NULL if none has failed';
+'time of last_error; NULL if there was none';
 COMMENT ON COLUMN pgpool.pools.next_try_at IS
 'time before which no attempt to connect is made; NULL if the last attempt succeeded';
 
@@ -1121,7 +1121,7 @@ COMMENT ON COLUMN pgpool.stats.hits IS
 COMMENT ON COLUMN pgpool.stats.last_used_hits IS
 'of these, leases of the connection that the session had used last';
 COMMENT ON COLUMN pgpool.stats.retried IS
-'leases that ended before the session used them, because the connection was dead, could not be reset or had other options, or because the checkout timed out or was cancelled';
+'leases that ended before the session used them, because the connection was dead, could not be reset or was opened with outdated options, or because the checkout timed out or was cancelled';
 COMMENT ON COLUMN pgpool.stats.connects_requested IS
 'connections that were requested, because none was free or for min_size, min_idle or prewarm';
 COMMENT ON COLUMN pgpool.stats.waited IS
@@ -1153,7 +1153,7 @@ COMMENT ON COLUMN pgpool.stats.terminated IS
 COMMENT ON COLUMN pgpool.stats.lease_timeouts IS
 'leases that lease_timeout ended';
 COMMENT ON COLUMN pgpool.stats.wait_time IS
-'total waiting time of checkouts, in milliseconds; if a checkout waits again, from its start to the end of its last wait';
+'total waiting time of checkouts, in milliseconds; a checkout that waits again adds the time from its start to the end of its last wait';
 COMMENT ON COLUMN pgpool.stats.max_wait_time IS
 'longest waiting time of a checkout, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.lease_time IS
@@ -1161,7 +1161,7 @@ COMMENT ON COLUMN pgpool.stats.lease_time IS
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
-'statements that were sent on leases; counted when the lease ends, as are the next seven columns, which count nothing of leases that terminate, lease_timeout or the end of the worker ended';
+'statements that were sent on leases; this and the next seven columns are counted when a lease ends, but not for leases that were ended by terminate, by lease_timeout or by the end of the worker';
 COMMENT ON COLUMN pgpool.stats.polled IS
 'waits for an answer that ended while the session polled, without a sleep';
 COMMENT ON COLUMN pgpool.stats.prepared IS

@@ -62,8 +62,8 @@ extern bool pgpx_view_next(PgpxView *view);
 /*
  * Return whether the caller may see the texts and addresses of the current
  * pool.  Unlike for a lease or a waiter, the privileges of the pool's user are
- * not sufficient: an error can name the remote user, an option of the user
- * mapping, and pg_user_mappings shows that to the user itself only.
+ * not sufficient: an error can contain the name of the remote user, and
+ * pg_user_mappings shows the options of a user mapping only to the mapped user.
  */
 extern bool pgpx_view_can_see_pool(const PgpxView *view);
 

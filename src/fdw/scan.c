@@ -472,11 +472,25 @@ pgpx_scan_async_request(AsyncRequest *request)
 }
 
 /*
+ * Return whether a request of this foreign-data wrapper is pending.  Requests
+ * of others may be in the same Append.
+ */
+static bool
+is_pending(const AsyncRequest *request)
+{
+	const ForeignScanState *node = (ForeignScanState *) request->requestee;
+
+	return request->callback_pending &&
+		node->fdwroutine->ForeignAsyncConfigureWait ==
+		pgpx_scan_async_configure_wait;
+}
+
+/*
  * Return whether a pending scan must wait: for its socket, or for another scan
  * of the same Append that reads from its lease.
  */
 static bool
-must_wait(const PgpxScan *scan)
+is_waiting(const PgpxScan *scan)
 {
 	return (scan->opened &&
 			pgpx_remote_scan_socket(scan->remote) != PGINVALID_SOCKET) ||
@@ -488,27 +502,30 @@ must_wait(const PgpxScan *scan)
  * false if the scan must wait.
  */
 static bool
-answer_pending_request(AppendState *append, AsyncRequest *request)
+answer_ready_request(AppendState *append, AsyncRequest *request)
 {
 	ForeignScanState *node = (ForeignScanState *) request->requestee;
 	PgpxScan   *scan = node->fdw_state;
 
 	/*
-	 * A scan that reads from the lease and has no pending request makes no
-	 * progress while the Append waits, so buffer its rows.  The Append does not
-	 * wait if it has rows.
+	 * If another scan reads from this scan's lease and has no pending request,
+	 * it makes no progress while the Append waits.  So buffer its rows.  The
+	 * Append does not wait if it has rows.
 	 */
 	if (append->as_nasyncresults == 0)
 		pgpx_remote_scan_buffer_other(scan->remote);
-	if (must_wait(scan))
+	if (is_waiting(scan))
 		return false;
 	request->callback_pending = false;
 	answer_request(request);
 	if (request->callback_pending)
-		return true;
+		return true;			/* the scan has started, and must wait now */
 	ExecAsyncResponse(request);
 
-	/* the executor counts the rows of the other two callbacks only */
+	/*
+	 * The executor counts the rows of ForeignAsyncRequest and
+	 * ForeignAsyncNotify, but not those of ForeignAsyncConfigureWait.
+	 */
 	if (node->ss.ps.instrument)
 		InstrUpdateTupleCount(node->ss.ps.instrument,
 							  TupIsNull(request->result) ? 0.0 : 1.0);
@@ -525,7 +542,7 @@ answer_pending_request(AppendState *append, AsyncRequest *request)
  * or the Append has rows.
  */
 static void
-answer_pending_requests(AppendState *append)
+answer_ready_requests(AppendState *append)
 {
 	bool		answered;
 
@@ -537,25 +554,36 @@ answer_pending_requests(AppendState *append)
 		while ((i = bms_next_member(append->as_asyncplans, i)) >= 0)
 		{
 			AsyncRequest *request = append->as_asyncrequests[i];
-			const ForeignScanState *node =
-				(ForeignScanState *) request->requestee;
 
-			/* other foreign-data wrappers have requests, too */
-			if (request->callback_pending &&
-				node->fdwroutine->ForeignAsyncConfigureWait ==
-					pgpx_scan_async_configure_wait)
-				answered |= answer_pending_request(append, request);
+			if (is_pending(request))
+				answered |= answer_ready_request(append, request);
 		}
 	} while (answered && append->as_nasyncresults == 0);
 }
 
 /*
- * Add the socket of a pending scan to the wait event set of the Append.
+ * Return whether the request is the first pending one of the Append that
+ * belongs to this foreign-data wrapper.
+ */
+static bool
+is_first_pending(const AppendState *append, const AsyncRequest *request)
+{
+	int			i = -1;
+
+	while ((i = bms_next_member(append->as_asyncplans, i)) >= 0)
+		if (is_pending(append->as_asyncrequests[i]))
+			return append->as_asyncrequests[i] == request;
+	return false;
+}
+
+/*
+ * Add the socket of a pending scan to the wait event set of the Append.  The
+ * Append calls this for each pending request, in their order.
  *
  * An event cannot be removed from the set.  If a scan's rows were buffered
  * after its socket was added, the Append could wait for ever for that socket,
- * and another scan could not add the same socket.  So the first call answers
- * the requests of all scans that need not wait.
+ * and another scan could not add the same socket.  So all requests of scans
+ * that need not wait are answered before a socket is added.
  */
 void
 pgpx_scan_async_configure_wait(AsyncRequest *request)
@@ -566,18 +594,16 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 
 	Assert(request->callback_pending);
 
-	/* the set has the death of the postmaster from the beginning */
-	if (GetNumRegisteredWaitEvents(append->as_eventset) == 1 ||
-		!must_wait(scan))
-		answer_pending_requests(append);
+	if (is_first_pending(append, request))
+		answer_ready_requests(append);
 
-	/* without an event the Append does not wait, and returns its rows */
+	/* an Append that has rows does not wait without an event */
 	if (!request->callback_pending || append->as_nasyncresults > 0)
 		return;
 
 	PGPX_DEBUG_POINT("fdw_append_waits");
 
-	/* otherwise the scan that has the lease waits for its socket */
+	/* without a socket, this scan waits for the one that uses its lease */
 	socket = pgpx_remote_scan_socket(scan->remote);
 	if (socket != PGINVALID_SOCKET)
 		AddWaitEventToSet(append->as_eventset, WL_SOCKET_READABLE, socket, NULL,

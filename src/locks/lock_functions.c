@@ -303,11 +303,11 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 PG_FUNCTION_INFO_V1(pgpx_view_cluster_shares);
 
 /*
- * Append the row of the server of a pool.  visible: the caller may see the
- * error.
+ * Append the row of the server of a pool.  can_see_error: the caller may see
+ * the error of the server.
  */
 static void
-share_row(PgpxRow *row, const PgpxView *view, bool visible)
+share_row(PgpxRow *row, const PgpxView *view, bool can_see_error)
 {
 	const PgpxPool *pool = &view->pool;
 	PgpxServer *server = &pgpx_servers[pool->server];
@@ -330,7 +330,8 @@ share_row(PgpxRow *row, const PgpxView *view, bool visible)
 	pgpx_row_instant(row, info.agreed_at);
 	pgpx_row_instant(row, pgpx_steady_to_now(until));
 	pgpx_row_instant(row, info.failing_since);
-	pgpx_row_secret(row, visible, info.error[0] != '\0' ? info.error : NULL);
+	pgpx_row_secret(row, can_see_error,
+					info.error[0] != '\0' ? info.error : NULL);
 	pgpx_row_store(row);
 }
 
@@ -343,21 +344,24 @@ pgpx_view_cluster_shares(PG_FUNCTION_ARGS)
 
 	pgpx_row_begin(&row, fcinfo);
 
-	/* first the servers that have a pool that the caller may see */
+	/*
+	 * The first pass appends the servers with a pool that the caller may see,
+	 * the second one the others.
+	 */
 	for (int pass = 0; pass < 2; pass++)
 	{
 		PgpxView   *view = pgpx_view_begin(0);
 
 		while (pgpx_view_next(view))
 		{
-			bool		visible = pgpx_view_can_see_pool(view);
+			bool		can_see_error = pgpx_view_can_see_pool(view);
 
 			if (view->pool.opts.cluster_connections == 0 ||
 				bms_is_member(view->pool.server, seen) ||
-				(pass == 0 && !visible))
+				(pass == 0 && !can_see_error))
 				continue;
 			seen = bms_add_member(seen, view->pool.server);
-			share_row(&row, view, visible);
+			share_row(&row, view, can_see_error);
 		}
 	}
 	return (Datum) 0;

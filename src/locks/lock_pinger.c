@@ -357,7 +357,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		 * and a new connection shows whether there is a fault.  Otherwise
 		 * report the failure.
 		 */
-		if (p->answered)
+		if (p->answered && !p->accounting.exceeded)
 			drop_connection(p);
 		else
 			pgpx_pinger_failed(p, pgpx_libpq_failure(&p->accounting, p->pg));

@@ -322,7 +322,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 
 			pgpx_run_send(&run, false);
 
-			/* the caller's cancel applies to the repetition, too */
+			/* the session's cancel request applies to the retry, too */
 			lease->cancelled = cancelled;
 			pgpx_run_read(&run);
 		}

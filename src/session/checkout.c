@@ -72,7 +72,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 	{
 		reason = PGPX_CLOSE_RESET;
 
-		/* the remote may still execute the reset, and not notice a close */
+		/* the remote may still execute the reset, and overlook the close */
 		if (pgpx_wire_is_in_reset(&sock->wire) && !sock->wire.eof)
 			action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
@@ -328,7 +328,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		deadline = step_deadline(c, false);
 	validation = poll_socket(lease, deadline, may_follow_reset(c, lease, conn));
 	if (validation == VALIDATION_LATE && !is_late(c))
-		return VALIDATION_DEAD; /* exceeded operation_timeout */
+		return VALIDATION_DEAD; /* the reset timed out */
 	if (validation == VALIDATION_LATE && wire->bytes_in == 0)
 		*touched = false;
 	if (validation != VALIDATION_OK || !must_reset(lease, conn))
@@ -834,7 +834,7 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 	}
 	PG_END_TRY();
 
-	if (lease != NULL)
+	if (lease != NULL && (retry == NULL || c.waited > retry->waited))
 		log_wait(&c);
 	return lease;
 }

@@ -46,7 +46,7 @@ typedef struct PgpxRetry
 	uint64		queue_position; /* 0: this is the first checkout */
 	PgpxTime	started;		/* start of the first checkout */
 	PgpxTime	deadline;
-	PgpxTime	waited;			/* duration of the waits until now */
+	PgpxTime	waited;			/* from "started" to the end of the last wait */
 } PgpxRetry;
 
 /*

@@ -54,7 +54,7 @@ typedef struct PgpxLease
 								 * lease; 0: it did not wait */
 	PgpxTime	started;		/* of its checkout */
 	PgpxTime	deadline;		/* of its checkout */
-	PgpxTime	waited;			/* duration of the wait of its checkout */
+	PgpxTime	waited;			/* from "started" to the end of its wait */
 	bool		not_run;		/* its statement did not run: the preceding
 								 * reset failed */
 	const char *broken;			/* the reason; NULL: the lease is usable */

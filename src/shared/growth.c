@@ -67,25 +67,41 @@ pgpx_pool_must_yield_locked(PgpxPool *pool)
 		pgpx_cap_has_older(&pgpx_shared->cap, index, since);
 }
 
+/* Return whether the pool opens no connections, whatever it lacks. */
+static bool
+is_growth_stopped(const PgpxPool *pool)
+{
+	return pgpx_pool_is_paused(pool) || pool->damaged ||
+		pgpx_pool_is_awaiting_conninfo(pool);
+}
+
+/* Return how many of the connections that are not free yet will be soon. */
+static int
+count_soon_free(const PgpxPool *pool)
+{
+	int			n = pool->count[PGPX_CONN_CONNECTING] +
+		pool->count[PGPX_CONN_RESETTING];
+
+	/* after a test that has timed out, the others probably do, too */
+	return pool->tests_time_out ? n : n + pool->count[PGPX_CONN_CHECKING];
+}
+
 /*
- * Return how many connections a pool would open for its waiters; 0 if its first
- * waiter is not older than one that was enqueued at "since" (0: no waiter).
+ * Return the most connections that a pool may open for its waiters.  Unlike
+ * pgpx_pool_missing_locked, this disregards the estimates of durations, and
+ * counts the probe of a pool that pauses after a failure.
  *
  * The pool is read without its lock.
  */
 static int
-count_wanted(const PgpxPool *pool, PgpxTime since)
+count_wanted(const PgpxPool *pool)
 {
-	int			head = *(volatile const int *) &pool->queue_head;
 	int			connecting = pool->count[PGPX_CONN_CONNECTING];
 	int			room = pool->opts.pool_size + pool->opts.max_overflow +
 		pool->nbroken;
-	int			wanted = pool->nwaiting - connecting -
-		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
+	int			wanted = pool->nwaiting - count_soon_free(pool);
 
-	if (head < 0 || (since != 0 && pgpx_waiters[head].since >= since) ||
-		pgpx_pool_is_paused(pool) || pool->damaged ||
-		pgpx_pool_is_awaiting_conninfo(pool))
+	if (is_growth_stopped(pool))
 		return 0;
 	for (int s = PGPX_CONN_FREE + 1; s < PGPX_CONN_NSTATES; s++)
 		room -= pool->count[s];
@@ -98,39 +114,47 @@ count_wanted(const PgpxPool *pool, PgpxTime since)
 }
 
 /*
- * Return whether pools that precede this one need more tokens of a cap than are
- * left, or are about to be released because connections are closing.
+ * Return whether the pool that is next in line under a cap needs more tokens
+ * than are free or held by closing connections.
  *
- * Nothing is reserved for these pools.  So if a waiter leaves or a worker
- * exits, no reservation is left behind.  Pools that release connections at the
- * same instant may miss each other's closing connections.
+ * Nothing is reserved for it.  So if its waiters leave or a worker exits, no
+ * reservation is left behind.  Pools that release connections at the same
+ * instant may miss each other's closing connections, and close more than
+ * necessary.
  */
 static bool
-needs_token(const PgpxPool *pool, PgpxCap *cap, PgpxTime since)
+is_token_needed(PgpxCap *cap)
 {
 	bool		all = cap == &pgpx_shared->cap;
-	int			left = all ?
-		pgpx_shared->max_connections - pgpx_cap_used(cap, NULL) :
-		pgpx_pool_server_tokens_left(pool);
-	int			needed = -Min(left, pgpx_shared->max_connections);
+	int			next = pgpx_cap_next_in_line(cap, NULL);
+	int			server = next < 0 ? -1 : pgpx_pools[next].server;
+	int			needed;
+	int			left;
 
-	for (int i = 0; i < pgpx_pools_end(); i++)
+	if (server < 0)
+		return false;
+	needed = count_wanted(&pgpx_pools[next]);
+	left = pgpx_pool_server_tokens_left(&pgpx_pools[next]);
+	if (all)
 	{
-		const PgpxPool *other = &pgpx_pools[i];
-		int			closing = other->count[PGPX_CONN_CLOSING];
-		int			wanted = 0;
+		needed = Min(needed, left);
+		left = pgpx_shared->max_connections - pgpx_cap_used(cap, NULL);
+	}
+	needed -= left;
+	for (int i = 0; needed > 0 && i < pgpx_pools_end(); i++)
+	{
+		const PgpxPool *pool = &pgpx_pools[i];
+		int			closing = pool->count[PGPX_CONN_CLOSING];
 
-		if (other->pool_id == 0 || (!all && other->server != pool->server))
+		if (pool->pool_id == 0 || (!all && pool->server != server))
 			continue;
-		if (other != pool && other->nwaiting > 0)
-			wanted = count_wanted(other, since);
-		if (all && wanted > 0)
-			wanted = Min(wanted, Max(pgpx_pool_server_tokens_left(other), 0));
 
-		/* a broken connection has released the token of the server already */
-		if (!all)
-			closing = Max(closing - other->nbroken, 0);
-		needed += wanted - closing;
+		/*
+		 * A broken connection has released the token of the server already.
+		 * Some of the broken ones may still be leased, so this may count too
+		 * few closing ones.
+		 */
+		needed -= all ? closing : Max(closing - pool->nbroken, 0);
 	}
 	return needed > 0;
 }
@@ -143,18 +167,16 @@ pgpx_pool_must_close_for_other_locked(PgpxPool *pool)
 	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
 
 	Assert(LWLockHeldByMe(pool->lock));
-	return (pgpx_cap_has_older(cap, index, since) &&
-			needs_token(pool, cap, since)) ||
+	return (pgpx_cap_has_older(cap, index, since) && is_token_needed(cap)) ||
 		(pgpx_cap_has_older(&pgpx_shared->cap, index, since) &&
-		 needs_token(pool, &pgpx_shared->cap, since));
+		 is_token_needed(&pgpx_shared->cap));
 }
 
 int
 pgpx_pool_count_soon_free_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return pool->count[PGPX_CONN_CONNECTING] +
-		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
+	return count_soon_free(pool);
 }
 
 /*
@@ -303,8 +325,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 		served_soon(pool);
 	missing = Max(missing, pgpx_pool_below_min_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
-	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
-		pgpx_pool_is_awaiting_conninfo(pool))
+	if (missing <= 0 || is_growth_stopped(pool))
 		return 0;
 	if (pool->retry_at != 0)
 	{

@@ -160,20 +160,10 @@ pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
 }
 
 /*
- * Return whether no sign of life of the connection is as recent as the start of
- * the last test that timed out.
- */
-static bool
-is_suspect(const PgpxPool *pool, const PgpxConn *conn)
-{
-	return Max(conn->last_used, conn->last_checked) < pool->suspect_before;
-}
-
-/*
  * Start tests of idle connections until "most" are being tested, one for each
- * waiter.  After a test that has timed out, test all suspect connections at the
- * same time, because a waiter would otherwise wait for one timeout after
- * another.  since: start of the longest wait.
+ * waiter.  After a test that has timed out, test all at the same time, because
+ * a waiter would otherwise wait for one timeout after another.  since: start of
+ * the longest wait.
  */
 static void
 begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
@@ -181,7 +171,7 @@ begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 	PgpxConn   *conn;
 
 	while ((conn = pick_by_strategy(pool, true, since, now)) != NULL &&
-		   (pool->count[PGPX_CONN_CHECKING] < most || is_suspect(pool, conn)))
+		   (pool->count[PGPX_CONN_CHECKING] < most || pool->tests_time_out))
 	{
 		if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CHECKING, now))
 			break;
@@ -235,8 +225,8 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	strlcpy(conn->application_name,
 			holder->application_name ? holder->application_name : "",
 			sizeof(conn->application_name));
-	strlcpy(conn->owner_name, holder->user_name ? holder->user_name : "",
-			sizeof(conn->owner_name));
+	strlcpy(conn->owner_user_name, holder->user_name ? holder->user_name : "",
+			sizeof(conn->owner_user_name));
 	conn->leased_at = conn->state_since;
 	conn->leak_logged = false;
 	conn->waited = waited;
@@ -721,12 +711,13 @@ histogram_bucket(PgpxTime waited)
 }
 
 void
-pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited, PgpxTime counted)
+pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
+						 PgpxTime waited_before)
 {
 	PgpxStats  *stats = &pool->stats;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	stats->wait_time += waited - counted;
+	stats->wait_time += waited - waited_before;
 	stats->max_wait_time = Max(stats->max_wait_time, (uint64) waited);
 	stats->histogram[histogram_bucket(waited)]++;
 }

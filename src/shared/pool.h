@@ -262,11 +262,11 @@ extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 
 /*
  * Count a wait of a checkout.  waited: duration since the start of the
- * checkout.  counted: the part of it that was counted at the end of an earlier
- * wait, after which the granted connection could not be used.
+ * checkout.  waited_before: the same at the end of an earlier wait, after which
+ * the granted connection could not be used; 0: there was none.
  */
 extern void pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
-									 PgpxTime counted);
+									 PgpxTime waited_before);
 
 /* Count a successful connect that took this long. */
 extern void pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took);
@@ -315,8 +315,8 @@ extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
 
 /*
  * Return whether a connection that is released to this pool must be closed,
- * because pools to which this pool must yield need another token.  The tokens
- * that closing connections are about to release are counted.
+ * because a pool with an older waiter is next in line under a cap and needs
+ * more tokens than are free or held by closing connections.
  */
 extern bool pgpx_pool_must_close_for_other_locked(PgpxPool *pool);
 

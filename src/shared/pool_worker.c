@@ -452,13 +452,12 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 		else
 		{
 			pool->stats.checks_failed++;
-			if (late)
-				pool->suspect_before = conn->state_since;
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 		}
+		pool->tests_time_out = late || (pool->tests_time_out && !ok);
 		pgpx_pool_dispatch_locked(pool, &wake);
-		if (late)
-			pgpx_pool_grow_locked(pool, pool->count[PGPX_CONN_CHECKING]);
+		if (pool->count[PGPX_CONN_CHECKING] == 0)
+			pool->tests_time_out = false;
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -692,7 +691,7 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		leaks[n].ended = now >= end;
 		strlcpy(leaks[n].why, conn->why, sizeof(leaks[n].why));
 		strlcpy(leaks[n].user,
-				conn->owner_name[0] != '\0' ? conn->owner_name :
+				conn->owner_user_name[0] != '\0' ? conn->owner_user_name :
 				NameStr(pool->user_name),
 				sizeof(leaks[n].user));
 		if (leaks[n++].ended)

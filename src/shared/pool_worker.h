@@ -112,9 +112,9 @@ extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent,
  * pgpx_pool_check_done
  *		CHECKING -> IDLE if ok (the remote answered), else -> CLOSING.
  *
- * late: the test has timed out.  Then all connections that have been idle since
- * before it are tested at the same time.  The pool grows as if these tests
- * failed.
+ * late: the test has timed out.  Then, if sessions wait, all connections that
+ * need a test are tested at the same time.  Until one of these tests succeeds,
+ * the pool grows as if all of them failed.
  */
 extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok,
 								 bool late);

@@ -297,7 +297,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->waited = 0;
 	pool->last_checkout = 0;
 	pool->last_expired = 0;
-	pool->suspect_before = 0;
+	pool->tests_time_out = false;
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
 	pool->outage_logged_at = 0;

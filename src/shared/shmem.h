@@ -173,7 +173,7 @@ typedef struct PgpxConn
 	int			scope;			/* PgpxScope */
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
-	char		owner_name[NAMEDATALEN];	/* "": that of the pool's user */
+	char		owner_user_name[NAMEDATALEN];	/* "": the pool's user_name */
 	PgpxTime	leased_at;
 	bool		leak_logged;	/* leak_warning was logged for this lease */
 	PgpxTime	waited;			/* duration */
@@ -420,8 +420,8 @@ typedef struct PgpxPool
 
 	PgpxTime	last_checkout;
 	PgpxTime	last_expired;	/* the last close by max_lifetime */
-	PgpxTime	suspect_before; /* start of the last test that timed out; 0:
-								 * none has */
+	bool		tests_time_out; /* a test has timed out, and no other one has
+								 * succeeded since; reset when none runs */
 	PgpxTime	unavailable_since;	/* first of the current run of failed
 									 * connects; 0: none, or the remote is
 									 * full */

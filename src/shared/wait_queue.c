@@ -184,8 +184,8 @@ queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 
 PgpxWaiter *
 pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
-						   PgpxTime since, PgpxTime counted, PgpxTime deadline,
-						   uint64 position)
+						   PgpxTime since, PgpxTime waited_before,
+						   PgpxTime deadline, uint64 position)
 {
 	PgpxWaiter *waiter = pgpx_my_waiter();
 
@@ -200,7 +200,7 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	waiter->user = holder->user;
 	waiter->scope = holder->scope;
 	waiter->since = since;
-	waiter->counted = counted;
+	waiter->waited_before = waited_before;
 	waiter->deadline = deadline;
 	strlcpy(waiter->why, holder->why ? holder->why : "", sizeof(waiter->why));
 	strlcpy(waiter->application_name,
@@ -337,7 +337,7 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 	if (waiter->pending_len > 0)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nwaiters--;
-	pgpx_stats_waited_locked(pool, *waited, waiter->counted);
+	pgpx_stats_waited_locked(pool, *waited, waiter->waited_before);
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 

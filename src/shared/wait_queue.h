@@ -108,11 +108,11 @@ typedef struct PgpxWaiter
 	Oid			user;
 	int			scope;
 	PgpxTime	since;
-	PgpxTime	counted;		/* part of the wait that is in the statistics */
+	PgpxTime	waited_before;	/* until the end of an earlier wait; 0: none */
 	PgpxTime	deadline;		/* 0: none */
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
-	char		user_name[NAMEDATALEN]; /* "": the user is the pool's */
+	char		user_name[NAMEDATALEN]; /* "": the pool's user_name */
 
 	/* atomic: state of the pending statement, see PGPX_PENDING_STATE */
 	pg_atomic_uint32 pending_state;
@@ -165,7 +165,7 @@ typedef struct PgpxHolder
 	int			scope;			/* PgpxScope */
 	const char *why;			/* or NULL */
 	const char *application_name;	/* or NULL */
-	const char *user_name;		/* of "user"; NULL: it is the pool's user */
+	const char *user_name;		/* of "user"; NULL: the pool's user_name */
 } PgpxHolder;
 
 /*
@@ -201,12 +201,13 @@ extern int	pgpx_pool_next_waiting(int pool);
  *
  * position: 0 for the next queue position.  A session whose granted connection
  * proved dead passes its earlier position, and returns to the head of the
- * queue.  since, deadline: monotonic times; deadline 0: none.  counted: the
- * duration of the earlier wait, from "since" to its end; 0: there was none.
+ * queue.  since, deadline: monotonic times; deadline 0: none.  waited_before:
+ * time from "since" to the end of the earlier wait; 0: there was none.
  */
 extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
 											  const PgpxHolder *holder,
-											  PgpxTime since, PgpxTime counted,
+											  PgpxTime since,
+											  PgpxTime waited_before,
 											  PgpxTime deadline,
 											  uint64 position);
 

@@ -11,8 +11,7 @@
  *	  it (pool_worker.c), first from pools that exceed their min_size
  *	  and min_idle,
  *	- a connection that is released to a pool whose waiters are younger is
- *	  closed instead of kept, unless as many connections are closing already as
- *	  starved pools can use,
+ *	  closed instead of kept (pgpx_pool_must_close_for_other_locked),
  *	- a pool whose waiters are younger does not grow.
  *
  * So slots are assigned by the age of waiters, and no pool starves.

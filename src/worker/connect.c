@@ -394,10 +394,10 @@ pgpx_connect_step(PgpxWorkerConn *w)
 {
 	if (w->phase == PGPX_PHASE_PUBLISH)
 	{
-		/* an honest remote sends nothing, or that it closes the connection */
 		bool		unsent;
 		const char *reason;
 
+		/* in this phase the remote sends nothing, or that it closes */
 		if (!pgpx_libpq_exchange(&w->accounting, w->pg, &unsent))
 			fail_with_08001(w, pgpx_libpq_failure(&w->accounting, w->pg));
 		else if ((reason = pgpx_libpq_check_input(&w->accounting, w->pg,

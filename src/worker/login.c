@@ -50,11 +50,11 @@
  *	  only address space until it is used.  So the bound is on the bytes
  *	  received since libpq last returned something.
  *
- * TCP reports these bytes, with TLS and without.  A call of libpq reads for as
- * long as there is input, which may be 1 GB if the remote sends faster than
- * libpq reads.  So the bytes are also checked during the call, every
- * READ_CHECK_MS: by a timer if the event loop makes the call, by the event loop
- * if a thread does.  If they exceed the bound, the socket is shut down.
+ * TCP reports these bytes, with TLS and without.  One call of libpq reads a
+ * whole message of 1 GB if the remote sends faster than libpq reads.  So the
+ * bytes are also checked every READ_CHECK_MS during a call: by a timer for the
+ * calls of the event loop, by the event loop for the logins in threads.  If
+ * there are too many, the socket is shut down.
  *
  * A Unix-domain socket does not report them.  For such a socket, the bytes that
  * are ready before each step of the login are counted.  After the login no
@@ -127,13 +127,14 @@ static dlist_head steps = DLIST_STATIC_INIT(steps);
 /* Interval of the checks of the bytes that a call of libpq has read. */
 #define READ_CHECK_MS 10
 
-static PgpxTime next_check = PG_INT64_MAX;	/* of the running steps */
+/* When to check the running steps next; PG_INT64_MAX: no step is running. */
+static PgpxTime next_check = PG_INT64_MAX;
 
 static void finish_step(PgpxTask *task);
 static void begin_accounting(PgpxInputAccounting *accounting);
 static void account_before_step(PgpxInputAccounting *accounting, int fd);
 static bool account_after_step(PgpxInputAccounting *accounting, int fd);
-static bool is_login_too_long(int fd);
+static bool exceeds_login_max(int fd);
 
 /* Called in the thread. */
 static void
@@ -335,7 +336,7 @@ shut_down_socket(const PgpxLogin *login)
 }
 
 PgpxTime
-pgpx_login_check_running(PgpxTime now)
+pgpx_login_stop_oversized(PgpxTime now)
 {
 	dlist_iter	iter;
 
@@ -347,14 +348,15 @@ pgpx_login_check_running(PgpxTime now)
 		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
 		int			fd;
 
-		if (login->state != RUNNING || login->exceeded ||
-			(fd = duplicate_socket(login)) < 0)
+		if (login->state != RUNNING || login->exceeded)
 			continue;
-		login->exceeded = is_login_too_long(fd);
+		next_check = now + READ_CHECK_MS * 1000;
+		if ((fd = duplicate_socket(login)) < 0)
+			continue;
+		login->exceeded = exceeds_login_max(fd);
 		if (login->exceeded)
 			(void) shutdown(fd, SHUT_RDWR);
 		close(fd);
-		next_check = now + READ_CHECK_MS * 1000;
 	}
 	return next_check;
 }
@@ -395,7 +397,7 @@ finish_step(PgpxTask *task)
 		bool		short_enough = account_after_step(login->accounting,
 													  fd);
 
-		/* libpq may have gone on to the next host, which has sent less */
+		/* a step that has not failed has gone on to the next host */
 		if (login->exceeded && login->status == PGRES_POLLING_FAILED)
 			short_enough = false;
 		login->state = AWAITING_REMOTE;
@@ -471,9 +473,8 @@ pgpx_login_descriptors(void)
 #define MESSAGE_MAX (1024 * 1024)
 
 /*
- * Bytes that libpq may read before it returns something.  Before it has read a
- * whole message, its buffer may be of twice the length of the message, and be
- * full of others.
+ * Bytes that libpq may read in one call.  libpq doubles its buffer, so for a
+ * message of MESSAGE_MAX it may have twice this size, and be filled twice.
  */
 #define READ_MAX (4 * MESSAGE_MAX)
 
@@ -530,9 +531,9 @@ bytes_read(int fd)
 	return info.tcpi_bytes_received - unread;
 }
 
-/* Return true if a socket has received more than any login needs. */
+/* Return whether more bytes were read from a socket than any login needs. */
 static bool
-is_login_too_long(int fd)
+exceeds_login_max(int fd)
 {
 	return bytes_read(fd) > LOGIN_MAX;
 }
@@ -549,7 +550,7 @@ static Reading reading = {-1};
 
 /*
  * Handler of the timer.  If libpq has closed the socket, another thread may
- * have got its number, but has not received that much so early.
+ * have opened one with the same number, but has not received that much yet.
  */
 static void
 check_reading(void)
@@ -582,7 +583,7 @@ pgpx_libpq_exchange(PgpxInputAccounting *accounting, PGconn *pg, bool *unsent)
 	disable_timeout(timer, false);
 	accounting->exceeded = reading.exceeded;
 	*unsent = flushed == 1;
-	return received;
+	return received && !reading.exceeded;
 }
 
 static const char message_too_long[] =
@@ -650,11 +651,9 @@ pgpx_libpq_check_input(PgpxInputAccounting *accounting, PGconn *pg,
 {
 	uint64		taken = bytes_read(PQsocket(pg));
 
-	if (accounting->exceeded ||
-		(!results && taken > accounting->taken + MESSAGE_MAX))
-		return message_too_long;
 	if (!results)
-		return NULL;
+		return taken > accounting->taken + MESSAGE_MAX ?
+			message_too_long : NULL;
 	accounting->taken = taken;
 	return excess(accounting) > EXCESS_MAX ?
 		"The remote server sent too much data besides rows." : NULL;

@@ -22,7 +22,8 @@ typedef struct PgpxInputAccounting
 								 * the login */
 	uint64		taken;			/* .. and at its last result */
 	uint64		rows;			/* bytes of the rows that it has returned */
-	bool		exceeded;		/* reading was stopped: too many bytes */
+	bool		exceeded;		/* the last pgpx_libpq_exchange was stopped,
+								 * because it read too many bytes */
 } PgpxInputAccounting;
 
 typedef struct PgpxLogin PgpxLogin;
@@ -41,10 +42,8 @@ extern void pgpx_libpq_drop_notifications(PGconn *pg);
  *		Send the output of libpq and read the input, after the login.
  *
  * Set *unsent to whether some of the output could not be sent yet.  Return
- * false if the connection has failed; pgpx_libpq_failure returns the reason.
- * If the remote sends too much, and so fast that libpq would read without end,
- * the connection is shut down; then pgpx_libpq_check_input returns the reason,
- * too.
+ * false if the connection has failed, or if the remote has sent too much during
+ * the call; pgpx_libpq_failure returns the reason.
  */
 extern bool pgpx_libpq_exchange(PgpxInputAccounting *accounting, PGconn *pg,
 								bool *unsent);
@@ -93,10 +92,10 @@ extern PgpxLogin *pgpx_login_begin_kind(const PgpxLoginKind *kind,
 extern void pgpx_login_step(PgpxLogin *login);
 
 /*
- * Stop the running steps whose remotes have sent more than a login needs.
- * Return when to call this again.
+ * Shut down the sockets of running steps that have read more than a login
+ * needs.  Return when to call this again.
  */
-extern PgpxTime pgpx_login_check_running(PgpxTime now);
+extern PgpxTime pgpx_login_stop_oversized(PgpxTime now);
 
 /*
  * Return whether a thread is using the PGconn.  If so, nothing else may touch

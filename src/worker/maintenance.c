@@ -519,7 +519,7 @@ pgpx_maintenance_run(void)
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = sweep_leases() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
-	next_check = pgpx_login_check_running(now);
+	next_check = pgpx_login_stop_oversized(now);
 	return Min(Min(Min(pgpx_next_deadline, next_ping), next_check),
 			   Min(next_sweep, Min(next_maintenance, request_at)));
 }

@@ -14,7 +14,7 @@
 #   is_stopped_before_sleep($node, $postmaster);
 #   send_endless_notices($node, $session->pid); # until the next call: receive endless notices
 #   slow_down_reads($node);                   # libpq in the worker reads slowly
-#   if (PgpxFailing::unavailable() eq '') ... # for a part of a file
+#   my $reason = PgpxFailing::build_library(); # for a part of a file; not '': failing cannot be used
 package PgpxFailing;
 
 use strict;
@@ -31,8 +31,9 @@ our @EXPORT = qw(slow_down_reads stop_before_sleep is_stopped_before_sleep faili
 
 my ($library, $number);
 
-# The reason why calls cannot fail on request in this run; '' if they can.
-sub unavailable
+# Builds the library that failing() loads. Returns the reason why this run cannot use it,
+# or ''.
+sub build_library
 {
 	my $source = __FILE__ =~ s{PgpxFailing\.pm$}{failing.c}r;
 
@@ -46,7 +47,7 @@ sub unavailable
 
 sub skip_all_without
 {
-	my $reason = unavailable();
+	my $reason = build_library();
 
 	plan skip_all => $reason if $reason ne '';
 	return;

@@ -342,7 +342,7 @@ SELECT pgpool.exec('shard1', $$
 	CREATE VIEW ft.m1 AS SELECT 1 AS k, ft.meet() AS met;
 	CREATE VIEW ft.m2 AS SELECT 2 AS k, ft.meet() AS met;
 	CREATE VIEW ft.m3 AS SELECT 3 AS k, ft.meet() AS met;
-	-- its second row is later than the row of s2
+	-- its second row arrives after the row of s2
 	CREATE VIEW ft.s1 AS SELECT 1 AS k, 1 AS id UNION ALL SELECT 1, 2 FROM pg_sleep(0.5);
 	CREATE VIEW ft.s2 AS SELECT 2 AS k, 1 AS id FROM pg_sleep(0.2);
 	CREATE VIEW ft.s3 AS SELECT 3 AS k, i AS id FROM generate_series(1, 100) AS i;

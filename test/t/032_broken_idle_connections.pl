@@ -255,7 +255,26 @@ kill 'CONT', @pids;
 is(pool('never', 'checks'), '0', 'never: still no test is made');
 
 # --- After a test has timed out, no session waits for one timeout after another: the
-# other idle connections are tested at the same time, and another one is opened.
+# other idle connections are tested at the same time, and another one is opened. If the
+# pool is full, this takes the place of the one that did not answer.
+make_pool($local, $remote, server => 'full_holes',
+	options => { pool_size => 3, test_period => '300ms', operation_timeout => '60s', checkout_timeout => '60s' });
+my $replaced = succeeds_on_time
+{
+	$session->run("SELECT pgpool.reconnect('full_holes')");
+	$session->run("SELECT pgpool.prewarm('full_holes', 3, '30 s')");
+	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'full_holes' AND now() - last_used > '1 s'", '3');
+	my $failed = pool('full_holes', 'checks_failed');
+	my @stopped = split /,/, $local->safe_psql('postgres', q{SELECT string_agg(remote_pid::text, ',') FROM pgpool.connections WHERE server = 'full_holes'});
+	my $delay = delay_begin();
+
+	kill 'STOP', @stopped;
+	my $now = $session->run("SELECT (SELECT checks_failed - $failed FROM pgpool.stats WHERE server = 'full_holes') FROM pgpool.query('full_holes', 'select 1') AS t(a int)", 60);
+	kill 'CONT', @stopped;
+	note "tests that have failed before the checkout: $now" . $session->error;
+	return ($now eq '1', delay_end($delay, 1));
+};
+ok($replaced, 'full_holes: checkout waits for one test only');
 make_pool($local, $remote, server => 'holes',
 	options => { pool_size => 6, test_period => '300ms', operation_timeout => '60s', checkout_timeout => '60s' });
 $session->run("SELECT pgpool.prewarm('holes', 4, '30 s')");

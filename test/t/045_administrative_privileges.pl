@@ -98,7 +98,7 @@ foreach my $who (qw(app friend signaller))
 is($session{nobody}->run("SELECT pgpool.terminate($_)"), 'f', "terminate: lease $_ does not exist") foreach $lease, 0, -1, 9_223_372_036_854_775_807;
 $super->fails('SELECT pgpool.terminate(NULL)', '22004', qr/null/, 'terminate: NULL is refused');
 
-# errors: of a server without the tables of shares, whose pools cannot connect
+# errors of a server without the tables of lock_setup, so that its pools cannot connect
 make_pool($local, $remote, server => 'shares', options => { cluster_connections => 2 });
 $_->fails(q{SELECT pgpool.exec('shares', 'select 1')}, '08001', qr/lock_setup/, 'errors: server cannot connect') foreach $super, $session{app};
 ok(wait_until($local, 'SELECT error IS NOT NULL FROM pgpool.cluster_shares', 't'), 'errors: server has an error of shares');

@@ -1,5 +1,5 @@
 # The worker's reply to a socket request: late, refused, or missing because the
-# connection was closed meanwhile; and a session that has no descriptor for the socket.
+# connection was closed meanwhile; and a session that has reached its limit on open files.
 # The session never uses a socket of another connection.
 use strict;
 use warnings;
@@ -147,7 +147,7 @@ make_pool($local, $remote, server => 'limited', options => { pool_size => 1, ope
 	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'limited'}, 'idle'), 'limited: connection is idle');
 	my $lease = lease($own, 'one');
 
-	# no number of a descriptor below the limit is free
+	# the limit is the lowest free descriptor, so the session cannot open another file
 	my %open = map { m{(\d+)$} ? ($1 => 1) : () } glob '/proc/' . $own->pid . '/fd/*';
 	my $limit = (grep { !$open{$_} } 0 .. keys %open)[0];
 

@@ -57,7 +57,7 @@ is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases WHERE serve
 $two->run('ROLLBACK');
 
 # --- the log names the user of the lease, also of one that was granted to a waiter
-make_public('watched', "pool_size '1', leak_warning '100 ms', lease_timeout '1 s'", $identity);
+make_public('watched', "pool_size '1', leak_warning '100 ms', lease_timeout '4 s'", $identity);
 $one->run(q{SELECT pgpool.checkout('watched')});
 $two->run(q{SELECT pgpool.checkout('watched', '60 s')});
 foreach my $holder ([ 'one', $one->pid ], [ 'two', $two->pid ])

@@ -41,7 +41,7 @@ sub log_count
 }
 
 # --- the start of the server
-make_pool($local, $remote, server => 'warm', options => { min_size => '0x2' });    # all valid notations of a number
+make_pool($local, $remote, server => 'warm', options => { min_size => '0x2' });    # hexadecimal, which is valid, too
 make_pool($local, $remote, server => 'cold');
 make_pool($local, $remote, server => 'refused', options => { min_size => 1 });
 $local->safe_psql('postgres', <<"EOT");

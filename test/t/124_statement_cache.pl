@@ -581,9 +581,9 @@ foreach my $options ([ start_commands => 'PREPARE mine AS SELECT 1' ], [ reset_c
 	is(counter('closed_broken + closed_reset', $options->[0]), '0', "$options->[0] with statements: no connection was lost");
 }
 
-# A statement in flight that is refused is repeated by pgpool.result. The session has
-# cancelled it, but the cancel request has arrived before the statement, because the
-# remote session was stopped.
+# pgpool.result retries a statement that the remote server has refused. The session has
+# cancelled it, and the cancel request reached the stopped remote session before the
+# statement, so the retry must be cancelled again.
 {
 	my $lease = $first->run("SELECT pgpool.checkout('cached')");
 	my $slow = 'SELECT b FROM t, pg_sleep($1::int) WHERE a = 1';
@@ -597,7 +597,7 @@ foreach my $options ([ start_commands => 'PREPARE mine AS SELECT 1' ], [ reset_c
 	ok(wait_until($remote, sub { slurp_file("/proc/$pid/status") =~ /^ShdPnd:.*[2367abef]$/m ? 1 : 0 }, 1), 'SIGINT of the cancel request is pending');
 	kill 'CONT', $pid;
 	$first->run("SELECT a FROM pgpool.result($lease) AS t(a text)");
-	$first->failed('57014', qr/canceling statement/, 'cancelled statement that is repeated is cancelled again');
+	$first->failed('57014', qr/canceling statement/, 'retry of a cancelled statement is cancelled');
 	$first->run("SELECT pgpool.checkin($lease)");
 }
 is(counter('closed_broken + closed_holder_died', 'cached'), '0', 'no connection was lost');
