@@ -135,6 +135,7 @@ static void begin_accounting(PgpxInputAccounting *accounting);
 static void account_before_step(PgpxInputAccounting *accounting, int fd);
 static bool account_after_step(PgpxInputAccounting *accounting, int fd);
 static bool exceeds_login_max(int fd);
+static void stop_input(int fd);
 
 /* Called in the thread. */
 static void
@@ -355,7 +356,7 @@ pgpx_login_stop_oversized(PgpxTime now)
 			continue;
 		login->exceeded = exceeds_login_max(fd);
 		if (login->exceeded)
-			(void) shutdown(fd, SHUT_RDWR);
+			stop_input(fd);
 		close(fd);
 	}
 	return next_check;
@@ -538,6 +539,20 @@ exceeds_login_max(int fd)
 	return bytes_read(fd) > LOGIN_MAX;
 }
 
+/*
+ * End the input from a socket.  The close must reset the connection: without
+ * that, a remote whose window is full would not notice the close for a minute,
+ * because the kernel announces no window after this.
+ */
+static void
+stop_input(int fd)
+{
+	struct linger reset = {1, 0};
+
+	(void) setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	(void) shutdown(fd, SHUT_RDWR);
+}
+
 /* The socket from which the event loop lets libpq read now. */
 typedef struct Reading
 {
@@ -558,7 +573,7 @@ check_reading(void)
 	if (reading.fd < 0 || bytes_read(reading.fd) <= reading.max)
 		return;
 	reading.exceeded = true;
-	(void) shutdown(reading.fd, SHUT_RDWR);
+	stop_input(reading.fd);
 }
 
 bool

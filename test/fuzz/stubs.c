@@ -21,6 +21,8 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
 #include "utils/varlena.h"
 
 #include "fuzz.h"
@@ -500,4 +502,27 @@ void
 list_free(List *list)
 {
 	FUZZ_CHECK(list == NIL);
+}
+
+/* the time limits of reads need a signal */
+TimeoutId
+RegisterTimeout(TimeoutId id, timeout_handler_proc handler)
+{
+	return id;
+}
+
+TimestampTz
+GetCurrentTimestamp(void)
+{
+	return 1;
+}
+
+void
+enable_timeout_every(TimeoutId id, TimestampTz fin_time, int delay_ms)
+{
+}
+
+void
+disable_timeout(TimeoutId id, bool keep_indicator)
+{
 }

@@ -253,7 +253,7 @@ recv(int fd, void *buf, size_t n, int flags)
 	if (is_ours(CALLER))
 		stop_if_named_in(STOP_IN_RECV);
 	else if (n > 4096 && access(SLOW_READS, F_OK) == 0 && is_worker())
-		usleep(2000);
+		usleep(20000);
 	return next(fd, buf, n, flags);
 }
 

@@ -14,6 +14,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes 'usleep';
 
+my $folder = PostgreSQL::Test::Utils::tempdir_short;
+
 # Send the header of a huge message, and then its data, with pauses: libpq reads on as long
 # as data arrives.
 sub flood
@@ -35,8 +37,10 @@ sub flood_fast
 	my ($fake, $type) = @_;
 
 	$fake->send(pack 'aN', $type, 0x3FFFF000);
+	append_to_file("$folder/begun", "$$\n");
 	my $part = 'x' x 8_000_000;
 	1 while defined syswrite $fake->{socket}, $part;
+	append_to_file("$folder/ended", "$$\n");
 	POSIX::_exit(0);
 }
 
@@ -92,7 +96,6 @@ my %reason_of = (
 	(map { $_ => 'The remote server sent too much data during the login.' } qw(login_n login_e login_a lock_login lock_names fast_login)),
 	(map { $_ => 'The remote server sent a message that is too long.' } qw(start_row start_notice lock_ping start_fast fast_ping fast_again)),
 	(map { $_ => 'The remote server sent too much data besides rows.' } qw(start_names ping_rows)));
-my $folder = PostgreSQL::Test::Utils::tempdir_short;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
 	login_n => { login => sub { $_[0]->send(greeting()); flood($_[0], 'N') } },
@@ -233,6 +236,9 @@ SKIP:
 			ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /\Q$reason_of{$what}\E/ ? 1 : 0 }, 1), "$what: reason is logged");
 		}, 500);
 	}
+	my $floods = sub { return -e "$folder/$_[0]" ? scalar(() = slurp_file("$folder/$_[0]") =~ /\n/g) : 0; };
+	ok(wait_until($local, sub { $floods->('begun') == $floods->('ended') ? 1 : 0 }, 1, 40), 'fast: each remote server notices that its connection is closed')
+	  or diag($floods->('begun') . ' have begun, ' . $floods->('ended') . ' have ended');
 }
 
 is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
