@@ -189,8 +189,11 @@ is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'l
 
 # --- the connection for lock pings. A third of the ttl is the time limit of an attempt.
 my @pinged = qw(lock_login lock_names lock_ping ping_rows);
-foreach my $what (@pinged)
+
+# Acquire a lock on the server, whose pings fail.
+sub check_pings
 {
+	my ($what, $limit) = @_;
 	my $log = -s $local->logfile;
 
 	check_memory($what, sub {
@@ -201,8 +204,10 @@ foreach my $what (@pinged)
 		my $of_last = qr/could not release lock "a lock" of server "s_$what".*\n.*DETAIL:  .* the last one: \Q$reason_of{$what}\E/;
 		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /$of_first|$of_last/ ? 1 : 0 }, 1),
 			"$what: reason is logged");
-	});
+	}, $limit);
+	return;
 }
+check_pings($_) foreach @pinged;
 ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_$_'", 'lost'), "$_: lock is lost") foreach @pinged;
 
 # a connection on which the remote server has sent much is replaced, and the lock is held
@@ -227,15 +232,7 @@ SKIP:
 	$session = PgpxSession->new($local);
 	check_memory($_, sub { $session->fails(query($_), '08001', qr/\Q$reason_of{$_}\E/, "$_: reason is reported") }, 500)
 	  foreach qw(fast_login start_fast);
-	foreach my $what (qw(fast_ping fast_again))
-	{
-		my $log = -s $local->logfile;
-
-		check_memory($what, sub {
-			like($session->run("SELECT pgpool.lock('s_$what', 'a lock', '10 s', '9 s')"), qr/^1234$/, "$what: lock is granted");
-			ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /\Q$reason_of{$what}\E/ ? 1 : 0 }, 1), "$what: reason is logged");
-		}, 500);
-	}
+	check_pings($_, 500) foreach qw(fast_ping fast_again);
 	my $floods = sub { return -e "$folder/$_[0]" ? scalar(() = slurp_file("$folder/$_[0]") =~ /\n/g) : 0; };
 	ok(wait_until($local, sub { $floods->('begun') == $floods->('ended') ? 1 : 0 }, 1, 40), 'fast: each remote server notices that its connection is closed')
 	  or diag($floods->('begun') . ' have begun, ' . $floods->('ended') . ' have ended');
