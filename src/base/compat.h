@@ -61,6 +61,11 @@
 #define pg_noreturn __attribute__((noreturn))
 #endif
 
+/* 19 compiles with -Wimplicit-fallthrough=5, which requires the attribute */
+#ifndef pg_fallthrough
+#define pg_fallthrough __attribute__((fallthrough))
+#endif
+
 /* From 19 on, a new tuple descriptor must be finished before its first use. */
 #if PG_VERSION_NUM < 190000
 #define TupleDescFinalize(tupdesc) ((void) 0)

@@ -258,6 +258,12 @@ pgpx_wire_is_fatal(const PgpxRemoteFields *fields)
 		 strcmp(fields->severity, "PANIC") == 0);
 }
 
+bool
+pgpx_wire_is_fatal_by_proxy(const PgpxRemoteFields *fields)
+{
+	return pgpx_wire_is_fatal(fields) && fields->routine == NULL;
+}
+
 #define TEXT_MAX (64 * 1024)	/* bytes of a field; the rest is cut off */
 
 char *

@@ -144,6 +144,14 @@ extern bool pgpx_wire_parse_error(const PgpxWireMessage *msg,
 /* Return whether the remote session has ended with this error. */
 extern bool pgpx_wire_is_fatal(const PgpxRemoteFields *fields);
 
+/*
+ * Return whether a fatal error is from a proxy.  The session on the remote
+ * server may then continue to execute the statement.  The errors of PostgreSQL
+ * contain the name of a C function; those of PgBouncer, for example after
+ * query_timeout, do not.
+ */
+extern bool pgpx_wire_is_fatal_by_proxy(const PgpxRemoteFields *fields);
+
 /* Return whether a ParameterDescription echoes the token. */
 extern bool pgpx_wire_echoes_token(const PgpxWireMessage *msg,
 								   const PgpxWireToken *token);

@@ -299,6 +299,7 @@ pgpx_wire_init(PgpxWire *wire, int fd, int encoding, MemoryContext cxt)
 	wire->cxt = cxt;
 	wire->encoding = encoding;
 	wire->tx = 'I';
+	wire->end_reason = "the remote server closed the connection";
 }
 
 void
@@ -475,6 +476,16 @@ pgpx_wire_break(PgpxWire *wire, const char *reason)
 	wire->phase = PGPX_WIRE_BROKEN;
 }
 
+void
+pgpx_wire_note_failure(PgpxWire *wire, int error)
+{
+	/* the remote server, or a proxy, may close the connection by a reset */
+	if (error == ETIMEDOUT)
+		wire->end_reason = "the network connection timed out";
+	else if (error != ECONNRESET && error != EPIPE)
+		wire->end_reason = "the network connection failed";
+}
+
 /*
  * Copy a value for use in error messages.  The result is printable ASCII, which
  * is valid in every encoding.
@@ -621,6 +632,8 @@ pgpx_wire_receive(PgpxWire *wire, bool *full)
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return 0;
 
+	if (n < 0)
+		pgpx_wire_note_failure(wire, errno);
 	wire->eof = true;
 	return -1;
 }
@@ -706,18 +719,6 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 }
 
 /*
- * Return whether a fatal error is from a proxy.  The session on the remote
- * server may then continue to execute the statement.  The errors of PostgreSQL
- * contain the name of a C function; those of PgBouncer, for example after
- * query_timeout, do not.
- */
-static bool
-is_fatal_by_proxy(const PgpxRemoteFields *fields)
-{
-	return pgpx_wire_is_fatal(fields) && fields->routine == NULL;
-}
-
-/*
  * Handle an error that arrived in place of the token's echo.
  *
  * The stream is marked as broken.  An error that is not fatal may answer an
@@ -739,7 +740,7 @@ handle_missing_echo(PgpxWire *wire, const PgpxWireMessage *msg)
 					"the remote server's answer belongs to another statement");
 	if (!wire->discarding)
 		return PGPX_EV_ERROR;
-	return fatal && !is_fatal_by_proxy(&fields) && wire->sent_ahead ?
+	return fatal && !pgpx_wire_is_fatal_by_proxy(&fields) && wire->sent_ahead ?
 		PGPX_EV_NOT_RUN : PGPX_EV_BROKEN;
 }
 
@@ -802,7 +803,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		{
 			if (wire->eof)
 			{
-				pgpx_wire_break(wire, "the remote server closed the connection");
+				pgpx_wire_break(wire, wire->end_reason);
 				return PGPX_EV_BROKEN;
 			}
 			return PGPX_EV_NEED_INPUT;
@@ -823,7 +824,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		{
 			if (wire->eof)
 			{
-				pgpx_wire_break(wire, "the remote server closed the connection within a message");
+				pgpx_wire_break(wire, wire->end_reason);
 				return PGPX_EV_BROKEN;
 			}
 
@@ -858,7 +859,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 
 			pgpx_wire_break(wire, "the reset was not answered as expected");
 			if (!pgpx_wire_parse_error(msg, &fields) ||
-				is_fatal_by_proxy(&fields))
+				pgpx_wire_is_fatal_by_proxy(&fields))
 				return PGPX_EV_BROKEN;
 		}
 		else if (rule.next == PGPX_WIRE_BROKEN)

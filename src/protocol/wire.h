@@ -258,6 +258,7 @@ typedef struct PgpxWire
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
 	bool		eof;			/* the stream has ended or failed */
+	const char *end_reason;		/* why it has ended or failed */
 	bool		no_oom;			/* raise no error if there is no memory for
 								 * input */
 
@@ -403,6 +404,9 @@ pgpx_wire_max_length(const PgpxWire *wire, char type)
 		return MaxAllocSize + 4;
 	return PGPX_WIRE_SMALL_MAX;
 }
+
+/* Note the errno of a failed system call as the reason of the end. */
+extern void pgpx_wire_note_failure(PgpxWire *wire, int error);
 
 /* Mark the stream as broken.  The first reason is kept and is not copied. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *reason);

@@ -553,7 +553,7 @@ xact_callback(XactEvent event, void *arg)
 			/* the commit has failed: find the changes of others again */
 			objects_changed |= checking || nchanges + ndropped > 0;
 			checking = false;
-			/* FALLTHROUGH */
+			pg_fallthrough;
 		case XACT_EVENT_PREPARE:
 			nchanges = ndropped = 0;
 			roles_changed = false;
