@@ -40,7 +40,7 @@ inside() {
     exec env -i HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
       PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
       CI="${CI:-}" PGPX_TEST_JOBS="${PGPX_TEST_JOBS:-}" \
-      PGPX_STRESS_SECONDS="${PGPX_STRESS_SECONDS:-30}" \
+      PGPX_STRESS_SECONDS="${PGPX_STRESS_SECONDS:-60}" \
       PGPX_FUZZ_SECONDS="${PGPX_FUZZ_SECONDS:-3}" \
       http_proxy="${http_proxy:-}" "$@"' inside "$root" "$@"
 }

@@ -113,7 +113,7 @@ begin() {
   # no variable of the caller's environment may name another server
   for name in $(compgen -e PG); do
     case $name in
-      PG_CONFIG | PGPX_* | PG_TEST_* | PGISOLATIONTIMEOUT) ;;
+      PG_CONFIG | PGPX_* | PG_TEST_* | PGISOLATIONTIMEOUT | PGCTLTIMEOUT) ;;
       *) unset "$name" ;;
     esac
   done

@@ -214,9 +214,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	Remote		remote;
 	PgpxWorkerConn *w;
+	bool		complete;		/* the login completes, and nothing follows */
 
 	if (size < 2)
 		return 0;
+	complete = size == 2 && data[0] == 4;
 	if (pgpx_pools == NULL)
 	{
 		pgpx_pools = calloc(1, sizeof(PgpxPool));
@@ -256,6 +258,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		pgpx_connect_deadline_passed(w);
 	}
 	FUZZ_CHECK(nopened + nfailed == 1);
+	FUZZ_CHECK(nopened == 1 || !complete);
 	pgpx_connection_drop(w);
 	remote_task_ends();
 	FUZZ_CHECK(pgpx_login_descriptors() == 0);

@@ -383,6 +383,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		 pingers[0]->phase == PGPX_PINGER_CONNECT;
 		 i++)
 		poll_pinger();
+	FUZZ_CHECK(!(data[0] & 2) || (is_up() && pingers[0]->phase != PGPX_PINGER_CONNECT));
 
 	/* a new connection after an end receives no answer */
 	while (is_up() && remote_nlogins == 1 && remote_send_chunk(&remote))

@@ -235,6 +235,7 @@ put("fuzz_tuples/$_", $results{$_}) foreach sort keys %results;
 my $auth = message('R', pack 'N', 0);
 my $key = message('K', pack 'NN', 5, 0xfffffffe);
 my %login = (
+	complete => "\4\377",
 	honest => "\0\377" . $auth . $params . $key . $ready,
 	in_bytes => "\0\0" . $auth . $params . $key . $ready,
 	password => "\2\4" . message('R', pack 'N', 3) . $auth . $params . $key . $ready,

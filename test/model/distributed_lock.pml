@@ -13,7 +13,9 @@
  *	 - the protected resource never accepts a token lower than one it has accepted
  *
  * The correct model is searched completely with two statements of each session; the
- * mutants have three, where the search ends at the first error.
+ * mutants have three, where the search ends at the first error.  A deep search looks for
+ * errors of the correct model with three, because such an error could be taken for that
+ * of a mutant.
  *
  * run lock: -DREQUESTS=2
  *
@@ -26,6 +28,8 @@
  * mutant BUG_SAME_TOKEN: -DREQUESTS=3
  * mutant BUG_NO_FENCE: -DREQUESTS=3
  * mutant BUG_REVIVED: -DREQUESTS=3
+ *
+ * deep lock_three: -DREQUESTS=3
  *
  * Each bug removes one rule of the design; then one of the assertions must fail:
  *	 LATE_DEADLINE	 the holder counts its ttl from the answer, not from the statement

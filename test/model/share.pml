@@ -12,6 +12,9 @@
  *
  * Asserted: the remote never has more sessions than the cap.
  *
+ * The deep search has the size of the first mutants, so that no error of the correct model
+ * is taken for theirs.
+ *
  * run share: -DSTATEMENTS=2 -DTIME=3
  *
  * mutant BUG_NO_TURN: -DSTATEMENTS=3
@@ -22,6 +25,8 @@
  * mutant BUG_NO_PIDS: -DSTATEMENTS=2 -DTIME=3
  * mutant BUG_UNPUBLISHED: -DSTATEMENTS=2 -DTIME=3
  * mutant BUG_NO_EXPIRY: -DSTATEMENTS=2 -DTIME=3
+ *
+ * deep share_three: -DSTATEMENTS=3
  *
  * Each bug removes one rule of the design; then the assertion must fail:
  *	 NO_TURN		 a statement reads the other row some time before it writes its own

@@ -42,14 +42,14 @@ WITH member AS (
 	SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS name
 	FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid AND e.extname = 'pgpool_ext'
 	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
-		-- members from 17 on: the row types of views, and arrays of them
+		-- members from 17 on: the row types of views, and arrays
 		AND NOT (d.classid = 'pg_type'::regclass AND EXISTS (SELECT FROM pg_type t
-			LEFT JOIN pg_type e ON e.oid = t.typelem JOIN pg_class c ON c.oid IN (t.typrelid, e.typrelid)
-			WHERE t.oid = d.objid AND c.relkind = 'v'))),
+			LEFT JOIN pg_class c ON c.oid = t.typrelid
+			WHERE t.oid = d.objid AND (t.typcategory = 'A' OR c.relkind = 'v')))),
 init AS (SELECT * FROM pg_init_privs WHERE objsubid = 0)
 SELECT replace(line, E'\\n', E'\\r') FROM (
 	SELECT concat_ws(' | ', 'extension', extversion, extnamespace::regnamespace, extrelocatable,
-		extconfig::text, extcondition::text, obj_description(oid)) AS line
+		extconfig::text, extcondition::text, obj_description(oid, 'pg_extension')) AS line
 		FROM pg_extension WHERE extname = 'pgpool_ext'
 	UNION ALL SELECT name || CASE WHEN classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass,
 			'pg_namespace'::regclass, 'pg_foreign_data_wrapper'::regclass, 'pg_type'::regclass, 'pg_cast'::regclass)

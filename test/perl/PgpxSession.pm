@@ -108,6 +108,7 @@ sub finish
 	  unless $self->is_complete;
 	s/^\Q$self->{mark}\E\n//m foreach $self->{text}, $self->{error};
 	chomp $self->{text};
+	$self->{error} .= "psql has ended\n" if $self->{read}->count == 0;
 	return $self->{text};
 }
 
@@ -119,13 +120,16 @@ sub run
 	return $self->finish($timeout);
 }
 
-# Stderr of the last run: errors, warnings and notices.
+# Stderr of the last run: errors, warnings and notices; "psql has ended" if psql has exited.
 sub error { return $_[0]->{error}; }
 
-# SQLSTATE of its first error, or ''.
+# SQLSTATE of its first error; 'ended' if there is none and psql has exited; otherwise ''.
 sub sqlstate
 {
-	return $_[0]->{error} =~ /(?:ERROR|FATAL):  (\w{5}):/ ? $1 : '';
+	my ($self) = @_;
+
+	return $1 if $self->{error} =~ /(?:ERROR|FATAL):  (\w{5}):/;
+	return $self->{read}->count == 0 ? 'ended' : '';
 }
 
 # Assert that SQL fails with a SQLSTATE and a message.

@@ -20,6 +20,7 @@ use warnings;
 
 use Exporter 'import';
 use File::Basename 'dirname';
+use List::Util qw(min);
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -33,7 +34,7 @@ our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
   worker_pid threads_of in_shared_memory terminate lease seconds delay_begin delay_end log_clock log_times connects_of
-  one_leased_one_idle idle_of alive closes takes_effect succeeds_on_time over_tls descriptors_wanted
+  one_leased_one_idle idle_of alive closes takes_effect succeeds_on_time is_logged reader_has_ended over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
 
@@ -216,9 +217,8 @@ sub sessions_query
 
 # Poll until the result equals the expected one, at most for $timeout seconds. On a slow
 # machine, where there are fewer than 16 polls in a second, the timeout is longer, up to
-# the default one. $what
-# is SQL for the node, or a function. Returns true on success; otherwise prints the last
-# result.
+# the default one. $what is SQL for the node, or a function. Returns true on success;
+# otherwise prints the last result. In void context a timeout fails the test.
 sub wait_until
 {
 	my ($node, $what, $expected, $timeout) = @_;
@@ -253,6 +253,8 @@ sub wait_until
 		  . (ref $what ? '' : " from: $what")
 		  . ', got: ' . ($got // $err // 'nothing'));
 	print_state($node);
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	fail('expected state is reached') if !defined wantarray;
 	return 0;
 }
 
@@ -296,11 +298,13 @@ sub check_invariants
 	return is($status == 0 ? '' : $err || 'failed', '', $name // 'invariants hold');
 }
 
-# Assert that the counters of every pool are consistent with each other.
+# Assert that the counters of every pool are consistent with each other. The views are not
+# read at the same moment, so a difference counts only if it remains.
 sub stats_add_up
 {
 	my ($node, $name) = @_;
-	my $wrong = $node->safe_psql('postgres', <<"EOT");
+
+	return ok(wait_until($node, <<"EOT", '', 10), $name // 'counters add up');
 SELECT to_jsonb(s) || jsonb_build_object('leased', p.leased, 'waiters', p.waiters,
 	'open', o.open)
 FROM pgpool.stats s JOIN pgpool.pools p USING (pool_id),
@@ -314,8 +318,6 @@ WHERE s.checkouts <> s.checkins + s.discards + s.reclaimed + s.retried
 		+ s.closed_drained + s.closed_stale + s.closed_terminated
 		+ s.closed_holder_died + s.closed_discarded + o.open
 EOT
-
-	return is($wrong, '', $name // 'counters add up');
 }
 
 # The process ID of the pool worker; '' while none runs.
@@ -377,6 +379,8 @@ sub in_shared_memory
 sub terminate
 {
 	my ($node, $pid) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 	return wait_until($node,
@@ -462,24 +466,50 @@ sub delay_end
 	return ($steps // 10) * $late;
 }
 
-# Repeat an attempt until it succeeds, at most 20 times. This is for behaviour that depends
+# Repeat an attempt until it succeeds, at most 40 times. This is for behaviour that depends
 # on a time limit of 100 ms or less in the extension. The attempt returns two scalars:
 # whether it succeeded, and how late the machine was meanwhile (see delay_end, with one
 # step). The test fails after five failures during which the machine was late by less than
-# 5 ms, and after 20 failures in any case.
+# 5 ms, and after 40 failures or two minutes in any case. A pause follows a late attempt,
+# because a machine can stay late for seconds. Each pause is 50 ms longer than the one
+# before, up to a second.
 sub succeeds_on_time(&)
 {
 	my ($attempt) = @_;
-	my $failures = 0;
+	my $end = time() + 120;
+	my ($done, $late, $late_failures, $failures) = (0, 0, 0, 0);
 
-	foreach (1 .. 20)
+	while (!$done && $failures < 5 && $failures + $late_failures < 40 && time() < $end)
 	{
-		my ($done, $late) = $attempt->();
-
-		return 1 if $done;
-		return 0 if $late < 0.005 && ++$failures == 5;
+		($done, $late) = $attempt->();
+		next if $done;
+		if ($late < 0.005)
+		{
+			$failures++;
+		}
+		else
+		{
+			usleep(min(50_000 * ++$late_failures, 1_000_000));
+		}
 	}
-	return 0;
+	note "$late_failures attempts failed while the machine was late, and $failures others" if $late_failures + $failures > 0;
+	return $done;
+}
+
+# Assert that a node logs a text, at or behind an offset.
+sub is_logged
+{
+	my ($node, $since, $pattern, $name) = @_;
+
+	return ok(wait_until($node, sub { slurp_file($node->logfile, $since) =~ $pattern ? 1 : 0 }, 1, 60), $name);
+}
+
+# Assert that no catalog reader runs, or that it ends.
+sub reader_has_ended
+{
+	my ($node) = @_;
+
+	return ok(wait_until($node, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext catalog reader'}, '0', 60), 'catalog reader has ended');
 }
 
 # log_clock: the current time of a node's log, in seconds of the day. log_times: the
@@ -609,20 +639,21 @@ sub takes_effect
 }
 
 # Assert that no lease and no waiter is left and, after the local server has stopped, no
-# session on the remote server (not checked if undef). Stops the local server.
+# session on the remote servers. The last argument can be a timeout in seconds. Stops the
+# local server.
 sub leak_check
 {
-	my ($local, $remote, $timeout) = @_;
+	my ($local, @remotes) = @_;
+	my $timeout = @remotes && !ref $remotes[-1] ? pop @remotes : 10;
 
-	$timeout //= 10;
 	ok( wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0', $timeout),
 		'no lease is left');
 	ok( wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '0', $timeout),
 		'no waiter is left');
 	$local->stop('fast');
-	ok(wait_until($remote, sessions_query(), '0', $timeout),
+	ok(wait_until($_, sessions_query(), '0', $timeout),
 		'no session is left on the remote server')
-	  if defined $remote;
+	  foreach @remotes;
 	return;
 }
 

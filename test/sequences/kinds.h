@@ -8,6 +8,7 @@
  *
  *	  "=text"			one row with this text
  *	  "#12", "#n"		this number of rows; with "#n" each row begins with the word
+ *	  "#1w"			one row, which begins with the word
  *	  "!42601|0A000"	an error, one of these; with "!P0001%" its message has the word
  *
  * The first answer is for the simple protocol, the second one for the extended
@@ -53,7 +54,7 @@ static const Kind kinds[] = {
 	{"rows", WITNESS, NULL, "select '%u' || i from generate_series(1, %n) i", "#n", NULL},
 	{"rows with a parameter", WITNESS | PARAM, NULL, "select $1 || i from generate_series(1, %n) i", "#n", NULL},
 	{"many rows", WITNESS, NULL, "select '%u' || repeat('x', 50) from generate_series(1, 100 * %n) i", "#n00", NULL},
-	{"large value", WITNESS, NULL, "select '%u' || repeat('y', 20000 * %n)", "#1", NULL},
+	{"large value", WITNESS, NULL, "select '%u' || repeat('y', 20000 * %n)", "#1w", NULL},
 	{"no row", WITNESS, NULL, "select '%u' where false", "#0", NULL},
 	{"no column", WITNESS | EXEC_ONLY, NULL, "select from generate_series(1, %n)", "#n-", NULL},
 	{"insert", 0, NULL, "insert into plain values ('%u')", "#1", NULL},

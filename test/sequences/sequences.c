@@ -378,7 +378,10 @@ check_rows(Session *s, const Statement *st, const PGresult *res)
 		words = strcmp(answer, "n-") != 0;
 	}
 	else
+	{
 		rows = atoi(answer);
+		words = strchr(answer, 'w') != NULL;
+	}
 	if (counted)
 	{
 		if (PQntuples(res) != 1 || atoi(PQgetvalue(res, 0, 0)) != rows)
@@ -1179,7 +1182,8 @@ main(int argc, char **argv)
 	pthread_create(&noise, NULL, make_noise, NULL);
 	pthread_create(&watcher, NULL, watch, NULL);
 
-	while (now() < end)
+	/* continue after the end of the time until each pool has had a round */
+	while (now() < end || rounds < argc - 5)
 	{
 		one_round(rounds, argv[5 + rounds % (argc - 5)]);
 		rounds++;

@@ -4,7 +4,7 @@
 -- postgres_fdw writes the statements, and the pool's connection runs them.  So
 -- most outputs here are those of the same tables on a server of postgres_fdw.
 --
-SELECT test.server('writes', 'pool_size', '2');
+SELECT test.server('writes', 'pool_size', '2', 'tcp_user_timeout', '0');
 GRANT USAGE ON FOREIGN SERVER writes TO regress_pgpool_app;
 SELECT test.mapping('regress_pgpool_app', 'writes');
 

@@ -14,6 +14,9 @@
  * and the worker's up to 144 kB, while memory contexts did not grow: malloc takes some
  * minutes until its arenas are large enough.
  *
+ * Each connection over TLS adds 182 kB to the worker.  So a worker that has more of them
+ * than before may grow, but not by more than RELAYS_ADDED of them need.
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef SAMPLE_H
@@ -34,6 +37,8 @@
 #define LIFE_SLOPE 1			/* kB a minute, in addition to: */
 #define SESSION_NOISE 192
 #define WORKER_NOISE 192
+#define RELAY_MEMORY 192		/* of the worker, for a connection over TLS */
+#define RELAYS_ADDED 4			/* at most */
 #define SESSION_DESCRIPTORS 8	/* sockets are cached for open connections */
 #define WORKER_DESCRIPTORS 2
 
@@ -64,6 +69,7 @@ typedef struct Life
 	double		at[SAMPLES];
 	long		memory[SAMPLES];
 	long		descriptors[SAMPLES];
+	long		relays[SAMPLES];	/* connections over TLS; 0 in sessions */
 	int			n;
 } Life;
 
@@ -156,7 +162,7 @@ grows(const Series *series)
 
 /* Another process starts with no samples. */
 static void
-add_life(Life *life, int pid, double when, long descriptors)
+add_life(Life *life, int pid, double when, long descriptors, long relays)
 {
 	long		memory = memory_of(pid);
 
@@ -170,18 +176,31 @@ add_life(Life *life, int pid, double when, long descriptors)
 		return;
 	life->at[life->n] = when;
 	life->memory[life->n] = memory;
-	life->descriptors[life->n++] = descriptors;
+	life->descriptors[life->n] = descriptors;
+	life->relays[life->n++] = relays;
+}
+
+/* The position of the least value. */
+static int
+least_at(const long *values, int n)
+{
+	int			at = 0;
+
+	for (int i = 1; i < n; i++)
+		if (values[i] < values[at])
+			at = i;
+	return at;
 }
 
 static long
-least(const long *values, int n)
+greatest(const long *values, int n)
 {
-	long		min = values[0];
+	long		max = values[0];
 
 	for (int i = 1; i < n; i++)
-		if (values[i] < min)
-			min = values[i];
-	return min;
+		if (values[i] > max)
+			max = values[i];
+	return max;
 }
 
 /* The growth between the first third of the counted samples and the last one. */
@@ -190,6 +209,7 @@ typedef struct Growth
 	double		minutes;
 	long		memory;			/* kB */
 	long		descriptors;
+	long		relays;			/* growth of their maximum so far, see life_growth */
 } Growth;
 
 /* Print its age and growth; false: too few samples. */
@@ -200,6 +220,8 @@ life_growth(const Life *life, const char *what, double until, double at_least,
 	int			skipped = life->n / 4;
 	int			third = (life->n - skipped) / 3;
 	int			last = life->n - third;
+	int			from;
+	int			to;
 	long		memory;
 	long		descriptors;
 
@@ -209,11 +231,21 @@ life_growth(const Life *life, const char *what, double until, double at_least,
 			   life->n > 0 ? until - life->since : 0, at_least, life->n);
 		return false;
 	}
-	memory = least(life->memory + skipped, third);
-	descriptors = least(life->descriptors + skipped, third);
 	growth->minutes = (life->at[last] - life->at[skipped]) / 60;
-	growth->memory = least(life->memory + last, third) - memory;
-	growth->descriptors = least(life->descriptors + last, third) - descriptors;
+	from = skipped + least_at(life->descriptors + skipped, third);
+	to = last + least_at(life->descriptors + last, third);
+	descriptors = life->descriptors[from];
+	growth->descriptors = life->descriptors[to] - descriptors;
+
+	/*
+	 * malloc may keep the memory of connections that are closed, so the maximum of relays
+	 * until then counts.  There may have been more of them during faults.
+	 */
+	from = skipped + least_at(life->memory + skipped, third);
+	to = last + least_at(life->memory + last, third);
+	memory = life->memory[from];
+	growth->memory = life->memory[to] - memory;
+	growth->relays = greatest(life->relays, to + 1) - greatest(life->relays, from + 1);
 	printf("soak: %-10s lived for %.0f s; in %.1f minutes %ld kB became %ld, %ld descriptors %ld\n",
 		   what, until - life->since, growth->minutes, memory, memory + growth->memory,
 		   descriptors, descriptors + growth->descriptors);

@@ -150,10 +150,10 @@ foreach my $kind (qw(call lease))
 	my $other = PgpxSession->new($local);
 	my $asks = "SELECT * FROM pgpool.query('one', 'select pg_backend_pid()') $row";
 
-	my $former = $session->run($asks);
+	like(my $former = $session->run($asks), qr/^\d+$/, 'session has a connection') or diag($session->error);
 	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
 	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'one'}, '0'), 'connection is closed');
-	my $latter = $other->run($asks);
+	like(my $latter = $other->run($asks), qr/^\d+$/, 'another session has a connection') or diag($other->error);
 	isnt($latter, $former, 'another session has a new connection');
 	is($session->run($asks), $latter, 'session does not use the cached socket of the closed connection');
 	$other->quit;

@@ -38,7 +38,7 @@ my %wanted = (
 	DateStyle => qr/^ISO/,
 	geqo => qr/^on$/,
 	work_mem => qr/^4MB$/,
-	TimeZone => qr/^(?!Asia.Tokyo)/);
+	TimeZone => qr/^(?!Asia.Tokyo)./);
 foreach my $name (sort keys %wanted)
 {
 	like($session->run("SELECT * FROM pgpool.query('shard1', 'show $name') AS t(a text)"),

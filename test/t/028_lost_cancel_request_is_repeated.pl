@@ -304,5 +304,5 @@ check_invariants($local, 'start commands: invariants hold');
 $_->quit foreach $session, $other;
 stats_add_up($local);
 check_invariants($local);
-leak_check($local, undef);
+leak_check($local);
 done_testing();

@@ -274,7 +274,7 @@ make_pool($local, $remote, server => 'smaller', options => { pool_size => 4 });
 lease($_, 'smaller') foreach @sessions[ 0 .. 3 ];
 $local->safe_psql('postgres', q{ALTER SERVER smaller OPTIONS (SET pool_size '3')});
 becomes('smaller', 'leased', '4', 'leases stay');
-is($sessions[4]->run(q{SELECT pgpool.try_checkout('smaller')}), '', 'smaller: pool is full');
+is($sessions[4]->run(q{SELECT pgpool.try_checkout('smaller')}) . $sessions[4]->error, '', 'smaller: pool is full');
 $worker = worker_pid($local);
 kill 'STOP', $worker;
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;

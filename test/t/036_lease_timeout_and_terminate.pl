@@ -30,7 +30,14 @@ sub logged
 	return scalar(() = slurp_file($local->logfile) =~ /$pattern/g);
 }
 
-sub remote_pid { return $_[0]->run("SELECT pid FROM pgpool.query($_[1], 'select pg_backend_pid()') $row"); }
+sub remote_pid
+{
+	my ($session, $lease) = @_;
+
+	like(my $pid = $session->run("SELECT pid FROM pgpool.query($lease, 'select pg_backend_pid()') $row"), qr/^\d+$/, 'remote session is known')
+	  or diag($session->error);
+	return $pid;
+}
 
 # --- leak_warning
 make_pool($local, $remote, server => 'leaky', options => { pool_size => 4, leak_warning => '2s' });

@@ -162,12 +162,11 @@ foreach my $server (qw(mine ours))
 }
 $renamed->quit;
 
-# --- two-phase commit: the first session that receives the invalidation retires the
-# pool
+# --- two-phase commit
 ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', q(BEGIN; ALTER SERVER shard OPTIONS (ADD keepalives '1'); PREPARE TRANSACTION 'two'));
 ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: connection stays open');
-closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: idle connection closes');
+closes(\%stage, $idle, q(COMMIT PREPARED 'two'), 'COMMIT PREPARED: idle connection closes');
 closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: leased connection closes at checkin');
 
 # --- an uncommitted change applies to its own transaction only
@@ -384,7 +383,7 @@ for my $round (1 .. $rounds)
 }
 is($served, $rounds, 'waiter is granted the slot that ALTER SERVER adds, every time')
   or diag($other->error);
-cmp_ok($other->run($targets), '<=', $known, 'session does not keep outdated options');
+cmp_ok($other->run($targets) || 'inf', '<=', $known, 'session does not keep outdated options');
 
 # --- back-off at one address does not apply to the next one
 make_pool($local, $remote, server => 'moves', options => { port => 1, retry_min => '1h', retry_max => '1h' });

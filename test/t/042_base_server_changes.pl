@@ -88,12 +88,11 @@ $pid = idle_of($local, $guest, 'through', 'guest');
 $guest->quit;
 closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: connection closes');
 
-# --- two-phase commit: the first session that receives the invalidation retires the
-# pool
+# --- two-phase commit
 my ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', q(BEGIN; ALTER SERVER data OPTIONS (ADD keepalives '1'); PREPARE TRANSACTION 'two'));
 ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: connection stays open');
-closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: idle connection closes');
+closes(\%stage, $idle, q(COMMIT PREPARED 'two'), 'COMMIT PREPARED: idle connection closes');
 closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: leased connection closes at checkin');
 
 # --- waiters of a full pool: the change moves them to another pool

@@ -55,7 +55,7 @@ foreach my $how (qw(quit terminate query transaction waiting))
 	$holder->run('BEGIN') if $how eq 'transaction';
 	$token = $holder->run(lock_sql('session') =~ s/pgpool\.lock/$how eq 'transaction' ? 'pgpool.lock_xact' : 'pgpool.lock'/er);
 	like($token, qr/^\d+$/, "$how: session holds the lock") or diag($holder->error);
-	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'session')}), '', "$how: session of another server cannot acquire it");
+	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'session')}) . $watch->error, '', "$how: session of another server cannot acquire it");
 	if ($how eq 'waiting')
 	{
 		like($watch->run(lock_sql('other')), qr/^\d+$/, "$how: watcher holds another lock");
@@ -235,7 +235,7 @@ foreach my $how (qw(kill immediate))
 	{
 		$one->stop('immediate');
 	}
-	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'crash')}), '', "$how: lock survives the crash of the server");
+	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'crash')}) . $watch->error, '', "$how: lock survives the crash of the server");
 	my $expires = $remote->safe_psql('remote_db', q{SELECT expires FROM pgpool_lock.locks WHERE name = 'crash'});
 	cmp_ok($watch->run(lock_sql('crash', timeout => '60 s')), '>', $token, "$how: lock is free after the ttl");
 	is($remote->safe_psql('remote_db', "SELECT since >= '$expires' FROM pgpool_lock.locks WHERE name = 'crash'"), 't', "$how: lock is not free before its expiry");
@@ -283,7 +283,7 @@ foreach my $i (0 .. $#waiters)
 	ok(wait_until($one, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = @{[ $waiters[$i]->pid ]}", 'Extension'), "session $i waits");
 	usleep(100_000);
 }
-is($holder->run(q{SELECT pgpool.try_lock('keeper', 'queue')}), '', 'session cannot acquire its own lock twice');
+is($holder->run(q{SELECT pgpool.try_lock('keeper', 'queue')}) . $holder->error, '', 'session cannot acquire its own lock twice');
 $one->safe_psql('postgres', "SELECT pg_cancel_backend(@{[ $waiters[1]->pid ]})");
 $waiters[1]->finish;
 $waiters[1]->failed('57014', qr/canceling statement/, 'one waiter is cancelled');

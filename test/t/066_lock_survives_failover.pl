@@ -109,6 +109,6 @@ is($replica->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHE
 
 check_invariants($_) foreach $one, $two;
 $_->quit foreach $holder, $other;
-$two->stop('fast');
-$one->stop('fast');
+leak_check($two);
+leak_check($one, $replica);
 done_testing();

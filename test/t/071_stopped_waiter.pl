@@ -57,7 +57,13 @@ is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, $$ $$) FROM sent'
 # The options change after a waiter was granted a connection with the old ones, and
 # another session has read them.
 make_pool($local, $remote, server => 'three', options => { pool_size => 1, retry_min => '10ms' });
-my $pid_of = sub { my ($session, $lease) = @_; return $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)"); };
+my $pid_of = sub {
+	my ($session, $lease) = @_;
+
+	like(my $pid = $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)"), qr/^\d+$/, 'remote session is known')
+	  or diag($session->error);
+	return $pid;
+};
 my $old = $pid_of->($holder, lease($holder, 'three'));
 $waiter->start(q{SELECT pgpool.checkout('three', '60 s')});
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'three'}, 1), 'session waits');

@@ -32,6 +32,7 @@ sub polled
 
 	$own->run("SET pgpool_ext.busy_poll = $busy_poll");
 	$own->run("DO \$\$ BEGIN FOR i IN 1 .. $times LOOP PERFORM pgpool.exec($lease, '$sql'); END LOOP; END \$\$");
+	die $own->error if $own->error ne '';
 	$own->run("SELECT pgpool.checkin($lease)");
 	$own->quit;
 	return $local->safe_psql('postgres', $count) - $before;
@@ -65,6 +66,7 @@ sub polled_after_misses
 	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 21 LOOP PERFORM pgpool.exec($lease, 'select pg_sleep(0.03)'); END LOOP; END \$\$");
 	$own->run('SET pgpool_ext.busy_poll = 1000');
 	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
+	die $own->error if $own->error ne '';
 	$own->run("SELECT pgpool.checkin($lease)");
 	$own->quit;
 	return $local->safe_psql('postgres', $count) - $before;
@@ -93,6 +95,7 @@ ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'single'"
 my $polled = $local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'single'");
 $second->run('SET pgpool_ext.busy_poll = 1000');
 $second->run("DO \$\$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM pgpool.exec($held, 'select 1'); END LOOP; END \$\$");
+is($second->error, '', 'holder executes its statements');
 $second->run("SELECT pgpool.checkin($held)");
 like($third->finish, qr/^\d+$/, 'waiting session is granted the connection');
 is($local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'single'"),

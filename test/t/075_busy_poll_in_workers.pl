@@ -31,6 +31,7 @@ sub statements
 	my $lease = lease($own, $server);
 
 	$own->run("DO \$\$ BEGIN FOR i IN 1 .. $times LOOP PERFORM pgpool.exec($lease, '$sql'); END LOOP; END \$\$");
+	die $own->error if $own->error ne '';
 	$own->run("SELECT pgpool.checkin($lease)");
 	$own->quit;
 	return;

@@ -49,6 +49,6 @@ $session->fails($query, '0A000', qr/libpq uses another OpenSSL/, 'TLS is refused
 is($session->run('SELECT count(*) FROM pgpool.connections'), '0', 'no connection is left');
 check_invariants($other, 'invariants hold');
 $session->quit;
-$_->stop('fast') foreach $same, $other;
+leak_check($_, $remote) foreach $same, $other;
 unlike(slurp_file($other->logfile), qr/PANIC|TRAP|was terminated by/, 'no process crashed');
 done_testing();

@@ -502,6 +502,7 @@ foreach my $case (
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
 	logs($log, qr/cannot ping the locks of server "started".*\n.*$said/, "$function: reason is logged");
 	logs($log, qr/pings the locks of server "started" .* again/, "$function: lock is pinged again");
+	ok(has_failed($local), "$function: call has failed");
 }
 # (a login that computes, or waits for other such logins, has been accepted, so its host
 # counts as responsive and the next one of the list is not tried)

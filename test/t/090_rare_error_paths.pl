@@ -384,6 +384,9 @@ $session->fails(q{SELECT pgpool.lock('alone', 'c', '1 h')}, '25006', qr/read onl
 my %who = map { $_ => 1 } slurp_file($remote->logfile, $log_asked) =~ /asked by (\d+)/g;
 is(scalar keys %who, 4, 'retries use other connections, because the primary may have moved');
 trigger(q{RAISE EXCEPTION 'as if lost' USING ERRCODE = '08006'});
+
+# (the retries have closed all connections, and a login may take longer than the timeout)
+is($session->run(q{SELECT pgpool.exec('one', 'select 1')}) . $session->error, '1', 'pool has a connection again');
 $session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'unreachable remote server is not reported as a held lock');
 $remote->safe_psql('remote_db', 'DROP TRIGGER raises ON pgpool_lock.locks');
 $session->run('SET pgpool_ext.checkout_timeout = 0');

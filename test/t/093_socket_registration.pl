@@ -93,7 +93,7 @@ is($all_use_it->(), join(' ', (1) x 20), 'all sessions use the connection again'
 is($watching->(), 16, 'number of registered sockets stays sixteen');
 my ($other) = grep { !watched($_) } @many;
 $other->run('SET pgpool_ext.busy_poll = 0');
-is($other->run(sleeps('p')), '', 'another session waits for an answer');
+is($other->run(sleeps('p')) . $other->error, '', 'another session waits for an answer');
 is(watched($other), 0, 'socket of the other session does not stay registered');
 $_->quit foreach grep { $_ != $other } @many;
 ok(wait_until($local, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'}, 5), 'nineteen sessions end');

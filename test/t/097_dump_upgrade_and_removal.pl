@@ -53,6 +53,7 @@ two_versions();
 upgrade_without_the_extension();
 check_invariants($local);
 nothing_is_left();
+ok(wait_until($remote, sub { remote_sessions($remote) }, 0), 'no session is left on the remote server');
 done_testing();
 
 # All passwords in a text.

@@ -64,6 +64,6 @@ $_->quit foreach @holders, @fanouts;
 stats_add_up($small);
 check_invariants($small);
 check_invariants($local);
-leak_check($small, undef);
+leak_check($small);
 leak_check($local, $remote);
 done_testing();

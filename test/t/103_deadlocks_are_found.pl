@@ -452,6 +452,6 @@ $_->run('ROLLBACK') foreach @t;
 stats_add_up($small);
 check_invariants($small);
 $_->quit foreach @t, @s, @behind, $app;
-leak_check($small, undef);
+leak_check($small);
 leak_check($local, $remote);
 done_testing();

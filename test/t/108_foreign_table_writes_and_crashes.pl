@@ -60,40 +60,48 @@ UPDATE branches SET balance = balance - :delta WHERE id = :client_id;
 COMMIT;
 EOT
 
-sub clients_run
+# Return the process ID of a client that executes a statement; '' if there is none.
+sub busy_client
 {
 	return $local->safe_psql('postgres',
-		q{SELECT string_agg(pid::text, ' ' ORDER BY random()) FROM pg_stat_activity WHERE application_name = 'pgbench'});
+		q{SELECT pid FROM pg_stat_activity WHERE application_name = 'bank' AND state = 'active' LIMIT 1});
 }
 
+# Call the function of the server for such a client. Returns its result.
+sub call_for_client
+{
+	my ($function) = @_;
+	my $pid = busy_client();
+
+	return $pid ne '' && $local->safe_psql('postgres', "SELECT $function($pid)") eq 't';
+}
+
+# Each of these returns a true value if it has ended something.
 my %kills = (
 	'a session' => sub {
-		my ($pid) = split ' ', clients_run() // '';
-
-		$local->safe_psql('postgres', "SELECT pg_terminate_backend($pid)") if $pid;
+		return call_for_client('pg_terminate_backend');
 	},
 	'a statement' => sub {
-		my ($pid) = split ' ', clients_run() // '';
-
-		$local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)") if $pid;
+		return call_for_client('pg_cancel_backend');
 	},
 	'the leases' => sub {
-		$local->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases');
+		return $local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases WHERE pgpool.terminate(lease)');
 	},
 	'the worker' => sub {
 		my $pid = worker_pid($local);
 
-		$local->safe_psql('postgres', "SELECT pg_terminate_backend($pid)") if $pid;
+		return $pid && $local->safe_psql('postgres', "SELECT pg_terminate_backend($pid)") eq 't';
 	},
 	'remote sessions' => sub {
-		$remote->safe_psql('postgres',
-			q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app' AND random() < 0.5});
+		return $remote->safe_psql('postgres',
+			q{WITH s AS MATERIALIZED (SELECT pid FROM pg_stat_activity WHERE usename = 'remote_app' ORDER BY random() LIMIT 2)
+			SELECT count(*) FROM s WHERE pg_terminate_backend(pid)});
 	},
-	'the remote server' => sub { $remote->stop('immediate'); $remote->start; },
+	'the remote server' => sub { $remote->stop('immediate'); return $remote->start; },
 	'the local server' => sub {
-		my ($pid) = split ' ', clients_run() // '';
+		my $pid = busy_client();
 
-		kill 'KILL', $pid if $pid;
+		return $pid ne '' && kill('KILL', $pid);
 	});
 my @order = sort keys %kills;
 
@@ -108,13 +116,13 @@ foreach my $round (0 .. $rounds - 1)
 	my $before = committed();
 	my ($out, $err) = ('', '');
 	my $bench = IPC::Run::start(
-		['pgbench', '-n', '-c', $clients, '-j', 2, '-T', 60, '--max-tries', 1000, '-f', $script, $local->connstr('postgres')],
+		['pgbench', '-n', '-c', $clients, '-j', 2, '-T', 60, '--max-tries', 1000, '-f', $script, $local->connstr('postgres') . ' application_name=bank'],
 		'>', \$out, '2>', \$err);
 
 	ok( wait_until($local, sub { committed() > $before + 20 ? 'enough' : $bench->pumpable ? 'few' : 'ended' }, 'enough', 60),
 		"round $round: transactions commit")
 	  or last;
-	$kills{$what}->();
+	ok(wait_until($local, sub { $kills{$what}->() ? 1 : 0 }, 1), "round $round: $what was ended");
 	usleep(200_000 * rand);
 	$bench->signal('TERM');
 	eval { $bench->finish };

@@ -278,11 +278,13 @@ foreach my $case (@early)
 			my $delay = delay_begin();
 
 			$session->run($text);
-			diag($session->error) if $session->error ne '';
+			my $error = $session->error;
+			diag($error) if $error ne '';
 			$session->run('SELECT FROM one.a, two.a LIMIT 1');
+			$error .= $session->error;
 			my $late = delay_end($delay, 1);
 
-			return ($local->safe_psql('postgres', $remote_pids) eq $before, $late);
+			return ($error eq '' && $local->safe_psql('postgres', $remote_pids) eq $before, $late);
 		};
 
 		ok($kept, "$name, $n: connections are kept");

@@ -213,14 +213,23 @@ sub fails_at
 	return;
 }
 
-# Run further statements. Exactly the INSERTs into these tables must be permanent then.
+# The tables of the INSERTs that were made permanent since the last call.
+sub committed
+{
+	my $tables = -e $journal ? slurp_file($journal) : '';
+
+	unlink $journal;
+	return $tables;
+}
+
+# Run further statements. Exactly the INSERTs into these tables must have become permanent
+# since the last check.
 sub commits
 {
 	my ($sql, $expected, $name) = @_;
 
-	unlink $journal;
 	$session->run($sql);
-	is($session->error . (-e $journal ? slurp_file($journal) : ''), $expected, $name);
+	is($session->error . committed(), $expected, $name);
 	$session->run('SET client_min_messages = error; ROLLBACK; RESET client_min_messages');
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0'), "$name: no lease is left");
 	return;
@@ -266,6 +275,7 @@ foreach my $how (qw(cancel fail))
 	$session->run('ROLLBACK TO t');
 	$session->fails("INSERT INTO c $values", $how eq 'cancel' ? '25P02' : '53200', qr/ERROR/,
 		"$how at a release: next statement reports the failure");
+	$session->fails('ROLLBACK TO t; COMMIT', $how eq 'cancel' ? '25P02' : '53200', qr/ERROR/, "$how at a release: commit fails");
 	commits('', '', "$how at a release: no INSERT is permanent");
 }
 
@@ -294,7 +304,6 @@ foreach my $case (
 	my $name = "error at $type of $command in \"$sql\"";
 	my $before = connects();
 
-	unlink $journal;
 	append_to_file($plan, "fail $type $command");
 	$session->fails("BEGIN; $sql", '53200', qr/\Q$command\E.*: 53200\nDETAIL:  At message $type\.\nCONTEXT:  remote SQL command: \Q$context\E/, $name);
 	ok(!-e $plan, "$name: message that fails was sent");
@@ -326,12 +335,12 @@ foreach my $case ([ COMMIT => 'BEGIN; SELECT id FROM a WHERE id + random() / 2 <
 
 	# the last reset must not be the one that fails
 	ok(wait_until($local, q{SELECT reset_pending FROM pgpool.pools WHERE server = 'shard'}, '0'), "error at $command with the reset: last reset has ended");
-	unlink $journal;
 	append_to_file($plan, "fail Q $command");
 	is($session->run($sql) . $session->error, '1', "error at $command with the reset is not raised");
 	ok(wait_until($local, sub { -e $plan ? 1 : 0 }, '0'), "error at $command with the reset: message that fails was sent");
 	# (before that, the next transaction might follow the failed reset, and fail with it)
 	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'shard'}, '0'), "error at $command with the reset: connection is closed");
+	is(committed(), $command eq 'DISCARD ALL' ? 'a' : '', "error at $command with the reset: INSERT is permanent only if it was committed");
 	commits("BEGIN; INSERT INTO b $values; COMMIT", 'b', "error at $command with the reset: next transaction works");
 	is(connects(), $before + 1, "error at $command with the reset: one connection is opened");
 }

@@ -228,6 +228,6 @@ $_->quit foreach $first, $second, $third;
 is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'no lease is left');
 stats_add_up($local);
 check_invariants($local);
-leak_check($local);
+leak_check($local, $remote);
 
 done_testing();

@@ -275,7 +275,7 @@ foreach my $fault (
 $remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.shares RENAME TO elsewhere');
 ok(wait_until($nodes[0], 'SELECT valid_until < clock_timestamp() FROM pgpool.cluster_shares', 't', 30), 'share expires');
 is($session->run("SELECT pgpool.exec($lease, 'SELECT 1')"), '1', 'lease stays usable after the share has expired');
-is($session->run("SELECT pgpool.checkin($lease)"), '', 'lease is returned after the share has expired');
+is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', 'lease is returned after the share has expired');
 is($session->run(q{SELECT pgpool.exec('shared', 'SELECT 1')}), '1', 'returned connection is leased again');
 is(share($nodes[0], 'used'), '1', 'no other connection is opened while the share is expired');
 $remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.elsewhere RENAME TO shares');
@@ -325,5 +325,6 @@ foreach my $node (@nodes[ 0 .. 2 ])
 	stats_add_up($node);
 	check_invariants($node);
 }
-leak_check($_) foreach @nodes[ 0 .. 2 ];
+leak_check($_) foreach @nodes[ 0, 1 ];
+leak_check($nodes[2], $remote);
 done_testing();

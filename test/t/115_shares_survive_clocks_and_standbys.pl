@@ -94,7 +94,7 @@ SKIP:
 		statements_follow($name);
 		is(used(), "$cap 0", "$name: no share has changed");
 		is(share($nodes[1], 'others'), $cap, "$name: second server counts the connections of the first");
-		is($holders[$_]->run("SELECT pgpool.checkin($leases[$_])"), '', "$name: lease is returned") foreach 0 .. $#leases;
+		is($holders[$_]->run("SELECT pgpool.checkin($leases[$_])") . $holders[$_]->error, '', "$name: lease is returned") foreach 0 .. $#leases;
 		like($waiter->finish(60), qr/^\d+$/, "$name: second server is granted a connection when the first has returned some") or diag($waiter->error);
 		all_agree("$name: both shares are valid");
 		$waiter->run('SELECT pgpool.checkin_all()');
@@ -169,7 +169,7 @@ foreach my $node (@nodes)
 	stats_add_up($node);
 	check_invariants($node);
 }
-leak_check($nodes[1], undef);
+leak_check($nodes[1]);
 leak_check($nodes[0], $standby);
 done_testing();
 

@@ -33,13 +33,6 @@ sub become_open
 	return ok(wait_until($local, \&open_pools, $expected, 120), $name);
 }
 
-sub is_logged
-{
-	my ($since, $pattern, $name) = @_;
-
-	return ok(wait_until($local, sub { slurp_file($local->logfile, $since) =~ $pattern ? 1 : 0 }, 1, 60), $name);
-}
-
 $local->restart;
 become_open('here app, there app, there user1', 'pools are open after the start');
 
@@ -56,17 +49,30 @@ ok(terminate($local, worker_pid($local)), 'worker is terminated');
 become_open('here app, there app, there user1', 'connection limit of the database does not affect the reader');
 $local->safe_psql('postgres', 'ALTER DATABASE tenant CONNECTION LIMIT -1');
 
-# --- the role lost its rights while the worker did not run
+# --- the role has lost its rights
 foreach my $case (
 	[ 'USAGE', 'REVOKE USAGE ON FOREIGN SERVER there FROM user1', 'GRANT USAGE ON FOREIGN SERVER there TO user1' ],
 	[ 'its mapping', 'DROP USER MAPPING FOR user1 SERVER there', "CREATE USER MAPPING FOR user1 SERVER there OPTIONS ($credentials)" ])
 {
 	my ($right, $revoke, $grant) = @$case;
+	my $pools_of_user1 = q{SELECT count(*) FROM pgpool.pools WHERE local_user = 'user1'};
 
 	$local->safe_psql('tenant', $revoke);
-	ok(wait_until($local, q{SELECT sum(total) FROM pgpool.pools WHERE local_user = 'user1'}, '') || open_pools() !~ /user1/, "role without $right has no connection");
-	ok(terminate($local, worker_pid($local)), 'worker is terminated');
-	become_open('here app, there app', "role without $right has no connection of the next worker");
+	ok(wait_until($local, $pools_of_user1, '0'), "role without $right has no pool");
+	foreach my $restart ('worker', 'server')
+	{
+		if ($restart eq 'worker')
+		{
+			ok(terminate($local, worker_pid($local)), 'worker is terminated');
+		}
+		else
+		{
+			$local->restart;
+		}
+		become_open('here app, there app', "restart of the $restart: pools of other roles are open");
+		reader_has_ended($local);
+		is($local->safe_psql('postgres', $pools_of_user1), '0', "restart of the $restart: role without $right has no pool");
+	}
 	$local->safe_psql('tenant', $grant);
 	$local->restart;
 	become_open('here app, there app, there user1', "role with $right has a pool after the next start");
@@ -79,7 +85,7 @@ become_open('here app, there app, there user1', 'role that cannot log in has its
 my $since = -s $local->logfile;
 $local->safe_psql('tenant', q{REVOKE USAGE ON FOREIGN SERVER there FROM user1});
 $local->restart;
-is_logged($since, qr/cannot open connections to server "there" of database "tenant" for user "user1" before a checkout\n.*DETAIL:  permission denied for foreign server there/, 'missing right is logged after the start');
+is_logged($local, $since, qr/cannot open connections to server "there" of database "tenant" for user "user1" before a checkout\n.*DETAIL:  permission denied for foreign server there/, 'missing right is logged after the start');
 become_open('here app, there app', 'other pools are open');
 $local->safe_psql('tenant', q{DROP USER MAPPING FOR user1 SERVER there});
 $local->safe_psql('postgres', 'DROP ROLE user1');
@@ -105,7 +111,7 @@ my $token = $session->run(q{SELECT pgpool.lock('here', 'a', ttl => '10 min')});
 like($token, qr/^\d+$/, 'lock is held');
 $since = -s $local->logfile;
 ok(terminate($local, worker_pid($local)), 'worker is terminated');
-is_logged($since, qr/cannot start its catalog reader\n.*DETAIL:  All background worker slots are in use.*\n.*HINT:  Raise "max_worker_processes"/, 'missing slot is logged, with its consequences');
+is_logged($local, $since, qr/cannot start its catalog reader\n.*DETAIL:  All background worker slots are in use.*\n.*HINT:  Raise "max_worker_processes"/, 'missing slot is logged, with its consequences');
 is($session->run("SELECT pgpool.lock_valid('here', 'a', $token)"), 't', 'lock is valid');
 is($session->run(q{SELECT pgpool.exec('here', 'SELECT 1')}), '1', 'checkout works');
 $session->quit;

@@ -63,7 +63,7 @@ is(result(q{SELECT pgpool.exec('kept', $$SET datestyle = 'German, DMY'; SET inte
 	"0\n2024-02-01|-36482400.000000", 'foreign table does not use the styles that a call has left');
 
 # --- the commit of a serializable transaction that has only read waits for the remote one
-my $kill = "SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE '%plain'";
+my $kill = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 20000)) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE '%plain'";
 $session->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM plain.items');
 is($remote->safe_psql('postgres', $kill), '1', 'remote session is ended');
 is(result('COMMIT'), '', 'transaction that has only read commits without the remote server');

@@ -187,6 +187,7 @@ foreach my $case ([ other_reset => 'PERFORM * FROM other_reset.t', 'a reset that
 		$other->run('SELECT pg_advisory_unlock(1)');
 	}
 	ok(wait_until($local, 'SELECT (SELECT count(*) FROM pgpool.leases) + (SELECT count(*) FROM pgpool.waiters)', 1, 30), "$name: session has a lease or waits for one");
+	ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension', 30), "$name: session waits for the reset");
 	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE state = 'active'}), '0', "$name: nothing is sent");
 	resume_worker();
 	$blocker->run('COMMIT');

@@ -36,7 +36,7 @@ $local->safe_psql('postgres', qq{
 	ALTER SERVER by_user OPTIONS (DROP dbname);
 	ALTER USER MAPPING FOR CURRENT_USER SERVER by_user OPTIONS (SET user 'remote_super', SET password '$REMOTE_SUPER_PASSWORD')});
 $remote->safe_psql('postgres', "CREATE DATABASE $_") foreach qw(remote_app remote_super);
-is($holder->run(q{SELECT pgpool.lock_setup('by_user')}), '', 'tables of one database are created');
+is($holder->run(q{SELECT pgpool.lock_setup('by_user')}) . $holder->error, '', 'tables of one database are created');
 $remote->safe_psql('remote_app', 'GRANT CREATE ON DATABASE remote_app TO remote_app');
 is($holder->run(q{SET ROLE app; SELECT pgpool.lock_setup('by_user'); RESET ROLE}) . $holder->error, '', 'tables of the other database are created');
 my $token = $holder->run(q{SELECT pgpool.lock('by_user', 'name')});
@@ -67,8 +67,8 @@ foreach my $attempt (1 .. 20)
 	$token = $holder->run(q{SELECT pgpool.lock('locks', 'first', ttl => '10 min')});
 	ok(wait_for_standby('none'), 'commits wait for a standby');
 	$holder->start("SELECT pgpool.unlock('locks', 'first', $token)");
-	wait_until($remote, sub { $watch->run("SELECT count(*) $waiting") }, 1, 10);
-	$sent = $watch->run("SELECT query LIKE '%SET state = ''free''%' $waiting");
+	my $waits = wait_until($remote, sub { $watch->run("SELECT count(*) $waiting") }, 1, 10);
+	$sent = !$waits ? '' : $watch->run("SELECT query LIKE '%SET state = ''free''%' $waiting");
 	last if $sent eq 't';
 	wait_for_standby('');
 	$holder->finish(30);

@@ -51,8 +51,12 @@ $evil->fails('SELECT * FROM evil.numbers', '42501', qr/permission denied for for
 $evil->fails('SELECT pgpool.exec($$own$$, $$SELECT 1$$)', '42501', qr/permission denied for foreign server base/, 'functions cannot use that server');
 local_sql(q{CREATE SERVER warm FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'base', min_size '1')});
 $_->quit foreach $su, $app, $evil;
+my $since = -s $local->logfile;
 $local->restart;
 ok(wait_until($local, q{SELECT count(*) > 0 FROM pgpool.connections WHERE server = 'warm' AND state = 'idle'}, 't', 30), 'catalog reader has read the servers with min_size');
+is_logged($local, $since, qr/cannot open connections to server "own".*before a checkout.*\n.*permission denied for foreign server base/,
+	'catalog reader logs that it opens no connection to server "own"');
+reader_has_ended($local);
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM commands'), 0, 'commands of that server were not executed');
 local_sql('GRANT USAGE ON FOREIGN SERVER base TO evil');
 $evil = PgpxSession->new($local, user => 'evil');

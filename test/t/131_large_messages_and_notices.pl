@@ -1,6 +1,7 @@
 # Large messages: errors and notices that quote a large value, the memory of a lease after
 # a large value, the memory of a foreign table that returns many rows one by one. A
-# notice in the answer to COMMIT does not let a cancel undo the local transaction.
+# statement that the remote server does not read ends at tcp_user_timeout. A notice in the
+# answer to COMMIT does not let a cancel undo the local transaction.
 use strict;
 use warnings;
 
@@ -26,7 +27,7 @@ $session->run('RESET client_min_messages');
 # --- memory of a lease
 my $memory = 'SELECT sum(total_bytes) / 1024 / 1024 FROM pg_backend_memory_contexts';
 is($session->run("SELECT length(a) FROM pgpool.query($lease, 'select repeat(''x'', 100000000)') AS t(a text)"), 100000000, 'large value is read');
-cmp_ok($session->run($memory), '<', 60, 'lease does not keep the memory of the large value');
+cmp_ok($session->run($memory) || 'inf', '<', 60, 'lease does not keep the memory of the large value');
 $session->run("SELECT pgpool.checkin($lease)");
 
 # --- memory of a foreign table: a domain with a check needs several kB for each result
@@ -37,7 +38,19 @@ is($session->run(q{CREATE TEMP TABLE used AS SELECT 0::bigint AS bytes WITH NO D
 	CREATE FUNCTION pg_temp.measure(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
 		IF n = 20000 THEN INSERT INTO used SELECT sum(total_bytes) FROM pg_backend_memory_contexts; END IF; RETURN n; END $$;
 	WITH w AS (INSERT INTO positive SELECT pg_temp.measure(g) FROM generate_series(1, 20000) g RETURNING n) SELECT count(n) FROM w}) . $session->error, 20000, 'rows are inserted and returned one by one');
-cmp_ok($session->run('SELECT max(bytes) / 1024 / 1024 FROM used'), '<', 60, 'memory does not grow with the number of returned rows');
+cmp_ok($session->run('SELECT max(bytes) / 1024 / 1024 FROM used') || 'inf', '<', 60, 'memory does not grow with the number of returned rows');
+
+# --- a remote server that reads nothing: it waits for a lock before it reads the parameters
+$remote->safe_psql('remote_db', 'CREATE TABLE locked (value text); GRANT ALL ON locked TO remote_app');
+make_pool($local, $remote, server => 'stuck', options => { pool_size => 1, tcp_user_timeout => 2000 });
+my $locker = PgpxSession->new($remote, dbname => 'remote_db');
+$locker->run('BEGIN; LOCK TABLE locked');
+$lease = lease($session, 'stuck');
+$session->fails("SELECT pgpool.exec($lease, 'insert into locked values (\$1)', repeat('x', 50000000))", '08006', over_tls() ? qr{DETAIL:  The remote server closed the connection\.} : qr/DETAIL:  The network connection timed out\./, 'statement that the remote server does not read ends at tcp_user_timeout');
+$locker->run('COMMIT');
+$session->run("SELECT pgpool.checkin($lease)");
+is($session->run(q{SELECT pgpool.exec('stuck', 'insert into locked values (''next'')')}) . $session->error, 1, 'next statement has another connection');
+is($remote->safe_psql('remote_db', 'SELECT string_agg(value, NULL) FROM locked'), 'next', 'statement was not executed');
 
 # --- a notice in the answer to COMMIT, with a pending cancel
 $remote->safe_psql('remote_db', q{CREATE TABLE deferred (n int); GRANT ALL ON deferred TO remote_app;
