@@ -1,7 +1,6 @@
 # pgpool_ext: see README.md; "make help" lists the targets.
 #
 #   make && sudo make install     build and install for the server of pg_config
-#   make quick                    a selection of tests, within two minutes
 #   make test                     everything, in private servers
 #   PG_CONFIG=/path/to/pg_config  another server
 #
@@ -62,8 +61,8 @@ clean distclean:
 endif
 
 .PHONY: all install uninstall installcheck clean distclean
-.PHONY: help deps test test-one quick clean-kept demo bench lint format dist deb check-deb
-.PHONY: model model-deep fuzz stress sequences soak mutants coverage analyze check-points
+.PHONY: help deps test test-one clean-kept demo bench lint format dist deb check-deb
+.PHONY: model model-deep fuzz stress sequences soak mutants analyze check-points
 .PHONY: check-rpm check-assert check-asan check-ubsan check-valgrind check-versions check-postgres-fdw
 
 help:
@@ -72,8 +71,6 @@ help:
 	@echo "deps           install what is missing for the tests, on Debian"
 	@echo "test           lint, packages, model, fuzz, stress, sequences, points, regress, isolation,"
 	@echo "               TAP and pgTAP; those with a remote server once more over TLS"
-	@echo "quick          lint, regress, isolation and ten TAP files, within two minutes on"
-	@echo "               two idle processors; \"make test\" is what a change has to pass"
 	@echo "test-one T=x   one test by name"
 	@echo "installcheck   regress, isolation and TAP with the installed extension"
 	@echo "model          search the models; model-deep: larger, for minutes"
@@ -84,7 +81,6 @@ help:
 	@echo "soak           HOURS= of load, with a fault every ten seconds"
 	@echo "mutants        remove each rule, and check that a test fails: hours; JOBS="
 	@echo "               test/mutants/run FILE removes those of one file"
-	@echo "coverage       which lines of src/ the tests run; SUITES= T="
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
@@ -114,10 +110,7 @@ test-one: deps
 	@test -n "$(T)" || { echo "usage: make test-one T=name" >&2; exit 2; }
 	@test/run --keep T=$(T)
 
-quick: deps
-	@test/run --quick
-
-# remove what quick and test-one have kept between runs
+# remove what test-one has kept between runs
 clean distclean: clean-kept
 clean-kept:
 	@test/kept
@@ -150,9 +143,6 @@ soak: deps
 # remove rules of the sources, one at a time: a test must fail
 mutants: deps
 	@test/mutants/run
-
-coverage: deps
-	@test/coverage/run $(SUITES) $(if $(T),T=$(T))
 
 check-points: deps
 	@test/points/run

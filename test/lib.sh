@@ -54,7 +54,7 @@ kept_folder() {
 }
 
 # Keep the private installation and the clusters that initdb creates between runs, in
-# kept_folder: "make quick" and "make test-one" do.  Nothing runs between two runs, and no
+# kept_folder: "make test-one" does.  Nothing runs between two runs, and no
 # data of a test is kept: a cluster is copied before it is started for the first time.
 #
 # The folder is created again if the server, its libraries or this script have changed.
@@ -65,7 +65,7 @@ keep_between_runs() {
 
   exec 9<"$top/test"
   if ! flock -n 9; then
-    say "# waiting for another run of quick or test-one in this folder"
+    say "# waiting for another run of test-one in this folder"
     flock 9
   fi
   kept=$(kept_folder)

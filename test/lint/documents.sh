@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compare the documents with the tree.  Each link must lead to a file or heading.
 # doc/errors.md must have all messages of src/ and no others.  Each error that doc/faq.md
-# explains must be a message of src/ or be raised by t/200_documentation.pl.  The wait events in
+# explains must be a message of src/ or be raised by t/operating/documentation.pl.  The wait events in
 # doc/operating.md must be those of src/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -87,7 +87,7 @@ sub found
 
 my $errors = slurp('doc/errors.md');
 my $faq = slurp('doc/faq.md');
-my $raised = slurp('test/t/200_documentation.pl');
+my $raised = slurp('test/t/operating/documentation.pl');
 my (%known, $n);
 
 foreach my $row (grep { /^\| \w{5} \|/ } split /\n/, $errors)
@@ -121,7 +121,7 @@ foreach my $text ($faq =~ /`(?:ERROR|FATAL|WARNING): (.*?)`/sg)
 {
 	$text =~ s/\s+/ /g;
 	$n++;
-	complain("FAQ: \"$text\" is no message of src/, and t/200_documentation.pl does not raise it")
+	complain("FAQ: \"$text\" is no message of src/, and t/operating/documentation.pl does not raise it")
 	  unless found($text) || index($raised, $text) >= 0;
 }
 complain("the FAQ explains no errors") unless $n;

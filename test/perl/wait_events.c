@@ -1,6 +1,6 @@
 /*
  * A library that registers as many wait events as a server supports, before any other
- * library can: see 056_wait_events.pl.
+ * library can: see wait_events.pl.
  */
 #include "postgres.h"
 

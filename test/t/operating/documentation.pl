@@ -1,6 +1,6 @@
 # Compare README.md and the pages of doc/ with the server: their tables must be correct,
 # and their examples must run in order, in one session. (For the recipes see
-# 201_recipes.) A comment in front of an example marks an exception:
+# recipes.) A comment in front of an example marks an exception:
 #
 #   <!-- example: on the remote server -->          as the role of the examples
 #   <!-- example: by the superuser of the remote server -->
@@ -18,7 +18,7 @@ my $ADDRESS = "host '10.0.0.7'";
 
 # in the order in which their examples run
 my @pages = ('README.md', map { "doc/$_.md" } qw(guide foreign-tables drivers connecting operating views locks errors reference security limits faq));
-my %text = map { $_ => slurp("$FindBin::Bin/../../$_") } @pages;
+my %text = map { $_ => slurp("$FindBin::Bin/../../../$_") } @pages;
 my $all = join "\n", @text{@pages};
 my $remote = remote_node('remote');
 my $local = local_node('local');
@@ -80,10 +80,10 @@ sub rows
 	return split /\n/, $local->safe_psql('postgres', $sql);
 }
 
-# every page is read by this test or by 201_recipes
+# every page is read by this test or by recipes
 sub all_pages
 {
-	my @there = map { s{.*/}{}r } glob "$FindBin::Bin/../../doc/*.md";
+	my @there = map { s{.*/}{}r } glob "$FindBin::Bin/../../../doc/*.md";
 	my @read = map { s{.*/}{}r } @pages;
 
 	same([ @read, 'recipes.md' ], \@there, 'tests read all pages');

@@ -21,7 +21,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes 'usleep';
 
-my $folder = "$FindBin::Bin/../../doc";
+my $folder = "$FindBin::Bin/../../../doc";
 my $page = slurp_file("$folder/recipes.md");
 
 my @replicated = ('wal_level = replica', 'max_wal_senders = 5', 'hot_standby = on');
