@@ -794,6 +794,23 @@ check_together(List *list)
 						   (long long) low, (long long) high)));
 }
 
+void
+pgpx_options_check_mapping(List *options)
+{
+	DefElem    *command = pgpx_options_find(options, "use_password_command");
+	DefElem    *user = pgpx_options_find(options, "user");
+	bool		uses = false;
+
+	if (command == NULL || !parse_bool(defGetString(command), &uses) || !uses ||
+		(user != NULL && defGetString(user)[0] != '\0'))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FDW_DYNAMIC_PARAMETER_VALUE_NEEDED),
+			 errmsg("option \"use_password_command\" requires option \"user\""),
+			 errdetail("Otherwise the password command would issue a password for any remote role that has the name of a local role."),
+			 errhint("Set option \"user\" of the user mapping to the name of the remote role.")));
+}
+
 /*
  * pgpx_fdw_validator
  *		The validator of pgpool_fdw: (options text[], catalog oid).
@@ -824,6 +841,8 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 		check_option(def->defname, defGetString(def), where);
 	}
 	check_together(list);
+	if (where == PGPX_ON_MAPPING)
+		pgpx_options_check_mapping(list);
 	PG_RETURN_VOID();
 }
 

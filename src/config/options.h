@@ -161,6 +161,18 @@ extern bool pgpx_options_find_number(List *list, const char *name,
 extern void pgpx_options_check_base(List *options);
 
 /*
+ * pgpx_options_check_mapping
+ *		Raise HV002 for a user mapping with use_password_command but without
+ *		option "user".
+ *
+ * The name of the local role would be the remote user name, and a role with
+ * CREATEROLE can create or rename local roles.
+ *
+ * options: all options of a user mapping, as DefElems.
+ */
+extern void pgpx_options_check_mapping(List *options);
+
+/*
  * pgpx_options_check_hosts
  *		Raise 22023 if "host" or "hostaddr" has more than PGPX_MAX_HOSTS hosts.
  *

@@ -358,9 +358,11 @@ apply_scram_keys(PgpxServerSpec *spec, const PgpxServerRows *rows)
 
 /*
  * Return whether the password command provides the password of the user
- * mapping.  Raise an error if it does but the owner of the server with the
- * connection options is not a superuser, because the owner could send the
- * password to any host.
+ * mapping.  If it does, raise an error
+ * - if the mapping has no remote user.  The validator refuses such a mapping,
+ *   but may not have been called.
+ * - if the owner of the server with the connection options is not a superuser,
+ *   because the owner could send the password to any host.
  */
 static bool
 needs_password_command(const PgpxServerRows *rows)
@@ -372,6 +374,7 @@ needs_password_command(const PgpxServerRows *rows)
 
 	if (value == NULL || !parse_bool(value, &uses) || !uses)
 		return false;
+	pgpx_options_check_mapping(rows->mapping_options);
 	if (!superuser_arg(rows->base.owner))
 		raise_not_superuser(rows, option);
 	return true;

@@ -386,6 +386,34 @@ ALTER USER MAPPING FOR CURRENT_USER SERVER options_other
 SELECT r.* FROM pg_temp.try_name('options_other') AS r;
 DROP FOREIGN DATA WRAPPER postgres_fdw CASCADE;
 
+-- the password command needs the name of a remote user, in each DDL command
+CREATE SERVER options_command FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (host '/nowhere');
+SELECT r.* FROM pg_temp.try('CREATE USER MAPPING FOR PUBLIC SERVER options_command '
+                            'OPTIONS (use_password_command ''on'')') AS r;
+SELECT r.state, r.message
+  FROM pg_temp.try('CREATE USER MAPPING FOR CURRENT_USER SERVER options_command '
+                   'OPTIONS (use_password_command ''on'', user '''')') AS r;
+SELECT r.state, r.message
+  FROM pg_temp.try('CREATE USER MAPPING FOR PUBLIC SERVER options_command '
+                   'OPTIONS (use_password_command ''off'')') AS r;
+CREATE USER MAPPING FOR PUBLIC SERVER options_command
+    OPTIONS (user 'app', use_password_command 'on');
+SELECT o, r.state, r.message
+  FROM unnest(ARRAY['DROP user', 'SET user ''''', 'ADD password ''x''']) AS o,
+  pg_temp.try('ALTER USER MAPPING FOR PUBLIC SERVER options_command '
+              'OPTIONS (' || o || ')') AS r;
+-- and in a mapping that the validator has not seen, also of a base server
+UPDATE pg_user_mapping SET umoptions = '{use_password_command=on}'
+ WHERE umserver = (SELECT oid FROM pg_foreign_server
+                    WHERE srvname = 'options_command');
+CREATE SERVER options_based FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (base_server 'options_command');
+SELECT r.* FROM pg_temp.try_name('options_command') AS r;
+SELECT r.state, r.message FROM pg_temp.try_name('options_based') AS r;
+DROP SERVER options_based;
+DROP SERVER options_command CASCADE;
+
 -- no USAGE, no mapping, no password
 SET ROLE regress_pgpool_user;
 SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
