@@ -178,6 +178,13 @@ pgpx_conn_at(int index)
 	return index < 0 ? NULL : &pgpx_conns[index];
 }
 
+/* Return whether max_lifetime requires that the connection be closed if free. */
+static inline bool
+pgpx_conn_has_expired(const PgpxConn *conn, PgpxTime now)
+{
+	return conn->expires_at != 0 && now >= conn->expires_at;
+}
+
 /*
  * pgpx_conn_set_activity
  *		Publish the activity of a lease, and count a statement if "statement" is

@@ -20,7 +20,6 @@
 #include "shared/conn_state.h"
 #include "shared/registry.h"
 
-#define EXPIRE_SPACING_US (1000 * 1000) /* see pgpx_pool_may_expire_locked */
 #define FRESH_US (1000 * 1000)	/* how long a test counts as recent for a
 								 * waiter */
 
@@ -65,13 +64,15 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 
 /* Return whether a free connection can be leased.  If not, close it. */
 static bool
-close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn)
+close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn->version != pool->version)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
 	else if (pg_atomic_read_u32(&conn->hung_up) != 0)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else if (pgpx_conn_has_expired(conn, now))
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_LIFETIME);
 	else
 		return true;
 	return false;
@@ -92,8 +93,8 @@ must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
 /*
  * Return the first free connection in the order of the strategy, beginning with
  * the connection of index "i".  needs_test: only one that must be tested before
- * it is leased; false: only one that need not.  Stale connections and those
- * that the remote closed are closed on the way.
+ * it is leased; false: only one that need not.  Stale and expired connections
+ * and those that the remote closed are closed on the way.
  */
 static PgpxConn *
 pick_starting_at(PgpxPool *pool, int i, bool needs_test, PgpxTime since,
@@ -107,7 +108,7 @@ pick_starting_at(PgpxPool *pool, int i, bool needs_test, PgpxTime since,
 		PgpxConn   *conn = &pgpx_conns[i];
 
 		next = fifo ? conn->prev : conn->next;
-		if (close_unless_fit_locked(pool, conn) &&
+		if (close_unless_fit_locked(pool, conn, now) &&
 			must_test_first(pool, conn, since, now) == needs_test)
 			return conn;
 	}
@@ -151,7 +152,7 @@ pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
 		last_conn->state == PGPX_CONN_RESET_PENDING :
 		pgpx_pool_total_locked(pool) > pool->opts.pool_size)
 		return NULL;
-	if (!close_unless_fit_locked(pool, last_conn) ||
+	if (!close_unless_fit_locked(pool, last_conn, now) ||
 		must_test_first(pool, last_conn, since, now))
 		return NULL;
 	if (last_conn->state == PGPX_CONN_IDLE || answered)
@@ -331,8 +332,6 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 	Assert(reason != PGPX_CLOSE_NONE);
 	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CLOSING, now))
 		return false;
-	if (reason == PGPX_CLOSE_LIFETIME)
-		pool->last_expired = now;
 	conn->close_reason = reason;
 	pgpx_conn_notify_worker(conn, pool->worker);
 	return true;
@@ -366,29 +365,6 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return memcmp(&pool->fingerprint, fingerprint, sizeof(*fingerprint)) == 0;
-}
-
-/*
- * Connections expire one by one, so that connections of one age are not
- * replaced in one burst.  The interval is short enough that a large pool with
- * a short lifetime replaces all of them in time.
- */
-bool
-pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
-							PgpxTime *due)
-{
-	PgpxTime	apart = pool->opts.max_lifetime * 1000 /
-		(2 * pgpx_pool_cap_locked(pool));
-	PgpxTime	next = pool->last_expired + Min(apart, EXPIRE_SPACING_US);
-
-	Assert(LWLockHeldByMe(pool->lock));
-	if (pool->last_expired != 0 && now < next)
-	{
-		if (due != NULL)
-			*due = Min(*due, next);
-		return false;
-	}
-	return true;
 }
 
 int
@@ -433,8 +409,7 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 	if (pgpx_pool_must_close_for_other_locked(pool) ||
 		pgpx_pool_server_surplus_locked(pool) > 0)
 		return PGPX_CLOSE_EVICTED;
-	if (conn->expires_at != 0 && now >= conn->expires_at &&
-		pgpx_pool_may_expire_locked(pool, now, NULL))
+	if (pgpx_conn_has_expired(conn, now))
 		return PGPX_CLOSE_LIFETIME;
 	return PGPX_CLOSE_NONE;
 }

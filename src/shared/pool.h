@@ -253,14 +253,6 @@ typedef enum PgpxEvict
 extern int	pgpx_pool_server_surplus_locked(const PgpxPool *pool);
 
 /*
- * Return whether an expired connection may be closed now.  False if another one
- * was closed for the same reason a short time ago.  In that case *due is
- * lowered to the time when the connection may be closed.  due may be NULL.
- */
-extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
-										PgpxTime *due);
-
-/*
  * Count a wait of a checkout.  waited: duration since the start of the
  * checkout.  waited_before: the same at the end of an earlier wait, after which
  * the granted connection could not be used; 0: there was none.

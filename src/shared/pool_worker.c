@@ -36,34 +36,20 @@
 #define LOG_INTERVAL_US (10 * 1000 * 1000)
 
 /*
- * Return when a connection that is opened now expires: after max_lifetime
- * less a random part of up to a tenth, so that connections of one age do not
- * expire together.  0: it never expires.
- */
-static PgpxTime
-choose_expiry(const PgpxPool *pool, PgpxTime now)
-{
-	int64		lifetime = pool->opts.max_lifetime * 1000;
-	int64		jitter = lifetime / 10;
-
-	if (lifetime == 0)
-		return 0;
-	return now + lifetime -
-		(int64) (pg_prng_double(&pg_global_prng_state) * jitter);
-}
-
-/*
  * Make a connection idle after the worker's work on it succeeded.  Close it
- * instead if the options have changed or privileges were revoked meanwhile.
+ * instead if it has expired, or if the options have changed or privileges were
+ * revoked meanwhile.
  */
 static void
 make_idle_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (conn->version == pool->version)
-		(void) pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
-	else
+	if (conn->version != pool->version)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+	else if (pgpx_conn_has_expired(conn, now))
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_LIFETIME);
+	else
+		(void) pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
 }
 
 /* Return when the current run of failed connects began; 0: there is none. */
@@ -95,7 +81,8 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pool->remote_full_since = 0;
 		pool->retry_at = 0;
 		pool->backoff_ms = 0;
-		conn->expires_at = choose_expiry(pool, conn->opened_at);
+		conn->expires_at = pgpx_choose_expiry(conn->opened_at,
+											  pool->opts.max_lifetime);
 
 		/* after an outage 1, 2, 4 .. concurrent connects */
 		if (pool->ramp > 0)
@@ -577,12 +564,10 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
 
 	if (pgpx_pool_is_draining(pool))
 		return PGPX_CLOSE_DRAINED;
+	if (pgpx_conn_has_expired(conn, now))
+		return PGPX_CLOSE_LIFETIME;
 	if (conn->expires_at != 0)
-	{
-		if (now >= conn->expires_at)
-			return PGPX_CLOSE_LIFETIME;
 		*due = Min(*due, conn->expires_at);
-	}
 	if (total > opts->pool_size)
 	{
 		if (now >= overflow_until)
@@ -615,22 +600,24 @@ idle_limit(const PgpxPool *pool, int total)
 }
 
 /*
- * Return when the first connection that is not idle expires.  The worker
- * needs the time because checkins do not notify it.
+ * Return when the next connection that is not idle expires.  The worker needs
+ * the time because the connection may be free by then, and checkins do not
+ * notify the worker.  A connection that has expired already closes when it
+ * becomes free.
  */
 static PgpxTime
-first_expiry(const PgpxPool *pool)
+next_expiry(const PgpxPool *pool, PgpxTime now)
 {
-	PgpxTime	first = PG_INT64_MAX;
+	PgpxTime	next = PG_INT64_MAX;
 
 	pgpx_conn_foreach_locked(conn, pool)
 	{
 		if (conn->opened_at != 0 &&
 			conn->state != PGPX_CONN_IDLE && conn->state != PGPX_CONN_CLOSING &&
-			conn->expires_at != 0)
-			first = Min(first, conn->expires_at);
+			conn->expires_at > now)
+			next = Min(next, conn->expires_at);
 	}
-	return first;
+	return next;
 }
 
 /* A lease that was held for too long, to be logged. */
@@ -761,9 +748,6 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 			reason_to_close(pool, conn, total, now, &due);
 		if (reason == PGPX_CLOSE_NONE)
 			continue;
-		if (reason == PGPX_CLOSE_LIFETIME &&
-			!pgpx_pool_may_expire_locked(pool, now, &due))
-			continue;
 		pgpx_pool_close_locked(pool, conn, reason);
 		total--;
 	}
@@ -771,11 +755,10 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	/* a checkin does not wake the worker, so check at intervals */
 	if (total > pgpx_pool_count_free_locked(pool))
 	{
-		PgpxTime	next_check = first_expiry(pool);
-
+		due = Min(due, next_expiry(pool, now));
 		if (total > pgpx_pool_min_size_locked(pool))
-			next_check = Min(next_check, now + idle_limit(pool, total) * 1000);
-		due = Min(due, Max(next_check, now + CHECK_INTERVAL_US));
+			due = Min(due, now + Max(idle_limit(pool, total) * 1000,
+									 CHECK_INTERVAL_US));
 	}
 	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;

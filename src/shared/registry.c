@@ -24,6 +24,7 @@
 #include "shared/registry.h"
 
 #include "common/hashfn.h"
+#include "common/pg_prng.h"
 #include "storage/spin.h"
 #include "utils/builtins.h"
 
@@ -296,7 +297,6 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->lease_estimate = 0;
 	pool->waited = 0;
 	pool->last_checkout = 0;
-	pool->last_expired = 0;
 	pool->tests_time_out = false;
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
@@ -428,29 +428,28 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 }
 
-/*
- * Scale the expiry of open connections to the new max_lifetime, with the same
- * jitter.  A max_lifetime of 0 means no limit; a leased connection of an older
- * version may have an expiry nevertheless.
- */
+PgpxTime
+pgpx_choose_expiry(PgpxTime opened_at, int64 max_lifetime_ms)
+{
+	int64		lifetime = max_lifetime_ms * 1000;
+
+	if (lifetime == 0)
+		return 0;
+	return opened_at + lifetime -
+		(int64) (pg_prng_double(&pg_global_prng_state) * lifetime / 10);
+}
+
+/* Apply a new max_lifetime to the open connections. */
 static void
-scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
+renew_expiries_locked(PgpxPool *pool, int64 before, int64 after)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (before == after)
 		return;
 	pgpx_conn_foreach_locked(conn, pool)
 	{
-		if (conn->opened_at == 0)
-			continue;
-		if (after == 0)
-			conn->expires_at = 0;
-		else if (before == 0 || conn->expires_at == 0)
-			conn->expires_at = conn->opened_at + after * 1000;
-		else
-			conn->expires_at = conn->opened_at +
-				(PgpxTime) ((double) (conn->expires_at - conn->opened_at) *
-							after / before);
+		if (conn->opened_at != 0)
+			conn->expires_at = pgpx_choose_expiry(conn->opened_at, after);
 	}
 }
 
@@ -465,7 +464,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(pgpx_pool_has_same_login_locked(pool, fingerprint));
-	scale_lifetimes_locked(pool, pool->opts.max_lifetime, opts->max_lifetime);
+	renew_expiries_locked(pool, pool->opts.max_lifetime, opts->max_lifetime);
 	pool->options_version++;
 	pool->fingerprint = *fingerprint;
 	set_opts(pool, opts);

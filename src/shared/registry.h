@@ -74,6 +74,15 @@ extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 								   const PgpxPoolOptions *opts);
 
 /*
+ * pgpx_choose_expiry
+ *		Return when a connection expires; 0: never.
+ *
+ * This is after max_lifetime less a random part of up to a tenth, so that
+ * connections of one age do not all expire together.
+ */
+extern PgpxTime pgpx_choose_expiry(PgpxTime opened_at, int64 max_lifetime_ms);
+
+/*
  * pgpx_pool_set_options_locked
  *		Apply options that take effect in place.
  *

@@ -184,7 +184,7 @@ typedef struct PgpxConn
 
 	PgpxTime	state_since;
 	PgpxTime	opened_at;
-	PgpxTime	expires_at;		/* max_lifetime with jitter; 0: never */
+	PgpxTime	expires_at;		/* see pgpx_choose_expiry; 0: never */
 	PgpxTime	connect_time;	/* duration */
 	PgpxTime	last_used;
 	PgpxTime	last_checked;
@@ -419,7 +419,6 @@ typedef struct PgpxPool
 								 * the last request for a connect */
 
 	PgpxTime	last_checkout;
-	PgpxTime	last_expired;	/* the last close by max_lifetime */
 	bool		tests_time_out; /* a test has timed out, and no other one has
 								 * succeeded since; reset when none runs */
 	PgpxTime	unavailable_since;	/* first of the current run of failed
