@@ -1,7 +1,8 @@
 # pgpool_ext: see README.md; "make help" lists the targets.
 #
 #   make && sudo make install     build and install for the server of pg_config
-#   make test                     everything, in private servers
+#   make test                     the tests, in private servers
+#   make check-world              all tests, also the long ones
 #   PG_CONFIG=/path/to/pg_config  another server
 #
 # test, demo, bench and lint need only Debian and make: missing packages are installed
@@ -61,16 +62,18 @@ clean distclean:
 endif
 
 .PHONY: all install uninstall installcheck clean distclean
-.PHONY: help deps test test-one clean-kept demo bench lint format dist deb check-deb
-.PHONY: model model-deep fuzz stress sequences soak mutants analyze check-points
+.PHONY: help deps test check-world test-one clean-kept demo bench lint format dist deb check-deb
+.PHONY: model model-deep fuzz stress sequences soak mutants analyze
 .PHONY: check-rpm check-assert check-asan check-ubsan check-valgrind check-versions check-postgres-fdw
 
 help:
 	@echo "all            build $(EXTENSION).so"
 	@echo "install        install it for the server of $(PG_CONFIG); uninstall"
 	@echo "deps           install what is missing for the tests, on Debian"
-	@echo "test           lint, packages, model, fuzz, stress, sequences, points, regress, isolation,"
-	@echo "               TAP and pgTAP; those with a remote server once more over TLS"
+	@echo "test           lint, regress, isolation, pgTAP, TAP and the tests at debug points:"
+	@echo "               eight minutes on two idle processors"
+	@echo "check-world    also models, fuzzers, stress, sequences, PostgreSQL's own tests of"
+	@echo "               postgres_fdw, and those with a remote server once more over TLS"
 	@echo "test-one T=x   one test by name"
 	@echo "installcheck   regress, isolation and TAP with the installed extension"
 	@echo "model          search the models; model-deep: larger, for minutes"
@@ -81,7 +84,6 @@ help:
 	@echo "soak           HOURS= of load, with a fault every ten seconds"
 	@echo "mutants        remove each rule, and check that a test fails: hours; JOBS="
 	@echo "               test/mutants/run FILE removes those of one file"
-	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
 	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, and 16 to 18, each in"
@@ -105,6 +107,9 @@ deps:
 
 test: deps
 	@test/run
+
+check-world: deps
+	@test/run --world
 
 test-one: deps
 	@test -n "$(T)" || { echo "usage: make test-one T=name" >&2; exit 2; }
@@ -143,9 +148,6 @@ soak: deps
 # remove rules of the sources, one at a time: a test must fail
 mutants: deps
 	@test/mutants/run
-
-check-points: deps
-	@test/points/run
 
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)

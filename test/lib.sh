@@ -82,7 +82,7 @@ keep_between_runs() {
   fi
   rm -rf "$kept"
   mkdir -m 755 "$kept"
-  say "$key" >"$kept/key.new"
+  say "$key" >"$kept/key"
 }
 
 # Start a command as that user, in its own process group: it does not receive Ctrl-C, and
@@ -207,7 +207,7 @@ save_logs() {
 
   (
     cd "$work"
-    find log regress* isolation* tap* \
+    find log regress* isolation* tap* points timing \
       \( -name results -o -name '*.log' -o -name '*.out' -o -name '*.diffs' \
       -o -name 'regress_log_*' -o -name log \) \
       ! -path '*/expected/*' 2>/dev/null
@@ -225,23 +225,40 @@ build() {
 # programs and links to the rest of the installation is a separate server, in which an
 # extension can be installed without a change of the installation (as in the temporary
 # installation of PostgreSQL's own "make check").
+#
+# private_install [TREE]: of the build in a tree, by default the checkout
 private_install() {
-  local root=${kept:-$work}/install real_bin real_lib real_share file
+  local tree=${1:-$top} base=${kept:-$work} root real_bin real_lib real_share file
 
+  [ "$tree" = "$top" ] || base=$(dirname "$tree")
+  root=$base/install
   real_bin=$("$pg_config" --bindir)
   real_lib=$("$pg_config" --pkglibdir)
   real_share=$("$pg_config" --sharedir)
-  if [ -z "$kept" ] || [ ! -f "$kept/key" ]; then
+  if [ ! -f "$root/complete" ]; then
     copy_installation
   fi
   rm -f "$root$real_share/extension/pgpool_ext"*
-  make -C "$top" --no-print-directory -s install "DESTDIR=$root" \
+  make -C "$tree" --no-print-directory -s install "DESTDIR=$root" \
     >"$work/log/install.log" 2>&1 || {
     cat "$work/log/install.log"
     return 1
   }
   bindir=$root$real_bin
-  PATH=$bindir:$PATH
+  [ "$tree" != "$top" ] || PATH=$bindir:$PATH
+}
+
+# The installation of a build with debug points (src/base/debug_point.h), in a copy of the
+# tree; sets bindir.
+points_installation() {
+  local tree=${kept:-$work}/points/tree
+
+  mkdir -p "$tree"
+  # status 1 of tar: a file has changed meanwhile
+  (cd "$top" && { tar -cf - Makefile META.json pgpool_ext.control sql src test/points || [ $? -eq 1 ]; }) |
+    tar -xf - -C "$tree" --exclude='*.o'
+  PGPX_DEBUG_POINTS=yes make -C "$tree" --no-print-directory -s -j"$(nproc)" all COPT=-DPGPX_DEBUG_POINTS &&
+    private_install "$tree"
 }
 
 # The part of private_install that does not depend on the extension, whose variables it
@@ -270,9 +287,9 @@ WRAPPER
   done
   mv "$root$real_bin/initdb" "$root$real_bin/initdb.real"
   install -m 755 "$top/test/initdb" "$root$real_bin/initdb"
-  mkdir "${kept:-$work}/initdb"
-  [ "$(id -u)" -ne 0 ] || chown "$run_user:" "${kept:-$work}/initdb"
-  [ -z "$kept" ] || mv "$kept/key.new" "$kept/key"
+  mkdir "$base/initdb"
+  [ "$(id -u)" -ne 0 ] || chown "$run_user:" "$base/initdb"
+  touch "$root/complete"
 }
 
 # Use the existing installation, which "make install" has updated.

@@ -3,7 +3,7 @@
  * debug_point.h
  *	  Points at which tests stop, end or fail a process.
  *
- * They exist only with -DPGPX_DEBUG_POINTS ("make check-points").  A normal
+ * They exist only with -DPGPX_DEBUG_POINTS (suite points of the tests).  A normal
  * build has neither their code nor their settings.
  *
  * pgpool_ext.debug_point = 'NAME ACTION' performs the action once, when a

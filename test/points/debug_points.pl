@@ -1,5 +1,5 @@
 # Races at exact points: processes are stopped, ended and made to fail at debug points,
-# which only the build of test/points/run has.
+# which only the build for this suite has.
 use strict;
 use warnings;
 
@@ -7,9 +7,6 @@ use PgpxProxy;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
-
-plan skip_all => 'a normal build has no debug points: see test/points/run'
-  unless $ENV{PGPX_DEBUG_POINTS};
 
 my $remote = remote_node('remote');
 my $proxy = PgpxProxy->new($remote->port);
