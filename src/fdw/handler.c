@@ -664,25 +664,39 @@ lock_tables(List *tables)
 }
 
 /*
- * Execute ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER, and suppress its
- * warning.
+ * Execute ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER as a command of its
+ * own, so that event triggers and other ProcessUtility hooks see it.  Suppress
+ * its warning, and with it all messages of event triggers but errors.
  */
 static void
 set_handler(Oid handler)
 {
 	AlterFdwStmt *stmt = makeNode(AlterFdwStmt);
+	PlannedStmt *command = makeNode(PlannedStmt);
 	char	   *schema = get_namespace_name(get_func_namespace(handler));
-	List	   *name = list_make2(makeString(schema),
-								  makeString(get_func_name(handler)));
+	char	   *function = get_func_name(handler);
+	char	   *text = psprintf("ALTER FOREIGN DATA WRAPPER %s HANDLER %s",
+								FDW_WRAPPER,
+								quote_qualified_identifier(schema, function));
 	int			level = NewGUCNestLevel();
 
 	stmt->fdwname = pstrdup(FDW_WRAPPER);
-	stmt->func_options = list_make1(makeDefElem("handler", (Node *) name, -1));
+	stmt->func_options =
+		list_make1(makeDefElem("handler",
+							   (Node *) list_make2(makeString(schema),
+												   makeString(function)),
+							   -1));
+	command->commandType = CMD_UTILITY;
+	command->canSetTag = true;
+	command->utilityStmt = (Node *) stmt;
+	command->stmt_location = 0;
+	command->stmt_len = strlen(text);
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("log_min_messages", "error", PGC_SUSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	(void) AlterForeignDataWrapper(make_parsestate(NULL), stmt);
+	ProcessUtility(command, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
+				   None_Receiver, NULL);
 	AtEOXact_GUC(true, level);
 }
 

@@ -78,6 +78,22 @@ sub connections_of
 
 sub repeated
 {
+	# event triggers see the command that both functions execute
+	$super->run(<<'EOT');
+CREATE TABLE commands (event text, tag text, object text);
+CREATE FUNCTION at_start() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO commands VALUES (tg_event, tg_tag); END';
+CREATE FUNCTION at_end() RETURNS event_trigger LANGUAGE plpgsql AS
+	'BEGIN INSERT INTO commands SELECT tg_event, command_tag, object_identity FROM pg_event_trigger_ddl_commands(); END';
+CREATE EVENT TRIGGER at_start ON ddl_command_start EXECUTE FUNCTION at_start();
+CREATE EVENT TRIGGER at_end ON ddl_command_end WHEN TAG IN ('ALTER FOREIGN DATA WRAPPER') EXECUTE FUNCTION at_end();
+EOT
+	foreach my $function (qw(attach detach))
+	{
+		is($super->run("TRUNCATE commands; SELECT pgpool.${function}_postgres_fdw(); SELECT * FROM commands"),
+			"t\nddl_command_start|ALTER FOREIGN DATA WRAPPER|\nddl_command_end|ALTER FOREIGN DATA WRAPPER|postgres_fdw", "event triggers are fired by $function");
+	}
+	$super->run('DROP EVENT TRIGGER at_start; DROP EVENT TRIGGER at_end; DROP FUNCTION at_start; DROP FUNCTION at_end; DROP TABLE commands');
+
 	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 'f', 'detach returns false if postgres_fdw is not attached');
 	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 't', 'attach succeeds without PostgreSQL\'s warning of a new handler');
 	is($super->run($attached), $ours, q{wrapper has the pool's handler});
