@@ -487,10 +487,16 @@ parse_duration(const PgpxOption *option, const char *value, int64 *result)
 	return true;
 }
 
-/* Parse a value; false if it is not valid for the option. */
+/*
+ * Parse a value; false if it is not valid for the option.  A value of an option
+ * of libpq or of foreign tables must be one that libpq or postgres_fdw accepts,
+ * because they parse it again.
+ */
 static bool
 parse_value(const PgpxOption *option, const char *value, int64 *result)
 {
+	int			others = PGPX_LIBPQ | PGPX_OF_TABLES;
+	bool		of_others = (option->where & others) != 0;
 	List	   *names = NIL;
 	int			i;
 	bool		b;
@@ -511,7 +517,7 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 			{
 				*result = i;
 				if (strcmp(option->words[i], value) == 0 ||
-					((option->where & PGPX_LIBPQ) == 0 &&
+					(!of_others &&
 					 pg_strcasecmp(option->words[i], value) == 0))
 					return true;
 			}
@@ -520,7 +526,8 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 			if (!parse_bool(value, &b))
 				return false;
 			*result = b;
-			return true;
+			return !of_others || pg_strcasecmp(value, b ? "true" : "false") == 0 ||
+				pg_strcasecmp(value, b ? "on" : "off") == 0;
 		case PGPX_KIND_TEXT:
 			return (int64) strlen(value) <= option->max &&
 				(option->min == 0 ||
@@ -573,7 +580,9 @@ describe_values(const PgpxOption *option)
 			appendStringInfoChar(&buf, '.');
 			break;
 		case PGPX_KIND_BOOL:
-			appendStringInfoString(&buf, "Valid values are: true, false.");
+			appendStringInfoString(&buf, (option->where & PGPX_OF_TABLES) != 0 ?
+								   "Valid values are: true, false, on, off." :
+								   "Valid values are: true, false.");
 			break;
 		case PGPX_KIND_COST:
 			appendStringInfoString(&buf, "Valid values are numbers from 0.");

@@ -245,7 +245,8 @@ SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int) '
                           'SERVER options_server OPTIONS (pool_size ''1'')');
 SELECT r.* FROM (VALUES
   ('fetch_size ''0'''), ('batch_size ''many'''), ('updatable ''x'''),
-  ('analyze_sampling ''all'''), ('use_remote_estimate ''true'''),
+  ('updatable ''no'''), ('truncatable ''1'''), ('async_capable ''t'''),
+  ('analyze_sampling ''all'''), ('analyze_sampling ''AUTO'''), ('use_remote_estimate ''true'''),
   ('column_name ''a'''), ('table_nam ''a'''), ('host ''a''')) AS v(o),
   pg_temp.try('CREATE FOREIGN TABLE t (a int) SERVER options_server OPTIONS (' || o || ')') AS r;
 SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int OPTIONS (schema_name ''b'')) '
@@ -256,8 +257,8 @@ SELECT r.* FROM (VALUES
   ('fetch_size ''0'''), ('fdw_startup_cost ''-1'''), ('fdw_tuple_cost ''cheap'''),
   ('extensions ''a, "b'''), ('use_remote_estimate ''true'''), ('keep_connections ''off'''),
   ('parallel_commit ''on'''), ('parallel_abort ''on'''),
-  ('fetch_size ''10'', ADD batch_size ''5'', ADD updatable ''no'', ADD truncatable ''no'', '
-   'ADD async_capable ''yes'', ADD fdw_startup_cost ''1.5'', ADD fdw_tuple_cost ''0'', '
+  ('fetch_size ''10'', ADD batch_size ''5'', ADD updatable ''off'', ADD truncatable ''FALSE'', '
+   'ADD async_capable ''On'', ADD fdw_startup_cost ''1.5'', ADD fdw_tuple_cost ''0'', '
    'ADD extensions ''postgis, "X"'', ADD analyze_sampling ''off''')) AS v(o),
   pg_temp.try('ALTER SERVER options_server OPTIONS (ADD ' || o || ')') AS r;
 
