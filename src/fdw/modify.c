@@ -683,7 +683,7 @@ begin_returning_scan(PgpxDirectModify *d, ForeignScanState *node)
 												  pgpx_scan_context, node);
 
 	d->scan = pgpx_remote_scan_begin(d->transaction, d->plan.sql, rows, tupdesc,
-									 0, true, true);
+									 PGPX_FETCH_ALL, true);
 	MemoryContextSwitchTo(old);
 }
 

@@ -5,10 +5,10 @@
  *	  and tuples.
  *
  * A scan executes its portal in batches.  Each Execute is for a limited number
- * of rows, which grows from batch to batch.  The rows are read from the lease's
- * stream as the executor asks for them.  So the use of memory is constant, and
- * if a scan ends early, the remote has produced at most a few times the rows
- * that were read.
+ * of rows: fetch_size, or, if that option is not set, a number that grows from
+ * batch to batch.  The rows are read from the lease's stream as the executor
+ * asks for them.  So the use of memory is constant, and if a scan ends early,
+ * the remote has produced at most a few times the rows that were read.
  *
  * Between two batches the lease is at a message boundary and free for
  * other statements.  Within a batch it is not: before another statement
@@ -143,11 +143,15 @@ pgpx_stored_row_next(Tuplestorestate *store, TupleTableSlot *slot,
 }
 
 /*
- * Each batch is larger than the one before, up to this number of rows and about
- * PGPX_BATCH_BYTES bytes, but not smaller than fetch_size.
+ * Without option fetch_size, each batch is larger than the one before, up to
+ * BATCH_MAX rows, about PGPX_BATCH_BYTES bytes, and the number of rows that the
+ * executor reads in about BATCH_US.  A batch is a remote statement, so a remote
+ * statement_timeout includes the time in which its rows are read.
  */
+#define BATCH_MIN 100
 #define BATCH_GROWTH 4
 #define BATCH_MAX 32768
+#define BATCH_US (1000 * 1000)
 
 /*
  * The time that binary must be expected to save before the remote is asked for
@@ -174,8 +178,7 @@ struct PgpxRemoteScan
 	PgpxStatement statement;
 	PgpxRows   *rows;
 	TupleDesc	tupdesc;
-	int			fetch_size;
-	bool		fetch_all;
+	int			fetch_size;		/* see pgpx_remote_scan_begin */
 	bool		writes;
 	double		expected;		/* number of rows; 0: not known */
 
@@ -187,6 +190,7 @@ struct PgpxRemoteScan
 	int			level;			/* of subtransactions, when it was opened */
 	char		portal[PGPX_REMOTE_NAME_LEN];	/* 'P' and its name; "": none */
 	uint32		batch_size;		/* rows to execute for; 0: all */
+	PgpxTime	sent_at;		/* when the batch was requested */
 	PgpxRun		run;
 	PgpxPipeline pipeline;
 	PgpxPrediction prediction;
@@ -230,7 +234,7 @@ unlink_scan(void *arg)
 PgpxRemoteScan *
 pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 					   PgpxRows *rows, TupleDesc tupdesc, int fetch_size,
-					   bool fetch_all, bool writes)
+					   bool writes)
 {
 	PgpxRemoteScan *scan = palloc0(sizeof(PgpxRemoteScan));
 
@@ -240,7 +244,6 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 	scan->rows = rows;
 	scan->tupdesc = tupdesc;
 	scan->fetch_size = fetch_size;
-	scan->fetch_all = fetch_all;
 	scan->writes = writes;
 	scan->state = PGPX_SCAN_CLOSED;
 	scan->callback.func = unlink_scan;
@@ -249,6 +252,13 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 	scan->rt = rt;
 	dlist_push_tail(&rt->scans, &scan->node);
 	return scan;
+}
+
+uint32
+pgpx_remote_scan_first_batch(int fetch_size)
+{
+	return fetch_size == PGPX_FETCH_GROWING ? BATCH_MIN :
+		fetch_size == PGPX_FETCH_ALL ? 0 : fetch_size;
 }
 
 bool
@@ -312,6 +322,7 @@ send_batch(PgpxRemoteScan *scan, bool first)
 	}
 	PG_END_TRY();
 	scan->state = PGPX_SCAN_STREAMING;
+	scan->sent_at = pgpx_now();
 	rt->streaming = scan;
 
 	/* these were only needed to send it, and their memory may be freed */
@@ -376,7 +387,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	scan->run.statement = &scan->statement;
 	scan->run.sink = pgpx_rows_sink(scan->rows);
 	begin_prediction(scan);
-	scan->batch_size = scan->fetch_all ? 0 : scan->fetch_size;
+	scan->batch_size = pgpx_remote_scan_first_batch(scan->fetch_size);
 	scan->level = GetCurrentTransactionNestLevel();
 	p->statement = &scan->statement;
 	p->portal = scan->portal + 1;
@@ -435,11 +446,14 @@ static void
 grow_batch(PgpxRemoteScan *scan)
 {
 	const PgpxRun *run = &scan->run;
+	uint64		last = scan->batch_size;
 	uint64		bytes = run->lease->sock->wire.bytes_in - run->bytes_at_send;
-	uint64		rows = Min((uint64) scan->batch_size * BATCH_GROWTH, BATCH_MAX);
+	uint64		time = Max(pgpx_now() - scan->sent_at, 1);
+	uint64		rows = Min(last * BATCH_GROWTH, BATCH_MAX);
 
-	rows = Min(rows, PGPX_BATCH_BYTES / (bytes / scan->batch_size + 1));
-	scan->batch_size = Max((uint64) scan->fetch_size, rows);
+	rows = Min(rows, PGPX_BATCH_BYTES / (bytes / last + 1));
+	rows = Min(rows, last * BATCH_US / time);
+	scan->batch_size = Max(rows, BATCH_MIN);
 }
 
 /*
@@ -475,7 +489,7 @@ end_batch(PgpxRemoteScan *scan)
 	}
 	if (run->error.set)
 		pgpx_remote_raise(&run->error, scan->statement.sql);
-	if (run->suspended && !scan->fetch_all)
+	if (run->suspended && scan->fetch_size == PGPX_FETCH_GROWING)
 		grow_batch(scan);
 }
 

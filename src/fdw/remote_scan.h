@@ -17,7 +17,7 @@
 
 #include "access/htup.h"
 
-/* approximate size limit of each batch of rows but the first one, in bytes */
+/* approximate size limit, in bytes, of each batch of rows but the first one */
 #define PGPX_BATCH_BYTES (8 * 1024 * 1024)
 
 /* The parameters of a scan's statement: expressions of the plan. */
@@ -76,21 +76,27 @@ extern bool pgpx_stored_row_next(Tuplestorestate *store, TupleTableSlot *slot,
 
 typedef struct PgpxRemoteScan PgpxRemoteScan;
 
+/* Values of fetch_size that are no number of rows. */
+#define PGPX_FETCH_GROWING 0	/* each batch is larger than the one before */
+#define PGPX_FETCH_ALL PG_INT32_MAX /* one batch for all rows */
+
 /*
  * pgpx_remote_scan_begin
  *		Begin a scan of a statement's rows.  Send nothing.
  *
  * sql, rows and tupdesc must live as long as the current memory context, which
  * holds the scan.  rows: from pgpx_rows_begin_attributes for tupdesc.
- * fetch_size: number of rows of the first batch; later ones are larger.
- * fetch_all: execute the statement for all rows at once, so that the remote may
- * use a parallel plan.  writes: as for pgpx_remote_execute.
+ * fetch_size: the number of rows of each batch, or PGPX_FETCH_*.  With one
+ * batch for all rows, the remote may use a parallel plan.  writes: as for
+ * pgpx_remote_execute.
  */
 extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  const char *sql, PgpxRows *rows,
 											  TupleDesc tupdesc,
-											  int fetch_size, bool fetch_all,
-											  bool writes);
+											  int fetch_size, bool writes);
+
+/* Return the number of rows of the first batch; 0: all rows. */
+extern uint32 pgpx_remote_scan_first_batch(int fetch_size);
 
 /*
  * Return whether a result with this expected number of rows is large enough to

@@ -125,6 +125,18 @@ pgpx_table_option(Oid relid, const char *name)
 					   Anum_pg_foreign_server_srvoptions, name);
 }
 
+int
+pgpx_table_fetch_size(Oid relid)
+{
+	const char *value = pgpx_table_option(relid, "fetch_size");
+	int			size = 0;
+
+	/* the validator has checked the value */
+	if (value != NULL)
+		(void) parse_int(value, &size, 0, NULL);
+	return size;
+}
+
 /*
  * Append the values of one row in parentheses.  The parameters are numbered
  * from "param" on.  Return the number after the last one.

@@ -32,6 +32,9 @@ extern void pgpx_deparse_column(StringInfo buf, Relation rel,
  */
 extern const char *pgpx_table_option(Oid relid, const char *name);
 
+/* Return option fetch_size of a foreign table or its server; 0: not set. */
+extern int	pgpx_table_fetch_size(Oid relid);
+
 /*
  * pgpx_deparse_insert
  *		Return an INSERT of one row into the remote table of rel.

@@ -264,23 +264,44 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 }
 
 /*
+ * Return the number of rows of each batch, or PGPX_FETCH_*.  The plan has the
+ * default of postgres_fdw if no table has the option.
+ */
+static int
+get_fetch_size(ForeignScanState *node, const PgpxScan *scan)
+{
+	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
+	int			varno = -1;
+
+	/*
+	 * An aggregate returns few rows for much work, so it is executed for all
+	 * rows at once, which allows a parallel plan.
+	 */
+	if (scan->plan.relations != NULL &&
+		strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0)
+		return PGPX_FETCH_ALL;
+	while ((varno = bms_next_member(pgpx_scan_relids(plan), varno)) >= 0)
+	{
+		Oid			relid = exec_rt_fetch(varno, node->ss.ps.state)->relid;
+
+		if (pgpx_table_fetch_size(relid) > 0)
+			return scan->plan.fetch_size;	/* the largest of the tables */
+	}
+	return PGPX_FETCH_GROWING;
+}
+
+/*
  * Begin the remote scan, and lease a connection if the remote transaction is
  * new.  values: the parameters with which the caller opens the scan.
  */
 static void
 begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 {
-	/*
-	 * An aggregate returns few rows for much work, so it is executed for all
-	 * rows at once, which allows a parallel plan.
-	 */
-	bool		fetch_all = scan->plan.fetch_size == PG_INT32_MAX ||
-		(scan->plan.relations != NULL &&
-		 strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0);
+	int			fetch_size = get_fetch_size(node, scan);
 	double		expected = node->ss.ps.plan->plan_rows;
 	PgpxFirstStatement first = {
 		.statement = {scan->plan.sql, scan->params.n, values},
-		.max_rows = fetch_all ? 0 : scan->plan.fetch_size,
+		.max_rows = pgpx_remote_scan_first_batch(fetch_size),
 		.types_hash = pgpx_rows_sink(scan->rows)->types_hash,
 	};
 
@@ -299,8 +320,7 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 
 	scan->transaction = rt;
 	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
-										  scan->tupdesc, scan->plan.fetch_size,
-										  fetch_all, false);
+										  scan->tupdesc, fetch_size, false);
 	pgpx_remote_scan_expect(scan->remote, expected);
 	if (scan->request != NULL)
 		pgpx_remote_scan_set_group(scan->remote, scan->request->requestor,

@@ -267,9 +267,6 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 			 double *totalrows, double *totaldeadrows)
 {
 	TupleDesc	tupdesc = RelationGetDescr(rel);
-	const char *value = pgpx_table_option(RelationGetRelid(rel),
-										  "fetch_size");
-	int			fetch_size = 100;
 	StringInfoData sql;
 	List	   *attnums;
 	PgpxRemoteScan *scan;
@@ -281,13 +278,12 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 	initStringInfo(&sql);
 	attnums = append_select(&sql, rel);
 	reltuples = append_sampling(&sql, rel, targrows);
-	if (value != NULL)
-		(void) parse_int(value, &fetch_size, 0, NULL);
-
 	converter = pgpx_rows_begin_attributes(tupdesc, attnums, pgpx_table_context,
 										   rel);
 	scan = pgpx_remote_scan_begin(get_transaction(rel), sql.data, converter,
-								  tupdesc, Max(fetch_size, 1), false, false);
+								  tupdesc,
+								  pgpx_table_fetch_size(RelationGetRelid(rel)),
+								  false);
 	pgpx_remote_scan_open(scan, 0, NULL);
 	nread = choose_rows(scan, tupdesc, rows, targrows, &n);
 	pgpx_remote_scan_end(scan);

@@ -169,6 +169,34 @@ foreach my $parallel (0, 1)
 		  . ' SELECT count(*) FROM large; COMMIT'), $rows, 'rest of the scan is buffered for another statement');
 }
 
+# --- batches: fetch_size is their size; otherwise they grow, but not while the client reads slowly
+$remote->safe_psql('postgres', q{ALTER ROLE remote_app SET log_statement = 'all'});
+make_pool($local, $remote, server => 'batches', options => { fetch_size => 250 });
+$local->safe_psql('postgres', 'CREATE FOREIGN TABLE batches (i int) SERVER batches OPTIONS (table_name $$large$$)');
+my $constant = 300000;
+
+# Return how many batches follow the first one of a query for 1000 rows of a table.
+sub batches
+{
+	my ($from, $query) = @_;
+	my $since = -s $remote->logfile;
+
+	$constant++;
+	$query = $query ? $query =~ s/<query>/SELECT i FROM $from AND i < $constant/r : "SELECT count(i) FROM (SELECT i FROM $from AND i < $constant OFFSET 0) AS t";
+	is($local->safe_psql('postgres', $query), $query =~ /^SELECT count/ ? 1000 : '', "$query: is executed");
+	return scalar(() = slurp_file($remote->logfile, $since) =~ /execute fetch from .*\b$constant\b/g);
+}
+
+my $rows = 'batches WHERE i <= 1000 AND random() >= 0';
+is(batches($rows), 4, 'fetch_size of the server is the size of each batch');
+$local->safe_psql('postgres', q{ALTER FOREIGN TABLE batches OPTIONS (ADD fetch_size '100')});
+is(batches($rows), 10, 'fetch_size of the table is the size of each batch');
+$local->safe_psql('postgres', q{CREATE FOREIGN TABLE other (i int) SERVER batches OPTIONS (table_name 'large', fetch_size '50')});
+is(batches('batches JOIN other USING (i) WHERE i <= 1000 AND random() >= 0'), 10, 'batches of a join have the largest fetch_size of its tables');
+$local->safe_psql('postgres', 'ALTER SERVER batches OPTIONS (DROP fetch_size); ALTER FOREIGN TABLE batches OPTIONS (DROP fetch_size)');
+cmp_ok(batches($rows, 'DO $$ DECLARE r record; n int := 0; BEGIN FOR r IN <query> LOOP n := n + 1; IF n = 1 THEN PERFORM pg_sleep(1.5); END IF; END LOOP; END $$'), '>', 2,
+	'batches do not grow while the client reads slowly');
+
 $session->quit;
 stats_add_up($local);
 check_invariants($local);
