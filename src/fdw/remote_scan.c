@@ -488,7 +488,7 @@ end_batch(PgpxRemoteScan *scan)
 		scan->predicting = false;
 	}
 	if (run->error.set)
-		pgpx_remote_raise(&run->error, scan->statement.sql);
+		pgpx_remote_raise(&run->error, rt->sent.data);
 	if (run->suspended && scan->fetch_size == PGPX_FETCH_GROWING)
 		grow_batch(scan);
 }

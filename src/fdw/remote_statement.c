@@ -301,6 +301,11 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	collect_closes(rt, p);
 	resetStringInfo(&rt->sent);
 	appendStringInfoString(&rt->sent, p->statement->sql);
+	resetStringInfo(&rt->commands);
+	rt->ncommands = p->nbefore;
+	for (int i = 0; i < p->nbefore; i++)
+		appendBinaryStringInfo(&rt->commands, p->before[i],
+							   strlen(p->before[i]) + 1);
 	run->lease = rt->lease;
 	run->pipeline = p;
 	pgpx_run_send(run, false);
@@ -376,7 +381,7 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 	} while (pgpx_remote_begin_retry(rt, &run.error));
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)
-		pgpx_remote_raise(&run.error, statement->sql);
+		pgpx_remote_raise(&run.error, rt->sent.data);
 	return run.rows;
 }
 
@@ -401,5 +406,5 @@ pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 	run.rows = rows;
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)
-		pgpx_remote_raise(&run.error, statement->sql);
+		pgpx_remote_raise(&run.error, rt->sent.data);
 }

@@ -208,6 +208,18 @@ finish_answer(PgpxRemoteTransaction *rt)
 	rt->abandoned = false;
 }
 
+/* Set rt->sent to the command with this number, from 0. */
+static void
+note_failed_command(PgpxRemoteTransaction *rt, int number)
+{
+	const char *command = rt->commands.data;
+
+	while (number-- > 0)
+		command += strlen(command) + 1;
+	resetStringInfo(&rt->sent);
+	appendStringInfoString(&rt->sent, command);
+}
+
 /*
  * If a command that preceded the last statement has failed, determine which
  * savepoints the remote has.  The commands are START TRANSACTION or ROLLBACK TO
@@ -231,6 +243,8 @@ check_commands(PgpxRemoteTransaction *rt)
 		return;
 	wire->nbefore = 0;
 	rt->sent_as = PGPX_PREPARED_NONE;	/* the statement was skipped */
+	if (!rt->rolling_back)
+		note_failed_command(rt, rt->ncommands - missing);
 
 	/* a pending rollback to one of these savepoints is no longer valid */
 	if (now->rollback_level > before->target_depth)
@@ -886,6 +900,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	rt->user = user;
 	rt->nesting.depth = rt->nesting.target_depth = 1;
 	initStringInfo(&rt->sent);
+	initStringInfo(&rt->commands);
 	MemoryContextSwitchTo(old);
 	dlist_init(&rt->scans);
 	lease_for_first(rt, spec, why, first);

@@ -69,7 +69,10 @@ typedef struct PgpxRemoteTransaction
 								 * that preceded it */
 
 	/* the last statement */
-	StringInfoData sent;		/* its text */
+	StringInfoData sent;		/* its text; if a command that preceded it has
+								 * failed, the text of that command */
+	StringInfoData commands;	/* these commands, each with its NUL */
+	int			ncommands;
 	PgpxPreparedUse sent_as;	/* how it used the statement cache */
 	bool		sent_writes;	/* it writes */
 	int			guard;			/* level of the savepoint to which it is rolled

@@ -292,12 +292,12 @@ my $settings = 'SET LOCAL search_path';
 my $of_scan = 'SELECT id FROM public.a';
 my $of_insert = 'INSERT INTO public.a';
 foreach my $case (
-	(map { [ $scan, $_, 'START TRANSACTION', $of_scan ] } qw(P B E)),
-	(map { [ $insert, $_, $settings, $of_insert ] } qw(P B E)),
+	(map { [ $scan, $_, 'START TRANSACTION', 'START TRANSACTION' ] } qw(P B E)),
+	(map { [ $insert, $_, $settings, $settings ] } qw(P B E)),
 	(map { [ $scan, $_, $of_scan, $of_scan ] } qw(P B D E F)),
 	(map { [ $insert, $_, $of_insert, $of_insert ] } qw(P B E)),
 	[ "SELECT id FROM b WHERE random() < 2 LIMIT 1; $insert", 'C', 'SELECT id FROM public.b', $of_insert ],
-	[ "$insert; SAVEPOINT s; $insert; RELEASE s; $insert", 'E', 'RELEASE SAVEPOINT s2', $of_insert ],
+	[ "$insert; SAVEPOINT s; $insert; RELEASE s; $insert", 'E', 'RELEASE SAVEPOINT s2', 'RELEASE SAVEPOINT s2' ],
 	[ "$insert; COMMIT", 'Q', 'COMMIT', 'COMMIT TRANSACTION' ])
 {
 	my ($sql, $type, $command, $context) = @$case;
