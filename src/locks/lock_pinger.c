@@ -260,6 +260,16 @@ send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
 		pgpx_pinger_sent(p);
 }
 
+/* Send the settings, and verify the owners of the tables. */
+static void
+send_preparation(PgpxPinger *p)
+{
+	char	   *sql = psprintf("%s; %s", SETTINGS, pgpx_verify_sql);
+
+	send_setting(p, PGPX_PINGER_PREPARE, sql);
+	pfree(sql);
+}
+
 /*
  * The login is complete: check that the connection may be used, then send the
  * start commands.
@@ -288,7 +298,7 @@ finish_login(PgpxPinger *p)
 	if (ci->start_commands[0] != '\0')
 		send_setting(p, PGPX_PINGER_START, ci->start_commands);
 	else
-		send_setting(p, PGPX_PINGER_PREPARE, SETTINGS);
+		send_preparation(p);
 }
 
 /* Callback at the end of a step of the login. */
@@ -423,7 +433,7 @@ step_connect(PgpxPinger *p)
 	else if (PQtransactionStatus(p->pg) != PQTRANS_IDLE)
 		pgpx_pinger_failed(p, "The start commands left a transaction open.");
 	else if (p->phase == PGPX_PINGER_START)
-		send_setting(p, PGPX_PINGER_PREPARE, SETTINGS);
+		send_preparation(p);
 	else
 		pgpx_pinger_set_idle(p);
 }

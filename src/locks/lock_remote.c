@@ -26,31 +26,61 @@
 #include "session/statement.h"
 
 /*
- * Create the tables, or verify existing ones.  Objects that belong to another
- * role are rejected, unless it is a superuser: their owner could change them
- * and so run code as any user of the locks.
+ * PL/pgSQL: look up the objects of schema pgpool_lock, and the functions of the
+ * triggers on its tables.  Raise 55000 if one of them has an untrusted owner,
+ * because the owner could change it and so run code as each user of the locks.
+ * Set "found.tables" to the number of the tables that exist.
+ *
+ * Trusted are the owner of the database, superusers, and the login role itself.
+ * After SET ROLE the login role is not the current user.  The search_path is
+ * the user's: see request_sql.
  */
+#define CHECK_OWNERS \
+	"	SELECT pg_catalog.count(*) FILTER (WHERE o.is_table) AS tables,\n" \
+	"		pg_catalog.min(r.rolname::pg_catalog.text) FILTER (WHERE NOT (r.rolsuper\n" \
+	"			OR r.oid OPERATOR(pg_catalog.=) (SELECT d.datdba FROM pg_catalog.pg_database AS d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())\n" \
+	"			OR r.oid OPERATOR(pg_catalog.=) (SELECT a.usesysid FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a))) AS stranger\n" \
+	"		INTO found\n" \
+	"		FROM (SELECT n.nspowner, false FROM pg_catalog.pg_namespace AS n WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock'\n" \
+	"			UNION ALL SELECT c.relowner, true FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace\n" \
+	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND c.relname OPERATOR(pg_catalog.=) ANY ('{locks,pings}'::pg_catalog.name[])\n" \
+	"			UNION ALL SELECT f.proowner, false FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace\n" \
+	"				JOIN pg_catalog.pg_trigger AS t ON t.tgrelid OPERATOR(pg_catalog.=) c.oid JOIN pg_catalog.pg_proc AS f ON f.oid OPERATOR(pg_catalog.=) t.tgfoid\n" \
+	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND c.relname OPERATOR(pg_catalog.=) ANY ('{locks,pings}'::pg_catalog.name[])\n" \
+	"			UNION ALL SELECT f.proowner, false FROM pg_catalog.pg_proc AS f JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) f.pronamespace\n" \
+	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND f.proname OPERATOR(pg_catalog.=) 'fence_check') AS o(owner, is_table)\n" \
+	"		JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) o.owner;\n" \
+	"	IF found.stranger IS NOT NULL THEN\n" \
+	"		RAISE EXCEPTION 'schema pgpool_lock or an object in it belongs to role \"%\"', found.stranger\n" \
+	"			USING ERRCODE = 'object_not_in_prerequisite_state',\n" \
+	"				DETAIL = 'The owner of these objects controls code that all users of the locks execute.',\n" \
+	"				HINT = 'They must belong to the owner of the remote database, a superuser, or the role that logs in. If the schema is not yours, drop it, and run pgpool.lock_setup.';\n" \
+	"	END IF;\n"
+
+/*
+ * The tables must exist here, so that another role cannot create them between
+ * this statement and the next one.
+ */
+const char	pgpx_verify_sql[] =
+	"DO $verify$\n"
+	"DECLARE\n"
+	"	found record;\n"
+	"BEGIN\n" CHECK_OWNERS
+	"	IF found.tables OPERATOR(pg_catalog.<>) 2::pg_catalog.int8 THEN\n"
+	"		RAISE EXCEPTION 'tables of schema \"pgpool_lock\" do not exist'\n"
+	"			USING ERRCODE = 'undefined_table';\n"
+	"	END IF;\n"
+	"END $verify$";
+
+/* Create the tables, or verify existing ones. */
 static const char setup_sql[] =
 	"SET LOCAL search_path = pg_catalog, pg_temp;\n"
 	"SET LOCAL client_min_messages = warning;\n"
 	"SELECT pg_catalog.pg_advisory_xact_lock(7301986420915);\n"
 	"DO $setup$\n"
 	"DECLARE\n"
-	"	alien pg_catalog.text;\n"
-	"BEGIN\n"
-	"	SELECT r.rolname INTO alien FROM (\n"
-	"		SELECT n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'pgpool_lock'\n"
-	"		UNION ALL SELECT c.relowner FROM pg_catalog.pg_class c\n"
-	"			WHERE c.relnamespace = pg_catalog.to_regnamespace('pgpool_lock') AND c.relname IN ('locks', 'pings', 'shares', 'share_turn')\n"
-	"		UNION ALL SELECT f.proowner FROM pg_catalog.pg_proc f\n"
-	"			WHERE f.pronamespace = pg_catalog.to_regnamespace('pgpool_lock') AND f.proname = 'fence_check') AS o(owner)\n"
-	"		JOIN pg_catalog.pg_roles r ON r.oid = o.owner\n"
-	"		WHERE NOT r.rolsuper AND r.rolname <> current_user LIMIT 1;\n"
-	"	IF FOUND THEN\n"
-	"		RAISE EXCEPTION 'schema pgpool_lock or an object in it belongs to role \"%\"', alien\n"
-	"			USING ERRCODE = 'object_not_in_prerequisite_state',\n"
-	"				DETAIL = 'The owner of these objects controls code that all users of the locks execute.';\n"
-	"	END IF;\n"
+	"	found record;\n"
+	"BEGIN\n" CHECK_OWNERS
 	"	IF pg_catalog.to_regnamespace('pgpool_lock') IS NULL THEN\n"
 	"		CREATE SCHEMA pgpool_lock;\n"
 	"	END IF;\n"
@@ -282,20 +312,32 @@ add_hint(void *arg)
 }
 
 /*
- * Execute a statement.  Raise 08006 if the deadline passes.  *refused, unless
- * NULL, is set to whether the remote has reported an error, which is then
- * raised: the statement had no effect.
+ * Execute a statement.  With a sink, it is one on the tables, and the owners of
+ * the tables are verified first, in the same transaction.  Raise 08006 if the
+ * deadline passes.  *refused, unless NULL, is set to whether the remote has
+ * reported an error, which is then raised: the statement had no effect.
  */
 static void
 execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 		PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
+	static const char *const verify[] = {pgpx_verify_sql};
+	PgpxPipeline pipeline = {
+		.nbefore = lengthof(verify),
+		.before = verify,
+		.statement = statement,
+		.name = "",
+		.parse = true,
+		.portal = "",
+		.describe = true,
+	};
 	PgpxRun		run = {
 		.lease = lease,
 		.statement = statement,
 		.sink = sink,
 		.internal = true,
+		.pipeline = sink != NULL ? &pipeline : NULL,
 	};
 	ErrorContextCallback hint = {
 		.previous = error_context_stack,

@@ -442,6 +442,36 @@ SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; CR
 SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
 SELECT pgpool.exec('rooted', 'DROP FUNCTION pgpool_lock.fence_check()');
 SELECT pgpool.lock_setup('locker');
+-- its code does not run: a trigger, a table, the schema, a function
+SELECT pgpool.exec('rooted', $remote$
+CREATE FUNCTION public.remote_trap() RETURNS trigger LANGUAGE plpgsql AS
+	'BEGIN ALTER ROLE remote_nopriv SUPERUSER; RETURN NULL; END';
+ALTER FUNCTION public.remote_trap() OWNER TO remote_nopriv;
+CREATE TRIGGER trap BEFORE INSERT OR UPDATE ON pgpool_lock.locks FOR EACH STATEMENT EXECUTE FUNCTION public.remote_trap()
+$remote$);
+SELECT test.err($$SELECT pgpool.lock('rooted', 'a')$$);
+SELECT test.err(c) AS e FROM unnest(ARRAY[
+	$$SELECT pgpool.try_lock('rooted', 'a')$$, $$SELECT * FROM pgpool.lock_status('rooted')$$,
+	$$SELECT pgpool.lock_force_release('rooted', 'a')$$, $$SELECT pgpool.lock_setup('rooted')$$]) AS c;
+SELECT * FROM pgpool.query('rooted', $$SELECT rolsuper FROM pg_roles WHERE rolname = 'remote_nopriv'$$) AS t(rolsuper bool);
+SELECT pgpool.exec('rooted', 'DROP FUNCTION public.remote_trap() CASCADE; ALTER TABLE pgpool_lock.pings OWNER TO remote_nopriv');
+SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
+SELECT pgpool.exec('rooted', 'ALTER TABLE pgpool_lock.pings OWNER TO remote_super; ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv');
+SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
+SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; ALTER FUNCTION pgpool_lock.fence_check(text, bigint) OWNER TO remote_nopriv');
+SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
+-- a role may use its own objects, but not while it is only the current user
+SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv; ALTER TABLE pgpool_lock.locks OWNER TO remote_nopriv; ALTER TABLE pgpool_lock.pings OWNER TO remote_nopriv');
+SELECT pgpool.try_lock('nopriv', 'own') IS NOT NULL AS granted;
+SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
+SELECT bool_and(pgpool.unlock('nopriv', name, token)) FROM pgpool.locks;
+ALTER SERVER rooted OPTIONS (ADD start_commands 'SET ROLE remote_nopriv');
+SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
+ALTER SERVER rooted OPTIONS (DROP start_commands);
+-- the owner of the database is trusted
+SELECT pgpool.exec('rooted', 'REASSIGN OWNED BY remote_nopriv TO remote_app');
+SELECT pgpool.try_lock('rooted', 'a') IS NOT NULL AS granted;
+SELECT bool_and(pgpool.unlock('rooted', name, token)) FROM pgpool.locks;
 
 SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP OWNED BY remote_nopriv; DROP ROLE remote_nopriv; DROP SCHEMA pgpool_lock CASCADE');
 SELECT test.drop('locker', 'locker2', 'rooted', 'nopriv', 'frozen');

@@ -187,6 +187,15 @@ is($holder->run("SELECT pgpool.lock_valid('$_', '$_', $token{$_})"), 't', "$_: l
 is($ordinary->run("SELECT pgpool.lock_valid('password', 'password', $token{password})"), 't', 'password: lock is still held');
 is(scalar(() = slurp_file($local->logfile, $log) =~ /cannot ping the locks/g), scalar keys %token, 'each lasting failure is logged once');
 
+# --- tables of another role, whose triggers would run as the user of the pings
+$log = -s $local->logfile;
+$remote->safe_psql('remote_db', 'CREATE ROLE stranger; ALTER TABLE pgpool_lock.pings OWNER TO stranger; GRANT ALL ON pgpool_lock.pings TO PUBLIC');
+$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+ok(wait_until($local, sub { log_has('mute', $log, 'cannot ping the locks of server', qr/belongs to role "stranger"/) }, 1, 30), 'tables that belong to another role are not used for pings')
+  or diag(slurp_file($local->logfile, $log));
+$remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.pings OWNER TO remote_app; DROP ROLE stranger');
+ok(wait_until($local, sub { log_has('mute', $log, 'pings the locks of server', qr/ again/) }, 1, 30), 'lock is pinged when the tables belong to the owner of the database again');
+
 # --- the worker is restarted while the holder makes no calls
 terminate($local, worker_pid($local));
 ok(wait_until($local, sub { worker_pid($local) ne '' }, 1), 'new worker runs');
