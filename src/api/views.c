@@ -33,8 +33,6 @@
 #include "shared/registry.h"
 #include "protocol/remote_message.h"
 
-#define HIDDEN "<insufficient privilege>"
-
 /* Allocate an array of the maximum size.  Unused pages cost no memory. */
 static void *
 alloc_array(int n, Size size)
@@ -283,7 +281,7 @@ pgpx_row_addr(PgpxRow *row, const char *addr)
 void
 pgpx_row_secret(PgpxRow *row, bool visible, const char *text)
 {
-	pgpx_row_text(row, visible ? text : HIDDEN);
+	pgpx_row_text(row, visible ? text : PGPX_HIDDEN);
 }
 
 void

@@ -99,7 +99,10 @@ extern void pgpx_row_name(PgpxRow *row, const char *name);
 extern void pgpx_row_role(PgpxRow *row, Oid role);	/* NULL if dropped */
 extern void pgpx_row_addr(PgpxRow *row, const char *addr);	/* or NULL */
 
-/* A text, or "<insufficient privilege>" if the caller may not see it. */
+/* Shown in place of a text that the caller may not see. */
+#define PGPX_HIDDEN "<insufficient privilege>"
+
+/* A text, or PGPX_HIDDEN if the caller may not see it. */
 extern void pgpx_row_secret(PgpxRow *row, bool visible, const char *text);
 
 /*

@@ -9,6 +9,8 @@
  */
 #include "base/compat.h"
 
+#include "executor/tuptable.h"
+#include "miscadmin.h"
 #include "nodes/bitmapset.h"
 #include "storage/spin.h"
 #include "utils/builtins.h"
@@ -223,12 +225,75 @@ pgpx_lock_force_release(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(force.held);
 }
 
+/* Columns of lock_status. */
+enum
+{
+	S_NAME,
+	S_STATE,
+	S_INSTANCE,
+	S_HOLDER,
+	S_WHY,
+	S_SINCE,
+	S_TOKEN,
+	S_LAST_PING,
+	S_EXPIRES,
+	S_COUNT,
+};
+
+/*
+ * Return whether the current user may see the holder of a row of lock_status.
+ * The rule is that of view "locks".  A row of another server, or of a lock that
+ * was released, names no local role.
+ */
+static bool
+may_see_row(const PgpxServerSpec *spec, const Datum *values, const bool *nulls)
+{
+	PgpxDlock	lock;
+
+	if (pgpx_dlock_may_see_all())
+		return true;
+	if (nulls[S_NAME] || nulls[S_INSTANCE] || nulls[S_TOKEN] ||
+		strcmp(TextDatumGetCString(values[S_INSTANCE]),
+			   pgpx_shared->instance) != 0)
+		return false;
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
+		if (pgpx_dlock_copy(i, &lock) &&
+			lock.key.database == spec->key.database &&
+			lock.key.server == spec->key.server &&
+			lock.token == DatumGetInt64(values[S_TOKEN]) &&
+			strcmp(lock.name, TextDatumGetCString(values[S_NAME])) == 0)
+			return pgpx_dlock_may_see(&lock);
+	return false;
+}
+
 static void
 do_status(PgpxLease *lease, void *arg)
 {
 	ReturnSetInfo *rsinfo = arg;
+	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(rsinfo->setDesc,
+													&TTSOpsMinimalTuple);
+	Datum		hidden = CStringGetTextDatum(PGPX_HIDDEN);
 
-	pgpx_dlock_status(lease, rsinfo->setDesc, rsinfo->setResult);
+	pgpx_dlock_status(lease, rsinfo->setDesc, store);
+	while (tuplestore_gettupleslot(store, true, false, slot))
+	{
+		Datum		values[S_COUNT];
+		bool		nulls[S_COUNT];
+
+		slot_getallattrs(slot);
+		memcpy(values, slot->tts_values, sizeof(values));
+		memcpy(nulls, slot->tts_isnull, sizeof(nulls));
+		if (!may_see_row(lease->spec, values, nulls))
+		{
+			values[S_HOLDER] = values[S_WHY] = hidden;
+			nulls[S_HOLDER] = nulls[S_WHY] = false;
+			nulls[S_TOKEN] = true;
+		}
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	tuplestore_end(store);
 }
 
 /* lock_status(pool text) returns setof record */

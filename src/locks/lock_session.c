@@ -405,6 +405,9 @@ timeout_detail(const LockWait *w)
 	}
 	if (w->error != NULL)
 		return psprintf("The last answer of the remote server: %s", w->error->message);
+	if (w->answer.held && !pgpx_dlock_may_see_all())
+		return psprintf("It is held by another server since %s, and expires at %s if it is not pinged.",
+						w->answer.since, w->answer.expires);
 	if (w->answer.held)
 		return psprintf("It is held by \"%s\"%s%s%s since %s, and expires at %s if it is not pinged.",
 						w->answer.holder, w->answer.why ? " for \"" : "",
@@ -569,8 +572,10 @@ warn_of_loss(int slot, const PgpxDlock *lock)
 			(errcode(ERRCODE_WARNING),
 			 errmsg("lock \"%s\" of server \"%s\" was lost", lock->name,
 					NameStr(lock->server_name)),
+			 pgpx_dlock_may_see(lock) ?
 			 errdetail("Another session may hold the lock now. The token was " INT64_FORMAT ".",
-					   lock->token),
+					   lock->token) :
+			 errdetail("Another session may hold the lock now."),
 			 errhint("Data that the lock protects is safe only if the remote server checks the token with fence_check.")));
 }
 
@@ -582,12 +587,16 @@ is_owned_by_me(const PgpxDlock *lock)
 }
 
 bool
+pgpx_dlock_may_see_all(void)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+}
+
+bool
 pgpx_dlock_may_see(const PgpxDlock *lock)
 {
-	Oid			user = GetUserId();
-
-	return has_privs_of_role(user, ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(user, lock->owner_user);
+	return pgpx_dlock_may_see_all() ||
+		has_privs_of_role(GetUserId(), lock->owner_user);
 }
 
 /*
@@ -701,7 +710,7 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
 /*
  * Find a lock that this session acquired through another pool of the server,
  * because it had another user mapping or another user then.  Return -1 if there
- * is none.  Raise 42501 if it was acquired as another user.
+ * is none.
  */
 static int
 find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
@@ -714,13 +723,6 @@ find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
 			lock->key.server == spec->key.server && lock->token == token &&
 			strcmp(lock->name, name) == 0)
 			break;
-	if (slot >= 0 && lock->owner_user != GetUserId())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("lock \"%s\" of server \"%s\" belongs to another user of this session",
-						name, NameStr(spec->server_name)),
-				 errdetail("It was acquired by \"%s\".",
-						   GetUserNameFromId(lock->owner_user, false))));
 	return slot < 0 ? -1 : pgpx_dlock_find(&lock->key, name, token, lock);
 }
 
@@ -751,6 +753,13 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 				 errmsg("lock \"%s\" of server \"%s\" belongs to another session",
 						name, NameStr(spec->server_name)),
 				 errdetail("It is held by PID %d.", lock.owner_pid)));
+	if (lock.owner_user != GetUserId())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("lock \"%s\" of server \"%s\" belongs to another user of this session",
+						name, NameStr(spec->server_name)),
+				 errdetail("It was acquired by \"%s\".",
+						   GetUserNameFromId(lock.owner_user, true))));
 	if (lock.state == PGPX_DLOCK_LOST)
 	{
 		warn_of_loss(slot, &lock);

@@ -65,4 +65,7 @@ extern void pgpx_dlock_release_all(void);
  */
 extern bool pgpx_dlock_may_see(const PgpxDlock *lock);
 
+/* Return whether it may see them of all locks, also those of other servers. */
+extern bool pgpx_dlock_may_see_all(void);
+
 #endif							/* PGPX_LOCK_SESSION_H */

@@ -327,6 +327,38 @@ RESET ROLE;
 GRANT USAGE ON FOREIGN SERVER locker TO regress_pgpool_app;
 DISCARD ALL;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+-- a pool for all users: each one releases and sees its own locks only
+SELECT test.server('common');
+SELECT test.run('DROP USER MAPPING FOR CURRENT_USER SERVER common');
+CREATE USER MAPPING FOR PUBLIC SERVER common OPTIONS (user 'remote_app', password 'secret of the remote');
+CREATE ROLE regress_pgpool_other;
+GRANT USAGE ON FOREIGN SERVER common TO regress_pgpool_app, regress_pgpool_other;
+PREPARE status AS SELECT state, regexp_replace(holder, ', PID .*', '') AS holder, why, token = $1 AS token
+  FROM pgpool.lock_status('common') WHERE name = 'mine';
+SET ROLE regress_pgpool_app;
+SELECT pgpool.lock('common', 'mine', '5 s', '60 s', 'private') AS token \gset
+EXECUTE status(:token);
+SET ROLE regress_pgpool_other;
+SELECT test.err(format('SELECT pgpool.unlock(''common'', ''mine'', %s)', :token));
+EXECUTE status(:token);
+RESET ROLE;
+EXECUTE status(:token);
+GRANT pg_read_all_stats TO regress_pgpool_other;
+SET ROLE regress_pgpool_other;
+EXECUTE status(:token);
+RESET ROLE;
+REVOKE pg_read_all_stats FROM regress_pgpool_other;
+-- the lock is still held; nor may another user see a holder of another server
+SET ROLE regress_pgpool_app;
+SELECT pgpool.unlock('common', 'mine', :token);
+SELECT pgpool.exec('common', $$UPDATE pgpool_lock.locks SET instance = 'another server', state = 'held' WHERE name = 'mine'$$);
+EXECUTE status(:token);
+SELECT regexp_replace(e, 'since .*', 'since then.') FROM test.err($$SELECT pgpool.lock('common', 'mine', '100 ms')$$) AS e;
+SELECT pgpool.exec('common', $$DELETE FROM pgpool_lock.locks WHERE name = 'mine'$$);
+RESET ROLE;
+DEALLOCATE status;
+SELECT test.drop('common');
+DROP ROLE regress_pgpool_other;
 -- the server is dropped while the lock is held: pings continue, and the lock is released
 -- at the end
 SELECT test.server('going');
