@@ -1015,7 +1015,7 @@ COMMENT ON COLUMN pgpool.waiters.deadline IS
 COMMENT ON COLUMN pgpool.waiters.why IS
 'argument why of the checkout, or the foreign table or remote statement that needed it, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'first of these that applies: "damaged": the session waits for the worker to restart and to rebuild the pool; "paused": for resume(); "remote_full": for the remote server to accept another connection, or for the end of a lease; "connecting": for a connection that is being opened or is about to be; "full": for the end of a lease, because the pool has all connections that pool_size and max_overflow allow; "unavailable": for the end of the pause after a failed attempt to connect; "server_cap": for a connection of any pool of this server to close, because max_server_connections or the share of cluster_connections is reached; "global_cap": for a connection of any pool to close, because pgpool_ext.max_connections is reached; "lease": for the end of a lease, which is expected before a new connection could be open';
+'first of these that applies: "damaged": the session waits for the worker to restart and to rebuild the pool; "paused": for resume(); "remote_full": for the remote server to accept another connection, or for the end of a lease; "connecting": for a connection that is being opened or is about to be; "full": for the end of a lease, because the pool has all connections that pool_size and max_overflow allow; "unavailable": for the end of the pause after a failed attempt to connect; "server_cap": for a connection of any pool of this server to close, because max_server_connections is reached; "global_cap": for a connection of any pool to close, because pgpool_ext.max_connections is reached; "lease": for the end of a lease, which is expected before a new connection could be open';
 
 CREATE TYPE pgpool.stats_row AS (
 	pool_id pg_catalog.int4,
@@ -1209,7 +1209,7 @@ COMMENT ON COLUMN pgpool.stats.closed_uses IS
 COMMENT ON COLUMN pgpool.stats.closed_overflow IS
 'connections that were closed because the pool had more than pool_size';
 COMMENT ON COLUMN pgpool.stats.closed_evicted IS
-'connections that were closed in favor of another pool, or because max_server_connections or the share of cluster_connections had become smaller';
+'connections that were closed in favor of another pool, or because max_server_connections had become smaller';
 COMMENT ON COLUMN pgpool.stats.closed_reset IS
 'connections that were closed because a reset failed or could not be confirmed';
 COMMENT ON COLUMN pgpool.stats.closed_broken IS
@@ -1347,7 +1347,7 @@ RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_lock_setup'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_setup(pg_catalog.text) IS
-'creates the tables of distributed locks and of cluster_connections and the function fence_check in schema pgpool_lock of a remote database, or verifies them; call it once for each database that keeps locks or shares';
+'creates the tables of distributed locks and the function fence_check in schema pgpool_lock of a remote database, or verifies them; call it once for each database that keeps locks';
 
 CREATE FUNCTION pgpool.lock(
 	pool pg_catalog.text,
@@ -1504,65 +1504,6 @@ COMMENT ON COLUMN pgpool.locks.valid_until IS
 'time until which no other session can hold it; each ping extends it';
 COMMENT ON COLUMN pgpool.locks.ttl IS
 'time for which the lock remains held after the last ping';
-
-CREATE TYPE pgpool.cluster_shares_row AS (
-	database pg_catalog.name,
-	server pg_catalog.name,
-	cap pg_catalog.int4,
-	weight pg_catalog.int4,
-	share pg_catalog.int4,
-	used pg_catalog.int4,
-	demand pg_catalog.int4,
-	others pg_catalog.int4,
-	members pg_catalog.int4,
-	agreed_at pg_catalog.timestamptz,
-	valid_until pg_catalog.timestamptz,
-	failing_since pg_catalog.timestamptz,
-	error pg_catalog.text);
-COMMENT ON TYPE pgpool.cluster_shares_row IS
-'row of function cluster_shares';
-
-CREATE FUNCTION pgpool.cluster_shares()
-RETURNS SETOF pgpool.cluster_shares_row
-AS 'MODULE_PATHNAME', 'pgpx_view_cluster_shares'
-LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
-COMMENT ON FUNCTION pgpool.cluster_shares() IS
-'returns the rows of view cluster_shares: one for each foreign server that has a pool and the option cluster_connections';
-
-CREATE VIEW pgpool.cluster_shares AS
-SELECT
-	f.database, f.server, f.cap, f.weight, f.share, f.used, f.demand, f.others,
-	f.members, f.agreed_at, f.valid_until, f.failing_since, f.error
-FROM pgpool.cluster_shares() AS f;
-GRANT SELECT ON pgpool.cluster_shares TO PUBLIC;
-COMMENT ON VIEW pgpool.cluster_shares IS
-'shares of cluster_connections: how many connections to the remote database each foreign server may have';
-COMMENT ON COLUMN pgpool.cluster_shares.database IS
-'database of the foreign server';
-COMMENT ON COLUMN pgpool.cluster_shares.server IS
-'foreign server';
-COMMENT ON COLUMN pgpool.cluster_shares.cap IS
-'the smallest cluster_connections of the members';
-COMMENT ON COLUMN pgpool.cluster_shares.weight IS
-'option cluster_weight';
-COMMENT ON COLUMN pgpool.cluster_shares.share IS
-'number of connections that this server may have open';
-COMMENT ON COLUMN pgpool.cluster_shares.used IS
-'number of connections that it has open, is opening or is closing';
-COMMENT ON COLUMN pgpool.cluster_shares.demand IS
-'number of connections that it could use: leases, waiters, min_size and min_idle';
-COMMENT ON COLUMN pgpool.cluster_shares.others IS
-'number of connections that the other members hold';
-COMMENT ON COLUMN pgpool.cluster_shares.members IS
-'number of members, including this server';
-COMMENT ON COLUMN pgpool.cluster_shares.agreed_at IS
-'time of the last agreement; NULL: none yet';
-COMMENT ON COLUMN pgpool.cluster_shares.valid_until IS
-'time until which connections may be opened without a further agreement';
-COMMENT ON COLUMN pgpool.cluster_shares.failing_since IS
-'time since which all attempts to agree have failed; NULL if the last one succeeded';
-COMMENT ON COLUMN pgpool.cluster_shares.error IS
-'error of the last attempt; NULL if it succeeded; <insufficient privilege> unless you may see it';
 
 CREATE FUNCTION pgpool.check_invariants()
 RETURNS pg_catalog.void

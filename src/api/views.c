@@ -699,7 +699,6 @@ wait_reason(const PgpxView *view)
 		[PGPX_LIMIT_POOL] = "full",
 		[PGPX_LIMIT_UNAVAILABLE] = "unavailable",
 		[PGPX_LIMIT_SERVER] = "server_cap",
-		[PGPX_LIMIT_SHARE] = "server_cap",
 		[PGPX_LIMIT_ALL] = "global_cap",
 		[PGPX_LIMIT_LEASES] = "lease",
 	};

@@ -38,7 +38,7 @@ define_postmaster_settings(void)
 {
 	DefineCustomIntVariable("pgpool_ext.max_connections",
 							"Sets the maximum number of outbound connections over all pools.",
-							"Each pool with distributed locks, and each server with \"cluster_connections\", has one more connection, which does not count. The setting determines the size of shared memory.",
+							"Each pool with distributed locks has one more connection, which does not count. The setting determines the size of shared memory.",
 							&pgpx_max_connections,
 							100, 1, 262143,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);

@@ -99,8 +99,6 @@ const PgpxOption pgpx_option_table[] = {
 	POOL_INT(min_size, 0, MAX_POOL, 0),
 	POOL_INT(min_idle, 0, MAX_POOL, 0),
 	POOL_INT(max_server_connections, 0, MAX_POOL, 0),
-	POOL_INT(cluster_connections, 0, MAX_POOL, 0),
-	POOL_INT(cluster_weight, 1, 1000, 1),
 	POOL_WORD(strategy, PGPX_STRATEGY_LIFO),
 	POOL_TIME(checkout_timeout, 0, 30 * SECOND),
 	POOL_INT(max_waiters, 0, MAX_POOL, 0),

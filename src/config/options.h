@@ -55,8 +55,6 @@ typedef struct PgpxPoolOptions
 	int			min_size;
 	int			min_idle;
 	int			max_server_connections; /* 0: no limit */
-	int			cluster_connections;	/* of all local servers; 0: no limit */
-	int			cluster_weight;
 	int			strategy;		/* PgpxStrategy */
 	int64		checkout_timeout;	/* 0: no limit */
 	int			max_waiters;	/* 0: no limit */

@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lock_functions.c
- *	  SQL functions on distributed locks, the views "locks" and
- *	  "cluster_shares", and the hooks through which lower layers call the
- *	  functions of locks/.
+ *	  SQL functions on distributed locks, the view "locks", and the hooks
+ *	  through which lower layers call the functions of locks/.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,8 +10,6 @@
 
 #include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "nodes/bitmapset.h"
-#include "storage/spin.h"
 #include "utils/builtins.h"
 
 #include "shared/invariants.h"
@@ -361,73 +358,6 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		pgpx_row_instant(&row, pgpx_steady_to_now(lock.valid_until));
 		pgpx_row_interval(&row, lock.ttl_ms * 1000);
 		pgpx_row_store(&row);
-	}
-	return (Datum) 0;
-}
-
-PG_FUNCTION_INFO_V1(pgpx_view_cluster_shares);
-
-/*
- * Append the row of the server of a pool.  can_see_error: the caller may see
- * the error of the server.
- */
-static void
-share_row(PgpxRow *row, const PgpxView *view, bool can_see_error)
-{
-	const PgpxPool *pool = &view->pool;
-	PgpxServer *server = &pgpx_servers[pool->server];
-	PgpxShareInfo info;
-	PgpxTime	until;
-	int			share = pgpx_cap_share(&server->cap, &until);
-
-	SpinLockAcquire(&server->share_mutex);
-	info = server->share;
-	SpinLockRelease(&server->share_mutex);
-	pgpx_row_name(row, NameStr(pool->database_name));
-	pgpx_row_name(row, NameStr(pool->server_name));
-	pgpx_row_int(row, info.cap > 0 ? info.cap : pool->opts.cluster_connections);
-	pgpx_row_int(row, pool->opts.cluster_weight);
-	pgpx_row_int(row, share);
-	pgpx_row_int(row, pgpx_cap_used(&server->cap, NULL));
-	pgpx_row_int(row, info.demand);
-	pgpx_row_int(row, info.others);
-	pgpx_row_int(row, info.members);
-	pgpx_row_instant(row, info.agreed_at);
-	pgpx_row_instant(row, pgpx_steady_to_now(until));
-	pgpx_row_instant(row, info.failing_since);
-	pgpx_row_secret(row, can_see_error,
-					info.error[0] != '\0' ? info.error : NULL);
-	pgpx_row_store(row);
-}
-
-/* cluster_shares() returns setof record */
-Datum
-pgpx_view_cluster_shares(PG_FUNCTION_ARGS)
-{
-	PgpxRow		row;
-	Bitmapset  *seen = NULL;
-
-	pgpx_row_begin(&row, fcinfo);
-
-	/*
-	 * The first pass appends the servers with a pool that the caller may see,
-	 * the second one the others.
-	 */
-	for (int pass = 0; pass < 2; pass++)
-	{
-		PgpxView   *view = pgpx_view_begin(0);
-
-		while (pgpx_view_next(view))
-		{
-			bool		can_see_error = pgpx_view_can_see_pool(view);
-
-			if (view->pool.opts.cluster_connections == 0 ||
-				bms_is_member(view->pool.server, seen) ||
-				(pass == 0 && !can_see_error))
-				continue;
-			seen = bms_add_member(seen, view->pool.server);
-			share_row(&row, view, can_see_error);
-		}
 	}
 	return (Datum) 0;
 }

@@ -29,7 +29,6 @@
 
 #include "base/debug_point.h"
 #include "locks/lock_remote.h"
-#include "locks/share.h"
 #include "protocol/remote_message.h"
 #include "shared/pool.h"
 #include "worker/conninfo.h"
@@ -44,8 +43,7 @@
  *   undo a grant or a ping: two servers would hold the lock.
  * - search_path, because operators of other users must not be found.
  * - default_transaction_isolation, because a statement must not fail if another
- *   one has changed the row, and must see the rows that were committed while it
- *   waited for share_turn.
+ *   one has changed the row.
  * - lock_timeout, because an abandoned statement must not wait for a row
  *   forever: each new attempt would add one more at the remote.
  */
@@ -57,6 +55,8 @@
 	"WHERE pg_catalog.current_setting('synchronous_commit') " \
 	"OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 
+static void fail_pinger(PgpxPinger *p, const char *reason);
+static void set_idle(PgpxPinger *p);
 static void lookup_ended(PgpxLookup *lookup);
 static void password_ended(int pool, uint32 pool_id, uint64 version,
 						   const char *error);
@@ -73,8 +73,6 @@ drop_connection(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_LOOKUP)
 		pgpx_lookup_abandon(lookup_ended, lookup_tag(p));
-	if (p->phase == PGPX_PINGER_SHARE)
-		pgpx_share_aborted(p);
 	if (p->fd >= 0)
 		pgpx_event_unwatch(p->fd);
 	p->fd = -1;
@@ -98,7 +96,6 @@ drop_connection(PgpxPinger *p)
 	p->deadline = 0;
 	p->nwork = 0;
 	p->answered = false;
-	p->sqlstate = 0;
 	p->phase = PGPX_PINGER_NONE;
 }
 
@@ -133,13 +130,13 @@ log_in(PgpxPinger *p)
 									   (p->deadline - pgpx_now()) / 1000,
 									   password_ended);
 		if (reason != NULL)
-			pgpx_pinger_failed(p, reason);
+			fail_pinger(p, reason);
 		return;
 	}
 	p->password_at = pgpx_wpools[p->pool].password_at;
 	if (!AcquireExternalFD())
 	{
-		pgpx_pinger_failed(p, PGPX_NO_DESCRIPTOR);
+		fail_pinger(p, PGPX_NO_DESCRIPTOR);
 		return;
 	}
 	p->external_fd = true;
@@ -150,7 +147,7 @@ log_in(PgpxPinger *p)
 									handle_login_step, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
-		pgpx_pinger_failed(p, p->login == NULL ?
+		fail_pinger(p, p->login == NULL ?
 						   "The pool worker is out of memory." :
 						   PQerrorMessage(p->pg));
 		return;
@@ -192,7 +189,7 @@ open_connection(PgpxPinger *p, int64 timeout_ms)
 		reason = pgpx_conninfo_start_lookup(p->pool, lookup_ended,
 											lookup_tag(p));
 		if (reason != NULL)
-			pgpx_pinger_failed(p, reason);
+			fail_pinger(p, reason);
 		return true;
 	}
 	start_connect(p, NULL);
@@ -214,7 +211,7 @@ deadline_passed(PgpxPinger *p)
 		PQstatus(p->pg) == CONNECTION_STARTED &&
 		!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
 		(void) pgpx_hosts_mark_unresponsive(p->pool, p->hosts, p->pg);
-	pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
+	fail_pinger(p, p->phase > PGPX_PINGER_IDLE ?
 		"The remote server did not answer in time." :
 		psprintf("The connection attempt did not end in time%s.",
 				 pgpx_login_delay_reason(p->login)));
@@ -234,16 +231,19 @@ drop_outdated(PgpxPinger *p)
 	return true;
 }
 
-/* The rows are read one by one, so that libpq does not buffer all of them. */
-void
-pgpx_pinger_sent(PgpxPinger *p)
+/*
+ * Flush a statement that was sent and watch the socket for its result.  The
+ * rows are read one by one, so that libpq does not buffer all of them.
+ */
+static void
+flush_statement(PgpxPinger *p)
 {
 	int			flushed;
 
 	(void) PQsetSingleRowMode(p->pg);
 	flushed = PQflush(p->pg);
 	if (PQsocket(p->pg) < 0)
-		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+		fail_pinger(p, PQerrorMessage(p->pg));
 	else
 		watch_socket(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
 }
@@ -255,9 +255,9 @@ send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
 	p->phase = phase;
 	p->error[0] = '\0';
 	if (!PQsendQuery(p->pg, sql))
-		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+		fail_pinger(p, PQerrorMessage(p->pg));
 	else
-		pgpx_pinger_sent(p);
+		flush_statement(p);
 }
 
 /* Send the settings, and verify the owners of the tables. */
@@ -286,13 +286,13 @@ finish_login(PgpxPinger *p)
 	refusal = pgpx_tls_prepare(p->pg);
 	if (refusal != NULL)
 	{
-		pgpx_pinger_failed(p, refusal);
+		fail_pinger(p, refusal);
 		return;
 	}
 	if (ci->need_password && !PQconnectionUsedPassword(p->pg))
 	{
-		pgpx_pinger_failed(p, "A session of a non-superuser must be authenticated by a password, "
-							  "and the remote server did not request one.");
+		fail_pinger(p, "A session of a non-superuser must be authenticated by a password, "
+					   "and the remote server did not request one.");
 		return;
 	}
 	if (ci->start_commands[0] != '\0')
@@ -313,7 +313,7 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 	if (PQstatus(p->pg) == CONNECTION_OK)
 		(void) PQsetnonblocking(p->pg, 1);
 	if (failure != NULL)
-		pgpx_pinger_failed(p, failure);
+		fail_pinger(p, failure);
 	else if (status == PGRES_POLLING_OK)
 	{
 		(void) pgpx_login_end(p->login);
@@ -328,9 +328,8 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 			!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
 			(void) pgpx_password_refused(p->pool, p->password_at, p->started);
 		text = pstrdup(PQerrorMessage(p->pg));
-		if (pgpx_libpq_strip_sqlstates(text))
-			p->sqlstate = ERRCODE_TOO_MANY_CONNECTIONS;
-		pgpx_pinger_failed(p, text);
+		(void) pgpx_libpq_strip_sqlstates(text);
+		fail_pinger(p, text);
 		pfree(text);
 	}
 	else
@@ -347,12 +346,16 @@ note_error(PgpxPinger *p, const PGresult *res)
 		text = PQresultErrorMessage(res);
 	strlcpy(p->error, text[0] != '\0' ? text : "The remote server returned an unexpected result.",
 			sizeof(p->error));
-	p->sqlstate =
-		pgpx_parse_sqlstate(PQresultErrorField(res, PG_DIAG_SQLSTATE), 0);
 }
 
-bool
-pgpx_pinger_results(PgpxPinger *p,
+/*
+ * Read the results of the statement that have arrived.  Call "row", unless it
+ * is NULL, for rows.  Return true if the statement has ended; "error" is set if
+ * it failed.  Return false if more input is needed, or if the connection is
+ * lost.
+ */
+static bool
+read_pinger_results(PgpxPinger *p,
 					void (*row)(PgpxPinger *p, const PGresult *res))
 {
 	bool		unsent;
@@ -370,7 +373,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		if (p->answered && !p->accounting.exceeded)
 			drop_connection(p);
 		else
-			pgpx_pinger_failed(p, pgpx_libpq_failure(&p->accounting, p->pg));
+			fail_pinger(p, pgpx_libpq_failure(&p->accounting, p->pg));
 		return false;
 	}
 	pgpx_libpq_drop_notifications(p->pg);
@@ -382,7 +385,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
-			/* pgpx_pinger_set_idle acts on the result */
+			/* set_idle acts on the result */
 			(void) pgpx_libpq_check_input(&p->accounting, p->pg, true);
 			return true;
 		}
@@ -400,14 +403,14 @@ pgpx_pinger_results(PgpxPinger *p,
 		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
 			status == PGRES_COPY_BOTH)
 		{
-			pgpx_pinger_failed(p, "The start commands contain a COPY.");
+			fail_pinger(p, "The start commands contain a COPY.");
 			return false;
 		}
 	}
 	reason = pgpx_libpq_check_input(&p->accounting, p->pg, taken);
 	if (reason != NULL)
 	{
-		pgpx_pinger_failed(p, reason);
+		fail_pinger(p, reason);
 		return false;
 	}
 	watch_socket(p, EPOLLIN | (unsent ? EPOLLOUT : 0));
@@ -426,16 +429,16 @@ step_connect(PgpxPinger *p)
 		pgpx_login_step(p->login);
 		return;
 	}
-	if (!pgpx_pinger_results(p, NULL))
+	if (!read_pinger_results(p, NULL))
 		return;
 	if (p->error[0] != '\0')
-		pgpx_pinger_failed(p, p->error);
+		fail_pinger(p, p->error);
 	else if (PQtransactionStatus(p->pg) != PQTRANS_IDLE)
-		pgpx_pinger_failed(p, "The start commands left a transaction open.");
+		fail_pinger(p, "The start commands left a transaction open.");
 	else if (p->phase == PGPX_PINGER_START)
 		send_preparation(p);
 	else
-		pgpx_pinger_set_idle(p);
+		set_idle(p);
 }
 
 /* Idle time after the last lock until the connection is closed. */
@@ -489,12 +492,16 @@ get_pinger(int pool, uint32 pool_id)
 	return p;
 }
 
-void
-pgpx_pinger_failed(PgpxPinger *p, const char *reason)
+/*
+ * Handle a failure of the connection: close it and delay the next attempt to
+ * connect.  The failure is logged once, and counts as a failed attempt of all
+ * releases that are due.  reason: for the log.
+ */
+static void
+fail_pinger(PgpxPinger *p, const char *reason)
 {
 	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[p->pool];
-	int			sqlstate = p->sqlstate;
 
 	/* copy, because the text may be part of the connection; join its lines */
 	strlcpy(text, reason, sizeof(text));
@@ -522,12 +529,16 @@ pgpx_pinger_failed(PgpxPinger *p, const char *reason)
 				 errdetail_internal("%s", text)));
 	}
 	pgpx_dlock_release_failed(p->pool, p->pool_id, text);
-	pgpx_share_failed(p->pool, p->pool_id, sqlstate, text);
 	next_run = 0;
 }
 
-void
-pgpx_pinger_set_idle(PgpxPinger *p)
+/*
+ * Enter phase IDLE, in which the next statement can be sent.  To be called last
+ * in an event, because it may close the connection: if the remote has sent much
+ * besides rows, another connection must take its place.
+ */
+static void
+set_idle(PgpxPinger *p)
 {
 	p->phase = PGPX_PINGER_IDLE;
 	p->deadline = 0;
@@ -575,9 +586,9 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
 	p->sent_at = pgpx_steady_now();
 	if (!PQsendQueryParams(p->pg, sql, PGPX_WORK_PARAMS, NULL, values, NULL,
 						   NULL, 0))
-		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+		fail_pinger(p, PQerrorMessage(p->pg));
 	else
-		pgpx_pinger_sent(p);
+		flush_statement(p);
 }
 
 /*
@@ -616,12 +627,12 @@ step_work(PgpxPinger *p)
 	PgpxPool   *pool = &pgpx_pools[p->pool];
 	bool		release = p->phase == PGPX_PINGER_RELEASE;
 
-	if (!pgpx_pinger_results(p, read_results))
+	if (!read_pinger_results(p, read_results))
 		return;
 	if (p->error[0] != '\0')
 	{
 		/* a read-only host, or one without the tables: try another host */
-		pgpx_pinger_failed(p, p->error);
+		fail_pinger(p, p->error);
 		return;
 	}
 	if (p->failing)
@@ -641,7 +652,7 @@ step_work(PgpxPinger *p)
 	}
 	p->nwork = 0;
 	p->answered = true;
-	pgpx_pinger_set_idle(p);
+	set_idle(p);
 }
 
 /* Read the input of an idle connection: a notice, a parameter, or its end. */
@@ -694,9 +705,6 @@ pgpx_pinger_ready(int index, uint32 events)
 		case PGPX_PINGER_RELEASE:
 			step_work(p);
 			break;
-		case PGPX_PINGER_SHARE:
-			pgpx_share_step(p);
-			break;
 	}
 }
 
@@ -711,7 +719,7 @@ lookup_ended(PgpxLookup *lookup)
 		p->attempt != (uint32) tag || drop_outdated(p))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
-		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
+		fail_pinger(p, pgpx_lookup_error(lookup));
 	else
 		start_connect(p, lookup);
 }
@@ -727,7 +735,7 @@ password_ended(int pool, uint32 pool_id, uint64 version,
 		p->pool_id != pool_id || p->version != version || drop_outdated(p))
 		return;
 	if (error != NULL)
-		pgpx_pinger_failed(p, error);
+		fail_pinger(p, error);
 	else
 		log_in(p);
 }
@@ -752,15 +760,14 @@ pgpx_pinger_descriptors(void)
 }
 
 /*
- * Send the next statement that is due on a pool's pinger: ping, release or
- * share.  Open the connection if necessary.  Return the time of the next run.
+ * Send the next statement that is due on a pool's pinger: ping or release.
+ * Open the connection if necessary.  Return the time of the next run.
  */
 static PgpxTime
 run_pool(PgpxPinger *p)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	ping_at;
-	PgpxTime	share_at = pgpx_share_due(p->pool, p->pool_id);
 	PgpxDlockDue due;
 
 	pgpx_dlock_find_due(p->pool, p->pool_id, &due);
@@ -788,10 +795,8 @@ run_pool(PgpxPinger *p)
 			send_work(p, PGPX_PINGER_RELEASE, pgpx_release_sql,
 					  phase_timeout(p, &due));
 	}
-	else if (p->phase == PGPX_PINGER_IDLE && share_at <= now)
-		pgpx_share_send(p);
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
-			 (Min(ping_at, share_at) <= now ||
+			 (ping_at <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))
 	{
 		int64		timeout_ms = pgpx_pools[p->pool].opts.connect_timeout;
@@ -811,7 +816,6 @@ run_pool(PgpxPinger *p)
 							  phase_timeout(p, &due) * 1000);
 	if (p->deadline != 0)
 		return p->deadline;		/* of the current phase */
-	ping_at = Min(ping_at, pgpx_share_due(p->pool, p->pool_id));
 	if (due.nreleases > 0)
 		ping_at = Min(ping_at, due.release_at);
 	if (ping_at == PG_INT64_MAX)
@@ -820,8 +824,8 @@ run_pool(PgpxPinger *p)
 }
 
 /*
- * Close idle or timed-out pingers that have neither locks nor a share to
- * maintain.  Return the time of the next run.
+ * Close idle or timed-out pingers whose pools have no locks.  Return the time
+ * of the next run.
  */
 static PgpxTime
 close_idle(PgpxTime now)
@@ -834,8 +838,7 @@ close_idle(PgpxTime now)
 	{
 		PgpxPinger *p = pingers[i];
 
-		if (p == NULL || p->phase == PGPX_PINGER_NONE ||
-			pgpx_share_due(p->pool, p->pool_id) != PG_INT64_MAX)
+		if (p == NULL || p->phase == PGPX_PINGER_NONE)
 			continue;
 		if (p->phase == PGPX_PINGER_IDLE && now >= p->idle_since + IDLE_US &&
 			!pgpx_dlock_pool_has_locks(p->pool, p->pool_id))
@@ -855,12 +858,11 @@ pgpx_pinger_run(void)
 {
 	uint32		changes = pg_atomic_read_u32(&pgpx_shared->dlocks_changed);
 	PgpxTime	expires;
-	PgpxTime	plan_at = pgpx_share_plan(pgpx_now());
 	uint32		pool_id;
 	int			pool;
 
-	if (plan_at != 0 && changes == seen_changes && pgpx_now() < next_run)
-		return Min(next_run, plan_at);
+	if (changes == seen_changes && pgpx_now() < next_run)
+		return next_run;
 	seen_changes = changes;
 
 	/* expire first: an expired lock must not be pinged */
@@ -875,12 +877,6 @@ pgpx_pinger_run(void)
 			break;
 		next_run = Min(next, run_pool(get_pinger(pool, pool_id)));
 	}
-	for (pool = -1; (pool = pgpx_share_next_pool(pool + 1, &pool_id)) >= 0;)
-	{
-		PgpxTime	next = run_pool(get_pinger(pool, pool_id));
-
-		next_run = Min(next_run, next);
-	}
 	next_run = Min(next_run, close_idle(pgpx_now()));
-	return plan_at == 0 ? next_run : Min(next_run, plan_at);
+	return next_run;
 }

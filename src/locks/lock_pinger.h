@@ -6,8 +6,7 @@
  * Each pool that has locks has one pinger connection, beside the pool's
  * connections.  It pings all locks of the pool with one statement, and sends
  * their releases.  It is opened when a ping or release is due, and closed some
- * seconds after the last lock.  It also sends the statements of share.c, if the
- * server of the pool has cluster_connections.
+ * seconds after the last lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,8 +43,7 @@ typedef enum PgpxPingerPhase
 	PGPX_PINGER_PREPARE,		/* SETTINGS run */
 	PGPX_PINGER_IDLE,
 	PGPX_PINGER_PING,
-	PGPX_PINGER_RELEASE,
-	PGPX_PINGER_SHARE			/* a statement of share.c */
+	PGPX_PINGER_RELEASE
 } PgpxPingerPhase;
 
 typedef struct PgpxPinger
@@ -73,42 +71,12 @@ typedef struct PgpxPinger
 
 	/* the statement in flight */
 	PgpxTime	sent_at;		/* steady */
-	int			share_server;	/* phase SHARE: index of the PgpxServer, and */
-	uint64		share_request;	/* .. the request: the pool may be evicted */
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
 	bool	   *confirmed;		/* extended or released */
 	bool	   *contended;		/* requested by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
-	int			sqlstate;		/* of the failure; 0: none or unknown */
 	PgpxInputAccounting accounting;
 } PgpxPinger;
-
-/*
- * Enter phase IDLE, in which the next statement can be sent.  To be called last
- * in an event, because it may close the connection: if the remote has sent much
- * besides rows, another connection must take its place.
- */
-extern void pgpx_pinger_set_idle(PgpxPinger *p);
-
-/*
- * Handle a failure of the connection: close it and delay the next attempt to
- * connect.  The failure is logged once, and counts as a failed attempt of all
- * releases that are due.  reason: for the log.
- */
-extern void pgpx_pinger_failed(PgpxPinger *p, const char *reason);
-
-/* Flush a statement that was sent and watch the socket for its result. */
-extern void pgpx_pinger_sent(PgpxPinger *p);
-
-/*
- * Read the results of the statement that have arrived.  Call "row", unless it
- * is NULL, for rows.  Return true if the statement has ended; "error" is set if
- * it failed.  Return false if more input is needed, or if the connection is
- * lost.
- */
-extern bool pgpx_pinger_results(PgpxPinger *p,
-								void (*row)(PgpxPinger *p,
-											const PGresult *res));
 
 #endif							/* PGPX_LOCK_PINGER_H */

@@ -6,7 +6,7 @@
  *
  * Each lock is one row of pgpool_lock.locks, and each operation one statement.
  * The statements use only the remote's clock.  This file sends the statements
- * of sessions; lock_pinger.c and share.c send those of the worker.
+ * of sessions; lock_pinger.c sends those of the worker.
  *
  * The token is part of a unique key.  A statement that changes it therefore
  * conflicts with FOR KEY SHARE row locks, which transactions hold that have
@@ -109,34 +109,9 @@ static const char setup_sql[] =
 	"		) WITH (fillfactor = 50);\n"
 	"		COMMENT ON TABLE pgpool_lock.pings IS 'servers that hold distributed locks of pgpool_ext, or did';\n"
 	"	END IF;\n"
-	"	IF pg_catalog.to_regclass('pgpool_lock.shares') IS NULL THEN\n"
-	"		CREATE TABLE pgpool_lock.shares (\n"
-	"			member pg_catalog.text PRIMARY KEY,\n"
-	"			request pg_catalog.int8 NOT NULL,\n"
-	"			cap pg_catalog.int4 NOT NULL CHECK (cap > 0),\n"
-	"			weight pg_catalog.int4 NOT NULL CHECK (weight > 0),\n"
-	"			demand pg_catalog.int4 NOT NULL CHECK (demand >= 0),\n"
-	"			held pg_catalog.int4 NOT NULL CHECK (held >= 0),\n"
-	"			pids pg_catalog.int4[] NOT NULL,\n"
-	"			postmaster pg_catalog.timestamptz NOT NULL,\n"
-	"			since pg_catalog.int8 NOT NULL,\n"
-	"			pinged pg_catalog.timestamptz NOT NULL\n"
-	"		) WITH (fillfactor = 50);\n"
-	"		COMMENT ON TABLE pgpool_lock.shares IS 'connections of the servers with cluster_connections of pgpool_ext';\n"
-	"	END IF;\n"
-	"	IF pg_catalog.to_regclass('pgpool_lock.share_turn') IS NULL THEN\n"
-	"		CREATE TABLE pgpool_lock.share_turn (\n"
-	"			id pg_catalog.int4 PRIMARY KEY CHECK (id = 1),\n"
-	"			turn pg_catalog.int8 NOT NULL\n"
-	"		) WITH (fillfactor = 50);\n"
-	"		COMMENT ON TABLE pgpool_lock.share_turn IS 'locked by each change of the shares; the number of changes';\n"
-	"	END IF;\n"
-	"	INSERT INTO pgpool_lock.share_turn (id, turn) VALUES (1, 1) ON CONFLICT (id) DO NOTHING;\n"
 	"	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires\n"
 	"		FROM pgpool_lock.locks LIMIT 0;\n"
 	"	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;\n"
-	"	PERFORM member, request, cap, weight, demand, held, pids, postmaster, since, pinged FROM pgpool_lock.shares LIMIT 0;\n"
-	"	PERFORM id, turn FROM pgpool_lock.share_turn LIMIT 0;\n"
 	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
 	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.locks')\n"
 	"			AND i.indisunique AND i.indisvalid AND i.indpred IS NULL\n"
@@ -192,8 +167,7 @@ static const char setup_sql[] =
  * if several servers request the lock at the same time.  Only the log uses it.
  *
  * The search_path is the user's and may contain operators of other users, so
- * these statements qualify every operator that is resolved through it.  Those
- * about shares run in the worker's own session, whose search_path is safe.
+ * these statements qualify every operator that is resolved through it.
  */
 static const char request_sql[] =
 	"WITH got AS ("
@@ -588,127 +562,4 @@ pgpx_work_params(const PgpxDlockWork *work, int n,
 	values[1] = names.data;
 	values[2] = requests.data;
 	values[3] = tokens.data;
-}
-
-/*
- * Condition that a process "a" in pg_stat_activity is a session whose PID is in
- * a row "s".  PIDs are reused: after a restart of the remote, which the start
- * time of its postmaster shows, and by background processes.  backend_type is
- * NULL if this role may not see it; the process then counts as a session.
- */
-#define IS_SESSION \
-	" AND s.postmaster = pg_catalog.pg_postmaster_start_time()" \
-	" AND a.datname = pg_catalog.current_database() AND a.usesysid IS NOT NULL" \
-	" AND COALESCE(a.backend_type, 'client backend') = 'client backend'"
-
-/*
- * The parts of the statement:
- *
- * share_turn	locked first, which makes the statements of all members run one
- *				after the other
- * dead			the members that the caller names as dead
- * others		the rows of the other members; "held" of a dead one is the
- *				number of its sessions that are left
- * gone			deletes the rows of dead members that have no session left
- * own			the row of this member, as its previous statement has left it
- * room			the smallest cap, the connections that the others hold, and one
- *				reserved for each starved member that precedes this one
- * mine			writes the row of this member.  "held" is the target if the cap
- *				allows it, but at least what the member uses.  Only an increase
- *				must leave room for the reserved connections.
- */
-void
-pgpx_share_append_statement(const PgpxShareStatement *st, StringInfo sql)
-{
-	/* leave time for the answer, so that abandoned statements do not pile up */
-	appendStringInfo(sql, "SET LOCAL lock_timeout = " INT64_FORMAT "; ",
-					 Max(st->timeout_ms * 3 / 4, 1));
-
-	/*
-	 * Without a flush the statements of the other members wait less.  A crash
-	 * of the remote may undo this statement.  That is safe if it raises
-	 * nothing: "held" is then as before, at least what the member may open, and
-	 * all sessions have ended.
-	 */
-	if (!st->raises)
-		appendStringInfoString(sql, "SET LOCAL synchronous_commit = off; ");
-	appendStringInfo(sql,
-					 "UPDATE pgpool_lock.share_turn SET turn = turn + 1 WHERE id = 1; "
-					 "WITH dead AS (SELECT d.member, d.request FROM ROWS FROM ("
-					 "pg_catalog.unnest('{%s}'::pg_catalog.text[]), pg_catalog.unnest('{%s}'::pg_catalog.int8[])"
-					 ") AS d(member, request)), ",
-					 st->dead, st->dead_requests);
-	appendStringInfo(sql,
-					 "others AS MATERIALIZED (SELECT s.member, s.request, s.cap, s.weight, s.demand, s.since,"
-					 " d.member IS NOT NULL AS dead,"
-					 " CASE WHEN d.member IS NULL THEN s.held::pg_catalog.int8"
-					 " ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (s.pids)" IS_SESSION ") END AS held"
-					 " FROM pgpool_lock.shares AS s LEFT JOIN dead AS d ON d.member = s.member AND d.request = s.request"
-					 " WHERE s.member <> '%s'), "
-					 "gone AS (DELETE FROM pgpool_lock.shares AS s USING others AS o"
-					 " WHERE s.member = o.member AND o.dead AND o.held = 0), "
-					 "own AS MATERIALIZED (SELECT s.member, s.held, s.demand > 0 AND s.held = 0 AS starved, s.since"
-					 " FROM pgpool_lock.shares AS s WHERE s.member = '%s'), "
-					 "room AS (SELECT t.turn, LEAST(%d, pg_catalog.min(o.cap) FILTER (WHERE NOT o.dead)) AS cap,"
-					 " COALESCE(pg_catalog.sum(o.held), 0) AS used,"
-					 " pg_catalog.count(*) FILTER (WHERE o.demand > 0 AND o.held = 0 AND NOT o.dead"
-					 " AND NOT EXISTS (SELECT 1 FROM own WHERE own.starved AND (own.since, own.member) < (o.since, o.member))) AS reserved"
-					 " FROM pgpool_lock.share_turn AS t LEFT JOIN others AS o ON true WHERE t.id = 1 GROUP BY t.turn), ",
-					 st->member, st->member, st->cap);
-	appendStringInfo(sql,
-					 "mine AS (INSERT INTO pgpool_lock.shares AS s"
-					 " (member, request, cap, weight, demand, held, pids, postmaster, since, pinged)"
-					 " SELECT '%s', " UINT64_FORMAT ", %d, %d, %d,"
-					 " GREATEST(%d, LEAST(%d, r.cap - r.used, GREATEST(r.cap - r.used - r.reserved, (SELECT own.held FROM own))))::pg_catalog.int4,"
-					 " '{%s}'::pg_catalog.int4[], pg_catalog.pg_postmaster_start_time(), r.turn, pg_catalog.clock_timestamp()"
-					 " FROM room AS r"
-					 " ON CONFLICT (member) DO UPDATE SET request = excluded.request,"
-					 " cap = excluded.cap, weight = excluded.weight, demand = excluded.demand,"
-					 " held = excluded.held, pids = excluded.pids, postmaster = excluded.postmaster, pinged = excluded.pinged,"
-					 " since = CASE WHEN (s.held > 0) = (excluded.held > 0) AND (s.demand > 0) = (excluded.demand > 0)"
-					 " THEN s.since ELSE excluded.since END"
-					 " WHERE s.request < excluded.request RETURNING s.held, s.since) ",
-					 st->member, st->request, st->cap, st->weight, st->demand,
-					 st->used, st->target, st->pids);
-	appendStringInfo(sql,
-					 "SELECT o.member, o.request, o.cap, o.weight, o.demand, o.held, o.since, o.dead, 0"
-					 " FROM others AS o UNION ALL "
-					 "SELECT '', " UINT64_FORMAT ", r.cap, %d, %d, m.held, m.since, false, r.turn"
-					 " FROM mine AS m, room AS r",
-					 st->request, st->weight, st->demand);
-}
-
-/* Return whether this is a valid member name, which needs no quotes. */
-static bool
-is_member_name(const char *name)
-{
-	return strlen(name) < PGPX_SHARE_NAME_LEN &&
-		strspn(name, "0123456789abcdef-/") == strlen(name);
-}
-
-/* Read a number, limited to a range. */
-static int
-read_int(const PGresult *res, int row, int column, int min, int max)
-{
-	long long	n = strtoll(PQgetvalue(res, row, column), NULL, 10);
-
-	return (int) Min(Max(n, min), max);
-}
-
-bool
-pgpx_share_read_row(const PGresult *res, int row, PgpxShareMember *m)
-{
-	if (PQnfields(res) != 9 || !is_member_name(PQgetvalue(res, row, 0)))
-		return false;
-	memset(m, 0, sizeof(*m));
-	strlcpy(m->name, PQgetvalue(res, row, 0), sizeof(m->name));
-	m->request = strtou64(PQgetvalue(res, row, 1), NULL, 10);
-	m->cap = read_int(res, row, 2, 1, PGPX_SHARE_MAX);
-	m->weight = read_int(res, row, 3, 1, 1000);
-	m->demand = read_int(res, row, 4, 0, PGPX_SHARE_MAX);
-	m->held = read_int(res, row, 5, 0, PGPX_SHARE_MAX);
-	m->since = strtoll(PQgetvalue(res, row, 6), NULL, 10);
-	m->dead = strcmp(PQgetvalue(res, row, 7), "t") == 0;
-	m->turn = strtoll(PQgetvalue(res, row, 8), NULL, 10);
-	return true;
 }

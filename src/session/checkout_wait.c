@@ -438,8 +438,6 @@ add_limit_hint(PgpxGrowthLimit limit)
 			return errhint("Raise \"pool_size\" or the timeout, or return leases earlier.");
 		case PGPX_LIMIT_SERVER:
 			return errhint("Raise \"max_server_connections\" or the timeout, or return leases earlier.");
-		case PGPX_LIMIT_SHARE:
-			return errhint("Raise \"cluster_connections\" or the timeout, or return leases earlier.");
 		case PGPX_LIMIT_ALL:
 			return errhint("Raise the setting \"pgpool_ext.max_connections\" or the timeout, or return leases earlier.");
 		default:
@@ -481,7 +479,6 @@ raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
 {
 	char	   *reason = pgpx_text_clean(pstrdup(text));
 	char		detail[DETAIL_LEN] = "";
-	bool		setup = sqlstate == PGPX_ERRCODE_SHARES_MISSING;
 
 	if (append_descriptors(&pgpx_pools[c->spec->pool], text, detail,
 						   sizeof(detail)))
@@ -519,8 +516,6 @@ raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
 			 errmsg("could not connect to server \"%s\"",
 					NameStr(c->spec->server_name)),
 			 errdetail_internal("%s", reason),
-			 setup ?
-			 errhint("The option \"cluster_connections\" needs the tables that pgpool.lock_setup creates in the remote database, and privileges on them.") :
 			 wait_ms > 0 ?
 			 errhint("The next attempt is made in " INT64_FORMAT " ms at the earliest.",
 					 wait_ms) : 0));
@@ -811,9 +806,6 @@ filled_by_own_leases(const PgpxPool *pool, int *size)
 	*size = pool->opts.max_server_connections;
 	if (*size > 0 && pgpx_lease_count(0, pool->server) >= *size)
 		return "max_server_connections";
-	*size = pool->opts.cluster_connections;
-	if (*size > 0 && pgpx_lease_count(0, pool->server) >= *size)
-		return "cluster_connections";
 	*size = pgpx_shared->max_connections;
 	if (pgpx_lease_count(0, -1) >= *size)
 		return "pgpool_ext.max_connections";

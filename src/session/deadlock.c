@@ -225,7 +225,6 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 	PoolState  *state = &deadlock->pools[PGPX_POOL_INDEX(pool)];
 	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
 	int			most = pool->opts.max_server_connections;
-	int			cluster = pool->opts.cluster_connections;
 
 	Assert(LWLockHeldByMe(pool->lock));
 	if (pool->damaged || pgpx_pool_is_paused(pool) ||
@@ -252,12 +251,6 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 		return true;
 	}
 
-	/* a share can grow, unless it is already all of cluster_connections */
-	if (cluster > 0 && pgpx_cap_used(cap, &state->moves) >= cluster)
-	{
-		state->limit = PGPX_LIMIT_SHARE;
-		return true;
-	}
 	state->limit = PGPX_LIMIT_ALL;
 	return pgpx_cap_used(&pgpx_shared->cap, &state->moves) >=
 		pgpx_shared->max_connections;
@@ -329,9 +322,7 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 			read_leases_locked(deadlock, pool, false);
 	LWLockRelease(pool->lock);
 
-	if (ok && !known &&
-		(state->limit == PGPX_LIMIT_SERVER ||
-		 state->limit == PGPX_LIMIT_SHARE))
+	if (ok && !known && state->limit == PGPX_LIMIT_SERVER)
 		ok = read_cap(deadlock, state->server, state->moves);
 	else if (ok && !known && state->limit == PGPX_LIMIT_ALL)
 		ok = read_cap(deadlock, -1, state->moves);
@@ -495,9 +486,7 @@ append_wait(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 	else
 		appendStringInfo(buf, "a server of database \"%s\"",
 						 NameStr(state->database_name));
-	appendStringInfoString(buf, state->limit == PGPX_LIMIT_SHARE ?
-						   " within cluster_connections" :
-						   state->limit == PGPX_LIMIT_SERVER ?
+	appendStringInfoString(buf, state->limit == PGPX_LIMIT_SERVER ?
 						   " within max_server_connections" :
 						   state->limit == PGPX_LIMIT_ALL ?
 						   " within pgpool_ext.max_connections" : "");

@@ -20,9 +20,6 @@ pgpx_cap_init(PgpxCap *cap)
 {
 	SpinLockInit(&cap->mutex);
 	cap->used = 0;
-	cap->share = 0;
-	cap->share_until = 0;
-	cap->share_remote = 0;
 	cap->moves = 0;
 	cap->next_in_line = -1;
 	cap->line_changes = 0;
@@ -42,55 +39,21 @@ has_older(PgpxCap *cap, int pool, int64 since)
 		(since == 0 || oldest < since);
 }
 
-/*
- * Return whether the share is valid for this claim.  The caller must hold the
- * spinlock.
- */
-static bool
-is_share_valid(const PgpxCap *cap, PgpxShareClaim claim)
-{
-	return claim.now < cap->share_until && claim.remote == cap->share_remote;
-}
-
-/* Return how many tokens are left.  The caller must hold the spinlock. */
-static int
-tokens_left(const PgpxCap *cap, int limit, PgpxShareClaim claim)
-{
-	int			left = limit > 0 ? limit - cap->used : PG_INT32_MAX;
-
-	if (claim.now == 0)
-		return left;
-	return is_share_valid(cap, claim) ? Min(left, cap->share - cap->used) : 0;
-}
-
-/*
- * Return whether the share was agreed with another remote database than that of
- * the claim.  Then no release of a token can help the pool, so it must not be
- * next in line.  The caller must hold the spinlock.
- */
-static bool
-is_of_other_remote(const PgpxCap *cap, PgpxShareClaim claim)
-{
-	return claim.now != 0 && cap->share_remote != 0 &&
-		claim.remote != cap->share_remote;
-}
-
 PgpxToken
-pgpx_cap_acquire(PgpxCap *cap, int limit, PgpxShareClaim claim, int pool,
-				 int64 since)
+pgpx_cap_acquire(PgpxCap *cap, int limit, int pool, int64 since)
 {
 	PgpxToken	token = PGPX_TOKEN_DENIED;
 
 	SpinLockAcquire(&cap->mutex);
 	if (!has_older(cap, pool, since))
 	{
-		if (tokens_left(cap, limit, claim) > 0)
+		if (limit == 0 || cap->used < limit)
 		{
 			cap->used++;
 			cap->moves++;
 			token = PGPX_TOKEN_ACQUIRED;
 		}
-		else if (since != 0 && !is_of_other_remote(cap, claim) &&
+		else if (since != 0 &&
 				 (cap->next_in_line != pool ||
 				  (int64) pg_atomic_read_u64(&cap->since) == 0))
 		{
@@ -128,74 +91,6 @@ pgpx_cap_used(PgpxCap *cap, uint32 *moves)
 		*moves = cap->moves;
 	SpinLockRelease(&cap->mutex);
 	return used;
-}
-
-int
-pgpx_cap_left(PgpxCap *cap, int limit, PgpxShareClaim claim)
-{
-	int			left;
-
-	SpinLockAcquire(&cap->mutex);
-	left = tokens_left(cap, limit, claim);
-	SpinLockRelease(&cap->mutex);
-	return left;
-}
-
-int
-pgpx_cap_surplus(PgpxCap *cap, int limit, PgpxShareClaim claim)
-{
-	int			surplus;
-
-	SpinLockAcquire(&cap->mutex);
-	surplus = limit > 0 ? cap->used - limit : 0;
-	if (claim.now != 0 && is_share_valid(cap, claim))
-		surplus = Max(surplus, cap->used - cap->share);
-	SpinLockRelease(&cap->mutex);
-	return Max(surplus, 0);
-}
-
-int
-pgpx_cap_lower_share(PgpxCap *cap, int share)
-{
-	int			used;
-
-	SpinLockAcquire(&cap->mutex);
-	cap->share = Min(cap->share, share);
-	used = cap->used;
-	SpinLockRelease(&cap->mutex);
-	return used;
-}
-
-void
-pgpx_cap_set_share(PgpxCap *cap, int share, int64 until, uint64 remote)
-{
-	SpinLockAcquire(&cap->mutex);
-	cap->share = share;
-	cap->share_until = until;
-	cap->share_remote = remote;
-	SpinLockRelease(&cap->mutex);
-}
-
-void
-pgpx_cap_forget_share(PgpxCap *cap)
-{
-	SpinLockAcquire(&cap->mutex);
-	cap->share = 0;
-	cap->share_until = 0;
-	cap->share_remote = 0;
-	SpinLockRelease(&cap->mutex);
-}
-
-int
-pgpx_cap_share(PgpxCap *cap, int64 *until)
-{
-	int			share;
-
-	SpinLockAcquire(&cap->mutex);
-	share = cap->share;
-	*until = cap->share_until;
-	SpinLockRelease(&cap->mutex);
-	return share;
 }
 
 bool

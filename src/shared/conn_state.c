@@ -11,7 +11,6 @@
  */
 #include "shared/conn_state.h"
 
-#include "common/hashfn.h"
 #include "storage/latch.h"
 #include "storage/spin.h"
 
@@ -254,23 +253,12 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	return true;
 }
 
-uint64
-pgpx_pool_remote(const PgpxPool *pool)
-{
-	const PgpxFingerprint *f = &pool->fingerprint;
-
-	if (f->server[0] == 0 && f->server[1] == 0)
-		return 0;
-	return hash_bytes_extended((const unsigned char *) f,
-							   offsetof(PgpxFingerprint, user), 0);
-}
-
 /* Acquire a token of a cap for the pool. */
 static bool
-acquire_token(PgpxCap *cap, int limit, PgpxShareClaim claim, PgpxPool *pool)
+acquire_token(PgpxCap *cap, int limit, PgpxPool *pool)
 {
 	int			index = PGPX_POOL_INDEX(pool);
-	PgpxToken	token = pgpx_cap_acquire(cap, limit, claim, index,
+	PgpxToken	token = pgpx_cap_acquire(cap, limit, index,
 										 pgpx_pool_waits_since_locked(pool));
 
 	/* the worker decides which connection to evict */
@@ -378,16 +366,13 @@ unlink_from_pool(PgpxPool *pool, PgpxConn *conn)
 PgpxConn *
 pgpx_conn_alloc_locked(PgpxPool *pool)
 {
-	const PgpxShareClaim none = {0};
 	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
 	PgpxConn   *conn;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (!acquire_token(cap, pool->opts.max_server_connections,
-					   pgpx_pool_share_claim(pool), pool))
+	if (!acquire_token(cap, pool->opts.max_server_connections, pool))
 		return NULL;
-	if (!acquire_token(&pgpx_shared->cap, pgpx_shared->max_connections, none,
-					   pool))
+	if (!acquire_token(&pgpx_shared->cap, pgpx_shared->max_connections, pool))
 	{
 		pgpx_cap_release(cap);
 		return NULL;

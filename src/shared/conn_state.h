@@ -316,34 +316,16 @@ extern void pgpx_pool_notify_end_locked(PgpxPool *pool);
 extern bool pgpx_pool_is_empty_locked(const PgpxPool *pool);
 
 /*
- * Return a hash of the server options that determine the remote database; 0:
- * the pool is retired.
- */
-extern uint64 pgpx_pool_remote(const PgpxPool *pool);
-
-static inline PgpxShareClaim
-pgpx_pool_share_claim(const PgpxPool *pool)
-{
-	PgpxShareClaim claim = {0};
-
-	if (pool->opts.cluster_connections > 0)
-	{
-		claim.now = pgpx_steady_now();
-		claim.remote = pgpx_pool_remote(pool);
-	}
-	return claim;
-}
-
-/*
- * Return how many more connections max_server_connections and the share of
- * cluster_connections allow; 0 or less: none.
+ * Return how many more connections max_server_connections allows; 0 or less:
+ * none.
  */
 static inline int
 pgpx_pool_server_tokens_left(const PgpxPool *pool)
 {
-	return pgpx_cap_left(&pgpx_servers[pool->server].cap,
-						 pool->opts.max_server_connections,
-						 pgpx_pool_share_claim(pool));
+	int			limit = pool->opts.max_server_connections;
+
+	return limit == 0 ? PG_INT32_MAX :
+		limit - pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
 }
 
 /* --- Prepared ------------------------------------------------------------

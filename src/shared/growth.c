@@ -273,18 +273,13 @@ pgpx_pool_growth_due_locked(const PgpxPool *pool)
 PgpxGrowthLimit
 pgpx_pool_growth_limit_locked(const PgpxPool *pool)
 {
-	int			limit = pool->opts.max_server_connections;
-
 	Assert(LWLockHeldByMe(pool->lock));
 	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
 		return PGPX_LIMIT_POOL;
 	if (pool->retry_at > pgpx_now())
 		return PGPX_LIMIT_UNAVAILABLE;
-	if (limit > 0 &&
-		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >= limit)
-		return PGPX_LIMIT_SERVER;
 	if (pgpx_pool_server_tokens_left(pool) <= 0)
-		return PGPX_LIMIT_SHARE;
+		return PGPX_LIMIT_SERVER;
 	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
 		return PGPX_LIMIT_ALL;
 	return pgpx_pool_growth_due_locked(pool) != 0 ? PGPX_LIMIT_LEASES :
@@ -367,19 +362,6 @@ pgpx_pool_blocked_locked(PgpxPool *pool)
 		served += Max(slots, 0);
 	}
 	return Max(pool->nwaiting - served, 0);
-}
-
-int
-pgpx_pool_demand_locked(const PgpxPool *pool)
-{
-	int			used = pgpx_pool_total_locked(pool) -
-		pgpx_pool_count_free_locked(pool) - pool->count[PGPX_CONN_CLOSING];
-	int			demand = used + pgpx_pool_missing_locked(pool, 0);
-
-	Assert(LWLockHeldByMe(pool->lock));
-	demand = Max(demand, used + pgpx_pool_min_idle_locked(pool));
-	demand = Max(demand, pgpx_pool_min_size_locked(pool));
-	return Max(Min(demand, pgpx_pool_cap_locked(pool)), 0);
 }
 
 /* Move an estimate toward a new duration. */

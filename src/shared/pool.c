@@ -374,10 +374,9 @@ pgpx_pool_server_surplus_locked(const PgpxPool *pool)
 	int			surplus;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	if (cap == 0 && pool->opts.cluster_connections == 0)
+	if (cap == 0)
 		return 0;
-	surplus = pgpx_cap_surplus(&pgpx_servers[pool->server].cap, cap,
-							   pgpx_pool_share_claim(pool));
+	surplus = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) - cap;
 
 	/* other pools are read without their locks */
 	for (int i = 0; surplus > 0 && i < pgpx_pools_end(); i++)

@@ -336,7 +336,6 @@ typedef enum PgpxGrowthLimit
 	PGPX_LIMIT_POOL,			/* pool_size and max_overflow */
 	PGPX_LIMIT_UNAVAILABLE,		/* the pause after a failed attempt */
 	PGPX_LIMIT_SERVER,			/* max_server_connections */
-	PGPX_LIMIT_SHARE,			/* the share of cluster_connections */
 	PGPX_LIMIT_ALL,				/* pgpool_ext.max_connections */
 	PGPX_LIMIT_LEASES			/* leases will probably end sooner than a
 								 * connect */
@@ -352,14 +351,6 @@ extern PgpxGrowthLimit pgpx_pool_growth_limit_locked(const PgpxPool *pool);
  *		slots that are free or about to become free.
  */
 extern int	pgpx_pool_blocked_locked(PgpxPool *pool);
-
-/*
- * pgpx_pool_demand_locked
- *		Return how many connections the pool could use now, disregarding the
- *		caps over several pools: those in use, those for waiters, min_size and
- *		min_idle.
- */
-extern int	pgpx_pool_demand_locked(const PgpxPool *pool);
 
 /* Adjust the estimates to a lease that has ended, or to a connect. */
 extern void pgpx_growth_note_lease_locked(PgpxPool *pool, PgpxTime held);

@@ -285,43 +285,6 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
 }
 
 void
-pgpx_pool_set_remote_full(PgpxPool *pool, const char *text)
-{
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (text != NULL)
-	{
-		pool->last_error_at = pgpx_now();
-		pool->last_sqlstate = ERRCODE_TOO_MANY_CONNECTIONS;
-		strlcpy(pool->last_error, text, sizeof(pool->last_error));
-		note_remote_full_locked(pool, pool->last_error_at);
-	}
-	else if (pool->retry_at == 0)
-		pool->remote_full_since = 0;
-	LWLockRelease(pool->lock);
-}
-
-void
-pgpx_pool_fail_waiters(PgpxPool *pool, int sqlstate, const char *text)
-{
-	PgpxWake	wake = PGPX_WAKE_INIT;
-
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-		!pgpx_pool_is_paused(pool) && pool->queue_head >= 0 &&
-		pgpx_pool_count_live_locked(pool) == 0)
-	{
-		pool->last_error_at = pgpx_now();
-		pool->last_sqlstate = sqlstate;
-		strlcpy(pool->last_error, text, sizeof(pool->last_error));
-		while (pool->queue_head >= 0)
-			pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
-									sqlstate, text, &wake);
-	}
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
-}
-
-void
 pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;

@@ -143,21 +143,6 @@ extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
 extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
 
 /*
- * pgpx_pool_set_remote_full
- *		Record that the remote accepts no more connections, so that the waiters
- *		keep waiting with this reason; text NULL: it accepts them again.
- */
-extern void pgpx_pool_set_remote_full(PgpxPool *pool, const char *text);
-
-/*
- * pgpx_pool_fail_waiters
- *		Fail all waiters of a pool that has no live connection and cannot open
- *		one, unless on_unavailable is 'wait' or the pool is paused.
- */
-extern void pgpx_pool_fail_waiters(PgpxPool *pool, int sqlstate,
-								   const char *text);
-
-/*
  * pgpx_pool_binding_cap_locked
  *		Return the cap over several pools that prevents the pool from opening
  *		the connections that it lacks (pgpx_pool_missing_locked, with the same

@@ -128,10 +128,6 @@ find_server_locked(Oid database, Oid server, bool make)
 	pgpx_servers[empty].npools = 0;
 	pg_atomic_write_u32(&pgpx_servers[empty].paused, 0);
 	pg_atomic_write_u32(&pgpx_servers[empty].draining, 0);
-	pgpx_cap_forget_share(&pgpx_servers[empty].cap);
-	SpinLockAcquire(&pgpx_servers[empty].share_mutex);
-	memset(&pgpx_servers[empty].share, 0, sizeof(PgpxShareInfo));
-	SpinLockRelease(&pgpx_servers[empty].share_mutex);
 	return empty;
 }
 
@@ -241,8 +237,6 @@ static void
 set_opts(PgpxPool *pool, const PgpxPoolOptions *opts)
 {
 	pool->opts = *opts;
-	if (opts->cluster_connections > 0)
-		pg_atomic_write_u32(&pgpx_shared->uses_shares, 1);
 	if (opts->min_idle > 0)
 		pg_atomic_write_u32(&pgpx_shared->uses_min_idle, 1);
 }

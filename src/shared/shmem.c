@@ -174,7 +174,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->clock_offset, 0);
 	pg_atomic_init_u64(&shared->next_dlock, 1);
 	pg_atomic_init_u32(&shared->dlocks_changed, 0);
-	pg_atomic_init_u32(&shared->uses_shares, 0);
 	pg_atomic_init_u32(&shared->uses_min_idle, 0);
 	pg_atomic_init_u32(&shared->npolling, 0);
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
@@ -207,7 +206,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
 		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
 		pgpx_cap_init(&pgpx_servers[i].cap);
-		SpinLockInit(&pgpx_servers[i].share_mutex);
 	}
 	for (int i = 0; i < pgpx_max_pools; i++)
 	{

@@ -28,8 +28,6 @@
  *										first is released before the second is
  *										acquired.
  *	4. free_mutex		spinlock, one	the list of FREE connections.
- *	-  share_mutex		spinlock, per	PgpxShareInfo; acquired alone.
- *						server
  *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h);
  *										acquired alone or under the registry
  *										lock.
@@ -61,13 +59,6 @@
 #define PGPX_VERSION_LEN 64
 #define PGPX_TLS_LEN 48
 #define PGPX_INSTANCE_LEN 64
-
-/*
- * SQLSTATE with which waiters fail if the remote lacks the tables of
- * cluster_connections or privileges on them.  The session adds a hint, and
- * raises 08001.
- */
-#define PGPX_ERRCODE_SHARES_MISSING MAKE_SQLSTATE('P', 'X', 'S', 'H', 'R')
 
 typedef int64 PgpxTime;			/* microseconds, monotonic clock; 0: none */
 
@@ -317,23 +308,6 @@ typedef struct PgpxPoolKey
 } PgpxPoolKey;
 
 /*
- * Result of the last statement about the share of a server (locks/share.c), for
- * the view cluster_shares.
- */
-typedef struct PgpxShareInfo
-{
-	int			cap;			/* smallest cluster_connections of the members;
-								 * 0: not known yet */
-	int			weight;
-	int			demand;
-	int			others;			/* connections of the other members */
-	int			members;		/* live ones, including this one */
-	PgpxTime	agreed_at;		/* 0: never */
-	PgpxTime	failing_since;	/* 0: the last statement succeeded */
-	char		error[PGPX_WHY_LEN];
-} PgpxShareInfo;
-
-/*
  * State that the pools of one foreign server share.  The slot is occupied
  * with the first pool or pause, and freed with the last.
  */
@@ -349,11 +323,7 @@ typedef struct PgpxServer
 								 * continue */
 	pg_atomic_uint32 draining;	/* also close free connections */
 
-	PgpxCap		cap;			/* max_server_connections and the share of
-								 * cluster_connections; has its own lock */
-
-	PgpxShareInfo share;		/* protected by share_mutex */
-	slock_t		share_mutex;
+	PgpxCap		cap;			/* max_server_connections; has its own lock */
 } PgpxServer;
 
 typedef struct PgpxPool
@@ -510,9 +480,8 @@ typedef struct PgpxShared
 									 * positions */
 	pg_atomic_uint32 dlocks_changed;	/* incremented when the worker has
 										 * to check the locks */
-	pg_atomic_uint32 uses_shares;	/* 1: a pool has had cluster_connections
-									 * since the start */
-	pg_atomic_uint32 uses_min_idle; /* the same for min_idle */
+	pg_atomic_uint32 uses_min_idle; /* 1: a pool has had min_idle since the
+									 * start */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that busy poll, see shmem.c */

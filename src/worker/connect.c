@@ -262,7 +262,6 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	PgpxConninfo *ci;
 	uint64		version;
 	int64		timeout_ms;
-	bool		token_is_outdated;
 
 	w->pool = conn->pool;
 	pool = &pgpx_pools[w->pool];
@@ -272,16 +271,8 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	w->last_position = pool->last_position;
 	version = pool->connect_version;
 	timeout_ms = pool->opts.connect_timeout;
-	token_is_outdated = pool->opts.cluster_connections > 0 &&
-		conn->version < version;
 	LWLockRelease(pool->lock);
 
-	/* its token is from the share of the previous remote database */
-	if (token_is_outdated)
-	{
-		pgpx_pool_attempt_outdated(pool, conn, false);
-		return;
-	}
 	ci = &pgpx_wpools[w->pool].conninfo;
 	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version < version)
 	{
@@ -392,19 +383,6 @@ pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms)
 void
 pgpx_connect_step(PgpxWorkerConn *w)
 {
-	if (w->phase == PGPX_PHASE_PUBLISH)
-	{
-		bool		unsent;
-		const char *reason;
-
-		/* in this phase the remote sends nothing, or that it closes */
-		if (!pgpx_libpq_exchange(&w->accounting, w->pg, &unsent))
-			fail_with_08001(w, pgpx_libpq_failure(&w->accounting, w->pg));
-		else if ((reason = pgpx_libpq_check_input(&w->accounting, w->pg,
-												  false)) != NULL)
-			fail_with_08001(w, reason);
-		return;
-	}
 	if (w->phase != PGPX_PHASE_CONNECT)
 	{
 		continue_start_commands(w);
@@ -467,7 +445,6 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 w->phase == PGPX_PHASE_LOOKUP ? "The lookup of the host name" :
 			 w->phase == PGPX_PHASE_PASSWORD ? "The password command" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
-			 w->phase == PGPX_PHASE_PUBLISH ? "The statement that publishes the session for cluster_connections" :
 			 "The start commands",
 			 hurried ? "the time limit for an attempt while another pool waits for its slot" :
 			 "connect_timeout",
@@ -658,86 +635,7 @@ continue_after_login(PgpxWorkerConn *w)
 		return;
 	}
 	pgpx_conns[w->index].remote_pid = PQbackendPID(w->pg);
-	if (pgpx_pools[w->pool].opts.cluster_connections > 0)
-	{
-		/* no statement may run in a session that the others cannot count */
-		w->published_by = 0;
-		w->phase = PGPX_PHASE_PUBLISH;
-		return;
-	}
 	run_start_commands(w);
-}
-
-bool
-pgpx_connect_has_unpublished(int server)
-{
-	pgpx_connection_foreach(w)
-	{
-		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == 0 &&
-			pgpx_pools[w->pool].server == server)
-			return true;
-	}
-	return false;
-}
-
-/* Continue an attempt in phase PUBLISH. */
-static void
-resume_attempt(PgpxWorkerConn *w)
-{
-	pgpx_event_pool_changed(w->pool);
-	if (!drop_outdated(w))
-		run_start_commands(w);
-}
-
-void
-pgpx_connect_published(uint64 request)
-{
-	pgpx_connection_foreach(w)
-	{
-		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == request)
-			resume_attempt(w);
-	}
-}
-
-void
-pgpx_connect_not_published(uint64 request)
-{
-	pgpx_connection_foreach(w)
-	{
-		if (w->phase == PGPX_PHASE_PUBLISH && w->published_by == request)
-			w->published_by = 0;
-	}
-}
-
-void
-pgpx_connect_need_not_publish(void)
-{
-	pgpx_connection_foreach(w)
-	{
-		if (w->phase == PGPX_PHASE_PUBLISH &&
-			pgpx_pools[w->pool].opts.cluster_connections == 0)
-			resume_attempt(w);
-	}
-}
-
-void
-pgpx_connect_end_unpublished(int server, bool full, const char *text)
-{
-	pgpx_connection_foreach(w)
-	{
-		if ((w->phase != PGPX_PHASE_LOOKUP &&
-			 w->phase != PGPX_PHASE_PASSWORD &&
-			 w->phase != PGPX_PHASE_CONNECT &&
-			 w->phase != PGPX_PHASE_PUBLISH) ||
-			pgpx_pools[w->pool].server != server)
-			continue;
-		pgpx_event_pool_changed(w->pool);
-		if (full)
-			fail_attempt(w, PGPX_FAILED_FULL,
-						 ERRCODE_TOO_MANY_CONNECTIONS, text);
-		else
-			fail_with_08001(w, text);
-	}
 }
 
 /* Run the start commands, if there are any. */

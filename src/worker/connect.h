@@ -28,30 +28,4 @@ extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms);
 extern void pgpx_connect_step(PgpxWorkerConn *w);
 extern void pgpx_connect_deadline_passed(PgpxWorkerConn *w);
 
-/*
- * Return whether the server has a session in phase PUBLISH whose PID is not in
- * a statement in flight.  In that phase the PID must be stored in the remote's
- * table of shares, see locks/share.c.
- */
-extern bool pgpx_connect_has_unpublished(int server);
-
-/*
- * Handle the end of a statement that publishes PIDs.  request: its number.  On
- * success continue the attempts.  If the outcome is unknown, let the next
- * statement publish their PIDs again.
- */
-extern void pgpx_connect_published(uint64 request);
-extern void pgpx_connect_not_published(uint64 request);
-
-/* Continue the attempts of pools that have lost cluster_connections. */
-extern void pgpx_connect_need_not_publish(void);
-
-/*
- * End the attempts of a server in the phases up to PUBLISH, because other
- * servers do not count their sessions.  full: the remote accepts no more
- * connections.
- */
-extern void pgpx_connect_end_unpublished(int server, bool full,
-										 const char *text);
-
 #endif							/* PGPX_CONNECT_H */

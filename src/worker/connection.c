@@ -422,8 +422,6 @@ close_now(PgpxWorkerConn *w)
 void
 pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 {
-	const PgpxPoolOptions *opts = &pgpx_pools[w->pool].opts;
-
 	if (w->phase == PGPX_PHASE_CLOSING)
 		return;
 
@@ -431,8 +429,7 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 	 * The slot stays in use until the remote has closed.  Otherwise the remote
 	 * would briefly have one session more than the limits allow, and may
 	 * refuse it.  Do not wait if its end of stream has already arrived, and not
-	 * for longer than CLOSE_MS, or operation_timeout if other servers open the
-	 * session that takes its place.
+	 * for longer than CLOSE_MS.
 	 */
 	if (graceful && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&
 		write_terminate(w) &&
@@ -440,8 +437,7 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 	{
 		w->phase = PGPX_PHASE_CLOSING;
 		w->listening = false;
-		set_deadline(w, opts->cluster_connections > 0 ?
-								 opts->operation_timeout : CLOSE_MS);
+		set_deadline(w, CLOSE_MS);
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 		return;
 	}

@@ -42,7 +42,6 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_LOOKUP,			/* a thread resolves the host name */
 	PGPX_PHASE_PASSWORD,		/* waits for the password command */
 	PGPX_PHASE_CONNECT,			/* the login: see login.c */
-	PGPX_PHASE_PUBLISH,			/* logged in; its PID is not published yet */
 	PGPX_PHASE_START,			/* the start commands are running */
 	PGPX_PHASE_OPEN,			/* idle or leased; the worker sends nothing */
 	PGPX_PHASE_RESET,			/* the answer to a reset or check is read */
@@ -107,8 +106,6 @@ struct PgpxWorkerConn
 	PgpxHosts  *hosts;			/* in phases PASSWORD and CONNECT */
 	PgpxTime	password_at;	/* of the password that the login uses */
 	PgpxTime	until;			/* end of connect_timeout, for all hosts */
-	uint64		published_by;	/* phase PUBLISH: request of the statement with
-								 * its PID; 0: not sent yet */
 	uint64		last_position;	/* of the waiters that were enqueued when the
 								 * attempt began */
 	PgpxWire	wire;			/* in phase RESET */

@@ -518,15 +518,6 @@ pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
 }
 
 bool
-pgpx_conninfo_is_current(int pool, uint32 pool_id)
-{
-	uint64		version = pgpx_wpools[pool].conninfo.version;
-
-	return pgpx_wpools[pool].pool_id == pool_id && version != 0 &&
-		version >= pgpx_pools[pool].connect_version && !pgpx_pools[pool].gone;
-}
-
-bool
 pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version)
 {
 	return pgpx_wpools[pool].pool_id != pool_id ||

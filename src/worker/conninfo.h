@@ -127,12 +127,6 @@ extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
 									   const char *name);
 
 /*
- * Return whether the conninfo of a pool is stored, and not outdated by a change
- * of the catalogs.  The pool is read without its lock.
- */
-extern bool pgpx_conninfo_is_current(int pool, uint32 pool_id);
-
-/*
  * Return whether the stored conninfo of a pool is missing, or has another
  * version.
  */

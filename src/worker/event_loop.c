@@ -258,7 +258,6 @@ connection_ready(PgpxWorkerConn *w, uint32 events)
 	switch (w->phase)
 	{
 		case PGPX_PHASE_CONNECT:
-		case PGPX_PHASE_PUBLISH:
 		case PGPX_PHASE_START:
 			pgpx_connect_step(w);
 			break;

@@ -89,7 +89,6 @@ deadline_passed(PgpxWorkerConn *w)
 		case PGPX_PHASE_LOOKUP:
 		case PGPX_PHASE_PASSWORD:
 		case PGPX_PHASE_CONNECT:
-		case PGPX_PHASE_PUBLISH:
 		case PGPX_PHASE_START:
 			pgpx_connect_deadline_passed(w);
 			break;

@@ -321,12 +321,6 @@ forget_connections(void)
 		if (pool->worker != pgpx_worker_index)
 			continue;
 
-		/*
-		 * Expire the share first: remote sessions may outlive their tokens, and
-		 * the next worker counts them before it opens others (locks/share.c).
-		 */
-		if (pool->server >= 0)
-			pgpx_cap_forget_share(&pgpx_servers[pool->server].cap);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		pool->conninfo_incarnation = 0;
 		for (PgpxConn *conn; !pool->damaged &&

@@ -84,45 +84,6 @@ GetDatabaseEncoding(void)
 	return PG_UTF8;
 }
 
-/* No server has cluster_connections. */
-PgpxTime
-pgpx_share_plan(PgpxTime at)
-{
-	return PG_INT64_MAX;
-}
-
-int
-pgpx_share_next_pool(int pool, uint32 *pool_id)
-{
-	return -1;
-}
-
-PgpxTime
-pgpx_share_due(int pool, uint32 pool_id)
-{
-	return PG_INT64_MAX;
-}
-
-void
-pgpx_share_send(PgpxPinger *p)
-{
-}
-
-void
-pgpx_share_step(PgpxPinger *p)
-{
-}
-
-void
-pgpx_share_aborted(const PgpxPinger *p)
-{
-}
-
-void
-pgpx_share_failed(int pool, uint32 pool_id, int sqlstate, const char *reason)
-{
-}
-
 PgpxTime
 pgpx_steady_now(void)
 {

@@ -24,11 +24,10 @@ height_of() {
 
 # Files of locks/ that run in the worker include headers of worker/, the others those of
 # session/.
-worker_side='^src/locks/(lock_pinger|share|share_target)\.'
+worker_side='^src/locks/lock_pinger\.'
 
 # The circles that are left: the files of each, of four at most.
 circles='fdw/remote_scan fdw/remote_statement fdw/remote_transaction
-locks/lock_pinger locks/share
 shared/pool shared/wait_queue'
 
 wrong=0

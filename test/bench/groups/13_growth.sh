@@ -133,7 +133,7 @@ group_13() {
   wide_server
   measure "$rounds" configured:default configured:wide
   measure "$long_rounds" idle_second
-  measure "$long_rounds" view:pools view:connections view:leases view:waiters view:stats view:wait_histogram view:workers view:locks view:cluster_shares
+  measure "$long_rounds" view:pools view:connections view:leases view:waiters view:stats view:wait_histogram view:workers view:locks
   as_user "$bindir/pg_ctl" stop -w -m immediate -D "$work/wide" >/dev/null 2>&1 </dev/null
   rm -rf "${work:?}/wide"
   as_user "$bindir/pg_ctl" stop -w -m immediate -D "$work/growth" >/dev/null 2>&1 </dev/null
@@ -154,7 +154,7 @@ report_13() {
   figure free:burst.last ms "the last of these calls, while a connect takes a second"
   ratio "60 sessions on 8: large settings and a thousand pools / default settings" free:configured:wide free:configured:default ">=0.97"
   limit "us of CPU of an idle worker in a second, with these settings" free:idle_second "<=100"
-  for at in pools connections leases waiters stats wait_histogram workers locks cluster_shares; do
+  for at in pools connections leases waiters stats wait_histogram workers locks; do
     limit "ms to read view $at, with these settings" "free:view:$at" "<=20"
   done
   grid "us of a call" us=.us "CPU of session and worker=.cpu"

@@ -235,7 +235,7 @@ EOT
 	is($session->run("SELECT * FROM pgpool.query_as(0, 'shard1', 'select 7')") . $session->error, '7',
 		'old script works with the newer library after a restart');
 	is($session->run("SELECT count(*) FROM pgpool.$_") =~ /^\d+$/ ? '' : $session->error, '', "view $_ works with the newer library")
-	  foreach qw(pools connections leases waiters stats wait_histogram workers locks cluster_shares);
+	  foreach qw(pools connections leases waiters stats wait_histogram workers locks);
 	$lease = lease($session, 'shard1');
 	is($session->run("ALTER EXTENSION pgpool_ext UPDATE TO '1.1'; SELECT pgpool.made_up()") . $session->error, '11', 'upgrade succeeds');
 	is($session->run("SELECT pgpool.exec($lease, 'select 1'), pgpool.checkin($lease)") . $session->error, '1|',

@@ -98,16 +98,13 @@ foreach my $who (qw(app friend signaller))
 is($session{nobody}->run("SELECT pgpool.terminate($_)"), 'f', "terminate: lease $_ does not exist") foreach $lease, 0, -1, 9_223_372_036_854_775_807;
 $super->fails('SELECT pgpool.terminate(NULL)', '22004', qr/null/, 'terminate: NULL is refused');
 
-# errors of a server without the tables of lock_setup, so that its pools cannot connect
-make_pool($local, $remote, server => 'shares', options => { cluster_connections => 2 });
-$_->fails(q{SELECT pgpool.exec('shares', 'select 1')}, '08001', qr/lock_setup/, 'errors: server cannot connect') foreach $super, $session{app};
-ok(wait_until($local, 'SELECT error IS NOT NULL FROM pgpool.cluster_shares', 't'), 'errors: server has an error of shares');
+# errors of a server that cannot be reached
+make_pool($local, $remote, server => 'unreachable', options => { port => 1 });
+$_->fails(q{SELECT pgpool.exec('unreachable', 'select 1')}, '08001', qr/./, 'errors: server cannot connect') foreach $super, $session{app};
 foreach my $who (qw(app friend nobody))
 {
-	is($session{$who}->run(q{SELECT string_agg((last_error !~ '^<insufficient')::text, ',' ORDER BY pool_id) FROM pgpool.pools WHERE server = 'shares'}),
+	is($session{$who}->run(q{SELECT string_agg((last_error !~ '^<insufficient')::text, ',' ORDER BY pool_id) FROM pgpool.pools WHERE server = 'unreachable'}),
 		$who eq 'app' ? 'false,true' : 'false,false', "errors: view pools as $who");
-	is($session{$who}->run(q{SELECT error !~ '^<insufficient' FROM pgpool.cluster_shares}),
-		$who eq 'app' ? 't' : 'f', "errors: view cluster_shares as $who");
 }
 
 stats_add_up($local);
