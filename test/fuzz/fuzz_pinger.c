@@ -76,6 +76,7 @@ pgpx_now(void)
 
 const char	pgpx_ping_sql[] = "ping";
 const char	pgpx_release_sql[] = "release";
+const char	pgpx_verify_sql[] = "verify";
 
 /* for the parts of remote_message.c that are linked, but not tested here */
 int

@@ -63,7 +63,9 @@ sub keeper
 
 			if ($sql =~ /^WITH got /)
 			{
-				$fake->send(message('1', '') . message('2', '') . columns(7)
+				# the first command verifies the owners of the tables
+				$fake->send(message('1', '') . message('2', '') . done('DO')
+					  . message('1', '') . message('2', '') . columns(7)
 					  . message('D', pack 'n N/a N6', 7, '1234', (0xFFFFFFFF) x 6) . done('SELECT 1') . ready);
 			}
 			elsif ($is_pinger && $sql =~ /^WITH confirmed /)

@@ -12,6 +12,7 @@
 use strict;
 use warnings;
 
+use File::Basename;
 use FindBin;
 use HTTP::Tiny;
 use IPC::Run;
@@ -46,6 +47,8 @@ my $session = session();
 my $other = session();
 
 examples();
+audit_is_reliable();
+functions_are_safe();
 autonomous_in_any_database();
 dblink_is_covered();
 my @metrics = metrics();
@@ -163,6 +166,53 @@ sub examples
 		}
 	}
 	cmp_ok($n, '>', 25, 'page has examples');
+	return;
+}
+
+# an audited role can neither falsify the audit by functions of its own nor write to it
+sub audit_is_reliable
+{
+	$local->safe_psql('postgres', 'CREATE ROLE audited LOGIN; GRANT SELECT, UPDATE ON accounts TO audited; CREATE SCHEMA audited AUTHORIZATION audited');
+	my $audited = PgpxSession->new($local, user => 'audited');
+
+	$audited->run(<<'EOT');
+CREATE FUNCTION audited.format(text, int, numeric, numeric) RETURNS text RETURN 'nothing happened';
+SET search_path = audited, pg_catalog, public;
+UPDATE accounts SET balance = 1000000 WHERE id = 1;
+EOT
+	is($audited->error, '', 'role updates the audited table without a privilege on the server');
+	is($remote{shard2}->safe_psql('app', q{SELECT what FROM audit_log WHERE who = 'audited'}),
+		'balance of 1: 100 to 1000000', 'audit has the true line, although the role has a function format');
+	$audited->fails(q{SELECT public.audit('nothing')}, '42501', qr/permission denied for function audit/, 'role cannot write to the audit');
+	$audited->fails('CREATE TABLE audited.own (id int, balance numeric); CREATE TRIGGER own AFTER UPDATE ON audited.own FOR EACH ROW EXECUTE FUNCTION public.accounts_audit()',
+		'42501', qr/permission denied for function (?:public\.)?accounts_audit/, 'role cannot use the trigger function for a table of its own');
+	$audited->quit;
+	$local->safe_psql('postgres', 'DROP OWNED BY audited; DROP ROLE audited; UPDATE accounts SET balance = 100');
+	return;
+}
+
+# Each function of all pages that runs with the privileges of another role names a
+# search_path, and PUBLIC may not execute it. A trigger function runs in the sessions of
+# all roles that change the table.
+sub functions_are_safe
+{
+	my $n = 0;
+
+	foreach my $file (glob("$folder/*.md"), "$folder/../README.md")
+	{
+		my $text = slurp_file($file);
+
+		while ($text =~ /^(CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE) (\w+).*?)(?:;$|\$\$.*?^\$\$;$)/msg)
+		{
+			my ($head, $name) = ($1, $2);
+
+			$n++;
+			next unless $head =~ /SECURITY DEFINER|RETURNS trigger/;
+			like($head, qr/SET search_path = pg_catalog, pg_temp/, "function $name of " . basename($file) . ' names a search_path');
+			like($text, qr/^REVOKE ALL ON FUNCTION $name\(.*?\) FROM PUBLIC;$/m, "function $name: EXECUTE is revoked from PUBLIC");
+		}
+	}
+	cmp_ok($n, '>', 5, 'pages have functions');
 	return;
 }
 
