@@ -501,6 +501,55 @@ abandon_branches(Branch *branches, int n, const Branch *current)
 	}
 }
 
+/*
+ * Lease a connection for each branch, in their order.
+ *
+ * Connections that are leased already can be lost while the session waits for
+ * the next one.  So check all of them before anything is sent.  From the first
+ * one on that has input, return the leases and begin again, because a checkout
+ * replaces a lost connection.  Later ones are returned, too, so that the order
+ * of the leases is always that of the branches.
+ */
+static void
+lease_connections(Branch *branches, int n, Branch **current)
+{
+	int			i = 0;
+
+	for (;;)
+	{
+		for (; i < n; i++)
+		{
+			PgpxRun    *run = &branches[i].run;
+
+			*current = &branches[i];
+			run->lease = pgpx_lease_checkout(branches[i].server,
+											 PGPX_TIMEOUT_DEFAULT, false,
+											 PGPX_SCOPE_CALL, NULL);
+			pgpx_run_check(run->lease, run->statement);
+		}
+		CHECK_FOR_INTERRUPTS();
+
+		/* the checkout of the last one has just checked it */
+		for (i = 0; i < n - 1; i++)
+		{
+			PgpxLease  *lease = branches[i].run.lease;
+
+			*current = &branches[i];
+			pgpx_lease_check_revoked(lease);
+			if (pgpx_conns[lease->conn].broken ||
+				!pgpx_session_has_no_input(lease->sock))
+				break;
+		}
+		if (i >= n - 1)
+			return;
+		for (int j = i; j < n; j++)
+		{
+			pgpx_lease_return(branches[j].run.lease, PGPX_END_RETRIED, true);
+			branches[j].run.lease = NULL;
+		}
+	}
+}
+
 void
 pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 			TupleDesc tupdesc, Tuplestorestate *store)
@@ -525,19 +574,11 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 	}
 	PG_TRY();
 	{
+		lease_connections(branches, n, which);
 		for (int i = 0; i < n; i++)
 		{
 			*which = &branches[i];
-			branches[i].run.lease = pgpx_lease_checkout(servers[i],
-														PGPX_TIMEOUT_DEFAULT,
-														false,
-														PGPX_SCOPE_CALL, NULL);
-			pgpx_run_check(branches[i].run.lease, statement);
 			pgpx_prediction_begin(&branches[i].prediction, &branches[i].run);
-		}
-		for (int i = 0; i < n; i++)
-		{
-			*which = &branches[i];
 			branches[i].sent = true;
 			pgpx_run_send(&branches[i].run, false);
 		}

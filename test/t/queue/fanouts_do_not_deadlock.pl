@@ -1,5 +1,6 @@
 # Fan-outs over the same pools of one connection each, in different orders, do not
-# deadlock: all succeed. If they fill the cap over all pools, one is refused.
+# deadlock: all succeed. If they fill the cap over all pools, one is refused. A connection
+# that is lost while a fan-out waits for the next one is replaced.
 use strict;
 use warnings;
 
@@ -34,6 +35,18 @@ EOT
 }
 is($local->safe_psql('postgres', "SELECT sum(leased), sum(waiters) FROM pgpool.pools"), '0|0', 'no lease and no waiter is left');
 is($local->safe_psql('postgres', "SELECT bool_and(waited > 0) FROM pgpool.stats WHERE server IN ('a')"), 't', 'fan-outs have waited for each other');
+
+# --- the connection to "a" is lost while a fan-out waits for "b"
+my ($holder, $waiter) = map { PgpxSession->new($local) } 0, 1;
+my $lease = lease($holder, 'b');
+$waiter->start(q{SELECT string_agg(pool || n, ',' ORDER BY pool) FROM pgpool.fanout('{a,b,c}', 'select 7') AS t(pool text, n int)});
+ok(wait_until($local, q{SELECT server FROM pgpool.waiters}, 'b'), 'fan-out waits for its second connection');
+my $pid = $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'a'});
+is($remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)"), 't', 'remote session of the first connection is ended');
+ok(wait_until($local, q{SELECT state FROM pgpool.leases WHERE server = 'a'}, 'broken'), 'first connection is lost');
+$holder->run("SELECT pgpool.checkin($lease)");
+is($waiter->finish . $waiter->error, 'a7,b7,c7', 'fan-out replaces the connection that was lost during its wait');
+$_->quit foreach $holder, $waiter;
 
 # Two slots for all pools: a fan-out that holds one waits for the other as long as the
 # holder of the other may return it. The last of those that wait for each other fails
