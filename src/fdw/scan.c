@@ -482,27 +482,38 @@ answer_request(AsyncRequest *request)
 		ExecAsyncRequestDone(request, TupIsNull(slot) ? NULL : slot);
 }
 
+/* Return whether all asynchronous scans of the Append are ours. */
+static bool
+has_only_our_scans(const AppendState *append)
+{
+	int			i = -1;
+
+	while ((i = bms_next_member(append->as_asyncplans, i)) >= 0)
+	{
+		const PlanState *node = append->as_asyncrequests[i]->requestee;
+
+		if (((const ForeignScanState *) node)->fdwroutine->ForeignAsyncRequest !=
+			pgpx_scan_async_request)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * If the Append also has asynchronous scans of another foreign-data wrapper,
+ * wait for the row.  That wrapper may evaluate a filter that executes a
+ * statement on our lease after our socket was added to the wait event set.  The
+ * statement would buffer our rows, and the Append would wait for the socket for
+ * ever.
+ */
 void
 pgpx_scan_async_request(AsyncRequest *request)
 {
 	PgpxScan   *scan = ((ForeignScanState *) request->requestee)->fdw_state;
 
-	scan->request = request;
+	if (has_only_our_scans((AppendState *) request->requestor))
+		scan->request = request;
 	answer_request(request);
-}
-
-/*
- * Return whether a request of this foreign-data wrapper is pending.  Requests
- * of others may be in the same Append.
- */
-static bool
-is_pending(const AsyncRequest *request)
-{
-	const ForeignScanState *node = (ForeignScanState *) request->requestee;
-
-	return request->callback_pending &&
-		node->fdwroutine->ForeignAsyncConfigureWait ==
-		pgpx_scan_async_configure_wait;
 }
 
 /*
@@ -575,23 +586,20 @@ answer_ready_requests(AppendState *append)
 		{
 			AsyncRequest *request = append->as_asyncrequests[i];
 
-			if (is_pending(request))
+			if (request->callback_pending)
 				answered |= answer_ready_request(append, request);
 		}
 	} while (answered && append->as_nasyncresults == 0);
 }
 
-/*
- * Return whether the request is the first pending one of the Append that
- * belongs to this foreign-data wrapper.
- */
+/* Return whether the request is the first pending one of the Append. */
 static bool
 is_first_pending(const AppendState *append, const AsyncRequest *request)
 {
 	int			i = -1;
 
 	while ((i = bms_next_member(append->as_asyncplans, i)) >= 0)
-		if (is_pending(append->as_asyncrequests[i]))
+		if (append->as_asyncrequests[i]->callback_pending)
 			return append->as_asyncrequests[i] == request;
 	return false;
 }

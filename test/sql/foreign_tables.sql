@@ -403,6 +403,43 @@ MOVE 1 FROM c;
 SELECT count(*) FROM ft.slow WHERE ft.is_kind(k, id + 10);
 MOVE ALL FROM c;
 COMMIT;
+-- an Append with an asynchronous scan of another wrapper, whose filter executes a statement on the lease of
+-- o1, before the row of o1 has arrived
+SELECT pgpool.exec('shard1', $$
+	CREATE VIEW ft.o1 AS SELECT 1 AS k, 1 AS id FROM pg_sleep(2);
+	CREATE VIEW ft.o2 AS SELECT 2 AS k, 1 AS id UNION ALL SELECT 2, 2 FROM pg_sleep(1);
+	CREATE VIEW ft.o3 AS SELECT 3 AS k, 1 AS id FROM pg_sleep(0.5);
+$$);
+CREATE EXTENSION postgres_fdw;
+DO $$
+BEGIN
+	EXECUTE format('CREATE SERVER other_fdw FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host %L, port %L, dbname ''remote_db'', async_capable ''true'')',
+		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
+END $$;
+CREATE USER MAPPING FOR CURRENT_USER SERVER other_fdw OPTIONS (user 'remote_app', password 'secret of the remote');
+CREATE TABLE ft.mixed (k int, id int) PARTITION BY LIST (k);
+CREATE FOREIGN TABLE ft.o1 PARTITION OF ft.mixed FOR VALUES IN (1) SERVER tables;
+CREATE FOREIGN TABLE ft.o2 PARTITION OF ft.mixed FOR VALUES IN (2) SERVER other_fdw OPTIONS (schema_name 'ft', fetch_size '1');
+CREATE FOREIGN TABLE ft.o3 PARTITION OF ft.mixed FOR VALUES IN (3) SERVER tables2;
+CREATE FOREIGN TABLE ft.kinds_of_other (id int) SERVER other_fdw OPTIONS (schema_name 'ft', table_name 'kinds');
+CREATE FUNCTION ft.reads_kinds(k int, id int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+	IF k = 2 AND id = 2 THEN
+		PERFORM FROM ft.kinds;
+	END IF;
+	RETURN true;
+END $$;
+EXPLAIN (COSTS OFF) SELECT k FROM ft.mixed WHERE ft.reads_kinds(k, id);
+BEGIN;
+DECLARE c CURSOR FOR SELECT id FROM ft.mixed WHERE ft.reads_kinds(k, id);
+-- the row of o3 arrives before the second row of o2, and this before the row of o1
+MOVE 2 FROM c;
+-- postgres_fdw first reads the next row of o2
+SELECT count(*) FROM ft.kinds_of_other;
+FETCH ALL FROM c;
+COMMIT;
+SET client_min_messages = warning;
+DROP EXTENSION postgres_fdw CASCADE;
+RESET client_min_messages;
 -- local and remote partitions
 CREATE TABLE ft.p6 PARTITION OF ft.parted FOR VALUES IN (6);
 SELECT count(*) FROM ft.parted WHERE random() >= 0;
