@@ -1047,8 +1047,6 @@ CREATE TYPE pgpool.stats_row AS (
 	max_lease_time pg_catalog.float8,
 	statements pg_catalog.int8,
 	polled pg_catalog.int8,
-	prepared pg_catalog.int8,
-	cache_hits pg_catalog.int8,
 	rows pg_catalog.int8,
 	errors pg_catalog.int8,
 	bytes_received pg_catalog.int8,
@@ -1095,7 +1093,7 @@ SELECT
 	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
 	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
 	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.polled,
-	f.prepared, f.cache_hits, f.rows, f.errors, f.bytes_received, f.bytes_sent, f.fdw_leases,
+	f.rows, f.errors, f.bytes_received, f.bytes_sent, f.fdw_leases,
 	f.fdw_lease_time, f.fdw_statements, f.connects, f.connects_failed,
 	f.connect_time, f.max_connect_time, f.resets, f.resets_failed, f.checks,
 	f.checks_failed, f.cancels, f.closed_idle, f.closed_lifetime,
@@ -1161,13 +1159,9 @@ COMMENT ON COLUMN pgpool.stats.lease_time IS
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
-'statements that were sent on leases; this and the next seven columns are counted when a lease ends, but not for leases that were ended by terminate, by lease_timeout or by the end of the worker';
+'statements that were sent on leases; this and the next five columns are counted when a lease ends, but not for leases that were ended by terminate, by lease_timeout or by the end of the worker';
 COMMENT ON COLUMN pgpool.stats.polled IS
 'waits for an answer that ended while the session polled, without a sleep';
-COMMENT ON COLUMN pgpool.stats.prepared IS
-'statements that the statement cache prepared';
-COMMENT ON COLUMN pgpool.stats.cache_hits IS
-'executions of such a statement that needed no parsing';
 COMMENT ON COLUMN pgpool.stats.rows IS
 'rows that were received';
 COMMENT ON COLUMN pgpool.stats.errors IS

@@ -46,7 +46,6 @@ void
 pgpx_arg_statement(FunctionCallInfo fcinfo, int at, bool any,
 				   PgpxStatement *statement)
 {
-	statement->types = 0;
 	statement->sql = pgpx_arg_text(fcinfo, at, "sql");
 	pgpx_params_read(fcinfo, at + 1, any, statement);
 }

@@ -787,8 +787,6 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	/* activity on leased connections */
 	pgpx_row_bigint(row, stats->statements);
 	pgpx_row_bigint(row, stats->polled);
-	pgpx_row_bigint(row, stats->prepared);
-	pgpx_row_bigint(row, stats->cache_hits);
 	pgpx_row_bigint(row, stats->rows);
 	pgpx_row_bigint(row, stats->errors);
 	pgpx_row_bigint(row, stats->bytes_received);

@@ -37,7 +37,6 @@
 #include "base/settings.h"
 
 #define MAX_POOL	262143		/* maximum number of backends of a server */
-#define MAX_STATEMENTS 128		/* PGPX_PREPARED_MAX */
 #define MAX_TEXT	8192		/* one message has start and reset commands */
 #define SECOND		INT64CONST(1000)
 #define MINUTE		(60 * SECOND)
@@ -113,7 +112,6 @@ const PgpxOption pgpx_option_table[] = {
 	OTHER_TEXT("start_commands", PGPX_ON_SERVER, 0, MAX_TEXT),
 	POOL_WORD(reset, PGPX_RESET_ALWAYS),
 	OTHER_TEXT("reset_command", PGPX_ON_SERVER, 1, MAX_TEXT),
-	POOL_INT(statement_cache, 0, MAX_STATEMENTS, 0),
 	POOL_TIME(operation_timeout, 1, 10 * SECOND),
 	POOL_TIME(lease_timeout, 0, 0),
 	POOL_TIME(leak_warning, 0, 0),

@@ -67,7 +67,6 @@ typedef struct PgpxPoolOptions
 	int64		retry_max;
 	int			on_unavailable; /* PgpxOnUnavailable */
 	int			reset;			/* PgpxReset */
-	int			statement_cache;	/* statements of a connection; 0: off */
 	int64		operation_timeout;
 	int64		lease_timeout;	/* 0: off */
 	int64		leak_warning;	/* 0: off */

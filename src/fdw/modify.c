@@ -23,7 +23,6 @@
 
 #include "access/htup_details.h"
 #include "access/sysattr.h"
-#include "common/hashfn.h"
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
 #include "nodes/plannodes.h"
@@ -169,7 +168,6 @@ typedef struct PgpxModify
 	int			ncolumns;
 	AttrNumber *columns;
 	AttrNumber	last_column;	/* the largest of them */
-	uint64		types;			/* hash of their types */
 	FmgrInfo   *outputs;		/* output functions of their types */
 	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
 	const char **values;		/* the parameters of nrows rows */
@@ -216,7 +214,6 @@ begin_columns(PgpxModify *m)
 		fmgr_info(output, &m->outputs[m->ncolumns]);
 		m->columns[m->ncolumns++] = attnum;
 		m->last_column = Max(m->last_column, attnum);
-		m->types = hash_bytes_uint32_extended(attr->atttypid, m->types);
 		if (pgpx_params_need_catalog_path(attr->atttypid))
 			m->catalog_path = true;
 	}
@@ -365,7 +362,6 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	statement.sql = m->sql;
 	statement.nparams = set_values(m, ctid, slots);
 	statement.values = m->values;
-	statement.types = m->types;
 	n = pgpx_remote_execute(m->transaction, &statement,
 							returning_sink(m->returning), true);
 	MemoryContextReset(m->row_cxt);

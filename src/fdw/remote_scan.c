@@ -422,22 +422,6 @@ execute_next_batch(PgpxRemoteScan *scan)
 	send_batch(scan, false);
 }
 
-/* Send the statement again after pgpx_remote_begin_retry returned true. */
-static void
-send_again(PgpxRemoteScan *scan)
-{
-	PgpxPipeline *p = &scan->pipeline;
-
-	memset(&scan->run, 0, sizeof(scan->run));
-	scan->run.lease = scan->rt->lease;
-	scan->run.nformats = p->nformats;
-	scan->run.formats = p->formats;
-	p->nbefore = p->ncloses = 0;
-	p->can_omit_describe = false;
-	p->describe = true;
-	send_batch(scan, true);
-}
-
 /*
  * Determine the size of the next batch from the last one, which was full.  The
  * scan may not need all rows of a batch, so its bytes are limited, too.
@@ -471,11 +455,6 @@ end_batch(PgpxRemoteScan *scan)
 	scan->state = run->error.set ? PGPX_SCAN_FAILED :
 		run->suspended ? PGPX_SCAN_SUSPENDED : PGPX_SCAN_END;
 	pgpx_remote_end_statement(rt, run);
-	if (pgpx_remote_begin_retry(rt, &run->error))
-	{
-		send_again(scan);
-		return;
-	}
 	if (scan->predicting)
 	{
 		uint64		rows = run->rows;

@@ -4,10 +4,8 @@
  *	  The statements of a remote transaction: how they are sent and executed,
  *	  and which of them are prepared.
  *
- * A statement that is executed repeatedly is prepared by the statement cache
- * (session/statement_cache.c).  If the cache is off or does not accept the
- * text, the remote transaction prepares it, and the reset at the end of the
- * lease drops it.
+ * The second execution of a text prepares it, for the length of the remote
+ * transaction.  The reset at the end of the lease drops it.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,7 +14,6 @@
 #include "access/xact.h"
 
 #include "base/debug_point.h"
-#include "session/statement_cache.h"
 
 /* A longer text is not prepared. */
 #define STATEMENT_MAX (1024 * 1024)
@@ -74,87 +71,30 @@ find_statement(PgpxRemoteTransaction *rt, const char *sql)
 	return oldest;
 }
 
-/* Fill in a new entry. */
-static void
-init_statement(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
-			   const PgpxStatement *statement)
-{
-	const PgpxLease *lease = rt->lease;
-
-	if (lease->spec->statement_cache > 0 &&
-		pgpx_statement_class(statement->sql, true) == PGPX_CLASS_CACHEABLE &&
-		pgpx_statement_cache_key(lease->spec, lease->user, PGPX_ORIGIN_TABLE,
-								 statement, &s->cached))
-		pgpx_statement_cache_name(s->cached_name, "", &s->cached.key);
-	s->sql = MemoryContextStrdup(rt->cxt, statement->sql);
-}
-
 /*
- * Choose how to send a statement that the statement cache accepts.  Return
- * false if it is to be sent unnamed.
- */
-static bool
-choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
-			  PgpxPipeline *p, int level)
-{
-	char		name[PGPX_CACHED_NAME_LEN];
-
-	if (rt->lease->pending_state == PGPX_PENDING_SENT)
-		rt->sent_as = rt->lease->sent_as;	/* the previous holder has chosen */
-	else if (pgpx_statement_cache_find(rt->lease, false, &s->cached))
-	{
-		rt->sent_as = s->cached.use;
-		for (int i = 0; i < s->cached.ncloses; i++)
-		{
-			pgpx_statement_cache_name(name, "S", &s->cached.closes[i]);
-			pgpx_remote_close_later(rt, name);
-		}
-	}
-	if (rt->sent_as == PGPX_PREPARED_NONE)
-		return false;
-	p->name = s->cached_name;
-	p->parse = rt->sent_as == PGPX_PREPARED_PARSE;
-
-	/* omit Describe only if this transaction has executed the statement */
-	p->describe = p->parse || !p->can_omit_describe || !s->prepared;
-	if (!p->parse && !s->prepared && rt->nesting.begun)
-		rt->guard = level + 1;
-	return true;
-}
-
-/*
- * Choose how to send a statement of a level: as the statement cache decides;
- * without the cache, unnamed at its first use, and prepared from then on.  Set
- * sent_as, and guard if a savepoint must precede the statement.  Return the
- * entry to mark as prepared when the statement was sent; NULL: none.
+ * Choose how to send a statement of a level: unnamed at its first use, and
+ * prepared from then on.  Return the entry to mark as prepared when the
+ * statement was sent; NULL: none.
  */
 static PgpxRemoteStatement *
 choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 {
-	PgpxLease  *lease = rt->lease;
-	const PgpxStatement *statement = p->statement;
+	const char *sql = p->statement->sql;
 	PgpxRemoteStatement *s;
-	bool		first;
 
 	p->name = "";
 	p->parse = true;
-	if (strlen(statement->sql) > STATEMENT_MAX)
+	if (!rt->may_prepare || strlen(sql) > STATEMENT_MAX)
 		return NULL;
-	s = find_statement(rt, statement->sql);
+	s = find_statement(rt, sql);
 	s->last_used = ++rt->nuses;
 	s->level = s->level == 0 ? level : Min(s->level, level);
-	first = s->sql == NULL;
-	if (first)
-		init_statement(rt, s, statement);
-	if (s->cached.bytes > 0 &&
-		(lease->pending_state == PGPX_PENDING_SENT ||
-		 pgpx_statement_cache_is_usable(lease)))
-		return choose_cached(rt, s, p, level) ? s : NULL;
-	if (first || !rt->may_prepare)
+	if (s->sql == NULL)
+	{
+		s->sql = MemoryContextStrdup(rt->cxt, sql);
 		return NULL;
-
-	/* without the cache */
-	if (s->prepared && s->name[0] != '\0')
+	}
+	if (s->prepared)
 	{
 		p->parse = false;
 		p->name = s->name + 1;
@@ -167,27 +107,7 @@ choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 		pgpx_remote_close_later(rt, s->name);
 	snprintf(s->name, sizeof(s->name), "Ss%u", ++rt->nnames);
 	p->name = s->name + 1;
-	pgpx_statement_cache_set_unknown(lease);
 	return s;
-}
-
-bool
-pgpx_remote_begin_retry(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
-{
-	PgpxRemoteNesting *now = &rt->nesting;
-
-	if (!error->set || rt->sent_as != PGPX_PREPARED_EXECUTE ||
-		(rt->before.begun && rt->guard == 0) ||
-		!pgpx_statement_cache_drop_refused(rt->lease, error->sqlstate))
-		return false;
-	rt->sent_as = PGPX_PREPARED_NONE;
-	pgpx_run_uncount(rt->lease);
-	if (!rt->before.begun)
-		*now = rt->before;		/* the transaction begins again */
-	else if (now->rollback_level == 0)
-		now->rollback_level = rt->guard;
-	PGPX_DEBUG_POINT("fdw_repeat");
-	return true;
 }
 
 void
@@ -293,11 +213,9 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 {
 	PgpxRemoteStatement *prepared = NULL;
 
-	rt->sent_as = PGPX_PREPARED_NONE;
-	rt->guard = 0;
 	if (choose_name)
 		prepared = choose_statement(rt, p, level);
-	pgpx_remote_collect_commands(rt, rt->lease->spec, p, Max(level, rt->guard));
+	pgpx_remote_collect_commands(rt, rt->lease->spec, p, level);
 	collect_closes(rt, p);
 	resetStringInfo(&rt->sent);
 	appendStringInfoString(&rt->sent, p->statement->sql);
@@ -312,9 +230,8 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 
 	/* an error above skips this, because the remote has executed nothing */
 	rt->before = rt->nesting;
-	rt->nesting = (PgpxRemoteNesting){true, Max(level, rt->guard), level, 0};
+	rt->nesting = (PgpxRemoteNesting){true, level, level, 0};
 	rt->wrote |= writes;
-	rt->sent_writes = writes;
 	rt->failure.set = false;
 	rt->rolling_back = false;
 	list_free_deep(rt->closes);
@@ -357,28 +274,21 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 					const PgpxSink *sink, bool writes)
 {
 	PgpxPrediction prediction;
-	PgpxRun		run;
+	PgpxRun		run = {.statement = statement, .sink = sink};
+	PgpxPipeline p = {
+		.statement = statement,
+		.portal = "",
+		.describe = true,
+		.can_omit_describe = sink == NULL,
+	};
 
-	do
-	{
-		PgpxPipeline p = {
-			.statement = statement,
-			.portal = "",
-			.describe = true,
-			.can_omit_describe = sink == NULL,
-		};
-
-		pgpx_remote_prepare_send(rt);
-		pgpx_run_check(rt->lease, statement);
-		memset(&run, 0, sizeof(run));
-		run.lease = rt->lease;
-		run.statement = statement;
-		run.sink = sink;
-		pgpx_prediction_begin(&prediction, &run);
-		p.nformats = run.nformats;
-		p.formats = run.formats;
-		run_pipeline(rt, &run, &p, &prediction, true, writes);
-	} while (pgpx_remote_begin_retry(rt, &run.error));
+	pgpx_remote_prepare_send(rt);
+	pgpx_run_check(rt->lease, statement);
+	run.lease = rt->lease;
+	pgpx_prediction_begin(&prediction, &run);
+	p.nformats = run.nformats;
+	p.formats = run.formats;
+	run_pipeline(rt, &run, &p, &prediction, true, writes);
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)
 		pgpx_remote_raise(&run.error, rt->sent.data);

@@ -23,11 +23,6 @@
  *   have committed nevertheless, because there is no two-phase commit.  From
  *   the first COMMIT on, the session defers interrupts for a second at most,
  *   until all answers have arrived.
- * - If a statement of the statement cache is executed for the first time in a
- *   remote transaction, one more savepoint precedes it, which the next
- *   statement releases.  If the remote refuses the statement, it is rolled
- *   back to the savepoint, parsed and executed again.  If it is the first
- *   statement, there is no savepoint, and the remote transaction begins again.
  * - At an abort this file sends nothing.  lease_return.c ends the leases: at a
  *   message boundary the reset includes the rollback; otherwise the worker
  *   cancels the statement and closes the connection.
@@ -154,10 +149,6 @@ end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
 		return;
 	note_failure(rt, &run->error);
 	pgpx_remote_forget_prepared(rt, rt->sent.data);
-
-	/* if the remote refused a query, undo the failure, but do not retry */
-	if (!rt->sent_writes)
-		(void) pgpx_remote_begin_retry(rt, &run->error);
 }
 
 /*
@@ -242,7 +233,6 @@ check_commands(PgpxRemoteTransaction *rt)
 	if (wire->phase != PGPX_WIRE_IDLE || missing == 0)
 		return;
 	wire->nbefore = 0;
-	rt->sent_as = PGPX_PREPARED_NONE;	/* the statement was skipped */
 	if (!rt->rolling_back)
 		note_failed_command(rt, rt->ncommands - missing);
 

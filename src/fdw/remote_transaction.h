@@ -18,7 +18,6 @@
 #define PGPX_REMOTE_TRANSACTION_H
 
 #include "session/statement.h"
-#include "session/statement_cache.h"
 
 #define PGPX_REMOTE_STATEMENTS 16	/* that a remote transaction remembers */
 #define PGPX_REMOTE_NAME_LEN 16
@@ -33,11 +32,7 @@ typedef struct PgpxRemoteStatement
 								 * was executed */
 	uint64		last_used;
 
-	/* in the statement cache: key (bytes 0: not cacheable), and name */
-	PgpxPreparedChoice cached;
-	char		cached_name[PGPX_CACHED_NAME_LEN];
-
-	/* without the cache: 'S' and its name; "": it was not prepared */
+	/* 'S' and its name; "": it was not prepared */
 	char		name[PGPX_REMOTE_NAME_LEN];
 } PgpxRemoteStatement;
 
@@ -73,10 +68,6 @@ typedef struct PgpxRemoteTransaction
 								 * failed, the text of that command */
 	StringInfoData commands;	/* these commands, each with its NUL */
 	int			ncommands;
-	PgpxPreparedUse sent_as;	/* how it used the statement cache */
-	bool		sent_writes;	/* it writes */
-	int			guard;			/* level of the savepoint to which it is rolled
-								 * back if it is refused; 0: none */
 
 	/*
 	 * The remote error that has aborted the remote transaction.  It is valid
@@ -216,18 +207,6 @@ extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
 extern void pgpx_remote_end_statement(PgpxRemoteTransaction *rt, PgpxRun *run);
 
 /* --- prepared statements: remote_statement.c ---------------------------- */
-
-/*
- * pgpx_remote_begin_retry
- *		If the last statement was in the statement cache and the remote could
- *		not execute it as it is, prepare to send it again.  Return whether that
- *		is the case.
- *
- * To be called after pgpx_remote_end_statement.  If true, the statement was not
- * executed, and the next one is preceded by the commands that undo its failure.
- */
-extern bool pgpx_remote_begin_retry(PgpxRemoteTransaction *rt,
-									const PgpxRemoteError *error);
 
 /*
  * Do not use the prepared statement of this text again.  To be called after an

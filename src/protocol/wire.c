@@ -137,7 +137,6 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	},
 	[PGPX_WIRE_AHEAD_EXECUTE] = {
 		ASYNC(AHEAD_EXECUTE),
-		[M_DATA_ROW] = R(NONE, AHEAD_EXECUTE),
 		[M_COMMAND] = R(NONE, AHEAD_PARSE), /* the last one: NEXT_PART */
 		[M_ERROR] = R(NOT_RUN, BROKEN),
 	},
@@ -361,10 +360,6 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->follows_reset = false;
 	wire->reset_behind = 0;
 	wire->sent_ahead = false;
-	wire->parsed = false;
-	wire->bound = false;
-	wire->settings_changed = false;
-	wire->session_timezone = 0;
 	wire->discarding = false;
 	wire->tx = 'I';
 	wire->bytes_in = 0;
@@ -381,9 +376,6 @@ begin_answer(PgpxWire *wire, const PgpxWireToken *token,
 	memcpy(wire->parts, parts, sizeof(wire->parts));
 	wire->part = 0;
 	wire->phase = PGPX_WIRE_TOKEN_PARSE;
-	wire->commit_ahead = false;
-	wire->parsed = false;
-	wire->bound = false;
 	wire->discarded = 0;
 
 	/*
@@ -499,15 +491,6 @@ copy_printable(char *to, size_t size, const char *value)
 			*to = '?';
 }
 
-/* Return whether the values of literals depend on the parameter. */
-static bool
-is_literal_style(const char *name)
-{
-	return strcmp(name, "TimeZone") == 0 || strcmp(name, "DateStyle") == 0 ||
-		strcmp(name, "IntervalStyle") == 0 ||
-		strcmp(name, "standard_conforming_strings") == 0;
-}
-
 /*
  * Record the value in a ParameterStatus if the decoding of values depends on
  * the parameter.  Values are only compared, or copied to bounded buffers.
@@ -524,13 +507,6 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	value = data + name_len + 1;
 	if (strnlen(value, len - name_len - 1) == len - name_len - 1)
 		return false;
-
-	/*
-	 * Reports in an answer to a reset restore the start values.  So may those
-	 * after a COMMIT that precedes the statement, because it ends SET LOCAL.
-	 */
-	if (!wire->discarding && !wire->commit_ahead && is_literal_style(data))
-		wire->settings_changed = true;
 	if (strcmp(data, "client_encoding") == 0)
 		wire->encoding_changed = pg_char_to_encoding(value) != wire->encoding;
 	else if (strcmp(data, "DateStyle") == 0)
@@ -543,9 +519,6 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 		copy_printable(wire->intervalstyle, sizeof(wire->intervalstyle), value);
 		wire->intervalstyle_postgres = strcmp(value, "postgres") == 0;
 	}
-	else if (strcmp(data, "TimeZone") == 0 &&
-			 (wire->discarding || strcmp(value, "GMT") != 0))
-		wire->session_timezone = pgpx_wire_hash_setting(value);
 	return true;
 }
 
@@ -695,13 +668,10 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 				case PGPX_WIRE_DISCARD_ALL:
 					return has_tag(msg, "DISCARD ALL");
 				case PGPX_WIRE_AHEAD_EXECUTE:
-					return has_tag(msg, wire->ahead->tag);
+					return has_tag(msg, *wire->ahead);
 				default:
 					return true;
 			}
-		case M_DATA_ROW:
-			return wire->phase != PGPX_WIRE_AHEAD_EXECUTE ||
-				strncmp(wire->ahead->tag, "SELECT", 6) == 0;
 		case M_READY:
 			if (!note_ready(wire, msg))
 				return false;
@@ -756,15 +726,10 @@ enter_phase(PgpxWire *wire, int phase)
 	if ((wire->phase == PGPX_WIRE_BEFORE_EXECUTE &&
 		 phase == PGPX_WIRE_BEFORE_PARSE && --wire->nbefore == 0) ||
 		(wire->phase == PGPX_WIRE_AHEAD_EXECUTE &&
-		 phase == PGPX_WIRE_AHEAD_PARSE && (++wire->ahead)->text == NULL))
+		 phase == PGPX_WIRE_AHEAD_PARSE && *++wire->ahead == NULL))
 		phase = PGPX_WIRE_NEXT_PART;
 	if (phase != PGPX_WIRE_NEXT_PART)
 	{
-		if (wire->phase == PGPX_WIRE_PARSE && phase == PGPX_WIRE_BIND)
-			wire->parsed = true;
-		if ((wire->phase == PGPX_WIRE_BIND && phase == PGPX_WIRE_DESCRIBE) ||
-			(wire->phase == PGPX_WIRE_REBIND && phase == PGPX_WIRE_EXECUTE))
-			wire->bound = true;
 		wire->phase = phase;
 		return true;
 	}

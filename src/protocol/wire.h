@@ -27,9 +27,6 @@
 
 #include "base/compat.h"
 
-#include <sys/uio.h>
-
-#include "common/hashfn.h"
 #include "lib/stringinfo.h"
 
 /* What the reader expects next on the stream. */
@@ -106,51 +103,21 @@ typedef struct PgpxWireToken
 #define PGPX_WIRE_RESET_MAX 80
 
 /* Room for a token's messages, and a reset in the extended protocol. */
-#define PGPX_WIRE_PREFIX_MAX 1536
+#define PGPX_WIRE_PREFIX_MAX 128
 
 /* The COMMIT and reset that precede a statement in the same Sync. */
 typedef enum PgpxWireAhead
 {
 	PGPX_AHEAD_NONE = 0,
 	PGPX_AHEAD_DISCARD_ALL,
-	PGPX_AHEAD_KEEPING,			/* PGPX_KEEPING_RESET in a transaction */
-	PGPX_AHEAD_COMMIT_DISCARD_ALL,
-	PGPX_AHEAD_COMMIT_KEEPING
+	PGPX_AHEAD_COMMIT_DISCARD_ALL
 } PgpxWireAhead;
 
 /*
- * The reset that keeps prepared statements: the commands and their tags.  They
- * are those of DISCARD ALL in its order, without DEALLOCATE ALL and DISCARD
- * PLANS.
- *
- * The SELECT raises an error if a statement was prepared by SQL.  It calls the
- * function of the view pg_prepared_statements, because the view takes longer to
- * parse and plan.  It needs a snapshot.  A deferrable transaction would wait
- * for one, and a serializable transaction on a standby would fail, so the first
- * command sets the isolation level.
+ * The commands of each PgpxWireAhead; NULL ends a list.  The tag of each
+ * CommandComplete is the text of the command.
  */
-#define PGPX_KEEPING_RESET(COMMAND) \
-	COMMAND("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET") \
-	COMMAND("CLOSE ALL", "CLOSE CURSOR ALL") \
-	COMMAND("SET SESSION AUTHORIZATION DEFAULT", "SET") \
-	COMMAND("RESET ALL", "RESET") \
-	COMMAND("UNLISTEN *", "UNLISTEN") \
-	COMMAND("SELECT pg_catalog.pg_advisory_unlock_all()," \
-			" (SELECT (name OPERATOR(pg_catalog.||) ' was prepared by SQL')::pg_catalog.int4" \
-			" FROM pg_catalog.pg_prepared_statement() WHERE from_sql)", \
-			"SELECT 1") \
-	COMMAND("DISCARD TEMP", "DISCARD TEMP") \
-	COMMAND("DISCARD SEQUENCES", "DISCARD SEQUENCES")
-
-/* A command of a reset that precedes a statement. */
-typedef struct PgpxWireCommand
-{
-	const char *text;			/* NULL: end of the list */
-	const char *tag;			/* of its CommandComplete */
-} PgpxWireCommand;
-
-/* The commands of each PgpxWireAhead. */
-extern const PgpxWireCommand *const pgpx_wire_ahead[];
+extern const char *const *const pgpx_wire_ahead[];
 
 #define PGPX_WIRE_MAX_PARTS 4	/* three after the token, and the end */
 
@@ -193,8 +160,6 @@ typedef struct PgpxStatement
 	const char *sql;
 	int			nparams;		/* at most 65535 can be sent */
 	const char *const *values;
-	uint64		types;			/* hash of the local types of the values; 0:
-								 * they do not matter (statement_cache.c) */
 } PgpxStatement;
 
 /* A message; data is valid until the next call that reads from the stream. */
@@ -235,25 +200,12 @@ typedef struct PgpxWire
 								 * behind the statement; 0: none */
 	size_t		reset_at;		/* .. its offset in "out", until all of it is
 								 * sent */
-	const PgpxWireCommand *ahead;	/* the command of a reset sent ahead whose
-									 * answer is expected */
+	const char *const *ahead;	/* the command of a reset sent ahead whose
+								 * answer is expected */
 	int			nbefore;		/* commands before the statement that have not
 								 * completed; not 0 if one has failed */
 	bool		sent_ahead;		/* the previous holder sent this statement, and
 								 * it has not begun */
-	bool		commit_ahead;	/* .. and a COMMIT precedes it */
-	bool		parsed;			/* the statement of the last exchange was
-								 * parsed (in the extended protocol) */
-	bool		bound;			/* .. and Bind has planned it, so that it may
-								 * have run */
-	bool		settings_changed;	/* since pgpx_wire_begin, a setting that
-									 * literals depend on has changed */
-	uint32		session_timezone;	/* hash of the last TimeZone that was
-									 * reported since pgpx_wire_begin; 0:
-									 * none.  GMT is ignored, unless it is
-									 * reported in the answer to a reset or
-									 * check, because it may be the SET LOCAL
-									 * of a foreign table */
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
@@ -272,13 +224,6 @@ typedef struct PgpxWire
 	uint64		bytes_in;
 	uint64		bytes_out;
 } PgpxWire;
-
-/* Return a hash of the value of a setting, which is not 0. */
-static inline uint32
-pgpx_wire_hash_setting(const char *value)
-{
-	return hash_bytes((const unsigned char *) value, (int) strlen(value)) | 1;
-}
 
 /*
  * pgpx_wire_init
@@ -317,12 +262,11 @@ extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
  *		Begin to use a stream on which the lease "sent_by" has, at its end,
  *		already sent the caller's statement.
  *
- * ahead: what was sent before the statement.  parse: the statement was sent
- * with Parse.  nbefore: the number of the caller's own commands that precede
- * it.  bytes: the number of bytes sent.
+ * ahead: what was sent before the statement.  nbefore: the number of the
+ * caller's own commands that precede it.  bytes: the number of bytes sent.
  */
 extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
-								 PgpxWireAhead ahead, bool parse, int nbefore,
+								 PgpxWireAhead ahead, int nbefore,
 								 size_t bytes);
 
 /* Free an input buffer that a large answer has enlarged, if it is empty. */
@@ -532,47 +476,12 @@ extern void pgpx_wire_put_extended(StringInfo buf,
 								   const PgpxStatement *statement,
 								   int nformats, const int16 *formats);
 
-#define PGPX_WIRE_NAME_MAX 64	/* of a statement, and of its portal */
-#define PGPX_WIRE_NAMED_PARTS 4
-
-/* The beginnings of Parse and Bind with a name. */
-typedef struct PgpxWireNaming
-{
-	char		parse[PGPX_WIRE_NAME_MAX + 8];
-	char		bind[2 * PGPX_WIRE_NAME_MAX + 8];
-} PgpxWireNaming;
-
-/*
- * pgpx_wire_name_statement
- *		Assign a name to the unnamed statement in messages that begin with its
- *		Parse and Bind.
- *
- * parse: with Parse.  Fill in up to PGPX_WIRE_NAMED_PARTS parts, and return
- * their number.  They are to be sent one after the other, and refer to the
- * messages and to *naming.
- */
-extern int	pgpx_wire_name_statement(char *messages, size_t len,
-									 const char *name, bool parse,
-									 PgpxWireNaming *naming,
-									 struct iovec *parts);
-
-#define PGPX_WIRE_CLOSE_MAX (PGPX_WIRE_NAME_MAX + 8)
-
-/*
- * Write Close into a buffer of PGPX_WIRE_CLOSE_MAX bytes.  kind_and_name: as in
- * PgpxPipeline.closes.  Return the length.
- */
-extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
-
 /*
  * pgpx_wire_put_pipeline
  *		Write the messages of pgpx_wire_send_pipeline, without a token, into a
  *		buffer that another session sends.
- *
- * Return the length of the buffer after the commands, where the statement
- * begins.
  */
-extern int	pgpx_wire_put_pipeline(StringInfo buf,
+extern void pgpx_wire_put_pipeline(StringInfo buf,
 								   const PgpxPipeline *pipeline);
 
 /*
@@ -585,9 +494,8 @@ extern int	pgpx_wire_put_pipeline(StringInfo buf,
  *
  * There is no Sync between these and the statement, so the server skips the
  * statement if one of them fails.  An error of the statement undoes none of
- * them: the server ends the transaction inside the Execute of COMMIT, it
- * commits a DISCARD ALL inside its Execute (from 13.8, 14.5, 15.0 on), and the
- * reset that keeps prepared statements is in a transaction of its own.
+ * them: the server ends the transaction inside the Execute of COMMIT, and it
+ * commits a DISCARD ALL inside its Execute (from 13.8, 14.5, 15.0 on).
  */
 extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
 								   uint64 sender, PgpxWireAhead ahead);

@@ -131,9 +131,6 @@ begin_exchange(PgpxWire *wire)
 		   pgpx_wire_may_follow_reset(wire));
 	Assert(wire->reset_behind == 0);
 
-	/* those of the previous exchange; an error may precede the send */
-	wire->parsed = false;
-	wire->bound = false;
 	put_token(pgpx_wire_output(wire), wire->sender, exchange);
 	return exchange;
 }
@@ -275,15 +272,11 @@ put_statement(StringInfo buf, const PgpxPipeline *p)
 	return first;
 }
 
-int
+void
 pgpx_wire_put_pipeline(StringInfo buf, const PgpxPipeline *pipeline)
 {
-	int			commands;
-
 	put_commands(buf, pipeline);
-	commands = buf->len;
 	(void) put_statement(buf, pipeline);
-	return commands;
 }
 
 void
@@ -325,96 +318,15 @@ pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
-#define COMMAND(text_, tag_) {text_, tag_},
+static const char *const no_commands[] = {NULL};
+static const char *const discard_all[] = {"DISCARD ALL", NULL};
+static const char *const commit_discard_all[] = {"COMMIT", "DISCARD ALL", NULL};
 
-static const PgpxWireCommand no_commands[] = {{NULL}};
-static const PgpxWireCommand discard_all[] = {
-	COMMAND("DISCARD ALL", "DISCARD ALL"){NULL},
-};
-static const PgpxWireCommand keeping_reset[] = {
-	COMMAND("BEGIN", "BEGIN")
-		PGPX_KEEPING_RESET(COMMAND)
-			COMMAND("COMMIT", "COMMIT"){NULL},
-};
-
-static const PgpxWireCommand commit_discard_all[] = {
-	COMMAND("COMMIT", "COMMIT")
-		COMMAND("DISCARD ALL", "DISCARD ALL"){NULL},
-};
-static const PgpxWireCommand commit_keeping_reset[] = {
-	COMMAND("COMMIT", "COMMIT")
-		COMMAND("BEGIN", "BEGIN")
-			PGPX_KEEPING_RESET(COMMAND)
-				COMMAND("COMMIT", "COMMIT"){NULL},
-};
-
-const PgpxWireCommand *const pgpx_wire_ahead[] = {
+const char *const *const pgpx_wire_ahead[] = {
 	[PGPX_AHEAD_NONE] = no_commands,
 	[PGPX_AHEAD_DISCARD_ALL] = discard_all,
-	[PGPX_AHEAD_KEEPING] = keeping_reset,
 	[PGPX_AHEAD_COMMIT_DISCARD_ALL] = commit_discard_all,
-	[PGPX_AHEAD_COMMIT_KEEPING] = commit_keeping_reset,
 };
-
-/*
- * Copy the first "skip" bytes of a message, and append a name.  The message's
- * length in the copy includes the name.  Return the length of the copy.
- */
-static size_t
-put_named_head(char *to, const char *message, size_t skip, const char *name)
-{
-	size_t		name_len = strlen(name);
-	uint32		len;
-
-	Assert(name_len < PGPX_WIRE_NAME_MAX);
-	memcpy(&len, message + 1, 4);
-	len = pg_hton32(pg_ntoh32(len) + (uint32) name_len);
-	memcpy(to, message, skip);
-	memcpy(to + 1, &len, 4);
-	memcpy(to + skip, name, name_len + 1);
-	return skip + name_len + 1;
-}
-
-int
-pgpx_wire_name_statement(char *messages, size_t len, const char *name,
-						 bool parse, PgpxWireNaming *naming,
-						 struct iovec *parts)
-{
-	uint32		parse_len;
-	char	   *bind;
-	size_t		head;
-	int			n = 0;
-
-	memcpy(&parse_len, messages + 1, 4);
-	parse_len = pg_ntoh32(parse_len) + 1;
-	bind = messages + parse_len;
-	if (parse)
-	{
-		/* type and length, then the name, which was empty */
-		parts[n].iov_base = naming->parse;
-		parts[n++].iov_len = put_named_head(naming->parse, messages, 5, name);
-		parts[n].iov_base = messages + 6;
-		parts[n++].iov_len = parse_len - 6;
-	}
-
-	/* type, length, the portal's name, then the statement's, which was empty */
-	head = 5 + strlen(bind + 5) + 1;
-	Assert(head <= 5 + PGPX_WIRE_NAME_MAX);
-	parts[n].iov_base = naming->bind;
-	parts[n++].iov_len = put_named_head(naming->bind, bind, head, name);
-	parts[n].iov_base = bind + head + 1;
-	parts[n++].iov_len = len - parse_len - head - 1;
-	return n;
-}
-
-size_t
-pgpx_wire_put_close(char *buf, const char *kind_and_name)
-{
-	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_CLOSE_MAX};
-
-	put_close(&out, kind_and_name);
-	return out.len;
-}
 
 size_t
 pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
@@ -424,9 +336,9 @@ pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
 	const PgpxStatement none = {0};
 
 	put_token(&out, sender, PGPX_EXCHANGE_FINAL);
-	for (int i = 0; pgpx_wire_ahead[ahead][i].text != NULL; i++)
+	for (int i = 0; pgpx_wire_ahead[ahead][i] != NULL; i++)
 	{
-		put_parse(&out, "", pgpx_wire_ahead[ahead][i].text);
+		put_parse(&out, "", pgpx_wire_ahead[ahead][i]);
 		put_bind(&out, "", "", &none, 0, NULL);
 		put_execute(&out, "", 0);
 	}
@@ -435,8 +347,7 @@ pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
 
 void
 pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
-					 PgpxWireAhead ahead, bool parse, int nbefore,
-					 size_t bytes)
+					 PgpxWireAhead ahead, int nbefore, size_t bytes)
 {
 	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
 	int			n = 0;
@@ -451,14 +362,12 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 		parts[n++] = PGPX_WIRE_AHEAD_PARSE;
 	if (nbefore > 0)
 		parts[n++] = PGPX_WIRE_BEFORE_PARSE;
-	parts[n] = parse ? PGPX_WIRE_PARSE : PGPX_WIRE_BIND;
+	parts[n] = PGPX_WIRE_PARSE;
 	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL, parts[0], parts[1],
 					 parts[2]);
 	wire->ahead = pgpx_wire_ahead[ahead];
 	wire->nbefore = nbefore;
 	wire->sent_ahead = true;
-	wire->commit_ahead = ahead == PGPX_AHEAD_COMMIT_DISCARD_ALL ||
-		ahead == PGPX_AHEAD_COMMIT_KEEPING;
 	wire->bytes_out = bytes;
 }
 

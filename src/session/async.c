@@ -29,21 +29,13 @@
 /* Limit on the input that is buffered before the caller requests the result. */
 #define AHEAD_MAX (1024 * 1024)
 
-/*
- * If the values of a statement have more bytes than this, no copy of them is
- * made.  The statement then does not use the statement cache, because it could
- * not be repeated.
- */
-#define VALUES_MAX (64 * 1024)
-
-/* A statement in flight.  It is allocated as one chunk with its texts. */
+/* A statement in flight.  It is allocated as one chunk with its text. */
 typedef struct PgpxInFlight
 {
 	PgpxRun		run;			/* as it was sent; its pointers to statement
 								 * and formats are no longer valid */
 	PgpxPrediction prediction;
-	PgpxStatement statement;
-	const char *values[FLEXIBLE_ARRAY_MEMBER];
+	char		sql[FLEXIBLE_ARRAY_MEMBER];
 } PgpxInFlight;
 
 static uint32 wait_answer = 0;
@@ -221,48 +213,6 @@ pgpx_async_wait_for_note(PgpxLease *lease, PgpxTime deadline)
 #define IN_FLIGHT_TYPES UINT64CONST(0x666c69676874)	/* an arbitrary constant */
 static const PgpxSink any_types_sink = {.types_hash = IN_FLIGHT_TYPES};
 
-/* Return the number of bytes of the values, with their terminators. */
-static size_t
-values_size(const PgpxStatement *statement)
-{
-	size_t		size = 0;
-
-	for (int i = 0; i < statement->nparams; i++)
-		if (statement->values[i] != NULL)
-			size += strlen(statement->values[i]) + 1;
-	return size;
-}
-
-/*
- * Copy a statement into a new record, with nparams of its values: all or none.
- */
-static PgpxInFlight *
-copy_statement(MemoryContext cxt, const PgpxStatement *statement, int nparams)
-{
-	size_t		len = strlen(statement->sql) + 1;
-	size_t		size = nparams > 0 ? values_size(statement) : 0;
-	PgpxInFlight *copy;
-	char	   *p;
-
-	size += offsetof(PgpxInFlight, values) + sizeof(char *) * nparams + len;
-	copy = MemoryContextAlloc(cxt, size);
-	p = (char *) &copy->values[nparams];
-	copy->statement.sql = memcpy(p, statement->sql, len);
-	copy->statement.nparams = nparams;
-	copy->statement.values = copy->values;
-	copy->statement.types = statement->types;
-	p += len;
-	for (int i = 0; i < nparams; i++)
-	{
-		const char *value = statement->values[i];
-
-		copy->values[i] = value == NULL ? NULL : strcpy(p, value);
-		if (value != NULL)
-			p += strlen(value) + 1;
-	}
-	return copy;
-}
-
 void
 pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 {
@@ -270,13 +220,14 @@ pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 		.lease = lease,
 		.statement = statement,
 		.sink = &any_types_sink,
-		.may_cache = values_size(statement) <= VALUES_MAX,
 	};
+	size_t		size = strlen(statement->sql) + 1;
 	PgpxInFlight *in_flight;
 
 	pgpx_run_check(lease, statement);
-	in_flight = copy_statement(TopMemoryContext, statement,
-							   run.may_cache ? statement->nparams : 0);
+	in_flight = MemoryContextAlloc(TopMemoryContext,
+								   offsetof(PgpxInFlight, sql) + size);
+	memcpy(in_flight->sql, statement->sql, size);
 	PG_TRY();
 	{
 		pgpx_prediction_begin(&in_flight->prediction, &run);
@@ -301,12 +252,11 @@ uint64
 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 {
 	const PgpxInFlight *sent = lease->in_flight;
-	PgpxInFlight *copy = copy_statement(CurrentMemoryContext, &sent->statement,
-										sent->statement.nparams);
+	PgpxStatement statement = {.sql = pstrdup(sent->sql)};
 	PgpxPrediction prediction = sent->prediction;
 	PgpxRun		run = sent->run;
 
-	run.statement = &copy->statement;
+	run.statement = &statement;
 	run.sink = sink;
 	run.formats = prediction.formats;
 
@@ -316,16 +266,6 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	PG_TRY();
 	{
 		pgpx_run_read(&run);
-		if (pgpx_run_begin_retry(&run))
-		{
-			bool		cancelled = lease->cancelled;
-
-			pgpx_run_send(&run, false);
-
-			/* the session's cancel request applies to the retry, too */
-			lease->cancelled = cancelled;
-			pgpx_run_read(&run);
-		}
 	}
 	PG_CATCH();
 	{
@@ -381,8 +321,7 @@ process_input(Branch *branch)
 	pgpx_rows_end(branch->rows);
 	if (!branch->done)
 		return;
-	if (pgpx_run_begin_retry(&branch->run) ||
-		pgpx_prediction_begin_retry(&branch->prediction, &branch->run, true))
+	if (pgpx_prediction_begin_retry(&branch->prediction, &branch->run, true))
 	{
 		branch->done = false;
 		pgpx_run_send(&branch->run, false);
@@ -570,7 +509,6 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 		pgpx_rows_set_first(branches[i].rows, servers[i]);
 		branches[i].run.statement = statement;
 		branches[i].run.sink = pgpx_rows_sink(branches[i].rows);
-		branches[i].run.may_cache = true;
 	}
 	PG_TRY();
 	{

@@ -28,7 +28,6 @@
 #include "shared/registry.h"
 #include "session/checkout_wait.h"
 #include "session/lease.h"
-#include "session/statement_cache.h"
 
 /*
  * Extra time that a checkout has after its deadline once a connection was
@@ -164,8 +163,6 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 {
 	PgpxReset	reset = lease->spec->opts.reset;
 
-	if (pgpx_statement_cache_must_drop(lease))
-		return true;
 	if (!conn->dirty)
 		return false;
 
@@ -260,7 +257,6 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	PgpxWire   *wire;
 	const PgpxWaiter *waiter = pgpx_my_waiter();
 	Validation	validation;
-	bool		drop;
 
 	/* after a failed hand-over the state of the connection is not known */
 	*touched = lease->pending_state == PGPX_PENDING_SENT ||
@@ -312,12 +308,9 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
 		/* pgpx_run_read reads the answer */
-		pgpx_statement_cache_note_sent(lease, &waiter->pending_choice);
 		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
 							 pgpx_hand_over_ahead(waiter->pending_reset,
-												  waiter->pending_keeps,
 												  waiter->pending_commit),
-							 lease->sent_as != PGPX_PREPARED_EXECUTE,
 							 c->pending->pipeline == NULL ? 0 :
 							 c->pending->pipeline->nbefore,
 							 waiter->pending_len);
@@ -336,9 +329,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 
 	deadline = step_deadline(c, false);
 	lease->usage.resets++;
-	drop = pgpx_statement_cache_must_drop(lease);
-	pgpx_wire_send_reset(wire, false,
-						 pgpx_statement_cache_choose_reset(lease, drop),
+	pgpx_wire_send_reset(wire, false, lease->spec->reset_command,
 						 lease->spec->start_commands, false);
 	if (!pgpx_stream_flush(lease, deadline))
 		return VALIDATION_DEAD;
@@ -365,8 +356,6 @@ validate_quickly(PgpxLease *lease)
 		return false;
 	sock = pgpx_socket_cache_find(lease->conn, lease->generation);
 	if (sock == NULL)
-		return false;
-	if (pgpx_statement_cache_must_drop(lease))
 		return false;
 	lease->sock = sock;
 	sock->leased = true;
@@ -529,7 +518,7 @@ pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, bool answered,
 static void
 withdraw_pending(PgpxCheckout *c)
 {
-	pgpx_pending_statement_set(NULL, 0, NULL);
+	pgpx_pending_statement_set(NULL, 0);
 	c->prepared = false;
 }
 
@@ -829,7 +818,7 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 	{
 		if (spare != NULL)
 			pgpx_lease_forget(spare);
-		pgpx_pending_statement_set(NULL, 0, NULL);
+		pgpx_pending_statement_set(NULL, 0);
 		pgpx_server_spec_unpin(c.spec);
 	}
 	PG_END_TRY();

@@ -30,8 +30,6 @@
 #define PGPX_ERRCODE_WORKER_DOWN		MAKE_SQLSTATE('P', 'X', '0', '0', '3')
 #define PGPX_ERRCODE_POOL_DAMAGED		MAKE_SQLSTATE('P', 'X', '0', '0', '4')
 
-#define PGPX_PARSED_MAX 16
-
 typedef struct PgpxLease
 {
 	dlist_node	node;
@@ -68,16 +66,6 @@ typedef struct PgpxLease
 								 * requested */
 	PgpxTime	cancel_at;		/* when a wait repeats it; 0: not yet known */
 	PgpxTime	cancel_pause;
-
-	/* see statement_cache.c */
-	PgpxPreparedUse sent_as;	/* how the previous holder sent the statement */
-	PgpxPreparedKey cached_key; /* of the last statement that used the cache */
-	bool		preparing;		/* the last statement sent is to be prepared */
-	bool		preparing_closes;	/* .. and others are closed before it */
-	uint32		preparing_bytes;	/* of its text */
-	PgpxPreparedKey parsed[PGPX_PARSED_MAX];	/* statements that this remote
-												 * transaction has parsed */
-	int			nparsed;		/* total; the array has the last ones */
 
 	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
 	PgpxUsage	usage;
@@ -258,14 +246,11 @@ typedef struct PgpxPendingStatement
 
 /* Return which messages a hand-over sends before the pending statement. */
 static inline PgpxWireAhead
-pgpx_hand_over_ahead(bool reset, bool keeps, bool commit)
+pgpx_hand_over_ahead(bool reset, bool commit)
 {
 	if (!reset)
 		return PGPX_AHEAD_NONE;
-	if (commit)
-		return keeps ? PGPX_AHEAD_COMMIT_KEEPING :
-			PGPX_AHEAD_COMMIT_DISCARD_ALL;
-	return keeps ? PGPX_AHEAD_KEEPING : PGPX_AHEAD_DISCARD_ALL;
+	return commit ? PGPX_AHEAD_COMMIT_DISCARD_ALL : PGPX_AHEAD_DISCARD_ALL;
 }
 
 /*

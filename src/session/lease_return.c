@@ -20,7 +20,7 @@
 
 #include "base/debug_point.h"
 #include "values/binary_input.h"
-#include "session/statement_cache.h"
+#include "session/statement_text.h"
 
 /* ------------------------------------------------------------------------
  * The pipelined hand-over of a connection to a waiter
@@ -34,9 +34,6 @@
  * connection and sends, in one system call,
  *
  *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
- *
- * Parse is omitted if the statement is prepared on the connection, and the
- * reset may be the one that keeps prepared statements (statement_cache.c).
  *
  * For a foreign table, the messages of the waiter begin with the commands of
  * its remote transaction.  If the returned lease is one of foreign tables that
@@ -54,9 +51,7 @@
  * - The reset command must be exactly DISCARD ALL, without start commands.  It
  *   commits inside Execute, so an error of the statement does not undo it.
  *   The error would undo any other reset command.  If the remote is too old to
- *   commit DISCARD ALL inside Execute, can_pipeline is unset.  The reset that
- *   keeps prepared statements runs in a transaction of its own, so it is safe,
- *   too.
+ *   commit DISCARD ALL inside Execute, can_pipeline is unset.
  * - The stream must be at a message boundary, with nothing unread.  No
  *   cancel may be under way, and there must be no reason to close the
  *   connection.
@@ -99,7 +94,6 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 	const PgpxStatement *statement = pending->statement;
 	int16		formats[PGPX_FORMATS_COLUMNS];
 	PgpxFormatsKey key;
-	PgpxPreparedChoice choice;
 	StringInfoData buf;
 	size_t		len = strlen(statement->sql);
 
@@ -127,20 +121,12 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 		if (pgpx_formats_find(&key, formats) > 0)
 			return;
 	}
-	choice.bytes = 0;
-	if (spec->statement_cache > 0 &&
-		pgpx_statement_class(statement->sql, true) == PGPX_CLASS_CACHEABLE)
-		(void) pgpx_statement_cache_key(spec, spec->user,
-										pending->pipeline == NULL ?
-										PGPX_ORIGIN_CALL : PGPX_ORIGIN_TABLE,
-										statement, &choice);
 	initStringInfo(&buf);
 	if (pending->pipeline != NULL)
-		choice.commands = pgpx_wire_put_pipeline(&buf, pending->pipeline);
+		pgpx_wire_put_pipeline(&buf, pending->pipeline);
 	else
 		pgpx_wire_put_extended(&buf, statement, 0, NULL);
-	pgpx_pending_statement_set(buf.data, buf.len,
-							   choice.bytes > 0 ? &choice : NULL);
+	pgpx_pending_statement_set(buf.data, buf.len);
 	pfree(buf.data);
 }
 
@@ -178,48 +164,22 @@ static PgpxPendingState
 send_pending(int fd, uint64 lease_id, bool reset, bool commit,
 			 PgpxHandOver *hand_over)
 {
-	const PgpxPreparedChoice *choice = &hand_over->choice;
-	PgpxWireAhead ahead = pgpx_hand_over_ahead(reset, hand_over->keeps,
-											   commit);
+	PgpxWireAhead ahead = pgpx_hand_over_ahead(reset, commit);
 	char		prefix[PGPX_WIRE_PREFIX_MAX];
-	char		closes[PGPX_PREPARED_EVICT_MAX * PGPX_WIRE_CLOSE_MAX];
-	char		name[PGPX_CACHED_NAME_LEN];
-	PgpxWireNaming naming;
-	struct iovec parts[3 + PGPX_WIRE_NAMED_PARTS];
-	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = 2};
-	size_t		len = 0;
+	struct iovec parts[2];
+	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = lengthof(parts)};
 	ssize_t		sent;
 
 	parts[0].iov_base = prefix;
 	parts[0].iov_len = pgpx_wire_put_prefix(prefix, lease_id, ahead);
 	parts[1].iov_base = hand_over->messages;
 	parts[1].iov_len = hand_over->len;
-	if (choice->use != PGPX_PREPARED_NONE)
-	{
-		for (int i = 0; i < choice->ncloses; i++)
-		{
-			pgpx_statement_cache_name(name, "S", &choice->closes[i]);
-			len += pgpx_wire_put_close(closes + len, name);
-		}
-		parts[1].iov_len = choice->commands;
-		parts[2].iov_base = closes;
-		parts[2].iov_len = len;
-		pgpx_statement_cache_name(name, "", &choice->key);
-		msg.msg_iovlen = 3 +
-			pgpx_wire_name_statement(hand_over->messages + choice->commands,
-									 hand_over->len - choice->commands, name,
-									 choice->use == PGPX_PREPARED_PARSE,
-									 &naming, &parts[3]);
-	}
-	len = 0;
-	for (int i = 0; i < msg.msg_iovlen; i++)
-		len += parts[i].iov_len;
 	do
 		sent = sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
 	if (sent <= 0)
 		return PGPX_PENDING_FAILED;
-	if ((size_t) sent < len)
+	if ((size_t) sent < parts[0].iov_len + parts[1].iov_len)
 		(void) shutdown(fd, SHUT_RDWR);
 	return PGPX_PENDING_SENT;
 }
@@ -246,15 +206,13 @@ hand_over_lease(PgpxLease *lease)
 	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
 		return false;
 
-	pgpx_statement_cache_update(lease);
 	usage = lease->usage;
 	usage.bytes_received = lease->sock->wire.bytes_in;
 	usage.bytes_sent = lease->sock->wire.bytes_out;
 	if (reset)
 		usage.resets++;
 	if (!pgpx_pool_hand_over(conn, lease->id, &lease->spec->fingerprint, reset,
-							 commit, lease->spec->statement_cache, &usage,
-							 &hand_over))
+							 commit, &usage, &hand_over))
 		return false;
 	PGPX_DEBUG_POINT("hand_over");
 	sent = send_pending(lease->sock->fd, lease->id, reset, commit, &hand_over);
@@ -280,9 +238,7 @@ hand_over_lease(PgpxLease *lease)
  * Rules:
  * - The text must be a single statement that cannot leave a transaction open,
  *   or start a COPY.
- * - The reset must be DISCARD ALL without start commands.  There must be no
- *   statement cache, because with one the choice of the reset depends on the
- *   answer.
+ * - The reset must be DISCARD ALL without start commands.
  * - The statement must not be one that may have to be repeated.
  * - If a session waits for a connection, no reset is sent here, so that it can
  *   be sent ahead of that session's statement (see above).
@@ -315,15 +271,11 @@ pgpx_lease_send_reset_behind(PgpxLease *lease, const PgpxStatement *statement,
 
 	/* "nwaiting" without the lock: a stale value only costs time */
 	if (spec->opts.reset != PGPX_RESET_ALWAYS ||
-		!resets_by_discard_all(spec) || spec->statement_cache > 0 ||
-		wire->out.len > RESET_BEHIND_MAX || pool->nwaiting > 0 ||
-		pgpx_statement_class(statement->sql,
-							 !several || statement->nparams > 0) !=
-			PGPX_CLASS_CACHEABLE)
+		!resets_by_discard_all(spec) || wire->out.len > RESET_BEHIND_MAX ||
+		pool->nwaiting > 0 ||
+		!pgpx_statement_can_precede_reset(statement->sql,
+										  !several || statement->nparams > 0))
 		return;
-
-	/* the statements that a cache has prepared before are dropped */
-	(void) pgpx_statement_cache_choose_reset(lease, true);
 	pgpx_wire_send_reset_behind(wire);
 }
 
@@ -350,9 +302,6 @@ settle_reset_behind(PgpxLease *lease, int *unread_reset)
 		!pgpx_stream_drain(lease, RESET_REST_MAX, pgpx_now() + RESET_REST_US,
 						   true))
 		return false;
-
-	/* the TimeZone that the answer has reported */
-	pgpx_statement_cache_update(lease);
 
 	/* a part of a notice may have followed */
 	return pgpx_wire_is_at_boundary(wire);
@@ -386,9 +335,7 @@ static void
 drop_in_flight(PgpxLease *lease)
 {
 	pgpx_lease_clear_in_flight(lease);
-	if (pgpx_stream_drain(lease, IN_FLIGHT_DROP_MAX, pgpx_now(), false))
-		pgpx_statement_cache_update(lease);
-	else
+	if (!pgpx_stream_drain(lease, IN_FLIGHT_DROP_MAX, pgpx_now(), false))
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lease " UINT64_FORMAT " was returned with a statement in flight, which is cancelled",
@@ -400,7 +347,7 @@ static size_t
 reset_size(const PgpxLease *lease)
 {
 	return pgpx_wire_reset_size(lease->spec->start_commands) +
-		pgpx_statement_cache_reset_length(lease);
+		strlen(lease->spec->reset_command);
 }
 
 void
@@ -448,7 +395,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	PgpxWire   *wire = &lease->sock->wire;
 	bool		usable = is_usable(lease);
 	bool		in_transaction = usable && wire->tx != 'I';
-	const char *reset_command = NULL;
+	const char *reset_command = spec->reset_command;
 	const char *start_commands = spec->start_commands;
 
 	if (wire->reset_behind != 0)
@@ -516,11 +463,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	if (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 		return PGPX_RELEASE_CANCEL;
 	if (!lease->sent)
-	{
-		/* the lease may have read the answer to an earlier reset */
-		pgpx_statement_cache_update(lease);
 		return PGPX_RELEASE_CLEAN;
-	}
 	if (spec->opts.reset != PGPX_RESET_ALWAYS)
 	{
 		if (!in_transaction)
@@ -539,8 +482,6 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	if (!may_wait && !can_buffer_reset(lease))
 		return PGPX_RELEASE_RESET;
 
-	if (reset_command == NULL)
-		reset_command = pgpx_statement_cache_choose_reset(lease, false);
 	if (reset_command[0] != '\0')
 		lease->usage.resets++;
 	*unread_reset = pgpx_wire_send_reset(wire, lease->commit, reset_command,

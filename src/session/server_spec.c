@@ -38,7 +38,6 @@
 #include "utils/syscache.h"
 
 #include "base/debug_point.h"
-#include "session/statement_cache.h"
 
 /* Room for the parameters that the functions below add, and the terminator. */
 #define MAX_OWN_PARAMS 16
@@ -524,15 +523,6 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 											  spec->reset_command);
 	spec->discards_all =
 		pg_strcasecmp(spec->reset_command, "DISCARD ALL") == 0;
-
-	/*
-	 * Enable the cache only with DISCARD ALL, because another reset command may
-	 * drop any statement.  Do not enable it if the start commands prepare a
-	 * statement: they fail when they are repeated, unless DISCARD ALL precedes.
-	 */
-	if (spec->discards_all &&
-		!pgpx_statement_has_word(spec->start_commands, "prepare"))
-		spec->statement_cache = spec->opts.statement_cache;
 }
 
 /* With more entries than this, a cache miss drops the invalid ones. */

@@ -42,8 +42,6 @@ typedef struct PgpxServerSpec
 	const char *start_commands; /* "" if none */
 	const char *reset_command;
 	bool		discards_all;	/* reset_command is exactly DISCARD ALL */
-	int			statement_cache;	/* statements that a connection may keep
-									 * prepared; 0: the cache is off */
 
 	/* for PQconnectStartParams, NULL-terminated */
 	int			nparams;

@@ -23,7 +23,7 @@
 
 #include "base/debug_point.h"
 #include "session/lease.h"
-#include "session/statement_cache.h"
+#include "session/statement_text.h"
 
 /* Bounds of the input to drain after an error in the middle of a result. */
 #define DRAIN_BYTES (1024 * 1024)
@@ -435,7 +435,6 @@ clean_up(PgpxLease *lease, PgpxTime drain_until)
 		!pgpx_wire_statement_ended(wire);
 	if (cancels)
 		pgpx_stream_cancel(lease);
-	pgpx_statement_cache_update(lease);
 	if (pgpx_conn_activity(&pgpx_conns[lease->conn]) == PGPX_ACT_ACTIVE)
 		publish_state(lease);
 	return cancels;
@@ -483,54 +482,18 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
-/* Choose how to send the statement.  Return whether it is sent prepared. */
-static bool
-choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
-{
-	const PgpxStatement *statement = run->statement;
-	PgpxLease  *lease = run->lease;
-	bool		cacheable;
-
-	if (run->describe)
-		return false;
-
-	/* for a statement of a foreign table, fdw/remote_statement.c has chosen */
-	if (run->pipeline != NULL)
-		return false;
-	cacheable = pgpx_statement_cache_note(lease, statement->sql,
-										  !several || statement->nparams > 0);
-	if (lease->pending_state == PGPX_PENDING_SENT)
-	{
-		run->prepares = lease->sent_as == PGPX_PREPARED_PARSE;
-		return run->may_cache && lease->sent_as != PGPX_PREPARED_NONE;
-	}
-
-	/* without parameters a rule could add results, see statement_cache.h */
-	if (!cacheable || !run->may_cache ||
-		(statement->nparams == 0 && several &&
-		 !pgpx_statement_can_be_simple(statement->sql)) ||
-		!pgpx_statement_cache_choose(lease, statement, cached))
-		return false;
-	cached->pipeline.nformats = run->nformats;
-	cached->pipeline.formats = run->formats;
-	run->prepares = cached->pipeline.parse;
-	return true;
-}
-
 void
 pgpx_run_send(PgpxRun *run, bool several)
 {
 	const PgpxStatement *statement = run->statement;
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->sock->wire;
-	PgpxCachedStatement cached;
 
 	lease->in_use = true;
 	if (lease->pending_state != PGPX_PENDING_SENT)
 		make_ready(run);
 	pgpx_lease_check_encoding(lease);
 
-	run->cached = choose_cached(run, several, &cached);
 	run->bytes_at_send = wire->bytes_in;
 	run->last_read = 0;
 	lease->sent = true;
@@ -547,8 +510,6 @@ pgpx_run_send(PgpxRun *run, bool several)
 	}
 	if (run->pipeline != NULL)
 		pgpx_wire_send_pipeline(wire, run->pipeline);
-	else if (run->cached)
-		pgpx_wire_send_pipeline(wire, &cached.pipeline);
 	else if (run->describe)
 		pgpx_wire_send_describe(wire, statement->sql);
 	else if (statement->nparams == 0 && run->nformats == 0 &&
@@ -567,7 +528,6 @@ void
 pgpx_run_finish(PgpxRun *run)
 {
 	run->lease->in_use = false;
-	pgpx_statement_cache_update(run->lease);
 	pgpx_wire_trim(&run->lease->sock->wire);
 	publish_state(run->lease);
 }
@@ -605,7 +565,6 @@ pgpx_run_read_pending(PgpxLease *lease)
 	PG_TRY();
 	{
 		make_ready(&run);
-		pgpx_statement_cache_update(lease);
 	}
 	PG_FINALLY();
 	{
@@ -620,21 +579,9 @@ pgpx_run_read_pending(PgpxLease *lease)
 static void
 forget_failure(PgpxRun *run)
 {
-	pgpx_run_uncount(run->lease);
+	run->lease->usage.errors--;
+	run->lease->usage.statements--;
 	memset(&run->error, 0, sizeof(run->error));
-}
-
-bool
-pgpx_run_begin_retry(PgpxRun *run)
-{
-	PgpxLease  *lease = run->lease;
-
-	if (!run->cached || run->prepares || !run->error.set ||
-		!pgpx_statement_cache_drop_refused(lease, run->error.sqlstate) ||
-		lease->sock->wire.tx != 'I')
-		return false;
-	forget_failure(run);
-	return true;
 }
 
 void
@@ -738,15 +685,13 @@ pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 		.statement = statement,
 		.sink = sink,
 		.last = last,
-		.may_cache = true,
 	};
 
 	pgpx_run_check(lease, statement);
 	pgpx_prediction_begin(&prediction, &run);
 	do
 		run_once(&run, &prediction);
-	while (pgpx_run_begin_retry(&run) ||
-		   pgpx_prediction_begin_retry(&prediction, &run, true));
+	while (pgpx_prediction_begin_retry(&prediction, &run, true));
 	pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }

@@ -31,10 +31,6 @@ typedef struct PgpxRun
 									 * protocol is chosen by its text */
 	PgpxWireEvent stop_at;		/* stop after each event of this kind, see
 								 * pgpx_run_next; NONE: read all */
-	bool		may_cache;		/* the caller repeats the statement if
-								 * pgpx_run_begin_retry returns true */
-	bool		cached;			/* it was sent as a prepared statement */
-	bool		prepares;		/* .. and this send prepares it */
 	PgpxRemoteError error;
 	int			nformats;		/* of the result columns; 0: all text */
 	const int16 *formats;
@@ -150,25 +146,6 @@ extern void pgpx_run_read_pending(PgpxLease *lease);
  */
 extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 						const PgpxSink *sink, bool last);
-
-/* Undo the counts of a failed statement that will be sent again. */
-static inline void
-pgpx_run_uncount(PgpxLease *lease)
-{
-	lease->usage.errors--;
-	lease->usage.statements--;
-}
-
-/*
- * pgpx_run_begin_retry
- *		If the statement was prepared before and its Bind has failed, prepare
- *		to send it again.  Return whether that is the case.
- *
- * To be called when the answer is complete.  If the result is true, the
- * statement was not executed, the error is cleared, and pgpx_run_send will have
- * the statement parsed again.
- */
-extern bool pgpx_run_begin_retry(PgpxRun *run);
 
 /*
  * Prediction of the result formats of a statement, from its earlier results:

@@ -569,12 +569,11 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 bool
 pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 					const PgpxFingerprint *fingerprint, bool reset,
-					bool commit, int max_prepared, const PgpxUsage *usage,
+					bool commit, const PgpxUsage *usage,
 					PgpxHandOver *hand_over)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxPool   *pool = lock_lease(conn, lease_id);
-	PgpxPreparedTable *table = &pgpx_prepared_tables[conn - pgpx_conns];
 	PgpxWaiter *first;
 
 	if (pool == NULL)
@@ -604,11 +603,7 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
-	hand_over->keeps = reset && pgpx_prepared_begin_reset(table, max_prepared);
-	pgpx_prepared_choose(table, max_prepared, false, &first->pending_choice);
 	first->pending_reset = reset;
-	first->pending_keeps = hand_over->keeps;
-	hand_over->choice = first->pending_choice;
 	first->pending_commit = commit;
 	hand_over->waiter = first;
 	hand_over->pending_state =
@@ -742,8 +737,6 @@ count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 		stats->bytes_received += usage->bytes_received;
 		stats->bytes_sent += usage->bytes_sent;
 		stats->resets += usage->resets;
-		stats->prepared += usage->prepared;
-		stats->cache_hits += usage->cache_hits;
 	}
 	if (conn->scope == PGPX_SCOPE_TABLE)
 	{

@@ -136,8 +136,6 @@ typedef struct PgpxUsage
 	uint64		bytes_received;
 	uint64		bytes_sent;
 	uint64		resets;
-	uint64		prepared;
-	uint64		cache_hits;
 } PgpxUsage;
 
 /*
@@ -174,8 +172,7 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  *
  * fingerprint: that of the options by which the caller decided about "reset".
  * reset: the caller sends a reset ahead of the statement.  commit: the caller
- * sends COMMIT ahead of the reset.  max_prepared: limit on the number of
- * prepared statements of the connection; 0: the cache is off.
+ * sends COMMIT ahead of the reset.
  *
  * Return true and fill in *hand_over.  Return false, and do nothing, if
  *
@@ -187,8 +184,7 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  */
 extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 								const PgpxFingerprint *fingerprint, bool reset,
-								bool commit, int max_prepared,
-								const PgpxUsage *usage,
+								bool commit, const PgpxUsage *usage,
 								PgpxHandOver *hand_over);
 
 /*

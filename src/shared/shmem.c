@@ -72,9 +72,6 @@ shmem_size(void)
 	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(int))));
 	size = add_size(size,
 					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
-	size = add_size(size,
-					MAXALIGN(mul_size(pgpx_max_connections,
-									  sizeof(PgpxPreparedTable))));
 	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter))));
 	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_PENDING_MAX));
 	size = add_size(size,
@@ -130,7 +127,7 @@ init_waiter(PgpxWaiter *waiter)
 }
 
 /*
- * Generate the secret, and the name by which other servers know this run of the
+ * Generate the name by which other servers know this run of the
  * server.  The name is unique across servers and across restarts.
  */
 static void
@@ -138,8 +135,7 @@ generate_identity(PgpxShared *shared)
 {
 	uint64		random[2];
 
-	if (!pg_strong_random(random, sizeof(random)) ||
-		!pg_strong_random(shared->secret, sizeof(shared->secret)))
+	if (!pg_strong_random(random, sizeof(random)))
 		ereport(FATAL,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("pgpool_ext could not generate a random number")));
@@ -257,8 +253,6 @@ shmem_startup(void)
 	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(int)));
 	pgpx_conns = (PgpxConn *) p;
 	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
-	pgpx_prepared_tables = (PgpxPreparedTable *) p;
-	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxPreparedTable)));
 	pgpx_waiters = (PgpxWaiter *) p;
 	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter)));
 	pgpx_pending_statements = p;

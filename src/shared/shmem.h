@@ -246,8 +246,6 @@ typedef struct PgpxStats
 	uint64		connects_failed;
 	uint64		connect_time;
 	uint64		max_connect_time;
-	uint64		prepared;		/* statements prepared by the statement cache */
-	uint64		cache_hits;		/* executions of such a statement */
 	uint64		resets;			/* sent by sessions or by the worker */
 	uint64		resets_failed;
 	uint64		checks;
@@ -460,7 +458,6 @@ typedef struct PgpxShared
 	uint32		max_polling;	/* half the processors */
 	LWLock	   *registry_lock;
 	LWLock	   *dlock_lock;
-	uint64		secret[2];		/* in the names of prepared statements */
 	char		instance[PGPX_INSTANCE_LEN];	/* identifies this run of the
 												 * server to other servers */
 	PgpxTime	started_at;

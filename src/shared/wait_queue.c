@@ -31,8 +31,7 @@ pgpx_my_waiter(void)
 }
 
 void
-pgpx_pending_statement_set(const char *messages, size_t len,
-						   const PgpxPreparedChoice *choice)
+pgpx_pending_statement_set(const char *messages, size_t len)
 {
 	PgpxWaiter *waiter = pgpx_my_waiter();
 
@@ -42,10 +41,6 @@ pgpx_pending_statement_set(const char *messages, size_t len,
 	if (waiter->pending_len > 0)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	waiter->pending_len = 0;
-	waiter->pending_choice.use = PGPX_PREPARED_NONE;
-	waiter->pending_choice.bytes = 0;
-	if (choice != NULL)
-		waiter->pending_choice = *choice;
 	if (len > PGPX_PENDING_MAX)
 		return;
 	if (len > 0)

@@ -118,10 +118,7 @@ typedef struct PgpxWaiter
 	pg_atomic_uint32 pending_state;
 	uint32		pending_len;	/* bytes of it in pgpx_pending_statements */
 	bool		pending_reset;	/* SENT: a reset was sent ahead of it */
-	bool		pending_keeps;	/* SENT: that reset keeps prepared statements */
 	bool		pending_commit; /* SENT: a COMMIT was sent ahead of the reset */
-	PgpxPreparedChoice pending_choice;	/* the statement cache's; "use" is set
-										 * when it is SENT */
 
 	PgpxTime	granted_at;		/* GRANTED */
 	uint64		granted_version;	/* GRANTED: options_version of the pool
@@ -177,8 +174,6 @@ typedef struct PgpxHandOver
 	PgpxWaiter *waiter;
 	uint32		pending_state;	/* value of PgpxWaiter.pending_state until
 								 * it is sent */
-	bool		keeps;			/* the reset must keep prepared statements */
-	PgpxPreparedChoice choice;
 	uint32		len;
 	char		messages[PGPX_PENDING_MAX];
 } PgpxHandOver;
@@ -216,11 +211,8 @@ extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
  *		Set the pending statement for the next wait of this process: messages
  *		that end with a Sync.  It is cleared if it is longer than
  *		PGPX_PENDING_MAX bytes.
- *
- * choice: key and size for the statement cache; NULL: it is not to be prepared.
  */
-extern void pgpx_pending_statement_set(const char *messages, size_t len,
-									   const PgpxPreparedChoice *choice);
+extern void pgpx_pending_statement_set(const char *messages, size_t len);
 
 /* Return the state of the pending statement.  Call it after the dequeue. */
 extern PgpxPendingState pgpx_pending_statement_state(void);

@@ -572,9 +572,6 @@ finish_connect(PgpxWorkerConn *w)
 	/* a remote can send another PID and key with any answer */
 	note_remote(w, conn);
 	pgpx_cancel_read_key(w);
-	if (PQparameterStatus(w->pg, "TimeZone") != NULL)
-		pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
-									pgpx_wire_hash_setting(PQparameterStatus(w->pg, "TimeZone")));
 	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
 	if (wrong != NULL)
 	{

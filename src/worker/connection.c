@@ -163,8 +163,6 @@ end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 	w->checking = false;
 	if (ok)
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
-	pgpx_prepared_note_timezone(&pgpx_prepared_tables[w->index],
-								w->wire.session_timezone);
 	if (checking)
 		pgpx_pool_check_done(pool, conn, ok, late);
 	else
@@ -228,11 +226,8 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 
 	begin_exchange(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
 	if (send)
-	{
-		pgpx_prepared_clear(&pgpx_prepared_tables[w->index]);
 		pgpx_wire_send_reset(&w->wire, false, ci->reset_command,
 							 ci->start_commands, false);
-	}
 	step_reset(w);
 }
 

@@ -26,7 +26,7 @@
 #include "base/debug_point.h"
 #include "locks/lock_remote.h"
 #include "session/lease.h"
-#include "session/statement_cache.h"
+#include "session/statement_text.h"
 
 #define NSTATUS 9				/* columns of lock_status: the most there are */
 
@@ -465,37 +465,5 @@ quote_qualified_identifier(const char *qualifier, const char *ident)
 {
 	abort();
 }
-
-/* --- the statement cache, which is off -------------------------------------- */
-
-static PgpxPreparedTable no_statements = {.state = PGPX_PREPARED_UNKNOWN};
-PgpxPreparedTable *pgpx_prepared_tables = &no_statements;
-static PgpxPool the_pool;
-PgpxPool   *pgpx_pools = &the_pool;
-static int	locks_held;
-
-bool
-LWLockAcquire(LWLock *lock, LWLockMode mode)
-{
-	locks_held++;
-	return true;
-}
-
-void
-LWLockRelease(LWLock *lock)
-{
-	locks_held--;
-}
-
-void
-pgpx_prepared_note_timezone(PgpxPreparedTable *table, uint32 timezone)
-{
-	FUZZ_CHECK(table == &no_statements && timezone != 0);
-}
-
-NEVER(void, pgpx_prepared_choose, PgpxPreparedTable *table, int max, bool again, PgpxPreparedChoice *choice)
-NEVER(bool, pgpx_prepared_begin_reset, PgpxPreparedTable *table, int max)
-NEVER(void, pgpx_prepared_remove, PgpxPreparedTable *table, const PgpxPreparedKey *key)
-NEVER(int, pgpx_prepared_add, PgpxPreparedTable *table, const PgpxPreparedKey *key, uint32 bytes)
 
 #endif							/* FUZZ_DLOCK_H */

@@ -32,9 +32,6 @@ PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxWorkerPool *pgpx_wpools = NULL;
 bool		pgpx_log_connections = true;
 
-static PgpxPreparedTable prepared;
-PgpxPreparedTable *pgpx_prepared_tables = &prepared;
-
 static int	nopened;
 static int	nfailed;
 
@@ -129,12 +126,6 @@ pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
 void
 pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 {
-}
-
-void
-pgpx_prepared_note_timezone(PgpxPreparedTable *table, uint32 timezone)
-{
-	FUZZ_CHECK(table == &prepared && timezone != 0);
 }
 
 void

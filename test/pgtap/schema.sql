@@ -107,7 +107,7 @@ INSERT INTO views VALUES
       discards bigint, reclaimed bigint, terminated bigint, lease_timeouts bigint,
       wait_time double precision, max_wait_time double precision,
       lease_time double precision, max_lease_time double precision,
-      statements bigint, polled bigint, prepared bigint, cache_hits bigint, rows bigint,
+      statements bigint, polled bigint, rows bigint,
       errors bigint, bytes_received bigint, bytes_sent bigint, fdw_leases bigint, fdw_lease_time double precision,
       fdw_statements bigint, connects bigint, connects_failed bigint,
       connect_time double precision, max_connect_time double precision,

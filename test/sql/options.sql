@@ -71,8 +71,7 @@ SELECT name, value, r.state, r.message
     (48, 'leak_warning', '5min'), (53, 'notice_after', '0'),
     (54, 'notice_after', '5s'),
     (49, 'notices', 'forward'), (50, 'notices', 'log'),
-    (51, 'notices', 'ignore'), (52, 'base_server', 'shard1'),
-    (55, 'statement_cache', '0'), (56, 'statement_cache', '128')
+    (51, 'notices', 'ignore'), (52, 'base_server', 'shard1')
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
@@ -107,8 +106,7 @@ SELECT name, left(value, 12) AS value, r.state, r.message
     (47, 'test_period', '30'), (48, 'checkout_timeout', '500'),
     (49, 'checkout_timeout', ' 0.5 '), (50, 'connect_timeout', '5'),
     (51, 'idle_timeout', '0x10'), (52, 'leak_warning', '-1'),
-    (53, 'notice_after', '-1s'),
-    (54, 'statement_cache', '129'), (55, 'statement_cache', '-1')
+    (53, 'notice_after', '-1s')
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 

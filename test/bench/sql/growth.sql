@@ -1,4 +1,4 @@
--- Group 13: calls on large pools and on many pools, with their CPU time.
+-- Group 12: calls on large pools and on many pools, with their CPU time.
 CREATE EXTENSION pgpool_ext;
 CREATE EXTENSION dblink;
 

@@ -245,37 +245,6 @@ BEGIN
   END IF;
 END $$;
 
--- 12: a point query that joins three tables
-CREATE FUNCTION join_sql() RETURNS text LANGUAGE sql IMMUTABLE AS $$
-SELECT 'SELECT c.name, o.day, i.quantity FROM customers c JOIN orders o ON o.customer = c.id'
-  ' JOIN items i ON i.order_id = o.id WHERE i.id = $1' $$;
-
-CREATE FUNCTION join_each(server text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  v text;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    SELECT a INTO v FROM pgpool.query(server, join_sql(), turn) AS t(a text, b date, c int);
-  END LOOP;
-  RETURN us_since(start, n);
-END $$;
-
-CREATE FUNCTION join_lease(server text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  l bigint := pgpool.checkout(server);
-  v text;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    SELECT a INTO v FROM pgpool.query(l, join_sql(), turn) AS t(a text, b date, c int);
-  END LOOP;
-  PERFORM pgpool.checkin(l);
-  RETURN us_since(start, n);
-END $$;
-
 -- open all connections of a pool
 CREATE FUNCTION fill_pool(server text, size int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE

@@ -17,17 +17,6 @@ CREATE UNLOGGED TABLE numbers AS
 CREATE UNLOGGED TABLE texts AS
   SELECT i AS a, repeat(md5(i::text), 6) AS b FROM generate_series(1, :rows) AS i;
 
--- for a join
-CREATE TABLE customers AS SELECT i AS id, 'customer ' || i AS name FROM generate_series(1, 1000) AS i;
-CREATE TABLE orders AS SELECT i AS id, i % 1000 + 1 AS customer, date '2026-01-01' + i % 365 AS day FROM generate_series(1, 5000) AS i;
-CREATE TABLE items AS SELECT i AS id, i % 5000 + 1 AS order_id, i % 7 AS quantity FROM generate_series(1, 10000) AS i;
-ALTER TABLE customers ADD PRIMARY KEY (id);
-ALTER TABLE orders ADD PRIMARY KEY (id);
-ALTER TABLE items ADD PRIMARY KEY (id);
-CREATE INDEX ON orders (customer);
-CREATE INDEX ON items (order_id);
-ANALYZE customers, orders, items;
-
 -- for PL/Proxy
 CREATE FUNCTION one_now() RETURNS int LANGUAGE sql AS 'select 1';
 CREATE FUNCTION sleep_then(s float8) RETURNS SETOF int LANGUAGE plpgsql AS

@@ -21,7 +21,6 @@ my %in_place = (
 	overflow_ttl => '7s',
 	min_size => 1,
 	min_idle => 1,
-	statement_cache => 5,
 	max_server_connections => 9,
 	strategy => 'fifo',
 	checkout_timeout => '3s',

@@ -23,11 +23,6 @@ BEGIN
 	PERFORM set_config('work_mem', '99kB', false), pg_advisory_lock(7);
 	RETURN pg_backend_pid();
 END $$;
-CREATE FUNCTION set_zone(zone text) RETURNS int LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM pg_advisory_lock(8), set_config('TimeZone', zone, false);
-	RETURN pg_backend_pid();
-END $$;
 EOT
 my %servers = (
 	s => {},
@@ -35,8 +30,6 @@ my %servers = (
 	never => { reset => 'never' },
 	other_reset => { reset_command => 'RESET ALL' },
 	starts => { start_commands => 'SET work_mem = 100' },
-	cache => { statement_cache => 10 },
-	tested => { test_period => '0' },
 );
 make_pool($local, $remote, server => $_, options => { pool_size => 1, %{ $servers{$_} } }) foreach sort keys %servers;
 $local->safe_psql('postgres', <<'EOT');
@@ -103,7 +96,7 @@ EOT
 is($session->run("SELECT sum(pgpool.exec('s', 'insert into t values (2)')) FROM generate_series(1, 100)") . $session->error, '100', '100 writes in a row succeed');
 
 # --- no reset is sent with the statement
-foreach my $server (grep { !/^(?:s|tested)$/ } sort keys %servers)
+foreach my $server (grep { $_ ne 's' } sort keys %servers)
 {
 	is(command_during($server, 'select pg_backend_pid()'), 'select pg_backend_pid()', "$server: no reset is sent with the statement");
 	like(continue_call(), qr/^\d+$/, "$server: call returns its row");
@@ -113,7 +106,7 @@ my $set = "select pg_backend_pid() from (select set_config(\$\$work_mem\$\$, \$\
 
 is(substr(command_during('s', $long), 0, 24), 'select pg_backend_pid() ', 'no reset is sent with a long statement');
 is(continue_call(), $pid, 'long statement returns its row');
-is(command_during('s', $set), $set, 'no reset is sent with a statement that may change a setting');
+is(command_during('s', $set), 'DISCARD ALL', 'reset is sent with a statement that may change a setting');
 is(continue_call(), $pid, 'statement that changes a setting returns its row');
 $session->run("SELECT pgpool.exec('s', 'select 1; begin')");
 like($session->error, qr/WARNING.*open remote transaction/, 'several statements may leave a transaction open');
@@ -141,36 +134,7 @@ $session = PgpxSession->new($local);
 like(remote_pid('s'), qr/^\d+$/, 'next session is served');
 is($local->safe_psql('postgres', "SELECT resets_failed, closed_reset FROM pgpool.stats WHERE server = 's'"), '0|0', 'no reset has failed');
 
-# --- the session reads the answer to the reset together with that to its statement, which
-# has set another TimeZone. The TimeZone that the reset restores must be known when
-# statements are prepared later: a change of it makes their literals wrong.
-my $zone = 'Pacific/Kiritimati';
-my $literal = q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz};
-my $difference = "SELECT * FROM pgpool.query('tested', \$\$$literal\$\$) AS t(a text)";
-my $holder = PgpxSession->new($remote, dbname => 'remote_db');
-
-$pid = remote_pid('tested');
-$holder->run('SELECT pg_advisory_lock(8)');
-$session->start(query('tested', "select set_zone(\$\$$zone\$\$)", 'int'));
-ok(wait_until($remote, "SELECT wait_event FROM pg_stat_activity WHERE pid = $pid", 'advisory'), 'statement is being executed');
-kill 'STOP', $session->pid;
-$holder->run('SELECT pg_advisory_unlock(8)');
-ok(wait_until($remote, "SELECT query || ' ' || state FROM pg_stat_activity WHERE pid = $pid", 'DISCARD ALL idle'), 'remote session is reset before its answers are read');
-kill 'CONT', $session->pid;
-is($session->finish . $session->error, $pid, 'call returns its row');
-$session->run("ALTER SERVER tested OPTIONS (ADD statement_cache '20')");
-my $former;
-
-$former = $session->run($difference) . $session->error foreach 1 .. 3;
-is($session->run("SELECT cache_hits > 0 FROM pgpool.stats WHERE server = 'tested'"), 't', 'statement is prepared');
-is(remote_pid('tested'), $pid, 'connection is kept');
-ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'tested'}, 1), 'reset is answered');
-$remote->safe_psql('postgres', "ALTER SYSTEM SET TimeZone = '$zone'");
-$remote->reload;
-ok(wait_until($remote, 'SHOW TimeZone', $zone), 'remote server has another TimeZone');
-is($session->run($difference) . $session->error, '-14:00:00', 'literal has the new TimeZone');
-is(remote_pid('tested'), $pid, 'connection is kept');
-$_->quit foreach $session, $blocker, $holder;
+$_->quit foreach $session, $blocker;
 
 stats_add_up($local);
 check_invariants($local);

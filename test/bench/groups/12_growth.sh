@@ -121,7 +121,7 @@ way_view() {
   psql_at "$wide_port" postgres postgres -Atq -c "SELECT view_ms('$1')"
 }
 
-group_13() {
+group_12() {
   local growth_port wide_port proxy_pid
 
   place free
@@ -140,7 +140,7 @@ group_13() {
   rm -rf "${work:?}/growth"
 }
 
-report_13() {
+report_12() {
   local at size
 
   section "Large, many and growing pools"
