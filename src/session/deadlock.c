@@ -17,7 +17,8 @@
  * - if a slot is free;
  * - if one of the connections that count against the limit is not leased (it is
  *	 being opened, reset, closed, ..);
- * - if its pool is paused, damaged or without a worker.
+ * - if its pool is paused, damaged or without a worker;
+ * - if its deadline has passed, because it leaves the queue.
  *
  * collect_waits() collects the waits of the holders that block this session's
  * wait, of the holders that block these waits, and so on.  It stops at the
@@ -314,7 +315,8 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	ok = waiter->state == PGPX_WAITER_WAITING &&
-		waiter->pool == wait->pool && waiter->pid == wait->pid;
+		waiter->pool == wait->pool && waiter->pid == wait->pid &&
+		(waiter->deadline == 0 || pgpx_now() < waiter->deadline);
 	wait->wait_id = waiter->wait_id;
 	known = state->has_waiter;
 	if (ok && !known)

@@ -638,14 +638,15 @@ check_waiters(PgpxCheck *check)
 
 		if (waiter->pool != check->index ||
 			(waiter->state != PGPX_WAITER_GRANTED &&
-			 waiter->state != PGPX_WAITER_FAILED))
+			 waiter->state != PGPX_WAITER_FAILED &&
+			 waiter->state != PGPX_WAITER_EXPIRED))
 			continue;
 		served++;
 		if (waiter->state == PGPX_WAITER_GRANTED)
 			check_granted(check, waiter);
 	}
 	if (pool->nwaiters != waiting + served)
-		pgpx_check_fault(check, "%d waiters are queued and %d were granted, but the pool counts %d",
+		pgpx_check_fault(check, "%d waiters are queued and %d have left the queue, but the pool counts %d",
 						 waiting, served, pool->nwaiters);
 	return waiting;
 }

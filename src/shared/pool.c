@@ -308,11 +308,13 @@ pgpx_pool_dispatch_locked(PgpxPool *pool, PgpxWake *wake)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	while (pool->queue_head >= 0)
 	{
-		PgpxWaiter *first = &pgpx_waiters[pool->queue_head];
-		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, true,
-												 first->since,
-												 pgpx_now());
+		PgpxTime	now = pgpx_now();
+		PgpxWaiter *first = pgpx_pool_first_waiter_locked(pool, now);
+		PgpxConn   *conn;
 
+		if (first == NULL)
+			break;
+		conn = pgpx_pool_pick_locked(pool, -1, 0, true, first->since, now);
 		if (conn == NULL)
 		{
 			pgpx_pool_grow_locked(pool, 0);
@@ -578,7 +580,7 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 
 	if (pool == NULL)
 		return false;
-	first = pool->queue_head >= 0 ? &pgpx_waiters[pool->queue_head] : NULL;
+	first = pgpx_pool_first_waiter_locked(pool, pgpx_now());
 	if (first == NULL ||
 		pgpx_waiter_pending_state(first) != PGPX_PENDING_OPEN ||
 		first->options_version != pool->options_version ||

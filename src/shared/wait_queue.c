@@ -265,6 +265,22 @@ pgpx_waiter_fail_locked(PgpxPool *pool, PgpxWaiter *waiter, int sqlstate,
 	pgpx_wake_add(wake, PGPX_WAITER_INDEX(waiter));
 }
 
+PgpxWaiter *
+pgpx_pool_first_waiter_locked(PgpxPool *pool, PgpxTime now)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	while (pool->queue_head >= 0)
+	{
+		PgpxWaiter *first = &pgpx_waiters[pool->queue_head];
+
+		if (first->deadline == 0 || now < first->deadline)
+			return first;
+		queue_remove(pool, first);
+		first->state = PGPX_WAITER_EXPIRED;
+	}
+	return NULL;
+}
+
 PgpxWaiterState
 pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 					uint64 *lease_id, int *sqlstate, char *text,
@@ -293,7 +309,10 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 	{
 		case PGPX_WAITER_WAITING:
 			queue_remove(pool, waiter);
-			if (how == PGPX_DEQUEUE_TIMEOUT)
+			/* FALLTHROUGH */
+		case PGPX_WAITER_EXPIRED:
+			if (how == PGPX_DEQUEUE_TIMEOUT ||
+				(how == PGPX_DEQUEUE_CLAIM && was == PGPX_WAITER_EXPIRED))
 				pool->stats.timeouts++;
 			else
 				pool->stats.cancelled++;

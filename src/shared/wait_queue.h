@@ -8,12 +8,15 @@
  *	  NONE --enqueue--> WAITING --grant--> GRANTED --dequeue--> NONE
  *	                      |  \                          ^
  *	                      |   +---fail--> FAILED -------+
+ *	                      |   +--expire-> EXPIRED ------+
  *	                      +----------- dequeue ---------+
  *
  * Only its own process enqueues and dequeues a waiter.  The process that frees
  * a connection, or finds that the connect failed, sets GRANTED or FAILED under
- * the pool lock.  Every end of a wait goes through pgpx_waiter_dequeue:
- * timeout, cancel, terminate and exit, too.
+ * the pool lock.  If the deadline of the first waiter has passed, it sets
+ * EXPIRED and continues with the next waiter, because the session may be
+ * stopped.  Every end of a wait goes through pgpx_waiter_dequeue: timeout,
+ * cancel, terminate and exit, too.
  *
  * A waiter also contains
  *	- the pending statement, which a releasing session may send for it
@@ -34,7 +37,8 @@ typedef enum PgpxWaiterState
 	PGPX_WAITER_WAITING,		/* in the pool's queue */
 	PGPX_WAITER_GRANTED,		/* "conn" is LEASED to the session of the
 								 * waiter */
-	PGPX_WAITER_FAILED			/* the connect failed; see sqlstate and text */
+	PGPX_WAITER_FAILED,			/* the connect failed; see sqlstate and text */
+	PGPX_WAITER_EXPIRED			/* the deadline has passed */
 } PgpxWaiterState;
 
 /*
@@ -90,7 +94,8 @@ typedef struct PgpxRevoked
 /*
  * A waiter.  A session waits in one queue at a time, so each process has one
  * PgpxWaiter, at the index of its PGPROC.  Its own process enqueues and
- * dequeues it; other processes move it from WAITING to GRANTED or FAILED.
+ * dequeues it; other processes move it from WAITING to GRANTED, FAILED or
+ * EXPIRED.
  * All of this happens under the lock of "pool".
  */
 typedef struct PgpxWaiter
@@ -251,6 +256,13 @@ extern void pgpx_waiter_fail_locked(PgpxPool *pool, PgpxWaiter *waiter,
 									int sqlstate, const char *text,
 									PgpxWake *wake);
 
+/*
+ * pgpx_pool_first_waiter_locked
+ *		Return the first waiter whose deadline has not passed; NULL: none.
+ *		Waiters before it: WAITING -> EXPIRED.
+ */
+extern PgpxWaiter *pgpx_pool_first_waiter_locked(PgpxPool *pool, PgpxTime now);
+
 typedef enum PgpxDequeue
 {
 	PGPX_DEQUEUE_CLAIM,			/* claim the granted connection */
@@ -269,7 +281,7 @@ typedef enum PgpxDequeue
  * - GRANTED: *conn and *lease_id are the caller's.  With PGPX_DEQUEUE_CANCEL
  *   the connection has been released instead, and they are not set.
  * - FAILED: *sqlstate and text, unless NULL, have the reason.
- * - WAITING: nothing was granted.
+ * - WAITING, EXPIRED: nothing was granted.
  * - NONE: the process was not enqueued.
  *
  * *waited is the duration of the wait, in microseconds.  Raise no error.

@@ -143,6 +143,25 @@ check_next_in_line(PgpxCap *cap)
 		select_next_in_line(cap);
 }
 
+/*
+ * Remove the waiters at the head of the queue whose deadline has passed, so
+ * that no other pool yields to a stopped session.
+ */
+static void
+expire_waiters(PgpxPool *pool)
+{
+	int			first = *(volatile int *) &pool->queue_head;
+	PgpxTime	now = pgpx_now();
+
+	/* check without the lock first, to keep a round of the worker cheap */
+	if (first < 0 || pgpx_waiters[first].deadline == 0 ||
+		now < pgpx_waiters[first].deadline)
+		return;
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	(void) pgpx_pool_first_waiter_locked(pool, now);
+	LWLockRelease(pool->lock);
+}
+
 bool
 pgpx_admission_run(bool all_servers)
 {
@@ -158,6 +177,7 @@ pgpx_admission_run(bool all_servers)
 
 		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;
+		expire_waiters(pool);
 		server_cap = &pgpx_servers[pool->server].cap;
 		cap = binding_cap(pool, &since);
 		if (cap != NULL)

@@ -1,7 +1,8 @@
 /*
- * A clock that a test can set: the time of day of the processes into which this is
- * preloaded (LD_PRELOAD) differs by the number of seconds in the file PGPX_CLOCK, a
- * 64-bit number.  Their monotonic clocks do not change.  See PgpxClock.pm.
+ * Clocks that a test can set: the clocks of the processes into which this is preloaded
+ * (LD_PRELOAD) differ by the numbers of seconds in the file PGPX_CLOCK, two 64-bit
+ * numbers.  The first is added to the time of day, the second to the monotonic clocks.
+ * See PgpxClock.pm.
  *
  * A server reads the time in signal handlers, which may interrupt any code: so nothing
  * is opened, allocated or locked here.  (libfaketime reads a file on each call, or each
@@ -17,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const int64_t *offset = NULL;
+static const int64_t *offsets = NULL;
 
 __attribute__((constructor)) static void
 begin(void)
@@ -28,10 +29,10 @@ begin(void)
 
 	if (fd < 0)
 		return;
-	map = mmap(NULL, sizeof(*offset), PROT_READ, MAP_SHARED, fd, 0);
+	map = mmap(NULL, 2 * sizeof(*offsets), PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
 	if (map != MAP_FAILED)
-		offset = map;
+		offsets = map;
 }
 
 /* The system call, which is slower than the C library's function and needs no lookup. */
@@ -40,10 +41,24 @@ clock_gettime(clockid_t which, struct timespec *now)
 {
 	int			status = syscall(SYS_clock_gettime, which, now);
 
-	if (status == 0 && offset != NULL &&
-		(which == CLOCK_REALTIME || which == CLOCK_REALTIME_COARSE))
-		now->tv_sec += __atomic_load_n(offset, __ATOMIC_RELAXED);
-	return status;
+	if (status != 0 || offsets == NULL)
+		return status;
+	switch (which)
+	{
+		case CLOCK_REALTIME:
+		case CLOCK_REALTIME_COARSE:
+			now->tv_sec += __atomic_load_n(&offsets[0], __ATOMIC_RELAXED);
+			break;
+		case CLOCK_MONOTONIC:
+		case CLOCK_MONOTONIC_RAW:
+		case CLOCK_MONOTONIC_COARSE:
+		case CLOCK_BOOTTIME:
+			now->tv_sec += __atomic_load_n(&offsets[1], __ATOMIC_RELAXED);
+			break;
+		default:
+			break;
+	}
+	return 0;
 }
 
 int

@@ -70,20 +70,26 @@ sub waiting
 	return ($holder, $waiter, $next);
 }
 
-# A grant at the moment of the timeout: the lease is kept.
+# A release after the deadline of the first waiter, before it has left the queue: the next
+# waiter is granted the connection.
 {
 	my ($holder, $waiter, $next) = waiting('timed_out', '100 ms');
 
 	ok(reached('timed_out'), 'waiter times out');
+	$next->run("SET pgpool_ext.debug_point = 'nothing wait'");
+	$next->start("SELECT pgpool.checkout('one', '60 s')");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters WHERE pid = ' . $next->pid, 1), 'next session waits');
 	$holder->run('SELECT pgpool.checkin_all()');
-	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'waiter is granted a connection before it has left the queue');
-	check_invariants($local, 'timeout and grant: invariants hold before the waiter has left the queue');
+	like($next->finish, qr/^\d+$/, 'timeout and release: next session is granted the connection');
+	check_invariants($local, 'timeout and release: invariants hold before the waiter has left the queue');
 	resume('timed_out');
-	like($waiter->finish, qr/^\d+$/, 'timeout and grant: waiter is granted the lease without an error');
-	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '0', 'timeout and grant: no timeout is counted');
+	$waiter->finish;
+	$waiter->failed('55P03', qr/no connection/, 'timeout and release: waiter receives the error');
+	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '1', 'timeout and release: one timeout is counted');
+	$local->safe_psql('postgres', 'SELECT pgpool.reset_stats()');
 	$_->quit foreach $holder, $waiter, $next;
 }
-works('timeout and grant: pool works');
+works('timeout and release: pool works');
 
 # a timeout without a grant is counted once
 {

@@ -1,15 +1,18 @@
 # A new worker asks the waiters for the conninfo. A waiter that is stopped and cannot
 # publish it is asked once only. A stopped waiter is granted no connection with outdated
-# options, and its grant is counted although its lease was revoked.
+# options, and its grant is counted although its lease was revoked. A waiter whose deadline
+# has passed is granted no connection.
 use strict;
 use warnings;
 
+use PgpxClock;
 use PgpxTest;
 use Test::More;
 use Time::HiRes qw(usleep);
 
 my $remote = remote_node('remote');
-my $local = local_node('local');
+my $local = local_node('local', start => 0);
+can_set_clocks() ? with_clock($local, sub { $local->start }) : $local->start;
 make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
 
 my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
@@ -100,6 +103,52 @@ foreach my $end (qw(terminated lease_timeouts reclaimed))
 	check_invariants($local, "$end: invariants hold");
 	stats_add_up($local, "$end: counters add up");
 	$waiter->run('SELECT pgpool.checkin_all()');
+}
+# The deadline of a stopped waiter passes. The next waiter is granted the connection, by a
+# release and by a hand-over.
+SKIP:
+{
+	skip $CLOCKS_MISSING, 1 unless can_set_clocks();
+
+	foreach my $server (qw(five six))
+	{
+		my $pipelined = $server eq 'six' ? 1 : 0;
+		my $call = $pipelined ? "SELECT pgpool.exec('$server', 'select 1')" : "SELECT pgpool.checkout('$server')";
+
+		make_pool($local, $remote, server => $server, options => { pool_size => 1, checkout_timeout => '1h', max_lifetime => 0 });
+		my $lease = lease($holder, $server);
+		$holder->run("SELECT pgpool.exec($lease, 'select 1')") if $pipelined;
+		$waiter->start($call);
+		ok(wait_until($local, "SELECT pid FROM pgpool.waiters WHERE server = '$server'", $waiter->pid), "$server: session waits");
+		kill 'STOP', $waiter->pid;
+		pass_time($local, 7200);
+		$first->start($call);
+		ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = '$server' AND pid = " . $first->pid, 1), "$server: another session waits");
+		$holder->run("SELECT pgpool.checkin($lease)");
+		like($first->finish . $first->error, qr/^\d+$/, "$server: session behind one whose deadline has passed is granted the connection");
+		is($local->safe_psql('postgres', "SELECT pipelined FROM pgpool.stats WHERE server = '$server'"), $pipelined, "$server: hand-over is pipelined if there is a statement");
+		check_invariants($local, "$server: invariants hold before the stopped session has left the queue");
+		kill 'CONT', $waiter->pid;
+		$waiter->finish;
+		$waiter->failed('55P03', qr/no connection to server "$server" became available/, "$server: stopped session receives the error of its timeout");
+		is($local->safe_psql('postgres', "SELECT timeouts, granted FROM pgpool.stats WHERE server = '$server'"), '1|2', "$server: one wait is counted as a timeout");
+		$first->run('SELECT pgpool.checkin_all()');
+	}
+
+	# Two users share the only connection of a server. The stopped session of one of them is next in line for it.
+	make_pool($local, $remote, server => 'seven', options => { pool_size => 1, max_server_connections => 1, checkout_timeout => '1h', max_lifetime => 0 });
+	$_->run('SET ROLE app') foreach $waiter, $first;
+	my $lease = lease($holder, 'seven');
+	$waiter->start(q{SELECT pgpool.exec('seven', 'select 1')});
+	ok(wait_until($local, q{SELECT reason FROM pgpool.waiters WHERE server = 'seven'}, 'server_cap'), 'seven: session of another user is next in line');
+	kill 'STOP', $waiter->pid;
+	pass_time($local, 7200);
+	is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', 'seven: connection is free');
+	is($first->run(q{SELECT pgpool.exec('seven', 'select 1')}) . $first->error, '1', 'seven: another session is granted a connection');
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters}, 0), 'seven: stopped session is no longer in the queue');
+	kill 'CONT', $waiter->pid;
+	$waiter->finish;
+	$waiter->failed('55P03', qr/no connection to server "seven" became available/, 'seven: stopped session receives the error of its timeout');
 }
 $_->quit foreach $holder, $waiter, $first;
 
