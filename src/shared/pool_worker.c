@@ -207,7 +207,7 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 }
 
 void
-pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
+pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -255,15 +255,15 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
 
 		/*
 		 * While a live connection is left, the waiters wait for it.
-		 * Otherwise those that were enqueued when the attempt began fail with
-		 * its error, because it was made for them.
+		 * Otherwise they fail.  That includes those that were enqueued during
+		 * the attempt: the next one begins after a pause, in which further
+		 * checkouts fail at once.
 		 */
 		if (!stale && pgpx_pool_count_live_locked(pool) == 0 &&
 			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
 			how != PGPX_FAILED_FULL && !pgpx_pool_is_paused(pool))
 		{
-			while (pool->queue_head >= 0 &&
-				   pgpx_waiters[pool->queue_head].position <= last_position)
+			while (pool->queue_head >= 0)
 				pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
 										sqlstate, text, &wake);
 		}

@@ -30,16 +30,14 @@ typedef enum PgpxConnectFailure
  *		Record a failed connect: CONNECTING -> CLOSING -> FREE, or CANCELLING if
  *		a start command may still be running.
  *
- * If the pool has no live connection, every waiter with a queue position up to
- * last_position fails with this error.  The waiters do not fail if the remote
- * is full or the pool is paused.
+ * If the pool has no live connection, its waiters fail with this error, unless
+ * on_unavailable is 'wait', the remote is full or the pool is paused.
  *
  * Start or double the back-off.  Attempts that were already under way when the
  * previous one failed share its pause.  While the remote is full and sessions
  * wait, the pause is about a second, and pgpx_pool_retry_if_room shortens it.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
-									 uint64 last_position,
 									 PgpxConnectFailure how, int sqlstate,
 									 const char *text);
 

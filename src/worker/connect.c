@@ -59,8 +59,7 @@ fail_attempt(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 				 errdetail_internal("%s", reason)));
 	if (!running)
 		pgpx_connection_drop(w);
-	pgpx_pool_connect_failed(pool, conn, w->last_position, how, sqlstate,
-							 reason);
+	pgpx_pool_connect_failed(pool, conn, how, sqlstate, reason);
 	if (running)
 		pgpx_abort_begin(w);
 }
@@ -268,7 +267,6 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	LWLockAcquire(pool->lock, LW_SHARED);
 	w->pool_id = pool->pool_id;
 	w->generation = conn->generation;
-	w->last_position = pool->last_position;
 	version = pool->connect_version;
 	timeout_ms = pool->opts.connect_timeout;
 	LWLockRelease(pool->lock);

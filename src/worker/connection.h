@@ -106,8 +106,6 @@ struct PgpxWorkerConn
 	PgpxHosts  *hosts;			/* in phases PASSWORD and CONNECT */
 	PgpxTime	password_at;	/* of the password that the login uses */
 	PgpxTime	until;			/* end of connect_timeout, for all hosts */
-	uint64		last_position;	/* of the waiters that were enqueued when the
-								 * attempt began */
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a check */
 	bool		listening;		/* watched for unsolicited bytes */

@@ -110,7 +110,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 }
 
 void
-pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 last_position,
+pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
 {
 	FUZZ_CHECK(text[0] != '\0' && strlen(text) < PGPX_ERROR_LEN);

@@ -76,6 +76,25 @@ ok(wait_until($local, 'SELECT descriptors FROM pgpool.workers',
 	$local->safe_psql('postgres', 'SELECT ' . descriptors_wanted())),
 	'attempts leave no file descriptor open');
 
+# A session that begins to wait during an attempt fails with that attempt, and does not
+# wait for the next one, which begins after a long pause.
+{
+	my $held = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
+
+	make_pool($local, $remote, server => 'held', options => { port => $held->sockport, sslmode => 'disable', connect_timeout => '600s', pool_size => 1, retry_min => '3600s', retry_max => '3600s' });
+	$more[0]->start(q{SELECT pgpool.checkout('held', '600 s')});
+	my $attempt = $held->accept;
+	$more[1]->start(q{SELECT pgpool.checkout('held', '600 s')});
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'held'}, 2), 'held: a second session begins to wait during the attempt');
+	close $attempt;
+	foreach my $n (0, 1)
+	{
+		$more[$n]->finish(60);
+		$more[$n]->failed('08001', qr/server closed the connection unexpectedly/, "held: session $n fails with the attempt");
+	}
+	is($local->safe_psql('postgres', q{SELECT connects_failed, failed, timeouts FROM pgpool.stats WHERE server = 'held'}), '1|2|0', 'held: one attempt has failed');
+}
+
 # a shorter timeout of the call applies first
 my $delay = delay_begin();
 $took = seconds {
