@@ -954,7 +954,7 @@ COMMENT ON COLUMN pgpool.leases.application_name IS
 COMMENT ON COLUMN pgpool.leases.scope IS
 'what ends it: "session", "transaction" (checkout_xact), "call" (query, query_as, exec, describe, column_list and fanout with names of servers, and the functions of distributed locks) or "fdw" (foreign tables: the transaction)';
 COMMENT ON COLUMN pgpool.leases.state IS
-'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease can only be returned; it does not count for pool_size';
+'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease can only be returned; it does not count for pool_size, max_server_connections and pgpool_ext.max_connections, and the lease ends if its slot is needed';
 COMMENT ON COLUMN pgpool.leases.leased_at IS
 'time when the connection was leased';
 COMMENT ON COLUMN pgpool.leases.waited IS
@@ -1145,7 +1145,7 @@ COMMENT ON COLUMN pgpool.stats.checkins IS
 COMMENT ON COLUMN pgpool.stats.discards IS
 'leases that discard ended';
 COMMENT ON COLUMN pgpool.stats.reclaimed IS
-'leases that ended with their session, or with the worker';
+'leases that ended with their session, with the worker, or because their connection was lost and its slot was needed';
 COMMENT ON COLUMN pgpool.stats.terminated IS
 'leases that terminate ended';
 COMMENT ON COLUMN pgpool.stats.lease_timeouts IS
@@ -1323,7 +1323,7 @@ COMMENT ON COLUMN pgpool.workers.descriptors IS
 COMMENT ON COLUMN pgpool.workers.polled IS
 'number of sleeps that busy polling avoided while the worker relayed bytes';
 COMMENT ON COLUMN pgpool.workers.connections_used IS
-'connections of all workers, in any state';
+'connections of all workers, in any state, without broken ones';
 COMMENT ON COLUMN pgpool.workers.connections_max IS
 'setting pgpool_ext.max_connections';
 COMMENT ON COLUMN pgpool.workers.pools_used IS

@@ -587,7 +587,7 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 			view->total + view->pool.nbroken;
 		all_pools++;
 	}
-	used = pgpx_cap_used(&pgpx_shared->cap, NULL);
+	used = pgpx_connections_used();
 
 	for (int i = 0; i < pgpx_shared->nworkers; i++)
 	{

@@ -80,14 +80,12 @@ typedef struct Held
 	int			pool;
 	int			server;
 	int			holder;			/* index of its wait */
-	bool		broken;			/* counts for max_connections only */
 } Held;
 
 /* A pool; the fields from "limit" on are set for pools with a waiter. */
 typedef struct PoolState
 {
-	bool		is_read[2];		/* its leases were added; [1]: those of broken
-								 * connections, [0]: the others */
+	bool		is_read;		/* its leases were added */
 	bool		has_waiter;
 	PgpxGrowthLimit limit;		/* POOL, SERVER, SHARE or ALL */
 	int			server;
@@ -177,27 +175,27 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 }
 
 /*
- * Add leases of a pool, and the waits of their holders.  broken: add the leases
- * of broken connections, else the others.  Return false if one of these
- * connections is not leased, or a holder does not wait.
+ * Add the leases of a pool whose connections are not broken, and the waits of
+ * their holders.  Return false if one of these connections is not leased, or a
+ * holder does not wait.
  */
 static bool
-read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool, bool broken)
+read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 {
 	PoolState  *state = &deadlock->pools[PGPX_POOL_INDEX(pool)];
-	int			left = broken ? pool->nbroken : pgpx_pool_total_locked(pool);
+	int			left = pgpx_pool_total_locked(pool);
 
 	Assert(LWLockHeldByMe(pool->lock));
-	if (state->is_read[broken])
+	if (state->is_read)
 		return true;
-	state->is_read[broken] = true;
-	if (!broken && left != pool->count[PGPX_CONN_LEASED] - pool->nbroken)
+	state->is_read = true;
+	if (left != pool->count[PGPX_CONN_LEASED] - pool->nbroken)
 		return false;
 	pgpx_conn_foreach_locked(conn, pool)
 	{
 		Held	   *held;
 
-		if (conn->broken != broken)
+		if (conn->broken)
 			continue;
 		if (conn->state != PGPX_CONN_LEASED ||
 			deadlock->nheld == pgpx_shared->max_connections)
@@ -207,7 +205,6 @@ read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool, bool broken)
 		held->lease_id = pg_atomic_read_u64(&conn->lease_id);
 		held->pool = PGPX_POOL_INDEX(pool);
 		held->server = pool->server;
-		held->broken = broken;
 		held->holder = add_wait(deadlock, conn->owner_procno, conn->owner_pid);
 		if (held->holder < 0)
 			return false;
@@ -261,7 +258,8 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
  * Add the leases under a cap.  server: the index of the server's record; -1:
  * the cap over all pools.  moves: the value of PgpxCap.moves when the cap was
  * found full.  Return false if a connection is not leased, a holder does not
- * wait, or the cap has changed since.
+ * wait, the cap has changed since, or a broken connection occupies a slot of the
+ * cap over all pools, which the worker will free.
  */
 static bool
 read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
@@ -284,17 +282,15 @@ read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
 			continue;
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pool->pool_id != 0 && (server < 0 || pool->server == server))
-			ok = read_leases_locked(deadlock, pool, false) &&
-				(server >= 0 || read_leases_locked(deadlock, pool, true));
+			ok = read_leases_locked(deadlock, pool) &&
+				(server >= 0 || pool->nbroken == 0);
 		LWLockRelease(pool->lock);
 		if (!ok)
 			return false;
 	}
 	for (int i = 0; i < deadlock->nheld; i++)
 	{
-		const Held *held = &deadlock->held[i];
-
-		if (server < 0 || (held->server == server && !held->broken))
+		if (server < 0 || deadlock->held[i].server == server)
 			found++;
 	}
 	return pgpx_cap_used(cap, &moves_now) == found && moves_now == moves;
@@ -321,7 +317,7 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 	known = state->has_waiter;
 	if (ok && !known)
 		ok = read_limit_locked(deadlock, pool) &&
-			read_leases_locked(deadlock, pool, false);
+			read_leases_locked(deadlock, pool);
 	LWLockRelease(pool->lock);
 
 	if (ok && !known && state->limit == PGPX_LIMIT_SERVER)
@@ -359,8 +355,7 @@ is_same_state(const PgpxDeadlock *a, const PgpxDeadlock *b)
 			return false;
 	for (int i = 0; i < a->nheld; i++)
 		if (a->held[i].lease_id != b->held[i].lease_id ||
-			a->held[i].holder != b->held[i].holder ||
-			a->held[i].broken != b->held[i].broken)
+			a->held[i].holder != b->held[i].holder)
 			return false;
 	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (a->pools[i].has_waiter != b->pools[i].has_waiter ||
@@ -380,8 +375,6 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 
 	if (state->limit == PGPX_LIMIT_ALL)
 		return true;
-	if (held->broken)
-		return false;
 	return state->limit == PGPX_LIMIT_POOL ? held->pool == wait->pool :
 		held->server == state->server;
 }

@@ -101,8 +101,8 @@ pgpx_lease_count(uint32 pool_id, int server)
 		if (pg_atomic_read_u64(&pgpx_conns[lease->conn].lease_id) != lease->id)
 			continue;
 
-		/* a broken connection counts only for max_connections */
-		if (pgpx_conns[lease->conn].broken && (pool_id != 0 || server >= 0))
+		/* a broken connection keeps no session from a connection */
+		if (pgpx_conns[lease->conn].broken)
 			continue;
 		if ((pool_id == 0 || lease->spec->pool_id == pool_id) &&
 			(server < 0 || pgpx_pools[lease->spec->pool].server == server))
@@ -258,6 +258,8 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 					 errmsg("connection of lease " UINT64_FORMAT " was lost", lease->id),
 					 reason == PGPX_REVOKE_WORKER ?
 					 errdetail("The pool worker was restarted.") :
+					 reason == PGPX_REVOKE_BROKEN ?
+					 errdetail("The remote session has ended, and its slot was needed for another connection.") :
 					 errdetail("The reason is no longer known, because other leases of this session have ended since."),
 					 add_hint(lease)));
 	}

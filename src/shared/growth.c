@@ -56,6 +56,16 @@ pgpx_pool_has_conninfo_locked(const PgpxPool *pool)
 		pool->conninfo_version >= pool->connect_version;
 }
 
+int
+pgpx_connections_used(void)
+{
+	int			used = pgpx_cap_used(&pgpx_shared->cap, NULL);
+
+	for (int i = 0; i < pgpx_pools_end(); i++)
+		used -= pgpx_pools[i].nbroken;
+	return Max(used, 0);
+}
+
 bool
 pgpx_pool_must_yield_locked(PgpxPool *pool)
 {
@@ -150,11 +160,12 @@ is_token_needed(PgpxCap *cap)
 			continue;
 
 		/*
-		 * A broken connection has released the token of the server already.
-		 * Some of the broken ones may still be leased, so this may count too
-		 * few closing ones.
+		 * A broken connection has released the token of the server already,
+		 * and loses its slot to a pool that needs it.  Some of the broken ones
+		 * may be closing.
 		 */
-		needed -= all ? closing : Max(closing - pool->nbroken, 0);
+		needed -= all ? Max(closing, pool->nbroken) :
+			Max(closing - pool->nbroken, 0);
 	}
 	return needed > 0;
 }
@@ -280,7 +291,7 @@ pgpx_pool_growth_limit_locked(const PgpxPool *pool)
 		return PGPX_LIMIT_UNAVAILABLE;
 	if (pgpx_pool_server_tokens_left(pool) <= 0)
 		return PGPX_LIMIT_SERVER;
-	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
+	if (pgpx_connections_used() >= pgpx_shared->max_connections)
 		return PGPX_LIMIT_ALL;
 	return pgpx_pool_growth_due_locked(pool) != 0 ? PGPX_LIMIT_LEASES :
 		PGPX_LIMIT_NONE;
@@ -336,8 +347,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 static int
 tokens_left(const PgpxPool *pool)
 {
-	int			left = pgpx_shared->max_connections -
-		pgpx_cap_used(&pgpx_shared->cap, NULL);
+	int			left = pgpx_shared->max_connections - pgpx_connections_used();
 
 	return Min(left, pgpx_pool_server_tokens_left(pool));
 }

@@ -631,6 +631,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 {
 	static const PgpxEnd ends[] = {
 		[PGPX_REVOKE_WORKER] = PGPX_END_RECLAIMED,
+		[PGPX_REVOKE_BROKEN] = PGPX_END_RECLAIMED,
 		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
 		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
 	};
@@ -645,7 +646,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 	if (owner >= 0)
 		pgpx_waiter_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
 								 revoke);
-	if (revoke == PGPX_REVOKE_WORKER)
+	if (revoke == PGPX_REVOKE_WORKER || revoke == PGPX_REVOKE_BROKEN)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 	else
 	{

@@ -99,8 +99,9 @@ typedef enum PgpxEnd
 {
 	PGPX_END_CHECKIN,
 	PGPX_END_DISCARD,
-	PGPX_END_RECLAIMED,			/* the holder exited without a checkin, or the
-								 * worker exited */
+	PGPX_END_RECLAIMED,			/* the holder exited without a checkin, the worker
+								 * exited, or a broken connection's slot was
+								 * needed */
 	PGPX_END_RETRIED,			/* the connection had died while idle, or
 								 * the lease was never used */
 	PGPX_END_TERMINATED,
@@ -191,8 +192,8 @@ extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
  * pgpx_pool_revoke_locked
  *		Revoke a lease.
  *
- * The connection goes to CLOSING if the worker exits, else to CANCELLING with
- * a close reason.  The holder finds the reason at its next call.
+ * The connection goes to CLOSING if the worker exits or the connection is
+ * broken, else to CANCELLING with a close reason.  The holder finds the reason at its next call.
  */
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
@@ -291,6 +292,12 @@ extern int	pgpx_pool_count_soon_free_locked(const PgpxPool *pool);
  * are disregarded.
  */
 extern int	pgpx_pool_below_min_locked(const PgpxPool *pool);
+
+/*
+ * Return how many connections of all pools count for max_connections: those
+ * that are not broken.  Pools are read without their locks.
+ */
+extern int	pgpx_connections_used(void);
 
 /* Return whether the worker has the conninfo of the pool's current version. */
 extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);

@@ -786,6 +786,38 @@ find_victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now)
 	return oldest;
 }
 
+/*
+ * Revoke the lease of a broken connection of any pool, so that its slot becomes
+ * free.  Return false if there is none.
+ */
+static bool
+revoke_broken_lease(void)
+{
+	bool		revoked = false;
+
+	for (int i = 0; i < pgpx_pools_end() && !revoked; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+
+		/* check without the lock first, because most pools have none */
+		if (pool->nbroken == 0)
+			continue;
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		pgpx_conn_foreach_locked(conn, pool)
+		{
+			if (!conn->broken || conn->state != PGPX_CONN_LEASED)
+				continue;
+			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_BROKEN, &wake);
+			revoked = true;
+			break;
+		}
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+	return revoked;
+}
+
 bool
 pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
 {
@@ -816,7 +848,7 @@ pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
 		}
 		LWLockRelease(pool->lock);
 	}
-	if (best_used < 0)
+	if (best_used < 0 || (!same_server && revoke_broken_lease()))
 		return true;
 	if (best == NULL)
 		return false;

@@ -124,7 +124,8 @@ extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok,
  * A leased connection stays with its holder, which still has to read the last
  * messages of the remote, but is broken from now on.  It counts neither for
  * the size of the pool nor for max_server_connections, so that a replacement
- * can be opened.  For max_connections its slot counts until the lease ends.
+ * can be opened.  Its slot of max_connections is occupied until the lease ends;
+ * pgpx_pool_evict ends the lease if a pool needs the slot.
  *
  * In any other state the connection is closed.
  */
@@ -153,7 +154,8 @@ extern PgpxCap *pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra);
  *		Close the least recently used free connection of another pool than
  *		"beneficiary" under the same cap.
  *
- * same_server: the cap is that of the server.
+ * same_server: the cap is that of the server.  If it is max_connections, a
+ * lease of a broken connection is revoked instead, if there is one.
  *
  * Return whether a token is about to be released; a connection that is already
  * closing counts.  The caller must not hold a pool lock.

@@ -76,6 +76,8 @@ typedef enum PgpxRevoke
 {
 	PGPX_REVOKE_NONE = 0,
 	PGPX_REVOKE_WORKER,			/* the worker exited */
+	PGPX_REVOKE_BROKEN,			/* the connection was broken, and a pool needed
+								 * its slot */
 	PGPX_REVOKE_TERMINATED,
 	PGPX_REVOKE_TIMEOUT
 } PgpxRevoke;

@@ -8,7 +8,7 @@ use PgpxTest;
 use Test::More;
 
 my $remote = remote_node('remote');
-my $local = local_node('local');
+my $local = local_node('local', conf => ['pgpool_ext.max_connections = 20']);
 my ($holder, $other, $third) = map { PgpxSession->new($local) } 1 .. 3;
 
 # the only lease of a server, used once, whose remote session is terminated
@@ -104,6 +104,23 @@ foreach my $round (1 .. 5)
 }
 is($most, 4, 'many: remote sessions never exceed pool_size');
 ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'many'}, 0), 'many: no connection is left');
+
+# --- pgpool_ext.max_connections: broken leases fill all slots
+make_pool($local, $remote, server => 'global', options => { pool_size => 20, checkout_timeout => '60s' });
+my @leases = split /,/, $holder->run(q{SELECT string_agg(pgpool.checkout('global')::text, ',') FROM generate_series(1, 20)});
+is(scalar @leases, 20, 'global: one session leases all connections') or diag($holder->error);
+is($local->safe_psql('postgres', 'SELECT connections_used FROM pgpool.workers'), 20, 'global: they are counted');
+$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/global'});
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE state = 'broken'}, 20), 'global: leases are broken');
+is($local->safe_psql('postgres', 'SELECT connections_used FROM pgpool.workers'), 0, 'global: they are not counted any more');
+is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'global: another pool works');
+is($holder->run(q{SELECT pgpool.exec('many', 'select 1')}) . $holder->error, '1', 'global: session with the broken leases is granted another one');
+my %left = map { $_ => 1 } split /\n/, $local->safe_psql('postgres', 'SELECT lease FROM pgpool.leases');
+my @ended = grep { !$left{$_} } @leases;
+is(scalar @ended, 2, 'global: two of the leases have ended');
+$holder->fails("SELECT pgpool.exec($ended[0], 'select 1')", '08006', qr/its slot was needed for another connection/, 'global: holder receives the reason');
+check_invariants($local, 'global: invariants hold');
+is($holder->run('SELECT pgpool.checkin_all() > 0') . $holder->error, 't', 'global: leases can be returned');
 
 stats_add_up($local);
 check_invariants($local);
