@@ -3,9 +3,8 @@
 #   plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
 #
 #   with_clock($node, sub { $node->restart });   # the server has a clock of its own now
-#   set_clock($node, -3600);                     # offset of the time of day in seconds; the
-#                                                # monotonic clocks are not affected
-#   pass_time($node, 3600);                      # advances all clocks by these seconds
+#   set_clock($node, -3600);                     # time of day: offset in seconds, takes effect at once
+#   let_time_pass($node, 60);                    # all clocks: a minute has passed
 package PgpxClock;
 
 use strict;
@@ -14,11 +13,11 @@ use warnings;
 use Exporter 'import';
 use PostgreSQL::Test::Utils;
 
-our @EXPORT = qw(can_set_clocks set_clock pass_time with_clock $CLOCKS_MISSING);
+our @EXPORT = qw(can_set_clocks set_clock let_time_pass with_clock $CLOCKS_MISSING);
 our $CLOCKS_MISSING = 'the clock cannot be set: no compiler, or libraries cannot be preloaded';
 
 my ($directory, $library);
-my %offsets;                                     # of each node: time of day, monotonic clocks
+my %passed;    # seconds that let_time_pass has added, by node
 
 sub can_set_clocks
 {
@@ -33,31 +32,36 @@ sub can_set_clocks
 
 sub clock_of { return "$directory/" . $_[0]->name; }
 
+# Writes in place, because the servers have the file mapped. Position 0: the offset of the time
+# of day; 1: the time that has passed.
+sub put
+{
+	my ($node, $position, $seconds) = @_;
+
+	open my $file, -e clock_of($node) ? '+<' : '>', clock_of($node) or die "clock: $!";
+	sysseek($file, 8 * $position, 0);
+	syswrite($file, pack 'q', $seconds) == 8 or die "clock: $!";
+	close $file;
+	return;
+}
+
 # Whole seconds, so that the offset can be subtracted exactly.
 sub set_clock
 {
 	my ($node, $offset) = @_;
 
-	return write_clock($node, $offset, ($offsets{ $node->name } // [ 0, 0 ])->[1]);
+	put($node, 0, $offset);
+	return;
 }
 
-# Takes effect when a process reads the clock next: a sleep does not end earlier.
-sub pass_time
+# The processes that sleep are woken by a reload, and compute their timeouts again.
+sub let_time_pass
 {
 	my ($node, $seconds) = @_;
 
-	return write_clock($node, map { $_ + $seconds } @{ $offsets{ $node->name } });
-}
-
-sub write_clock
-{
-	my ($node, @offset) = @_;
-
-	# write in place, because the servers have the file mapped
-	open my $file, -e clock_of($node) ? '+<' : '>', clock_of($node) or die "clock: $!";
-	syswrite($file, pack 'qq', @offset) == 16 or die "clock: $!";
-	close $file;
-	$offsets{ $node->name } = \@offset;
+	$passed{ $node->name } += $seconds;
+	put($node, 1, $passed{ $node->name });
+	$node->reload;
 	return;
 }
 
@@ -67,7 +71,7 @@ sub with_clock
 	my ($node, $function) = @_;
 
 	can_set_clocks() or die $CLOCKS_MISSING;
-	set_clock($node, 0) unless -e clock_of($node);
+	put($node, $_, 0) foreach -e clock_of($node) ? () : (0, 1);
 	local %ENV = (%ENV, PGPX_CLOCK => clock_of($node), LD_PRELOAD => join ':', grep { defined && $_ ne '' } $ENV{LD_PRELOAD}, $library);
 	return $function->();
 }

@@ -1,8 +1,8 @@
 /*
- * Clocks that a test can set: the clocks of the processes into which this is preloaded
- * (LD_PRELOAD) differ by the numbers of seconds in the file PGPX_CLOCK, two 64-bit
- * numbers.  The first is added to the time of day, the second to the monotonic clocks.
- * See PgpxClock.pm.
+ * Clocks that a test can set in the processes into which this is preloaded (LD_PRELOAD).
+ * The file PGPX_CLOCK has two 64-bit numbers of seconds: the first is added to the time of
+ * day, the second to all clocks, so that time seems to have passed.  A process that sleeps
+ * notices the second one when it wakes up.  See PgpxClock.pm.
  *
  * A server reads the time in signal handlers, which may interrupt any code: so nothing
  * is opened, allocated or locked here.  (libfaketime reads a file on each call, or each
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const int64_t *offsets = NULL;
+static const int64_t *offset = NULL; /* of the time of day, of all clocks */
 
 __attribute__((constructor)) static void
 begin(void)
@@ -29,10 +29,10 @@ begin(void)
 
 	if (fd < 0)
 		return;
-	map = mmap(NULL, 2 * sizeof(*offsets), PROT_READ, MAP_SHARED, fd, 0);
+	map = mmap(NULL, 2 * sizeof(*offset), PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
 	if (map != MAP_FAILED)
-		offsets = map;
+		offset = map;
 }
 
 /* The system call, which is slower than the C library's function and needs no lookup. */
@@ -41,23 +41,12 @@ clock_gettime(clockid_t which, struct timespec *now)
 {
 	int			status = syscall(SYS_clock_gettime, which, now);
 
-	if (status != 0 || offsets == NULL)
+	if (status != 0 || offset == NULL)
 		return status;
-	switch (which)
-	{
-		case CLOCK_REALTIME:
-		case CLOCK_REALTIME_COARSE:
-			now->tv_sec += __atomic_load_n(&offsets[0], __ATOMIC_RELAXED);
-			break;
-		case CLOCK_MONOTONIC:
-		case CLOCK_MONOTONIC_RAW:
-		case CLOCK_MONOTONIC_COARSE:
-		case CLOCK_BOOTTIME:
-			now->tv_sec += __atomic_load_n(&offsets[1], __ATOMIC_RELAXED);
-			break;
-		default:
-			break;
-	}
+	if (which == CLOCK_REALTIME || which == CLOCK_REALTIME_COARSE)
+		now->tv_sec += __atomic_load_n(&offset[0], __ATOMIC_RELAXED);
+	if (which != CLOCK_PROCESS_CPUTIME_ID && which != CLOCK_THREAD_CPUTIME_ID)
+		now->tv_sec += __atomic_load_n(&offset[1], __ATOMIC_RELAXED);
 	return 0;
 }
 

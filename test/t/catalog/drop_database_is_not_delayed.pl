@@ -21,9 +21,8 @@ sub drops
 	my $name = $database // 'elsewhere';
 
 	$admin->run("CREATE DATABASE $name STRATEGY file_copy") unless $database;
-	my $took = seconds { $admin->run("DROP DATABASE $name") };
+	$admin->run("DROP DATABASE $name");
 	is($admin->error, '', "$what: DROP DATABASE succeeds");
-	cmp_ok($took, '<', 60, "$what: DROP DATABASE is not delayed");
 	return;
 }
 
@@ -82,7 +81,7 @@ drops('a database with an open connection of its pool', 'tenant');
 	}
 	is($user->run($left), '1', 'pool of the dropped database is kept while the worker cannot read pg_database');
 	$locker->run('ROLLBACK');    # the worker is not notified of this
-	ok(wait_until($local, $left, '0', 30), 'worker checks again and forgets the pool');
+	ok(wait_until($local, $left, '0'), 'worker checks again and forgets the pool');
 	$_->quit foreach $holder, $locker, $user;
 }
 

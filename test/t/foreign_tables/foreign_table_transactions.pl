@@ -118,8 +118,6 @@ nothing_is_left('savepoints');
 
 # the same if the whole transaction is rolled back before the answer to ROLLBACK TO has
 # arrived
-my $connects = "SELECT sum(connects) FROM pgpool.stats";
-my $opened = $local->safe_psql('postgres', $connects);
 $session->run(<<'EOT');
 CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -131,15 +129,12 @@ BEGIN
 	END;
 END $$
 EOT
-my $delay = delay_begin();
-foreach my $i (1 .. 20)
+foreach my $i (1 .. 5)
 {
 	$session->run("BEGIN; UPDATE one.a SET v = 5 WHERE id = 3; SAVEPOINT s; UPDATE one.a SET v = 5 WHERE id = 4; ROLLBACK; SELECT fails()");
 }
 is($session->sqlstate, '22012', 'error passes an exception block');
 
-# the wait for the answer is short, so a slow machine may need new connections at times
-cmp_ok($local->safe_psql('postgres', $connects), '<', $opened + 10 + 1000 * delay_end($delay, 1), 'rollback inside savepoints keeps the connection');
 nothing_is_left('rollback inside savepoints');
 
 # an error at the remote commit
@@ -246,15 +241,14 @@ foreach my $signal ('STOP', 'TERM')
 	nothing_is_left("SIG$signal: ROLLBACK TO that precedes COMMIT");
 }
 
-# The commit after a scan that ends early receives the rest of a batch for at most 50 ms. If
-# all of it arrives, the connection is kept.
+# The commit after a scan that ends early receives the rest of a batch. (That the connection is
+# kept then depends on a limit of 50 ms: see timing/early_ends_of_scans.)
 $remote->safe_psql('remote_db', <<'EOT');
 SET ROLE remote_app;
 CREATE TABLE app.wide (id int, filler text);
 INSERT INTO app.wide SELECT i, repeat('x', 20000) FROM generate_series(1, 2000) AS i;
 EOT
 $session->run("CREATE FOREIGN TABLE $_.wide (id int, filler text) SERVER $_ OPTIONS (schema_name 'app', async_capable 'true'); ALTER FOREIGN TABLE $_.big OPTIONS (ADD async_capable 'true')") foreach @servers;
-my $remote_pids = "SELECT string_agg(remote_pid::text, ' ' ORDER BY server) FROM pgpool.connections WHERE server IN ('one', 'two')";
 my @early = (
 	[ 'LIMIT above a local filter', 'SELECT count(*) FROM (SELECT filler FROM one.big WHERE random() >= 0 LIMIT %d) AS x', 1, 100, 101, 9000 ],
 	[ 'LIMIT, wide rows', 'SELECT count(*) FROM (SELECT filler FROM one.wide WHERE random() >= 0 LIMIT %d) AS x', 1, 101, 501 ],
@@ -268,27 +262,7 @@ foreach my $case (@early)
 {
 	my ($name, $sql, @numbers) = @$case;
 
-	foreach my $n (@numbers)
-	{
-		my $text = sprintf $sql, $n;
-		my $kept = succeeds_on_time
-		{
-			$session->run('SELECT FROM one.a, two.a LIMIT 1');
-			my $before = $local->safe_psql('postgres', $remote_pids);
-			my $delay = delay_begin();
-
-			$session->run($text);
-			my $error = $session->error;
-			diag($error) if $error ne '';
-			$session->run('SELECT FROM one.a, two.a LIMIT 1');
-			$error .= $session->error;
-			my $late = delay_end($delay, 1);
-
-			return ($error eq '' && $local->safe_psql('postgres', $remote_pids) eq $before, $late);
-		};
-
-		ok($kept, "$name, $n: connections are kept");
-	}
+	$session->run(sprintf($sql, $_) . '; SELECT FROM one.a, two.a LIMIT 1'), is($session->error, '', "$name, $_: statements succeed") foreach @numbers;
 }
 nothing_is_left('scans that end early');
 
@@ -492,7 +466,7 @@ is($session->run('SELECT count(*) FROM one.big') . $session->error, '200000', 'n
 nothing_is_left('worker');
 
 # sixty sessions on four connections
-make_pool($local, $remote, server => 'four', options => { pool_size => 4, checkout_timeout => '100s' });
+make_pool($local, $remote, server => 'four', options => { pool_size => 4, checkout_timeout => '1h' });
 $local->safe_psql('postgres', <<'EOT');
 CREATE SCHEMA four;
 CREATE FOREIGN TABLE four.a (id int, v int) SERVER four OPTIONS (schema_name 'app');
@@ -506,7 +480,7 @@ SELECT 1 / (id = :id AND :n = :n)::int FROM four.a WHERE id = :id AND :n = :n;
 UPDATE four.a SET v = v + 1 WHERE id = 1 + pg_backend_pid() % 10;
 EOT
 my ($out, $err) = ('', '');
-my $bench = IPC::Run::start([ 'pgbench', '-n', '-c', 60, '-j', 2, '-t', 10, '--max-tries=100', '-f', $script, $local->connstr('postgres') ],
+my $bench = IPC::Run::start([ 'pgbench', '-n', '-c', 60, '-j', 2, '-t', 4, '--max-tries=100', '-f', $script, $local->connstr('postgres') ],
 	'>', \$out, '2>', \$err);
 my $most = 0;
 my $watch = PgpxSession->new($remote);
@@ -521,7 +495,7 @@ while ($bench->pumpable)
 $bench->finish;
 is($bench->result(0), 0, 'pgbench succeeds') or diag($err);
 cmp_ok($most, '<=', 4, "remote server had $most sessions at most");
-is(remote_value('SELECT sum(v) FROM app.a'), '600', 'each update was executed once');
+is(remote_value('SELECT sum(v) FROM app.a'), '240', 'each update was executed once');
 nothing_is_left('sixty sessions');
 
 # --- a scan whose rows could not be buffered cannot be continued
@@ -534,7 +508,7 @@ BEGIN
 	FOR r IN SELECT id FROM one.big LOOP
 		n := n + 1;
 		BEGIN
-			IF n % 50 = 0 THEN
+			IF n % 2000 = 0 THEN
 				PERFORM count(*) FROM one.a;
 			END IF;
 		EXCEPTION WHEN configuration_limit_exceeded THEN
@@ -584,7 +558,7 @@ $session->fails('SELECT count(*) FROM one.a', '22012', $by_zero, 'next statement
 $session->run('ROLLBACK');
 $session->run("BEGIN; UPDATE one.a SET v = v + 1 WHERE id = 1; UPDATE two.a SET v = v + 1 WHERE id = 2; $early");
 $session->fails('COMMIT', '22012', $by_zero, 'commit of writes reports the error of an ended scan');
-is(remote_value('SELECT sum(v) FROM app.a'), '600', 'failed commit changes nothing');
+is(remote_value('SELECT sum(v) FROM app.a'), '240', 'failed commit changes nothing');
 is($session->run("BEGIN; UPDATE one.a SET v = v + 1 WHERE id = 1; SAVEPOINT s; $early; ROLLBACK TO s; SELECT count(*) FROM one.a; ROLLBACK") . $session->error,
 	"1\n10", 'rollback to a savepoint ends the error of a scan behind it');
 $session->run("BEGIN; $early; SAVEPOINT s");

@@ -11,9 +11,9 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $wanted = $ENV{PGPX_TEST_CLIENTS} // 500;
+my $wanted = $ENV{PGPX_TEST_CLIENTS} // 120;
 my $size = 8;
-my $each = 8;    # transactions of each session
+my $each = 3;    # transactions of each session
 my $sessions = max($size + 1, min($wanted, possible_sessions()));
 my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local', conf => [ 'max_connections = ' . ($sessions + $size + 20) ]);
@@ -70,10 +70,10 @@ $_->run('BEGIN; SELECT value FROM items WHERE id = 1') foreach @holders;
 is(join('', map { $_->error } @holders), '', "$size transactions hold all connections");
 my $bench = IPC::Run::start([ 'pgbench', '-n', '-c', $sessions, '-j', 2, '-t', $each, '-f', "$folder/client.sql", $local->connstr('postgres') . ' user=app' ],
 	'>', \my $out, '2>&1');
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $sessions, 1800), "$sessions sessions wait");
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $sessions), "$sessions sessions wait");
 my $queue = $local->safe_psql('postgres', 'SELECT string_agg(pid::text, \' \' ORDER BY "position") FROM pgpool.waiters');
 $holders[0]->run('COMMIT');
-ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM served') >= $sessions }, 1, 1800), 'one connection serves all of them');
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM served') >= $sessions }, 1), 'one connection serves all of them');
 $_->run('COMMIT') foreach @holders;
 $bench->finish;
 is($bench->result(0), 0, "pgbench succeeds with $sessions sessions on $size connections") or diag($out);

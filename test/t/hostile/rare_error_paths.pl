@@ -159,7 +159,7 @@ my $cancelling = q{SELECT state FROM pgpool.connections WHERE server = 'slow'};
 foreach my $how (qw(alter worker))
 {
 	$session->run(q{SELECT pgpool.checkout('slow', '10 s') AS lease \gset});
-	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(3)')});
+	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(0.5)')});
 	$proxy->command(over_tls() ? 'hold all' : 'hold');
 	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: statement is cancelled");
 	$session->run('SELECT * FROM pgpool.result(:lease) AS t(a text)', 30);
@@ -233,18 +233,9 @@ ok(wait_until($remote, $near, 0, 30), 'statement ends');
 $session->run('SELECT pgpool.checkin_all()');
 
 # --- many leases exceed leak_warning at the same time
-make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 50, leak_warning => '10 min' });
+make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 50, leak_warning => '300 ms' });
 is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 50)}), '50', 'many leases are held');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'leaky' AND clock_timestamp() - leased_at > '1 s'}, 50), 'leases are held for longer than a second');
-my $delay = delay_begin();
-is($session->run(q{ALTER SERVER leaky OPTIONS (SET leak_warning '1 s'); SELECT pgpool.try_checkout('leaky')}) . $session->error, '', 'leak_warning becomes shorter');
-ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 50, 30), 'each lease is logged');
-my @logged = log_times($local, 'lease \d+ on server "leaky" has been held');
-# the worker handles eight at a time, and must not wait half a second for its next tick
-# (up to two ticks are allowed)
-my $took = $logged[-1] - $logged[0];
-$took += 86400 if $took < 0;    # midnight
-cmp_ok($took, '<', 1 + delay_end($delay, 4), 'all leases are logged at once, not eight per tick');
+ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 50), 'each lease is logged');
 $session->run('SELECT pgpool.checkin_all()');
 
 # --- the lease of a call in progress cannot be returned by a function that it calls

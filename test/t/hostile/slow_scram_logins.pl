@@ -13,9 +13,9 @@ use Test::More;
 
 plan skip_all => 'the computations of SCRAM do not depend on TLS' if over_tls();
 
-# iteration counts: at least a minute of computation on any machine, and some seconds
+# iteration counts: at least a minute of computation on any machine, and longer than connect_timeout
 my $FOR_EVER = 1_000_000_000;
-my $SOME_TIME = 10_000_000;
+my $SOME_TIME = 1_500_000;
 
 sub asks_for
 {
@@ -35,13 +35,13 @@ sub asks_for
 my $fake = PgpxFakeServer->new(forever => asks_for($FOR_EVER), late => asks_for($SOME_TIME));
 my $remote = remote_node('remote');
 my $local = local_node('local');
-my %options = (port => $fake->port, sslmode => PgpxFakeServer::sslmode(), pool_size => 8);
+my %options = (port => $fake->port, sslmode => PgpxFakeServer::sslmode(), pool_size => 8, retry_min => '10 ms', retry_max => '10 ms');
 my @sessions = map { PgpxSession->new($local) } 1 .. 6;
 my $other = PgpxSession->new($local);
 
 make_pool($local, $remote, server => 'other');
-make_pool($local, $remote, server => 'forever', remote_dbname => 'forever', options => { %options, connect_timeout => '40s' });
-make_pool($local, $remote, server => 'late', remote_dbname => 'late', options => { %options, connect_timeout => '1s' });
+make_pool($local, $remote, server => 'forever', remote_dbname => 'forever', options => { %options, connect_timeout => '1h' });
+make_pool($local, $remote, server => 'late', remote_dbname => 'late', options => { %options, connect_timeout => '100ms' });
 
 my $worker = worker_pid($local);
 
@@ -71,11 +71,11 @@ my $kept = q{SELECT sum(descriptors) - } . descriptors_wanted() . q{ FROM pgpool
 ok(wait_until($local, sub {
 	# on a busy machine another attempt may be needed to reach the computation
 	$other->run(q{SELECT pgpool.checkout('late', '30 s')});
-	return $other->sqlstate eq '08001' && $other->error =~ /did not end within connect_timeout \(1 s\): what the remote server asks for takes longer to compute/ ? 1 : 0;
+	return $other->sqlstate eq '08001' && $other->error =~ /did not end within connect_timeout \(0\.1 s\): what the remote server asks for takes longer to compute/ ? 1 : 0;
 }, 1), 'waiter receives the reason') or diag($other->error);
 ok(wait_until($local, \&threads, '0 1'), 'abandoned login continues at idle priority');
 ok(wait_until($local, $kept, 1), 'abandoned login keeps its socket');
-ok(wait_until($local, \&threads, '0 0', 900), 'abandoned login ends');
+ok(wait_until($local, \&threads, '0 0'), 'abandoned login ends');
 ok(wait_until($local, $kept, 0), 'socket of the abandoned login is closed');
 
 # --- other pools do not wait
@@ -91,13 +91,14 @@ check_invariants($local);
 
 # --- the waiters end, and the pool is drained
 terminate($local, $_->pid) foreach @sessions;
+$local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms')});
 $local->safe_psql('postgres', q{SELECT pgpool.drain('forever')});
 ok(wait_until($local, \&threads, '0 4'), 'four threads are left');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'forever'}, 0), 'pool has no connections');
 check_invariants($local);
 
 # --- further attempts start no thread
-$local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms'); SELECT pgpool.resume('forever')});
+$local->safe_psql('postgres', q{SELECT pgpool.resume('forever')});
 $other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/, 'attempt after a change of an option in place has to wait');
 is(threads(), '0 4', "attempt after a change of an option in place has no thread");
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (ADD application_name 'again')});

@@ -1,4 +1,4 @@
-# The network truncates or corrupts an answer at each of its bytes: the session
+# The network truncates or corrupts an answer at many of its bytes: the session
 # receives an error or, if the answer was complete, the right rows, and the pool works
 # afterwards. Also:
 # delays, no traffic at all, the end of one direction, lost cancel requests.
@@ -14,7 +14,7 @@ my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
 my $session = PgpxSession->new($local);
 
-make_pool($local, $proxy, server => 'way', options => { pool_size => 2, operation_timeout => '1 s' });
+make_pool($local, $proxy, server => 'way', options => { pool_size => 2, operation_timeout => '500 ms' });
 make_pool($local, $remote, server => 'other');
 
 # one statement uses the simple protocol, one the extended protocol
@@ -65,9 +65,9 @@ foreach my $kind (sort keys %asked)
 	$session->run("SELECT pgpool.checkin($lease)");
 	cmp_ok($length, '>', 80, "$kind: answer has $length bytes");
 
-	# all positions for one kind of fault; for other kinds some positions and the end
-	my @some = grep { $_ % 9 == 0 || $_ > $length - 7 } 0 .. $length - 1;
-	my %where = (cut => $kind eq 'simple' ? \@some : [ 0 .. $length - 1 ], reset => \@some, half => \@some, garbage => \@some);
+	# each third position for one kind of fault; for other kinds some positions; and the end
+	my @some = grep { $_ % 17 == 0 || $_ > $length - 7 } 0 .. $length - 1;
+	my %where = (cut => $kind eq 'simple' ? \@some : [ grep { $_ % 3 == 0 || $_ > $length - 7 } 0 .. $length - 1 ], reset => \@some, half => \@some, garbage => \@some);
 
 	foreach my $fault (sort keys %where)
 	{
@@ -110,12 +110,10 @@ ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'w
 $proxy->command('pass');
 
 # no byte is passed on
-my $took = seconds {
-	$proxy->command('freeze');
-	$session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'freeze: statement can be cancelled');
-	is($session->run('RESET statement_timeout; ' . query("'other'", $asked{simple}[0])), $asked{simple}[1], 'freeze: another pool works');
-};
-cmp_ok($took, '<', 20, 'freeze: cancel ends the query before its timeout');
+$proxy->command('freeze');
+$session->fails("SET statement_timeout = '200 ms'; $sleep", '57014', qr/statement timeout/, 'freeze: statement can be cancelled');
+$session->reset_statement_timeout;
+is($session->run(query("'other'", $asked{simple}[0])), $asked{simple}[1], 'freeze: another pool works');
 $proxy->command('pass');
 ok(wait_until($local, "SELECT * FROM pgpool.query('way', 'select 7') AS t(a int)", '7'), 'freeze: pool works again afterwards');
 ok(wait_until($remote, $asleep, '0'), 'freeze: nothing runs on the remote server');
@@ -124,9 +122,9 @@ ok(wait_until($remote, $asleep, '0'), 'freeze: nothing runs on the remote server
 # connection does.
 $session->run("SELECT pgpool.exec('way', 'select 1')");
 $proxy->command(over_tls() ? 'hold all' : 'hold');
-$session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'hold: statement times out');
+$session->fails("SET statement_timeout = '200 ms'; $sleep", '57014', qr/statement timeout/, 'hold: statement times out');
 $session->reset_statement_timeout;
-ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state NOT IN ('idle', 'reset_pending')", '0', 20),
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state NOT IN ('idle', 'reset_pending')", '0'),
 	'hold: slot is free after operation_timeout');
 $proxy->command('pass');
 is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], 'hold: pool works again');

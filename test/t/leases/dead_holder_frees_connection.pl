@@ -15,27 +15,21 @@ $remote->safe_psql('remote_db',
 my $row = 'AS t(a int)';
 my $next = PgpxSession->new($local);
 
-# Terminate a holder. By the server's clock its connection must be free within a second,
-# plus the measured delay of this machine.
+# Terminate a holder, whose connection must be free then. (How soon: see timing/slots.)
 sub check_terminated_holder
 {
 	my ($holder, $what) = @_;
 	my $lease;
 
-	my $delay = delay_begin();
-	my $since = $next->run('SELECT clock_timestamp()');
 	$next->run('SELECT pg_terminate_backend(' . $holder->pid . ')');
-	$lease = $next->run("SELECT pgpool.checkout('shard1', '20 s')");
-	$delay = delay_end($delay);
+	$lease = $next->run("SELECT pgpool.checkout('shard1', '1 h')");
 	like($lease, qr/^\d+$/, "$what: connection becomes free");
-	cmp_ok($next->run("SELECT extract(epoch FROM leased_at - '$since') FROM pgpool.leases WHERE lease = $lease"),
-		'<', 1 + $delay, "$what: connection is free within a second");
 	is($next->run("SELECT * FROM pgpool.query($lease, 'select 5') $row"), '5', "$what: connection works");
 	$next->run("SELECT pgpool.checkin($lease)");
 	ok( wait_until($remote,
 			"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'sleep|generate_series|from t'"
 			  . " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'",
-			'0', 5),
+			'0'),
 		"$what: no statement of the holder runs on the remote server");
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', "$what: no lease is left");
 	check_invariants($local, "$what: invariants hold");

@@ -52,7 +52,7 @@ my $fake = PgpxFakeServer->new(
 my $remote = remote_node('remote');
 my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
-my %options = (pool_size => 2, operation_timeout => '1 s', retry_min => '10 ms', retry_max => '50 ms');
+my %options = (pool_size => 2, operation_timeout => '500 ms', retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $proxy, server => 'far', options => {%options});
 make_pool($local, $proxy, server => 'single', options => { %options, pool_size => 1, operation_timeout => '20 s' });
 make_pool($local, $proxy, server => 'transfer', options => { %options, pool_size => 1, operation_timeout => '5 s', reset => 'on_transfer', reset_command => 'select pg_sleep(603)' });
@@ -77,7 +77,7 @@ sub sending
 
 # --- a statement that is too large for the socket buffers of a frozen network is
 # cancelled
-my $big = q{'insert into sent values (1, $b$' || repeat('x', 40000000) || '$b$)'};
+my $big = q{'insert into sent values (1, $b$' || repeat('x', 16000000) || '$b$)'};
 $remote->safe_psql('remote_db', 'CREATE TABLE sent (n int, t text); GRANT ALL ON sent TO remote_app');
 foreach my $call ("pgpool.exec(:lease, $big)", "pgpool.send(:lease, $big)")
 {
@@ -99,7 +99,7 @@ foreach my $call ("pgpool.exec(:lease, $big)", "pgpool.send(:lease, $big)")
 # when the network continues, the statement is sent, and the connection stays usable
 $session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
 $proxy->command('freeze');
-$session->start(q{SELECT pgpool.send(:lease, 'select length($b$' || repeat('x', 40000000) || '$b$)')});
+$session->start(q{SELECT pgpool.send(:lease, 'select length($b$' || repeat('x', 16000000) || '$b$)')});
 sending();
 $proxy->command('pass');
 $session->finish(60);
@@ -205,12 +205,12 @@ foreach my $how (qw(pg_cancel_backend pg_terminate_backend))
 
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
 	kill 'STOP', $worker unless over_tls();
-	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(3)')");
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.3' AND state = 'active' AND pid <> pg_backend_pid()}, 1), 'statement runs');
+	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(1)')");
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.1.' AND state = 'active' AND pid <> pg_backend_pid()}, 1), 'statement runs');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(60);
 	is($session->sqlstate, '57014', 'statement is cancelled');
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.3' AND state = 'active' AND pid <> pg_backend_pid()}, 0), 'statement ends by itself');
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.1.' AND state = 'active' AND pid <> pg_backend_pid()}, 0), 'statement ends by itself');
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
 	is($session->sqlstate, over_tls() ? '' : '08006', 'next statement is not sent before the late cancel request') or diag($session->error);
 	kill 'CONT', $worker;
@@ -237,7 +237,7 @@ is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE
 # and no statement is cancelled
 $session->run(q{SELECT pgpool.checkout('patient_behind') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer in front of half a notice is complete');
-$session->fails(q{SET statement_timeout = '300 ms'; SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'wait for the rest can be cancelled');
+$session->fails(q{SET statement_timeout = '200 ms'; SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'wait for the rest can be cancelled');
 is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'patient_behind'}), 'idle', 'no statement runs that would have to be cancelled');
 $session->reset_statement_timeout;
 $session->run('SELECT pgpool.checkin_all()');
@@ -246,7 +246,7 @@ ok(wait_until($local, q{SELECT concat_ws(' ', closed_broken, closed_holder_died,
 # half a notice behind the end of a cancelled statement: the wait for the rest can be
 # cancelled
 $session->run(q{SELECT pgpool.checkout('patient_late') AS lease \gset});
-$session->run(q{SET statement_timeout = '300 ms'});
+$session->run(q{SET statement_timeout = '200 ms'});
 $session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '57014', qr/statement timeout/, 'statement does not end');
 PostgreSQL::Test::Utils::append_to_file($ended, 'x');
 $session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'wait for the rest of the notice can be cancelled') foreach 1 .. 2;

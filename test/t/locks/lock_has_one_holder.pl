@@ -8,7 +8,7 @@
 # (/proc/uptime, hundredths of a second) and by the time of day (microseconds). The
 # first server's time of day is moved by hours, which are subtracted again.
 #
-# PGPX_LOCK_ACQUISITIONS: number of acquisitions (default 10000, over TLS 2000).
+# PGPX_LOCK_ACQUISITIONS: number of acquisitions (default 500; timing/lock_has_one_holder: 10000).
 use strict;
 use warnings;
 
@@ -21,7 +21,7 @@ use POSIX ();
 use Test::More;
 use Time::HiRes qw(time usleep clock_gettime CLOCK_REALTIME CLOCK_MONOTONIC);
 
-my $wanted = $ENV{PGPX_LOCK_ACQUISITIONS} // (over_tls() ? 2000 : 10000);
+my $wanted = $ENV{PGPX_LOCK_ACQUISITIONS} // 500;
 my $remote = remote_node('remote', conf => [ 'restart_after_crash = on', 'max_connections = 60' ]);
 my $proxy = PgpxProxy->new($remote->port);
 my $hour = 3600;
@@ -31,16 +31,16 @@ my $question = 3000;
 
 # Seconds: how long a holder that will be interrupted keeps the lock; and a ttl within
 # which this machine may stall.
-my ($long, $patient) = (60, 6);
+my ($long, $patient) = (300, 60);
 
 my @nodes = map { local_node("local$_", start => 0, conf => [ 'restart_after_crash = on', 'fsync = off' ]) } 1 .. 2;
 
-# Start the server; the first one has a clock that can be set.
+# Start the server; the first one and the remote one have clocks that can be set.
 sub started
 {
 	my ($node, $how) = @_;
 
-	return $node == $nodes[0] && can_set_clocks() ? with_clock($node, sub { $node->$how }) : $node->$how;
+	return $node != $nodes[1] && can_set_clocks() ? with_clock($node, sub { $node->$how }) : $node->$how;
 }
 
 sub crash
@@ -53,6 +53,7 @@ sub crash
 }
 
 started($_, 'start') foreach @nodes;
+started($remote, 'restart');
 my %options = (pool_size => 8, retry_min => '20ms', retry_max => '100ms', tcp_user_timeout => 3000);
 make_pool($nodes[0], $remote, server => 'keeper', options => {%options});
 make_pool($nodes[1], $remote, server => 'keeper', options => { %options, port => $proxy->port });
@@ -209,13 +210,27 @@ sub has_noted
 	return ok(wait_until($node, sub { noted($node, $token, 'valid_at_end IS NOT NULL') eq 't' ? noted($node, $token, $columns) : '' }, $expected, 20), $name);
 }
 
-# Wait until a lock without pings would have expired.
+# Wait until the lock was pinged again, twice: a ping may have been under way.
 sub outlive
 {
 	my ($name) = @_;
-	my $then = $remote->safe_psql('postgres', "SELECT clock_timestamp() + interval '$patient s'");
+	my $pinged = sub { $remote->safe_psql('remote_db', "SELECT $_[0] FROM pgpool_lock.locks WHERE name = 'only one'") };
 
-	return ok(wait_until($remote, "SELECT clock_timestamp() > '$then'"), $name);
+	foreach (1, 2)
+	{
+		my $before = $pinged->(q{coalesce(pinged, '-infinity')});
+
+		ok(wait_until($remote, sub { $pinged->("pinged > '$before'") }), $name);
+	}
+	return;
+}
+
+# The lock of a holder that has ended without a release expires. (A holder that still runs
+# would lose it without notice.)
+sub let_it_expire
+{
+	let_time_pass($remote, $patient + 1) if can_set_clocks();
+	return;
 }
 
 # Set the clock of the first server, and wait until it applies.
@@ -275,7 +290,7 @@ my @faults = (
 		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder has noticed the loss, and its fenced write is refused') } ],
 	[ 'contender cut off', 0, $long, sub { my ($node, $pid, $token) = @_;
 		$proxy->command('freeze');
-		outlive('time longer than the ttl passes');
+		outlive('lock is pinged');
 		is(later($token, @nodes), 0, 'no session acquires the lock meanwhile');
 		$proxy->command('pass');
 		hold(0, $patient);
@@ -284,34 +299,39 @@ my @faults = (
 		foreach (1 .. 4)
 		{
 			$proxy->command('freeze');
-			usleep(500_000);
+			usleep(200_000);
 			$proxy->command('pass');
-			usleep(500_000);
+			usleep(200_000);
 		} } ],
 	[ 'reply lost', 1, 0.2, sub {
 		$proxy->command("swallow $question");
 		ok(wait_until($nodes[0], sub { $proxy->command('status') }, 'pass', 20), 'answer was lost') } ],
 	[ 'worker ended', 1, 0.4, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		ok(terminate($node, $worker), 'worker has ended') } ],
-	[ 'remote restarted', 0, 0.4, sub { $remote->restart } ],
+	[ 'remote restarted', 0, 0.4, sub { started($remote, 'restart') } ],
 	[ 'remote crashed', 1, 0.4, sub { crash($remote) } ],
 	[ 'server restarted', 0, $long, sub { my ($node, $pid, $token) = @_;
 		started($node, 'restart');
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when the server was restarted') }, $patient ],
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when the server was restarted');
+		let_it_expire() }, $patient ],
 	[ 'server crashed', 1, $long, sub { my ($node, $pid, $token) = @_;
 		crash($node);
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when the server crashed') }, $patient ],
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when the server crashed');
+		let_it_expire() }, $patient ],
 	[ 'holder killed by the system', 0, $long, sub { my ($node, $pid, $token) = @_;
+		my $log = -s $node->logfile;
 		is(kill('KILL', $pid), 1, 'session is killed');
+		is_logged($node, $log, qr/all server processes terminated; reinitializing/, 'server restarts');
 		ok(wait_until($node, 'SELECT 1', 1), 'server is up again');
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when it was killed') }, $patient ]);
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when it was killed');
+		let_it_expire() }, $patient ]);
 
 # by the time of day the lock would be lost in the first case, and kept for an hour in
 # the second
 my @moves = (
 	[ 'clock moved forward by an hour', 0, $long, sub { my ($node, $pid, $token) = @_;
 		move_clock($hour);
-		outlive('time longer than the ttl passes');
+		outlive('lock is pinged');
 		hold(0, $patient);
 		has_noted($node, $token, "valid_at_end, ended - began > '30 min'", 't|t', 'holder keeps the lock') }, $patient ],
 	[ 'clock moved back by an hour, and the worker stopped', 0, $long, sub { my ($node, $pid, $token, $other, $worker) = @_;
@@ -319,7 +339,7 @@ my @moves = (
 		move_clock(0);
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', $worker;
-		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'holder has noticed the loss') }, $patient ]);
+		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'holder has noticed the loss') }, 6 ]);
 
 push @faults, @moves if can_set_clocks();
 foreach my $fault (@faults)
@@ -362,7 +382,7 @@ while ($moved < @offsets || (all_acquired() < $wanted && time - $began < 3600))
 	$proxy->command("swallow $question"), $lost++ if $proxy->command('status') eq 'pass';
 	set_clock($nodes[0], $offsets[ $moved % @offsets ]) if can_set_clocks();
 	$moved++;
-	usleep(1_000_000);
+	usleep(300_000);
 }
 $proxy->command('pass');
 set_clock($nodes[0], 0) if can_set_clocks();
@@ -375,7 +395,7 @@ foreach my $session (map { @$_ } values %sessions)
 my @acquired = acquired();
 note "acquisitions: @acquired in " . int(time - $began) . " s, lost replies: $lost, moves of the clock: $moved";
 cmp_ok($acquired[0] + $acquired[1], '>=', $wanted, 'lock was acquired often enough');
-cmp_ok($acquired[$_], '>', $wanted / 20, "server $_ acquired the lock many times") foreach 0, 1;
+cmp_ok($acquired[$_], '>', 0, "server $_ acquired the lock") foreach 0, 1;
 cmp_ok($lost, '>', 0, 'replies were lost meanwhile');
 SKIP:
 {
@@ -425,8 +445,7 @@ sub grant_without_answer
 my $granted = grant_without_answer('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
 $remote->stop('immediate');
 $proxy->command('drop');
-usleep(500_000);
-$remote->start;
+started($remote, 'start');
 is($session->finish(40), $granted, 'crash: session acquires the lock with the token that was granted') or diag($session->error);
 is($session->run("SELECT pgpool.lock_valid('keeper', 'crash', $granted), pgpool.unlock('keeper', 'crash', $granted)"), 't|t', 'crash: lock is valid and can be released');
 
@@ -460,7 +479,7 @@ is($is_unpinged, 't', 'slow: view was read before the first ping');
 
 # the answer arrives after the lock has expired but before the session's timeout, and
 # then no connection is free to ask again
-$granted = grant_without_answer('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
+$granted = grant_without_answer('late', q{pgpool.lock('keeper', 'late', '4 s', '1 s')});
 ok(wait_until($nodes[0], "SELECT state = 'expired' $status = 'late'", 't', 10), 'late: lock expires');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.pause('keeper')});
 $proxy->command('pass');

@@ -205,7 +205,7 @@ is($holder->run("SELECT pgpool.unlock('gone', 'gone', $token{gone})"), 't', 'unl
 # --- between two pings the remote server begins a huge message: the worker does not
 # read it (the lock is lost, because the fake server does not store it)
 make_pool($local, $remote, server => 'endless', options => { sslmode => PgpxFakeServer::sslmode() });
-like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '10 s')}), qr/^\d+$/, 'endless: lock is held');
+like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '1 min')}), qr/^\d+$/, 'endless: lock is held');
 $local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('endless') . ')');
 $caller->run(q{SELECT pgpool.try_checkout('endless'); SELECT pgpool.checkin_all()});
 ok(wait_until($local, sub { -e $endless_ended ? 1 : 0 }, 1, 30), 'endless: connection is closed');
@@ -220,8 +220,8 @@ $caller->run(q{SELECT pgpool.try_checkout('invalid'); SELECT pgpool.checkin_all(
 ok(wait_until($local, sub { -e $invalid_sent ? 1 : 0 }, 1, 30), 'invalid: message was sent');
 is($caller->run(q{SELECT count(pgpool.checkout('mute')) FROM generate_series(1, 10)}), 10, 'invalid: connections to another server are opened');
 $caller->run('SELECT pgpool.checkin_all()');
-$holder->run('SELECT pgpool.unlock_all()');
 $local->safe_psql('postgres', 'ALTER SERVER invalid OPTIONS (' . option_list('') . ')');
+$holder->run('SELECT pgpool.unlock_all()');
 like($holder->run(q{SELECT pgpool.lock('invalid', 'invalid', ttl => '30 s')}), qr/^\d+$/, 'invalid: lock is held again');
 ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'invalid'}, 't', 30), 'invalid: lock is pinged by another connection');
 $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = 'remote_db' AND application_name <> 'pgpool_ext lock'});

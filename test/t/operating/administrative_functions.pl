@@ -105,15 +105,14 @@ call_admin("resume('hanging')", '');
 is($sessions[$_]->finish(30) . $sessions[$_]->error, '1', "resume: session $_ is granted a connection") foreach 0, 1;
 
 # --- drain
-my $took = seconds { call_admin("drain('s1', '30 s')", 't', 'drain: idle pool is drained') };
-cmp_ok($took, '<', 25, 'drain: idle pool is drained before the timeout');
+call_admin("drain('s1', '1 h')", 't', 'drain: idle pool is drained');
 is(pool('s1', 'state, total'), 'draining|0', 'drain: all connections are closed');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext/s%'", '2'),
 	'drain: remote sessions have ended, those of other pools remain');
 waits($sessions[0], 'paused', 'drain: checkout waits');
 call_admin("resume('s1')", '', 'resume: drained server accepts checkouts again');
 like($lease = $sessions[0]->finish(30), qr/^\d+$/, 'resume: waiter is granted a connection');
-call_admin("drain('s1', '500 ms')", 'f', 'drain returns false if a connection is leased at the timeout');
+call_admin("drain('s1', '100 ms')", 'f', 'drain returns false if a connection is leased at the timeout');
 is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'drain: lease stays usable');
 $admin->start("SELECT pgpool.drain('s1', '60 s')");
 ok(wait_until($local, 'SELECT count(*) FROM pg_stat_activity WHERE query LIKE $$SELECT pgpool.drain%$$ AND state = $$active$$', '1'),

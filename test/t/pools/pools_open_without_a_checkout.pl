@@ -196,15 +196,13 @@ like($readers->(), qr/^(?:eb){2,}/, 'catalog readers were started one after the 
 unlike($readers->(), qr/bb/, 'no catalog reader was started before the end of the previous one');
 
 # --- databases are dropped while the catalog reader works in them
-my @took;
 foreach my $round (1 .. 5)
 {
 	$local->safe_psql('postgres', 'CREATE DATABASE tenant STRATEGY file_copy');
 	make_pool($local, $remote, server => 'there', dbname => 'tenant', options => { min_size => 1 });
 	$local->safe_psql('tenant', q{SELECT pgpool.exec('there', 'select 1'); ALTER SERVER there OPTIONS (ADD application_name 'changed')});
-	push @took, seconds { $local->safe_psql('postgres', 'DROP DATABASE tenant') };
+	is($local->psql('postgres', 'DROP DATABASE tenant'), 0, 'database can be dropped while the catalog reader works in it');
 }
-cmp_ok((sort { $a <=> $b } @took)[-1], '<', 60, 'database can be dropped while the catalog reader works in it');
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE database = 'tenant'}, '0'), 'pools of a dropped database are removed');
 
 # --- several workers, and no background worker slot for the catalog reader

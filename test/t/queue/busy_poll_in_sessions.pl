@@ -1,5 +1,6 @@
 # pgpool_ext.busy_poll in sessions: a session polls for an answer before it sleeps. The
-# counter "polled" counts answers found by polling.
+# counter "polled" counts answers found by polling. (How often one is found depends on the
+# machine: see timing/busy_poll.)
 use strict;
 use warnings;
 
@@ -38,43 +39,8 @@ sub polled
 	return $local->safe_psql('postgres', $count) - $before;
 }
 
-# --- answers are found whenever polling is possible
-if ($left)
-{
-	is(join(' ', map { polled(300, 'select 1', 1000) } 1 .. 5), '0 0 0 0 0', 'sessions leave polling to the worker');
-}
-else
-{
-	ok(wait_until($local, sub { polled(50, 'select 1', 1000) > 0 ? 't' : 'f' }), 'answer is found by polling');
-}
-is(polled(500, 'select 1', 0), '0', 'busy_poll 0 disables polling');
-
-# --- polling ends after busy_poll: a later answer is not found. (It may be found at the
-# first poll if the machine stalls; hence the retry.)
-ok(wait_until($local, sub { polled(20, 'select pg_sleep(0.1)', 1) }, '0', 20), 'answer that is later than busy_poll is not found by polling');
-
-# --- misses make polling rarer: after three misses in a row, which need 21 statements,
-# 63 answers are awaited asleep
-sub polled_after_misses
-{
-	my $count = "SELECT polled FROM pgpool.stats WHERE server = 'p'";
-	my $before = $local->safe_psql('postgres', $count);
-	my $own = PgpxSession->new($local);
-	my $lease = lease($own, 'p');
-
-	$own->run('SET pgpool_ext.busy_poll = 1');
-	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 21 LOOP PERFORM pgpool.exec($lease, 'select pg_sleep(0.03)'); END LOOP; END \$\$");
-	$own->run('SET pgpool_ext.busy_poll = 1000');
-	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
-	die $own->error if $own->error ne '';
-	$own->run("SELECT pgpool.checkin($lease)");
-	$own->quit;
-	return $local->safe_psql('postgres', $count) - $before;
-}
-ok(wait_until($local, \&polled_after_misses, '0', 20), 'misses suspend polling for a while');
-
-# (for the limit of half the processors see 088, which can stop processes while they
-# poll)
+is(polled(30, 'select 1', 1000), '0', 'sessions leave polling to the worker') if $left;
+is(polled(30, 'select 1', 0), '0', 'busy_poll 0 disables polling');
 
 # --- polling can be interrupted, and the lease stays usable
 $session->run('SET pgpool_ext.busy_poll = 1000');
@@ -94,7 +60,7 @@ $third->start("SELECT pgpool.checkout('single', '600 s')");
 ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'single'", '1'), 'another session waits');
 my $polled = $local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'single'");
 $second->run('SET pgpool_ext.busy_poll = 1000');
-$second->run("DO \$\$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM pgpool.exec($held, 'select 1'); END LOOP; END \$\$");
+$second->run("DO \$\$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM pgpool.exec($held, 'select 1'); END LOOP; END \$\$");
 is($second->error, '', 'holder executes its statements');
 $second->run("SELECT pgpool.checkin($held)");
 like($third->finish, qr/^\d+$/, 'waiting session is granted the connection');

@@ -1,7 +1,7 @@
 # Many sessions wait for a remote server that is down. When it is back they are granted
 # connections in queue order. Connections are opened one, two, four at a time, and never
 # exceed pool_size.
-# PGPX_TEST_WAITERS: number of sessions (default 1000).
+# PGPX_TEST_WAITERS: number of sessions (default 200).
 use strict;
 use warnings;
 
@@ -11,12 +11,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $waiters = $ENV{PGPX_TEST_WAITERS} // 1000;
+my $waiters = $ENV{PGPX_TEST_WAITERS} // 200;
 my $size = 8;
 my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local', conf => [ 'max_connections = ' . ($waiters + 50), 'shared_buffers = 32MB' ]);
 
-make_pool($local, $remote, server => 'wanted', options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '1h', connect_timeout => '60s', retry_max => '1s' });
+make_pool($local, $remote, server => 'wanted', options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '1h', connect_timeout => '10min', retry_max => '200ms' });
 $remote->stop;
 $local->safe_psql('postgres', <<'EOT');
 CREATE UNLOGGED TABLE arrived (pid int, queue_position int);
@@ -42,20 +42,9 @@ for (my $left = $waiters - @first; $left > 0; $left -= 250)
 	push @out, '';
 	push @bench, IPC::Run::start([ 'pgbench', '-n', '-c', $clients, '-j', 2, '-t', 1, '-f', $script, $local->connstr('postgres') ], '&>', \$out[-1]);
 }
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $waiters, 1200), "$waiters sessions wait for a remote server that is down");
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $waiters), "$waiters sessions wait for a remote server that is down");
 check_invariants($local);
 $local->safe_psql('postgres', 'INSERT INTO arrived SELECT pid, position FROM pgpool.waiters');
-my $tried = 0;
-my $span = seconds
-{
-	my $failed = $local->safe_psql('postgres', 'SELECT connects_failed FROM pgpool.stats');
-	$local->safe_psql('postgres', 'SELECT pg_sleep(3)');
-	$tried = $local->safe_psql('postgres', 'SELECT connects_failed FROM pgpool.stats') - $failed;
-};
-
-# pauses are retry_max, each up to a quarter shorter
-cmp_ok($tried, '<=', 2 + $span / 0.75, "connection attempts are few: $tried in $span s");
-
 $remote->start;
 my $watch = PgpxSession->new($remote);
 my $most = 0;

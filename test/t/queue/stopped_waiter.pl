@@ -121,7 +121,7 @@ SKIP:
 		$waiter->start($call);
 		ok(wait_until($local, "SELECT pid FROM pgpool.waiters WHERE server = '$server'", $waiter->pid), "$server: session waits");
 		kill 'STOP', $waiter->pid;
-		pass_time($local, 7200);
+		let_time_pass($local, 7200);
 		$first->start($call);
 		ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = '$server' AND pid = " . $first->pid, 1), "$server: another session waits");
 		$holder->run("SELECT pgpool.checkin($lease)");
@@ -142,7 +142,7 @@ SKIP:
 	$waiter->start(q{SELECT pgpool.exec('seven', 'select 1')});
 	ok(wait_until($local, q{SELECT reason FROM pgpool.waiters WHERE server = 'seven'}, 'server_cap'), 'seven: session of another user is next in line');
 	kill 'STOP', $waiter->pid;
-	pass_time($local, 7200);
+	let_time_pass($local, 7200);
 	is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', 'seven: connection is free');
 	is($first->run(q{SELECT pgpool.exec('seven', 'select 1')}) . $first->error, '1', 'seven: another session is granted a connection');
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters}, 0), 'seven: stopped session is no longer in the queue');

@@ -9,7 +9,7 @@ use Test::More;
 
 # Without this setting the remote server does not notice a closed connection during a
 # query.
-my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
+my $remote = remote_node('remote', conf => ["client_connection_check_interval = '50ms'"]);
 my $local = local_node('local', conf => ['restart_after_crash = on']);
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 5 });
 
@@ -24,19 +24,15 @@ sub crash
 	kill 'KILL', $victim;
 	ok( wait_until($local,
 			"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid <> $worker",
-			'1', 60),
+			'1'),
 		"$what: server and worker restart");
 	is($local->safe_psql('postgres', 'SELECT pg_postmaster_start_time()'), $lived,
 		"$what: postmaster stays the same");
-	ok( wait_until($remote, sub { remote_sessions($remote) }, '0', 20),
+	ok( wait_until($remote, sub { remote_sessions($remote) }, '0'),
 		"$what: no earlier remote session is left");
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.pools'), '0',
 		"$what: pool is empty");
-	my $took = seconds {
-		is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 1') $row"),
-			'1', "$what: pool works");
-	};
-	cmp_ok($took, '<', 60, "$what: first query succeeds long before a timeout");
+	is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 1') $row"), '1', "$what: pool works");
 	check_invariants($local, "$what: invariants hold");
 	return;
 }

@@ -150,38 +150,16 @@ SKIP:
 	nothing_runs('remote server continues');
 }
 
-# A cancel request that arrives too early is ignored. The worker repeats the request every
-# 60 ms for a second. The remote server accepts a request that follows the first one by more
-# than 240 ms. If the machine stalls for the rest of that second, no such request is sent,
-# so the test is repeated.
-my ($session, $late);
-my $ended = 0;
-foreach (1 .. 20)
-{
-	unlink $journal;
-	$session = PgpxSession->new($local);
-	$session->start('SELECT pgpool.exec(' . lease($session, 'forgetful') . ", 'select pg_sleep(100)')");
-	ok(wait_until($local, sub { -e $journal ? slurp_file($journal) : '' }, "begin\n"), 'statement begins');
-	my $delay = delay_begin();
-	ok(terminate($local, worker_pid($local)), 'worker is terminated while the statement begins');
-
-	# requests that were sent have been executed by then
-	my $until = time() + 5;
-	select undef, undef, undef, 0.02 until ($ended = slurp_file($journal) =~ /^end$/m ? 1 : 0) || time() > $until;
-	$late = delay_end($delay, 1);
-	last if $ended || $late < 0.03;
-
-	# end the statement before the next attempt
-	ok(wait_until($local, sub { append_to_file($journal, "request\n"); slurp_file($journal) =~ /^end$/m ? 1 : 0 }, 1), 'statement ends by more requests');
-	$session->finish;
-	$session->quit;
-}
-is($ended, 1, 'ignored cancel requests are repeated');
-
-# Six or seven requests precede the end, and one more may be in progress. There are more if
-# the end is noticed late. The worker has exited, so it sends no more.
-my ($most, $more) = $late < 0.03 ? (8, 1) : (20, 20);
-like(slurp_file($journal), qr/^begin\n(request\n){2,$most}end\n(request\n){0,$more}\z/, 'no request is sent after the end of the statement');
+# A cancel request that arrives too early is ignored, so the worker repeats the request for a
+# second. If the machine stalls for the rest of that second, no further request is sent, and
+# requests of the test end the statement. (That the repetition is in time: see
+# timing/exit_repeats_cancels.)
+my $session = PgpxSession->new($local);
+$session->start('SELECT pgpool.exec(' . lease($session, 'forgetful') . ", 'select pg_sleep(100)')");
+ok(wait_until($local, sub { -e $journal ? slurp_file($journal) : '' }, "begin\n"), 'statement begins');
+ok(terminate($local, worker_pid($local)), 'worker is terminated while the statement begins');
+like(slurp_file($journal), qr/^begin\nrequest\n/, 'cancel request is sent');
+ok(wait_until($local, sub { append_to_file($journal, "request\n"); slurp_file($journal) =~ /^end$/m ? 1 : 0 }, 1), 'statement has ended');
 $session->finish(10);
 $session->failed('08006', qr/worker was restarted/, 'lease of the forgetful server fails');
 $session->quit;
@@ -209,8 +187,7 @@ foreach my $round (1 .. 3)
 $session = PgpxSession->new($local);
 $session->start('SELECT pgpool.exec(' . lease($session, 'endless') . ", 'select pg_sleep(100)')");
 ok(wait_until($local, sub { slurp_file($journal) =~ /endless/ ? 1 : 0 }, 1), 'endless statement begins');
-my $took = seconds { ok(terminate($local, worker_pid($local)), 'worker is terminated during an endless statement') };
-cmp_ok($took, '<', 60, 'worker exits in spite of the endless statement');
+ok(terminate($local, worker_pid($local)), 'worker exits in spite of the endless statement');
 $session->finish(10);
 $session->failed('08006', qr/worker was restarted/, 'lease of the endless statement fails');
 $session->quit;
@@ -222,9 +199,7 @@ my @waiters = map { PgpxSession->new($local) } 1 .. 40;
 busy('fast shutdown');
 $_->start("SELECT pgpool.checkout('two', '10 min')") foreach @waiters;
 ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '41'), 'many sessions wait');
-$took = seconds { $local->stop('fast') };
-cmp_ok($took, '<', 40, 'fast shutdown ends within seconds');
-note sprintf 'shutdown took %.2f s', $took;
+$local->stop('fast');
 nothing_runs('fast shutdown');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server');
 $_->quit foreach @sessions, @waiters;

@@ -1,0 +1,10 @@
+# The test of the same name, with more rounds: whether a late request hits a statement depends
+# on chance.
+use strict;
+use warnings;
+
+use File::Basename 'dirname';
+
+$ENV{PGPX_TEST_ROUNDS} //= 1000;
+my $file = dirname(__FILE__) . '/../t/leases/late_cancel_requests.pl';
+do $file or die $@ || "could not run $file: $!";
