@@ -21,6 +21,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "parser/parse_type.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
@@ -267,6 +268,17 @@ pgpx_result_rel_user(ResultRelInfo *result_rel, EState *estate)
 		index = result_rel->ri_RootResultRelInfo->ri_RangeTableIndex;
 	user = exec_rt_fetch(index, estate)->checkAsUser;
 	return OidIsValid(user) ? user : GetUserId();
+#endif
+}
+
+/* Parse the name of a type.  Raise an error if it is not exactly one. */
+static inline TypeName *
+pgpx_parse_type_name(const char *text)
+{
+#if PG_VERSION_NUM >= 160000
+	return typeStringToTypeName(text, NULL);
+#else
+	return typeStringToTypeName(text);
 #endif
 }
 

@@ -14,6 +14,8 @@
 #include "catalog/pg_class.h"
 #include "commands/defrem.h"
 #include "mb/pg_wchar.h"
+#include "nodes/makefuncs.h"
+#include "parser/parser.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -466,12 +468,104 @@ read_tables(PgpxRemoteTransaction *rt, const ImportForeignSchemaStmt *stmt,
 	return rows;
 }
 
+/* A text that the remote server has sent as part of a column's definition. */
+typedef struct RemoteText
+{
+	const char *table;
+	const char *column;
+	const char *sql;			/* the text that is parsed */
+} RemoteText;
+
+/*
+ * Error context callback: name the column, and show the position of a syntax
+ * error in the text that was parsed, because it is not one of the command.
+ */
+static void
+add_column_context(void *arg)
+{
+	const RemoteText *text = arg;
+	int			position = geterrposition();
+
+	if (position > 0)
+	{
+		errposition(0);
+		internalerrposition(position);
+		internalerrquery(text->sql);
+	}
+	errcontext("definition of column \"%s\" of remote table \"%s\"",
+			   text->column, text->table);
+}
+
+/*
+ * Parse a text that is the target list of a SELECT.  Return whether it is
+ * exactly one expression.
+ */
+static bool
+is_expression(const char *select)
+{
+	List	   *statements = raw_parser(select, RAW_PARSE_DEFAULT);
+	SelectStmt *plain = makeNode(SelectStmt);
+	RawStmt    *raw = linitial_node(RawStmt, statements);
+	ResTarget  *target;
+
+	if (list_length(statements) != 1 || raw->stmt_len != 0 ||
+		!IsA(raw->stmt, SelectStmt))
+		return false;
+	plain->targetList = ((SelectStmt *) raw->stmt)->targetList;
+	if (list_length(plain->targetList) != 1 || !equal(raw->stmt, plain))
+		return false;
+	target = linitial_node(ResTarget, plain->targetList);
+	return target->name == NULL && target->indirection == NIL;
+}
+
+/*
+ * Raise 42601 if a text of the remote server is not exactly one name of a type,
+ * or one expression.  It becomes part of a local command, and could otherwise
+ * end the definition of the column and continue with other ones, or with
+ * another command.  See also end_of.
+ */
+static void
+check_text(const TextRows *rows, int row, int column)
+{
+	RemoteText	text = {
+		.table = text_value(rows, row, C_TABLE),
+		.column = text_value(rows, row, C_NAME),
+		.sql = text_value(rows, row, column),
+	};
+	ErrorContextCallback context = {
+		.previous = error_context_stack,
+		.callback = add_column_context,
+		.arg = &text,
+	};
+
+	error_context_stack = &context;
+	if (column == C_TYPE)
+		(void) pgpx_parse_type_name(text.sql);
+	else
+	{
+		text.sql = psprintf("SELECT %s", text.sql);
+		if (!is_expression(text.sql))
+			ereport(ERROR,
+					(errcode(ERRCODE_SYNTAX_ERROR),
+					 errmsg("remote server has sent a column default that is not an expression")));
+	}
+	error_context_stack = context.previous;
+}
+
+/* Return what ends a text of the remote server: a comment needs a line feed. */
+static const char *
+end_of(const char *text)
+{
+	return strstr(text, "--") != NULL ? "\n" : "";
+}
+
 /* Append the definition of a column to CREATE FOREIGN TABLE. */
 static void
 append_column(StringInfo buf, const Import *import, const TextRows *rows,
 			  int row)
 {
 	const char *name = text_value(rows, row, C_NAME);
+	const char *type = text_value(rows, row, C_TYPE);
 	const char *not_null = text_value(rows, row, C_NOT_NULL);
 	const char *value = text_value(rows, row, C_DEFAULT);
 	const char *generated = text_value(rows, row, C_GENERATED);
@@ -479,17 +573,25 @@ append_column(StringInfo buf, const Import *import, const TextRows *rows,
 	const char *schema = text_value(rows, row, C_COLLATION_SCHEMA);
 	char		kind = generated != NULL ? generated[0] : '\0';
 
-	appendStringInfo(buf, "  %s %s OPTIONS (column_name %s)",
-					 quote_identifier(name), text_value(rows, row, C_TYPE),
+	check_text(rows, row, C_TYPE);
+	appendStringInfo(buf, "  %s %s%s OPTIONS (column_name %s)",
+					 quote_identifier(name), type, end_of(type),
 					 quote_literal_cstr(name));
 	if (import->collate && collation != NULL && schema != NULL)
 		appendStringInfo(buf, " COLLATE %s.%s", quote_identifier(schema),
 						 quote_identifier(collation));
 	if (import->default_value && value != NULL && kind == '\0')
-		appendStringInfo(buf, " DEFAULT %s", value);
+	{
+		check_text(rows, row, C_DEFAULT);
+		appendStringInfo(buf, " DEFAULT (%s%s)", value, end_of(value));
+	}
 	if (import->generated && value != NULL &&
 		kind == ATTRIBUTE_GENERATED_STORED)
-		appendStringInfo(buf, " GENERATED ALWAYS AS (%s) STORED", value);
+	{
+		check_text(rows, row, C_DEFAULT);
+		appendStringInfo(buf, " GENERATED ALWAYS AS (%s%s) STORED", value,
+						 end_of(value));
+	}
 	if (import->not_null && not_null != NULL && not_null[0] == 't')
 		appendStringInfoString(buf, " NOT NULL");
 }

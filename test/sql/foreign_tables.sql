@@ -295,6 +295,71 @@ WHERE n.nspname IN ('ft_import', 'ft_plain') AND c.relname = 'parted' ORDER BY 1
 DROP SCHEMA ft_plain CASCADE;
 SELECT * FROM test.err('IMPORT FOREIGN SCHEMA nowhere FROM SERVER tables INTO ft_import');
 SELECT * FROM test.err('IMPORT FOREIGN SCHEMA ft FROM SERVER tables INTO ft_import OPTIONS (import_all ''true'')');
+-- the texts that become part of a local command are those of a remote server whose
+-- catalog functions return any text
+SELECT test.server('ft_super');
+SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER ft_super OPTIONS (SET user ''remote_super'', SET password ''root secret'')');
+SELECT pgpool.exec('ft_super', 'CREATE DATABASE remote_evil');
+SELECT test.server('ft_evil');
+ALTER SERVER ft_evil OPTIONS (SET dbname 'remote_evil');
+SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER ft_evil OPTIONS (SET user ''remote_super'', SET password ''root secret'')');
+SELECT pgpool.exec('ft_evil', $remote$
+	CREATE TABLE answer (type text, expression text);
+	INSERT INTO answer VALUES ('integer', '1');
+	CREATE SCHEMA s;
+	CREATE TABLE s.t (a int DEFAULT 1);
+	CREATE FUNCTION answered_type() RETURNS text LANGUAGE sql STABLE AS 'SELECT type FROM public.answer';
+	CREATE FUNCTION answered_expression() RETURNS text LANGUAGE sql STABLE AS 'SELECT expression FROM public.answer';
+	-- a single expression, which the planner inlines, because the OID is that of a C function
+	SET allow_system_table_mods = on;
+	CREATE OR REPLACE FUNCTION pg_catalog.format_type(oid, integer) RETURNS text LANGUAGE sql STABLE AS 'SELECT public.answered_type()';
+	CREATE OR REPLACE FUNCTION pg_catalog.pg_get_expr(pg_node_tree, oid) RETURNS text LANGUAGE sql STABLE AS 'SELECT public.answered_expression()';
+$remote$);
+CREATE SCHEMA ft_evil;
+CREATE TABLE ft_evil.local (a int);
+-- Import a table with each of these types, or defaults, and show its column or the error.
+CREATE PROCEDURE test.import(answers text[], as_default boolean) LANGUAGE plpgsql AS $$
+DECLARE
+	answer text;
+	result text;
+BEGIN
+	FOREACH answer IN ARRAY answers LOOP
+		PERFORM pgpool.exec('ft_evil', 'UPDATE answer SET type = $1, expression = $2',
+			CASE WHEN as_default THEN 'text' ELSE answer END, CASE WHEN as_default THEN answer ELSE 'NULL' END);
+		COMMIT;
+		BEGIN
+			IMPORT FOREIGN SCHEMA s LIMIT TO (t) FROM SERVER ft_evil INTO ft_evil OPTIONS (import_default 'true');
+			SELECT format('%s DEFAULT %s %s', format_type(atttypid, atttypmod), pg_get_expr(adbin, adrelid), attfdwoptions) INTO STRICT result
+				FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = 'ft_evil.t'::regclass AND attnum > 0;
+			DROP FOREIGN TABLE ft_evil.t;
+		EXCEPTION WHEN OTHERS THEN
+			result := 'ERROR ' || SQLSTATE || ': ' || SQLERRM;
+		END;
+		COMMIT;
+		RAISE NOTICE '<%>: %', answer, result;
+	END LOOP;
+END $$;
+CALL test.import(ARRAY['integer', 'numeric(10,2)[]', 'character varying(3)', 'time(3) with time zone',
+	'interval day to second(3)', '"char"', 'ft_evil.local', 'integer --', 'integer /* */',
+	'', 'integer, b integer', 'integer NOT NULL', 'SETOF integer', 'integer /*', 'integer;',
+	'integer DEFAULT 1 ) INHERITS (ft_evil.local) SERVER tables; CREATE FOREIGN TABLE soak (x integer'], false);
+CALL test.import(ARRAY['(1 + 2) * 3', 'length(''a); b''::text)', '1 -- ', '$a$)$a$::text',
+	'', '1, b integer', '1), b integer DEFAULT (2', '1 NOT NULL', '1 AS b', '1 b', '1 FROM pg_class', 'DISTINCT 1', '1 UNION SELECT 2',
+	'1 INTO x', '1 WHERE true', '1 LIMIT 1', '1 FOR UPDATE', '1;', '1; SELECT 2', '(SELECT 1)', '*',
+	'1) SERVER tables; CREATE FOREIGN TABLE soak (x integer'], true);
+SELECT relname FROM pg_class WHERE relnamespace = 'ft_evil'::regnamespace;
+-- the error shows the position in the remote's text
+\set SHOW_CONTEXT always
+IMPORT FOREIGN SCHEMA s FROM SERVER ft_evil INTO ft_evil OPTIONS (import_default 'true');
+\unset SHOW_CONTEXT
+-- names are quoted
+SELECT pgpool.exec('ft_evil', $$CREATE COLLATION public."C"") SERVER tables; --" FROM "C"; ALTER TABLE s.t ALTER a TYPE text COLLATE public."C"") SERVER tables; --"; UPDATE answer SET type = 'text', expression = 'NULL'$$);
+IMPORT FOREIGN SCHEMA s FROM SERVER ft_evil INTO ft_evil;
+DROP PROCEDURE test.import;
+DROP SCHEMA ft_evil CASCADE;
+SELECT test.drop('ft_evil');
+SELECT pgpool.exec('ft_super', 'DROP DATABASE remote_evil WITH (FORCE)');
+SELECT test.drop('ft_super');
 ANALYZE ft.numbers;
 SELECT reltuples FROM pg_class WHERE oid = 'ft.numbers'::regclass;
 
