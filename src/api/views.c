@@ -381,7 +381,7 @@ pool_state(const PgpxView *view)
 		return "paused";
 	if (is_remote_full(view) && available_connections(pool) == 0)
 		return "remote_full";
-	if (is_backing_off(view) && view->live == 0)
+	if (pool->unavailable_since != 0 && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&

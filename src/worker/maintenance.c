@@ -84,6 +84,8 @@ is_overdue(PgpxWorkerConn *w, PgpxTime now)
 static void
 deadline_passed(PgpxWorkerConn *w)
 {
+	/* the pool may have to open another connection in its place */
+	pgpx_event_pool_changed(w->pool);
 	switch (w->phase)
 	{
 		case PGPX_PHASE_LOOKUP:
@@ -106,7 +108,10 @@ static void
 end_operation(PgpxWorkerConn *w)
 {
 	if (w->phase == PGPX_PHASE_ABORT)
+	{
+		pgpx_event_pool_changed(w->pool);
 		pgpx_abort_abandon(w);
+	}
 	else if (w->phase != PGPX_PHASE_OPEN)
 		deadline_passed(w);
 	else if (w->cancel.active)

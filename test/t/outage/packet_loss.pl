@@ -4,8 +4,10 @@
 use strict;
 use warnings;
 
+use FindBin;
 use PgpxNetwork;
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 PgpxNetwork::skip_all_without();
@@ -28,7 +30,9 @@ my %pools = (
 	connected => { connect_timeout => '1s' },
 	asked => { connect_timeout => '5s' },
 	idle => { test_period => 0, connect_timeout => '5s' },
-	patient => { on_unavailable => 'wait', connect_timeout => '1s' });
+	patient => { on_unavailable => 'wait', connect_timeout => '1s' },
+	monitored => { connect_timeout => '1s', retry_min => '1s', retry_max => '1s', min_size => 1, test_period => 0 },
+	unused => { connect_timeout => '1s', retry_min => '1ms', retry_max => '1ms' });
 make_pool($local, $far, server => $_, options => { %late, %{ $pools{$_} } }) foreach sort keys %pools;
 make_pool($local, $near, server => 'other', options => { pool_size => 2 });
 
@@ -95,6 +99,27 @@ is(stats('tested', 'checks_failed'), '2', 'tested: both connections have failed 
 is(stats('tested', 'retried'), '0', 'tested: no lost connection was leased');
 check_invariants($local, 'invariants hold without a network');
 
+# --- what monitoring shows: the metric "up" of queries.yaml, and the counters on which
+# the alerts of recipes.md are based
+my ($query) = slurp_file("$FindBin::Bin/../../../doc/queries.yaml") =~ /^pgpool_ext_pool:\n  query: \|\n(.*?)^  metrics:/ms;
+
+sub metric
+{
+	my ($server, $columns, $condition) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT $columns FROM ($query) AS m JOIN pgpool.pools AS p USING (database, local_user) WHERE p.server = foreign_server AND foreign_server = '$server'"
+		  . ($condition ? " AND $condition" : ''));
+}
+
+$session{$_}->fails("SELECT pgpool.checkout('$_', '600 s')", '08001', qr/connect_timeout/, "$_: call fails") foreach qw(monitored unused);
+ok(wait_until($local, sub { metric('monitored', 'up, state', 'connecting > 0') }, '0|unavailable'), 'monitored: pool is not up during an attempt');
+ok(wait_until($local, sub { metric('monitored', 'up, state', 'connecting = 0') }, '0|unavailable'), 'monitored: pool is not up between two attempts');
+is(metric('unused', 'up, state', 'connecting = 0 AND next_try_at < now()'), '0|unavailable', 'unused: pool is not up when no attempt is made');
+ok(wait_until($local, sub { $session{monitored}->run("SELECT pgpool.checkout('monitored', '600 s')"); metric('monitored', 'refused_unavailable_total > 0') }, 't'),
+	'monitored: calls during the pause are counted');
+is(metric('monitored', 'failed_total > 0, connects_failed_total > 0'), 't|t', 'monitored: failed calls and attempts are counted');
+
 # --- the network works again
 $_->run('SELECT pgpool.checkin_all()') foreach values %session;
 $network->restore;
@@ -102,6 +127,7 @@ foreach my $server (sort keys %pools)
 {
 	ok(wait_until($local, sub { $session{$server}->run("SELECT pgpool.exec('$server', 'select 1')") }, '1', 60), "$server: pool works again");
 }
+is(metric($_, 'up, state'), '1|ready', "$_: pool is up again") foreach qw(monitored unused);
 is(stats('other', 'connects + 10 * connects_failed + 10 * retried'), '1', 'other: pool was not affected');
 ok( wait_until($local, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 60),
 	'worker has no superfluous file descriptor');
