@@ -414,11 +414,29 @@ close_now(PgpxWorkerConn *w)
 	pgpx_pool_closed(pool, conn);
 }
 
+/* Continue pgpx_connection_close after a cancel request has ended. */
+static void
+close_after_cancel(PgpxWorkerConn *w, int state)
+{
+	if (state == PGPX_CONN_CLOSING)
+		pgpx_connection_close(w, false);
+}
+
 void
 pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 {
 	if (w->phase == PGPX_PHASE_CLOSING)
 		return;
+
+	/*
+	 * The cancel connection stays open until the remote closes it or its
+	 * deadline passes, because a proxy may still be forwarding the request.
+	 */
+	if (w->cancel.active)
+	{
+		pgpx_cancel_start(w, close_after_cancel);
+		return;
+	}
 
 	/*
 	 * The slot stays in use until the remote has closed.  Otherwise the remote
@@ -454,6 +472,10 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
  *
  * The abort takes operation_timeout at most.
  *
+ * Terminate is sent, and the slot is reused, only after the cancel connection
+ * has ended.  PgBouncer 1.18 exits if a cancel connection is closed while it
+ * forwards the request.
+ *
  * Only the session knew where messages begin in the stream, so bytes at the end
  * that look like a ReadyForQuery are only a hint.  After the second cancel the
  * write side is closed in any case, because a ReadyForQuery that the session
@@ -480,22 +502,22 @@ static const int pauses_ms[] = {100, 250, 1000};
 StaticAssertDecl(sizeof(((PgpxAbort *) NULL)->tail) == READY_LEN,
 				 "a ReadyForQuery must fit");
 
-/* End the abort: the remote has closed, or the time is up. */
+/*
+ * End the abort: the remote has closed, or the time is up.  If a cancel request
+ * is in flight, the slot stays in use until it has ended, see
+ * pgpx_connection_close.
+ */
 static void
 end_abort(PgpxWorkerConn *w)
 {
-	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
 
-	if (w->cancel.active)
-	{
-		/* count a request that was sent or may have been sent */
-		bool		sent = w->cancel.sent;
-
-		pgpx_cancel_drop(w);
-		(void) pgpx_pool_cancel_done(pool, conn, sent, true);
-	}
-	pgpx_pool_close(pool, conn, conn->close_reason);
+	/* the end of the stream would raise events for ever */
+	if (w->fd >= 0)
+		pgpx_event_unwatch(w->fd);
+	w->fd = -1;
+	w->deadline = 0;
+	pgpx_pool_close(&pgpx_pools[w->pool], conn, conn->close_reason);
 }
 
 static void
@@ -563,7 +585,10 @@ continue_abort(PgpxWorkerConn *w, int state)
 	int			pause = pauses_ms[Min(aborting->cancels,
 									  lengthof(pauses_ms) - 1)];
 
-	if (++aborting->cancels > 1)
+	aborting->cancels++;
+	if (is_at_ready(aborting))
+		send_terminate(w, true);
+	else if (aborting->cancels > 1)
 		send_terminate(w, false);
 	if (is_abort_over(w))
 	{
@@ -645,14 +670,22 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 		else
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	}
-	else if (is_at_ready(aborting))
+	else if (is_at_ready(aborting) && !w->cancel.active)
 		send_terminate(w, true);
 }
 
 void
 pgpx_abort_abandon(PgpxWorkerConn *w)
 {
-	w->deadline = 0;
+	if (w->cancel.active)
+	{
+		/* count a request that was sent or may have been sent */
+		bool		sent = w->cancel.sent;
+
+		pgpx_cancel_drop(w);
+		(void) pgpx_pool_cancel_done(&pgpx_pools[w->pool],
+									 &pgpx_conns[w->index], sent, true);
+	}
 	end_abort(w);
 }
 

@@ -66,6 +66,7 @@ is_overdue(PgpxWorkerConn *w, PgpxTime now)
 
 	if (conn->state != PGPX_CONN_RESETTING &&
 		conn->state != PGPX_CONN_CANCELLING &&
+		!(conn->state == PGPX_CONN_CLOSING && w->cancel.active) &&
 		(conn->state != PGPX_CONN_CONNECTING || pool->nwaiting > 0))
 		return false;
 	if (now - conn->state_since < PGPX_CONTENDED_KEEP_MS * 1000)
@@ -107,7 +108,9 @@ deadline_passed(PgpxWorkerConn *w)
 static void
 end_operation(PgpxWorkerConn *w)
 {
-	if (w->phase == PGPX_PHASE_ABORT)
+	if (pgpx_conns[w->index].state == PGPX_CONN_CLOSING)
+		pgpx_cancel_deadline_passed(w);
+	else if (w->phase == PGPX_PHASE_ABORT)
 	{
 		pgpx_event_pool_changed(w->pool);
 		pgpx_abort_abandon(w);
