@@ -853,6 +853,22 @@ close_idle(PgpxTime now)
 	return next;
 }
 
+/*
+ * Return whether the user of a pool may not use the server any more: its
+ * mapping must not be used to log in again.
+ */
+static bool
+is_revoked(int index, uint32 pool_id)
+{
+	PgpxPool   *pool = &pgpx_pools[index];
+	bool		revoked;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	revoked = pool->pool_id != pool_id || pool->gone;
+	LWLockRelease(pool->lock);
+	return revoked;
+}
+
 PgpxTime
 pgpx_pinger_run(void)
 {
@@ -875,7 +891,15 @@ pgpx_pinger_run(void)
 		pool = pgpx_dlock_next_pool(pgpx_worker_index, pool, &pool_id);
 		if (pool < 0)
 			break;
-		next_run = Min(next, run_pool(get_pinger(pool, pool_id)));
+		if (!is_revoked(pool, pool_id))
+		{
+			next_run = Min(next, run_pool(get_pinger(pool, pool_id)));
+			continue;
+		}
+		pgpx_dlock_revoke(pool, pool_id);
+		if (pingers != NULL && pingers[pool] != NULL &&
+			pingers[pool]->pool_id == pool_id)
+			drop_connection(pingers[pool]);
 	}
 	next_run = Min(next_run, close_idle(pgpx_now()));
 	return next_run;

@@ -200,20 +200,26 @@ is_held_or_lost(const PgpxDlock *lock)
 	return lock->state == PGPX_DLOCK_HELD || lock->state == PGPX_DLOCK_LOST;
 }
 
-/*
- * Log the loss of a lock.  refused: the remote rejected a ping; otherwise the
- * validity expired.
- */
+typedef enum LossReason
+{
+	LOSS_EXPIRED = 0,			/* the validity expired */
+	LOSS_REFUSED,				/* the remote rejected a ping */
+	LOSS_REVOKED				/* see pgpx_dlock_revoke */
+} LossReason;
+
+/* Log the loss of a lock. */
 static void
-log_loss(const PgpxDlock *lock, bool refused)
+log_loss(const PgpxDlock *lock, LossReason reason)
 {
 	ereport(LOG,
 			(errmsg("pgpool_ext lost lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", held by PID %d",
 					lock->name, NameStr(lock->server_name),
 					NameStr(lock->database_name), lock->token,
 					lock->owner_pid),
-			 refused ?
+			 reason == LOSS_REFUSED ?
 			 errdetail("On the remote server the lock expired, or was released by force.") :
+			 reason == LOSS_REVOKED ?
+			 errdetail("Its server, user mapping or user was dropped, or the privilege to use the server was revoked.") :
 			 errdetail("No ping was answered within the ttl of " INT64_FORMAT " ms.",
 					   lock->ttl_ms)));
 }
@@ -261,7 +267,7 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (lost)
 	{
-		log_loss(copy, false);
+		log_loss(copy, LOSS_EXPIRED);
 		wake_lock_worker(copy->worker);
 	}
 	return slot;
@@ -623,7 +629,7 @@ pgpx_dlock_expire(int worker)
 		LWLockRelease(pgpx_shared->dlock_lock);
 		if (!found)
 			return next;
-		log_loss(&lost, false);
+		log_loss(&lost, LOSS_EXPIRED);
 	}
 }
 
@@ -747,7 +753,7 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended, PgpxTime sent_at)
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (lost)
-		log_loss(&copy, !extended);
+		log_loss(&copy, extended ? LOSS_EXPIRED : LOSS_REFUSED);
 }
 
 /*
@@ -829,6 +835,33 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *reason)
 		LWLockRelease(pgpx_shared->dlock_lock);
 		if (abandoned)
 			log_abandoned(&copy, reason);
+		pgpx_wake_flush(&wake);
+	}
+}
+
+void
+pgpx_dlock_revoke(int pool, uint32 pool_id)
+{
+	for (int i = 0; i < pgpx_dlocks_end(); i++)
+	{
+		PgpxDlock  *lock = &pgpx_dlocks[i];
+		PgpxDlock	copy;
+		bool		lost = false;
+		PgpxWake	wake = PGPX_WAKE_INIT;
+
+		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+		if (is_of_pool(lock, pool, pool_id))
+		{
+			lost = lock->state == PGPX_DLOCK_HELD;
+			if (lost)
+				lock->state = PGPX_DLOCK_LOST;
+			copy = *lock;
+			if (needs_release(lock))
+				finish_release_locked(lock, &wake);
+		}
+		LWLockRelease(pgpx_shared->dlock_lock);
+		if (lost)
+			log_loss(&copy, LOSS_REVOKED);
 		pgpx_wake_flush(&wake);
 	}
 }

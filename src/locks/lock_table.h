@@ -18,7 +18,8 @@
  * REQUESTED -> FREE       the remote refused it
  * REQUESTED -> RELEASING  no answer: the remote may have granted it
  * HELD      -> RELEASING  unlock, or end of the lock's scope
- * HELD      -> LOST       the validity expired, or the remote rejected a ping
+ * HELD      -> LOST       the validity expired, the remote rejected a ping, or
+ *						 the user may not use the server any more
  * LOST      -> RELEASING  the session released it
  * LOST      -> DONE, FREE the same, if the remote needs no release any more
  * RELEASING -> DONE       the release ended, and the session awaits its result
@@ -292,6 +293,15 @@ typedef struct PgpxDlockDue
 	PgpxTime	ping_at;		/* steady: next ping; 0: none */
 	PgpxTime	release_at;		/* pgpx_now: next release */
 } PgpxDlockDue;
+
+/*
+ * pgpx_dlock_revoke
+ *		Mark all locks of a pool LOST, because its user may not use the server
+ *		any more.
+ *
+ * Nothing is sent to the remote, where the locks expire after their ttl.
+ */
+extern void pgpx_dlock_revoke(int pool, uint32 pool_id);
 
 /*
  * Mark the expired locks of this worker's pools LOST.  Return the steady time

@@ -532,6 +532,12 @@ pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 	pool->connect_version = pool->version;
 	pool->options_version++;
 	pool->gone = gone;
+	if (gone)
+	{
+		/* its distributed locks are lost */
+		pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+		pgpx_worker_wake(pool->worker);
+	}
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
 	request_conninfo_locked(pool, wake);
 }

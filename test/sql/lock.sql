@@ -308,25 +308,39 @@ SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
 RESET ROLE;
 SELECT pgpool.lock_valid('locker', 'app', :token);
 SELECT test.err(format('SELECT pgpool.unlock(''locker'', ''app'', %s)', :token));
--- not even after their user mapping has changed
+-- a lock is lost if the user mapping with which it was acquired is dropped, even if
+-- there is a new one
 SELECT test.run('DROP USER MAPPING FOR regress_pgpool_app SERVER locker');
 SELECT test.mapping('regress_pgpool_app', 'locker');
+SELECT test.wait_for('SELECT state = ''lost'' FROM pgpool.locks');
 SELECT max(pool_id) AS newest FROM pgpool.pools \gset
 SET ROLE regress_pgpool_app;
+SET client_min_messages = error;
 SELECT pgpool.unlock('locker', 'app', :token);
+RESET client_min_messages;
 -- which does not need the new pool
 SELECT count(*) FROM pgpool.pools WHERE pool_id > :newest;
--- a role without USAGE cannot release a lock either, but the lock ends with the
--- session
+RESET ROLE;
+-- it is not released on the remote server, because that would need the dropped mapping
+SELECT pgpool.lock_force_release('locker', 'app');
+-- a lock is lost if its user may not use the server any more
+SET ROLE regress_pgpool_app;
 SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
 RESET ROLE;
 REVOKE USAGE ON FOREIGN SERVER locker FROM regress_pgpool_app;
+SELECT test.wait_for('SELECT state = ''lost'' FROM pgpool.locks');
 SET ROLE regress_pgpool_app;
 SELECT test.err(format('SELECT pgpool.unlock(''locker'', ''app'', %s)', :token));
 RESET ROLE;
 GRANT USAGE ON FOREIGN SERVER locker TO regress_pgpool_app;
+SET ROLE regress_pgpool_app;
+SET client_min_messages = error;
+SELECT pgpool.lock_valid('locker', 'app', :token);
+RESET client_min_messages;
+RESET ROLE;
 DISCARD ALL;
-SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT count(*) FROM pgpool.locks;
+SELECT pgpool.lock_force_release('locker', 'app');
 -- a pool for all users: each one releases and sees its own locks only
 SELECT test.server('common');
 SELECT test.run('DROP USER MAPPING FOR CURRENT_USER SERVER common');
@@ -359,16 +373,16 @@ RESET ROLE;
 DEALLOCATE status;
 SELECT test.drop('common');
 DROP ROLE regress_pgpool_other;
--- the server is dropped while the lock is held: pings continue, and the lock is released
--- at the end
+-- a lock is lost if the server is dropped
 SELECT test.server('going');
 SELECT pgpool.lock('going', 'app', '5 s') > :token AS rises;
 SELECT token FROM pgpool.locks \gset
 SELECT test.drop('going');
 SELECT test.err(format('SELECT pgpool.unlock(''going'', ''app'', %s)', :token));
-SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
+SELECT test.wait_for('SELECT state = ''lost'' FROM pgpool.locks');
 DISCARD ALL;
-SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT count(*) FROM pgpool.locks;
+SELECT pgpool.lock_force_release('locker', 'app');
 SELECT name, state FROM pgpool.lock_status('locker') WHERE name = 'app';
 
 -- tables without privileges, altered, missing; a read-only remote
