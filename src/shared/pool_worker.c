@@ -720,8 +720,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	{
 		due = Min(due, next_expiry(pool, now));
 		if (total > pgpx_pool_min_size_locked(pool))
-			due = Min(due, now + Max(idle_limit(pool, total) * 1000,
-									 CHECK_INTERVAL_US));
+			due = Min(due, now + Max(idle_limit(pool, total) * 1000, CHECK_INTERVAL_US));
 	}
 	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;
