@@ -20,12 +20,11 @@ use warnings;
 
 use Exporter 'import';
 use File::Basename 'dirname';
-use List::Util qw(min);
-use POSIX ();
+use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep clock_gettime CLOCK_PROCESS_CPUTIME_ID);
+use Time::HiRes qw(time usleep);
 
 use PgpxNode;
 use PgpxSession;
@@ -33,8 +32,8 @@ use PgpxSession;
 our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
-  worker_pid threads_of in_shared_memory terminate lease seconds delay_begin delay_end log_clock log_times connects_of
-  one_leased_one_idle idle_of alive closes takes_effect succeeds_on_time is_logged reader_has_ended over_tls descriptors_wanted
+  worker_pid threads_of in_shared_memory terminate lease connects_of
+  one_leased_one_idle idle_of alive closes takes_effect clean_slate is_logged reader_has_ended over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
 
@@ -221,16 +220,13 @@ sub sessions_query
 	  . " WHERE application_name LIKE 'pgpool_ext%' AND backend_type = 'client backend'";
 }
 
-# Poll until the result equals the expected one, at most for $timeout seconds. On a slow
-# machine, where there are fewer than 16 polls in a second, the timeout is longer, up to
-# the default one. $what is SQL for the node, or a function. Returns true on success;
+# Poll until the result equals the expected one, at most for the default timeout, or for $timeout
+# seconds if these are more. $what is SQL for the node, or a function. Returns true on success;
 # otherwise prints the last result. In void context a timeout fails the test.
 sub wait_until
 {
 	my ($node, $what, $expected, $timeout) = @_;
-	my $default = $PostgreSQL::Test::Utils::timeout_default;
-	my $end = time() + ($timeout // $default);
-	my $last = $timeout ? time() + $default : $end;
+	my $end = time() + max($timeout // 0, $PostgreSQL::Test::Utils::timeout_default);
 	my ($got, $err, $polls) = (undef, undef, 0);
 
 	$expected //= 't';
@@ -252,7 +248,7 @@ sub wait_until
 		}
 		return 1 if defined $got && $got eq $expected;
 		$polls++;
-		last if time() > $end && ($polls >= 16 * ($timeout // 0) || time() > $last);
+		last if time() > $end;
 		usleep(min(50_000, 5_000 * $polls));
 	}
 	diag('timed out waiting for "' . $expected . '"'
@@ -310,7 +306,7 @@ sub stats_add_up
 {
 	my ($node, $name) = @_;
 
-	return ok(wait_until($node, <<"EOT", '', 10), $name // 'counters add up');
+	return ok(wait_until($node, <<"EOT", ''), $name // 'counters add up');
 SELECT to_jsonb(s) || jsonb_build_object('leased', p.leased, 'waiters', p.waiters,
 	'open', o.open)
 FROM pgpool.stats s JOIN pgpool.pools p USING (pool_id),
@@ -403,111 +399,12 @@ sub lease
 	return $lease;
 }
 
-# Measures a function in seconds. Compare the result only with a generous bound.
-sub seconds(&)
-{
-	my ($function) = @_;
-	my $start = time();
-
-	$function->();
-	return time() - $start;
-}
-
-# Measure how late this machine is between delay_begin and delay_end: the longest
-# oversleep among many short sleeps, plus the time that 20 ms of computation take longer
-# than on an idle processor. A process that sleeps most of the time is scheduled sooner
-# than one that computes, so the sleeps alone would be too short a measure. A time bound
-# has to add this delay once for each step that it covers, about ten steps if several
-# processes and a connect are involved.
-sub delay_begin
-{
-	pipe my $read, my $write or die "pipe: $!";
-	my $parent = $$;
-	my $pid = fork // die "fork: $!";
-
-	if ($pid == 0)
-	{
-		my ($late, $stop, $computed, $elapsed) = (0, 0, 0, 0);
-
-		# sessions end only when no process has their pipes open
-		POSIX::close($_) foreach grep { $_ != fileno $write } 3 .. 255;
-		$SIG{TERM} = sub { $stop = 1 };
-		syswrite $write, '-';
-		until ($stop || getppid() != $parent)
-		{
-			my $began = time();
-
-			usleep(5_000);
-			my $this = time() - $began - 0.005;
-			$late = $this if $this > $late && !$stop;
-
-			# compute for a millisecond of processor time
-			my $used = clock_gettime(CLOCK_PROCESS_CPUTIME_ID);
-			my $more = 0;
-
-			$began = time();
-			$more = clock_gettime(CLOCK_PROCESS_CPUTIME_ID) - $used while $more < 0.001;
-			$computed += $more;
-			$elapsed += time() - $began;
-		}
-		$late += 0.02 * ($elapsed / $computed - 1) if $computed > 0 && $elapsed > $computed;
-		syswrite $write, $late;
-		POSIX::_exit(0);
-	}
-	close $write;
-
-	# wait for the handler; an earlier signal would run the test's own END block
-	sysread $read, my $ready, 1;
-	return { pid => $pid, read => $read };
-}
-
-sub delay_end
-{
-	my ($delay, $steps) = @_;
-
-	kill 'TERM', $delay->{pid};
-	sysread $delay->{read}, my $late, 100;
-	waitpid $delay->{pid}, 0;
-	note sprintf 'this machine was late by up to %.3f s', $late;
-	return ($steps // 10) * $late;
-}
-
-# Repeat an attempt until it succeeds, at most 40 times. This is for behaviour that depends
-# on a time limit of 100 ms or less in the extension. The attempt returns two scalars:
-# whether it succeeded, and how late the machine was meanwhile (see delay_end, with one
-# step). The test fails after five failures during which the machine was late by less than
-# 5 ms, and after 40 failures or two minutes in any case. A pause follows a late attempt,
-# because a machine can stay late for seconds. Each pause is 50 ms longer than the one
-# before, up to a second.
-sub succeeds_on_time(&)
-{
-	my ($attempt) = @_;
-	my $end = time() + 120;
-	my ($done, $late, $late_failures, $failures) = (0, 0, 0, 0);
-
-	while (!$done && $failures < 5 && $failures + $late_failures < 40 && time() < $end)
-	{
-		($done, $late) = $attempt->();
-		next if $done;
-		if ($late < 0.005)
-		{
-			$failures++;
-		}
-		else
-		{
-			usleep(min(50_000 * ++$late_failures, 1_000_000));
-		}
-	}
-	note "$late_failures attempts failed while the machine was late, and $failures others" if $late_failures + $failures > 0;
-	return $done;
-}
-
 # Assert that a node logs a text, at or behind an offset.
 sub is_logged
 {
 	my ($node, $since, $pattern, $name) = @_;
 
-	return ok(wait_until($node, sub { slurp_file($node->logfile, $since) =~ $pattern ? 1 : 0 }, 1, 60), $name);
+	return ok(wait_until($node, sub { slurp_file($node->logfile, $since) =~ $pattern ? 1 : 0 }, 1), $name);
 }
 
 # Assert that no catalog reader runs, or that it ends.
@@ -515,25 +412,7 @@ sub reader_has_ended
 {
 	my ($node) = @_;
 
-	return ok(wait_until($node, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext catalog reader'}, '0', 60), 'catalog reader has ended');
-}
-
-# log_clock: the current time of a node's log, in seconds of the day. log_times: the
-# times of the matching log lines. Events can so be timed without the delay of polling.
-sub log_clock
-{
-	my ($node) = @_;
-
-	return $node->safe_psql('postgres',
-		"SELECT extract(epoch FROM (clock_timestamp() AT TIME ZONE current_setting('log_timezone'))::time)");
-}
-
-sub log_times
-{
-	my ($node, $pattern) = @_;
-
-	return map { /^\S+ (\d\d):(\d\d):(\d\d\.\d+) .*$pattern/ ? $1 * 3600 + $2 * 60 + $3 : () }
-	  split /\n/, slurp_file($node->logfile);
+	return ok(wait_until($node, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext catalog reader'}, '0'), 'catalog reader has ended');
 }
 
 # Evaluates the log of a remote server with log_connections since its last start.
@@ -630,20 +509,44 @@ sub takes_effect
 	return;
 }
 
+# Between two parts of a file: assert that no lease and no waiter is left, and remove what the
+# first part has made: servers, tables and functions of the databases postgres and remote_db, and
+# other local databases.
+sub clean_slate
+{
+	my ($local, $remote) = @_;
+	my $public = 'DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION CURRENT_USER; GRANT ALL ON SCHEMA public TO PUBLIC';
+
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0'), 'no lease is left');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '0'), 'no waiter is left');
+	$local->safe_psql('postgres', <<"EOT");
+SET client_min_messages = error;
+DO \$\$ DECLARE name text; BEGIN
+	FOR name IN SELECT srvname FROM pg_foreign_server JOIN pg_foreign_data_wrapper w ON w.oid = srvfdw WHERE fdwname = 'pgpool_fdw' LOOP
+		EXECUTE format('DROP SERVER %I CASCADE', name);
+	END LOOP;
+END \$\$;
+$public;
+EOT
+	$local->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)")
+	  foreach split /\n/, $local->safe_psql('postgres', q{SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'});
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.pools', '0'), 'no pool is left');
+	$remote->safe_psql('remote_db', "SET client_min_messages = error; $public; DROP SCHEMA IF EXISTS pgpool_lock CASCADE");
+	return;
+}
+
 # Assert that no lease and no waiter is left and, after the local server has stopped, no
-# session on the remote servers. The last argument can be a timeout in seconds. Stops the
-# local server.
+# session on the remote servers. Stops the local server.
 sub leak_check
 {
 	my ($local, @remotes) = @_;
-	my $timeout = @remotes && !ref $remotes[-1] ? pop @remotes : 10;
 
-	ok( wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0', $timeout),
+	ok( wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0'),
 		'no lease is left');
-	ok( wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '0', $timeout),
+	ok( wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '0'),
 		'no waiter is left');
 	$local->stop('fast');
-	ok(wait_until($_, sessions_query(), '0', $timeout),
+	ok(wait_until($_, sessions_query(), '0'),
 		'no session is left on the remote server')
 	  foreach @remotes;
 	return;

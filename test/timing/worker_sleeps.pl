@@ -62,6 +62,37 @@ ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'server_cap'), 'cappe
 worker_sleeps('wait for a cap');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $app->finish;
+
+if (!over_tls())
+{
+	my $few = local_node('few', conf => ['max_files_per_process = 250']);
+
+	make_pool($few, $remote, server => 'turn', options => { pool_size => 1, reset => 'never' });
+	my $session = PgpxSession->new($few);
+	$session->run(qq{CREATE SERVER turn$_ FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'turn')}) foreach 1 .. 80;
+	my $turns = sub { return $session->run("SELECT count(pgpool.exec('turn' || i, 'select 1')) FROM generate_series(1, $_[0]), generate_series(1, 80) AS i"); };
+	is($turns->(2), '160', 'two calls on each of 80 pools in turn return their results');
+	my $worker = worker_pid($few);
+	my $wakes = sub { return (slurp_file("/proc/$worker/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m)[0]; };
+	my $before = $wakes->();
+	$turns->(25);
+	cmp_ok($wakes->() - $before, '<', 1500, 'two thousand calls on these pools wake the worker fewer than 1500 times');
+	$session->quit;
+	check_invariants($few);
+	leak_check($few);
+}
+
+# --- the relay of TLS connections
+my $secret = remote_node('secret', tls => 1);
+
+make_pool($local, $secret, server => 'relayed', options => { sslmode => 'require', pool_size => 2 });
+my $lease = lease($sessions[0], 'relayed');
+$sessions[0]->run("SELECT pgpool.exec($lease, 'select 1')");
+worker_sleeps('idle lease on a relayed connection');
+$sessions[0]->run("SELECT pgpool.send($lease, 'select repeat(''x'', 1000) from generate_series(1, 100000)')");
+ok(wait_until($local, sub { $sessions[0]->run("SELECT pgpool.try_wait($lease)") }, 't'), 'rows have arrived');
+worker_sleeps('100 MB of unread rows');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
 $_->quit foreach @sessions, $app;
 
 stats_add_up($local);

@@ -12,7 +12,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 my $sessions = $ENV{PGPX_TEST_SESSIONS} // 60;
-my $seconds = $ENV{PGPX_TEST_SECONDS} // 12;
+my $seconds = $ENV{PGPX_TEST_SECONDS} // 1;
 my $seed = $ENV{PGPX_TEST_SEED} // 1;
 my $folder = PostgreSQL::Test::Utils::tempdir();
 my $remote = remote_node('remote');
@@ -152,7 +152,7 @@ sub killed_at_random
 			eval { $bench->finish } if $bench;
 			$bench = bench($sessions, \$out, '-T', 30);
 		}
-		usleep(50_000 + rand 250_000);
+		usleep(20_000 + rand 100_000);
 		eval { $bench->pump_nb };
 		my $fault = $next[0] // $often[ rand @often ];
 
@@ -171,7 +171,7 @@ sub killed_at_random
 	ok(wait_until($remote, "SELECT count(*) $of_pool AND state <> 'idle'", '0'), 'no remote transaction is left');
 	is(sums(), '0|0|0', 'sums of accounts, tellers, branches and history agree');
 	my $committed = $remote->safe_psql('remote_db', 'SELECT count(*) FROM history') - $before;
-	cmp_ok($committed, '>', 20, "$committed transactions were committed meanwhile");
+	cmp_ok($committed, '>', 0, "$committed transactions were committed meanwhile");
 	my $session = PgpxSession->new($local, user => 'app');
 	is($session->run('SELECT count(*) FROM accounts') . $session->error, 100 * $branches, 'foreign tables work after the faults');
 	$session->quit;

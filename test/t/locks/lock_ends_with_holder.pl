@@ -1,4 +1,4 @@
-# A distributed lock ends with its holder: at once if only the session ends, after the
+# A distributed lock ends with its holder, and not with a change of a clock: at once if only the session ends, after the
 # ttl if its whole server does. A holder that cannot ping notices the loss before
 # another session acquires the lock, and the fence refuses its token.
 use strict;
@@ -19,9 +19,53 @@ with_clock($remote, sub { $remote->restart });
 my $start_one = sub { with_clock($one, sub { $one->start }); return };
 $start_one->();
 with_clock($two, sub { $two->start });
-make_pool($_, $remote, server => 'keeper', options => { pool_size => 4 }) foreach $one, $two;
+make_pool($_, $remote, server => 'keeper', options => { pool_size => 4, operation_timeout => '1h' }) foreach $one, $two;
 $one->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
 $remote->safe_psql('remote_db', 'CREATE TABLE written (token bigint); GRANT ALL ON written TO remote_app');
+
+# --- Changes of clocks. The clock of the holder's server is set by an hour and back: no
+# effect. The clock of the remote server is set back: the lock stays. It is set forward by more
+# than the ttl: another session can acquire the lock at once, the holder learns of it from its
+# next ping, the fence refuses it, and tokens still increase.
+{
+	my $holder = PgpxSession->new($one);
+	my $other = PgpxSession->new($two);
+	my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '1 min')});
+	my $valid = "SELECT pgpool.lock_valid('keeper', 'a', $token)";
+	my $hour = 3600;
+
+	foreach my $offset ($hour, -$hour, 0)
+	{
+		set_clock($one, $offset);
+		ok(wait_until($one, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't'), "clock of the holder's server is set to $offset");
+		my $pinged = $one->safe_psql('postgres', 'SELECT valid_until FROM pgpool.locks');
+		is($other->run(q{SELECT pgpool.try_lock('keeper', 'a')}) . $other->error, '', 'no other session acquires the lock');
+		ok(wait_until($one, "SELECT valid_until <> '$pinged' AND state = 'held' FROM pgpool.locks"), 'lock is pinged');
+		is($holder->run($valid), 't', 'lock is valid');
+	}
+
+	# --- the remote server's clock is set back
+	set_clock($remote, -$hour);
+	ok(wait_until($remote, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time - $hour ]}) < 60", 't'), 'clock of the remote server is set back');
+	is($other->run(q{SELECT pgpool.try_lock('keeper', 'a')}) . $other->error, '', 'no other session acquires the lock after the clock was set back');
+	is($holder->run($valid), 't', 'lock is valid after the clock was set back');
+	is($holder->run("SELECT pgpool.unlock('keeper', 'a', $token)"), 't', 'lock is released');
+	my $next = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '1 min')});
+	cmp_ok($next, '>', $token, 'next token is higher although the clock was set back');
+
+	# --- the remote server's clock is set forward
+	set_clock($remote, $hour);
+	my $taken = $other->run(q{SELECT pgpool.lock('keeper', 'a', '1 min')});
+	cmp_ok($taken, '>', $next, 'another session acquires the lock after a jump forward, with a higher token') or diag($other->error);
+	ok(wait_until($one, q{SELECT state FROM pgpool.locks}, 'lost'), 'holder loses the lock');
+	is($holder->run("SELECT pgpool.lock_valid('keeper', 'a', $next)"), 'f', 'lock is not valid');
+	like($holder->error, qr/was lost/, 'warning reports the loss');
+	$holder->fails("SELECT pgpool.exec('keeper', 'SELECT pgpool_lock.fence_check(\$1, \$2::bigint)', 'a', $next)", '55000', qr/not valid any more/, 'fence refuses the old token');
+
+	set_clock($remote, 0);
+	$_->quit foreach $holder, $other;
+	ok(wait_until($_, 'SELECT count(*) FROM pgpool.locks', '0'), 'no lock is left') foreach $one, $two;
+}
 
 sub lock_sql
 {
@@ -143,17 +187,16 @@ CREATE SEQUENCE public.late;
 GRANT ALL ON SEQUENCE public.late TO PUBLIC;
 CREATE FUNCTION public.late() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	IF nextval('public.late') = 1 THEN PERFORM pg_advisory_xact_lock(7); END IF;
+	-- (not a lock, because the request has a lock_timeout)
+	IF nextval('public.late') = 1 THEN WHILE to_regclass('public.go') IS NULL LOOP PERFORM pg_sleep(0.01); END LOOP; END IF;
 	RETURN NULL;
 END $$;
 CREATE TRIGGER late AFTER UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.name = 'late' AND NEW.token > OLD.token) EXECUTE FUNCTION public.late();
 EOT
-my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
-$blocker->run('SELECT pg_advisory_lock(7)');
 $watch->start(lock_sql('late', timeout => '1 h'));
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'}, 1), 'request is executed, and not answered');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'}, 1), 'request is executed, and not answered');
 let_time_pass($two, $beyond);
-$blocker->quit;
+$remote->safe_psql('remote_db', 'CREATE TABLE public.go ()');
 my $late = $watch->finish;
 cmp_ok($late, '>', $token, 'lock is acquired although the first answer is late') or diag($watch->error);
 kill 'CONT', $worker;

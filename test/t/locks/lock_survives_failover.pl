@@ -9,7 +9,6 @@ use PgpxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $primary = remote_node('primary', conf => [ 'wal_level = replica', 'max_wal_senders = 5', 'hot_standby = on' ]);
 $primary->append_conf('pg_hba.conf', 'local replication all trust');
@@ -64,13 +63,13 @@ $other->finish(20);
 # a grant that the replica has not confirmed is not reported
 my $sender = $primary->safe_psql('postgres', 'SELECT pid FROM pg_stat_replication');
 kill 'STOP', $sender;
-$other->start(q{SELECT pgpool.lock('keeper', 'b', '5 s', '5 s')});
-usleep(500_000);
+$other->start(q{SELECT pgpool.lock('keeper', 'b', '1 h', '1 min')});
+ok(wait_until($primary, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name <> 'pgpool_ext lock' AND wait_event = 'SyncRep'}), 'grant waits for the replica');
 is($other->done, 0, 'no lock is granted while the replica does not confirm');
-ok(wait_until($primary, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event = 'SyncRep'}, 't', 30), 'ping is not answered while the replica does not confirm');
+ok(wait_until($primary, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event = 'SyncRep'}, 't'), 'ping is not answered while the replica does not confirm');
 kill 'CONT', $sender;
 $other->finish(20);
-like($other->run(q{SELECT pgpool.lock('keeper', 'c', '20 s', '20 s')}), qr/^\d+$/, 'lock is granted when the replica confirms')
+like($other->run(q{SELECT pgpool.lock('keeper', 'c', '1 min', '1 min')}), qr/^\d+$/, 'lock is granted when the replica confirms')
   or diag($other->error);
 
 # --- the primary does not answer for a moment, so that the pool begins with the standby

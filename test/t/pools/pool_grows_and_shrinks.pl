@@ -1,85 +1,90 @@
-# A pool grows under load and shrinks without it, as its options specify: pool_size,
-# max_overflow and overflow_ttl, idle_timeout, min_size. Changes of the options take
-# effect while the pool is in use.
+# The size of a pool.
 use strict;
 use warnings;
 
+use IPC::Run;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $remote = remote_node('remote');
 my $local = local_node('local');
 
-# Wait until columns of a pool have the expected values.
-sub becomes
+# ---------- growth and surplus
+# A pool grows under load and shrinks without it, as its options specify: pool_size,
+# max_overflow and overflow_ttl, idle_timeout, min_size. Changes of the options take
+# effect while the pool is in use.
 {
-	my ($server, $columns, $expected, $name) = @_;
+	# Wait until columns of a pool have the expected values.
+	sub becomes
+	{
+		my ($server, $columns, $expected, $name) = @_;
 
-	return ok(wait_until($local, "SELECT $columns FROM pgpool.pools WHERE server = '$server'", $expected),
-		"$server: $name");
-}
+		return ok(wait_until($local, "SELECT $columns FROM pgpool.pools WHERE server = '$server'", $expected),
+			"$server: $name");
+	}
 
-sub pool
-{
-	my ($server, $columns) = @_;
+	sub pool
+	{
+		my ($server, $columns) = @_;
 
-	return $local->safe_psql('postgres',
-		"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = '$server'");
-}
+		return $local->safe_psql('postgres',
+			"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = '$server'");
+	}
 
-# Wait until $n connections of the pool have been unused for longer than $time.
-sub untouched
-{
-	my ($server, $n, $time) = @_;
+	# Wait until $n connections of the pool have been unused for longer than $time.
+	sub untouched
+	{
+		my ($server, $n, $time) = @_;
 
-	return wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = '$server' AND now() - last_used > '$time'", $n);
-}
+		return wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = '$server' AND now() - last_used > '$time'", $n);
+	}
 
-sub remote_pids
-{
-	my ($server) = @_;
+	sub remote_pids
+	{
+		my ($server) = @_;
 
-	return $local->safe_psql('postgres',
-		"SELECT string_agg(remote_pid::text, ',' ORDER BY remote_pid) FROM pgpool.connections WHERE server = '$server'");
-}
+		return $local->safe_psql('postgres',
+			"SELECT string_agg(remote_pid::text, ',' ORDER BY remote_pid) FROM pgpool.connections WHERE server = '$server'");
+	}
 
-my @sessions = map { PgpxSession->new($local) } 1 .. 5;
+	my @sessions = map { PgpxSession->new($local) } 1 .. 5;
 
-# --- overflow
-make_pool($local, $remote, server => 'surplus',
-	options => { pool_size => 2, max_overflow => 2, overflow_ttl => '100ms' });
-make_pool($local, $remote, server => 'patient',
-	options => { pool_size => 2, max_overflow => 2, overflow_ttl => '10min' });
-foreach my $server (qw(patient surplus))
-{
-	lease($_, $server) foreach @sessions[ 0 .. 3 ];
-	check_invariants($local, "$server: invariants hold with all connections leased");
-	is(pool($server, 'total, leased, overflow, state'), '4|4|2|full', "$server: pool grows to pool_size plus max_overflow");
-	$sessions[4]->fails("SELECT pgpool.checkout('$server', '300 ms')", '55P03',
-		qr/4 of 4 connections are leased/, "$server: pool grows no further");
-	check_invariants($local, "$server: invariants hold after the timeout");
-	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-}
-becomes('surplus', 'total, idle, overflow', '2|2|0', 'connections above pool_size close after overflow_ttl');
-ok(untouched('surplus', 2, '300 ms'), 'surplus: remaining connections are unused');
-is(pool('surplus', 'total, closed_overflow, closed_idle'), '2|2|0', 'surplus: remaining connections stay open');
-is(pool('patient', 'total, overflow, state, closed_overflow'), '4|2|overflow|0', 'patient: connections stay open before overflow_ttl');
+	# --- overflow
+	make_pool($local, $remote, server => 'surplus',
+		options => { pool_size => 2, max_overflow => 2, overflow_ttl => '100ms' });
+	make_pool($local, $remote, server => 'patient',
+		options => { pool_size => 2, max_overflow => 2, overflow_ttl => '10min' });
+	foreach my $server (qw(patient surplus))
+	{
+		lease($_, $server) foreach @sessions[ 0 .. 3 ];
+		check_invariants($local, "$server: invariants hold with all connections leased");
+		is(pool($server, 'total, leased, overflow, state'), '4|4|2|full', "$server: pool grows to pool_size plus max_overflow");
+		$sessions[4]->fails("SELECT pgpool.checkout('$server', '300 ms')", '55P03',
+			qr/4 of 4 connections are leased/, "$server: pool grows no further");
+		check_invariants($local, "$server: invariants hold after the timeout");
+		$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	}
+	becomes('surplus', 'total, idle, overflow', '2|2|0', 'connections above pool_size close after overflow_ttl');
+	ok(untouched('surplus', 2, '300 ms'), 'surplus: remaining connections are unused');
+	is(pool('surplus', 'total, closed_overflow, closed_idle'), '2|2|0', 'surplus: remaining connections stay open');
+	is(pool('patient', 'total, overflow, state, closed_overflow'), '4|2|overflow|0', 'patient: connections stay open before overflow_ttl');
 
-# --- overflow while the pool is in use, with the default reset
-# A single session always leases one of the connections that were used last, whether
-# their resets have been answered or not. The other connections age.
-sub used_since
-{
-	my ($server, $since) = @_;
+	# --- overflow while the pool is in use, with the default reset
+	# A single session always leases one of the connections that were used last, whether
+	# their resets have been answered or not. The other connections age.
+	sub used_since
+	{
+		my ($server, $since) = @_;
 
-	return $local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server = '$server' AND last_used > '$since'");
-}
+		return $local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server = '$server' AND last_used > '$since'");
+	}
 
-make_pool($local, $remote, server => 'burst', options => { pool_size => 2, max_overflow => 28, overflow_ttl => '300ms' });
-is($sessions[0]->run(q{SELECT count(pgpool.checkout('burst')) FROM generate_series(1, 30)}), '30', 'burst: 30 connections are opened at once');
-$sessions[0]->run('SELECT pgpool.checkin_all()');
-is($sessions[0]->run(<<'EOT') . $sessions[0]->error, '', 'burst: one session calls every 10 ms');
+	make_pool($local, $remote, server => 'burst', options => { pool_size => 2, max_overflow => 28, overflow_ttl => '300ms' });
+	is($sessions[0]->run(q{SELECT count(pgpool.checkout('burst')) FROM generate_series(1, 30)}), '30', 'burst: 30 connections are opened at once');
+	$sessions[0]->run('SELECT pgpool.checkin_all()');
+	is($sessions[0]->run(<<'EOT') . $sessions[0]->error, '', 'burst: one session calls every 10 ms');
 	DO $$
 	BEGIN
 		FOR i IN 1 .. 100000 LOOP
@@ -89,29 +94,29 @@ is($sessions[0]->run(<<'EOT') . $sessions[0]->error, '', 'burst: one session cal
 		END LOOP;
 	END $$
 EOT
-is(pool('burst', 'total, closed_overflow, closed_idle'), '2|28|0', 'burst: pool shrinks to pool_size meanwhile');
+	is(pool('burst', 'total, closed_overflow, closed_idle'), '2|28|0', 'burst: pool shrinks to pool_size meanwhile');
 
-# sessions that call in turn do not each keep a connection
-make_pool($local, $remote, server => 'turns', options => { pool_size => 1, max_overflow => 4, overflow_ttl => '300ms' });
-lease($_, 'turns') foreach @sessions;
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-ok( wait_until($local, sub {
-			$_->run(q{SELECT pgpool.exec('turns', 'select 1')}) foreach @sessions;
-			return pool('turns', 'total');
-		}, '1'),
-	'turns: pool shrinks while sessions call one after the other');
+	# sessions that call in turn do not each keep a connection
+	make_pool($local, $remote, server => 'turns', options => { pool_size => 1, max_overflow => 4, overflow_ttl => '300ms' });
+	lease($_, 'turns') foreach @sessions;
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	ok( wait_until($local, sub {
+				$_->run(q{SELECT pgpool.exec('turns', 'select 1')}) foreach @sessions;
+				return pool('turns', 'total');
+			}, '1'),
+		'turns: pool shrinks while sessions call one after the other');
 
-make_pool($local, $remote, server => 'large', options => { pool_size => 40 });
-is($sessions[0]->run(q{SELECT count(pgpool.checkout('large')) FROM generate_series(1, 40)}), '40', 'large: pool has 40 connections');
-$sessions[0]->run(q{SELECT pgpool.checkin(lease) FROM pgpool.leases WHERE server = 'large' ORDER BY lease % 2, lease});
-becomes('large', 'idle', '40', 'all connections are reset');
-check_invariants($local, 'large: connections are in the order of their last use');
-my $since = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
-is($sessions[0]->run(q{SELECT count(pgpool.exec('large', 'select ' || i)) FROM generate_series(1, 100) i}), '100', 'large: one session makes 100 calls');
-cmp_ok(used_since('large', $since), '<=', 5, 'large: calls use few connections');
+	make_pool($local, $remote, server => 'large', options => { pool_size => 40 });
+	is($sessions[0]->run(q{SELECT count(pgpool.checkout('large')) FROM generate_series(1, 40)}), '40', 'large: pool has 40 connections');
+	$sessions[0]->run(q{SELECT pgpool.checkin(lease) FROM pgpool.leases WHERE server = 'large' ORDER BY lease % 2, lease});
+	becomes('large', 'idle', '40', 'all connections are reset');
+	check_invariants($local, 'large: connections are in the order of their last use');
+	my $since = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
+	is($sessions[0]->run(q{SELECT count(pgpool.exec('large', 'select ' || i)) FROM generate_series(1, 100) i}), '100', 'large: one session makes 100 calls');
+	cmp_ok(used_since('large', $since), '<=', 5, 'large: calls use few connections');
 
-# The reset of a connection with many temporary tables takes long.
-$remote->safe_psql('remote_db', <<'EOT');
+	# The reset of a connection with many temporary tables takes long.
+	$remote->safe_psql('remote_db', <<'EOT');
 	CREATE FUNCTION make_tables(tables int) RETURNS int LANGUAGE plpgsql AS $$
 	BEGIN
 		FOR i IN 1 .. tables LOOP
@@ -120,266 +125,329 @@ $remote->safe_psql('remote_db', <<'EOT');
 		RETURN pg_backend_pid();
 	END $$;
 EOT
-my $call = q{(SELECT pid FROM pgpool.query('large', 'SELECT pg_backend_pid()') AS q(pid int))};
-my $slow_reset = q{(SELECT pid FROM pgpool.query('large', 'SELECT make_tables(100)') AS q(pid int))};
-becomes('large', 'idle', '40', 'no reset is running');
-my ($first, $second) = split /\|/, $sessions[0]->run("SELECT $slow_reset, $call");
-isnt($first, $second, 'large: call does not wait for the reset of the session\'s last connection');
-becomes('large', 'idle', '40', 'both connections are reset');
-is($sessions[0]->run("SELECT $call"), $second, 'large: session returns to its last connection');
+	my $call = q{(SELECT pid FROM pgpool.query('large', 'SELECT pg_backend_pid()') AS q(pid int))};
+	my $slow_reset = q{(SELECT pid FROM pgpool.query('large', 'SELECT make_tables(100)') AS q(pid int))};
+	becomes('large', 'idle', '40', 'no reset is running');
+	my ($first, $second) = split /\|/, $sessions[0]->run("SELECT $slow_reset, $call");
+	isnt($first, $second, 'large: call does not wait for the reset of the session\'s last connection');
+	becomes('large', 'idle', '40', 'both connections are reset');
+	is($sessions[0]->run("SELECT $call"), $second, 'large: session returns to its last connection');
 
-SKIP:
-{
-	skip 'over TLS the worker must run', 4 if over_tls();
+	SKIP:
+	{
+		skip 'over TLS the worker must run', 4 if over_tls();
 
-	becomes('large', 'idle', '40', 'reset of the last connection has ended');
+		becomes('large', 'idle', '40', 'reset of the last connection has ended');
+		my $worker = worker_pid($local);
+		kill 'STOP', $worker;
+		is($sessions[0]->run("SELECT $call"), $second, 'large: session calls while the worker is stopped');
+		ok(wait_until($remote, "SELECT state, query FROM pg_stat_activity WHERE pid = $second", 'idle|DISCARD ALL'),
+			'large: connection is reset, and the worker has not read the answer');
+		is($sessions[0]->run("SELECT $call"), $second, 'large: session returns to its last connection once the answer has arrived');
+		kill 'CONT', $worker;
+	}
+	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('large')});
+
+	# --- a smaller pool_size
+	make_pool($local, $remote, server => 'smaller', options => { pool_size => 4 });
+	lease($_, 'smaller') foreach @sessions[ 0 .. 3 ];
+	$local->safe_psql('postgres', q{ALTER SERVER smaller OPTIONS (SET pool_size '3')});
+	becomes('smaller', 'leased', '4', 'leases stay');
+	is($sessions[4]->run(q{SELECT pgpool.try_checkout('smaller')}) . $sessions[4]->error, '', 'smaller: pool is full');
 	my $worker = worker_pid($local);
 	kill 'STOP', $worker;
-	is($sessions[0]->run("SELECT $call"), $second, 'large: session calls while the worker is stopped');
-	ok(wait_until($remote, "SELECT state, query FROM pg_stat_activity WHERE pid = $second", 'idle|DISCARD ALL'),
-		'large: connection is reset, and the worker has not read the answer');
-	is($sessions[0]->run("SELECT $call"), $second, 'large: session returns to its last connection once the answer has arrived');
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 	kill 'CONT', $worker;
-}
-$local->safe_psql('postgres', q{SELECT pgpool.reconnect('large')});
+	becomes('smaller', 'idle', '3', 'other connections stay open');
+	ok(wait_until($local, sub { pool('smaller', 'total, closed_overflow') }, '3|1'), 'smaller: one connection has closed, although it took a moment');
 
-# --- a smaller pool_size
-make_pool($local, $remote, server => 'smaller', options => { pool_size => 4 });
-lease($_, 'smaller') foreach @sessions[ 0 .. 3 ];
-$local->safe_psql('postgres', q{ALTER SERVER smaller OPTIONS (SET pool_size '3')});
-becomes('smaller', 'leased', '4', 'leases stay');
-is($sessions[4]->run(q{SELECT pgpool.try_checkout('smaller')}) . $sessions[4]->error, '', 'smaller: pool is full');
-my $worker = worker_pid($local);
-kill 'STOP', $worker;
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-kill 'CONT', $worker;
-becomes('smaller', 'idle', '3', 'other connections stay open');
-ok(wait_until($local, sub { pool('smaller', 'total, closed_overflow') }, '3|1'), 'smaller: one connection has closed, although it took a moment');
+	# --- idle_timeout
+	make_pool($local, $remote, server => 'idle',
+		options => { pool_size => 4, min_size => 1, idle_timeout => '100ms' });
+	lease($_, 'idle') foreach @sessions[ 0 .. 2 ];
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'idle' AND now() - leased_at > '300 ms'", '3'),
+		'idle: three leases are held for longer than idle_timeout');
+	is(pool('idle', 'total, leased'), '3|3', 'idle: idle_timeout does not affect leases');
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	becomes('idle', 'total, idle', '1|1', 'connections above min_size close after idle_timeout');
+	ok(untouched('idle', 1, '300 ms'), 'idle: min_size connections are unused');
+	is(pool('idle', 'total, closed_idle, closed_overflow'), '1|2|0', 'idle: min_size connections stay open');
 
-# --- idle_timeout
-make_pool($local, $remote, server => 'idle',
-	options => { pool_size => 4, min_size => 1, idle_timeout => '100ms' });
-lease($_, 'idle') foreach @sessions[ 0 .. 2 ];
-ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'idle' AND now() - leased_at > '300 ms'", '3'),
-	'idle: three leases are held for longer than idle_timeout');
-is(pool('idle', 'total, leased'), '3|3', 'idle: idle_timeout does not affect leases');
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-becomes('idle', 'total, idle', '1|1', 'connections above min_size close after idle_timeout');
-ok(untouched('idle', 1, '300 ms'), 'idle: min_size connections are unused');
-is(pool('idle', 'total, closed_idle, closed_overflow'), '1|2|0', 'idle: min_size connections stay open');
-
-# --- min_size
-make_pool($local, $remote, server => 'warm',
-	options => { pool_size => 5, min_size => 3, retry_min => '100ms', retry_max => '500ms' });
-is(pool('warm', 'count(*)'), '0', 'warm: no connection is opened before the first use');
-is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: first call succeeds');
-becomes('warm', 'total, idle', '3|3', 'min_size connections are opened after the first call');
-my $pids = remote_pids('warm');
-$remote->safe_psql('postgres', "SELECT pg_terminate_backend(p) FROM unnest('{$pids}'::int[]) p");
-ok( wait_until($local,
-		"SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle' AND remote_pid <> ALL ('{$pids}')", '3'),
-	'warm: terminated remote sessions are replaced');
-$pids = remote_pids('warm');
-$local->safe_psql('postgres', "SELECT pgpool.reconnect('warm')");
-ok( wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND remote_pid = ANY ('{$pids}')", '0'),
-	'warm: reconnect closes all connections');
-is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: call after reconnect succeeds');
-becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after reconnect');
-ok(terminate($local, worker_pid($local)), 'warm: worker is terminated');
-ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'warm: new worker runs');
-becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after the restart, without a checkout');
-
-# --- min_idle
-make_pool($local, $remote, server => 'ready',
-	options => { pool_size => 5, max_overflow => 1, min_idle => 2, idle_timeout => '100ms', retry_min => '100ms', retry_max => '500ms' });
-lease($sessions[0], 'ready');
-becomes('ready', 'leased, idle, min_idle', '1|2|2', 'two free connections are opened beside the first one leased');
-lease($sessions[1], 'ready');
-becomes('ready', 'leased, idle', '2|2', 'another connection is opened when a free one is leased');
-lease($_, 'ready') foreach @sessions[ 2, 3 ];
-becomes('ready', 'leased, idle', '4|1', 'no free connection is opened beyond pool_size');
-lease($sessions[4], 'ready');
-is(pool('ready', 'leased, idle, connects_requested'), '5|0|5', 'ready: pool does not exceed pool_size even if no connection is free');
-check_invariants($local, 'ready: invariants hold');
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-becomes('ready', 'total, idle', '2|2', 'connections above min_idle close after idle_timeout');
-ok(untouched('ready', 2, '300 ms'), 'ready: min_idle connections are unused');
-is(pool('ready', 'total, closed_idle'), '2|3', 'ready: min_idle connections stay open');
-$pids = remote_pids('ready');
-$remote->safe_psql('postgres', "SELECT pg_terminate_backend(p) FROM unnest('{$pids}'::int[]) p");
-ok( wait_until($local,
-		"SELECT count(*) FROM pgpool.connections WHERE server = 'ready' AND state = 'idle' AND remote_pid <> ALL ('{$pids}')", '2'),
-	'ready: terminated remote sessions are replaced');
-
-# The session has cached the socket, so that the checkout does not wake the worker.
-lease($sessions[0], 'ready');
-$sessions[0]->run('SELECT pgpool.checkin_all()');
-becomes('ready', 'total, idle', '2|2', 'number of free connections is the same after the lease');
-$worker = worker_pid($local);
-kill 'STOP', $worker;
-lease($sessions[0], 'ready');
-is(pool('ready', 'leased, idle, connecting'), '1|1|1', 'ready: session itself requests another free connection');
-kill 'CONT', $worker;
-becomes('ready', 'leased, idle', '1|2', 'another free connection is opened');
-$sessions[0]->run('SELECT pgpool.checkin_all()');
-
-# A grant from the queue also reduces the number of free connections, so that min_idle
-# opens another one.
-make_pool($local, $remote, server => 'granted', options => { pool_size => 3, min_idle => 1 });
-$_->start(q{SELECT pgpool.checkout('granted', '60 s')}) foreach @sessions[ 0, 1 ];
-like($_->finish(30), qr/^\d+$/, 'granted: session is granted a connection') foreach @sessions[ 0, 1 ];
-becomes('granted', 'leased, idle', '2|1', 'a free connection is opened after a grant');
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-$local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(ready granted);
-
-# A change of the conninfo replaces the connections, also without a checkout.
-foreach my $change ([ 'an option of the server', q{ALTER SERVER warm OPTIONS (ADD application_name 'changed')} ],
-	[ 'the password', q{ALTER USER MAPPING FOR CURRENT_USER SERVER warm OPTIONS (SET password 'secret of the remote')} ])
-{
-	my ($what, $sql) = @$change;
-
-	$pids = remote_pids('warm');
-	$local->safe_psql('postgres', $sql);
+	# --- min_size
+	make_pool($local, $remote, server => 'warm',
+		options => { pool_size => 5, min_size => 3, retry_min => '100ms', retry_max => '500ms' });
+	is(pool('warm', 'count(*)'), '0', 'warm: no connection is opened before the first use');
+	is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: first call succeeds');
+	becomes('warm', 'total, idle', '3|3', 'min_size connections are opened after the first call');
+	my $pids = remote_pids('warm');
+	$remote->safe_psql('postgres', "SELECT pg_terminate_backend(p) FROM unnest('{$pids}'::int[]) p");
 	ok( wait_until($local,
-			"SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle' AND NOT stale AND remote_pid <> ALL ('{$pids}')", '3'),
-		"warm: after a change of $what min_size connections are opened without a checkout");
+			"SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle' AND remote_pid <> ALL ('{$pids}')", '3'),
+		'warm: terminated remote sessions are replaced');
+	$pids = remote_pids('warm');
+	$local->safe_psql('postgres', "SELECT pgpool.reconnect('warm')");
+	ok( wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND remote_pid = ANY ('{$pids}')", '0'),
+		'warm: reconnect closes all connections');
+	is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: call after reconnect succeeds');
+	becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after reconnect');
+	ok(terminate($local, worker_pid($local)), 'warm: worker is terminated');
+	ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'warm: new worker runs');
+	becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after the restart, without a checkout');
+
+	# --- min_idle
+	make_pool($local, $remote, server => 'ready',
+		options => { pool_size => 5, max_overflow => 1, min_idle => 2, idle_timeout => '100ms', retry_min => '100ms', retry_max => '500ms' });
+	lease($sessions[0], 'ready');
+	becomes('ready', 'leased, idle, min_idle', '1|2|2', 'two free connections are opened beside the first one leased');
+	lease($sessions[1], 'ready');
+	becomes('ready', 'leased, idle', '2|2', 'another connection is opened when a free one is leased');
+	lease($_, 'ready') foreach @sessions[ 2, 3 ];
+	becomes('ready', 'leased, idle', '4|1', 'no free connection is opened beyond pool_size');
+	lease($sessions[4], 'ready');
+	is(pool('ready', 'leased, idle, connects_requested'), '5|0|5', 'ready: pool does not exceed pool_size even if no connection is free');
+	check_invariants($local, 'ready: invariants hold');
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	becomes('ready', 'total, idle', '2|2', 'connections above min_idle close after idle_timeout');
+	ok(untouched('ready', 2, '300 ms'), 'ready: min_idle connections are unused');
+	is(pool('ready', 'total, closed_idle'), '2|3', 'ready: min_idle connections stay open');
+	$pids = remote_pids('ready');
+	$remote->safe_psql('postgres', "SELECT pg_terminate_backend(p) FROM unnest('{$pids}'::int[]) p");
+	ok( wait_until($local,
+			"SELECT count(*) FROM pgpool.connections WHERE server = 'ready' AND state = 'idle' AND remote_pid <> ALL ('{$pids}')", '2'),
+		'ready: terminated remote sessions are replaced');
+
+	# The session has cached the socket, so that the checkout does not wake the worker.
+	lease($sessions[0], 'ready');
+	$sessions[0]->run('SELECT pgpool.checkin_all()');
+	becomes('ready', 'total, idle', '2|2', 'number of free connections is the same after the lease');
+	$worker = worker_pid($local);
+	kill 'STOP', $worker;
+	lease($sessions[0], 'ready');
+	is(pool('ready', 'leased, idle, connecting'), '1|1|1', 'ready: session itself requests another free connection');
+	kill 'CONT', $worker;
+	becomes('ready', 'leased, idle', '1|2', 'another free connection is opened');
+	$sessions[0]->run('SELECT pgpool.checkin_all()');
+
+	# A grant from the queue also reduces the number of free connections, so that min_idle
+	# opens another one.
+	make_pool($local, $remote, server => 'granted', options => { pool_size => 3, min_idle => 1 });
+	$_->start(q{SELECT pgpool.checkout('granted', '60 s')}) foreach @sessions[ 0, 1 ];
+	like($_->finish(30), qr/^\d+$/, 'granted: session is granted a connection') foreach @sessions[ 0, 1 ];
+	becomes('granted', 'leased, idle', '2|1', 'a free connection is opened after a grant');
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	$local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(ready granted);
+
+	# A change of the conninfo replaces the connections, also without a checkout.
+	foreach my $change ([ 'an option of the server', q{ALTER SERVER warm OPTIONS (ADD application_name 'changed')} ],
+		[ 'the password', q{ALTER USER MAPPING FOR CURRENT_USER SERVER warm OPTIONS (SET password 'secret of the remote')} ])
+	{
+		my ($what, $sql) = @$change;
+
+		$pids = remote_pids('warm');
+		$local->safe_psql('postgres', $sql);
+		ok( wait_until($local,
+				"SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle' AND NOT stale AND remote_pid <> ALL ('{$pids}')", '3'),
+			"warm: after a change of $what min_size connections are opened without a checkout");
+	}
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'changed'}, '3'), 'warm: new connections have the new options');
+
+	# the first call fails because the role does not exist yet on the remote server
+	make_pool($local, $remote, server => 'late', user => 'late_app', password => 'late',
+		options => { pool_size => 5, min_size => 3, retry_min => '100ms', retry_max => '500ms' });
+	$sessions[0]->fails("SELECT pgpool.exec('late', 'select 1')", '08001', qr/could not connect to server "late"/, 'late: first call fails');
+	$remote->safe_psql('postgres', q{CREATE ROLE late_app LOGIN PASSWORD 'late'});
+	becomes('late', 'total, idle', '3|3', 'min_size connections are opened when the login succeeds');
+	$pids = remote_pids('late');
+	$local->safe_psql('postgres', q{ALTER SERVER late OPTIONS (SET min_size '4')});
+	becomes('late', 'total, idle', '4|4', 'larger min_size takes effect without another checkout');
+	is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server = 'late' AND remote_pid = ANY ('{$pids}')"), '3', 'late: open connections are kept');
+
+	# --- overflow_ttl 0
+	make_pool($local, $remote, server => 'zero', options => { pool_size => 1, max_overflow => 1, overflow_ttl => 0 });
+	lease($_, 'zero') foreach @sessions[ 0, 1 ];
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	becomes('zero', 'total, idle', '1|1', 'connection above pool_size closes at once if overflow_ttl is 0');
+
+	# --- changes of pool_size
+	make_pool($local, $remote, server => 'resized', options => { pool_size => 1 });
+	lease($sessions[0], 'resized');
+	$sessions[$_]->start("SELECT pgpool.checkout('resized', '60 s')") foreach 1, 2;
+	becomes('resized', 'pool_size, total, waiters', '1|1|2', 'two sessions wait for the only connection');
+	$local->safe_psql('postgres', "ALTER SERVER resized OPTIONS (SET pool_size '3')");
+	like($sessions[$_]->finish(30), qr/^\d+$/, "resized: larger pool_size grants a connection to waiter $_ at once") foreach 1, 2;
+	is(pool('resized', 'pool_size, leased'), '3|3', 'resized: earlier lease is kept');
+	$local->safe_psql('postgres', "ALTER SERVER resized OPTIONS (SET pool_size '1')");
+	is($_->run('SELECT pgpool.exec(lease, $$select 1$$) FROM pgpool.leases WHERE pid = pg_backend_pid()'), '1',
+		'resized: lease is kept when pool_size becomes smaller') foreach @sessions[ 0 .. 2 ];
+	$sessions[3]->start("SELECT pgpool.checkout('resized', '60 s')");
+	becomes('resized', 'pool_size, leased, waiters', '1|3|1', 'new session waits because the pool is too large');
+	$sessions[0]->run('SELECT pgpool.checkin_all()');
+	becomes('resized', 'leased, total, waiters', '2|2|1', 'connection above pool_size closes at checkin');
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 1, 2 ];
+	like($sessions[3]->finish(30), qr/^\d+$/, 'resized: waiter is granted a connection when there is room');
+	becomes('resized', 'pool_size, leased, total', '1|1|1', 'pool has the new size');
+	$sessions[3]->run('SELECT pgpool.checkin_all()');
+
+	# The waiters are woken by a commit whose invalidation messages have not reached them
+	# yet. They must read the new options nevertheless.
+	lease($sessions[0], 'resized');
+	my $served = 0;
+	foreach my $round (1 .. 15)
+	{
+		$sessions[$_]->start("SELECT pgpool.checkin(pgpool.checkout('resized', '10 min'))") foreach 1 .. 3;
+		wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'resized'", '3');
+		$sessions[4]->run("ALTER SERVER resized OPTIONS (SET pool_size '2')");
+		$_->finish, $served += $_->error eq '' foreach @sessions[ 1 .. 3 ];
+		$sessions[4]->run("ALTER SERVER resized OPTIONS (SET pool_size '1')");
+		last if $served != 3 * $round;
+	}
+	is($served, 3 * 15, 'resized: woken waiters always use the new options');
+	$sessions[0]->run('SELECT pgpool.checkin_all()');
+
+	# --- max_waiters: sessions for which connections are being opened do not count
+	my $sixth = PgpxSession->new($local);
+	make_pool($local, $remote, server => 'cold',
+		options => { pool_size => 4, max_waiters => 1, connect_timeout => '60s', start_commands => 'SELECT pg_sleep(0.3)' });
+	$_->start("SELECT pgpool.checkout('cold', '60 s')") foreach @sessions;
+	becomes('cold', 'leased + waiters', '5', 'four sessions wait for new connections, and one waits for a lease');
+	$sixth->fails("SELECT pgpool.checkout('cold', '60 s')", '53300', qr/too many sessions wait for a connection to server "cold"/,
+		'cold: one more session is refused');
+	like($sixth->error, qr/DETAIL:  1 session waits, and the server's option "max_waiters" is 1/, 'cold: error has the number of sessions that wait for a lease');
+	ok(wait_until($local, sub { scalar grep { $_->done } @sessions }, 4), 'cold: four sessions are granted connections');
+	foreach my $session (sort { $b->done <=> $a->done } @sessions)
+	{
+		like($session->finish(30), qr/^\d+$/, 'cold: all five sessions are granted connections') or diag($session->error);
+		$session->run('SELECT pgpool.checkin_all()');
+	}
+
+	# Connections that close free their slots within a second, and are replaced.
+	make_pool($local, $remote, server => 'replaced', options => { pool_size => 4, max_waiters => 1 });
+	lease($_, 'replaced') foreach @sessions[ 0 .. 3 ];
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 0 .. 3 ];
+	becomes('replaced', 'idle', '4', 'pool has four connections');
+	my @backends = split /,/, remote_pids('replaced');
+	kill 'STOP', @backends;
+	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('replaced')});
+	$_->start("SELECT pgpool.checkout('replaced', '60 s')") foreach @sessions[ 0 .. 3 ];
+	becomes('replaced', 'leased + waiters', '4', 'sessions wait while all connections are replaced');
+	kill 'CONT', @backends;
+	foreach my $session (@sessions[ 0 .. 3 ])
+	{
+		like($session->finish(30), qr/^\d+$/, 'replaced: waiting session is granted a connection') or diag($session->error);
+	}
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
+	# --- settings, for servers that do not set the option
+	sub set
+	{
+		my ($name, $value) = @_;
+
+		$local->append_conf('postgresql.conf', "pgpool_ext.$name = $value");
+		$local->reload;
+		return;
+	}
+
+	# pool_size is the setting's default, so min_size can exceed it
+	make_pool($local, $remote, server => 'many', options => { min_size => 12, max_overflow => 4, overflow_ttl => '100ms', connect_timeout => '60s' });
+	is($sessions[0]->run("SELECT pgpool.exec('many', 'select 1')"), '1', 'many: first call succeeds');
+	becomes('many', 'total, idle', '10|10', 'min_size above pool_size opens pool_size connections');
+	ok(untouched('many', 10, '300 ms'), 'many: connections are unused');
+	is(pool('many', 'total, connects, closed_overflow'), '10|10|0', 'many: no overflow connection is opened for min_size');
+	$local->safe_psql('postgres', "DROP SERVER many CASCADE");
+
+	make_pool($local, $remote, server => 'plain');
+	my $lease = lease($sessions[0], 'plain');
+	is(pool('plain', 'pool_size'), '10', q{plain: pool_size is the setting's default});
+	set('default_pool_size', 1);
+	becomes('plain', 'pool_size', '1', 'changed setting takes effect after a reload, without a call');
+	$sessions[1]->start("SELECT pgpool.checkout('plain', '60 s')");
+	becomes('plain', 'total, waiters', '1|1', 'session waits because the pool is full');
+	set('default_max_waiters', 1);
+	ok( wait_until($local, sub { $sessions[2]->run("SELECT pgpool.checkout('plain', '200 ms')"); $sessions[2]->sqlstate }, '53300'),
+		'plain: session is refused when the queue has a limit');
+	set('default_pool_size', 2);
+	like($sessions[1]->finish(30), qr/^\d+$/, 'plain: larger default grants a connection to the waiter');
+	is($sessions[0]->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'plain: earlier lease is kept');
+	is(pool('surplus', 'pool_size'), '2', 'surplus: pool_size of the server takes precedence');
+	set('default_pool_size', 1);
+	becomes('plain', 'pool_size, leased', '1|2', 'smaller default does not affect leases');
+	check_invariants($local, 'plain: invariants hold');
+	$sessions[3]->start("SELECT pgpool.checkout('plain', '60 s')");
+	becomes('plain', 'leased, waiters', '2|1', 'new session waits because the pool is too large');
+	$sessions[1]->run('SELECT pgpool.checkin_all()');
+	becomes('plain', 'total, leased, waiters', '1|1|1', 'connection above pool_size closes at checkin although a session waits');
+	$sessions[0]->run('SELECT pgpool.checkin_all()');
+	like($sessions[3]->finish(30), qr/^\d+$/, 'plain: waiter is granted a connection when there is room');
+	is(pool('plain', 'total, leased'), '1|1', 'plain: pool has the new size');
+	set('default_checkout_timeout', "'150ms'");
+	ok( wait_until($local, sub { $sessions[2]->run("SET statement_timeout = '10 s'; SELECT pgpool.checkout('plain')"); $sessions[2]->error =~ /(made in|within) 150 ms|0\.150 s/ ? 1 : $sessions[2]->error }, 1),
+		'plain: default_checkout_timeout limits the wait');
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	stats_add_up($local);
+	check_invariants($local);
+	clean_slate($local, $remote);
 }
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'changed'}, '3'), 'warm: new connections have the new options');
 
-# the first call fails because the role does not exist yet on the remote server
-make_pool($local, $remote, server => 'late', user => 'late_app', password => 'late',
-	options => { pool_size => 5, min_size => 3, retry_min => '100ms', retry_max => '500ms' });
-$sessions[0]->fails("SELECT pgpool.exec('late', 'select 1')", '08001', qr/could not connect to server "late"/, 'late: first call fails');
-$remote->safe_psql('postgres', q{CREATE ROLE late_app LOGIN PASSWORD 'late'});
-becomes('late', 'total, idle', '3|3', 'min_size connections are opened when the login succeeds');
-$pids = remote_pids('late');
-$local->safe_psql('postgres', q{ALTER SERVER late OPTIONS (SET min_size '4')});
-becomes('late', 'total, idle', '4|4', 'larger min_size takes effect without another checkout');
-is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server = 'late' AND remote_pid = ANY ('{$pids}')"), '3', 'late: open connections are kept');
-
-# --- overflow_ttl 0
-make_pool($local, $remote, server => 'zero', options => { pool_size => 1, max_overflow => 1, overflow_ttl => 0 });
-lease($_, 'zero') foreach @sessions[ 0, 1 ];
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-becomes('zero', 'total, idle', '1|1', 'connection above pool_size closes at once if overflow_ttl is 0');
-
-# --- changes of pool_size
-make_pool($local, $remote, server => 'resized', options => { pool_size => 1 });
-lease($sessions[0], 'resized');
-$sessions[$_]->start("SELECT pgpool.checkout('resized', '60 s')") foreach 1, 2;
-becomes('resized', 'pool_size, total, waiters', '1|1|2', 'two sessions wait for the only connection');
-$local->safe_psql('postgres', "ALTER SERVER resized OPTIONS (SET pool_size '3')");
-like($sessions[$_]->finish(30), qr/^\d+$/, "resized: larger pool_size grants a connection to waiter $_ at once") foreach 1, 2;
-is(pool('resized', 'pool_size, leased'), '3|3', 'resized: earlier lease is kept');
-$local->safe_psql('postgres', "ALTER SERVER resized OPTIONS (SET pool_size '1')");
-is($_->run('SELECT pgpool.exec(lease, $$select 1$$) FROM pgpool.leases WHERE pid = pg_backend_pid()'), '1',
-	'resized: lease is kept when pool_size becomes smaller') foreach @sessions[ 0 .. 2 ];
-$sessions[3]->start("SELECT pgpool.checkout('resized', '60 s')");
-becomes('resized', 'pool_size, leased, waiters', '1|3|1', 'new session waits because the pool is too large');
-$sessions[0]->run('SELECT pgpool.checkin_all()');
-becomes('resized', 'leased, total, waiters', '2|2|1', 'connection above pool_size closes at checkin');
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 1, 2 ];
-like($sessions[3]->finish(30), qr/^\d+$/, 'resized: waiter is granted a connection when there is room');
-becomes('resized', 'pool_size, leased, total', '1|1|1', 'pool has the new size');
-$sessions[3]->run('SELECT pgpool.checkin_all()');
-
-# The waiters are woken by a commit whose invalidation messages have not reached them
-# yet. They must read the new options nevertheless.
-lease($sessions[0], 'resized');
-my $served = 0;
-foreach my $round (1 .. 15)
+# ---------- the limit
+# 200 sessions share 8 connections. Every answer is correct, and the remote server never
+# has a ninth session.
 {
-	$sessions[$_]->start("SELECT pgpool.checkin(pgpool.checkout('resized', '10 min'))") foreach 1 .. 3;
-	wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'resized'", '3');
-	$sessions[4]->run("ALTER SERVER resized OPTIONS (SET pool_size '2')");
-	$_->finish, $served += $_->error eq '' foreach @sessions[ 1 .. 3 ];
-	$sessions[4]->run("ALTER SERVER resized OPTIONS (SET pool_size '1')");
-	last if $served != 3 * $round;
+	my $clients = 200;
+	my $each = 25;
+	my $local = local_node('local2', conf => ["max_connections = $clients", 'superuser_reserved_connections = 0',
+		'max_connections = 220']);
+
+	# the remote server refuses a ninth session, which the pool would count
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 8');
+	make_pool($local, $remote, server => 'shard1',
+		options => { pool_size => 8, checkout_timeout => '120s', connect_timeout => '120s' });
+
+	# Each query has a number of its own, so that the answer to another query raises an
+	# error.
+	my $script = PostgreSQL::Test::Utils::tempdir . '/query.sql';
+	append_to_file($script, <<'EOT');
+\set n random(1, 1000000000)
+SELECT 1 / (a = :n)::int FROM pgpool.query('shard1', 'select $1::int', :n) AS t(a int);
+EOT
+
+	my ($out, $err) = ('', '');
+	my $bench = IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', $clients, '-j', 2, '-t', $each, '-f', $script,
+			$local->connstr('postgres')
+		],
+		'>', \$out, '2>', \$err);
+	my $watch = PgpxSession->new($remote);
+	my ($samples, $most) = (0, 0);
+	while ($bench->pumpable)
+	{
+		my $now = $watch->run("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+
+		$samples++;
+		$most = $now if $now > $most;
+		$bench->pump_nb;
+		usleep(10_000);
+	}
+	$bench->finish;
+
+	my $all = $clients * $each;
+	is($bench->result(0), 0, 'pgbench succeeds') or diag($err);
+	like($out, qr/number of transactions actually processed: $all\/$all/, 'all transactions are done');
+	unlike($out, qr/failed transactions: [1-9]/, 'no transaction failed');
+	cmp_ok($most, '<=', 8, "remote server had $most sessions at most, in $samples samples");
+	cmp_ok($most, '>=', 2, 'remote server had more than one session');
+	is($local->safe_psql('postgres',
+			'SELECT checkouts, checkins, statements, rows, errors, connects_failed FROM pgpool.stats'),
+		"$all|$all|$all|$all|0|0", 'each call is counted once, and no connection attempt was refused');
+	is($local->safe_psql('postgres', 'SELECT waited - granted, timeouts, cancelled, failed FROM pgpool.stats'),
+		'0|0|0|0', 'every waiter was granted a connection');
+	is($local->safe_psql('postgres', 'SELECT max(cumulative) = (SELECT granted FROM pgpool.stats) FROM pgpool.wait_histogram'),
+		't', 'histogram contains every waiter');
+	cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'some sessions had to wait');
+	stats_add_up($local);
+	check_invariants($local);
+	leak_check($local, $remote);
 }
-is($served, 3 * 15, 'resized: woken waiters always use the new options');
-$sessions[0]->run('SELECT pgpool.checkin_all()');
 
-# --- max_waiters: sessions for which connections are being opened do not count
-my $sixth = PgpxSession->new($local);
-make_pool($local, $remote, server => 'cold',
-	options => { pool_size => 4, max_waiters => 1, connect_timeout => '60s', start_commands => 'SELECT pg_sleep(0.3)' });
-$_->start("SELECT pgpool.checkout('cold', '60 s')") foreach @sessions;
-becomes('cold', 'leased + waiters', '5', 'four sessions wait for new connections, and one waits for a lease');
-$sixth->fails("SELECT pgpool.checkout('cold', '60 s')", '53300', qr/too many sessions wait for a connection to server "cold"/,
-	'cold: one more session is refused');
-like($sixth->error, qr/DETAIL:  1 session waits, and the server's option "max_waiters" is 1/, 'cold: error has the number of sessions that wait for a lease');
-ok(wait_until($local, sub { scalar grep { $_->done } @sessions }, 4), 'cold: four sessions are granted connections');
-foreach my $session (sort { $b->done <=> $a->done } @sessions)
-{
-	like($session->finish(30), qr/^\d+$/, 'cold: all five sessions are granted connections') or diag($session->error);
-	$session->run('SELECT pgpool.checkin_all()');
-}
-
-# Connections that close free their slots within a second, and are replaced.
-make_pool($local, $remote, server => 'replaced', options => { pool_size => 4, max_waiters => 1 });
-lease($_, 'replaced') foreach @sessions[ 0 .. 3 ];
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 0 .. 3 ];
-becomes('replaced', 'idle', '4', 'pool has four connections');
-my @backends = split /,/, remote_pids('replaced');
-kill 'STOP', @backends;
-$local->safe_psql('postgres', q{SELECT pgpool.reconnect('replaced')});
-$_->start("SELECT pgpool.checkout('replaced', '60 s')") foreach @sessions[ 0 .. 3 ];
-becomes('replaced', 'leased + waiters', '4', 'sessions wait while all connections are replaced');
-kill 'CONT', @backends;
-foreach my $session (@sessions[ 0 .. 3 ])
-{
-	like($session->finish(30), qr/^\d+$/, 'replaced: waiting session is granted a connection') or diag($session->error);
-}
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-
-# --- settings, for servers that do not set the option
-sub set
-{
-	my ($name, $value) = @_;
-
-	$local->append_conf('postgresql.conf', "pgpool_ext.$name = $value");
-	$local->reload;
-	return;
-}
-
-# pool_size is the setting's default, so min_size can exceed it
-make_pool($local, $remote, server => 'many', options => { min_size => 12, max_overflow => 4, overflow_ttl => '100ms', connect_timeout => '60s' });
-is($sessions[0]->run("SELECT pgpool.exec('many', 'select 1')"), '1', 'many: first call succeeds');
-becomes('many', 'total, idle', '10|10', 'min_size above pool_size opens pool_size connections');
-ok(untouched('many', 10, '300 ms'), 'many: connections are unused');
-is(pool('many', 'total, connects, closed_overflow'), '10|10|0', 'many: no overflow connection is opened for min_size');
-$local->safe_psql('postgres', "DROP SERVER many CASCADE");
-
-make_pool($local, $remote, server => 'plain');
-my $lease = lease($sessions[0], 'plain');
-is(pool('plain', 'pool_size'), '10', q{plain: pool_size is the setting's default});
-set('default_pool_size', 1);
-becomes('plain', 'pool_size', '1', 'changed setting takes effect after a reload, without a call');
-$sessions[1]->start("SELECT pgpool.checkout('plain', '60 s')");
-becomes('plain', 'total, waiters', '1|1', 'session waits because the pool is full');
-set('default_max_waiters', 1);
-ok( wait_until($local, sub { $sessions[2]->run("SELECT pgpool.checkout('plain', '200 ms')"); $sessions[2]->sqlstate }, '53300'),
-	'plain: session is refused when the queue has a limit');
-set('default_pool_size', 2);
-like($sessions[1]->finish(30), qr/^\d+$/, 'plain: larger default grants a connection to the waiter');
-is($sessions[0]->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'plain: earlier lease is kept');
-is(pool('surplus', 'pool_size'), '2', 'surplus: pool_size of the server takes precedence');
-set('default_pool_size', 1);
-becomes('plain', 'pool_size, leased', '1|2', 'smaller default does not affect leases');
-check_invariants($local, 'plain: invariants hold');
-$sessions[3]->start("SELECT pgpool.checkout('plain', '60 s')");
-becomes('plain', 'leased, waiters', '2|1', 'new session waits because the pool is too large');
-$sessions[1]->run('SELECT pgpool.checkin_all()');
-becomes('plain', 'total, leased, waiters', '1|1|1', 'connection above pool_size closes at checkin although a session waits');
-$sessions[0]->run('SELECT pgpool.checkin_all()');
-like($sessions[3]->finish(30), qr/^\d+$/, 'plain: waiter is granted a connection when there is room');
-is(pool('plain', 'total, leased'), '1|1', 'plain: pool has the new size');
-set('default_checkout_timeout', "'150ms'");
-ok( wait_until($local, sub { $sessions[2]->run("SET statement_timeout = '10 s'; SELECT pgpool.checkout('plain')"); $sessions[2]->error =~ /(made in|within) 150 ms|0\.150 s/ ? 1 : $sessions[2]->error }, 1),
-	'plain: default_checkout_timeout limits the wait');
-$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-
-stats_add_up($local);
-check_invariants($local);
 leak_check($local, $remote);
 done_testing();

@@ -132,27 +132,5 @@ $many->quit;
 $_->quit foreach @sessions;
 $local->safe_psql('postgres', 'SELECT pgpool.drain(NULL)');
 
-# --- a session that uses more connections in turn (80) than it can cache (64) keeps a part of
-# their sockets. The worker, which passes the others, wakes once for each of them.
-SKIP:
-{
-	skip 'the worker wakes for each statement over TLS', 2 if over_tls();
-	my $few = local_node('few', conf => ['max_files_per_process = 250']);
-
-	make_pool($few, $remote, server => 'turn', options => { pool_size => 1, reset => 'never' });
-	my $session = PgpxSession->new($few);
-	$session->run(qq{CREATE SERVER turn$_ FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'turn')}) foreach 1 .. 80;
-	my $turns = sub { return $session->run("SELECT count(pgpool.exec('turn' || i, 'select 1')) FROM generate_series(1, $_[0]), generate_series(1, 80) AS i"); };
-	is($turns->(2), '160', 'two calls on each of 80 pools in turn return their results');
-	my $worker = worker_pid($few);
-	my $wakes = sub { return (slurp_file("/proc/$worker/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m)[0]; };
-	my $before = $wakes->();
-	$turns->(25);
-	cmp_ok($wakes->() - $before, '<', 1500, 'two thousand calls on these pools wake the worker fewer than 1500 times');
-	$session->quit;
-	check_invariants($few);
-	leak_check($few, $remote);
-}
-
 leak_check($local, $remote);
 done_testing();
