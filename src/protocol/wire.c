@@ -298,7 +298,6 @@ pgpx_wire_init(PgpxWire *wire, int fd, int encoding, MemoryContext cxt)
 	wire->cxt = cxt;
 	wire->encoding = encoding;
 	wire->tx = 'I';
-	wire->end_reason = "the remote server closed the connection";
 }
 
 void
@@ -468,14 +467,24 @@ pgpx_wire_break(PgpxWire *wire, const char *reason)
 	wire->phase = PGPX_WIRE_BROKEN;
 }
 
-void
-pgpx_wire_note_failure(PgpxWire *wire, int error)
+const char *
+pgpx_wire_end_reason(int error)
 {
-	/* the remote server, or a proxy, may close the connection by a reset */
-	if (error == ETIMEDOUT)
-		wire->end_reason = "the network connection timed out";
-	else if (error != ECONNRESET && error != EPIPE)
-		wire->end_reason = "the network connection failed";
+	switch (error)
+	{
+		case 0:
+		case EPIPE:
+			return "the remote server closed the connection";
+		case ECONNRESET:
+			return "the connection was reset by the remote server or the network";
+		case ETIMEDOUT:
+			return "the network connection timed out";
+		case EHOSTUNREACH:
+		case ENETUNREACH:
+			return "the remote host could not be reached";
+		default:
+			return "the network connection failed";
+	}
 }
 
 /*
@@ -605,8 +614,8 @@ pgpx_wire_receive(PgpxWire *wire, bool *full)
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return 0;
 
-	if (n < 0)
-		pgpx_wire_note_failure(wire, errno);
+	if (n < 0 && wire->end_error == 0)
+		wire->end_error = errno;
 	wire->eof = true;
 	return -1;
 }
@@ -768,7 +777,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		{
 			if (wire->eof)
 			{
-				pgpx_wire_break(wire, wire->end_reason);
+				pgpx_wire_break(wire, pgpx_wire_end_reason(wire->end_error));
 				return PGPX_EV_BROKEN;
 			}
 			return PGPX_EV_NEED_INPUT;
@@ -789,7 +798,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		{
 			if (wire->eof)
 			{
-				pgpx_wire_break(wire, wire->end_reason);
+				pgpx_wire_break(wire, pgpx_wire_end_reason(wire->end_error));
 				return PGPX_EV_BROKEN;
 			}
 

@@ -210,7 +210,7 @@ typedef struct PgpxWire
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
 	bool		eof;			/* the stream has ended or failed */
-	const char *end_reason;		/* why it has ended or failed */
+	int			end_error;		/* errno with which it has failed; 0: none */
 	bool		no_oom;			/* raise no error if there is no memory for
 								 * input */
 
@@ -349,8 +349,11 @@ pgpx_wire_max_length(const PgpxWire *wire, char type)
 	return PGPX_WIRE_SMALL_MAX;
 }
 
-/* Note the errno of a failed system call as the reason of the end. */
-extern void pgpx_wire_note_failure(PgpxWire *wire, int error);
+/*
+ * Return the reason why a stream has ended.  error: the errno of the first
+ * system call that has failed; 0: none has failed.
+ */
+extern const char *pgpx_wire_end_reason(int error);
 
 /* Mark the stream as broken.  The first reason is kept and is not copied. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *reason);

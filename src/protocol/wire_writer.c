@@ -390,8 +390,8 @@ pgpx_wire_flush(PgpxWire *wire)
 			continue;
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 			return 0;
-		if (n < 0)
-			pgpx_wire_note_failure(wire, errno);
+		if (n < 0 && wire->end_error == 0)
+			wire->end_error = errno;
 
 		/*
 		 * messages that the remote sent before can still be read, but not the

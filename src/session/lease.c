@@ -21,6 +21,8 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "protocol/remote_message.h"
+
 dlist_head	pgpx_leases = DLIST_STATIC_INIT(pgpx_leases);
 
 /* recycled records, so that a checkout rarely allocates memory */
@@ -66,6 +68,9 @@ pgpx_lease_forget(PgpxLease *lease)
 		pgpx_server_spec_unpin(lease->spec);
 	pgpx_lease_clear_in_flight(lease);
 	pgpx_lease_drop_notes(lease);
+	if (lease->last_warning != NULL)
+		pfree(lease->last_warning);
+	lease->last_warning = NULL;
 	lease->id = 0;
 	lease->sock = NULL;
 	lease->spec = NULL;
@@ -269,9 +274,16 @@ void
 pgpx_lease_raise_broken(PgpxLease *lease, const char *reason,
 						const char *remote_text)
 {
+	int			error = pg_atomic_read_u32(&pgpx_conns[lease->conn].end_error);
+
 	/* if the worker ended the lease, report that reason instead */
 	pgpx_lease_check_revoked(lease);
 
+	/* the relay of a TLS connection has seen why it has ended */
+	if (error != 0 && reason == pgpx_wire_end_reason(0))
+		reason = pgpx_wire_end_reason(error);
+	if (remote_text == NULL)
+		remote_text = lease->last_warning;
 	if (lease->broken == NULL)
 		lease->broken = reason;
 	set_activity(lease, PGPX_ACT_BROKEN);
@@ -284,6 +296,22 @@ pgpx_lease_raise_broken(PgpxLease *lease, const char *reason,
 			 errdetail_internal("%c%s.", pg_toupper((unsigned char) reason[0]),
 								reason + 1),
 			 add_hint(lease)));
+}
+
+void
+pgpx_lease_note_warning(PgpxLease *lease, const PgpxWireMessage *msg)
+{
+	PgpxRemoteError error = {0};
+	PgpxRemoteFields fields;
+	int			code;
+
+	if (lease->last_warning != NULL || !pgpx_wire_parse_error(msg, &fields))
+		return;
+	code = pgpx_parse_sqlstate(fields.sqlstate, 0);
+	if (code != ERRCODE_CRASH_SHUTDOWN && code != ERRCODE_ADMIN_SHUTDOWN)
+		return;
+	pgpx_remote_error_copy(&error, msg);
+	lease->last_warning = MemoryContextStrdup(TopMemoryContext, error.primary);
 }
 
 void

@@ -68,6 +68,8 @@ typedef struct PgpxLease
 	PgpxTime	cancel_pause;
 
 	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
+	char	   *last_warning;	/* with which the remote server announced the
+								 * end of its session; NULL: none */
 	PgpxUsage	usage;
 } PgpxLease;
 
@@ -161,6 +163,13 @@ pg_noreturn extern void pgpx_lease_raise_broken(PgpxLease *lease,
 
 /* Raise 08006 if the lease was so marked, or if its stream is broken. */
 extern void pgpx_lease_check_broken(PgpxLease *lease);
+
+/*
+ * Keep the text of a notice with which the remote server announces the end of
+ * its session after a crash or an immediate shutdown.  It sends no error then.
+ */
+extern void pgpx_lease_note_warning(PgpxLease *lease,
+									const PgpxWireMessage *msg);
 
 /* Raise 0A000 if the client_encoding of the remote session was changed. */
 extern void pgpx_lease_check_encoding(const PgpxLease *lease);

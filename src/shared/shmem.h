@@ -133,6 +133,9 @@ typedef struct PgpxConn
 	pg_atomic_uint32 cancel_lost;	/* a cancel may still arrive, see
 									 * conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen a FIN or RST */
+	pg_atomic_uint32 end_error; /* errno with which the stream of a TLS
+								 * connection has failed; 0: none; written by
+								 * the worker */
 	pg_atomic_uint32 nregistered;	/* sessions in whose epoll set its socket
 									 * is registered, see socket_cache.c */
 

@@ -570,6 +570,7 @@ finish_connect(PgpxWorkerConn *w)
 	/* a remote can send another PID and key with any answer */
 	note_remote(w, conn);
 	pgpx_cancel_read_key(w);
+	pg_atomic_write_u32(&conn->end_error, 0);
 	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
 	if (wrong != NULL)
 	{

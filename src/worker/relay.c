@@ -140,8 +140,9 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 
 /* Move bytes from the remote to the session. */
 static void
-move_inward(PgpxRelay *relay)
+move_inward(PgpxWorkerConn *w)
 {
+	PgpxRelay  *relay = w->relay;
 	Unsent	   *unsent = &relay->inward;
 
 	if (!is_empty(unsent))
@@ -167,6 +168,9 @@ move_inward(PgpxRelay *relay)
 	}
 	if (relay->tls.ended)
 	{
+		/* for the session, which sees only the end of the stream */
+		pg_atomic_write_u32(&pgpx_conns[w->index].end_error, relay->tls.error);
+
 		/* the relay no longer reads: make the session's next send fail */
 		shutdown(relay->pair[1], SHUT_RDWR);
 	}
@@ -289,7 +293,7 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 	w->relay = relay;
 
 	/* bytes that arrived with the last answer to libpq */
-	move_inward(relay);
+	move_inward(w);
 	watch_both(w);
 	return NULL;
 }
@@ -313,12 +317,12 @@ pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events)
 		if ((events & ~EPOLLOUT) != 0)
 			move_outward(relay);
 		if ((events & ~EPOLLIN) != 0)
-			move_inward(relay);
+			move_inward(w);
 	}
 	else
 	{
 		if ((events & ~EPOLLOUT) != 0 || relay->tls.read_wants_write)
-			move_inward(relay);
+			move_inward(w);
 		if ((events & ~EPOLLIN) != 0 || relay->tls.write_wants_read)
 			move_outward(relay);
 	}
@@ -343,7 +347,7 @@ pgpx_relay_resume(void)
 		if (w->relay == NULL || !w->relay->more)
 			continue;
 		left--;
-		move_inward(w->relay);
+		move_inward(w);
 		watch_both(w);
 	}
 }

@@ -21,6 +21,7 @@
 #include "worker/relay_tls.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
@@ -85,8 +86,14 @@ typedef enum Outcome
 static Outcome
 outcome_of_call(PgpxTlsStream *tls, int n)
 {
+	int			error = errno;
+
 	switch (SSL_get_error(tls->ssl, n))
 	{
+		case SSL_ERROR_SYSCALL:
+			if (tls->error == 0)
+				tls->error = error;
+			return ENDED;
 		case SSL_ERROR_WANT_READ:
 			return WANTS_READ;
 		case SSL_ERROR_WANT_WRITE:
@@ -239,6 +246,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 		int			n;
 
 		ERR_clear_error();
+		errno = 0;
 		n = SSL_read(tls->ssl, data + len, size - len);
 		if (n > 0)
 		{
@@ -284,6 +292,7 @@ write_data(PgpxTlsStream *tls, const char *data, size_t len)
 		int			n;
 
 		ERR_clear_error();
+		errno = 0;
 		n = SSL_write(tls->ssl, data + sent, len - sent);
 		if (n > 0)
 		{

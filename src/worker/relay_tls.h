@@ -27,6 +27,7 @@ typedef struct PgpxTlsStream
 	SSL		   *ssl;			/* libpq's */
 	bool		pending;		/* OpenSSL holds bytes unseen by epoll */
 	bool		ended;			/* nothing more will be received */
+	int			error;			/* errno of the first failure; 0: none */
 	bool		write_closed;	/* bytes that are sent are discarded */
 	bool		read_wants_write;	/* SSL_read must send first */
 	bool		write_wants_read;

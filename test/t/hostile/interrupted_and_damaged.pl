@@ -309,6 +309,9 @@ my $local = local_node('local');
 		$wrong .= " got \"$got\"" if $got ne ($complete ? $rows : '');
 		# 22021: garbage in a value is found before the missing rest
 		$wrong .= ' returned ' . $session->error if $session->sqlstate !~ ($complete ? qr/^$/ : $fault =~ /garbage/ ? qr/^(?:08006|08P01|22021)$/ : qr/^(?:08006|08P01)$/);
+		my %detail = (cut => qr/DETAIL:  The remote server closed the connection\./, reset => qr/DETAIL:  The connection was reset by the remote server or the network\./);
+		my $detail = $detail{ $fault =~ s/ .*//r };
+		$wrong .= ' returned ' . $session->error if !$complete && $detail && $session->error !~ $detail;
 		$proxy->command('pass');
 		$session->run("SELECT pgpool.checkin($lease)");
 		$wrong .= ' checkin: ' . $session->error if $session->error;

@@ -305,6 +305,7 @@ my $local = local_node('local', conf => ['pgpool_ext.max_connections = 20', 'pgp
 
 	foreach my $mode (qw(fast immediate))
 	{
+		my $lost = qr/connection to server "shard1" was lost\nDETAIL:  The remote server reported: terminating connection due to (?:administrator|immediate shutdown) command/;
 		my @sessions = map { PgpxSession->new($local) } 1 .. 6;
 		my @leases = map { lease($_, 'shard1') } @sessions[ 0 .. 2 ];
 		$sessions[$_]->run("SELECT pgpool.exec($leases[$_], 'select 1')") foreach 0 .. 2;
@@ -317,9 +318,9 @@ my $local = local_node('local', conf => ['pgpool_ext.max_connections = 20', 'pgp
 
 		$remote->stop($mode);
 		$sessions[2]->finish(10);
-		$sessions[2]->failed('08006', qr/connection to server "shard1" was lost/, "$mode: query fails");
+		$sessions[2]->failed('08006', $lost, "$mode: query fails with the last message of the remote server");
 		$sessions[1]->fails("SELECT * FROM pgpool.query($leases[1], 'select 1') $row",
-			'08006', qr/connection to server "shard1" was lost/, "$mode: idle lease fails at its next use");
+			'08006', $lost, "$mode: idle lease fails with that message at its next use");
 
 		# over TLS a session notices the end only after the worker has
 		ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'reset_pending')}, 0), "$mode: worker has noticed the end of the idle connection")

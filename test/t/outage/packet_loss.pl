@@ -87,7 +87,7 @@ ok(wait_until($local, sub {
 cmp_ok($served, '>', 1, "another pool executed $served statements meanwhile");
 is($session{other}->error, '', 'other pool reports no error');
 $session{$_}->finish foreach @wait;
-$session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: holder receives the error that the connection is lost")
+$session{$_}->failed('08006', qr/connection to server "$_" was lost\nDETAIL:  The network connection timed out\./, "$_: holder receives the error that the network timed out")
   foreach qw(keepalive user_timeout);
 $session{statement}->failed('57014', qr/statement timeout/, 'statement: local statement_timeout does not wait for the network');
 $session{$_}->failed('08001', qr/DETAIL:.*within connect_timeout \(1 s\)/, "$_: connection attempt ends at connect_timeout") foreach qw(tested connected);
