@@ -47,6 +47,30 @@ pgpx_pool_count_free_locked(const PgpxPool *pool)
 	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_RESET_PENDING];
 }
 
+int
+pgpx_pool_count_leased_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	/* some of the broken ones may be closing */
+	return Max(pool->count[PGPX_CONN_LEASED] - pool->nbroken, 0);
+}
+
+int
+pgpx_pool_count_usable_locked(const PgpxPool *pool)
+{
+	return pgpx_pool_count_leased_locked(pool) +
+		pgpx_pool_count_free_locked(pool) +
+		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
+}
+
+void
+pgpx_pool_note_use_locked(PgpxPool *pool, int n)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->idle_peak.current = Max(pool->idle_peak.current, n);
+	pool->overflow_peak.current = Max(pool->overflow_peak.current, n);
+}
+
 bool
 pgpx_pool_has_conninfo_locked(const PgpxPool *pool)
 {

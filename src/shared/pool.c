@@ -134,9 +134,7 @@ pick_by_strategy(PgpxPool *pool, bool needs_test, PgpxTime since, PgpxTime now)
  * connection that was used just before.  Its reset began earlier, so its answer
  * arrives earlier.  A session that makes one call after another thus alternates
  * between two connections and waits for no reset, and the less recently used
- * ones stay unused.  But not in a pool with surplus connections: if each
- * session returned to its own connections, all connections would stay in use,
- * and none would reach overflow_ttl.
+ * ones stay unused.
  *
  * With fifo, a session returns only if no reset is pending, because the
  * connection that fifo prefers has probably none.
@@ -148,9 +146,8 @@ pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
 	if (last_conn->state != PGPX_CONN_IDLE &&
 		last_conn->state != PGPX_CONN_RESET_PENDING)
 		return NULL;
-	if (pool->opts.strategy == PGPX_STRATEGY_FIFO ?
-		last_conn->state == PGPX_CONN_RESET_PENDING :
-		pgpx_pool_total_locked(pool) > pool->opts.pool_size)
+	if (pool->opts.strategy == PGPX_STRATEGY_FIFO &&
+		last_conn->state == PGPX_CONN_RESET_PENDING)
 		return NULL;
 	if (!close_unless_fit_locked(pool, last_conn, now) ||
 		must_test_first(pool, last_conn, since, now))
@@ -236,6 +233,7 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	pg_atomic_write_u64(&conn->lease_id, lease_id);
 
 	pool->last_checkout = conn->state_since;
+	pgpx_pool_note_use_locked(pool, pgpx_pool_count_leased_locked(pool));
 	pool->stats.checkouts++;
 	return lease_id;
 }

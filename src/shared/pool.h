@@ -332,6 +332,22 @@ extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
  */
 extern PgpxTime pgpx_pool_growth_due_locked(const PgpxPool *pool);
 
+/*
+ * pgpx_pool_note_use_locked
+ *		Record in the peaks of the pool that n connections are in use.  The pool
+ *		keeps that many for idle_timeout and overflow_ttl from now on.
+ */
+extern void pgpx_pool_note_use_locked(PgpxPool *pool, int n);
+
+/* Count the leases of connections that are not broken. */
+extern int	pgpx_pool_count_leased_locked(const PgpxPool *pool);
+
+/*
+ * Count the connections that are leased or can be leased without another
+ * connect.
+ */
+extern int	pgpx_pool_count_usable_locked(const PgpxPool *pool);
+
 /* The limit that keeps a pool from opening a connection for a waiter. */
 typedef enum PgpxGrowthLimit
 {

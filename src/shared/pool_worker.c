@@ -89,6 +89,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
 				pool->ramp * 2;
 		make_idle_locked(pool, conn, pgpx_now());
+		pgpx_pool_note_use_locked(pool, pgpx_pool_count_usable_locked(pool));
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -514,52 +515,97 @@ has_surplus(const PgpxPool *pool)
 }
 
 /*
- * Return the reason to close a free connection now.  If NONE, *due is lowered
- * to the time when the first reason will apply.
+ * Return how many connections the pool has needed at the same time within a
+ * period, in ms.  Return PG_INT32_MAX if the current half of the period has not
+ * ended.
  */
-static PgpxCloseReason
-reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
-				PgpxTime now, PgpxTime *due)
+static int
+end_half(PgpxPool *pool, PgpxPeak *peak, int64 period, PgpxTime now)
 {
-	const PgpxPoolOptions *opts = &pool->opts;
-	PgpxTime	idle_until = conn->last_used + opts->idle_timeout * 1000;
-	PgpxTime	overflow_until = conn->last_used + opts->overflow_ttl * 1000;
+	int			leased = pgpx_pool_count_leased_locked(pool);
+	int			needed = Max(peak->previous, peak->current);
 
-	if (pgpx_pool_is_draining(pool))
-		return PGPX_CLOSE_DRAINED;
-	if (pgpx_conn_has_expired(conn, now))
-		return PGPX_CLOSE_LIFETIME;
-	if (conn->expires_at != 0)
-		*due = Min(*due, conn->expires_at);
-	if (total > opts->pool_size)
-	{
-		if (now >= overflow_until)
-			return PGPX_CLOSE_OVERFLOW;
-		*due = Min(*due, overflow_until);
-	}
-	if (opts->idle_timeout > 0 && has_surplus(pool))
-	{
-		if (now >= idle_until)
-			return PGPX_CLOSE_IDLE;
-		*due = Min(*due, idle_until);
-	}
-	return PGPX_CLOSE_NONE;
+	if (period == 0)
+		return leased;
+	if (now < peak->since + period * 1000 / 2)
+		return PG_INT32_MAX;
+	peak->since = now;
+	peak->previous = peak->current;
+	peak->current = leased;
+	return needed;
 }
 
-/* Longer than any option. */
-#define NEVER_MS ((int64) 100 * 365 * 24 * 3600 * 1000)
+/*
+ * Lower *due to the end of the current half.  A short period is checked at an
+ * interval, so that the worker does not wake too often.
+ */
+static void
+note_half(const PgpxPeak *peak, int64 period, PgpxTime now, PgpxTime *due)
+{
+	PgpxTime	end = peak->since + period * 1000 / 2;
+
+	*due = Min(*due, Max(end, now + CHECK_INTERVAL_US));
+}
 
 /*
- * Return the idle time, in ms, after which a released connection must close.
+ * Close the free connections that are no longer needed, least recently used
+ * first.  Lower *due to the time of the next check.
+ *
+ * The number of connections that were leased at the same time decides, and not
+ * the time since the last use of a connection: sessions that call in turn, or
+ * strategy fifo, use each connection again and again.
  */
-static int64
-idle_limit(const PgpxPool *pool, int total)
+static void
+close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 {
-	int64		idle_timeout = pool->opts.idle_timeout > 0 ?
-		pool->opts.idle_timeout : NEVER_MS;
+	const PgpxPoolOptions *opts = &pool->opts;
+	int			usable = pgpx_pool_count_usable_locked(pool);
+	int			min_idle = pgpx_pool_min_idle_locked(pool);
+	int			min_size = pgpx_pool_min_size_locked(pool);
+	int			surplus = pgpx_pool_server_surplus_locked(pool);
+	int			keep_overflow = PG_INT32_MAX;
+	int			keep_idle = PG_INT32_MAX;
+	int			prev;
 
-	return total > pool->opts.pool_size ?
-		Min(idle_timeout, pool->opts.overflow_ttl) : idle_timeout;
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (usable > opts->pool_size)
+		keep_overflow = Max(end_half(pool, &pool->overflow_peak,
+									 opts->overflow_ttl, now),
+							opts->pool_size);
+	if (opts->idle_timeout > 0 && usable > Max(min_size, min_idle))
+	{
+		keep_idle = end_half(pool, &pool->idle_peak, opts->idle_timeout, now);
+		if (keep_idle != PG_INT32_MAX)
+			keep_idle = Max(keep_idle + min_idle, min_size);
+	}
+	for (int i = pool->lru_tail; i >= 0; i = prev)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxCloseReason reason = PGPX_CLOSE_NONE;
+
+		prev = conn->prev;
+		if (surplus-- > 0)
+			reason = PGPX_CLOSE_EVICTED;
+		else if (pgpx_pool_is_draining(pool))
+			reason = PGPX_CLOSE_DRAINED;
+		else if (pgpx_conn_has_expired(conn, now))
+			reason = PGPX_CLOSE_LIFETIME;
+		else if (usable > keep_overflow)
+			reason = PGPX_CLOSE_OVERFLOW;
+		else if (usable > keep_idle)
+			reason = PGPX_CLOSE_IDLE;
+		if (reason != PGPX_CLOSE_NONE)
+		{
+			pgpx_pool_close_locked(pool, conn, reason);
+			usable--;
+		}
+		else if (conn->expires_at != 0)
+			*due = Min(*due, conn->expires_at);
+	}
+	if (usable > opts->pool_size)
+		note_half(&pool->overflow_peak, opts->overflow_ttl, now, due);
+	if (opts->idle_timeout > 0 && usable > Max(min_size, min_idle))
+		note_half(&pool->idle_peak, opts->idle_timeout, now, due);
 }
 
 /*
@@ -679,9 +725,6 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	PgpxPool   *pool = pgpx_pool_lock(index, pool_id);
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxTime	due = PG_INT64_MAX;
-	int			total;
-	int			surplus;
-	int			prev;
 	PgpxCap    *full = NULL;	/* the cap that keeps the pool below min_size
 								 * or min_idle */
 	Leak		leaks[MAX_LEAKS];
@@ -695,33 +738,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
 	pgpx_pool_trim_locked(pool);
 
-	/* without connections that are closing already */
-	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
-
-	surplus = pgpx_pool_server_surplus_locked(pool);
-
-	/* least recently used first */
-	for (int i = pool->lru_tail; i >= 0; i = prev)
-	{
-		PgpxConn   *conn = &pgpx_conns[i];
-		PgpxCloseReason reason;
-
-		prev = conn->prev;
-		reason = surplus-- > 0 ? PGPX_CLOSE_EVICTED :
-			reason_to_close(pool, conn, total, now, &due);
-		if (reason == PGPX_CLOSE_NONE)
-			continue;
-		pgpx_pool_close_locked(pool, conn, reason);
-		total--;
-	}
-
-	/* a checkin does not wake the worker, so check at intervals */
-	if (total > pgpx_pool_count_free_locked(pool))
-	{
-		due = Min(due, next_expiry(pool, now));
-		if (total > pgpx_pool_min_size_locked(pool))
-			due = Min(due, now + Max(idle_limit(pool, total) * 1000, CHECK_INTERVAL_US));
-	}
+	close_unneeded_locked(pool, now, &due);
+	due = Min(due, next_expiry(pool, now));
 	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;
 	pgpx_pool_dispatch_locked(pool, &wake);

@@ -291,6 +291,8 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->lease_estimate = 0;
 	pool->waited = 0;
 	pool->last_checkout = 0;
+	memset(&pool->idle_peak, 0, sizeof(pool->idle_peak));
+	memset(&pool->overflow_peak, 0, sizeof(pool->overflow_peak));
 	pool->tests_time_out = false;
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;

@@ -327,6 +327,18 @@ typedef struct PgpxServer
 	PgpxCap		cap;			/* max_server_connections; has its own lock */
 } PgpxServer;
 
+/*
+ * The peak of the concurrent leases of a pool within a period.  The pool counts
+ * in halves of the period.  At the end of a half, the larger of the two peaks is
+ * the peak of the last period.
+ */
+typedef struct PgpxPeak
+{
+	PgpxTime	since;			/* start of the current half */
+	int			current;		/* peak of the current half */
+	int			previous;		/* peak of the half before */
+} PgpxPeak;
+
 typedef struct PgpxPool
 {
 	/* protected by the registry lock together with the pool lock */
@@ -390,6 +402,8 @@ typedef struct PgpxPool
 								 * the last request for a connect */
 
 	PgpxTime	last_checkout;
+	PgpxPeak	idle_peak;		/* its period is idle_timeout */
+	PgpxPeak	overflow_peak;	/* its period is overflow_ttl */
 	bool		tests_time_out; /* a test has timed out, and no other one has
 								 * succeeded since; reset when none runs */
 	PgpxTime	unavailable_since;	/* first of the current run of failed

@@ -3,13 +3,15 @@ use strict;
 use warnings;
 
 use IPC::Run;
+use PgpxClock;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
 my $remote = remote_node('remote');
-my $local = local_node('local');
+my $local = local_node('local', start => 0);
+can_set_clocks() ? with_clock($local, sub { $local->start }) : $local->start;
 
 # ---------- growth and surplus
 # A pool grows under load and shrinks without it, as its options specify: pool_size,
@@ -383,6 +385,65 @@ EOT
 	ok( wait_until($local, sub { $sessions[2]->run("SET statement_timeout = '10 s'; SELECT pgpool.checkout('plain')"); $sessions[2]->error =~ /(made in|within) 150 ms|0\.150 s/ ? 1 : $sessions[2]->error }, 1),
 		'plain: default_checkout_timeout limits the wait');
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	stats_add_up($local);
+	check_invariants($local);
+	clean_slate($local, $remote);
+}
+
+# ---------- the peak of concurrent leases decides how many connections a pool keeps
+# Time passes in steps of half of idle_timeout and of overflow_ttl. Between two steps each
+# session uses its own connection, so that no connection is unused for the whole time.
+SKIP:
+{
+	skip $CLOCKS_MISSING, 1 unless can_set_clocks();
+
+	my @sessions = map { PgpxSession->new($local) } 1 .. 5;
+
+	my %period = (checkout_timeout => '60s', max_lifetime => 0, test_period => -1, idle_timeout => '1h', overflow_ttl => '1h');
+	my $half = 1801;
+
+	foreach my $strategy (qw(lifo fifo))
+	{
+		foreach my $case ([ "idle_$strategy", { pool_size => 8 }, 1, 'closed_idle' ],
+			[ "surplus_$strategy", { pool_size => 2, max_overflow => 6, idle_timeout => 0 }, 2, 'closed_overflow' ])
+		{
+			my ($server, $options, $rest, $reason) = @$case;
+
+			make_pool($local, $remote, server => $server, options => { %period, %$options, strategy => $strategy });
+			lease($_, $server) foreach @sessions;
+			$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+			is(pool($server, 'total'), 5, "$server: pool has five connections");
+			ok( wait_until($local, sub {
+						let_time_pass($local, $half);
+						$_->run("SELECT pgpool.exec('$server', 'select 1')") foreach @sessions;
+						return pool($server, 'total');
+					}, $rest),
+				"$server: pool shrinks while sessions call one after the other");
+			is(pool($server, $reason), 5 - $rest, "$server: connections were closed by the option");
+		}
+	}
+
+	# A call in each half: the spare connections stay open. A connection of the second pool
+	# expires when the worker has maintained both pools.
+	make_pool($local, $remote, server => 'spare', options => { %period, pool_size => 8, min_idle => 2 });
+	make_pool($local, $remote, server => 'witness', options => { %period, pool_size => 1, idle_timeout => 0, max_lifetime => '20min' });
+	is($sessions[0]->run(q{SELECT pgpool.exec('spare', 'select 1')}), '1', 'spare: call succeeds');
+	becomes('spare', 'total, idle', '3|3', 'two free connections were opened beside the leased one');
+	foreach my $step (1 .. 6)
+	{
+		$sessions[0]->run(q{SELECT pgpool.exec('witness', 'select 1')});
+		let_time_pass($local, $half);
+		is($sessions[0]->run(q{SELECT pgpool.exec('spare', 'select 1')}), '1', "spare: call succeeds, step $step");
+		ok(wait_until($local, sub { pool('witness', 'closed_lifetime') }, $step), "witness: pools are maintained, step $step");
+	}
+	is(pool('spare', 'total, closing, connects'), '3|0|3', 'spare: no connection is closed and opened again under light load');
+	ok( wait_until($local, sub {
+				let_time_pass($local, $half);
+				$sessions[0]->run(q{SELECT pgpool.exec('witness', 'select 1')});
+				return pool('spare', 'total, idle');
+			}, '2|2'),
+		'spare: pool shrinks to min_idle without calls');
+	$_->quit foreach @sessions;
 	stats_add_up($local);
 	check_invariants($local);
 	clean_slate($local, $remote);
