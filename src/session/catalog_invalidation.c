@@ -57,7 +57,10 @@
 static bool objects_changed = false;
 static bool databases_changed = false;
 
-/* this transaction has changed a role or a role membership */
+/*
+ * this transaction has changed a role or a role membership, also that of a
+ * database's owner in pg_database_owner
+ */
 static bool roles_changed = false;
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
@@ -313,6 +316,8 @@ compare_with_catalogs(const PgpxPoolKey *key, bool by_table,
 											   &fingerprint->base_in_place));
 		if (verdict == GONE || !is_allowed(user, base, superuser, by_table) ||
 			(by_table && !may_use_base(key->server, base, user)) ||
+			(OidIsValid(user) &&
+			 !pgpx_server_spec_may_have_commands(key->server, base, user)) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
 			return GONE;
@@ -636,10 +641,13 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED;
 	bool		renames = IsA(stmt, RenameStmt) &&
 		((RenameStmt *) stmt)->renameType == OBJECT_ROLE;
+	bool		owns = IsA(stmt, ReassignOwnedStmt) ||
+		(IsA(stmt, AlterOwnerStmt) &&
+		 ((AlterOwnerStmt *) stmt)->objectType == OBJECT_DATABASE);
 
 	roles_changed |= IsA(stmt, AlterRoleStmt) || IsA(stmt, DropRoleStmt) ||
 		IsA(stmt, GrantRoleStmt) || IsA(stmt, DropOwnedStmt) || renames ||
-		commits;
+		owns || commits;
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
 							 queryEnv, dest, qc);

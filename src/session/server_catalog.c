@@ -557,12 +557,17 @@ pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
 void
 pgpx_server_catalog_register(SyscacheCallbackFunction callback)
 {
+	/*
+	 * Those of servers and user mappings; and those that has_privs_of_role
+	 * depends on: the owner of the database is a member of pg_database_owner.
+	 */
 	static const int caches[] = {
 		FOREIGNSERVEROID,
 		USERMAPPINGOID,
 		FOREIGNDATAWRAPPEROID,
 		AUTHOID,
 		AUTHMEMROLEMEM,
+		DATABASEOID,
 	};
 
 	for (int i = 0; i < lengthof(caches); i++)

@@ -288,30 +288,52 @@ pgpx_server_spec_read_in_place(Oid server, Oid base, PgpxPoolOptions *opts)
 }
 
 /*
- * Check that the owner of a server with a base server may set the commands that
- * it has.  They run as the remote user of the base server's mapping.  The owner
- * of the base server may set commands there, and the local user may run any
- * statement as that remote user.  So the owner must have the privileges of one
- * of these two.
+ * Return an option with commands that the owner of a server with a base server
+ * may not set, NULL if there is none.  The commands run as the remote user of
+ * the base server's mapping.  The owner of the base server may set commands
+ * there, and the local user may run any statement as that remote user.  So the
+ * owner must have the privileges of one of these two.
  */
-static void
-check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
+static const char *
+find_forbidden_command(const PgpxServerRow *server, const PgpxServerRow *base,
+					   Oid user)
 {
 	static const char *const commands[] = {"start_commands", "reset_command"};
 
-	if (!pgpx_server_rows_have_base(rows) ||
-		has_privs_of_role(rows->pool.owner, rows->base.owner) ||
-		has_privs_of_role(rows->pool.owner, user))
-		return;
+	if (server->oid == base->oid ||
+		has_privs_of_role(server->owner, base->owner) ||
+		has_privs_of_role(server->owner, user))
+		return NULL;
 	for (int i = 0; i < lengthof(commands); i++)
-	{
-		if (pgpx_server_catalog_value(rows->pool.options, commands[i]) == NULL)
-			continue;
+		if (pgpx_server_catalog_value(server->options, commands[i]) != NULL)
+			return commands[i];
+	return NULL;
+}
+
+bool
+pgpx_server_spec_may_have_commands(Oid server, Oid base, Oid user)
+{
+	PgpxServerRow pool_row;
+	PgpxServerRow base_row;
+
+	return pgpx_server_catalog_find_server(server, &pool_row) &&
+		pgpx_server_catalog_find_server(base, &base_row) &&
+		find_forbidden_command(&pool_row, &base_row, user) == NULL;
+}
+
+/* Raise 42501 for a command that the owner of the server may not set. */
+static void
+check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
+{
+	const char *command = find_forbidden_command(&rows->pool, &rows->base,
+												 user);
+
+	if (command != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to use option \"%s\" of server "
 						"\"%s\"",
-						commands[i], rows->pool.name),
+						command, rows->pool.name),
 				 errdetail("Its owner \"%s\" has neither the privileges of the "
 						   "owner of the base server \"%s\" nor those of "
 						   "\"%s\".",
@@ -319,7 +341,6 @@ check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
 						   rows->base.name, user_name),
 				 errhint("Drop the option, or give the two servers the same "
 						 "owner.")));
-	}
 }
 
 /* Return whether use_scram_passthrough is set in the user mapping or server. */

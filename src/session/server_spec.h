@@ -120,6 +120,13 @@ extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
 
 /*
+ * Return whether the owner of a server with a base server has the privileges
+ * that its start_commands and reset_command require, if the pool's user is
+ * "user".  Raise no error.
+ */
+extern bool pgpx_server_spec_may_have_commands(Oid server, Oid base, Oid user);
+
+/*
  * pgpx_server_spec_read_in_place
  *		Read the options of a pool that take effect in place, for
  *		catalog_invalidation.c.

@@ -337,7 +337,44 @@ SKIP:
 	like($waiter->finish(30) . $waiter->error, qr/42501.*permission denied for foreign server base/, 'checkout that waited fails, because the privilege was revoked');
 	$app->run('COMMIT');
 
-	$_->quit foreach $app, $waiter;
+	# --- the commands of a server with a base server need the membership of its owner in the
+	# user: a revocation ends the connections, also those of min_size
+	$waiter->quit;
+	local_sql(q{GRANT USAGE ON FOREIGN SERVER base, own TO app; ALTER SERVER base OPTIONS (DROP pool_size)});
+	my $commanded = q{SELECT count(*) FROM pgpool.connections WHERE server = 'own' AND local_user = 'app'};
+	foreach my $database ('postgres', 'other')
+	{
+		local_sql('GRANT app TO evil');
+		is($app->run(q{SELECT pgpool.exec('own', 'SELECT 1')}) . $app->error, 1, "$database: server with start_commands can be used while its owner is a member of the user");
+		is(local_sql($commanded), 1, "$database: there is a connection");
+		$local->safe_psql($database, 'REVOKE app FROM evil');
+		ok(wait_until($local, $commanded, 0, 60), "$database: connection is closed when the membership is revoked");
+		$app->fails(q{SELECT pgpool.exec('own', 'SELECT 1')}, '42501', qr/permission denied to use option "start_commands" of server "own"/, "$database: next use fails");
+	}
+
+	# --- the owner of the database has the privileges of pg_database_owner
+	$local->safe_psql('postgres', 'CREATE DATABASE owned OWNER app');
+	my $address = "host '127.0.0.1', port '" . $remote->port . q{', dbname 'remote_db'};
+	$local->safe_psql('owned', qq{CREATE EXTENSION pgpool_ext;
+		CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address);
+		CREATE USER MAPPING FOR app SERVER s OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+		GRANT USAGE ON FOREIGN SERVER s TO pg_database_owner});
+	my $owner = PgpxSession->new($local, user => 'app', dbname => 'owned');
+	my $of_owner = q{SELECT count(*) FROM pgpool.connections WHERE database = 'owned'};
+	foreach my $case ([ 'owned', 'ALTER DATABASE owned OWNER TO evil' ], [ 'other', 'ALTER DATABASE owned OWNER TO evil' ], [ 'owned', 'REASSIGN OWNED BY app TO evil' ])
+	{
+		my ($database, $sql) = @$case;
+
+		local_sql('ALTER DATABASE owned OWNER TO app');
+		is($owner->run(q{SELECT pgpool.exec('s', 'SELECT 1')}) . $owner->error, 1, 'owner of the database uses the server');
+		is(local_sql($of_owner), 1, 'there is a connection');
+		$local->safe_psql($database, $sql);
+		ok(wait_until($local, $of_owner, 0, 60), "$sql in $database: idle connection is closed");
+		$owner->fails(q{SELECT pgpool.exec('s', 'SELECT 1')}, '42501', qr/permission denied for foreign server s/, "$sql in $database: open session of the former owner is refused");
+	}
+	$owner->quit;
+
+	$app->quit;
 	check_invariants($local);
 }
 
