@@ -1,4 +1,4 @@
-# The test of the same name, with more rounds: whether a late request hits a statement depends
+# t/leases/cancels, with more rounds: whether a late request hits a statement depends
 # on chance.
 use strict;
 use warnings;
@@ -6,5 +6,5 @@ use warnings;
 use File::Basename 'dirname';
 
 $ENV{PGPX_TEST_ROUNDS} //= 1000;
-my $file = dirname(__FILE__) . '/../t/leases/late_cancel_requests.pl';
+my $file = dirname(__FILE__) . '/../t/leases/cancels.pl';
 do $file or die $@ || "could not run $file: $!";

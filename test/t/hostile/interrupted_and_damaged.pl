@@ -59,7 +59,7 @@ my $local = local_node('local');
 	my %options = (pool_size => 2, operation_timeout => '500 ms', retry_min => '10 ms', retry_max => '50 ms');
 	make_pool($local, $proxy, server => 'far', options => {%options});
 	make_pool($local, $proxy, server => 'single', options => { %options, pool_size => 1, operation_timeout => '20 s' });
-	make_pool($local, $proxy, server => 'transfer', options => { %options, pool_size => 1, operation_timeout => '5 s', reset => 'on_transfer', reset_command => 'select pg_sleep(603)' });
+	make_pool($local, $proxy, server => 'transfer', options => { %options, pool_size => 1, operation_timeout => '500 ms', reset => 'on_transfer', reset_command => 'select pg_sleep(603)' });
 	make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode() }) foreach qw(half behind fatal);
 	make_pool($local, $fake, server => "patient_$_", remote_dbname => $_, options => { %options, operation_timeout => '20 s', sslmode => PgpxFakeServer::sslmode() }) foreach qw(behind late);
 	my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;

@@ -184,19 +184,21 @@ let_time_pass($_, $beyond) foreach $one, $remote;
 ok(wait_until($one, q{SELECT state FROM pgpool.locks WHERE name = 'late'}, 'lost'), 'lock of the first holder expires');
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE SEQUENCE public.late;
+CREATE TABLE public.go ();
 GRANT ALL ON SEQUENCE public.late TO PUBLIC;
+GRANT SELECT ON public.go TO PUBLIC;
 CREATE FUNCTION public.late() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	-- (not a lock, because the request has a lock_timeout)
-	IF nextval('public.late') = 1 THEN WHILE to_regclass('public.go') IS NULL LOOP PERFORM pg_sleep(0.01); END LOOP; END IF;
+	IF nextval('public.late') = 1 THEN WHILE NOT EXISTS (SELECT FROM public.go) LOOP PERFORM pg_sleep(0.01); END LOOP; END IF;
 	RETURN NULL;
 END $$;
 CREATE TRIGGER late AFTER UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.name = 'late' AND NEW.token > OLD.token) EXECUTE FUNCTION public.late();
 EOT
 $watch->start(lock_sql('late', timeout => '1 h'));
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'}, 1), 'request is executed, and not answered');
-let_time_pass($two, $beyond);
-$remote->safe_psql('remote_db', 'CREATE TABLE public.go ()');
+let_time_pass($_, $beyond) foreach $two, $remote;
+$remote->safe_psql('remote_db', 'INSERT INTO public.go DEFAULT VALUES');
 my $late = $watch->finish;
 cmp_ok($late, '>', $token, 'lock is acquired although the first answer is late') or diag($watch->error);
 kill 'CONT', $worker;

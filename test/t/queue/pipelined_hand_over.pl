@@ -259,7 +259,7 @@ my $sleep = query('one', 'SELECT 1 FROM pg_sleep(600)', 'a int');
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
 my %ends = (
 	cancel => [ sub { 'SELECT pg_cancel_backend(' . $_[0]->pid . ')' }, '57014' ],
-	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '8 s'; " ],
+	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '2 s'; " ],
 	terminate => [ sub { 'SELECT pg_terminate_backend(' . $_[0]->pid . ', 20000)' } ],
 	revoke => [ sub { 'SELECT pgpool.terminate(lease) FROM pgpool.leases' }, 'PX001' ],
 	worker => [ sub { 'SELECT pg_terminate_backend(pid, 20000) FROM pgpool.workers' }, '08006' ],
@@ -492,11 +492,11 @@ EOT
 my @crowd = map { PgpxSession->new($local) } 1 .. 8;
 my $pids = join ',', map { $_->pid } @crowd;
 my ($answered, $cancelled, %said);
-foreach (1 .. 10)
+foreach (1 .. 40)
 {
 	my %open = map { $_->pid => $_ } @crowd;
 
-	$_->start('SELECT crowd(400)') foreach @crowd;
+	$_->start('SELECT crowd(150)') foreach @crowd;
 	while (%open)
 	{
 		$third->run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid IN ($pids) AND state = 'active' AND random() < 0.02");
@@ -504,15 +504,15 @@ foreach (1 .. 10)
 	}
 	$said{ $_->finish =~ s/^$/$_->sqlstate/er }++ foreach @crowd;
 	($answered, $cancelled) = split /\|/, $local->safe_psql('postgres', 'SELECT a.last_value, c.last_value FROM answered a, cancelled c');
-	last if $cancelled > 100;
+	last if $cancelled > 30;
 }
 note join ', ', map { "$_: $said{$_}" } sort keys %said;
 delete @said{ 'right', '57014' };    # a cancel between two rounds ends the loop
 is(join('; ', keys %said), '', q{no session receives another session's answer or finds traces});
 my $pipelined = pipelined_count('crowded');
 note "$answered answered, $cancelled cancelled, $pipelined pipelined";
-cmp_ok($answered, '>', 100, 'many calls were answered');
-cmp_ok($cancelled, '>', 100, 'many calls were cancelled');
+cmp_ok($answered, '>', 30, 'many calls were answered');
+cmp_ok($cancelled, '>', 30, 'many calls were cancelled');
 cmp_ok($pipelined, '>', 100, 'many statements were pipelined');
 cmp_ok(remote_sessions($remote), '<=', 8, 'remote server never has more sessions than slots');
 
