@@ -1,11 +1,10 @@
 # Compare README.md and the pages of doc/ with the server: their tables must be correct,
 # and their examples must run in order, in one session. (For the recipes see
-# recipes.) A comment in front of an example marks an exception:
+# recipes.) A line before an example, which ends with a colon, marks an
+# exception:
 #
-#   <!-- example: on the remote server -->          as the role of the examples
-#   <!-- example: by the superuser of the remote server -->
-#   <!-- example: fails with 25001 -->
-#   <!-- example: again below -->                   a preview, not run here
+#   On the remote server, as its superuser:
+#   This fails with SQLSTATE 25001:
 use strict;
 use warnings;
 
@@ -112,7 +111,7 @@ sub examples_of
 	my $at = "host '127.0.0.1', port '" . $remote->port . "'";
 	my $n = 0;
 
-	while ($text{$page} =~ /^(?:<!-- example: (.*?) -->\n)?```sql\n(.*?)^```$/msg)
+	while ($text{$page} =~ /(?:\b(On the remote server, as its superuser|This fails with SQLSTATE \w{5}):\n\n)?^```sql\n(.*?)^```$/msg)
 	{
 		my ($mark, $sql) = ($1 // '', $2);
 		my ($title) = $sql =~ /^(.{1,50})/;
@@ -120,31 +119,22 @@ sub examples_of
 		$n++;
 		$title = "$page, example $n: $title";
 		$sql =~ s/\Q$ADDRESS\E/$at/g;
-		if ($mark =~ /^(on|by the superuser of) the remote server$/)
+		if ($mark =~ /^On the remote server/)
 		{
-			my ($dbname, $script) = $1 eq 'on' ? ('app', "SET ROLE app;\n$sql") : ('postgres', $sql);
-			my $status = $remote->psql($dbname, $script, stderr => \my $error);
+			my $status = $remote->psql('postgres', $sql, stderr => \my $error);
 
 			is($status == 0 ? '' : $error, '', "$title (remote)");
 		}
-		elsif ($mark eq 'again below')
-		{
-			like(substr($text{$page}, pos $text{$page}), qr/^\Q$sql\E/m, $title);
-		}
-		elsif ($mark =~ /^fails with (\w{5})$/)
+		elsif ($mark =~ /SQLSTATE (\w{5})$/)
 		{
 			$session->fails("$sql;\nROLLBACK", $1, qr//, "$title ($mark)");
 		}
-		elsif ($mark eq '')
+		else
 		{
 			my $rows = $session->run($sql);
 
 			ok($session->error !~ /^psql:.*: (?:ERROR|FATAL|error):/m, $title)
 			  or diag($sql, $rows, "\n", $session->error);
-		}
-		else
-		{
-			fail("$title: unknown mark \"$mark\"");
 		}
 	}
 	return $n;
@@ -382,6 +372,8 @@ sub questions
 		'could not determine polymorphic type because input has type unknown' => q{SELECT pgpool.query_as(NULL, 'shard1', 'select 1')},
 		'function pgpool.exec(..) does not exist' => q{SELECT pgpool.exec(pool => 'shard1', sql => 'select 1')},
 		'invalid input syntax for type interval' => q{SELECT pgpool.checkout('shard1', 'month report')},
+		'option "pool_size" not found' => q{ALTER SERVER crowded OPTIONS (DROP pool_size)},
+		'schema "pgpool" does not exist' => "\\connect template1\nSELECT pgpool.checkin_all()",
 		'permission denied for function pause' => q{SET ROLE web; SELECT pgpool.pause('shard1')},
 		'too many connections for role' => q{SELECT pgpool.checkout('crowded', '200 ms')});
 	my $faq = $text{'doc/faq.md'};

@@ -1,11 +1,11 @@
 # The recipes work: their examples run in order and print the output of the page. The
 # exporter's queries return the columns that its format requires. If installed, the exporter
-# makes metrics of them, and promtool accepts the expressions. A comment in front of an
-# example selects the session in which it runs:
+# makes metrics of them, and promtool accepts the expressions. A line before an
+# example, which ends with a colon, selects the session in which it runs:
 #
-#   <!-- run: on shard1 -->                   or "on shard1 and shard2"
-#   <!-- run: in another session -->
-#   <!-- run: while the primary fails and the standby is promoted -->
+#   On shard1:                                "On shard2", "On shard1 and shard2"
+#   In another session:
+#   While the primary fails and the standby is promoted:
 #
 # A block "text" after an example is psql's output for it, rows first. An example
 # without such a block may print anything, but must not fail.
@@ -34,7 +34,11 @@ foreach my $node (values %remote, $primary)
 	$node->safe_psql('postgres', 'CREATE DATABASE app OWNER app');
 }
 my $standby = standby();
-my $local = local_node('local', conf => ["listen_addresses = '127.0.0.1'"]);
+my $local = local_node('local', conf => ["listen_addresses = '127.0.0.1'", "password_encryption = 'scram-sha-256'"], start => 0);
+
+# as Debian's
+$local->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 scram-sha-256');
+$local->start;
 
 # the ports of the page's hosts
 my %port_at = (
@@ -88,15 +92,12 @@ sub session
 sub at_home
 {
 	my ($sql) = @_;
-	my $socket = $local->host;
 	my $port = $local->port;
-	my $user = $local->safe_psql('postgres', 'SELECT current_user');
 
 	$sql =~ s{host '(10\.[\d.,]*)'}{
 		my @hosts = split /,/, $1;
 		sprintf "host '%s', port '%s'", join(',', ('127.0.0.1') x @hosts), join(',', @port_at{@hosts})}ge;
-	$sql =~ s{host '/var/run/postgresql'}{host '$socket', port '$port'};
-	$sql =~ s{user 'postgres'}{user '$user'};
+	$sql =~ s{host '127\.0\.0\.1'(?!, port)}{host '127.0.0.1', port '$port'};
 	return $sql;
 }
 
@@ -122,11 +123,13 @@ sub examples
 {
 	my $n = 0;
 
-	while ($page =~ /^(?:<!-- run: (.*?) -->\n)?```sql\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?/msg)
+	while ($page =~ /(?:\b(On shard1 and\sshard2|On shard\d|In another session|While the primary fails and the standby is promoted):\n\n)?^```sql\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?/msg)
 	{
-		my ($where, $sql, $shown) = ($1 // '', at_home($2), $3);
+		my ($where, $sql, $shown) = ($1 // '', $2, $3);
 		my ($title) = $sql =~ /^(.{1,40})/;
 
+		$where = lcfirst($where) =~ s/\n/ /r;
+		$sql = at_home($sql);
 		$n++;
 		$title = "example $n: $title";
 		if ($where =~ /^on (shard.*)/)
@@ -219,12 +222,12 @@ sub functions_are_safe
 # the recipe of the autonomous transaction works in a database of any name
 sub autonomous_in_any_database
 {
-	my ($recipe, $shown) = $page =~ /^```sql\n(CREATE SERVER here .*?)^```\n\n```text\n(.*?)^```\n/ms;
+	my ($recipe, $shown) = $page =~ /^```sql\n(CREATE ROLE autonomous .*?)^```\n\n```text\n(.*?)^```\n/ms;
 	my $elsewhere;
 
 	$local->safe_psql('postgres', 'CREATE DATABASE "else where"');
 	$elsewhere = session(dbname => 'else where');
-	$elsewhere->run("CREATE EXTENSION pgpool_ext;\n" . at_home($recipe));
+	$elsewhere->run("CREATE EXTENSION pgpool_ext;\n" . at_home($recipe =~ s/^CREATE ROLE.*\n//r));
 	is(printed($elsewhere), trimmed($shown), 'autonomous transaction works in another database');
 	$elsewhere->quit;
 	return;
