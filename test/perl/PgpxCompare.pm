@@ -283,11 +283,13 @@ sub comparable
 # Runs a script in a session of the node, and counts the results of the comparisons.
 #   environment => {...}   of psql
 #   echo => 1              also send each value as a parameter
+#   once => 1              do not multiply the rows
 #   settings => 'here'     SET in this session only; 'there': only in the other sessions
 sub compare
 {
 	my ($node, $script, %args) = @_;
 	my $in = "SELECT pgpool.checkout('same') AS pgpx_lease \\gset\nSELECT pgpx.connect();\n";
+	my @how = ('compare', $args{once} ? () : 'again', $args{echo} ? 'echo' : ());
 	my $transaction = 0;
 	my @compared;
 	my (%count, @differs, %skipped, %answered);
@@ -306,7 +308,7 @@ sub compare
 			my $query = $sql =~ s/;$//r;
 
 			push @compared, $query;
-			foreach my $how ('compare', 'again', $args{echo} ? 'echo' : ())
+			foreach my $how (@how)
 			{
 				$in .= "SELECT '\@\@ ' || $#compared || ' ' || pgpx.$how(:pgpx_lease, \$pgpx\$$query\$pgpx\$);\n";
 			}
@@ -354,7 +356,7 @@ sub compare
 	}
 	return {
 		count => \%count, differs => \@differs, skipped => \%skipped, error => $err,
-		unanswered => [ map { $compared[$_] } grep { ($answered{$_} // 0) != ($args{echo} ? 3 : 2) } 0 .. $#compared ]
+		unanswered => [ map { $compared[$_] } grep { ($answered{$_} // 0) != @how } 0 .. $#compared ]
 	};
 }
 
