@@ -287,16 +287,12 @@ pgpx_text_clean(char *text)
 static char *
 copy_text(const char *text)
 {
-	size_t		len;
-	char	   *copy;
-
 	if (text == NULL)
 		return NULL;
-	len = strlen(text);
-	if (len > TEXT_MAX)
-		len = TEXT_MAX;
-	copy = pnstrdup(text, len);
-	return pgpx_text_clean(copy);
+	if (strlen(text) <= TEXT_MAX)
+		return pgpx_text_clean(pstrdup(text));
+	return psprintf("%s ... (%zu bytes in total)",
+					pgpx_text_clean(pnstrdup(text, TEXT_MAX)), strlen(text));
 }
 
 int

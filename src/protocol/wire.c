@@ -360,6 +360,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->reset_behind = 0;
 	wire->sent_ahead = false;
 	wire->discarding = false;
+	wire->reset_error[0] = '\0';
 	wire->tx = 'I';
 	wire->bytes_in = 0;
 	wire->bytes_out = 0;
@@ -759,6 +760,18 @@ enter_phase(PgpxWire *wire, int phase)
 	return wire->phase == PGPX_WIRE_IDLE;
 }
 
+/* Keep the text of an error that arrived in the answer to a reset. */
+static void
+note_reset_error(PgpxWire *wire, const PgpxWireMessage *msg)
+{
+	PgpxRemoteFields fields;
+
+	if (!pgpx_wire_parse_error(msg, &fields) || fields.primary == NULL)
+		return;
+	copy_printable(wire->reset_error, sizeof(wire->reset_error),
+				   fields.primary);
+}
+
 PgpxWireEvent
 pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 {
@@ -789,6 +802,14 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		len = pg_ntoh32(len);
 		if (!rule.known || len < 4 || len > pgpx_wire_max_length(wire, *p))
 		{
+			if (wire->discarding && class == M_ERROR && len >= 4 &&
+				have > len)
+			{
+				msg->type = *p;
+				msg->data = p + 5;
+				msg->len = len - 4;
+				note_reset_error(wire, msg);
+			}
 			pgpx_wire_break(wire, wire->discarding && class == M_ERROR ?
 							"the reset of the last lease has failed" :
 							"the remote server sent a message that violates the protocol");
@@ -832,6 +853,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			PgpxRemoteFields fields;
 
 			pgpx_wire_break(wire, "the reset was not answered as expected");
+			note_reset_error(wire, msg);
 			if (!pgpx_wire_parse_error(msg, &fields) ||
 				pgpx_wire_is_fatal_by_proxy(&fields))
 				return PGPX_EV_BROKEN;

@@ -209,6 +209,8 @@ typedef struct PgpxWire
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
+	char		reset_error[256];	/* the remote's error with which a reset has
+									 * failed; "": none */
 	bool		eof;			/* the stream has ended or failed */
 	int			end_error;		/* errno with which it has failed; 0: none */
 	bool		no_oom;			/* raise no error if there is no memory for

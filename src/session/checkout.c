@@ -66,6 +66,9 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
 
+	if (sock != NULL && sock->wire.reset_error[0] != '\0')
+		pgpx_pool_report_reset(&pgpx_pools[lease->spec->pool], conn,
+							   sock->wire.reset_error);
 	if (action == PGPX_RELEASE_CLOSE && sock != NULL &&
 		(conn->unread_reset > 0 || lease->usage.resets > 0))
 	{

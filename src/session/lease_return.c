@@ -547,6 +547,9 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 		return;
 	action = choose_release_action(lease, end, may_wait, &unread_reset,
 								   &reason);
+	if (sock->wire.reset_error[0] != '\0')
+		pgpx_pool_report_reset(&pgpx_pools[lease->spec->pool], conn,
+							   sock->wire.reset_error);
 	lease->usage.bytes_received = sock->wire.bytes_in;
 	lease->usage.bytes_sent = sock->wire.bytes_out;
 	pgpx_pool_release(conn, lease->id, end, action, unread_reset, reason,

@@ -681,6 +681,30 @@ histogram_bucket(PgpxTime waited)
 }
 
 void
+pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn, const char *error)
+{
+	PgpxTime	now = pgpx_now();
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+
+	/* while the remote is unavailable, last_error is the reason */
+	if (pool->backoff_ms == 0)
+	{
+		pool->last_error_at = now;
+		pool->last_sqlstate = ERRCODE_CONNECTION_FAILURE;
+		snprintf(pool->last_error, sizeof(pool->last_error),
+				 "a reset has failed: %s", error);
+	}
+	LWLockRelease(pool->lock);
+	ereport(LOG,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("pgpool_ext closes connection %d to server \"%s\" of database \"%s\" because its reset failed",
+					PGPX_CONN_INDEX(conn), NameStr(pool->server_name),
+					NameStr(pool->database_name)),
+			 errdetail_internal("%s", error)));
+}
+
+void
 pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
 						 PgpxTime waited_before)
 {

@@ -250,6 +250,17 @@ typedef enum PgpxEvict
 extern int	pgpx_pool_server_surplus_locked(const PgpxPool *pool);
 
 /*
+ * pgpx_pool_report_reset
+ *		Report the error of a reset that has failed, in the log and as the
+ *		pool's last_error.
+ *
+ * No statement reports it, because the lease that sent the reset has ended.
+ * The caller holds no lock, and closes the connection.
+ */
+extern void pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn,
+								   const char *error);
+
+/*
  * Count a wait of a checkout.  waited: duration since the start of the
  * checkout.  waited_before: the same at the end of an earlier wait, after which
  * the granted connection could not be used; 0: there was none.

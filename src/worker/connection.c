@@ -163,6 +163,10 @@ end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 	w->checking = false;
 	if (ok)
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	if (!ok && !checking && (late || w->wire.reset_error[0] != '\0'))
+		pgpx_pool_report_reset(pool, conn, late ?
+							   "it did not end within operation_timeout" :
+							   w->wire.reset_error);
 	if (checking)
 		pgpx_pool_check_done(pool, conn, ok, late);
 	else

@@ -166,6 +166,8 @@ SELECT count(DISTINCT pid) FROM generate_series(1, 5) AS i,
 SELECT test.leave_traces('custom');
 SELECT test.traces('custom');
 SELECT resets_failed + closed_reset > 0 AS counted FROM pgpool.stats WHERE server = 'custom';
+-- the error is shown, and logged
+SELECT last_error FROM pgpool.pools WHERE server = 'custom';
 -- reset_command leaves a transaction open, or copies
 ALTER SERVER custom OPTIONS (SET reset_command 'BEGIN');
 SELECT count(DISTINCT pid) FROM generate_series(1, 3) AS i,

@@ -432,5 +432,14 @@ EOT
 	check_invariants($local);
 }
 
+# --- the error of a reset that no session reads
+{
+	my $since = -s $local->logfile;
+
+	make_pool($local, $remote, server => 'failing', options => { pool_size => 1, reset_command => 'SELECT 1/0' });
+	is($local->safe_psql('postgres', q{SELECT pgpool.exec('failing', 'select 1')}), '1', 'failing: call succeeds');
+	is_logged($local, $since, qr/closes connection \d+ to server "failing" of database "postgres" because its reset failed\n.*DETAIL:  division by zero/, 'failing: error of the reset is logged');
+}
+
 leak_check($local, $remote);
 done_testing();

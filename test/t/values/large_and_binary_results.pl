@@ -150,7 +150,7 @@ EOT
 	$local->safe_psql('postgres', q{CREATE EXTENSION postgres_fdw});
 
 	# --- errors and notices
-	$session->fails(q{SELECT pgpool.exec('large', 'select $1::int', repeat('x', 1100000))}, '22P02', qr/invalid input syntax for type integer: "xxx/, 'error that quotes a value of over 1 MB is reported');
+	$session->fails(q{SELECT pgpool.exec('large', 'select $1::int', repeat('x', 1100000))}, '22P02', qr/invalid input syntax for type integer: "xxx.* \.\.\. \(1100\d\d\d bytes in total\)$/m, 'error that quotes a value of over 1 MB is reported, with a mark where it is cut');
 	my $lease = lease($session, 'large');
 	$session->fails("SELECT pgpool.exec($lease, 'select \$1::int', repeat('x', 1100000))", '22P02', qr/invalid input syntax for type integer: "xxx/, 'error on a lease is reported');
 	$session->run('SET client_min_messages = error');
