@@ -384,7 +384,8 @@ pgpx_catalog_reader_main(Datum arg)
 	if (check_min_size)
 		pg_atomic_write_u32(&pgpx_shared->completed_visit, MyDatabaseId);
 	ereport(pgpx_log_connections && published > 0 ? LOG : DEBUG1,
-			(errmsg("pgpool_ext catalog reader has published the connection parameters of %d pools",
-					published)));
+			(errmsg_plural("pgpool_ext catalog reader has published the connection parameters of %d pool",
+						   "pgpool_ext catalog reader has published the connection parameters of %d pools",
+						   published, published)));
 	proc_exit(0);
 }

@@ -350,11 +350,14 @@ write_usage(PgpxPool *pool, char *buf, size_t size)
 		snprintf(buf, size, "The server is paused. Active leases: %d. Other waiting sessions: %d.",
 				 leased, waiting);
 	else if (oldest != NULL)
-		snprintf(buf, size, "%d of %d connections are leased and %d other sessions wait; PID %d has held one for %.3f s.",
-				 leased, total, waiting, pid, held / 1e6);
+		snprintf(buf, size, "%d of %d connections are leased and %d other %s; PID %d has held one for %.3f s.",
+				 leased, total, waiting,
+				 waiting == 1 ? "session waits" : "sessions wait", pid,
+				 held / 1e6);
 	else
-		snprintf(buf, size, "%d connections are open or being opened, none is leased, and %d other sessions wait.",
-				 total, waiting);
+		snprintf(buf, size, "%d %s open or being opened, none is leased, and %d other %s.",
+				 total, total == 1 ? "connection is" : "connections are",
+				 waiting, waiting == 1 ? "session waits" : "sessions wait");
 }
 
 /*

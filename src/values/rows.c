@@ -510,8 +510,9 @@ map_columns(const PgpxRows *t, int n, const PgpxColumn *columns, int *map)
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("remote result does not match type %s",
 						format_type_be(t->type)),
-				 errdetail("The remote statement returns %d columns, and a type that is not a row type needs exactly one.",
-						   n),
+				 errdetail_plural("The remote statement returns %d column, and a type that is not a row type needs exactly one.",
+								  "The remote statement returns %d columns, and a type that is not a row type needs exactly one.",
+								  n, n),
 				 errhint("Use a NULL of a table's or composite type as template, or pgpool.query with a column list.")));
 	for (int i = 0; i < n; i++)
 		map[i] = i + t->lead;
