@@ -14,8 +14,10 @@
  * and the worker's up to 144 kB, while memory contexts did not grow: malloc takes some
  * minutes until its arenas are large enough.
  *
- * Each connection over TLS adds 182 kB to the worker.  So a worker that has more of them
- * than before may grow, but not by more than RELAYS_ADDED of them need.
+ * Each open connection over TLS adds 182 kB to the worker, which is OpenSSL's memory.  So
+ * a worker that has more of them than before may grow, but not by more than RELAYS_ADDED
+ * of them need.  Connections that were closed leave nothing: 15,000 logins over TLS and
+ * 27,000 statements with cancels added 12 kB to the worker.
  *
  *-------------------------------------------------------------------------
  */
