@@ -1,6 +1,6 @@
 # Every value has the same binary form through the pool as locally, as result and as
 # parameter, whatever the settings of both sessions.
-# PGPX_TEST_SETTINGS=all: all combinations of settings, and a value of 1 GB.
+# PGPX_TEST_SETTINGS=all: all combinations of settings, and values of 1 GB.
 use strict;
 use warnings;
 
@@ -225,11 +225,11 @@ SELECT o.*, o, o.ctid, o.tableoid::regclass FROM old AS o ORDER BY a;
 TABLE old;
 VALUES (1, 'x', NULL), (NULL, '', 1.50);
 SELECT i, CASE WHEN i % 2 = 0 THEN repeat('x', i) END, CASE WHEN i % 3 = 0 THEN i * 1.10 END FROM generate_series(1, 10000) AS i;
-SELECT repeat('ä☃x', 5000000);
-SELECT convert_to(repeat('y', 10000000), 'UTF8');
-SELECT array_agg(i) FROM generate_series(1, 1000000) AS i;
-SELECT jsonb_agg(i::text) FROM generate_series(1, 300000) AS i;
-SELECT i, repeat(md5(i::text), 10000) FROM generate_series(1, 100) AS i;
+SELECT repeat('ä☃x', 1000000);
+SELECT convert_to(repeat('y', 2000000), 'UTF8');
+SELECT array_agg(i) FROM generate_series(1, 200000) AS i;
+SELECT jsonb_agg(i::text) FROM generate_series(1, 60000) AS i;
+SELECT i, repeat(md5(i::text), 10000) FROM generate_series(1, 20) AS i;
 SELECT (-1)::positive, 1;
 SELECT CASE WHEN i = 5000 THEN 1 / (i - 5000) ELSE i END FROM generate_series(1, 10000) AS i;
 SELECT 'sad'::mood, 'none'::mood;
@@ -249,8 +249,12 @@ my $lease = lease($session, 'same');
 # rolled back
 $session->run("SET statement_timeout = 0; SELECT pgpool.exec($lease, 'set statement_timeout = 0')");
 $session->run("SELECT pgpool.exec($lease, 'begin; create temp table kept as select 7 as a')");
-$session->fails("SELECT * FROM pgpool.query($lease, 'select repeat(''x'', 550000000)::bytea') AS t(a bytea)",
-	'XX000', qr/invalid memory alloc request size/, 'value of more than 1 GB as text fails');
+SKIP:
+{
+	skip('PGPX_TEST_SETTINGS is not "all"', 1) unless $all;
+	$session->fails("SELECT * FROM pgpool.query($lease, 'select repeat(''x'', 550000000)::bytea') AS t(a bytea)",
+		'XX000', qr/invalid memory alloc request size/, 'value of more than 1 GB as text fails');
+}
 $session->run("SELECT pgpool.exec($lease, 'rollback; create temp table kept as select 7 as a')");
 is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'lease stays usable after the error');
 

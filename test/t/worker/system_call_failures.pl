@@ -7,12 +7,14 @@ use warnings;
 use Errno qw(ENOSPC EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETIMEDOUT ETOOMANYREFS);
 use IO::Socket::INET;
 use IPC::Run;
+use PgpxClock;
 use PgpxFailing;
 use PgpxFakeServer;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
 PgpxFailing::skip_all_without();
 
 # (The server is made first, because its processes inherit the pipes of existing sessions.)
@@ -27,7 +29,7 @@ $local->append_conf('postgresql.conf', 'autovacuum = off');
 fail_next($local, 'socketpair', process => 'all', errno => EMFILE);
 is(failing($local, sub { $local->start(fail_ok => 1) }), 0, 'no control socket: server does not start');
 like(slurp_file($local->logfile), qr/FATAL: .*could not create control socket of pgpool_ext: Too many open files/, 'no control socket: log has the reason');
-failing($local, sub { $local->start });
+failing($local, sub { with_clock($local, sub { $local->start }) });
 
 my %quick = (pool_size => 2, retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $remote, server => 'one', options => {%quick});
@@ -481,7 +483,9 @@ foreach my $case (
 
 	fail_next($local, $function);
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+	let_time_pass($local, 2);
 	logs($log, qr/cannot ping the locks of server "started".*\n.*$said/, "$function: reason is logged");
+	let_time_pass($local, 2);
 	logs($log, qr/pings the locks of server "started" .* again/, "$function: lock is pinged again");
 	ok(has_failed($local), "$function: call has failed");
 }
@@ -499,6 +503,8 @@ foreach my $case (
 	ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'b'}, 't'), 'lock on a server with several hosts is held and pinged');
 	hold_logins($local, 'remote_db');
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '2 0'), 'two logins for pings compute');
+	let_time_pass($local, 11);
 	logs($log, qr/cannot ping the locks of server "$_".*\n.*The connection attempt did not end in time: what the remote server asks for takes longer to compute/, "$_: log names the login that computes for long")
 	  foreach qw(started listed);
 	hold_logins($local);
