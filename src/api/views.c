@@ -688,14 +688,17 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 
 /*
  * Return the reason why the waiters of a pool wait.  In order of precedence:
- * the pool grants no connection, one is being opened, or the first limit that
- * keeps the pool from opening one.
+ * the pool grants no connection, one is being opened or tested, or the first
+ * limit that keeps the pool from opening one.
  */
 static const char *
 wait_reason(const PgpxView *view)
 {
 	static const char *const limits[] = {
 		[PGPX_LIMIT_NONE] = "connecting",
+		[PGPX_LIMIT_CONNECTING] = "connecting",
+		[PGPX_LIMIT_CHECKING] = "checking",
+		[PGPX_LIMIT_CANCELLING] = "cancelling",
 		[PGPX_LIMIT_POOL] = "full",
 		[PGPX_LIMIT_UNAVAILABLE] = "unavailable",
 		[PGPX_LIMIT_SERVER] = "server_cap",
@@ -712,6 +715,8 @@ wait_reason(const PgpxView *view)
 		return "remote_full";
 	if (pool->count[PGPX_CONN_CONNECTING] > 0)
 		return "connecting";
+	if (pool->count[PGPX_CONN_CHECKING] > 0)
+		return "checking";
 	return limits[view->limit];
 }
 

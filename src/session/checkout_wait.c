@@ -310,7 +310,7 @@ pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline,
  * ------------------------------------------------------------------------
  */
 
-#define DETAIL_LEN 512
+#define DETAIL_LEN (512 + PGPX_ERROR_LEN)
 
 /*
  * Write an error detail about the use of the pool: the numbers of leases and of
@@ -391,40 +391,72 @@ append_remote_full(const char *reason, PgpxTime full_for, char *buf,
 	pgpx_text_clean(buf);		/* may end within a character */
 }
 
+/* Append to a detail the error of the last attempt to connect. */
+static void
+append_failure(const char *reason, char *buf, size_t size)
+{
+	snprintf(buf + strlen(buf), size - strlen(buf),
+			 " The last attempt to connect has failed: %s",
+			 pgpx_text_clean(pstrdup(reason)));
+	pgpx_text_clean(buf);		/* may end within a character */
+}
+
 /* The causes of a wait; each has its own hint. */
 typedef enum WaitCause
 {
 	WAIT_LIMIT,					/* see PgpxGrowthLimit */
 	WAIT_PAUSED,
 	WAIT_REMOTE_FULL,
-	WAIT_DESCRIPTORS
+	WAIT_DESCRIPTORS,
+	WAIT_FAILED					/* the last attempt to connect has failed */
 } WaitCause;
 
 /*
  * Write a detail about the use of the pool and about the cause of the wait, and
- * return the cause.  Set *limit if that is WAIT_LIMIT.
+ * return the cause.  The detail has the error of the last attempt to connect, if
+ * it has failed since the checkout began, or if no attempt has succeeded since.  Set *limit if that is WAIT_LIMIT.
  */
 static WaitCause
-write_wait_cause(PgpxPool *pool, char *buf, size_t size, PgpxGrowthLimit *limit)
+write_wait_cause(const PgpxCheckout *c, PgpxPool *pool, char *buf, size_t size,
+				 PgpxGrowthLimit *limit)
 {
 	char		reason[PGPX_ERROR_LEN] = "";
 	PgpxTime	full_for = 0;
+	bool		failing;
+	int			connecting;
+	int			checking;
+	int			cancelling;
 
 	write_usage(pool, buf, size);
 	if (pgpx_pool_is_paused(pool))
 		return WAIT_PAUSED;
 	LWLockAcquire(pool->lock, LW_SHARED);
-	if (pool->unavailable_since != 0 || pool->remote_full_since != 0)
+	failing = pool->unavailable_since != 0;
+	if (failing || pool->remote_full_since != 0 ||
+		pool->last_error_at >= c->started)
 		strlcpy(reason, pool->last_error, sizeof(reason));
+	connecting = pool->count[PGPX_CONN_CONNECTING];
+	checking = pool->count[PGPX_CONN_CHECKING];
+	cancelling = pool->count[PGPX_CONN_CANCELLING];
 	if (pool->remote_full_since != 0)
 		full_for = pgpx_now() - pool->remote_full_since;
 	*limit = pgpx_pool_growth_limit_locked(pool);
 	LWLockRelease(pool->lock);
-	if (full_for == 0)
-		return append_descriptors(pool, reason, buf, size) ? WAIT_DESCRIPTORS :
-			WAIT_LIMIT;
-	append_remote_full(reason, full_for, buf, size);
-	return WAIT_REMOTE_FULL;
+	if (connecting + checking + cancelling > 0)
+		snprintf(buf + strlen(buf), size - strlen(buf),
+				 " Being opened: %d, being tested: %d, being cancelled: %d.",
+				 connecting, checking, cancelling);
+	if (full_for != 0)
+	{
+		append_remote_full(reason, full_for, buf, size);
+		return WAIT_REMOTE_FULL;
+	}
+	if (append_descriptors(pool, reason, buf, size))
+		return WAIT_DESCRIPTORS;
+	if (reason[0] == '\0')
+		return WAIT_LIMIT;
+	append_failure(reason, buf, size);
+	return failing ? WAIT_FAILED : WAIT_LIMIT;
 }
 
 /*
@@ -437,6 +469,10 @@ add_limit_hint(PgpxGrowthLimit limit)
 {
 	switch (limit)
 	{
+		case PGPX_LIMIT_CONNECTING:
+		case PGPX_LIMIT_CHECKING:
+		case PGPX_LIMIT_CANCELLING:
+			return errhint("Raise the timeout, or check why the remote server has not answered.");
 		case PGPX_LIMIT_POOL:
 			return errhint("Raise \"pool_size\" or the timeout, or return leases earlier.");
 		case PGPX_LIMIT_SERVER:
@@ -456,7 +492,7 @@ raise_notice(PgpxCheckout *c, PgpxPool *pool)
 	PgpxGrowthLimit limit;
 
 	c->noticed = true;
-	(void) write_wait_cause(pool, detail, sizeof(detail), &limit);
+	(void) write_wait_cause(c, pool, detail, sizeof(detail), &limit);
 	ereport(NOTICE,
 			(errmsg("still waiting for a connection to server \"%s\" after " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name),
@@ -564,7 +600,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		strlcpy(detail, "A connection was granted in time, but its socket or the answer to its reset arrived after the timeout.",
 				sizeof(detail));
 	else
-		cause = write_wait_cause(pool, detail, sizeof(detail), &limit);
+		cause = write_wait_cause(c, pool, detail, sizeof(detail), &limit);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
@@ -574,6 +610,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 			 errhint("Call pgpool.resume to end the pause.") :
 			 cause == WAIT_DESCRIPTORS ? add_descriptors_hint() :
 			 cause == WAIT_REMOTE_FULL ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
+			 cause == WAIT_FAILED ? errhint("Check the remote server, and the options of the server and of its user mapping.") :
 			 granted ? errhint("Raise the timeout.") :
 			 add_limit_hint(limit)));
 }

@@ -310,7 +310,10 @@ pgpx_pool_growth_limit_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
-		return PGPX_LIMIT_POOL;
+		return pool->count[PGPX_CONN_CONNECTING] > 0 ? PGPX_LIMIT_CONNECTING :
+			pool->count[PGPX_CONN_CHECKING] > 0 ? PGPX_LIMIT_CHECKING :
+			pool->count[PGPX_CONN_CANCELLING] > 0 ? PGPX_LIMIT_CANCELLING :
+			PGPX_LIMIT_POOL;
 	if (pool->retry_at > pgpx_now())
 		return PGPX_LIMIT_UNAVAILABLE;
 	if (pgpx_pool_server_tokens_left(pool) <= 0)

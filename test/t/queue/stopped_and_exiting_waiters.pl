@@ -2,6 +2,7 @@
 use strict;
 use warnings;
 
+use IO::Socket::INET;
 use PgpxClock;
 use PgpxTest;
 use Test::More;
@@ -157,6 +158,75 @@ with_clock($local, sub { $local->start });
 	check_invariants($local);
 	stats_add_up($local);
 	check_invariants($local);
+	clean_slate($local, $remote);
+}
+
+# ---------- the cause of a wait
+# The detail and the hint of a timeout, the notice of notice_after and pgpool.waiters show
+# why a session waits for a pool whose connections are not all leased.
+{
+	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
+	my $silent = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
+	my %options = (pool_size => 2, checkout_timeout => '1h', max_lifetime => 0, notice_after => '50min', retry_min => '10h', retry_max => '10h');
+	my $remote_pid_of = sub { return $holder->run("SELECT a FROM pgpool.query($_[0], 'select pg_backend_pid()') AS t(a int)") };
+	my $waits = sub {
+		my ($server, $reason) = @_;
+
+		return ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = '$server'", $reason), "$server: reason of the wait is $reason");
+	};
+
+	# one connection is leased, and the remote server refuses others
+	make_pool($local, $remote, server => 'refused', options => \%options);
+	lease($holder, 'refused');
+	$remote->safe_psql('postgres', q{ALTER ROLE remote_app PASSWORD 'changed'});
+	$waiter->start(q{SELECT pgpool.checkout('refused')});
+	ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'refused'}, 1), 'refused: attempt fails');
+	$waits->('refused', 'unavailable');
+	let_time_pass($local, 3100);
+	ok(wait_until($local, sub { $waiter->done; $waiter->error =~ /still waiting/ ? 1 : 0 }, 1), 'refused: session receives the notice of notice_after');
+	let_time_pass($local, 4000);
+	$waiter->finish;
+	like($waiter->error, qr/NOTICE:  00000: still waiting[^\n]*\nDETAIL:  [^\n]*The last attempt to connect has failed: [^\n]*password authentication failed/, 'refused: notice has the error of the last attempt');
+	$waiter->failed('55P03', qr/ERROR: .*\nDETAIL:  1 of 1 connections are leased[^\n]* The last attempt to connect has failed: [^\n]*password authentication failed[^\n]*\nHINT:  Check the remote server, and the options/, 'refused: detail and hint of the timeout follow from the failed attempt');
+	$remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$REMOTE_APP_PASSWORD'");
+	$holder->run('SELECT pgpool.checkin_all()');
+
+	# the remote server does not answer
+	make_pool($local, $remote, server => 'silent', options => { %options, port => $silent->sockport, pool_size => 1, connect_timeout => '10h' });
+	$waiter->start(q{SELECT pgpool.checkout('silent')});
+	$waits->('silent', 'connecting');
+	let_time_pass($local, 7200);
+	$waiter->finish;
+	$waiter->failed('55P03', qr/Being opened: 1, being tested: 0, being cancelled: 0\.\nHINT:  Raise the timeout, or check why the remote server has not answered/, 'silent: detail and hint name the attempt that has not ended');
+
+	# the remote session does not answer the test of its connection, or a cancel request
+	make_pool($local, $remote, server => 'tested', options => { %options, pool_size => 1, test_period => 0, connect_timeout => '10h', operation_timeout => '10h' });
+	my $lease = lease($holder, 'tested');
+	my $pid = $remote_pid_of->($lease);
+	$holder->run('SELECT pgpool.checkin_all()');
+	ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'tested'}, 1), 'tested: connection is idle');
+	kill 'STOP', $pid;
+	$waiter->start(q{SELECT pgpool.checkout('tested')});
+	$waits->('tested', 'checking');
+	kill 'CONT', $pid;
+	like($waiter->finish . $waiter->error, qr/^\d+$/, 'tested: session is granted the connection after the test');
+	$waiter->run('SELECT pgpool.checkin_all()');
+
+	$lease = lease($holder, 'tested');
+	$pid = $remote_pid_of->($lease);
+	$holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'PgSleep'", 1), 'cancelled: statement runs');
+	kill 'STOP', $pid;
+	$local->safe_psql('postgres', "SELECT pgpool.terminate($lease)");
+	$waiter->start(q{SELECT pgpool.checkout('tested')});
+	$waits->('tested', 'cancelling');
+	kill 'CONT', $pid;
+	like($waiter->finish . $waiter->error, qr/^\d+$/, 'cancelled: session is granted another connection');
+	$holder->finish;
+	$holder->failed('PX001', qr/was terminated/, 'cancelled: holder receives the error');
+	$_->run('SELECT pgpool.checkin_all()'), $_->quit foreach $holder, $waiter;
+	check_invariants($local);
+	stats_add_up($local);
 	clean_slate($local, $remote);
 }
 
