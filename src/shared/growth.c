@@ -58,6 +58,7 @@ pgpx_pool_count_leased_locked(const PgpxPool *pool)
 int
 pgpx_pool_count_usable_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return pgpx_pool_count_leased_locked(pool) +
 		pgpx_pool_count_free_locked(pool) +
 		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
