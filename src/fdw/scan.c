@@ -490,10 +490,10 @@ has_only_our_scans(const AppendState *append)
 
 	while ((i = bms_next_member(append->as_asyncplans, i)) >= 0)
 	{
-		const PlanState *node = append->as_asyncrequests[i]->requestee;
+		const ForeignScanState *node =
+			(ForeignScanState *) append->as_asyncrequests[i]->requestee;
 
-		if (((const ForeignScanState *) node)->fdwroutine->ForeignAsyncRequest !=
-			pgpx_scan_async_request)
+		if (node->fdwroutine->ForeignAsyncRequest != pgpx_scan_async_request)
 			return false;
 	}
 	return true;
