@@ -44,6 +44,7 @@ checkout(FunctionCallInfo fcinfo, PgpxScope scope)
 	PgpxLease  *lease;
 
 	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
 	lease = pgpx_lease_checkout(server, pgpx_arg_timeout(fcinfo, 1), false,
 								scope,
@@ -72,6 +73,7 @@ try_checkout(FunctionCallInfo fcinfo, PgpxScope scope)
 	PgpxLease  *lease;
 
 	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
 	lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, true, scope,
 								pgpx_arg_text_or_null(fcinfo, 1));
@@ -122,6 +124,7 @@ Datum
 pgpx_checkin_all(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
 	PG_RETURN_INT32(pgpx_lease_return_all());
 }
 

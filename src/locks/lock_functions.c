@@ -85,6 +85,7 @@ lock(FunctionCallInfo fcinfo, PgpxScope scope)
 	PgpxDlockCall call = {.scope = scope};
 
 	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
 	call.server = pgpx_arg_text(fcinfo, 0, "pool");
 	call.name = arg_name(fcinfo, 1);
 	call.timeout_ms = pgpx_arg_timeout(fcinfo, 2);
@@ -103,6 +104,7 @@ try_lock(FunctionCallInfo fcinfo, PgpxScope scope)
 	int64		token;
 
 	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
 	call.server = pgpx_arg_text(fcinfo, 0, "pool");
 	call.name = arg_name(fcinfo, 1);
 	call.timeout_ms = PGPX_TIMEOUT_DEFAULT;
@@ -164,6 +166,7 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 	char	   *server;
 
 	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
 	switch (pgpx_dlock_unlock(server, arg_name(fcinfo, 1),
 							  arg_token(fcinfo, 2)))
@@ -214,6 +217,7 @@ pgpx_lock_force_release(PG_FUNCTION_ARGS)
 	Force		force;
 
 	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
 	force.name = arg_name(fcinfo, 1);
 	pgpx_arg_require_admin(GetForeignServerByName(server, false)->serverid,

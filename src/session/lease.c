@@ -148,11 +148,23 @@ raise_invalid_lease(int64 id)
 			 errhint("View \"pgpool.leases\" shows all leases.")));
 }
 
+void
+pgpx_lease_require_unrestricted(void)
+{
+	if (InSecurityRestrictedOperation())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("cannot use leases or locks of the session within security-restricted operation"),
+				 errdetail("ANALYZE, REINDEX, CREATE INDEX and REFRESH MATERIALIZED VIEW are such operations, because they call functions of the owner."),
+				 errhint("Foreign tables, and calls with the name of a server, can be used.")));
+}
+
 static PgpxLease *
 find_lease(int64 id)
 {
 	dlist_iter	iter;
 
+	pgpx_lease_require_unrestricted();
 	dlist_foreach(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);

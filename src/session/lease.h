@@ -122,11 +122,24 @@ extern PgpxLease *pgpx_lease_alloc(void);
 extern void pgpx_lease_forget(PgpxLease *lease);
 
 /*
+ * pgpx_lease_require_unrestricted
+ *		Raise 42501 in a security-restricted operation: ANALYZE, REINDEX, CREATE
+ *		INDEX or REFRESH MATERIALIZED VIEW, which call functions of the owner of
+ *		the table or view in the session of another user.
+ *
+ * Functions that acquire, use or end leases or locks of the session call this.
+ * A call on a pool and foreign tables need no check, because they have leases
+ * of their own.
+ */
+extern void pgpx_lease_require_unrestricted(void);
+
+/*
  * pgpx_lease_for_use
  *		Find a lease of this session by its id, to use it as the current user.
  *
- * Errors: 55000 it does not exist or is in use; 42501 it belongs to another
- * session or user; 08006, PX001 or PX002 it was revoked.
+ * Errors: those of pgpx_lease_require_unrestricted; 55000 it does not exist or
+ * is in use; 42501 it belongs to another session or user; 08006, PX001 or PX002
+ * it was revoked.
  */
 extern PgpxLease *pgpx_lease_for_use(int64 id);
 

@@ -385,6 +385,67 @@ SELECT count(*) FROM pgpool.locks;
 SELECT pgpool.lock_force_release('locker', 'app');
 SELECT name, state FROM pgpool.lock_status('locker') WHERE name = 'app';
 
+-- security-restricted operations, which call functions of a table's owner in the session
+-- of another user
+SET ROLE regress_pgpool_app;
+CREATE TABLE public.restricted_rows AS SELECT 1 AS i;
+CREATE TABLE public.restricted_calls (name text, call text);
+CREATE FUNCTION public.restricted_run(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+	c record;
+BEGIN
+	FOR c IN SELECT name, call FROM public.restricted_calls ORDER BY name COLLATE "C" LOOP
+		BEGIN
+			EXECUTE c.call;
+			RAISE NOTICE '%: succeeds', c.name;
+		EXCEPTION WHEN OTHERS THEN
+			RAISE NOTICE '%: % %', c.name, sqlstate, sqlerrm;
+		END;
+	END LOOP;
+	RETURN i;
+END $$;
+CREATE INDEX restricted_index ON public.restricted_rows (public.restricted_run(i));
+CREATE MATERIALIZED VIEW public.restricted_view AS SELECT public.restricted_run(i) FROM public.restricted_rows;
+RESET ROLE;
+SELECT pgpool.checkout('locker') AS lease \gset
+SELECT pgpool.lock('locker', 'restricted') AS token \gset
+SELECT pgpool.exec(:lease, 'create temp table work as select 1 as n');
+INSERT INTO public.restricted_calls VALUES
+	('cancel', format('SELECT pgpool.cancel(%s)', :lease)),
+	('checkin', format('SELECT pgpool.checkin(%s)', :lease)),
+	('checkin_all', 'SELECT pgpool.checkin_all()'),
+	('checkout', $$SELECT pgpool.checkout('locker')$$),
+	('checkout_xact', $$SELECT pgpool.checkout_xact('locker')$$),
+	('describe', format('SELECT * FROM pgpool.describe(%s, %L)', :lease, 'select 1')),
+	('discard', format('SELECT pgpool.discard(%s)', :lease)),
+	('exec', format('SELECT pgpool.exec(%s, %L)', :lease, 'drop table work')),
+	('exec on a pool', $$SELECT pgpool.exec('locker', 'select 1')$$),
+	('fanout', $$SELECT * FROM pgpool.fanout('{locker}', 'select 1') AS t(pool text, n int)$$),
+	('lock', $$SELECT pgpool.lock('locker', 'other')$$),
+	('lock_xact', $$SELECT pgpool.lock_xact('locker', 'other')$$),
+	('notifications', format('SELECT * FROM pgpool.notifications(%s)', :lease)),
+	('send', format('SELECT pgpool.send(%s, %L)', :lease, 'select 1')),
+	('try_checkout', $$SELECT pgpool.try_checkout('locker')$$),
+	('try_checkout_xact', $$SELECT pgpool.try_checkout_xact('locker')$$),
+	('try_lock', $$SELECT pgpool.try_lock('locker', 'other')$$),
+	('try_lock_xact', $$SELECT pgpool.try_lock_xact('locker', 'other')$$),
+	('unlock', format('SELECT pgpool.unlock(%L, %L, %s)', 'locker', 'restricted', :token)),
+	('wait_any', format('SELECT pgpool.wait_any(ARRAY[%s]::bigint[])', :lease));
+ANALYZE public.restricted_rows;
+DELETE FROM public.restricted_calls WHERE name <> 'checkin_all';
+REINDEX INDEX public.restricted_index;
+CREATE INDEX ON public.restricted_rows (public.restricted_run(i + 1));
+REFRESH MATERIALIZED VIEW public.restricted_view;
+SELECT * FROM pgpool.query(:lease, 'select n from work') AS t(n int);
+SELECT pgpool.lock_valid('locker', 'restricted', :token);
+SELECT pgpool.unlock('locker', 'restricted', :token);
+SELECT pgpool.checkin(:lease);
+-- outside of them the same functions can be used
+SELECT public.restricted_run(1);
+DROP MATERIALIZED VIEW public.restricted_view;
+DROP TABLE public.restricted_rows, public.restricted_calls;
+DROP FUNCTION public.restricted_run(int);
+
 -- tables without privileges, altered, missing; a read-only remote
 SELECT test.server('rooted');
 SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER rooted OPTIONS (SET user ''remote_super'', SET password ''root secret'')');
