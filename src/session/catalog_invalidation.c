@@ -209,35 +209,6 @@ compare_user(Oid user, uint64 hash)
 }
 
 /*
- * Return whether the user has USAGE on a server.
- *
- * Do not call pg_foreign_server_aclcheck, which raises an error if the server
- * is dropped concurrently.  The drop must not fail the commit of an unrelated
- * transaction.
- */
-static bool
-may_use_server(Oid oid, Oid user)
-{
-	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
-	Oid			owner;
-	Datum		acl;
-	bool		none;
-	bool		may;
-
-	if (!HeapTupleIsValid(row))
-		return false;
-	owner = ((Form_pg_foreign_server) GETSTRUCT(row))->srvowner;
-	acl = SysCacheGetAttr(FOREIGNSERVEROID, row,
-						  Anum_pg_foreign_server_srvacl, &none);
-	may = superuser_arg(user) ||
-		aclmask(none ? acldefault(OBJECT_FOREIGN_SERVER, owner) :
-				DatumGetAclP(acl),
-				user, owner, ACL_USAGE, ACLMASK_ANY) != ACL_NO_RIGHTS;
-	ReleaseSysCache(row);
-	return may;
-}
-
-/*
  * Return whether the user of a pool may still use a server.  superuser: whether
  * the pool's key is for superusers.  user is InvalidOid for a pool that all
  * local users share; each checkout from such a pool checks its own user.
@@ -251,7 +222,7 @@ is_allowed(Oid user, Oid server, bool superuser, bool by_table)
 {
 	return !OidIsValid(user) ||
 		(superuser_arg(user) == superuser &&
-		 (by_table || may_use_server(server, user)));
+		 (by_table || pgpx_server_catalog_may_use(server, user)));
 }
 
 /*
@@ -269,8 +240,8 @@ may_use_base(Oid server, Oid base, Oid user)
 		return false;
 	owner = ((Form_pg_foreign_server) GETSTRUCT(row))->srvowner;
 	ReleaseSysCache(row);
-	return may_use_server(base, owner) ||
-		(OidIsValid(user) && may_use_server(base, user));
+	return pgpx_server_catalog_may_use(base, owner) ||
+		(OidIsValid(user) && pgpx_server_catalog_may_use(base, user));
 }
 
 /* Return the more severe verdict. */
@@ -295,6 +266,7 @@ compare_with_catalogs(const PgpxPoolKey *key, bool by_table,
 	Oid			base = InvalidOid;
 	Verdict		server;
 	Verdict		verdict = compare_mapping(key, fingerprint, &user, &base);
+	bool		unattended;
 
 	if (verdict == GONE || !pgpx_scram_is_current(key))
 		return GONE;
@@ -325,8 +297,13 @@ compare_with_catalogs(const PgpxPoolKey *key, bool by_table,
 	if (verdict == REPLACED &&
 		(OidIsValid(key->scram_role) || !has_base(key->server, base)))
 		return GONE;			/* its key may differ (SCRAM keys, base) */
+	unattended = pgpx_server_allows_unattended(key->server, base, user,
+											   superuser);
+	if (unattended != (fingerprint->unattended != 0))
+		verdict = worse_verdict(verdict, IN_PLACE);
+	fingerprint->unattended = unattended ? 1 : 0;
 	if (verdict == IN_PLACE &&
-		!pgpx_server_spec_read_in_place(key->server, base, opts))
+		!pgpx_server_spec_read_in_place(key->server, base, unattended, opts))
 		return REPLACED;
 	return verdict;
 }

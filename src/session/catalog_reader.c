@@ -24,8 +24,10 @@
  *	   other case is sufficient, because the remote may then trust the operating
  *	   system account of this server.
  *	 - The owner of the server with the connection options has the privileges of
- *	   the user, or can read the mapping, because it is PUBLIC's.
- *	   check_commands has checked the commands of a server with a base server.
+ *	   the user, or can read the mapping, because it is PUBLIC's.  With a base
+ *	   server, both owners can use the mapping
+ *	   (pgpx_server_allows_unattended), and check_commands has checked the
+ *	   commands.
  *	 - A session of the user has used the pool with the same options.
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
@@ -220,10 +222,12 @@ check_owner(const PgpxServerSpec *spec)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
-	if (!spec->owner_has_privileges && !is_in_use(spec, current))
+	if (!spec->owners_have_privileges && !is_in_use(spec, current))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user")));
+				 spec->fingerprint.unattended != 0 ?
+				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user") :
+				 errmsg("pgpool_ext opens no connection of a user to a server with a base server unless the owners of both could use the user mapping")));
 }
 
 /* Publish the conninfo of a pool, or raise the reason why it cannot be. */

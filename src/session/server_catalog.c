@@ -255,6 +255,65 @@ pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server)
 	return is_supported(NameStr(wrapper));
 }
 
+/*
+ * Do not call pg_foreign_server_aclcheck, which raises an error if the server
+ * is dropped concurrently.  The drop must not fail the commit of an unrelated
+ * transaction.
+ */
+bool
+pgpx_server_catalog_may_use(Oid server, Oid user)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID,
+									  ObjectIdGetDatum(server));
+	Oid			owner;
+	Datum		acl;
+	bool		none;
+	bool		may;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	owner = ((Form_pg_foreign_server) GETSTRUCT(row))->srvowner;
+	acl = SysCacheGetAttr(FOREIGNSERVEROID, row,
+						  Anum_pg_foreign_server_srvacl, &none);
+	may = superuser_arg(user) ||
+		aclmask(none ? acldefault(OBJECT_FOREIGN_SERVER, owner) :
+				DatumGetAclP(acl),
+				user, owner, ACL_USAGE, ACLMASK_ANY) != ACL_NO_RIGHTS;
+	ReleaseSysCache(row);
+	return may;
+}
+
+/*
+ * Return whether the owner of "server" could use the mapping of a pool.  The
+ * other arguments are those of pgpx_server_allows_unattended.
+ */
+static bool
+owner_may_use_mapping(Oid server, Oid base, Oid user, bool superuser)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID,
+									  ObjectIdGetDatum(server));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	owner = ((Form_pg_foreign_server) GETSTRUCT(row))->srvowner;
+	ReleaseSysCache(row);
+	if (superuser_arg(owner))
+		return true;
+	return !superuser &&
+		(OidIsValid(user) ? has_privs_of_role(owner, user) :
+							pgpx_server_catalog_may_use(base, owner));
+}
+
+bool
+pgpx_server_allows_unattended(Oid server, Oid base, Oid user,
+							  bool superuser)
+{
+	return server == base ||
+		(owner_may_use_mapping(server, base, user, superuser) &&
+		 owner_may_use_mapping(base, base, user, superuser));
+}
+
 uint64
 pgpx_server_catalog_hash_user(const char *name)
 {

@@ -238,6 +238,14 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 	adjust_retry_max(&spec->opts);
 }
 
+/* Clear the options of a pool that may open no unattended connection. */
+static void
+clear_unattended(PgpxPoolOptions *opts)
+{
+	opts->min_size = 0;
+	opts->min_idle = 0;
+}
+
 /*
  * Return whether apply_connect_timeout and apply_pool_options would accept all
  * options of a server.
@@ -258,7 +266,8 @@ are_valid(const PgpxServerRow *server)
 }
 
 bool
-pgpx_server_spec_read_in_place(Oid server, Oid base, PgpxPoolOptions *opts)
+pgpx_server_spec_read_in_place(Oid server, Oid base, bool unattended,
+							   PgpxPoolOptions *opts)
 {
 	PgpxServerRow pool_row;
 	PgpxServerRow base_row;
@@ -284,6 +293,8 @@ pgpx_server_spec_read_in_place(Oid server, Oid base, PgpxPoolOptions *opts)
 								  defGetString(def));
 	}
 	adjust_retry_max(opts);
+	if (!unattended)
+		clear_unattended(opts);
 	return true;
 }
 
@@ -516,13 +527,18 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 {
 	PgpxServerRows rows = {0};
 	int			max_params;
+	bool		unattended;
 
 	spec->read_for = user;
 	pgpx_server_catalog_read(spec, &rows, name, user);
 	spec->of_superuser = superuser_arg(rows.pool.owner) &&
 		superuser_arg(rows.base.owner);
-	spec->owner_has_privileges = rows.of_public ||
-		has_privs_of_role(rows.base.owner, user);
+	unattended = pgpx_server_allows_unattended(rows.pool.oid, rows.base.oid,
+											   spec->user,
+											   spec->key.superuser != 0);
+	spec->fingerprint.unattended = unattended ? 1 : 0;
+	spec->owners_have_privileges = unattended &&
+		(rows.of_public || has_privs_of_role(rows.base.owner, user));
 	check_commands(&rows, user, NameStr(spec->user_name));
 
 	max_params = list_length(rows.base.options) +
@@ -535,6 +551,8 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 	pgpx_options_defaults(&spec->opts);
 	apply_connection_options(spec, &rows);
 	apply_pool_options(spec, &rows);
+	if (!unattended)
+		clear_unattended(&spec->opts);
 	apply_mapping_options(spec, &rows);
 	fill_parameters(spec);
 

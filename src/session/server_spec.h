@@ -54,9 +54,10 @@ typedef struct PgpxServerSpec
 
 	/*
 	 * The owner of the server with the connection options has the privileges of
-	 * the user, or can read the mapping, because it is that of PUBLIC.
+	 * the user, or can read the mapping, because it is that of PUBLIC; and
+	 * pgpx_server_allows_unattended is true.
 	 */
-	bool		owner_has_privileges;
+	bool		owners_have_privileges;
 
 	/* where its pool was last found; the pool_id is checked under the lock */
 	int			pool;			/* index; -1: unknown */
@@ -132,11 +133,13 @@ extern bool pgpx_server_spec_may_have_commands(Oid server, Oid base, Oid user);
  *		catalog_invalidation.c.
  *
  * base is the server with the connection options; it is equal to server if
- * there is no base server.  Return false if a server does not exist or an
- * option value is not valid.  Never raise an error because of the contents of
- * the rows, so that a commit cannot fail here.
+ * there is no base server.  unattended: the value for these servers and the
+ * pool's user.  Return false if a server does not exist or an option value is
+ * not valid.  Never raise an error because of the contents of the rows, so that
+ * a commit cannot fail here.
  */
 extern bool pgpx_server_spec_read_in_place(Oid server, Oid base,
+										   bool unattended,
 										   PgpxPoolOptions *opts);
 
 /*
@@ -212,6 +215,30 @@ extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
  *		of the row.
  */
 extern bool pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server);
+
+/*
+ * Return whether a user has USAGE on a server; false if it does not exist.
+ * Raise no error.
+ */
+extern bool pgpx_server_catalog_may_use(Oid server, Oid user);
+
+/*
+ * pgpx_server_allows_unattended
+ *		Return whether the worker may open connections of a pool that no session
+ *		has requested (min_size, min_idle).
+ *
+ * The owner of a server sets these options.  On a server with a base server they
+ * open sessions as users of the base server, whose mappings and address another
+ * role may have set.  So both owners must be able to use the mapping themselves:
+ * by the privileges of its user or, if PUBLIC's mapping names the remote user,
+ * by USAGE on the base server.  Without a base server the result is true.
+ *
+ * base: as for pgpx_server_spec_read_in_place.  user: of the pool; InvalidOid if
+ * all users of a PUBLIC mapping share the pool.  superuser: as in the pool's
+ * key.  Raise no error.
+ */
+extern bool pgpx_server_allows_unattended(Oid server, Oid base, Oid user,
+										  bool superuser);
 
 /* Hash the name of the role that a pool is for. */
 extern uint64 pgpx_server_catalog_hash_user(const char *name);

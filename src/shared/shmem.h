@@ -274,7 +274,8 @@ typedef struct PgpxStats
  * one of them changes, connections are replaced.  in_place and base_in_place
  * are hashes of the options that take effect in place (PGPX_IN_PLACE in
  * options.c).  In a pool, in_place is 0 while the options must be read from the
- * catalogs again.
+ * catalogs again.  unattended depends on the privileges of the servers' owners,
+ * and is applied in place, too.
  */
 typedef struct PgpxFingerprint
 {
@@ -288,6 +289,8 @@ typedef struct PgpxFingerprint
 	uint64		in_place;		/* options of the server that take effect in
 								 * place; never 0 once read */
 	uint64		base_in_place;	/* of the base server; 0: it has none */
+	uint64		unattended;		/* 1: min_size and min_idle take effect, see
+								 * pgpx_server_allows_unattended */
 } PgpxFingerprint;
 
 /*

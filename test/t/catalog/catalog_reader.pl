@@ -176,6 +176,28 @@ EOT
 	$trusted->quit;
 	$local->safe_psql('postgres', 'DROP SERVER bait CASCADE; DROP SERVER common CASCADE');
 
+	# --- a server with a base server: the owners of both must be able to use the mapping
+	$local->safe_psql('postgres', q{SET ROLE evil; CREATE SERVER steal FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'cold', min_size '2', min_idle '1');
+		GRANT USAGE ON FOREIGN SERVER steal TO app});
+	$local->restart;
+	ok(wait_until($local, sub { log_count(qr/"steal" of database "postgres" for user "app" before a checkout\n.*DETAIL:  pgpool_ext opens no connection of a user to a server with a base server unless the owners of both could use the user mapping/) }, 1),
+		'pool on a base server of another owner is not opened, and the log has the reason');
+	becomes($with->(), 'other pools are open');
+	my $app = PgpxSession->new($local, user => 'app');
+	is($app->run(q{SELECT pgpool.exec('steal', 'select 1')}) . $app->error, '1', 'session of the user opens a connection');
+	my $steal = q{SELECT min_size, min_idle, total FROM pgpool.pools WHERE server = 'steal'};
+	is($local->safe_psql('postgres', $steal), '0|0|1', 'min_size and min_idle have no effect in a pool that its user has used');
+	$local->safe_psql('postgres', q{SET ROLE evil; ALTER SERVER steal OPTIONS (SET min_size '3')});
+	is($local->safe_psql('postgres', $steal), '0|0|1', 'min_size that the owner has changed has no effect');
+	$local->safe_psql('postgres', 'GRANT app TO evil');
+	becomes($with->('postgres steal app 3'), 'min_size takes effect when the owner has the privileges of the user');
+	$local->safe_psql('postgres', 'REVOKE app FROM evil');
+	is($local->safe_psql('postgres', $steal), '0|0|3', 'min_size has no effect after the privileges were revoked');
+	$local->safe_psql('postgres', q{ALTER SERVER cold OPTIONS (SET application_name 'yet another')});
+	is($local->safe_psql('postgres', q{SELECT min_size, min_idle FROM pgpool.pools WHERE server = 'steal'}), '0|0', 'min_size has no effect after a change of the base server');
+	$app->quit;
+	$local->safe_psql('postgres', 'DROP SERVER steal');
+
 	# --- the catalog reader is shown in pg_stat_activity, can be terminated, and has a lock
 	# timeout
 	my ($locker, $watch) = map { PgpxSession->new($local) } 1 .. 2;
