@@ -363,7 +363,7 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	statement.nparams = set_values(m, ctid, slots);
 	statement.values = m->values;
 	n = pgpx_remote_execute(m->transaction, &statement,
-							returning_sink(m->returning), true);
+							returning_sink(m->returning));
 	MemoryContextReset(m->row_cxt);
 	if (m->returning != NULL)
 		n = returning_store(m->returning, slots[0]) ? 1 : 0;
@@ -579,7 +579,7 @@ pgpx_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 	transaction = pgpx_remote_transaction_get(server, GetUserId(), "TRUNCATE",
 											  NULL);
 	statement.sql = pgpx_deparse_truncate(rels, behavior, restart_seqs);
-	(void) pgpx_remote_execute(transaction, &statement, NULL, true);
+	(void) pgpx_remote_execute(transaction, &statement, NULL);
 }
 
 /* ------------------------------------------------------------------------
@@ -679,7 +679,7 @@ begin_returning_scan(PgpxDirectModify *d, ForeignScanState *node)
 												  pgpx_scan_context, node);
 
 	d->scan = pgpx_remote_scan_begin(d->transaction, d->plan.sql, rows, tupdesc,
-									 PGPX_FETCH_ALL, true);
+									 PGPX_FETCH_ALL);
 	MemoryContextSwitchTo(old);
 }
 
@@ -696,7 +696,7 @@ execute_direct(ForeignScanState *node)
 	statement.values = pgpx_query_params_evaluate(&d->params,
 												  node->ss.ps.ps_ExprContext);
 	if (!d->plan.has_returning)
-		d->nrows = pgpx_remote_execute(d->transaction, &statement, NULL, true);
+		d->nrows = pgpx_remote_execute(d->transaction, &statement, NULL);
 	else
 	{
 		begin_returning_scan(d, node);

@@ -179,7 +179,6 @@ struct PgpxRemoteScan
 	PgpxRows   *rows;
 	TupleDesc	tupdesc;
 	int			fetch_size;		/* see pgpx_remote_scan_begin */
-	bool		writes;
 	double		expected;		/* number of rows; 0: not known */
 
 	/* see pgpx_remote_scan_set_group */
@@ -233,8 +232,7 @@ unlink_scan(void *arg)
 
 PgpxRemoteScan *
 pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
-					   PgpxRows *rows, TupleDesc tupdesc, int fetch_size,
-					   bool writes)
+					   PgpxRows *rows, TupleDesc tupdesc, int fetch_size)
 {
 	PgpxRemoteScan *scan = palloc0(sizeof(PgpxRemoteScan));
 
@@ -244,7 +242,6 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 	scan->rows = rows;
 	scan->tupdesc = tupdesc;
 	scan->fetch_size = fetch_size;
-	scan->writes = writes;
 	scan->state = PGPX_SCAN_CLOSED;
 	scan->callback.func = unlink_scan;
 	scan->callback.arg = scan;
@@ -309,7 +306,7 @@ send_batch(PgpxRemoteScan *scan, bool first)
 	run->stop_at = PGPX_EV_ROW;
 	PG_TRY();
 	{
-		pgpx_remote_send(rt, run, &scan->pipeline, first, scan->writes,
+		pgpx_remote_send(rt, run, &scan->pipeline, first,
 						 first ? scan->level :
 						 GetCurrentTransactionNestLevel());
 	}
@@ -606,6 +603,14 @@ next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
 				if (!wait && pgpx_remote_scan_must_wait(scan))
 					return PGPX_SCAN_STEP_WAIT;
 				execute_next_batch(scan);
+
+				/*
+				 * A subtransaction with a savepoint can be rolled back only at
+				 * a message boundary, and then the scan can be continued.
+				 */
+				if (scan->state == PGPX_SCAN_STREAMING &&
+					scan->level < scan->rt->nesting.target_depth)
+					pgpx_remote_scan_buffer(scan);
 				break;
 			case PGPX_SCAN_FAILED:
 				check_scan(scan);

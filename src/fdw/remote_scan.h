@@ -87,13 +87,12 @@ typedef struct PgpxRemoteScan PgpxRemoteScan;
  * sql, rows and tupdesc must live as long as the current memory context, which
  * holds the scan.  rows: from pgpx_rows_begin_attributes for tupdesc.
  * fetch_size: the number of rows of each batch, or PGPX_FETCH_*.  With one
- * batch for all rows, the remote may use a parallel plan.  writes: as for
- * pgpx_remote_execute.
+ * batch for all rows, the remote may use a parallel plan.
  */
 extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  const char *sql, PgpxRows *rows,
 											  TupleDesc tupdesc,
-											  int fetch_size, bool writes);
+											  int fetch_size);
 
 /* Return the number of rows of the first batch; 0: all rows. */
 extern uint32 pgpx_remote_scan_first_batch(int fetch_size);

@@ -147,23 +147,72 @@ add_command(const char ***commands, int *n, const char *command)
 	(*commands)[(*n)++] = command;
 }
 
+/* Whether the top-level transaction was READ ONLY when a subtransaction began. */
+static bool outer_is_read_only = false;
+
+static void
+note_read_only(SubXactEvent event, SubTransactionId mySubid,
+			   SubTransactionId parentSubid, void *arg)
+{
+	if (event == SUBXACT_EVENT_START_SUB &&
+		GetCurrentTransactionNestLevel() == 2)
+		outer_is_read_only = XactReadOnly;
+}
+
+void
+pgpx_remote_transaction_init(void)
+{
+	RegisterSubXactCallback(note_read_only, NULL);
+}
+
+/*
+ * Return whether the top-level transaction is READ ONLY.  In a subtransaction,
+ * XactReadOnly is the property of the subtransaction.
+ */
+static bool
+top_is_read_only(void)
+{
+	return GetCurrentTransactionNestLevel() == 1 ? XactReadOnly :
+		outer_is_read_only;
+}
+
+/*
+ * Return the command that begins a remote transaction with the properties of the
+ * local one.
+ */
+static const char *
+start_command(void)
+{
+	const char *isolation = IsolationIsSerializable() ? "SERIALIZABLE" :
+		"REPEATABLE READ";
+
+	return psprintf("START TRANSACTION ISOLATION LEVEL %s%s%s", isolation,
+					top_is_read_only() ? " READ ONLY" : "",
+					XactDeferrable ? " DEFERRABLE" : "");
+}
+
 void
 pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 							 const PgpxServerSpec *spec, PgpxPipeline *p,
-							 int level)
+							 int level, PgpxRemoteNesting *after)
 {
 	PgpxRemoteNesting *now = &rt->nesting;
 	const char **commands = NULL;
 	int			n = 0;
 
+	*after = (PgpxRemoteNesting){
+		.begun = true,
+		.depth = level,
+		.target_depth = level,
+		.read_only = now->read_only > now->target_depth ? 0 : now->read_only,
+	};
 	if (!now->begun)
 	{
 		/* undo an attempt whose commands or first statement have failed */
 		if (rt->lease != NULL && rt->lease->sock->wire.tx != 'I')
 			add_command(&commands, &n, "ROLLBACK TRANSACTION");
-		add_command(&commands, &n, IsolationIsSerializable() ?
-					"START TRANSACTION ISOLATION LEVEL SERIALIZABLE" :
-					"START TRANSACTION ISOLATION LEVEL REPEATABLE READ");
+		after->read_only = top_is_read_only() ? 1 : 0;
+		add_command(&commands, &n, start_command());
 
 		/*
 		 * The other settings are in the startup packet (server_spec.c), but
@@ -188,6 +237,12 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 					psprintf("RELEASE SAVEPOINT s%d", now->target_depth + 1));
 	for (int i = now->target_depth + 1; i <= level; i++)
 		add_command(&commands, &n, psprintf("SAVEPOINT s%d", i));
+	if (XactReadOnly && after->read_only == 0)
+	{
+		add_command(&commands, &n, "SET TRANSACTION READ ONLY");
+		after->read_only = level;
+		after->sets_read_only = true;
+	}
 	p->nbefore = n;
 	p->before = commands;
 }
@@ -209,13 +264,14 @@ collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 
 void
 pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-				 bool choose_name, bool writes, int level)
+				 bool choose_name, int level)
 {
 	PgpxRemoteStatement *prepared = NULL;
+	PgpxRemoteNesting after;
 
 	if (choose_name)
 		prepared = choose_statement(rt, p, level);
-	pgpx_remote_collect_commands(rt, rt->lease->spec, p, level);
+	pgpx_remote_collect_commands(rt, rt->lease->spec, p, level, &after);
 	collect_closes(rt, p);
 	resetStringInfo(&rt->sent);
 	appendStringInfoString(&rt->sent, p->statement->sql);
@@ -230,10 +286,8 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 
 	/* an error above skips this, because the remote has executed nothing */
 	rt->before = rt->nesting;
-	rt->nesting = (PgpxRemoteNesting){true, level, level, 0};
-	rt->wrote |= writes;
+	rt->nesting = after;
 	rt->failure.set = false;
-	rt->rolling_back = false;
 	list_free_deep(rt->closes);
 	rt->closes = NIL;
 	if (prepared != NULL)
@@ -247,11 +301,11 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
  */
 static void
 run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-			 PgpxPrediction *prediction, bool choose_name, bool writes)
+			 PgpxPrediction *prediction, bool choose_name)
 {
 	PG_TRY();
 	{
-		pgpx_remote_send(rt, run, p, choose_name, writes,
+		pgpx_remote_send(rt, run, p, choose_name,
 						 GetCurrentTransactionNestLevel());
 		rt->reading = true;
 		pgpx_run_read(run);
@@ -271,7 +325,7 @@ run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 
 uint64
 pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
-					const PgpxSink *sink, bool writes)
+					const PgpxSink *sink)
 {
 	PgpxPrediction prediction;
 	PgpxRun		run = {.statement = statement, .sink = sink};
@@ -288,7 +342,7 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 	pgpx_prediction_begin(&prediction, &run);
 	p.nformats = run.nformats;
 	p.formats = run.formats;
-	run_pipeline(rt, &run, &p, &prediction, true, writes);
+	run_pipeline(rt, &run, &p, &prediction, true);
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)
 		pgpx_remote_raise(&run.error, rt->sent.data);
@@ -312,7 +366,7 @@ pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 	};
 
 	pgpx_prediction_begin(&prediction, &run);
-	run_pipeline(rt, &run, &p, &prediction, false, false);
+	run_pipeline(rt, &run, &p, &prediction, false);
 	run.rows = rows;
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * remote_transaction.c
- *	  The remote transactions of foreign tables: one for each server and
- *	  user.
+ *	  The remote transactions of foreign tables: one for each server, user
+ *	  mapping and remote login.
  *
  * Rules:
  * - START TRANSACTION, the settings that deparsed SQL presumes, and
@@ -11,27 +11,25 @@
  * - SET LOCAL makes the settings, so they end with the remote transaction and
  *   do not affect later leases of the connection.
  * - The release of a local subtransaction sends nothing: RELEASE precedes
- *   the next statement.  A rollback sends ROLLBACK TO at once, so that the
- *   remote releases its locks; the next statement reads the answer.  If the
- *   lease is busy, ROLLBACK TO is sent with the next statement instead.
- * - If a remote transaction has not written and is not SERIALIZABLE, COMMIT is
- *   sent together with the reset, and the session does not wait for the answer.
- *   If the rest of the answer to a scan that has ended early is large, the
- *   connection is closed instead, and the remote transaction is rolled back.
- * - On all other leases COMMIT is sent, and then all answers are read.  An
- *   error aborts the local transaction.  Servers that have reported success
- *   have committed nevertheless, because there is no two-phase commit.  From
- *   the first COMMIT on, the session defers interrupts for a second at most,
- *   until all answers have arrived.
- * - At an abort this file sends nothing.  lease_return.c ends the leases: at a
- *   message boundary the reset includes the rollback; otherwise the worker
- *   cancels the statement and closes the connection.
+ *   the next statement.  A rollback sends ROLLBACK TO at once, and waits for
+ *   the answer, so that the remote has released its locks.
+ * - Before the local transaction commits, COMMIT is sent on all leases, and
+ *   then all answers are read.  An error aborts the local transaction.  A
+ *   transaction that has only sent queries is no exception: a query can lock
+ *   rows, write in a function, and violate a deferred constraint.
+ * - Servers that have reported success have committed nevertheless, because
+ *   there is no two-phase commit.  From the first COMMIT on, the session defers
+ *   interrupts for a second at most, until all answers have arrived.
+ * - At an abort this file cancels the statements that are running.
+ *   lease_return.c waits for their end, sends ROLLBACK and the reset, and reads
+ *   the answers, within operation_timeout.
  *
  *-------------------------------------------------------------------------
  */
 #include "fdw/remote_transaction.h"
 
 #include "access/xact.h"
+#include "storage/ipc.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -41,14 +39,8 @@
 #include "fdw/remote_scan.h"
 #include "fdw/remote_sql.h"
 
-/*
- * Limits for draining the rest of a scan's answer (at a commit without writes)
- * and the answer to ROLLBACK TO (at such a commit, and at an abort).  The rows
- * of a batch can be wider than those of the batch before, which determined its
- * size.
- */
-#define DRAIN_BYTES (2 * PGPX_BATCH_BYTES)
-#define DRAIN_US (50 * 1000)
+/* Bound of the answer to ROLLBACK TO, which can contain notices. */
+#define ROLLBACK_ANSWER_MAX (1024 * 1024)
 
 /* Upper bound of the size of the pipeline in send_rollback, with its token. */
 #define ROLLBACK_SIZE 512
@@ -73,13 +65,6 @@ is_cancelled(const PgpxRemoteTransaction *rt)
 {
 	return pg_atomic_read_u32(&pgpx_conns[rt->lease->conn].cancel) !=
 		PGPX_CANCEL_NONE;
-}
-
-/* Return whether the local commit must wait for the remote's commit. */
-static bool
-must_await_commit(const PgpxRemoteTransaction *rt)
-{
-	return rt->nesting.begun && (rt->wrote || IsolationIsSerializable());
 }
 
 /* Unlink all remote transactions.  Do not end their leases. */
@@ -120,23 +105,6 @@ note_failure(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
 	old = MemoryContextSwitchTo(rt->failure_cxt);
 	pgpx_remote_error_dup(&rt->failure, error);
 	MemoryContextSwitchTo(old);
-}
-
-/*
- * Discard an unread answer that belongs to no scan any more, and ignore errors
- * in it.  Leave the rest unread after "bytes" bytes or at the deadline.
- */
-static void
-discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
-{
-	PgpxLease  *lease = rt->lease;
-
-	lease->in_use = false;
-
-	/* the connection of a cancelled statement will be closed */
-	if (!is_cancelled(rt))
-		(void) pgpx_stream_drain(lease, bytes, deadline, false);
-	rt->abandoned = lease->sock->wire.phase != PGPX_WIRE_IDLE;
 }
 
 /* Record the result of read_abandoned; called after an error in it, too. */
@@ -191,8 +159,7 @@ finish_answer(PgpxRemoteTransaction *rt)
 	const PgpxWire *wire = &lease->sock->wire;
 
 	if (is_cancelled(rt) ||
-		(wire->phase != PGPX_WIRE_IDLE && !rt->abandoned &&
-		 !pgpx_wire_may_follow_reset(wire)))
+		(wire->phase != PGPX_WIRE_IDLE && !rt->abandoned))
 		pgpx_run_read_pending(lease);
 	else if (rt->abandoned)
 		read_abandoned(rt);
@@ -214,8 +181,8 @@ note_failed_command(PgpxRemoteTransaction *rt, int number)
 /*
  * If a command that preceded the last statement has failed, determine which
  * savepoints the remote has.  The commands are START TRANSACTION or ROLLBACK TO
- * and RELEASE, and then one SAVEPOINT for each level from
- * before.target_depth + 1 on.
+ * and RELEASE, then one SAVEPOINT for each level from before.target_depth + 1
+ * on, and then possibly SET TRANSACTION READ ONLY.
  *
  * The remote transaction is aborted.  It can be rolled back to the first of
  * these savepoints, or begin again if it began with the failed commands,
@@ -233,8 +200,19 @@ check_commands(PgpxRemoteTransaction *rt)
 	if (wire->phase != PGPX_WIRE_IDLE || missing == 0)
 		return;
 	wire->nbefore = 0;
-	if (!rt->rolling_back)
+	if (missing <= rt->ncommands)
 		note_failed_command(rt, rt->ncommands - missing);
+
+	/* SET TRANSACTION READ ONLY was the last command */
+	if (now->sets_read_only)
+	{
+		now->read_only = 0;
+		now->sets_read_only = false;
+		if (--missing == 0 && savepoints > 0 && now->rollback_level == 0)
+			now->rollback_level = before->target_depth + 1;
+		if (missing == 0)
+			return;
+	}
 
 	/* a pending rollback to one of these savepoints is no longer valid */
 	if (now->rollback_level > before->target_depth)
@@ -330,10 +308,11 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 
 	run->lease = rt->lease;
 	run->statement = &commit;
+	run->commit = true;
 	PG_TRY();
 	{
 		if (rt->nesting.rollback_level > 0)
-			pgpx_remote_send(rt, run, &p, false, true,
+			pgpx_remote_send(rt, run, &p, false,
 							 GetCurrentTransactionNestLevel());
 		else
 			pgpx_run_send(run, true);
@@ -400,9 +379,9 @@ read_commit(PgpxRun *run)
 	return error;
 }
 
-/* Commit the remote transactions for which the local commit must wait. */
+/* Commit the remote transactions, and wait for all answers. */
 static void
-commit_writers(void)
+commit_all(void)
 {
 	ErrorData  *error = NULL;
 	PgpxRun    *runs;
@@ -418,8 +397,10 @@ commit_writers(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (!must_await_commit(rt))
+		if (!rt->nesting.begun)
 			continue;
+		if (rt->abandoned)
+			PGPX_DEBUG_POINT("commit_drains");
 		pgpx_remote_prepare_send(rt);
 		if (several)
 			pgpx_run_read_pending(rt->lease);	/* the session may have ended */
@@ -427,7 +408,7 @@ commit_writers(void)
 		pgpx_lease_check_encoding(rt->lease);
 
 		/* the answer may show that the remote transaction has not begun */
-		if (must_await_commit(rt))
+		if (rt->nesting.begun)
 			n++;
 	}
 	if (n == 0)
@@ -446,7 +427,7 @@ commit_writers(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (!must_await_commit(rt))
+		if (!rt->nesting.begun)
 			continue;
 		send_commit(rt, &runs[n++]);
 		PGPX_DEBUG_POINT("fdw_committing");
@@ -469,11 +450,12 @@ commit_writers(void)
 }
 
 /*
- * Send the pending ROLLBACK TO and RELEASE, if that needs no wait and no
- * memory.  Otherwise they precede the next statement.
+ * Send the pending ROLLBACK TO and RELEASE, and wait for the answer until the
+ * deadline.  If they cannot be sent without memory, or because the last
+ * statement has not ended, they precede the next statement.
  */
 static void
-send_rollback(PgpxRemoteTransaction *rt)
+roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 {
 	PgpxLease  *lease = rt->lease;
 	PgpxWire   *wire = &lease->sock->wire;
@@ -498,54 +480,12 @@ send_rollback(PgpxRemoteTransaction *rt)
 	rt->before = *now;
 	now->depth = now->target_depth;
 	now->rollback_level = 0;
-	rt->abandoned = true;
-	rt->rolling_back = true;
+	rt->ncommands = 0;			/* these need no text for an error */
 	PGPX_DEBUG_POINT("fdw_rollback_sent");
-}
+	(void) pgpx_stream_drain(lease, ROLLBACK_ANSWER_MAX, deadline, true);
 
-/* Read the answer to the last reset, if no statement was sent after it. */
-static void
-finish_reset(PgpxRemoteTransaction *rt, bool quiet)
-{
-	if (pgpx_wire_may_follow_reset(&rt->lease->sock->wire))
-		(void) pgpx_stream_drain(rt->lease, DRAIN_BYTES,
-								 pgpx_now() + DRAIN_US, quiet);
-}
-
-/*
- * Prepare the commit of a remote transaction that has only read: discard the
- * rest of an answer, send a pending ROLLBACK TO, and reserve memory for the
- * reset that follows COMMIT.
- */
-static void
-prepare_commit_with_reset(PgpxRemoteTransaction *rt)
-{
-	PgpxTime	deadline = pgpx_now() + DRAIN_US;
-
-	pgpx_lease_reserve_reset(rt->lease);
-	finish_reset(rt, false);
-	if (rt->abandoned)
-	{
-		PGPX_DEBUG_POINT("commit_drains");
-		discard_answer(rt, DRAIN_BYTES, deadline);
-	}
-
-	/* the answer has not ended in time: the connection will be closed */
-	if (rt->abandoned)
-		return;
-
-	/*
-	 * Without ROLLBACK TO, the COMMIT would commit side effects that must be
-	 * rolled back.  If its answer does not arrive in time, the connection is
-	 * closed, so the remote transaction is rolled back.
-	 */
-	check_commands(rt);
-	if (rt->nesting.begun && rt->nesting.rollback_level > 0)
-	{
-		send_rollback(rt);
-		if (rt->abandoned)
-			discard_answer(rt, DRAIN_BYTES, deadline);
-	}
+	/* after a timeout the next statement reads it */
+	rt->abandoned = wire->phase != PGPX_WIRE_IDLE;
 }
 
 static void
@@ -553,20 +493,9 @@ before_commit(void)
 {
 	dlist_mutable_iter iter;
 
-	/*
-	 * The following steps can raise errors and be interrupted, so they must
-	 * precede the first COMMIT.
-	 */
+	/* its errors must precede the first COMMIT */
 	pgpx_lease_check_commit();
-	dlist_foreach_modify(iter, &transactions)
-	{
-		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
-													iter.cur);
-
-		if (has_lease(rt) && !must_await_commit(rt))
-			prepare_commit_with_reset(rt);
-	}
-	commit_writers();
+	commit_all();
 	PGPX_DEBUG_POINT("fdw_committed");
 	dlist_foreach_modify(iter, &transactions)
 	{
@@ -575,10 +504,6 @@ before_commit(void)
 
 		pgpx_remote_scans_forget(rt);
 		dlist_delete(&rt->node);
-
-		/* a failed remote transaction that has only read is rolled back */
-		rt->lease->commit = rt->lease->sock->wire.tx == 'T' &&
-			rt->nesting.rollback_level == 0;
 		pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
 	}
 }
@@ -599,9 +524,8 @@ before_prepare(void)
 }
 
 /*
- * Bring the leases to a message boundary if that needs no wait.  Wait only for
- * the answers to ROLLBACK TO and to a reset, for a short time.  lease_return.c
- * then returns the leases.
+ * Cancel the statements that have not ended, all before the first wait.
+ * lease_return.c then returns the leases.
  */
 static void
 at_abort(void)
@@ -614,20 +538,8 @@ at_abort(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (!has_lease(rt))
-			continue;
-		finish_reset(rt, true);
-		if (!rt->lease->in_use && !rt->abandoned)
-			continue;
-
-		/*
-		 * ROLLBACK in a subtransaction has just sent ROLLBACK TO.  The wait
-		 * for its answer costs less than a new connection.
-		 */
-		if (rt->rolling_back)
-			(void) pgpx_stream_drain(rt->lease, DRAIN_BYTES,
-									 pgpx_now() + DRAIN_US, true);
-		pgpx_run_abandon(rt->lease);
+		if (has_lease(rt) && (rt->lease->in_use || rt->abandoned))
+			pgpx_run_abandon(rt->lease);
 	}
 	forget_all();
 }
@@ -683,16 +595,19 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 {
 	bool		aborts = event == SUBXACT_EVENT_ABORT_SUB;
 	int			level;
+	PgpxTime	now;
 	dlist_mutable_iter iter;
 
 	if (dlist_is_empty(&transactions) ||
 		(!aborts && event != SUBXACT_EVENT_COMMIT_SUB))
 		return;
 	level = GetCurrentTransactionNestLevel();
+	now = pgpx_now();
 	dlist_foreach_modify(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
+		PgpxTime	deadline;
 
 		if (aborts && rt->lease->pending_state == PGPX_PENDING_SENT)
 		{
@@ -712,14 +627,22 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		if (!aborts)
 			continue;
 
+		rt->nesting.rollback_level = level;
+		if (!has_lease(rt))
+			continue;
+		deadline = now + (proc_exit_inprogress ? 0 :
+						  rt->lease->spec->opts.operation_timeout * 1000);
+
 		/* an unread answer is that of a statement of this subtransaction */
-		if (rt->streaming == NULL && rt->lease->in_use && has_lease(rt))
+		if (rt->streaming == NULL &&
+			rt->lease->sock->wire.phase != PGPX_WIRE_IDLE)
 		{
 			pgpx_run_abandon(rt->lease);
-			rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
+			if (rt->lease->sock->wire.phase != PGPX_WIRE_IDLE)
+				pgpx_lease_end_statement(rt->lease, deadline);
 		}
-		rt->nesting.rollback_level = level;
-		send_rollback(rt);
+		rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
+		roll_back_remote(rt, deadline);
 	}
 }
 
@@ -738,9 +661,9 @@ register_callbacks(void)
 	registered = true;
 }
 
-/* Find a remote transaction by the pool's key; NULL: by server and user. */
+/* Find a remote transaction by its login; login NULL: by server and user. */
 static PgpxRemoteTransaction *
-find_transaction(Oid server, Oid user, const PgpxPoolKey *key)
+find_transaction(Oid server, Oid user, const PgpxServerSpec *login)
 {
 	dlist_iter	iter;
 
@@ -749,8 +672,8 @@ find_transaction(Oid server, Oid user, const PgpxPoolKey *key)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (key != NULL ?
-			memcmp(&rt->lease->spec->key, key, sizeof(*key)) == 0 :
+		if (login != NULL ?
+			pgpx_server_spec_is_same_login(rt->lease->spec, login) :
 			rt->server == server && rt->user == user)
 			return rt;
 	}
@@ -758,9 +681,27 @@ find_transaction(Oid server, Oid user, const PgpxPoolKey *key)
 }
 
 /*
+ * Raise 2F003 if a user who needs the password of the user mapping may not use
+ * a connection, because a superuser logged in without it.  The user gets no
+ * second transaction, which would not see what the first one has written.
+ */
+static void
+check_password(const PgpxRemoteTransaction *rt, const PgpxServerSpec *spec)
+{
+	if (!spec->need_password || pgpx_conns[rt->lease->conn].used_password)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),
+			 errmsg("password is required"),
+			 errdetail("A superuser has begun the remote transaction on server \"%s\", and the remote server did not request the password of the user mapping.",
+					   NameStr(spec->server_name)),
+			 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
+}
+
+/*
  * Wait until the remote executes the pending statement, which the previous
  * holder has sent.  Return false if the remote does not execute it, because the
- * COMMIT or reset before it has failed.
+ * reset before it has failed.
  */
 static bool
 await_begin(PgpxLease *lease)
@@ -837,6 +778,7 @@ lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 		.single = true,
 		.predictable = true,
 	};
+	PgpxRemoteNesting after;
 
 	if (first != NULL)
 	{
@@ -845,7 +787,7 @@ lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 		p.max_rows = first->max_rows;
 		pending.types_hash = first->types_hash;
 		pgpx_remote_collect_commands(rt, spec, &p,
-									 GetCurrentTransactionNestLevel());
+									 GetCurrentTransactionNestLevel(), &after);
 	}
 	lease_connection(rt, why, first != NULL ? &pending : NULL);
 }
@@ -864,9 +806,9 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 		pgpx_shmem_require();
 		register_callbacks();
 
-		/* users of a mapping for PUBLIC can have the same pool and share one */
+		/* the users of a mapping for PUBLIC can share one */
 		spec = pgpx_server_spec_get_for_table(server, user);
-		rt = find_transaction(server, user, &spec->key);
+		rt = find_transaction(server, user, spec);
 	}
 	else if (!SearchSysCacheExists1(USERMAPPINGOID,
 									rt->lease->spec->key.mapping))
@@ -877,6 +819,8 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	if (rt != NULL)
 	{
 		pgpx_lease_check_revoked(rt->lease);
+		if (spec != NULL)
+			check_password(rt, spec);
 		return rt;
 	}
 

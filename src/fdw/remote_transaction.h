@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * remote_transaction.h
- *	  The remote transactions of foreign tables: one for each server and
- *	  user.
+ *	  The remote transactions of foreign tables: one for each server, user
+ *	  mapping and remote login.
  *
  * A remote transaction has one lease, from its first use in a local
  * transaction to the end of that local transaction.  It begins with the first
@@ -48,17 +48,19 @@ typedef struct PgpxRemoteNesting
 	int			depth;
 	int			target_depth;
 	int			rollback_level;
+	int			read_only;		/* level from which on the remote transaction is
+								 * READ ONLY; 0: none */
+	bool		sets_read_only; /* .. since the last statement */
 } PgpxRemoteNesting;
 
 typedef struct PgpxRemoteTransaction
 {
 	dlist_node	node;
 	Oid			server;
-	Oid			user;
+	Oid			user;			/* for whom it was begun */
 	PgpxLease  *lease;
 	PgpxTime	wait_time;		/* how long it waited for the lease */
 	MemoryContext cxt;			/* holds this struct */
-	bool		wrote;			/* a statement that writes was sent */
 	PgpxRemoteNesting nesting;
 	PgpxRemoteNesting before;	/* before the last statement and the commands
 								 * that preceded it */
@@ -80,7 +82,6 @@ typedef struct PgpxRemoteTransaction
 	struct PgpxRemoteScan *streaming;	/* the scan that reads it; NULL: none */
 	bool		reading;		/* a row of it is being converted */
 	bool		abandoned;		/* it is unread, and no scan will read it */
-	bool		rolling_back;	/* ROLLBACK TO alone was sent last */
 	dlist_head	scans;			/* all scans, see remote_scan.c */
 
 	bool		may_prepare;	/* the reset drops prepared statements */
@@ -104,6 +105,12 @@ typedef struct PgpxFirstStatement
 } PgpxFirstStatement;
 
 /*
+ * Track whether the top-level transaction is READ ONLY.  Called in the
+ * postmaster, so that every process inherits it.
+ */
+extern void pgpx_remote_transaction_init(void);
+
+/*
  * pgpx_remote_transaction_get
  *		Return the remote transaction of this local transaction on a server,
  *		for a user, and lease a connection for it if it is new.
@@ -118,8 +125,12 @@ typedef struct PgpxFirstStatement
  * session has to wait for the lease, the session that returns the connection
  * sends the statement.  lease->pending_state is then PGPX_PENDING_SENT.
  *
+ * Users whose login at the remote is the same share it, see
+ * pgpx_server_spec_is_same_login.
+ *
  * Errors: those of pgpx_lease_checkout; those of the lease if it has ended;
- * 42704 if the user mapping was dropped.
+ * 42704 if the user mapping was dropped; 2F003 if the user needs a password and
+ * another one has begun the transaction without it.
  */
 extern PgpxRemoteTransaction *
 pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
@@ -129,16 +140,15 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
  * pgpx_remote_execute
  *		Execute a statement, and wait for its end.
  *
- * sink: receives the rows; NULL: they are dropped.  writes: the statement
- * changes data, so the commit must wait for the remote's answer.  A text that
- * is executed repeatedly is prepared automatically.  Return the number of rows
- * affected or returned.
+ * sink: receives the rows; NULL: they are dropped.  A text that is executed
+ * repeatedly is prepared automatically.  Return the number of rows affected or
+ * returned.
  *
  * Errors: the remote's, as pgpx_remote_raise; those of the lease.
  */
 extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt,
 								  const PgpxStatement *statement,
-								  const PgpxSink *sink, bool writes);
+								  const PgpxSink *sink);
 
 /*
  * pgpx_remote_describe
@@ -179,12 +189,15 @@ extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
  *
  * They are START TRANSACTION with its settings, or ROLLBACK TO and RELEASE for
  * the subtransactions that have ended since the last statement; then SAVEPOINT
- * for each level up to "level" that has none yet.  The strings are allocated in
- * the current memory context.  rt->lease may be NULL.
+ * for each level up to "level" that has none yet; then SET TRANSACTION READ
+ * ONLY, if the local subtransaction is READ ONLY and the remote is not.  The
+ * strings are allocated in the current memory context.  rt->lease may be NULL.
+ * *after is the nesting when these commands have been executed.
  */
 extern void pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 										 const PgpxServerSpec *spec,
-										 PgpxPipeline *p, int level);
+										 PgpxPipeline *p, int level,
+										 PgpxRemoteNesting *after);
 
 /*
  * pgpx_remote_send
@@ -197,8 +210,7 @@ extern void pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
  * belongs.
  */
 extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
-							 PgpxPipeline *p, bool choose_name, bool writes,
-							 int level);
+							 PgpxPipeline *p, bool choose_name, int level);
 
 /*
  * Process the end of an answer: record an error, check the commands that

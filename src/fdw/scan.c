@@ -320,7 +320,7 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 
 	scan->transaction = rt;
 	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
-										  scan->tupdesc, fetch_size, false);
+										  scan->tupdesc, fetch_size);
 	pgpx_remote_scan_expect(scan->remote, expected);
 	if (scan->request != NULL)
 		pgpx_remote_scan_set_group(scan->remote, scan->request->requestor,

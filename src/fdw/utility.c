@@ -111,7 +111,7 @@ text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
 	rows->n = 0;
 	rows->room = 16;
 	rows->values = palloc(sizeof(char *) * rows->room * ncolumns);
-	(void) pgpx_remote_execute(rt, &statement, &sink, false);
+	(void) pgpx_remote_execute(rt, &statement, &sink);
 	return rows;
 }
 
@@ -284,8 +284,7 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 										   rel);
 	scan = pgpx_remote_scan_begin(get_transaction(rel), sql.data, converter,
 								  tupdesc,
-								  pgpx_table_fetch_size(RelationGetRelid(rel)),
-								  false);
+								  pgpx_table_fetch_size(RelationGetRelid(rel)));
 	pgpx_remote_scan_open(scan, 0, NULL);
 	nread = choose_rows(scan, tupdesc, rows, targrows, &n);
 	pgpx_remote_scan_end(scan);

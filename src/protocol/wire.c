@@ -137,7 +137,7 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	},
 	[PGPX_WIRE_AHEAD_EXECUTE] = {
 		ASYNC(AHEAD_EXECUTE),
-		[M_COMMAND] = R(NONE, AHEAD_PARSE), /* the last one: NEXT_PART */
+		[M_COMMAND] = R(NONE, NEXT_PART),
 		[M_ERROR] = R(NOT_RUN, BROKEN),
 	},
 	[PGPX_WIRE_BEFORE_PARSE] = {
@@ -241,10 +241,6 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		ASYNC(ROLLBACK),
 		[M_COMMAND] = R(NONE, RESET_END),
 	},
-	[PGPX_WIRE_COMMIT] = {
-		ASYNC(COMMIT),
-		[M_COMMAND] = R(NONE, RESET_END),
-	},
 	[PGPX_WIRE_DISCARD_ALL] = {
 		ASYNC(DISCARD_ALL),
 		[M_COMMAND] = R(NONE, RESET_END),
@@ -278,7 +274,6 @@ static const bool discards[PGPX_WIRE_NPHASES] = {
 	[PGPX_WIRE_AHEAD_BIND] = true,
 	[PGPX_WIRE_AHEAD_EXECUTE] = true,
 	[PGPX_WIRE_ROLLBACK] = true,
-	[PGPX_WIRE_COMMIT] = true,
 	[PGPX_WIRE_DISCARD_ALL] = true,
 	[PGPX_WIRE_RESET] = true,
 	[PGPX_WIRE_RESET_ROWS] = true,
@@ -356,7 +351,6 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->sender = sender;
 	wire->nexchanges = PGPX_EXCHANGE_FINAL;
 	wire->nbefore = 0;
-	wire->follows_reset = false;
 	wire->reset_behind = 0;
 	wire->sent_ahead = false;
 	wire->discarding = false;
@@ -387,13 +381,6 @@ begin_answer(PgpxWire *wire, const PgpxWireToken *token,
 		parts[0] == PGPX_WIRE_IDLE || discards[parts[0]];
 }
 
-bool
-pgpx_wire_may_follow_reset(const PgpxWire *wire)
-{
-	return pgpx_wire_is_in_reset(wire) && !wire->sent_ahead &&
-		wire->token.sender != wire->sender && !wire->follows_reset;
-}
-
 void
 pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 				 int part2, int part3)
@@ -402,14 +389,7 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 	const uint8 parts[PGPX_WIRE_MAX_PARTS] = {part1, part2, part3,
 											  PGPX_WIRE_IDLE};
 
-	if (pgpx_wire_may_follow_reset(wire))
-	{
-		wire->follows_reset = true;
-		wire->following_token = token;
-		memcpy(wire->following_parts, parts, sizeof(parts));
-	}
-	else
-		begin_answer(wire, &token, parts);
+	begin_answer(wire, &token, parts);
 }
 
 void
@@ -421,8 +401,6 @@ pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 exchange,
 
 	if ((reset & PGPX_SENT_ROLLBACK) != 0)
 		parts[n++] = PGPX_WIRE_ROLLBACK;
-	else if ((reset & PGPX_SENT_COMMIT) != 0)
-		parts[n++] = PGPX_WIRE_COMMIT;
 	if ((reset & PGPX_SENT_DISCARD_ALL) != 0)
 		parts[n++] = PGPX_WIRE_DISCARD_ALL;
 	else if ((reset & PGPX_SENT_RESET) != 0)
@@ -673,12 +651,10 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 			{
 				case PGPX_WIRE_ROLLBACK:
 					return has_tag(msg, "ROLLBACK");
-				case PGPX_WIRE_COMMIT:
-					return has_tag(msg, "COMMIT");
 				case PGPX_WIRE_DISCARD_ALL:
 					return has_tag(msg, "DISCARD ALL");
 				case PGPX_WIRE_AHEAD_EXECUTE:
-					return has_tag(msg, *wire->ahead);
+					return has_tag(msg, "DISCARD ALL");
 				default:
 					return true;
 			}
@@ -733,10 +709,8 @@ handle_missing_echo(PgpxWire *wire, const PgpxWireMessage *msg)
 static bool
 enter_phase(PgpxWire *wire, int phase)
 {
-	if ((wire->phase == PGPX_WIRE_BEFORE_EXECUTE &&
-		 phase == PGPX_WIRE_BEFORE_PARSE && --wire->nbefore == 0) ||
-		(wire->phase == PGPX_WIRE_AHEAD_EXECUTE &&
-		 phase == PGPX_WIRE_AHEAD_PARSE && *++wire->ahead == NULL))
+	if (wire->phase == PGPX_WIRE_BEFORE_EXECUTE &&
+		phase == PGPX_WIRE_BEFORE_PARSE && --wire->nbefore == 0)
 		phase = PGPX_WIRE_NEXT_PART;
 	if (phase != PGPX_WIRE_NEXT_PART)
 	{
@@ -750,12 +724,6 @@ enter_phase(PgpxWire *wire, int phase)
 	wire->phase = wire->parts[wire->part++];
 	if (wire->phase == PGPX_WIRE_IDLE && wire->part == 1)
 		wire->phase = PGPX_WIRE_RESET_END;	/* the token is the only part */
-	if (wire->phase == PGPX_WIRE_IDLE && wire->follows_reset)
-	{
-		wire->follows_reset = false;
-		begin_answer(wire, &wire->following_token, wire->following_parts);
-		return false;
-	}
 	wire->discarding = discards[wire->phase];
 	return wire->phase == PGPX_WIRE_IDLE;
 }

@@ -38,8 +38,8 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_TOKEN_NO_DATA,	/* NoData */
 	PGPX_WIRE_SIMPLE,			/* Query was sent */
 	PGPX_WIRE_SIMPLE_ROWS,		/* .. and a result has begun */
-	PGPX_WIRE_AHEAD_PARSE,		/* COMMIT or a reset was sent ahead, in the */
-	PGPX_WIRE_AHEAD_BIND,		/* same Sync */
+	PGPX_WIRE_AHEAD_PARSE,		/* a reset was sent ahead, in the same Sync */
+	PGPX_WIRE_AHEAD_BIND,
 	PGPX_WIRE_AHEAD_EXECUTE,
 	PGPX_WIRE_BEFORE_PARSE,		/* commands precede the statement in the same */
 	PGPX_WIRE_BEFORE_BIND,		/* Sync, each as Parse, Bind, Execute */
@@ -57,7 +57,6 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_COPY_SIMPLE,		/* the data of a refused COPY are discarded */
 	PGPX_WIRE_COPY_EXTENDED,	/* the same, for COPY TO STDOUT only */
 	PGPX_WIRE_ROLLBACK,			/* the ROLLBACK of a reset was sent */
-	PGPX_WIRE_COMMIT,			/* the COMMIT of a reset was sent */
 	PGPX_WIRE_DISCARD_ALL,		/* Query "DISCARD ALL" was sent */
 	PGPX_WIRE_RESET,			/* Query with another reset command was sent */
 	PGPX_WIRE_RESET_ROWS,		/* .. and one of its results has begun */
@@ -97,27 +96,13 @@ typedef struct PgpxWireToken
 #define PGPX_WIRE_PARAMS_MAX 65535
 
 /*
- * Room for the messages of a reset: the token, ROLLBACK or COMMIT, and two
- * Query messages without their texts.
+ * Room for the messages of a reset: the token, ROLLBACK, and two Query messages
+ * without their texts.
  */
 #define PGPX_WIRE_RESET_MAX 80
 
 /* Room for a token's messages, and a reset in the extended protocol. */
 #define PGPX_WIRE_PREFIX_MAX 128
-
-/* The COMMIT and reset that precede a statement in the same Sync. */
-typedef enum PgpxWireAhead
-{
-	PGPX_AHEAD_NONE = 0,
-	PGPX_AHEAD_DISCARD_ALL,
-	PGPX_AHEAD_COMMIT_DISCARD_ALL
-} PgpxWireAhead;
-
-/*
- * The commands of each PgpxWireAhead; NULL ends a list.  The tag of each
- * CommandComplete is the text of the command.
- */
-extern const char *const *const pgpx_wire_ahead[];
 
 #define PGPX_WIRE_MAX_PARTS 4	/* three after the token, and the end */
 
@@ -126,7 +111,6 @@ extern const char *const *const pgpx_wire_ahead[];
 #define PGPX_SENT_RESET			2	/* another reset command */
 #define PGPX_SENT_START			4	/* the start commands, after either */
 #define PGPX_SENT_ROLLBACK		8	/* ROLLBACK, before all others */
-#define PGPX_SENT_COMMIT		16	/* COMMIT, in the place of ROLLBACK */
 
 typedef enum PgpxWireEvent
 {
@@ -192,16 +176,10 @@ typedef struct PgpxWire
 	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of the parts after
 											 * the token; IDLE: end */
 	int			part;			/* index of the next part */
-	bool		follows_reset;	/* the next exchange was sent before the answer
-								 * to the reset of an earlier lease was read: */
-	PgpxWireToken following_token;
-	uint8		following_parts[PGPX_WIRE_MAX_PARTS];
 	int			reset_behind;	/* PGPX_SENT_* bits of a reset that was sent
 								 * behind the statement; 0: none */
 	size_t		reset_at;		/* .. its offset in "out", until all of it is
 								 * sent */
-	const char *const *ahead;	/* the command of a reset sent ahead whose
-								 * answer is expected */
 	int			nbefore;		/* commands before the statement that have not
 								 * completed; not 0 if one has failed */
 	bool		sent_ahead;		/* the previous holder sent this statement, and
@@ -264,12 +242,11 @@ extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
  *		Begin to use a stream on which the lease "sent_by" has, at its end,
  *		already sent the caller's statement.
  *
- * ahead: what was sent before the statement.  nbefore: the number of the
+ * reset: a DISCARD ALL precedes the statement.  nbefore: the number of the
  * caller's own commands that precede it.  bytes: the number of bytes sent.
  */
 extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
-								 PgpxWireAhead ahead, int nbefore,
-								 size_t bytes);
+								 bool reset, int nbefore, size_t bytes);
 
 /* Free an input buffer that a large answer has enlarged, if it is empty. */
 extern void pgpx_wire_trim(PgpxWire *wire);
@@ -321,17 +298,6 @@ pgpx_wire_statement_ended(const PgpxWire *wire)
 	return wire->phase == PGPX_WIRE_IDLE ||
 		(wire->phase != PGPX_WIRE_BROKEN && pgpx_wire_is_at_reset_behind(wire));
 }
-
-/*
- * pgpx_wire_may_follow_reset
- *		Return whether an exchange may be sent although the answer to the reset
- *		of an earlier lease is unread.
- *
- * The reader then expects both answers in turn.  If the reset fails, the
- * stream breaks before the second one is read, but the remote has executed the
- * exchange.
- */
-extern bool pgpx_wire_may_follow_reset(const PgpxWire *wire);
 
 #define PGPX_WIRE_SMALL_MAX	(1024 * 1024)	/* of most types */
 #define PGPX_WIRE_DISCARD_MAX	(1024 * 1024)	/* of an answer to a reset */
@@ -495,27 +461,26 @@ extern void pgpx_wire_put_pipeline(StringInfo buf,
  *		return its length.
  *
  * The caller appends the statement of the next lease.  The beginning is the
- * token, and Parse, Bind and Execute of each command of "ahead".
+ * token, and if "reset" is true, Parse, Bind and Execute of DISCARD ALL.
  *
  * There is no Sync between these and the statement, so the server skips the
- * statement if one of them fails.  An error of the statement undoes none of
- * them: the server ends the transaction inside the Execute of COMMIT, and it
- * commits a DISCARD ALL inside its Execute (from 13.8, 14.5, 15.0 on).
+ * statement if the reset fails.  An error of the statement does not undo the
+ * reset: the server commits a DISCARD ALL inside its Execute (from 13.8, 14.5,
+ * 15.0 on).
  */
 extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
-								   uint64 sender, PgpxWireAhead ahead);
+								   uint64 sender, bool reset);
 
 /*
  * pgpx_wire_send_reset
  *		Send ROLLBACK if a transaction is open, then the reset command, then the
  *		start commands.
  *
- * commit: send COMMIT instead of ROLLBACK.  reset_command, start_commands: may
- * be empty.  final: the lease ends with this exchange, and another process may
- * read the answer.  Return PGPX_SENT_* bits; 0 if nothing was sent.
+ * reset_command, start_commands: may be empty.  final: the lease ends with this
+ * exchange, and another process may read the answer.  Return PGPX_SENT_* bits;
+ * 0 if nothing was sent.
  */
-extern int	pgpx_wire_send_reset(PgpxWire *wire, bool commit,
-								 const char *reset_command,
+extern int	pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 								 const char *start_commands, bool final);
 
 /*

@@ -127,8 +127,7 @@ begin_exchange(PgpxWire *wire)
 {
 	uint32		exchange = ++wire->nexchanges;
 
-	Assert(wire->phase == PGPX_WIRE_IDLE ||
-		   pgpx_wire_may_follow_reset(wire));
+	Assert(wire->phase == PGPX_WIRE_IDLE);
 	Assert(wire->reset_behind == 0);
 
 	put_token(pgpx_wire_output(wire), wire->sender, exchange);
@@ -318,27 +317,17 @@ pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
-static const char *const no_commands[] = {NULL};
-static const char *const discard_all[] = {"DISCARD ALL", NULL};
-static const char *const commit_discard_all[] = {"COMMIT", "DISCARD ALL", NULL};
-
-const char *const *const pgpx_wire_ahead[] = {
-	[PGPX_AHEAD_NONE] = no_commands,
-	[PGPX_AHEAD_DISCARD_ALL] = discard_all,
-	[PGPX_AHEAD_COMMIT_DISCARD_ALL] = commit_discard_all,
-};
-
 size_t
 pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
-					 PgpxWireAhead ahead)
+					 bool reset)
 {
 	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
 	const PgpxStatement none = {0};
 
 	put_token(&out, sender, PGPX_EXCHANGE_FINAL);
-	for (int i = 0; pgpx_wire_ahead[ahead][i] != NULL; i++)
+	if (reset)
 	{
-		put_parse(&out, "", pgpx_wire_ahead[ahead][i]);
+		put_parse(&out, "", "DISCARD ALL");
 		put_bind(&out, "", "", &none, 0, NULL);
 		put_execute(&out, "", 0);
 	}
@@ -347,7 +336,7 @@ pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
 
 void
 pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
-					 PgpxWireAhead ahead, int nbefore, size_t bytes)
+					 bool reset, int nbefore, size_t bytes)
 {
 	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
 	int			n = 0;
@@ -358,14 +347,13 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 	pgpx_wire_begin(wire, sender);
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;
-	if (ahead != PGPX_AHEAD_NONE)
+	if (reset)
 		parts[n++] = PGPX_WIRE_AHEAD_PARSE;
 	if (nbefore > 0)
 		parts[n++] = PGPX_WIRE_BEFORE_PARSE;
 	parts[n] = PGPX_WIRE_PARSE;
 	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL, parts[0], parts[1],
 					 parts[2]);
-	wire->ahead = pgpx_wire_ahead[ahead];
 	wire->nbefore = nbefore;
 	wire->sent_ahead = true;
 	wire->bytes_out = bytes;
@@ -425,15 +413,8 @@ pgpx_wire_abandon(PgpxWire *wire)
 	if (wire->reset_behind != 0 && wire->out_sent >= wire->reset_at)
 		return;					/* the statement has been sent completely */
 	if (wire->out_sent == 0 &&
-		(wire->follows_reset || pgpx_wire_may_follow_reset(wire)))
-	{
-		/* the answer to the reset is still expected */
-		wire->follows_reset = false;
-		wire->nbefore = 0;
-	}
-	else if (wire->out_sent == 0 &&
-			 (wire->phase == PGPX_WIRE_IDLE ||
-			  wire->phase == PGPX_WIRE_TOKEN_PARSE))
+		(wire->phase == PGPX_WIRE_IDLE ||
+		 wire->phase == PGPX_WIRE_TOKEN_PARSE))
 	{
 		wire->phase = PGPX_WIRE_IDLE;
 		wire->discarding = false;
@@ -447,13 +428,12 @@ pgpx_wire_abandon(PgpxWire *wire)
 }
 
 int
-pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
+pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 					 const char *start_commands, bool final)
 {
 	StringInfo	buf = pgpx_wire_output(wire);
 	uint32		exchange = final ? PGPX_EXCHANGE_FINAL : wire->nexchanges + 1;
-	int			sent = wire->tx == 'I' ? 0 :
-		commit ? PGPX_SENT_COMMIT : PGPX_SENT_ROLLBACK;
+	int			sent = wire->tx == 'I' ? 0 : PGPX_SENT_ROLLBACK;
 
 	if (reset_command[0] != '\0')
 		sent |= pg_strcasecmp(reset_command, "DISCARD ALL") == 0 ?
@@ -468,8 +448,6 @@ pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
 	put_token(buf, wire->sender, exchange);
 	if ((sent & PGPX_SENT_ROLLBACK) != 0)
 		put_query(buf, "ROLLBACK");
-	if ((sent & PGPX_SENT_COMMIT) != 0)
-		put_query(buf, "COMMIT");
 	if ((sent & (PGPX_SENT_DISCARD_ALL | PGPX_SENT_RESET)) != 0)
 		put_query(buf, reset_command);
 	if ((sent & PGPX_SENT_START) != 0)

@@ -97,10 +97,9 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 /*
  * Read pending input: the answer of a pending reset, or only messages that may
  * arrive at any time.  Anything else means that the connection is dead.
- * follow: return OK without waiting for an answer that has not arrived.
  */
 static Validation
-poll_socket(PgpxLease *lease, PgpxTime deadline, bool follow)
+poll_socket(PgpxLease *lease, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
 	PgpxWire   *wire = &lease->sock->wire;
@@ -144,8 +143,6 @@ poll_socket(PgpxLease *lease, PgpxTime deadline, bool follow)
 		}
 		if (n > 0)
 			continue;
-		if (follow)
-			return VALIDATION_OK;
 		n = pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &full);
 		polled = n != 0;
 		if (!polled &&
@@ -176,35 +173,6 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 		return false;
 	return reset == PGPX_RESET_ALWAYS || conn->last_pid != MyProcPid ||
 		conn->last_procno != (int) MyProcNumber;
-}
-
-/*
- * Return whether a statement may be sent before the pending reset is answered.
- *
- * If the reset fails, the statement has run in the state that the last lease
- * left, and the connection is closed.  So the last lease must have been one of
- * this session and user.  The statement must be one of a foreign table, because
- * it is in a remote transaction, which the close rolls back.
- *
- * The failed reset is reported as an error of the statement.  So the reset must
- * be DISCARD ALL, which hardly ever fails unless the connection does.  A COMMIT
- * before it can fail only if a function in a query has written.
- *
- * No timeout limits the wait for the answer, as for any other statement.  That
- * is acceptable because the reset was sent at most PGPX_TICK_MS ago; after that
- * time the worker reads the answer (maintenance.c).
- */
-static bool
-may_follow_reset(const PgpxCheckout *c, const PgpxLease *lease,
-				 const PgpxConn *conn)
-{
-	const int	can_fail = PGPX_SENT_RESET | PGPX_SENT_START;
-
-	return conn->unread_reset > 0 && (conn->unread_reset & can_fail) == 0 &&
-		c->holder.scope == PGPX_SCOPE_TABLE &&
-		conn->last_pid == MyProcPid &&
-		conn->last_procno == (int) MyProcNumber &&
-		conn->last_user == lease->user && !must_reset(lease, conn);
 }
 
 /*
@@ -312,8 +280,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	{
 		/* pgpx_run_read reads the answer */
 		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
-							 pgpx_hand_over_ahead(waiter->pending_reset,
-												  waiter->pending_commit),
+							 waiter->pending_reset,
 							 c->pending->pipeline == NULL ? 0 :
 							 c->pending->pipeline->nbefore,
 							 waiter->pending_len);
@@ -322,7 +289,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->unread_reset);
 	if (conn->unread_reset > 0 && deadline == 0)
 		deadline = step_deadline(c, false);
-	validation = poll_socket(lease, deadline, may_follow_reset(c, lease, conn));
+	validation = poll_socket(lease, deadline);
 	if (validation == VALIDATION_LATE && !is_late(c))
 		return VALIDATION_DEAD; /* the reset timed out */
 	if (validation == VALIDATION_LATE && wire->bytes_in == 0)
@@ -332,11 +299,11 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 
 	deadline = step_deadline(c, false);
 	lease->usage.resets++;
-	pgpx_wire_send_reset(wire, false, lease->spec->reset_command,
+	pgpx_wire_send_reset(wire, lease->spec->reset_command,
 						 lease->spec->start_commands, false);
 	if (!pgpx_stream_flush(lease, deadline))
 		return VALIDATION_DEAD;
-	validation = poll_socket(lease, deadline, false);
+	validation = poll_socket(lease, deadline);
 	if (validation == VALIDATION_LATE && !is_late(c))
 		return VALIDATION_DEAD;
 	return validation;

@@ -458,8 +458,11 @@ pgpx_lease_drop_notes(PgpxLease *lease)
 /* Limit on the input that is buffered while a statement is being sent. */
 #define FLUSH_AHEAD_MAX (1024 * 1024)
 
-/* Maximum interval at which a wait without interrupts checks the clock. */
-#define QUIET_CHECK_MS 1000
+/*
+ * Maximum interval at which a wait without interrupts checks the clock, and
+ * whether an interrupt is pending.
+ */
+#define QUIET_CHECK_MS 100
 
 bool
 pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline)
@@ -494,18 +497,20 @@ pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline)
 
 /*
  * Wait for input without serving interrupts.  Return false if the deadline has
- * passed.
+ * passed, or an interrupt is pending.
  */
 static bool
-wait_quietly(int fd, PgpxTime deadline)
+wait_quietly(int fd, PgpxTime deadline, uint32 wait_event)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};
 	PgpxTime	now = pgpx_now();
 
-	if (now >= deadline)
+	if (now >= deadline || pgpx_interrupt_pending())
 		return false;
+	pgstat_report_wait_start(wait_event);
 	(void) poll(&pfd, 1,
 				(int) Min((deadline - now) / 1000 + 1, QUIET_CHECK_MS));
+	pgstat_report_wait_end();
 	return true;
 }
 
@@ -560,7 +565,9 @@ drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 						return false;
 				}
 				if (n == 0 &&
-					!(quiet ? wait_quietly(wire->fd, deadline) :
+					!(quiet ?
+					  wait_quietly(wire->fd, deadline,
+								   pgpx_wait_event(&wait_event, "PgpoolDrain")) :
 					  pgpx_session_wait(sock, WL_SOCKET_READABLE, deadline,
 										pgpx_wait_event(&wait_event, "PgpoolDrain"))))
 					return false;

@@ -57,8 +57,6 @@ typedef struct PgpxLease
 								 * reset failed */
 	const char *broken;			/* the reason; NULL: the lease is usable */
 	bool		read_only;		/* the remote refused a write */
-	bool		commit;			/* commit the open transaction at the return,
-								 * without waiting for the answer */
 	struct PgpxInFlight *in_flight; /* statement in flight; NULL: none */
 	size_t		scanned;		/* bytes of its answer that were searched for
 								 * the end, see pgpx_wire_is_answered */
@@ -222,12 +220,22 @@ extern void pgpx_lease_check_unbounded_wait(void);
 extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
 
 /*
+ * Return whether the session is to end its wait, although the caller cannot
+ * process interrupts.
+ */
+static inline bool
+pgpx_interrupt_pending(void)
+{
+	return QueryCancelPending || ProcDiePending;
+}
+
+/*
  * pgpx_stream_drain
  *		Read and discard input until the stream is at a message boundary.
  *
  * Read at most the given number of bytes (0: unbounded), until the deadline.
- * quiet: serve no interrupts and raise no error; requires a bound.  Return true
- * if the boundary was reached.
+ * quiet: serve no interrupts, but end the wait if one is pending, and raise no
+ * error; requires a bound.  Return true if the boundary was reached.
  */
 extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
 							  bool quiet);
@@ -266,15 +274,6 @@ typedef struct PgpxPendingStatement
 	uint64		types_hash;		/* if predictable: hash of the target types */
 } PgpxPendingStatement;
 
-/* Return which messages a hand-over sends before the pending statement. */
-static inline PgpxWireAhead
-pgpx_hand_over_ahead(bool reset, bool commit)
-{
-	if (!reset)
-		return PGPX_AHEAD_NONE;
-	return commit ? PGPX_AHEAD_COMMIT_DISCARD_ALL : PGPX_AHEAD_DISCARD_ALL;
-}
-
 /*
  * Prepare the statement for a pipelined hand-over to the waiter that is about
  * to be enqueued.  Do nothing if the statement or the options do not allow it.
@@ -294,19 +293,37 @@ extern void pgpx_lease_send_reset_behind(PgpxLease *lease,
 										 bool several);
 
 /*
+ * pgpx_lease_send_reset_behind_commit
+ *		Append the reset to the COMMIT in the output buffer, if the options
+ *		allow that.
+ */
+extern void pgpx_lease_send_reset_behind_commit(PgpxLease *lease);
+
+/*
  * pgpx_lease_return
  *		End a lease and free its record.
  *
- * An open remote transaction is rolled back before the reset, or committed if
- * lease->commit is set.  The function does not wait for the answer.  If the
- * stream is not at a message boundary, the connection is closed.
+ * A statement that runs on the lease is cancelled, and an open remote
+ * transaction is rolled back before the reset.  The function waits for the end
+ * of both, and for the answer to the reset, until operation_timeout has passed
+ * or an interrupt is pending, so that the remote has released all locks.  It
+ * does not wait if the process exits, for a statement of a call on a pool, and
+ * for a reset without an open transaction.
  *
- * may_wait: the function may wait and raise errors, and it reports an open
- * transaction or a statement in flight with a WARNING.  Without it, the
- * function raises no error.  It does not wait then, except for up to 50 ms for
- * the rest of an answer to a reset that was partly received.
+ * may_raise: the function may raise errors, and it reports an open transaction
+ * or a statement in flight with a WARNING.
  */
-extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
+extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise);
+
+/*
+ * pgpx_lease_end_statement
+ *		Cancel the statement that runs on the lease, and wait for the end of its
+ *		answer and of the cancel request.
+ *
+ * The wait ends at the deadline, or if an interrupt is pending.  To be called
+ * in callbacks: raise no error.
+ */
+extern void pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline);
 
 /*
  * Allocate the output buffer that the reset needs.  Without it, the return of a

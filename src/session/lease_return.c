@@ -36,16 +36,15 @@
  *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
  * For a foreign table, the messages of the waiter begin with the commands of
- * its remote transaction.  If the returned lease is one of foreign tables that
- * have not written, COMMIT precedes the reset.
+ * its remote transaction.
  *
  * The session wakes the waiter after it has sent the messages.  So the remote
  * works while the waiter is being scheduled, and usually the waiter's first
  * recv() returns the rows.  The remote, too, is woken once instead of twice.
  *
  * Rules that make it safe:
- * - There is one Sync.  If COMMIT or the reset fails, the remote skips all
- *   messages up to the Sync, so no statement ever runs in an unclean session.
+ * - There is one Sync.  If the reset fails, the remote skips all messages up to
+ *   the Sync, so no statement ever runs in an unclean session.
  *   The statement is known not to have run, and the waiter waits again at the
  *   head of the queue.
  * - The reset command must be exactly DISCARD ALL, without start commands.  It
@@ -133,7 +132,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 /*
  * Return whether the connection can be handed over together with a statement:
  * its stream is at a message boundary, has no pending input, and needs nothing
- * but the COMMIT and reset of a hand-over.
+ * but the reset of a hand-over.
  */
 static bool
 is_ready_for_hand_over(const PgpxLease *lease)
@@ -141,13 +140,12 @@ is_ready_for_hand_over(const PgpxLease *lease)
 	const PgpxConn *conn = &pgpx_conns[lease->conn];
 	const PgpxWire *wire = &lease->sock->wire;
 	bool		reset = lease->spec->opts.reset != PGPX_RESET_NEVER;
-	bool		commit = wire->tx == 'T' && lease->commit && reset;
 	char		byte;
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
 		!lease->spec->valid || wire->reset_behind != 0 ||
 		!pgpx_wire_is_at_boundary(wire) ||
-		(wire->tx != 'I' && !commit) || !can_hand_over(lease->spec))
+		wire->tx != 'I' || !can_hand_over(lease->spec))
 		return false;
 	if (!reset ? !pgpx_wire_has_pinned_params(wire) : !conn->can_pipeline)
 		return false;
@@ -156,22 +154,20 @@ is_ready_for_hand_over(const PgpxLease *lease)
 }
 
 /*
- * Send the prefix (token, COMMIT, reset) and the pending statement in one
- * system call without blocking.  Return FAILED if no byte was sent, else SENT.
+ * Send the prefix (token, reset) and the pending statement in one system call
+ * without blocking.  Return FAILED if no byte was sent, else SENT.
  * After a partial send the socket is shut down.
  */
 static PgpxPendingState
-send_pending(int fd, uint64 lease_id, bool reset, bool commit,
-			 PgpxHandOver *hand_over)
+send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
 {
-	PgpxWireAhead ahead = pgpx_hand_over_ahead(reset, commit);
 	char		prefix[PGPX_WIRE_PREFIX_MAX];
 	struct iovec parts[2];
 	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = lengthof(parts)};
 	ssize_t		sent;
 
 	parts[0].iov_base = prefix;
-	parts[0].iov_len = pgpx_wire_put_prefix(prefix, lease_id, ahead);
+	parts[0].iov_len = pgpx_wire_put_prefix(prefix, lease_id, reset);
 	parts[1].iov_base = hand_over->messages;
 	parts[1].iov_len = hand_over->len;
 	do
@@ -197,7 +193,6 @@ hand_over_lease(PgpxLease *lease)
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	const volatile PgpxPool *pool = &pgpx_pools[lease->spec->pool];
 	bool		reset = lease->spec->opts.reset != PGPX_RESET_NEVER;
-	bool		commit = lease->sock->wire.tx != 'I';
 	PgpxUsage	usage;
 	PgpxHandOver hand_over;
 	PgpxPendingState sent;
@@ -212,10 +207,10 @@ hand_over_lease(PgpxLease *lease)
 	if (reset)
 		usage.resets++;
 	if (!pgpx_pool_hand_over(conn, lease->id, &lease->spec->fingerprint, reset,
-							 commit, &usage, &hand_over))
+							 &usage, &hand_over))
 		return false;
 	PGPX_DEBUG_POINT("hand_over");
-	sent = send_pending(lease->sock->fd, lease->id, reset, commit, &hand_over);
+	sent = send_pending(lease->sock->fd, lease->id, reset, &hand_over);
 
 	/* the statement may contain private values of the waiter's user */
 	explicit_bzero(hand_over.messages, hand_over.len);
@@ -231,13 +226,14 @@ hand_over_lease(PgpxLease *lease)
 /* ------------------------------------------------------------------------
  * The reset behind the statement
  *
- * A call on a pool sends one statement on its lease.  The reset does not depend
- * on the answer, so the session sends both in one system call.  The remote is
- * woken once, and resets its session while this session processes the answer.
+ * A call on a pool sends one statement on its lease, and COMMIT is the last
+ * statement of foreign tables.  The reset does not depend on the answer, so the
+ * session sends both in one system call.  The remote is woken once, and resets
+ * its session while this session processes the answer.
  *
  * Rules:
- * - The text must be a single statement that cannot leave a transaction open,
- *   or start a COPY.
+ * - The text must be COMMIT, or a single statement that cannot leave a
+ *   transaction open, or start a COPY.
  * - The reset must be DISCARD ALL without start commands.
  * - The statement must not be one that may have to be repeated.
  * - If a session waits for a connection, no reset is sent here, so that it can
@@ -261,22 +257,33 @@ hand_over_lease(PgpxLease *lease)
 #define RESET_REST_MAX (1024 * 1024)
 #define RESET_REST_US (50 * 1000)
 
+static bool
+may_send_reset_behind(const PgpxLease *lease)
+{
+	const PgpxServerSpec *spec = lease->spec;
+	const volatile PgpxPool *pool = &pgpx_pools[spec->pool];
+
+	/* "nwaiting" without the lock: a stale value only costs time */
+	return spec->opts.reset == PGPX_RESET_ALWAYS &&
+		resets_by_discard_all(spec) &&
+		lease->sock->wire.out.len <= RESET_BEHIND_MAX && pool->nwaiting == 0;
+}
+
+void
+pgpx_lease_send_reset_behind_commit(PgpxLease *lease)
+{
+	if (may_send_reset_behind(lease))
+		pgpx_wire_send_reset_behind(&lease->sock->wire);
+}
+
 void
 pgpx_lease_send_reset_behind(PgpxLease *lease, const PgpxStatement *statement,
 							 bool several)
 {
-	const PgpxServerSpec *spec = lease->spec;
-	PgpxWire   *wire = &lease->sock->wire;
-	const volatile PgpxPool *pool = &pgpx_pools[spec->pool];
-
-	/* "nwaiting" without the lock: a stale value only costs time */
-	if (spec->opts.reset != PGPX_RESET_ALWAYS ||
-		!resets_by_discard_all(spec) || wire->out.len > RESET_BEHIND_MAX ||
-		pool->nwaiting > 0 ||
-		!pgpx_statement_can_precede_reset(statement->sql,
-										  !several || statement->nparams > 0))
-		return;
-	pgpx_wire_send_reset_behind(wire);
+	if (may_send_reset_behind(lease) &&
+		pgpx_statement_can_precede_reset(statement->sql,
+										 !several || statement->nparams > 0))
+		pgpx_wire_send_reset_behind(&lease->sock->wire);
 }
 
 /*
@@ -309,6 +316,15 @@ settle_reset_behind(PgpxLease *lease, int *unread_reset)
 
 /* ------------------------------------------------------------------------
  * The return of a lease
+ *
+ * When a command that ends a lease returns, the remote must have released the
+ * locks of the lease.  So the return waits for the end of a statement, which it
+ * cancels, and for the answer to the ROLLBACK of an open transaction.
+ *
+ * The wait ends at operation_timeout.  It also ends if an interrupt is pending,
+ * because a callback must not process it.  It does not take place if the
+ * process exits, or if the lease is that of a call on a pool: the connection of
+ * its statement is closed.
  * ------------------------------------------------------------------------
  */
 
@@ -329,7 +345,7 @@ is_usable(const PgpxLease *lease)
 /*
  * Clear the statement in flight of a lease that is about to be returned.  If
  * its answer has arrived, drain it.  Otherwise raise a WARNING; the caller will
- * have the statement cancelled and the connection closed.
+ * have the statement cancelled.
  */
 static void
 drop_in_flight(PgpxLease *lease)
@@ -381,14 +397,72 @@ has_start_params_after_reset(const PgpxLease *lease)
 		lease->spec->discards_all;
 }
 
+/* Bound of the rows to drain after a cancel. */
+#define CANCEL_BYTES (16 * 1024 * 1024)
+
+void
+pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxWire   *wire = &lease->sock->wire;
+	PgpxTime	pause = PGPX_CANCEL_AGAIN_US;
+
+	HOLD_INTERRUPTS();
+	do
+	{
+		/* a cancel that arrives before its statement has no effect */
+		pgpx_stream_cancel(lease);
+		(void) pgpx_stream_drain(lease, CANCEL_BYTES,
+								 Min(deadline, pgpx_now() + pause), true);
+		pause *= 2;
+	} while (is_usable(lease) && !pgpx_wire_statement_ended(wire) &&
+			 pgpx_now() < deadline && !pgpx_interrupt_pending());
+	while (is_usable(lease) && pgpx_wire_statement_ended(wire) &&
+		   pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE &&
+		   pg_atomic_read_u64(&conn->lease_id) == lease->id &&
+		   !pgpx_interrupt_pending() &&
+		   pgpx_session_wait_latch(deadline,
+								   pgpx_wait_event(&wait_event, "PgpoolDrain")))
+		;						/* else it could hit the ROLLBACK */
+	RESUME_INTERRUPTS();
+
+	/* the waits may have reset the latch of a pending interrupt */
+	SetLatch(MyLatch);
+}
+
 /*
- * Choose the release action for the connection, and send the reset if it needs
- * one now.  Set *unread_reset to the PGPX_SENT_* bits of what was sent, and
- * *reason if the connection is to be closed.
+ * Read the answer to the reset of an open transaction.  Set *unread_reset to 0
+ * if it was read, and leave it if nothing of it was received in time.  Return
+ * false if the reset has failed, or if a part of its answer was received.
+ */
+static bool
+await_reset(PgpxLease *lease, PgpxTime deadline, int *unread_reset)
+{
+	PgpxWire   *wire = &lease->sock->wire;
+
+	if (proc_exit_inprogress)
+		return true;
+	PGPX_DEBUG_POINT("rollback_sent");
+	if (pgpx_stream_drain(lease, RESET_REST_MAX, deadline, true))
+	{
+		*unread_reset = 0;
+		return true;
+	}
+	return wire->phase == PGPX_WIRE_TOKEN_PARSE &&
+		wire->in_start == wire->in_end && pgpx_now() < deadline;
+}
+
+/*
+ * Choose the release action for the connection.  If it needs a reset now, send
+ * it, and read the answer if a transaction is open.  Set *unread_reset to the
+ * PGPX_SENT_* bits of what was sent and not answered, and *reason if the
+ * connection is to be closed.
  */
 static PgpxReleaseAction
-choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
-					  int *unread_reset, PgpxCloseReason *reason)
+choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
+					  PgpxTime deadline, int *unread_reset,
+					  PgpxCloseReason *reason)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxServerSpec *spec = lease->spec;
@@ -397,6 +471,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	bool		in_transaction = usable && wire->tx != 'I';
 	const char *reset_command = spec->reset_command;
 	const char *start_commands = spec->start_commands;
+	int			sent;
 
 	if (wire->reset_behind != 0)
 		lease->usage.resets++;
@@ -404,12 +479,6 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	{
 		*reason = end == PGPX_END_DISCARD ? PGPX_CLOSE_DISCARDED :
 											PGPX_CLOSE_HOLDER_DIED;
-		return PGPX_RELEASE_CANCEL_CLOSE;
-	}
-	if (!usable && wire->follows_reset && !wire->eof)
-	{
-		/* the reset has failed, and the statement behind it may still run */
-		*reason = PGPX_CLOSE_RESET;
 		return PGPX_RELEASE_CANCEL_CLOSE;
 	}
 	if (end == PGPX_END_DISCARD)
@@ -444,7 +513,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	}
 	if (wire->reset_behind != 0)
 	{
-		if (settle_reset_behind(lease, unread_reset))
+		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE &&
+			settle_reset_behind(lease, unread_reset))
 			return PGPX_RELEASE_RESET_PENDING;
 		*reason = PGPX_CLOSE_RESET;
 
@@ -454,7 +524,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	}
 	if (in_transaction &&
 		(pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
-		 (!may_wait && !can_buffer_reset(lease))))
+		 (!may_raise && !can_buffer_reset(lease))))
 	{
 		/* no ROLLBACK can be sent */
 		*reason = PGPX_CLOSE_HOLDER_DIED;
@@ -479,34 +549,45 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 			pgpx_wire_has_pinned_params(wire))
 			reset_command = start_commands = "";
 	}
-	if (!may_wait && !can_buffer_reset(lease))
+	if (!may_raise && !can_buffer_reset(lease))
 		return PGPX_RELEASE_RESET;
 
 	if (reset_command[0] != '\0')
 		lease->usage.resets++;
-	*unread_reset = pgpx_wire_send_reset(wire, lease->commit, reset_command,
-										 start_commands, true);
-	if (pgpx_wire_flush(wire) == 1)
-		return *unread_reset == PGPX_SENT_ROLLBACK ||
-				*unread_reset == PGPX_SENT_COMMIT ?
-			PGPX_RELEASE_ROLLED_BACK :
-			PGPX_RELEASE_RESET_PENDING;
+	sent = pgpx_wire_send_reset(wire, reset_command, start_commands, true);
+	if (pgpx_wire_flush(wire) != 1)
+	{
+		/* a part of the reset may have been sent */
+		pgpx_wire_break(wire, "the reset could not be sent");
+		*reason = PGPX_CLOSE_BROKEN;
+		return PGPX_RELEASE_CLOSE;
+	}
+	*unread_reset = sent;
+	if (in_transaction && !await_reset(lease, deadline, unread_reset))
+	{
+		*reason = PGPX_CLOSE_RESET;
 
-	/* a part of the reset may have been sent */
-	pgpx_wire_break(wire, "the reset could not be sent");
-	*reason = PGPX_CLOSE_BROKEN;
-	return PGPX_RELEASE_CLOSE;
+		/* the remote may still execute it */
+		return pgpx_wire_is_in_reset(wire) && !wire->eof ?
+			PGPX_RELEASE_CANCEL_CLOSE : PGPX_RELEASE_CLOSE;
+	}
+	return sent == PGPX_SENT_ROLLBACK ? PGPX_RELEASE_ROLLED_BACK :
+		PGPX_RELEASE_RESET_PENDING;
 }
 
+/* when the returns of several leases have begun; 0: each begins by itself */
+static PgpxTime returns_begun = 0;
+
 void
-pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
+pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxCachedSocket *sock = lease->sock;
 	PgpxReleaseAction action;
 	PgpxCloseReason reason = PGPX_CLOSE_NONE;
 	int			unread_reset = 0;
-	bool		reports = may_wait && end == PGPX_END_CHECKIN;
+	bool		reports = may_raise && end == PGPX_END_CHECKIN;
+	PgpxTime	deadline;
 
 	Assert(lease->id != 0);
 	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
@@ -545,8 +626,14 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 	lease->spec->last_conn_generation = lease->generation;
 	if (end == PGPX_END_CHECKIN && hand_over_lease(lease))
 		return;
-	action = choose_release_action(lease, end, may_wait, &unread_reset,
-								   &reason);
+	deadline = (returns_begun != 0 ? returns_begun : pgpx_now()) +
+		lease->spec->opts.operation_timeout * 1000;
+	if (end == PGPX_END_CHECKIN && lease->scope != PGPX_SCOPE_CALL &&
+		!proc_exit_inprogress && is_usable(lease) &&
+		!pgpx_wire_statement_ended(&sock->wire))
+		pgpx_lease_end_statement(lease, deadline);
+	action = choose_release_action(lease, end, may_raise, deadline,
+								   &unread_reset, &reason);
 	if (sock->wire.reset_error[0] != '\0')
 		pgpx_pool_report_reset(&pgpx_pools[lease->spec->pool], conn,
 							   sock->wire.reset_error);
@@ -591,13 +678,10 @@ pgpx_lease_return_all(void)
  *
  * A lease ends with its scope: at checkin, at the end of the transaction
  * or subtransaction that owns it, at the end of the call, and at the
- * latest with the session.  Commit, abort and exit callbacks must not
- * wait.  Abort and exit callbacks must not raise errors, either.  (Those of
- * foreign tables may wait: for the answers to COMMIT, and for up to 50 ms for
- * any other answer, see remote_transaction.c.  After a call on a pool they
- * may wait for up to 50 ms, see settle_reset_behind.)  If the stream of a
- * connection is at a message boundary, they release it as a checkin does.
- * Otherwise the worker cancels its statement and closes it.
+ * latest with the session.  Abort and exit callbacks must not raise errors.
+ * Exit callbacks must not wait.  If the stream of a connection is at a message
+ * boundary, the callbacks release it as a checkin does.  Otherwise the worker
+ * cancels its statement and closes it.
  *
  * At process exit ShutdownPostgres aborts the transaction in a
  * before_shmem_exit callback.  Our on_shmem_exit callback runs later and
@@ -692,6 +776,7 @@ at_abort(void)
 	dlist_mutable_iter iter;
 
 	leave_queue();
+	returns_begun = pgpx_now();
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
@@ -699,6 +784,7 @@ at_abort(void)
 		if (lease->scope != PGPX_SCOPE_SESSION)
 			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
 	}
+	returns_begun = 0;
 }
 
 static void
@@ -731,8 +817,10 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 	if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
 		leave_queue();
-
+		returns_begun = pgpx_now();
+	}
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
@@ -745,6 +833,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		else
 			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
 	}
+	returns_begun = 0;
 }
 
 static void

@@ -816,6 +816,18 @@ pgpx_server_spec_get_for_table(Oid server, Oid user)
 	}
 }
 
+bool
+pgpx_server_spec_is_same_login(const PgpxServerSpec *a, const PgpxServerSpec *b)
+{
+	PgpxPoolKey key_a = a->key;
+	PgpxPoolKey key_b = b->key;
+
+	key_a.superuser = key_b.superuser = 0;
+	key_a.xid = key_b.xid = InvalidTransactionId;
+	return memcmp(&key_a, &key_b, sizeof(key_a)) == 0 &&
+		strcmp(find_param(a, "user"), find_param(b, "user")) == 0;
+}
+
 void
 pgpx_server_spec_pin(PgpxServerSpec *spec)
 {

@@ -115,6 +115,19 @@ extern PgpxServerSpec *pgpx_server_spec_get_for_table(Oid server, Oid user);
 extern const char *
 pgpx_server_spec_remote_database(const PgpxServerSpec *spec);
 
+/*
+ * pgpx_server_spec_is_same_login
+ *		Return whether connections of two specs have the same remote session
+ *		user, for foreign tables of one transaction.
+ *
+ * That is the case for one server, one user mapping, one remote user, one user
+ * name given to the password command, and the same SCRAM keys.  It does not
+ * matter which of the local users are superusers, and whether the transaction
+ * has changed other options.
+ */
+extern bool pgpx_server_spec_is_same_login(const PgpxServerSpec *a,
+										   const PgpxServerSpec *b);
+
 extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 
 /* Release a pin.  Raise no error. */

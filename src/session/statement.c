@@ -16,6 +16,7 @@
 #include "session/statement.h"
 
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "storage/latch.h"
@@ -107,7 +108,8 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 		case PGPX_EV_ERROR:
 			if (!run->error.set)
 				pgpx_remote_error_copy(&run->error, msg);
-			if (run->error.sqlstate == ERRCODE_READ_ONLY_SQL_TRANSACTION)
+			if (run->error.sqlstate == ERRCODE_READ_ONLY_SQL_TRANSACTION &&
+				!(lease->scope == PGPX_SCOPE_TABLE && XactReadOnly))
 				lease->read_only = true;
 			lease->usage.errors++;
 			break;
@@ -202,10 +204,10 @@ make_ready(PgpxRun *run)
 	PgpxTime	pause = PGPX_CANCEL_AGAIN_US;
 
 	pgpx_lease_check_broken(lease);
-	if (wire->phase == PGPX_WIRE_IDLE || pgpx_wire_may_follow_reset(wire))
+	if (wire->phase == PGPX_WIRE_IDLE)
 	{
 		/* the checkout of a lease of scope CALL has just validated it */
-		if (lease->scope != PGPX_SCOPE_CALL && wire->phase == PGPX_WIRE_IDLE &&
+		if (lease->scope != PGPX_SCOPE_CALL &&
 			!(pgpx_wire_is_at_boundary(wire) &&
 			  pgpx_session_has_no_input(lease->sock)))
 			read_pending_input(run);
@@ -518,7 +520,9 @@ pgpx_run_send(PgpxRun *run, bool several)
 		pgpx_wire_send_query(wire, statement->sql);
 	else
 		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
-	if (run->last && run->nformats == 0)	/* else it may be repeated */
+	if (run->commit)
+		pgpx_lease_send_reset_behind_commit(lease);
+	else if (run->last && run->nformats == 0)	/* else it may be repeated */
 		pgpx_lease_send_reset_behind(lease, statement, several);
 
 	/* ignore a failure here: the reader reports it with the remote's reason */

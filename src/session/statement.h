@@ -27,6 +27,7 @@ typedef struct PgpxRun
 	bool		describe;		/* describe the result only, do not execute */
 	bool		last;			/* the lease is returned after it, so the
 								 * reset may be sent behind it */
+	bool		commit;			/* COMMIT of foreign tables: the same */
 	const PgpxPipeline *pipeline;	/* how to send the statement; NULL: the
 									 * protocol is chosen by its text */
 	PgpxWireEvent stop_at;		/* stop after each event of this kind, see

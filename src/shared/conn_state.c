@@ -411,6 +411,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
 	conn->remote_version[0] = '\0';
+	conn->used_password = false;
 	conn->relayed = false;
 	conn->tls_version[0] = '\0';
 	conn->tls_cipher[0] = '\0';

@@ -569,7 +569,7 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 bool
 pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 					const PgpxFingerprint *fingerprint, bool reset,
-					bool commit, const PgpxUsage *usage,
+					const PgpxUsage *usage,
 					PgpxHandOver *hand_over)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -604,7 +604,6 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
 	first->pending_reset = reset;
-	first->pending_commit = commit;
 	hand_over->waiter = first;
 	hand_over->pending_state =
 		PGPX_PENDING_WITH(pg_atomic_read_u32(&first->pending_state),

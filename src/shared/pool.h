@@ -172,8 +172,7 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  *		the caller calls pgpx_pending_statement_record.
  *
  * fingerprint: that of the options by which the caller decided about "reset".
- * reset: the caller sends a reset ahead of the statement.  commit: the caller
- * sends COMMIT ahead of the reset.
+ * reset: the caller sends a reset ahead of the statement.
  *
  * Return true and fill in *hand_over.  Return false, and do nothing, if
  *
@@ -185,7 +184,7 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  */
 extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 								const PgpxFingerprint *fingerprint, bool reset,
-								bool commit, const PgpxUsage *usage,
+								const PgpxUsage *usage,
 								PgpxHandOver *hand_over);
 
 /*

@@ -190,6 +190,7 @@ typedef struct PgpxConn
 	int			local_port;
 	char		remote_addr[PGPX_ADDR_LEN];
 	char		remote_version[PGPX_VERSION_LEN];
+	bool		used_password;	/* the remote requested a password */
 	bool		relayed;		/* TLS; the worker relays the bytes */
 	char		tls_version[PGPX_TLS_LEN];
 	char		tls_cipher[PGPX_TLS_LEN];

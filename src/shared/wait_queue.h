@@ -125,7 +125,6 @@ typedef struct PgpxWaiter
 	pg_atomic_uint32 pending_state;
 	uint32		pending_len;	/* bytes of it in pgpx_pending_statements */
 	bool		pending_reset;	/* SENT: a reset was sent ahead of it */
-	bool		pending_commit; /* SENT: a COMMIT was sent ahead of the reset */
 
 	PgpxTime	granted_at;		/* GRANTED */
 	uint64		granted_version;	/* GRANTED: options_version of the pool

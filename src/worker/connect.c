@@ -617,7 +617,8 @@ continue_after_login(PgpxWorkerConn *w)
 		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
 		return;
 	}
-	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
+	pgpx_conns[w->index].used_password = PQconnectionUsedPassword(w->pg) != 0;
+	if (ci->need_password && !pgpx_conns[w->index].used_password)
 	{
 		fail_with_sqlstate(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
 						   "A session of a non-superuser must be authenticated by a password, "

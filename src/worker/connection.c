@@ -230,8 +230,8 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 
 	begin_exchange(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
 	if (send)
-		pgpx_wire_send_reset(&w->wire, false, ci->reset_command,
-							 ci->start_commands, false);
+		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands,
+							 false);
 	step_reset(w);
 }
 

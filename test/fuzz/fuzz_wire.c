@@ -255,49 +255,33 @@ ask(PgpxWire *wire, int how, int remote)
 			send_reset_behind(wire, how / 11 % 4);
 			break;
 		case 3:
-			(void) pgpx_wire_send_reset(wire, false, "DISCARD ALL", "", true);
+			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", "", true);
 			break;
 		case 4:
-			(void) pgpx_wire_send_reset(wire, false, "DISCARD ALL", "SET a.b = 1", false);
+			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", "SET a.b = 1", false);
 			break;
 		case 5:
 			/* a reset of the previous lease, whose answer the next holder reads */
 			pgpx_wire_begin_reset(wire, 1, 2, PGPX_SENT_RESET | PGPX_SENT_START);
-			if (how / 11 % 3 == 1)
-			{
-				/* the next holder sends a statement before it has read that answer */
-				FUZZ_CHECK(pgpx_wire_may_follow_reset(wire));
-				pgpx_wire_send_extended(wire, &statement, 3, formats);
-				FUZZ_CHECK(wire->follows_reset && pgpx_wire_is_in_reset(wire));
-				one_only = true;
-			}
-			else if (how / 11 % 3 == 2)
-			{
-				/* the next holder begins to send one, and an error prevents it */
-				pgpx_wire_send_extended(wire, &statement, 3, formats);
-				pgpx_wire_abandon(wire);
-				FUZZ_CHECK(!wire->follows_reset && pgpx_wire_may_follow_reset(wire));
-			}
 			break;
 		case 6:
 		case 7:
 			/* pipelined, after a reset or without one, with commands or not */
-			pgpx_wire_begin_sent(wire, 1, 2, how / 11 % 5, how / 55 % 2 == 0,
-								 how / 110 % 2 * 3, 100);
+			pgpx_wire_begin_sent(wire, 1, 2, how / 11 % 2 == 0, how / 22 % 2 * 3, 100);
 			one_only = true;
 			break;
 		case 8:
 			/* messages before it cannot be the answer */
 			(void) send(remote, "1", 1, MSG_DONTWAIT);
 			(void) pgpx_wire_fill(wire, &full);
-			pgpx_wire_begin_sent(wire, 1, 2, PGPX_AHEAD_NONE, how % 2 == 0, 0, 100);
+			pgpx_wire_begin_sent(wire, 1, 2, false, 0, 100);
 			FUZZ_CHECK(wire->phase == PGPX_WIRE_BROKEN);
 			return;
 		case 9:
 			pgpx_wire_send_check(wire);
 			break;
 		case 10:
-			(void) pgpx_wire_send_reset(wire, false, "RESET ALL", "", false);
+			(void) pgpx_wire_send_reset(wire, "RESET ALL", "", false);
 			break;
 	}
 	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && how < 192)

@@ -275,12 +275,12 @@ SELECT pgpool.wait(:a);
 SELECT pgpool.checkin(:a);
 SELECT pgpool.checkout('shards') AS a \gset
 SELECT test.remote_pid(:a) = :pid AS same;
--- it still runs: it is cancelled
+-- it still runs: it is cancelled, and has ended when checkin returns
 SELECT pgpool.send(:a, 'select pg_sleep(60)');
 SET client_min_messages = error;
 SELECT pgpool.checkin(:a);
 RESET client_min_messages;
-SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+SELECT n FROM pgpool.query('shard1', format('select count(*) from pg_stat_activity where pid = %s and wait_event = ''PgSleep''', :pid)) AS t(n bigint);
 -- a transaction ends with a statement in flight
 BEGIN;
 SELECT pgpool.checkout_xact('shards') AS x \gset
@@ -289,7 +289,7 @@ SELECT pgpool.send(:x, 'select pg_sleep(60)');
 \set VERBOSITY sqlstate
 COMMIT;
 \set VERBOSITY default
-SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+SELECT n FROM pgpool.query('shard1', format('select count(*) from pg_stat_activity where pid = %s and wait_event = ''PgSleep''', :pid)) AS t(n bigint);
 -- the lease with a statement in flight is revoked: the error has the reason
 BEGIN;
 SELECT pgpool.checkout_xact('shards') AS x \gset

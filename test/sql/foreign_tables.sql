@@ -235,7 +235,9 @@ SELECT count(*) FROM ft.kinds;
 -- a lease that is revoked fails at its next use
 SELECT pgpool.terminate(:lease);
 SELECT * FROM test.err('SELECT count(*) FROM ft.kinds');
+\set VERBOSITY sqlstate
 COMMIT;
+\set VERBOSITY default
 SELECT count(*) FROM ft.kinds;
 -- nothing is leased for a plan that does not run
 EXPLAIN (COSTS OFF) SELECT * FROM ft.kinds;

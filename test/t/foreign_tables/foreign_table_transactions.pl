@@ -108,16 +108,13 @@ EOT
 is($session->error, '', 'savepoints succeed');
 is(remote_value('SELECT v FROM app.a WHERE id = 1'), '10011', 'changes rolled back to a savepoint are undone');
 $session->run("BEGIN; UPDATE one.a SET v = 5 WHERE id = 3; SAVEPOINT s; UPDATE one.a SET v = 5 WHERE id = 4; ROLLBACK TO s");
-ok(wait_until($remote, sub {
-	my ($out) = ('');
-	return $remote->psql('remote_db', "SET lock_timeout = '100ms'; UPDATE app.a SET v = 7 WHERE id = 4; UPDATE app.a SET v = 0 WHERE id = 4",
-		stdout => \$out, stderr => \my $err) == 0 ? 1 : 0;
-}, '1', 20), 'rollback to a savepoint releases the remote locks at once');
+is(remote_value('SELECT id FROM app.a WHERE id IN (3, 4) FOR UPDATE SKIP LOCKED'), '4', 'rollback to a savepoint has released the remote locks');
 $session->run('ROLLBACK');
 nothing_is_left('savepoints');
 
-# the same if the whole transaction is rolled back before the answer to ROLLBACK TO has
-# arrived
+# a rollback of the whole transaction inside savepoints
+my $connects = "SELECT sum(connects) FROM pgpool.stats";
+my $opened = $local->safe_psql('postgres', $connects);
 $session->run(<<'EOT');
 CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -134,7 +131,7 @@ foreach my $i (1 .. 5)
 	$session->run("BEGIN; UPDATE one.a SET v = 5 WHERE id = 3; SAVEPOINT s; UPDATE one.a SET v = 5 WHERE id = 4; ROLLBACK; SELECT fails()");
 }
 is($session->sqlstate, '22012', 'error passes an exception block');
-
+is($local->safe_psql('postgres', $connects), $opened, 'rollback inside savepoints keeps the connection');
 nothing_is_left('rollback inside savepoints');
 
 # an error at the remote commit
@@ -180,9 +177,9 @@ COMMIT;
 DROP FOREIGN TABLE dead;
 EOT
 
-# remote writes of a local read are committed, although no session waits for the commit
+# remote writes of a local read are committed when the statement returns
 is($session->run('SELECT n FROM one.logging'), '1', 'view with side effects is read');
-ok(wait_until($remote, sub { remote_value('SELECT count(*) FROM app.log') }, '1'), 'side effect of a read is committed');
+is(remote_value('SELECT count(*) FROM app.log'), '1', 'side effect of a read is committed');
 is($session->run('BEGIN; SELECT n FROM one.logging; ROLLBACK; SELECT 1'), "1\n1", 'view with side effects is read in a transaction that is rolled back');
 nothing_is_left('read');
 is(remote_value('SELECT count(*) FROM app.log'), '1', 'side effect of a read is rolled back');
@@ -207,8 +204,9 @@ foreach my $refused ([ "exec(l, 'BEGIN')", 'an open remote transaction' ], [ "se
 }
 is(remote_value('SELECT count(*) FROM app.log'), $logs, 'no remote transaction that has read has committed');
 
-# ROLLBACK TO that could not be sent, because a cursor was being read, precedes COMMIT
-is($session->run(<<'EOT') . $session->error, "1\n1\n1\n200", 'cursor is read before and after a subtransaction begins');
+# a cursor of the outer transaction reads a batch in a subtransaction that is rolled back,
+# and is continued after that
+is($session->run(<<'EOT') . $session->error, "1\n1\n1\n200\n201", 'cursor is read before, in and after a subtransaction');
 BEGIN;
 SELECT n FROM one.logging;
 DECLARE c CURSOR FOR SELECT id FROM one.big;
@@ -218,37 +216,43 @@ SELECT n FROM one.logging;
 MOVE 198 FROM c;
 FETCH 1 FROM c;
 ROLLBACK TO s;
+FETCH 1 FROM c;
 COMMIT;
 EOT
-nothing_is_left('ROLLBACK TO that precedes COMMIT');
+nothing_is_left('ROLLBACK TO after a batch of an outer cursor');
 is(remote_value('SELECT count(*) FROM app.log'), $logs + 1, 'side effect of a read in a rolled back subtransaction is rolled back, that of another read is committed');
 
-# the commit of a transaction that has only read succeeds if the remote session is stopped
-# or has ended
-my $pending = "BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; FETCH 1 FROM c; SAVEPOINT s; SELECT count(*) FROM one.a; MOVE 198 FROM c; FETCH 1 FROM c; ROLLBACK TO s";
-my $idle = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle in transaction'";
+# the commit of a transaction that has only read waits for a remote session that is stopped,
+# and fails if it has ended
+my $idle = "SELECT pid FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle in transaction'";
 foreach my $signal ('STOP', 'TERM')
 {
-	$session->run($pending);
-	ok(wait_until($remote, $idle, '1'), "SIG$signal: batch has been sent");
-	my $pid = remote_value("SELECT pid FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle in transaction'");
+	$session->run('BEGIN; SELECT n FROM one.logging');
+	my $pid = remote_value($idle);
 
 	kill $signal, $pid;
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'remote session has ended') if $signal eq 'TERM';
-	$session->run('COMMIT');
-	is($session->error, '', "SIG$signal: commit succeeds");
-	kill 'CONT', $pid if $signal eq 'STOP';
-	nothing_is_left("SIG$signal: ROLLBACK TO that precedes COMMIT");
+	$session->start('COMMIT');
+	if ($signal eq 'STOP')
+	{
+		ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), 'commit of a read waits for the remote session');
+		kill 'CONT', $pid;
+	}
+	$session->finish;
+	like($session->sqlstate, $signal eq 'STOP' ? qr/^$/ : qr/^(08006|57P01)$/, "SIG$signal: commit reports what has happened to the remote transaction");
+	nothing_is_left("SIG$signal: commit of a read");
 }
+is(remote_value('SELECT count(*) FROM app.log'), $logs + 2, 'write of a read is committed if the commit succeeds');
 
-# The commit after a scan that ends early receives the rest of a batch. (That the connection is
-# kept then depends on a limit of 50 ms: see timing/early_ends_of_scans.)
+# The commit after a scan that ends early reads the rest of a batch, so the connection is
+# kept.
 $remote->safe_psql('remote_db', <<'EOT');
 SET ROLE remote_app;
 CREATE TABLE app.wide (id int, filler text);
 INSERT INTO app.wide SELECT i, repeat('x', 20000) FROM generate_series(1, 2000) AS i;
 EOT
 $session->run("CREATE FOREIGN TABLE $_.wide (id int, filler text) SERVER $_ OPTIONS (schema_name 'app', async_capable 'true'); ALTER FOREIGN TABLE $_.big OPTIONS (ADD async_capable 'true')") foreach @servers;
+my $remote_pids = "SELECT string_agg(remote_pid::text, ' ' ORDER BY server) FROM pgpool.connections WHERE server IN ('one', 'two')";
 my @early = (
 	[ 'LIMIT above a local filter', 'SELECT count(*) FROM (SELECT filler FROM one.big WHERE random() >= 0 LIMIT %d) AS x', 1, 100, 101, 9000 ],
 	[ 'LIMIT, wide rows', 'SELECT count(*) FROM (SELECT filler FROM one.wide WHERE random() >= 0 LIMIT %d) AS x', 1, 101, 501 ],
@@ -262,7 +266,17 @@ foreach my $case (@early)
 {
 	my ($name, $sql, @numbers) = @$case;
 
-	$session->run(sprintf($sql, $_) . '; SELECT FROM one.a, two.a LIMIT 1'), is($session->error, '', "$name, $_: statements succeed") foreach @numbers;
+	foreach my $n (@numbers)
+	{
+		my $text = sprintf $sql, $n;
+		$session->run('SELECT FROM one.a, two.a LIMIT 1');
+		my $before = $local->safe_psql('postgres', $remote_pids);
+
+		$session->run($text);
+		my $error = $session->error;
+		$session->run('SELECT FROM one.a, two.a LIMIT 1');
+		is($error . $session->error . $local->safe_psql('postgres', $remote_pids), $before, "$name, $n: connections are kept");
+	}
 }
 nothing_is_left('scans that end early');
 
@@ -322,7 +336,7 @@ isnt($remote->psql('remote_db', 'SELECT id FROM app.a WHERE id = 5 FOR UPDATE NO
 like($stderr, qr/could not obtain lock on row/, 'NOWAIT fails because the row is locked');
 is(remote_value('SELECT id FROM app.a WHERE id IN (4, 5) FOR UPDATE SKIP LOCKED'), '4', 'SKIP LOCKED skips the row in another remote session');
 $session->run('COMMIT');
-ok(wait_until($remote, sub { remote_value('SELECT id FROM app.a WHERE id = 5 FOR UPDATE SKIP LOCKED') }, '5'), 'commit releases the row');
+is(remote_value('SELECT id FROM app.a WHERE id = 5 FOR UPDATE SKIP LOCKED'), '5', 'commit has released the row');
 nothing_is_left('FOR UPDATE');
 
 # a local row that was updated meanwhile is checked again, with the remote rows read
@@ -455,8 +469,7 @@ $session->fails('COMMIT', '08006', qr/was lost/, 'commit of writes fails if the 
 is(remote_value('SELECT v FROM app.a WHERE id = 9'), '0', q{failed commit has no effect after the worker's exit});
 $session->run('BEGIN; SELECT count(*) FROM one.a');
 terminate($local, worker_pid($local));
-$session->run('COMMIT');
-is($session->error, '', 'commit of reads succeeds if the worker has exited');
+$session->fails('COMMIT', '08006', qr/was lost/, 'commit of reads fails if the worker has exited, because they may have locked or written');
 is($session->run('SELECT v FROM one.a WHERE id = 9'), '0', 'new worker serves foreign tables');
 $session->run("BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; MOVE 10 FROM c");
 terminate($local, worker_pid($local));
@@ -550,9 +563,10 @@ nothing_is_left('statements within the conversion of a row');
 # --- an error in the rows of a scan that ends early aborts the remote transaction
 my $early = 'SELECT id FROM one.failing WHERE n + random() < 1000 LIMIT 1';
 my $by_zero = qr/division by zero/;
-is($session->run($early) . $session->error, '1', 'error in rows that a scan does not need is ignored');
+$session->fails($early, '22012', $by_zero, 'error in rows that a scan does not need fails the statement, because its remote transaction is aborted');
 nothing_is_left('error behind a scan');
-is($session->run("BEGIN; $early; COMMIT; SELECT 2") . $session->error, "1\n2", 'commit without writes ignores the error of an ended scan');
+is($session->run("BEGIN; $early"), '1', 'scan ends early');
+$session->fails('COMMIT', '22012', $by_zero, 'commit reports the error of an ended scan');
 is($session->run("BEGIN; $early"), '1', 'scan ends early');
 $session->fails('SELECT count(*) FROM one.a', '22012', $by_zero, 'next statement reports the error of an ended scan');
 $session->run('ROLLBACK');
