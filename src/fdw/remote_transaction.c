@@ -379,6 +379,17 @@ read_commit(PgpxRun *run)
 	return error;
 }
 
+/* Log the error of a COMMIT that is not raised, because another one is. */
+static void
+log_commit_error(const PgpxRun *run, const ErrorData *error)
+{
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("pgpool_ext could not commit the remote transaction on server \"%s\"",
+					NameStr(run->lease->spec->server_name)),
+			 errdetail_internal("%s", error->message)));
+}
+
 /* Commit the remote transactions, and wait for all answers. */
 static void
 commit_all(void)
@@ -443,6 +454,8 @@ commit_all(void)
 
 		if (error == NULL)
 			error = next;
+		else if (next != NULL)
+			log_commit_error(&runs[i], next);
 	}
 	if (error != NULL)
 		ReThrowError(error);
@@ -634,12 +647,11 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 						  rt->lease->spec->opts.operation_timeout * 1000);
 
 		/* an unread answer is that of a statement of this subtransaction */
-		if (rt->streaming == NULL &&
-			rt->lease->sock->wire.phase != PGPX_WIRE_IDLE)
+		if (rt->streaming == NULL)
 		{
-			pgpx_run_abandon(rt->lease);
 			if (rt->lease->sock->wire.phase != PGPX_WIRE_IDLE)
-				pgpx_lease_end_statement(rt->lease, deadline);
+				pgpx_run_abandon(rt->lease);
+			pgpx_lease_end_statement(rt->lease, deadline);
 		}
 		rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
 		roll_back_remote(rt, deadline);

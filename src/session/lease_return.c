@@ -409,15 +409,15 @@ pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
 	PgpxTime	pause = PGPX_CANCEL_AGAIN_US;
 
 	HOLD_INTERRUPTS();
-	do
+	while (is_usable(lease) && !pgpx_wire_statement_ended(wire) &&
+		   pgpx_now() < deadline && !pgpx_interrupt_pending())
 	{
 		/* a cancel that arrives before its statement has no effect */
 		pgpx_stream_cancel(lease);
 		(void) pgpx_stream_drain(lease, CANCEL_BYTES,
 								 Min(deadline, pgpx_now() + pause), true);
 		pause *= 2;
-	} while (is_usable(lease) && !pgpx_wire_statement_ended(wire) &&
-			 pgpx_now() < deadline && !pgpx_interrupt_pending());
+	}
 	while (is_usable(lease) && pgpx_wire_statement_ended(wire) &&
 		   pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE &&
 		   pg_atomic_read_u64(&conn->lease_id) == lease->id &&
@@ -630,7 +630,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 		lease->spec->opts.operation_timeout * 1000;
 	if (end == PGPX_END_CHECKIN && lease->scope != PGPX_SCOPE_CALL &&
 		!proc_exit_inprogress && is_usable(lease) &&
-		!pgpx_wire_statement_ended(&sock->wire))
+		(!pgpx_wire_statement_ended(&sock->wire) || sock->wire.tx != 'I'))
 		pgpx_lease_end_statement(lease, deadline);
 	action = choose_release_action(lease, end, may_raise, deadline,
 								   &unread_reset, &reason);

@@ -336,9 +336,11 @@ EOT
 
 	# The COMMIT or the reset fails: the statement has not run, and runs on another
 	# connection, once.
-	is(behind('SELECT n FROM ft.breaking', 'SELECT n FROM ft.logging'), '1', 'statement behind a failed COMMIT succeeds') or diag($second->error);
+	queue_behind('SELECT n FROM ft.breaking', $second, 'SELECT n FROM ft.logging');
+	$first->fails('COMMIT', '23503', qr/violates foreign key constraint/, 'failed COMMIT is reported to the session whose transaction it ends');
+	is($second->finish(30), '1', 'statement behind a failed COMMIT succeeds') or diag($second->error);
 	is(pipelined(), 1, 'statement behind a failed COMMIT was pipelined');
-	is(closed(), 1, 'connection of the failed COMMIT was closed');
+	is(closed(), 0, 'connection of the failed COMMIT is kept');
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM app.children'), '0', 'transaction of the predecessor was rolled back');
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM app.log'), '1', 'statement ran once');
 	my $tables = 'DO $d$BEGIN FOR i IN 1 .. 400 LOOP EXECUTE \'CREATE TEMP TABLE t\' || i || \' (a int)\'; END LOOP; END$d$';

@@ -389,6 +389,132 @@ $session->run("ROLLBACK TO s; UPDATE one.a SET v = v + 1 WHERE id = 6; COMMIT");
 is($session->error . remote_value('SELECT v FROM app.a WHERE id = 6'), '67', 'transaction continues after the rollback to the savepoint');
 nothing_is_left('timeout in a subtransaction');
 
+# --- the answers to COMMIT and ROLLBACK are awaited. A COMMIT of the remote server waits for
+# an advisory lock in a deferred trigger, or its session is stopped.
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE TABLE app.deferred (id int);
+CREATE FUNCTION app.waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER w AFTER INSERT ON app.deferred DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION app.waits();
+CREATE FUNCTION app.defers() RETURNS int LANGUAGE sql AS $$ INSERT INTO app.deferred VALUES (1) RETURNING 1 $$;
+CREATE VIEW app.deferring AS SELECT id, app.defers() AS n FROM app.a WHERE id = 5 FOR UPDATE;
+CREATE FUNCTION app.violates() RETURNS int LANGUAGE sql AS $$ INSERT INTO app.b VALUES (77, 999) RETURNING 1 $$;
+CREATE VIEW app.violating AS SELECT app.violates() AS n;
+CREATE VIEW app.modes AS SELECT current_setting('transaction_isolation') AS isolation, current_setting('transaction_read_only') AS read_only, current_setting('transaction_deferrable') AS is_deferrable;
+EOT
+$session->run(<<'EOT');
+CREATE FOREIGN TABLE one.deferring (id int, n int) SERVER one OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE one.violating (n int) SERVER one OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE one.modes (isolation text, read_only text, is_deferrable text) SERVER one OPTIONS (schema_name 'app');
+EOT
+my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+my $waits = sub { return ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), $_[0]); };
+my $free_rows = "SELECT string_agg(id::text, ' ') FROM (SELECT id FROM app.a WHERE id IN (5, 6) ORDER BY id FOR UPDATE SKIP LOCKED) AS x";
+
+$blocker->run('SELECT pg_advisory_lock(42)');
+$session->start('SELECT n FROM one.deferring');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND wait_event = 'advisory'", '1'), 'remote COMMIT of a read waits for a lock');
+$waits->('statement waits for the remote COMMIT');
+is(remote_value($free_rows), '6', 'row is locked until then');
+$blocker->run('SELECT pg_advisory_unlock(42)');
+is($session->finish . $session->error, '1', 'statement returns its row');
+is(remote_value('SELECT count(*) FROM app.deferred'), '1', 'what the function behind the view wrote is visible');
+is(remote_value($free_rows), '5 6', 'the lock has been released');
+$session->fails('SELECT n FROM one.violating', '23503', qr/violates foreign key constraint/, 'deferred constraint that fails at the remote COMMIT fails the read');
+is($session->run('SELECT count(*) FROM one.a') . $session->error, '10', 'next statement succeeds');
+
+# returns the remote session that holds the lock
+sub stop_remote
+{
+	my $pid = remote_value("SELECT pid FROM pg_stat_activity WHERE usename = 'remote_app' AND state LIKE 'idle in transaction%'");
+
+	kill 'STOP', $pid;
+	return $pid;
+}
+foreach my $case (
+	[ 'ROLLBACK', 'BEGIN; SELECT id FROM one.a WHERE id = 5 FOR UPDATE', 'ROLLBACK', '' ],
+	[ 'ROLLBACK TO', 'BEGIN; SELECT id FROM one.a WHERE id = 6 FOR UPDATE; SAVEPOINT s; SELECT id FROM one.a WHERE id = 5 FOR UPDATE', 'ROLLBACK TO s', '5' ],
+	[ 'checkin', "SELECT pgpool.checkout('two') AS direct \\gset\nSELECT pgpool.exec(:direct, 'BEGIN; SELECT FROM app.a WHERE id = 5 FOR UPDATE')", 'SELECT pgpool.checkin(:direct)', '' ],
+	[ 'ROLLBACK with checkout_xact', "BEGIN; SELECT pgpool.exec(l, 'BEGIN; SELECT FROM app.a WHERE id = 5 FOR UPDATE') FROM pgpool.checkout_xact('two') AS l", 'ROLLBACK', '' ],
+	[ 'ROLLBACK TO with checkout_xact', "BEGIN; SAVEPOINT s; SELECT pgpool.exec(l, 'BEGIN; SELECT FROM app.a WHERE id = 5 FOR UPDATE') FROM pgpool.checkout_xact('two') AS l", 'ROLLBACK TO s', '' ])
+{
+	my ($name, $begin, $end, $free) = @$case;
+
+	$session->run($begin);
+	my $pid = stop_remote();
+
+	$session->start($end);
+	$waits->("$name waits for the remote session");
+	kill 'CONT', $pid;
+	$session->finish;
+	is(remote_value($free_rows), $free || '5 6', "$name: remote lock has been released");
+	$session->run('ROLLBACK') unless $name eq 'checkin';
+	nothing_is_left($name);
+}
+
+# a statement that is running is cancelled, and the connection is kept
+$opened = $local->safe_psql('postgres', $connects);
+foreach my $case ([ 'transaction', '', '5 6' ], [ 'subtransaction', 'SELECT id FROM one.a WHERE id = 6 FOR UPDATE; SAVEPOINT s', '5' ])
+{
+	my ($name, $before, $free) = @$case;
+
+	$session->run("BEGIN; $before");
+	$session->run('SELECT id FROM one.a WHERE id = 5 FOR UPDATE');
+	$session->start($slow);
+	slow_runs();
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->finish;
+	$session->run($name eq 'transaction' ? 'ROLLBACK' : 'ROLLBACK TO s');
+	is(remote_value($free_rows), $free, "cancelled $name: remote lock has been released");
+	$session->run('ROLLBACK');
+	nothing_is_left("cancelled $name");
+}
+is($local->safe_psql('postgres', $connects), $opened, 'connections are kept');
+
+# nothing makes a rollback hang: operation_timeout, a cancel, the end of the worker
+foreach my $name ('operation_timeout', 'cancel', 'worker')
+{
+	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '300ms')}) if $name eq 'operation_timeout';
+	$session->run('BEGIN; SELECT id FROM one.a WHERE id = 5 FOR UPDATE');
+	my $pid = stop_remote();
+
+	$session->start('ROLLBACK');
+	$waits->("$name: rollback waits") unless $name eq 'operation_timeout';
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')') if $name eq 'cancel';
+	terminate($local, worker_pid($local)) if $name eq 'worker';
+	$session->finish(60);
+	is($session->run('SELECT 1'), '1', "$name: rollback ends although the remote session is stopped");
+	kill 'CONT', $pid;
+	nothing_is_left("$name ends a rollback");
+	$local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP operation_timeout)') if $name eq 'operation_timeout';
+}
+
+# --- the remote transaction is READ ONLY and DEFERRABLE if the local one is
+my $modes = "SELECT concat_ws(' ', isolation, read_only, is_deferrable) FROM one.modes";
+foreach my $case (
+	[ 'BEGIN', "$modes", 'repeatable read off off' ],
+	[ 'BEGIN READ ONLY', "$modes; SAVEPOINT s; $modes; RELEASE s; $modes", join "\n", ('repeatable read on off') x 3 ],
+	[ 'BEGIN READ ONLY; SAVEPOINT s', "$modes; RELEASE s; $modes", join "\n", ('repeatable read on off') x 2 ],
+	[ 'BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY, DEFERRABLE', "$modes; SAVEPOINT s; $modes", join "\n", ('serializable on on') x 2 ],
+	[ 'BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY, DEFERRABLE; SAVEPOINT s', "$modes", 'serializable on on' ],
+	[ 'BEGIN', "$modes; SAVEPOINT s; SET TRANSACTION READ ONLY; $modes; SAVEPOINT t; $modes; ROLLBACK TO s; $modes", join "\n", map { "repeatable read $_ off" } qw(off on on off) ],
+	[ 'BEGIN', "SAVEPOINT s; SET TRANSACTION READ ONLY; $modes; RELEASE s; $modes; SAVEPOINT u; SET TRANSACTION READ ONLY; $modes; RELEASE u; $modes", join "\n", map { "repeatable read $_ off" } qw(on off on off) ],
+	[ 'BEGIN', "$modes; SET TRANSACTION READ ONLY; $modes; SAVEPOINT s; $modes; ROLLBACK TO s; $modes", join "\n", map { "repeatable read $_ off" } qw(off on on on) ])
+{
+	my ($begin, $sql, $shown) = @$case;
+
+	$session->run($begin);
+	is($session->run($sql) . $session->error, $shown, "modes of the remote transaction: $begin; " . $sql =~ s/\Q$modes\E/read/gr);
+	$session->run('ROLLBACK');
+}
+$opened = $local->safe_psql('postgres', $connects);
+$session->run('BEGIN READ ONLY');
+$session->fails('SELECT n FROM one.logging', '25006', qr/read-only transaction/, 'function behind a view cannot write in a READ ONLY transaction');
+$session->run('ROLLBACK');
+is($session->run('SELECT count(*) FROM one.a') . $local->safe_psql('postgres', $connects), "10$opened", 'its connection is not taken for that of a standby');
+nothing_is_left('modes');
+$blocker->quit;
+
 # the end of the session
 foreach my $stage ('UPDATE one.a SET v = 777 WHERE id = 7', $slow,
 	'DECLARE c CURSOR FOR SELECT id FROM one.big WHERE random() >= 0; FETCH 10 FROM c')

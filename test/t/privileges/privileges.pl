@@ -251,6 +251,71 @@ EOT
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'own pools end when the mapping names a remote user');
 	is($pid->($one, 'with_on_transfer'), $pid->($two, 'with_on_transfer'), 'users share a pool again');
 
+	# --- foreign tables: superusers and others share one remote transaction, whoever begins it
+	make_public('joined', "max_server_connections '1', checkout_timeout '20s'", $identity);
+	make_public('unnamed', "pool_size '2'", "password '$REMOTE_APP_PASSWORD'");
+	$remote->safe_psql('postgres', "ALTER ROLE one SUPERUSER");
+	$local->safe_psql('postgres', <<'EOT');
+CREATE FOREIGN TABLE joined (id int) SERVER joined OPTIONS (schema_name 'public', table_name 'items');
+CREATE VIEW joined_view AS SELECT id FROM joined;
+CREATE FUNCTION update_joined() RETURNS void LANGUAGE sql SECURITY DEFINER AS 'UPDATE public.joined SET id = id + 10';
+GRANT SELECT, UPDATE ON joined TO one;
+GRANT SELECT ON joined_view TO one;
+EOT
+	my $leases = "SELECT count(*) FROM pgpool.leases WHERE server = 'joined'";
+
+	foreach my $case (
+		[ 'role first', 'UPDATE joined SET id = 5; SELECT id FROM joined_view', '5' ],
+		[ 'superuser first', 'SELECT count(*) FROM joined_view; UPDATE joined SET id = 6; SELECT id FROM joined_view', "1\n6" ],
+		[ 'SECURITY DEFINER, role first', 'UPDATE joined SET id = 7; SELECT update_joined(); SELECT id FROM joined', "\n17" ],
+		[ 'SECURITY DEFINER, superuser first', 'SELECT update_joined(); SELECT id + 1 FROM joined', "\n%d" ],
+		[ 'join', 'SELECT count(*) FROM joined JOIN joined_view USING (id)', '1' ])
+	{
+		my ($name, $sql, $result) = @$case;
+		my $id = $remote->safe_psql('remote_db', 'SELECT id FROM items');
+
+		$one->run('BEGIN');
+		is($one->run($sql) . $one->error, sprintf($result, $id + 11), "$name: one remote transaction sees what it has written");
+		is($local->safe_psql('postgres', $leases), 1, "$name: one lease");
+		$one->run('ROLLBACK');
+	}
+
+	# two remote users have two transactions
+	$remote->safe_psql('remote_db', 'GRANT SELECT ON items TO one, two');
+	$local->safe_psql('postgres', <<'EOT');
+CREATE FOREIGN TABLE unnamed (u name) SERVER unnamed OPTIONS (schema_name 'public', table_name 'who');
+CREATE VIEW unnamed_view AS SELECT u FROM unnamed;
+ALTER VIEW unnamed_view OWNER TO two;
+GRANT SELECT ON unnamed TO one, two;
+GRANT SELECT ON unnamed_view TO one;
+EOT
+	$remote->safe_psql('remote_db', 'CREATE VIEW public.who AS SELECT session_user AS u; GRANT SELECT ON public.who TO PUBLIC; ALTER ROLE one NOSUPERUSER');
+	$local->safe_psql('postgres', 'ALTER ROLE two SUPERUSER');
+	$one->run('BEGIN');
+	is($one->run('SELECT u FROM unnamed UNION ALL SELECT u FROM unnamed_view') . $one->error, "one\ntwo", 'a mapping for PUBLIC without option user: each user reads as its own remote user');
+	is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases WHERE server = 'unnamed'"), 2, 'two remote users have two leases');
+	$one->run('ROLLBACK');
+	$local->safe_psql('postgres', 'ALTER ROLE two NOSUPERUSER');
+
+	# a connection that logged in without the mapping's password is only for superusers
+	my $hba = $remote->data_dir . '/pg_hba.conf';
+	my $rules = slurp_file($hba);
+	unlink $hba;
+	$remote->append_conf('pg_hba.conf', ($rules =~ /^hostssl/m ? 'hostssl' : 'host') . " remote_db remote_app 127.0.0.1/32 trust\n$rules");
+	$remote->reload;
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_hba_file_rules WHERE user_name = '{remote_app}' AND auth_method = 'trust'}, 1), 'remote server trusts the role');
+	$local->safe_psql('postgres', "SELECT pgpool.reconnect('joined')");
+	is($one->run('BEGIN; SELECT count(*) FROM joined_view') . $one->error, 1, 'superuser needs no password');
+	$one->fails('SELECT count(*) FROM joined', '2F003', qr/password is required.*A superuser has begun/s, 'role is refused on a connection without a password, and gets no second transaction');
+	is($local->safe_psql('postgres', $leases), 1, 'one lease');
+	$one->run('ROLLBACK; BEGIN');
+	$one->fails('SELECT count(*) FROM joined', '2F003', qr/password is required/, 'role cannot begin the transaction either');
+	$one->run('ROLLBACK');
+	unlink $hba;
+	$remote->append_conf('pg_hba.conf', $rules);
+	$remote->reload;
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_hba_file_rules WHERE user_name = '{remote_app}' AND auth_method = 'trust'}, 0), 'remote server requests passwords again');
+
 	check_invariants($local);
 	stats_add_up($local);
 	$_->quit foreach $one, $two, $three, $boss;
