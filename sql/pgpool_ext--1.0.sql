@@ -1179,7 +1179,7 @@ COMMENT ON COLUMN pgpool.stats.fdw_statements IS
 COMMENT ON COLUMN pgpool.stats.connects IS
 'connections that were opened';
 COMMENT ON COLUMN pgpool.stats.connects_failed IS
-'connections that could not be opened';
+'connections that could not be opened, or that the remote server closed before they were used: see option retry_min';
 COMMENT ON COLUMN pgpool.stats.connect_time IS
 'total time that opening took, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.max_connect_time IS

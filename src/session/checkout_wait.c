@@ -914,7 +914,8 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 
 	now = pgpx_now();
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-		pool->retry_at > now && pgpx_pool_count_live_locked(pool) == 0 &&
+		pool->unavailable_since != 0 && pool->retry_at > now &&
+		pgpx_pool_count_live_locked(pool) == 0 &&
 		pool->count[PGPX_CONN_CONNECTING] == 0 && !pgpx_pool_is_paused(pool) &&
 		pool->remote_full_since == 0)
 	{

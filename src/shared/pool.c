@@ -15,6 +15,7 @@
  */
 #include "shared/pool.h"
 
+#include "common/pg_prng.h"
 #include "port/pg_bitutils.h"
 
 #include "shared/conn_state.h"
@@ -323,16 +324,87 @@ pgpx_pool_dispatch_locked(PgpxPool *pool, PgpxWake *wake)
 	}
 }
 
+PgpxTime
+pgpx_pool_jitter(PgpxTime pause)
+{
+	return pause * 3 / 4 +
+		(PgpxTime) (pg_prng_double(&pg_global_prng_state) * pause / 4);
+}
+
+void
+pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began, PgpxTime now,
+						  int sqlstate, const char *text)
+{
+	bool		further = pool->backoff_ms != 0;
+
+	/* already under way at the last failure */
+	bool		together = further && began <= pool->last_error_at;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->last_error_at = now;
+	pool->last_sqlstate = sqlstate;
+	strlcpy(pool->last_error, text, sizeof(pool->last_error));
+	if (together)
+	{
+		pool->backoff_ms = Min(pool->backoff_ms + pool->opts.retry_min,
+							   pool->opts.retry_max);
+		return;
+	}
+	pool->backoff_ms = !further ? pool->opts.retry_min :
+		Min(pool->backoff_ms * 2, pool->opts.retry_max);
+	pool->retry_at = now + pgpx_pool_jitter(pool->backoff_ms * 1000);
+	pool->ramp = 1;
+}
+
+/*
+ * Return whether a connection that is lost now counts as a failed attempt:
+ * before its first lease, or within PGPX_PROVEN_US of its login, and before any
+ * statement.
+ */
+static bool
+ends_early(PgpxConn *conn, PgpxTime now)
+{
+	return conn->opened_at != 0 && pgpx_conn_statements(conn) == 0 &&
+		(conn->leases == 0 || now - conn->opened_at < PGPX_PROVEN_US);
+}
+
+/*
+ * Count the loss of a connection that no session has used as a failed attempt
+ * to connect.  It delays the next attempt.  The pool stays available, because
+ * the remote server accepts logins.
+ */
+static void
+note_early_end_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+{
+	int			code = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->stats.connects_failed++;
+	pool->lost_unused = true;
+	pgpx_pool_back_off_locked(pool, conn->opened_at - conn->connect_time, now,
+							  code, "The remote server has accepted the login and then closed the connection.");
+}
+
 bool
 pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 {
 	PgpxTime	now = pgpx_now();
+
+	/* not if a test has failed, or if the worker ends */
+	bool		may_end_early = reason == PGPX_CLOSE_BROKEN &&
+		conn->version == pool->version && conn->state != PGPX_CONN_CHECKING &&
+		pgpx_pool_worker_incarnation(pool) != 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(reason != PGPX_CLOSE_NONE);
 	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CLOSING, now))
 		return false;
 	conn->close_reason = reason;
+	if (may_end_early && ends_early(conn, now))
+	{
+		note_early_end_locked(pool, conn, now);
+		conn->ended_early = true;
+	}
 	pgpx_conn_notify_worker(conn, pool->worker);
 	return true;
 }
@@ -556,6 +628,9 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 	conn->last_used = pgpx_now();
 	if (action != PGPX_RELEASE_UNCHANGED)
 		record_holder(conn);
+	if (usage != NULL && usage->statements > 0 &&
+		action != PGPX_RELEASE_CLOSE && action != PGPX_RELEASE_CANCEL_CLOSE)
+		pool->backoff_ms = 0;	/* the remote has served a session */
 	count_lease_locked(pool, conn, conn->last_used, end, usage);
 
 	release_locked(pool, conn, lease_id, action, unread_reset, reason,

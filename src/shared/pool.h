@@ -197,6 +197,30 @@ extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
 
+/* Return a pause that is shorter by a random time of up to a quarter. */
+extern PgpxTime pgpx_pool_jitter(PgpxTime pause);
+
+/*
+ * pgpx_pool_back_off_locked
+ *		Record a failed attempt to connect that began at this time, its error,
+ *		and the pause before the next attempt.
+ *
+ * The pause doubles with each failure, within retry_min and retry_max.
+ * Simultaneous failures may have a single, short cause, so attempts that were
+ * already under way at the last failure share its pause.  Each adds retry_min
+ * to the back-off, from which the next pause is computed.  So that pause grows
+ * with the number of attempts linearly, and not exponentially.
+ */
+extern void pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began,
+									  PgpxTime now, int sqlstate,
+									  const char *text);
+
+/*
+ * How long a connection must be open to end the back-off, unless a session has
+ * used it.
+ */
+#define PGPX_PROVEN_US (1000 * 1000)
+
 /*
  * pgpx_pool_close_locked
  *		Have the worker close a connection.  Return false if the pool is out of

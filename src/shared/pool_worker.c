@@ -79,15 +79,23 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pool->outage_logged = false;
 		pool->unavailable_since = 0;
 		pool->remote_full_since = 0;
-		pool->retry_at = 0;
-		pool->backoff_ms = 0;
 		conn->expires_at = pgpx_choose_expiry(conn->opened_at,
 											  pool->opts.max_lifetime);
 
-		/* after an outage 1, 2, 4 .. concurrent connects */
-		if (pool->ramp > 0)
-			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
-				pool->ramp * 2;
+		/*
+		 * Another connection was lost unused since this attempt began: the
+		 * pause goes on, because this login does not show more.
+		 */
+		if (pool->backoff_ms == 0 || !pool->lost_unused ||
+			conn->state_since > pool->last_error_at)
+		{
+			pool->retry_at = 0;
+
+			/* after an outage 1, 2, 4 .. concurrent connects */
+			if (pool->ramp > 0)
+				pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
+					pool->ramp * 2;
+		}
 		make_idle_locked(pool, conn, pgpx_now());
 		pgpx_pool_note_use_locked(pool, pgpx_pool_count_usable_locked(pool));
 		pgpx_pool_dispatch_locked(pool, &wake);
@@ -101,43 +109,6 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 						NameStr(pool->server_name),
 						NameStr(pool->database_name),
 						NameStr(pool->user_name), outage / 1e6)));
-}
-
-/* Return a pause that is shorter by a random time of up to a quarter. */
-static PgpxTime
-jittered(PgpxTime pause)
-{
-	return pause * 3 / 4 +
-		(PgpxTime) (pg_prng_double(&pg_global_prng_state) * pause / 4);
-}
-
-/*
- * Set the pause after a failure: doubled each time, within the bounds of the
- * pool.
- */
-static void
-back_off_locked(PgpxPool *pool, PgpxTime now)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->backoff_ms = pool->backoff_ms == 0 ? pool->opts.retry_min :
-		Min(pool->backoff_ms * 2, pool->opts.retry_max);
-	pool->retry_at = now + jittered(pool->backoff_ms * 1000);
-	pool->ramp = 1;
-}
-
-/*
- * Record a failure of an attempt that was already under way at an earlier
- * failure.  Simultaneous failures may have a single, short cause, so they share
- * the pause of the first one.  Each adds retry_min to the back-off, from which
- * the next pause is computed.  So that pause grows with the number of attempts
- * linearly, and not exponentially.
- */
-static void
-share_pause_locked(PgpxPool *pool)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->backoff_ms = Min(pool->backoff_ms + pool->opts.retry_min,
-						   pool->opts.retry_max);
 }
 
 /*
@@ -179,7 +150,8 @@ pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now)
 			pause = FULL_RETRY_MIN_US;
 		}
 		if (pool->retry_at > Max(now, pool->last_error_at) + pause)
-			pool->retry_at = Max(now, pool->last_error_at + jittered(pause));
+			pool->retry_at =
+				Max(now, pool->last_error_at + pgpx_pool_jitter(pause));
 	}
 	LWLockRelease(pool->lock);
 }
@@ -207,6 +179,37 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 	}
 }
 
+/* Return whether an outage may be logged now, and if so, note the time. */
+static bool
+may_log_locked(PgpxPool *pool, PgpxTime now)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->outage_logged_at != 0 &&
+		now - pool->outage_logged_at <= LOG_INTERVAL_US)
+		return false;
+	pool->outage_logged_at = now;
+	return true;
+}
+
+/*
+ * Fail the waiters of an unavailable pool with the last error.
+ *
+ * While a live connection is left, they wait for it.  Otherwise they fail.
+ * That includes those that were enqueued during the attempt: the next one
+ * begins after a pause, in which further checkouts fail at once.
+ */
+static void
+fail_waiters_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pgpx_pool_count_live_locked(pool) > 0 || pgpx_pool_is_paused(pool) ||
+		pool->opts.on_unavailable != PGPX_UNAVAILABLE_FAIL)
+		return;
+	while (pool->queue_head >= 0)
+		pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
+								pool->last_sqlstate, pool->last_error, wake);
+}
+
 void
 pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
@@ -218,56 +221,33 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 	if (conn->state == PGPX_CONN_CONNECTING)
 	{
 		bool		stale = conn->version != pool->version;
-
-		/* already under way when the last attempt failed */
-		bool		together = pool->backoff_ms != 0 &&
-			conn->state_since <= pool->last_error_at;
+		PgpxTime	began = conn->state_since;
 
 		pool->stats.connects_failed++;
 		end_attempt_locked(pool, conn, how == PGPX_FAILED_RUNNING,
 						   PGPX_CLOSE_BROKEN);
 		if (!stale)
 		{
-			pool->last_error_at = pgpx_now();
-			pool->last_sqlstate = sqlstate;
-			strlcpy(pool->last_error, text, sizeof(pool->last_error));
-			log_outage = fails_since_locked(pool) == 0 &&
-				(pool->outage_logged_at == 0 ||
-				 pool->last_error_at - pool->outage_logged_at >
-					 LOG_INTERVAL_US);
+			bool		first = fails_since_locked(pool) == 0;
+			PgpxTime	now = pgpx_now();
+
+			pgpx_pool_back_off_locked(pool, began, now, sqlstate, text);
+			pool->lost_unused = false;
+			log_outage = first && may_log_locked(pool, now);
 			if (log_outage)
-			{
-				pool->outage_logged_at = pool->last_error_at;
 				pool->outage_logged = true;
-			}
-			if (!together)
-				back_off_locked(pool, pool->last_error_at);
-			else
-				share_pause_locked(pool);
 			if (how == PGPX_FAILED_FULL)
-				note_remote_full_locked(pool, pool->last_error_at);
+				note_remote_full_locked(pool, now);
 			else
 			{
 				pool->remote_full_since = 0;
 				if (pool->unavailable_since == 0)
-					pool->unavailable_since = pool->last_error_at;
+					pool->unavailable_since = now;
 			}
 		}
 
-		/*
-		 * While a live connection is left, the waiters wait for it.
-		 * Otherwise they fail.  That includes those that were enqueued during
-		 * the attempt: the next one begins after a pause, in which further
-		 * checkouts fail at once.
-		 */
-		if (!stale && pgpx_pool_count_live_locked(pool) == 0 &&
-			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-			how != PGPX_FAILED_FULL && !pgpx_pool_is_paused(pool))
-		{
-			while (pool->queue_head >= 0)
-				pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
-										sqlstate, text, &wake);
-		}
+		if (!stale && how != PGPX_FAILED_FULL)
+			fail_waiters_locked(pool, &wake);
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -489,10 +469,13 @@ void
 pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
+	bool		log_end = false;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CLOSING)
 	{
+		if (conn->ended_early)
+			log_end = may_log_locked(pool, pgpx_now());
 		if (conn->opened_at != 0)
 			pool->stats.closed[conn->close_reason]++;
 		pgpx_conn_free_locked(pool, conn);
@@ -500,6 +483,13 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
+	if (log_end)
+		ereport(LOG,
+				(errmsg("pgpool_ext lost an unused connection to server \"%s\" of database \"%s\" for user \"%s\"",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						NameStr(pool->user_name)),
+				 errdetail("The remote server has accepted the login and then closed the connection. This counts as a failed attempt to connect.")));
 }
 
 /* Minimum interval between checks of a pool with connections in use. */
@@ -629,6 +619,33 @@ next_expiry(const PgpxPool *pool, PgpxTime now)
 	return next;
 }
 
+/*
+ * End the back-off if a connection has been open for PGPX_PROVEN_US.  A login
+ * alone does not end it, because the remote may accept logins and then close
+ * the connections.
+ */
+static void
+end_backoff(PgpxPool *pool, PgpxTime now, PgpxTime *due)
+{
+	if (pool->backoff_ms == 0 || pool->retry_at != 0)
+		return;
+	pgpx_conn_foreach_locked(conn, pool)
+	{
+		PgpxTime	proven_at = conn->opened_at + PGPX_PROVEN_US;
+
+		if (conn->opened_at == 0 || conn->broken ||
+			conn->state == PGPX_CONN_CLOSING ||
+			pg_atomic_read_u32(&conn->hung_up) != 0)
+			continue;
+		if (now >= proven_at)
+		{
+			pool->backoff_ms = 0;
+			return;
+		}
+		*due = Min(*due, proven_at);
+	}
+}
+
 /* A lease that was held for too long, to be logged. */
 typedef struct Leak
 {
@@ -740,6 +757,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 
 	close_unneeded_locked(pool, now, &due);
 	due = Min(due, next_expiry(pool, now));
+	end_backoff(pool, now, &due);
 	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;
 	pgpx_pool_dispatch_locked(pool, &wake);

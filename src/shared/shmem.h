@@ -160,6 +160,8 @@ typedef struct PgpxConn
 	int			close_reason;	/* PgpxCloseReason, while CLOSING or
 								 * CANCELLING */
 	bool		broken;			/* see pgpx_pool_lost */
+	bool		ended_early;	/* while CLOSING: it counts as a failed attempt
+								 * to connect */
 
 	int			owner_procno;	/* PGPROC number of the holder; -1: none */
 	int			owner_pid;
@@ -418,7 +420,10 @@ typedef struct PgpxPool
 	bool		outage_logged;	/* that outage was logged, so log its end */
 	PgpxTime	retry_at;		/* after a failure: no connect before this
 								 * time, then one at a time; 0: no limit */
-	int64		backoff_ms;		/* last pause between connects; 0: none */
+	int64		backoff_ms;		/* last pause between connects; 0: none, or a
+								 * connection has proven useful since */
+	bool		lost_unused;	/* the last failure was a connection that was
+								 * lost before its use */
 	int			ramp;			/* limit of concurrent connects after an
 								 * outage; 0: none */
 	PgpxTime	last_error_at;
