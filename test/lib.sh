@@ -251,7 +251,7 @@ private_install() {
 # The installation of a build with debug points (src/base/debug_point.h), in a copy of the
 # tree; sets bindir.
 points_installation() {
-  local tree=${kept:-$work}/points/tree
+  local tree=${kept:-$work}/points_build/tree
 
   mkdir -p "$tree"
   # status 1 of tar: a file has changed meanwhile

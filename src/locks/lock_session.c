@@ -89,7 +89,8 @@ checkout_timeout(const LockWait *w)
 {
 	if (w->call->only_try)
 		return PGPX_TIMEOUT_DEFAULT;
-	return w->deadline == 0 ? 0 : Max((w->deadline - pgpx_now()) / 1000, 1);
+	return w->deadline == 0 ? 0 :
+		Max((w->deadline - pgpx_now() + 999) / 1000, 1);
 }
 
 /*
