@@ -728,21 +728,21 @@ GRANT SELECT ON pgpool.pools TO PUBLIC;
 COMMENT ON VIEW pgpool.pools IS
 'pools of all databases: their connections and their waiters; a pool is created by its first checkout, or with min_size or min_idle at the start of the server, and removed when it is empty and its slot is needed';
 COMMENT ON COLUMN pgpool.pools.pool_id IS
-'id of the pool, unique while the server runs; joins the views';
+'id of the pool; joins the views';
 COMMENT ON COLUMN pgpool.pools.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.pools.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.pools.local_user IS
-'local user of the pool; "public" if all users of a mapping for PUBLIC share the pool, because the mapping names the remote user';
+'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
 COMMENT ON COLUMN pgpool.pools.shared IS
-'true: all sessions to which the user mapping applies share the pool; false: each local user has a separate pool, because the mapping is for PUBLIC and names no remote user';
+'true: all users of the user mapping share the pool; false: each has a pool, because the mapping is for PUBLIC and names no remote user';
 COMMENT ON COLUMN pgpool.pools.state IS
-'first of these states that applies: "damaged": the pool''s state in shared memory is inconsistent, as last_error says, and checkouts fail until the worker has restarted and rebuilt the pool; "draining" and "paused": checkouts wait for resume(); "remote_full": no connection is free, and the remote server accepts no more; "unavailable": no connection is open, and the last attempt to connect has failed (this state lasts until an attempt succeeds, whether or not one is made); "stale": connections that were opened before a change of options or a reconnect() are still leased; "full": the pool has all connections that pool_size and max_overflow allow, and none is free; "overflow": it has more than pool_size connections; "ready": none of these';
+'first of these that applies: "damaged", "draining", "paused", "remote_full", "unavailable", "stale", "full", "overflow", "ready"';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.transport IS
-'how sessions communicate on the connection that was opened last: "direct" on the socket itself, or "relay" through the worker, because the connection uses TLS; NULL if none is open';
+'how sessions communicate on the connection that was opened last: "direct", or "relay" through the worker for TLS; NULL if none is open';
 COMMENT ON COLUMN pgpool.pools.tls_version IS
 'version of TLS of that connection; NULL without TLS';
 COMMENT ON COLUMN pgpool.pools.tls_cipher IS
@@ -788,9 +788,9 @@ COMMENT ON COLUMN pgpool.pools.last_checkout IS
 COMMENT ON COLUMN pgpool.pools.unavailable_since IS
 'time of the first failed attempt to connect since the last successful one; NULL if the last attempt succeeded, or failed because the remote server is full';
 COMMENT ON COLUMN pgpool.pools.remote_full_since IS
-'time since which the remote server has refused all attempts to connect because it is full; NULL if the last attempt did not fail for this reason';
+'time since which the remote server has refused all attempts to connect because it is full; NULL if it does not';
 COMMENT ON COLUMN pgpool.pools.last_error IS
-'last error of the pool: of an attempt to connect, or of the reading of its options without a checkout, or what was found if the pool is damaged; NULL if there was none; <insufficient privilege> unless you are the local user of the pool, may check out from it because it is shared, or have the privileges of pg_read_all_stats';
+'last error: of an attempt to connect, of reading the options without a checkout, or what was found if the pool is damaged; NULL if there was none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.pools.last_error_at IS
 'time of last_error; NULL if there was none';
 COMMENT ON COLUMN pgpool.pools.next_try_at IS
@@ -847,13 +847,13 @@ GRANT SELECT ON pgpool.connections TO PUBLIC;
 COMMENT ON VIEW pgpool.connections IS
 'connections of all pools: state, age and holder';
 COMMENT ON COLUMN pgpool.connections.pool_id IS
-'id of the pool, unique while the server runs; joins the views';
+'id of the pool; joins the views';
 COMMENT ON COLUMN pgpool.connections.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.connections.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.connections.local_user IS
-'local user of the pool; "public" if all users of a mapping for PUBLIC share the pool, because the mapping names the remote user';
+'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
 COMMENT ON COLUMN pgpool.connections.connection IS
 'slot of the connection, from 0 to pgpool_ext.max_connections - 1; slots are reused';
 COMMENT ON COLUMN pgpool.connections.generation IS
@@ -867,7 +867,7 @@ COMMENT ON COLUMN pgpool.connections.reset_pending IS
 COMMENT ON COLUMN pgpool.connections.stale IS
 'true if the options have changed since it was opened; it is closed when it is free';
 COMMENT ON COLUMN pgpool.connections.transport IS
-'how the session communicates: "direct" on the socket itself, or "relay" through the worker, because the connection uses TLS; NULL while it is being opened';
+'how the session communicates: "direct", or "relay" through the worker for TLS; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.tls_version IS
 'version of TLS; NULL without TLS';
 COMMENT ON COLUMN pgpool.connections.tls_cipher IS
@@ -938,7 +938,7 @@ COMMENT ON VIEW pgpool.leases IS
 COMMENT ON COLUMN pgpool.leases.lease IS
 'the lease, as checkout returned it';
 COMMENT ON COLUMN pgpool.leases.pool_id IS
-'id of the pool, unique while the server runs; joins the views';
+'id of the pool; joins the views';
 COMMENT ON COLUMN pgpool.leases.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.leases.server IS
@@ -952,15 +952,15 @@ COMMENT ON COLUMN pgpool.leases.user_name IS
 COMMENT ON COLUMN pgpool.leases.application_name IS
 'the session''s application_name when it acquired the lease; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.scope IS
-'what ends it: "session", "transaction" (checkout_xact), "call" (query, query_as, exec, describe, column_list and fanout with names of servers, and the functions of distributed locks) or "fdw" (foreign tables: the transaction)';
+'what ends it: "session" (checkout), "transaction" (checkout_xact), "call" (functions that name a server) or "fdw" (foreign tables: the transaction)';
 COMMENT ON COLUMN pgpool.leases.state IS
-'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease can only be returned; it does not count for pool_size, max_server_connections and pgpool_ext.max_connections, and the lease ends if its slot is needed';
+'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost';
 COMMENT ON COLUMN pgpool.leases.leased_at IS
 'time when the connection was leased';
 COMMENT ON COLUMN pgpool.leases.waited IS
 'time that the checkout waited, in milliseconds';
 COMMENT ON COLUMN pgpool.leases.why IS
-'argument why of the checkout, or the foreign table or remote statement that needed it, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
+'argument why of the checkout, or the foreign table or remote statement, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.remote_pid IS
 'process ID of the remote session';
 
@@ -995,7 +995,7 @@ GRANT SELECT ON pgpool.waiters TO PUBLIC;
 COMMENT ON VIEW pgpool.waiters IS
 'sessions that wait for a connection, in the order of the queue';
 COMMENT ON COLUMN pgpool.waiters.pool_id IS
-'id of the pool, unique while the server runs; joins the views';
+'id of the pool; joins the views';
 COMMENT ON COLUMN pgpool.waiters.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.waiters.server IS
@@ -1013,9 +1013,9 @@ COMMENT ON COLUMN pgpool.waiters.waiting_since IS
 COMMENT ON COLUMN pgpool.waiters.deadline IS
 'time when the wait times out; NULL means no limit';
 COMMENT ON COLUMN pgpool.waiters.why IS
-'argument why of the checkout, or the foreign table or remote statement that needed it, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
+'argument why of the checkout, or the foreign table or remote statement, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'first of these that applies: "damaged": the session waits for the worker to restart and to rebuild the pool; "paused": for resume(); "remote_full": for the remote server to accept another connection, or for the end of a lease; "connecting": for a connection that is being opened or is about to be; "checking": for the test of a connection; "cancelling": for the end of a statement that is being cancelled, because the pool has all connections that pool_size and max_overflow allow; "full": for the end of a lease, because the pool has all connections that pool_size and max_overflow allow; "unavailable": for the end of the pause after a failed attempt to connect; "server_cap": for a connection of any pool of this server to close, because max_server_connections is reached; "global_cap": for a connection of any pool to close, because pgpool_ext.max_connections is reached; "lease": for the end of a lease, which is expected before a new connection could be open';
+'first of these that applies: "damaged", "paused", "remote_full", "connecting", "checking", "cancelling", "full", "unavailable", "server_cap", "global_cap", "lease"';
 
 CREATE TYPE pgpool.stats_row AS (
 	pool_id pg_catalog.int4,
@@ -1105,13 +1105,13 @@ GRANT SELECT ON pgpool.stats TO PUBLIC;
 COMMENT ON VIEW pgpool.stats IS
 'counters of all pools since stats_reset; they are removed with the pool';
 COMMENT ON COLUMN pgpool.stats.pool_id IS
-'id of the pool, unique while the server runs; joins the views';
+'id of the pool; joins the views';
 COMMENT ON COLUMN pgpool.stats.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.stats.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.stats.local_user IS
-'local user of the pool; "public" if all users of a mapping for PUBLIC share the pool, because the mapping names the remote user';
+'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
 COMMENT ON COLUMN pgpool.stats.checkouts IS
 'leases that began';
 COMMENT ON COLUMN pgpool.stats.hits IS
@@ -1119,15 +1119,15 @@ COMMENT ON COLUMN pgpool.stats.hits IS
 COMMENT ON COLUMN pgpool.stats.last_used_hits IS
 'of these, leases of the connection that the session had used last';
 COMMENT ON COLUMN pgpool.stats.retried IS
-'leases that ended before the session used them, because the connection was dead, could not be reset or was opened with outdated options, or because the checkout timed out or was cancelled';
+'leases that ended before the session used them: the connection was dead, outdated or could not be reset, or the checkout timed out or was cancelled';
 COMMENT ON COLUMN pgpool.stats.connects_requested IS
 'connections that were requested, because none was free or for min_size, min_idle or prewarm';
 COMMENT ON COLUMN pgpool.stats.waited IS
-'waits of checkouts; a checkout waits again if the granted connection cannot be used and no other one is free';
+'waits of checkouts; a checkout waits again if the granted connection cannot be used';
 COMMENT ON COLUMN pgpool.stats.granted IS
 'of these, waits that ended with a connection';
 COMMENT ON COLUMN pgpool.stats.pipelined IS
-'of these, calls and scans of foreign tables whose statement was sent with the reset by the session that returned the connection';
+'of these, waits whose statement was sent with the reset by the session that returned the connection';
 COMMENT ON COLUMN pgpool.stats.timeouts IS
 'waits that timed out';
 COMMENT ON COLUMN pgpool.stats.cancelled IS
@@ -1151,7 +1151,7 @@ COMMENT ON COLUMN pgpool.stats.terminated IS
 COMMENT ON COLUMN pgpool.stats.lease_timeouts IS
 'leases that lease_timeout ended';
 COMMENT ON COLUMN pgpool.stats.wait_time IS
-'total waiting time of checkouts, in milliseconds; a checkout that waits again adds the time from its start to the end of its last wait';
+'total waiting time of checkouts, in milliseconds; a checkout that waits again adds the whole time since its start';
 COMMENT ON COLUMN pgpool.stats.max_wait_time IS
 'longest waiting time of a checkout, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.lease_time IS
@@ -1159,7 +1159,7 @@ COMMENT ON COLUMN pgpool.stats.lease_time IS
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
-'statements that were sent on leases; this and the next five columns are counted when a lease ends, but not for leases that were ended by terminate, by lease_timeout or by the end of the worker';
+'statements that were sent on leases';
 COMMENT ON COLUMN pgpool.stats.polled IS
 'waits for an answer that ended while the session polled, without a sleep';
 COMMENT ON COLUMN pgpool.stats.rows IS
@@ -1187,7 +1187,7 @@ COMMENT ON COLUMN pgpool.stats.max_connect_time IS
 COMMENT ON COLUMN pgpool.stats.resets IS
 'resets that were sent: at checkin, behind the statement of a call, by the worker, or before the statement of the next lease';
 COMMENT ON COLUMN pgpool.stats.resets_failed IS
-'resets that failed or were not answered in time';
+'resets that failed or were not answered in time. The server log has their errors';
 COMMENT ON COLUMN pgpool.stats.checks IS
 'tests of idle connections';
 COMMENT ON COLUMN pgpool.stats.checks_failed IS
@@ -1195,27 +1195,27 @@ COMMENT ON COLUMN pgpool.stats.checks_failed IS
 COMMENT ON COLUMN pgpool.stats.cancels IS
 'cancel requests that were sent';
 COMMENT ON COLUMN pgpool.stats.closed_idle IS
-'connections that were closed by idle_timeout';
+'connections closed by idle_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_lifetime IS
-'connections that were closed by max_lifetime';
+'connections closed by max_lifetime';
 COMMENT ON COLUMN pgpool.stats.closed_uses IS
-'connections that were closed by max_uses';
+'connections closed by max_uses';
 COMMENT ON COLUMN pgpool.stats.closed_overflow IS
-'connections that were closed because the pool had more than pool_size';
+'connections closed because the pool had more than pool_size';
 COMMENT ON COLUMN pgpool.stats.closed_evicted IS
-'connections that were closed in favor of another pool, or because max_server_connections had become smaller';
+'connections closed in favor of another pool, or because max_server_connections had become smaller';
 COMMENT ON COLUMN pgpool.stats.closed_reset IS
-'connections that were closed because a reset failed or could not be confirmed';
+'connections closed because a reset failed or could not be confirmed';
 COMMENT ON COLUMN pgpool.stats.closed_broken IS
-'connections that were closed because they were lost, violated the protocol, reported a read-only server (25006), or their worker exited';
+'connections that were lost, violated the protocol, reported a read-only server (25006), or whose worker exited';
 COMMENT ON COLUMN pgpool.stats.closed_drained IS
 'connections that drain closed';
 COMMENT ON COLUMN pgpool.stats.closed_stale IS
-'connections that were closed because the options had changed or reconnect was called';
+'connections closed because the options had changed or reconnect was called';
 COMMENT ON COLUMN pgpool.stats.closed_terminated IS
-'connections that were closed because their lease was terminated or exceeded lease_timeout';
+'connections closed because their lease was terminated or exceeded lease_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_holder_died IS
-'connections that were closed because their lease ended during a statement, or with a transaction that could not be rolled back';
+'connections closed because their lease ended during a statement, or with a transaction that could not be rolled back';
 COMMENT ON COLUMN pgpool.stats.closed_discarded IS
 'connections that discard closed';
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
@@ -1251,13 +1251,13 @@ GRANT SELECT ON pgpool.wait_histogram TO PUBLIC;
 COMMENT ON VIEW pgpool.wait_histogram IS
 'distribution of the waiting times of checkouts that had to wait; each bucket is twice as wide as the one before';
 COMMENT ON COLUMN pgpool.wait_histogram.pool_id IS
-'id of the pool, unique while the server runs; joins the views';
+'id of the pool; joins the views';
 COMMENT ON COLUMN pgpool.wait_histogram.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.wait_histogram.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.wait_histogram.local_user IS
-'local user of the pool; "public" if all users of a mapping for PUBLIC share the pool, because the mapping names the remote user';
+'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
 COMMENT ON COLUMN pgpool.wait_histogram.bucket IS
 'number of the bucket';
 COMMENT ON COLUMN pgpool.wait_histogram.from_us IS
