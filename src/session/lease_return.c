@@ -397,7 +397,11 @@ has_start_params_after_reset(const PgpxLease *lease)
 		lease->spec->discards_all;
 }
 
-/* Bound of the rows to drain after a cancel. */
+/*
+ * Limit on the rows to drain after a cancel.  It exceeds what the socket
+ * buffers of both servers hold, so only a server that ignores the cancel sends
+ * more.
+ */
 #define CANCEL_BYTES (16 * 1024 * 1024)
 
 void
@@ -407,14 +411,17 @@ pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxWire   *wire = &lease->sock->wire;
 	PgpxTime	pause = PGPX_CANCEL_AGAIN_US;
+	uint64		start = wire->bytes_in;
 
 	HOLD_INTERRUPTS();
 	while (is_usable(lease) && !pgpx_wire_statement_ended(wire) &&
+		   wire->bytes_in - start < CANCEL_BYTES &&
 		   pgpx_now() < deadline && !pgpx_interrupt_pending())
 	{
 		/* a cancel that arrives before its statement has no effect */
 		pgpx_stream_cancel(lease);
-		(void) pgpx_stream_drain(lease, CANCEL_BYTES,
+		(void) pgpx_stream_drain(lease,
+								 CANCEL_BYTES - (wire->bytes_in - start),
 								 Min(deadline, pgpx_now() + pause), true);
 		pause *= 2;
 	}
