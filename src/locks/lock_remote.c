@@ -26,10 +26,11 @@
 #include "session/statement.h"
 
 /*
- * PL/pgSQL: look up the objects of schema pgpool_lock, and the functions of the
- * triggers on its tables.  Raise 55000 if one of them has an untrusted owner,
- * because the owner could change it and so run code as each user of the locks.
- * Set "found.tables" to the number of the tables that exist.
+ * PL/pgSQL: look up the objects of schema pgpool_lock, and the functions,
+ * operators and types on which the triggers on its tables depend, also in WHEN.
+ * Raise 55000 if one of them has an untrusted owner, because the owner could
+ * change it and so run code as each user of the locks.  Set "found.tables" to
+ * the number of the tables that exist.
  *
  * Trusted are the owner of the database, superusers, and the login role itself.
  * After SET ROLE the login role is not the current user.  The search_path is
@@ -44,8 +45,12 @@
 	"		FROM (SELECT n.nspowner, false FROM pg_catalog.pg_namespace AS n WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock'\n" \
 	"			UNION ALL SELECT c.relowner, true FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace\n" \
 	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND c.relname OPERATOR(pg_catalog.=) ANY ('{locks,pings}'::pg_catalog.name[])\n" \
-	"			UNION ALL SELECT f.proowner, false FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace\n" \
-	"				JOIN pg_catalog.pg_trigger AS t ON t.tgrelid OPERATOR(pg_catalog.=) c.oid JOIN pg_catalog.pg_proc AS f ON f.oid OPERATOR(pg_catalog.=) t.tgfoid\n" \
+	"			UNION ALL SELECT COALESCE(f.proowner, p.oprowner, y.typowner), false FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace\n" \
+	"				JOIN pg_catalog.pg_trigger AS t ON t.tgrelid OPERATOR(pg_catalog.=) c.oid\n" \
+	"				JOIN pg_catalog.pg_depend AS d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_trigger'::pg_catalog.regclass AND d.objid OPERATOR(pg_catalog.=) t.oid\n" \
+	"				LEFT JOIN pg_catalog.pg_proc AS f ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass AND f.oid OPERATOR(pg_catalog.=) d.refobjid\n" \
+	"				LEFT JOIN pg_catalog.pg_operator AS p ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_operator'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.=) d.refobjid\n" \
+	"				LEFT JOIN pg_catalog.pg_type AS y ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass AND y.oid OPERATOR(pg_catalog.=) d.refobjid\n" \
 	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND c.relname OPERATOR(pg_catalog.=) ANY ('{locks,pings}'::pg_catalog.name[])\n" \
 	"			UNION ALL SELECT f.proowner, false FROM pg_catalog.pg_proc AS f JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) f.pronamespace\n" \
 	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND f.proname OPERATOR(pg_catalog.=) 'fence_check') AS o(owner, is_table)\n" \

@@ -59,9 +59,10 @@ extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,
 							  Tuplestorestate *store);
 
 /*
- * Verify that the objects of schema pgpool_lock, and the functions of triggers
- * on its tables, belong to the owner of the database, a superuser or the login
- * role.  Otherwise the remote raises 55000, or 42P01 if a table does not exist.  Each connection executes it before it uses the tables.
+ * Verify that the objects of schema pgpool_lock, and those that triggers on its
+ * tables use, belong to the owner of the database, a superuser or the login
+ * role.  Otherwise the remote raises 55000, or 42P01 if a table does not exist.
+ * Each connection executes it before it uses the tables.
  */
 extern const char pgpx_verify_sql[];
 

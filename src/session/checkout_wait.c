@@ -414,7 +414,8 @@ typedef enum WaitCause
 /*
  * Write a detail about the use of the pool and about the cause of the wait, and
  * return the cause.  The detail has the error of the last attempt to connect, if
- * it has failed since the checkout began, or if no attempt has succeeded since.  Set *limit if that is WAIT_LIMIT.
+ * it has failed since the checkout began, or if no attempt has succeeded since.
+ * Set *limit if the cause is WAIT_LIMIT.
  */
 static WaitCause
 write_wait_cause(const PgpxCheckout *c, PgpxPool *pool, char *buf, size_t size,

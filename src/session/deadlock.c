@@ -87,7 +87,7 @@ typedef struct PoolState
 {
 	bool		is_read;		/* its leases were added */
 	bool		has_waiter;
-	PgpxGrowthLimit limit;		/* POOL, SERVER, SHARE or ALL */
+	PgpxGrowthLimit limit;		/* POOL, SERVER or ALL */
 	int			server;
 	uint32		pool_id;
 	uint64		options_version;

@@ -561,7 +561,26 @@ SELECT test.err(c) AS e FROM unnest(ARRAY[
 	$$SELECT pgpool.try_lock('rooted', 'a')$$, $$SELECT * FROM pgpool.lock_status('rooted')$$,
 	$$SELECT pgpool.lock_force_release('rooted', 'a')$$, $$SELECT pgpool.lock_setup('rooted')$$]) AS c;
 SELECT * FROM pgpool.query('rooted', $$SELECT rolsuper FROM pg_roles WHERE rolname = 'remote_nopriv'$$) AS t(rolsuper bool);
-SELECT pgpool.exec('rooted', 'DROP FUNCTION public.remote_trap() CASCADE; ALTER TABLE pgpool_lock.pings OWNER TO remote_nopriv');
+SELECT pgpool.exec('rooted', 'DROP FUNCTION public.remote_trap() CASCADE');
+-- a role with TRIGGER, in WHEN: a function, an operator, a domain
+SELECT pgpool.exec('rooted', $remote$
+GRANT TRIGGER ON pgpool_lock.locks TO remote_nopriv;
+CREATE SCHEMA remote_when AUTHORIZATION remote_nopriv;
+GRANT USAGE ON SCHEMA remote_when TO PUBLIC;
+SET ROLE remote_nopriv;
+CREATE FUNCTION remote_when.trap(text) RETURNS bool LANGUAGE plpgsql AS
+	'BEGIN ALTER ROLE remote_nopriv SUPERUSER; RETURN false; END';
+CREATE OPERATOR remote_when.!! (FUNCTION = remote_when.trap, RIGHTARG = text);
+CREATE DOMAIN remote_when.trapped AS text CHECK (remote_when.trap(VALUE));
+RESET ROLE
+$remote$);
+SELECT condition, pgpool.exec('rooted', 'SET ROLE remote_nopriv; CREATE TRIGGER trap BEFORE INSERT ON pgpool_lock.locks FOR EACH ROW WHEN (' || condition || ') EXECUTE FUNCTION suppress_redundant_updates_trigger(); RESET ROLE') = 0 AS created,
+	(SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$ || left(condition, 0)) AS e LIMIT 1) AS error,
+	pgpool.exec('rooted', 'DROP TRIGGER trap ON pgpool_lock.locks') = 0 AS dropped
+  FROM unnest(ARRAY['remote_when.trap(NEW.name)', 'OPERATOR(remote_when.!!) NEW.name', 'NEW.name::remote_when.trapped IS NULL']) AS condition;
+SELECT * FROM pgpool.query('rooted', $$SELECT rolsuper FROM pg_roles WHERE rolname = 'remote_nopriv'$$) AS t(rolsuper bool);
+SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA remote_when CASCADE; REVOKE TRIGGER ON pgpool_lock.locks FROM remote_nopriv');
+SELECT pgpool.exec('rooted', 'ALTER TABLE pgpool_lock.pings OWNER TO remote_nopriv');
 SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
 SELECT pgpool.exec('rooted', 'ALTER TABLE pgpool_lock.pings OWNER TO remote_super; ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv');
 SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
