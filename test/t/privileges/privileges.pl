@@ -305,9 +305,10 @@ EOT
 	$remote->reload;
 	ok(wait_until($remote, q{SELECT count(*) FROM pg_hba_file_rules WHERE user_name = '{remote_app}' AND auth_method = 'trust'}, 1), 'remote server trusts the role');
 	$local->safe_psql('postgres', "SELECT pgpool.reconnect('joined')");
-	is($one->run('BEGIN; SELECT count(*) FROM joined_view') . $one->error, 1, 'superuser needs no password');
+	is($one->run('BEGIN; SELECT count(*) FROM joined_view; SAVEPOINT s') . $one->error, 1, 'superuser needs no password');
 	$one->fails('SELECT count(*) FROM joined', '2F003', qr/password is required.*A superuser has begun/s, 'role is refused on a connection without a password, and gets no second transaction');
 	is($local->safe_psql('postgres', $leases), 1, 'one lease');
+	is($one->run('ROLLBACK TO s; SELECT count(*) FROM joined_view') . $one->error, 1, 'remote transaction of the superuser continues');
 	$one->run('ROLLBACK; BEGIN');
 	$one->fails('SELECT count(*) FROM joined', '2F003', qr/password is required/, 'role cannot begin the transaction either');
 	$one->run('ROLLBACK');
