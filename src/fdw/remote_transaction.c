@@ -602,6 +602,21 @@ drop_unused(PgpxRemoteTransaction *rt)
 	pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
 }
 
+/*
+ * Break the stream if the deadline has passed and the last statement, its
+ * cancel request, or the rollback has not ended.  Otherwise the rollbacks of
+ * the outer transactions would wait for as long again.
+ */
+static void
+break_if_late(PgpxRemoteTransaction *rt, PgpxTime deadline)
+{
+	PgpxWire   *wire = &rt->lease->sock->wire;
+
+	if (rt->streaming == NULL && pgpx_now() >= deadline &&
+		(wire->phase != PGPX_WIRE_IDLE || is_cancelled(rt)))
+		pgpx_wire_break(wire, "a rollback to a savepoint did not end within operation_timeout");
+}
+
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
@@ -655,6 +670,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		}
 		rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
 		roll_back_remote(rt, deadline);
+		break_if_late(rt, deadline);
 	}
 }
 

@@ -320,13 +320,23 @@ pgpx_wire_output(PgpxWire *wire)
 	return &wire->out;
 }
 
-/* Send CopyFail, for COPY FROM STDIN in the simple protocol. */
+/*
+ * Send CopyFail, for COPY FROM STDIN in the simple protocol.  If no memory may
+ * be allocated and the output buffer is full, break the stream instead.
+ */
 static void
 refuse_copy(PgpxWire *wire)
 {
 	static const char message[] =
 		"f\0\0\0\045pgpool_ext does not support COPY";
 
+	if (wire->no_oom &&
+		(wire->out.data == NULL ||
+		 wire->out.maxlen - wire->out.len <= (int) sizeof(message)))
+	{
+		pgpx_wire_break(wire, "a COPY could not be refused");
+		return;
+	}
 	appendBinaryStringInfo(pgpx_wire_output(wire), message, sizeof(message));
 }
 

@@ -471,23 +471,45 @@ foreach my $case ([ 'transaction', '', '5 6' ], [ 'subtransaction', 'SELECT id F
 }
 is($local->safe_psql('postgres', $connects), $opened, 'connections are kept');
 
-# nothing makes a rollback hang: operation_timeout, a cancel, the end of the worker
-foreach my $name ('operation_timeout', 'cancel', 'worker')
+# nothing makes a rollback hang: operation_timeout, a cancel, the end of the session or of the
+# worker, statement_timeout. In the last four cases operation_timeout does not end it.
+# (PostgreSQL ends statement_timeout before it executes ROLLBACK.)
+foreach my $name ('operation_timeout', 'cancel', 'terminate', 'worker', 'statement_timeout')
 {
-	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '300ms')}) if $name eq 'operation_timeout';
-	$session->run('BEGIN; SELECT id FROM one.a WHERE id = 5 FOR UPDATE');
+	$local->safe_psql('postgres', "ALTER SERVER one OPTIONS (ADD operation_timeout '" . ($name eq 'operation_timeout' ? '300ms' : '1h') . "')");
+	my $aborting = $name eq 'terminate' ? PgpxSession->new($local) : $session;
+	my $checkin = $name eq 'statement_timeout';
+	$aborting->run($checkin ? "SELECT pgpool.checkout('one') AS direct \\gset\nSELECT pgpool.exec(:direct, 'BEGIN; SELECT FROM app.a WHERE id = 5 FOR UPDATE')" :
+			'BEGIN; SELECT id FROM one.a WHERE id = 5 FOR UPDATE');
 	my $pid = stop_remote();
 
-	$session->start('ROLLBACK');
-	$waits->("$name: rollback waits") unless $name eq 'operation_timeout';
-	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')') if $name eq 'cancel';
+	$aborting->run("SET statement_timeout = '300ms'") if $checkin;
+	$aborting->start($checkin ? 'SELECT pgpool.checkin(:direct)' : 'ROLLBACK');
+	ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $aborting->pid, 'Extension'), "$name: rollback waits") unless $name =~ /_timeout/;
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $aborting->pid . ')') if $name eq 'cancel';
+	terminate($local, $aborting->pid) if $name eq 'terminate';
 	terminate($local, worker_pid($local)) if $name eq 'worker';
-	$session->finish(60);
+	$aborting->finish(60);
 	is($session->run('SELECT 1'), '1', "$name: rollback ends although the remote session is stopped");
 	kill 'CONT', $pid;
 	nothing_is_left("$name ends a rollback");
-	$local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP operation_timeout)') if $name eq 'operation_timeout';
+	$local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP operation_timeout)');
 }
+$session->run('RESET statement_timeout');
+
+# a rollback to a savepoint that is late breaks the connection, so that those to outer
+# savepoints do not wait again
+$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '300ms')});
+$session->run('BEGIN; SELECT id FROM one.a WHERE id = 5 FOR UPDATE; SAVEPOINT s; SELECT id FROM one.a WHERE id = 6 FOR UPDATE; SAVEPOINT t; SELECT id FROM one.a WHERE id = 7 FOR UPDATE');
+my $stopped = stop_remote();
+$session->run('ROLLBACK TO t');
+kill 'CONT', $stopped;
+is($session->error, '', 'late rollback to a savepoint succeeds');
+$session->run('ROLLBACK TO s');
+$session->fails('SELECT id FROM one.a', '08006', qr/rollback to a savepoint did not end within operation_timeout/, 'connection is lost after it');
+$session->run('ROLLBACK');
+nothing_is_left('late rollback to a savepoint');
+$local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP operation_timeout)');
 
 # --- the remote transaction is READ ONLY and DEFERRABLE if the local one is
 my $modes = "SELECT concat_ws(' ', isolation, read_only, is_deferrable) FROM one.modes";
