@@ -493,6 +493,7 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	rt->before = *now;
 	now->depth = now->target_depth;
 	now->rollback_level = 0;
+	now->sets_read_only = false;
 	rt->ncommands = 0;			/* these need no text for an error */
 	PGPX_DEBUG_POINT("fdw_rollback_sent");
 	(void) pgpx_stream_drain(lease, ROLLBACK_ANSWER_MAX, deadline, true);
