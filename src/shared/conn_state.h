@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * conn_state.h
- *	  The state machine of a connection, the wakeups of processes, and the
- *	  statements that are prepared on a connection.
+ *	  The state machine of a connection, and the wakeups of processes.
  *
  *	           reserve            ok
  *	  FREE ------------> CONNECTING ---> IDLE <-------------------+

@@ -356,6 +356,13 @@ pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began, PgpxTime now,
 	pool->ramp = 1;
 }
 
+bool
+pgpx_conn_shows_recovery_locked(const PgpxPool *pool, const PgpxConn *conn)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return conn->opened_at > pool->last_error_at;
+}
+
 /*
  * Return whether a connection that is lost now counts as a failed attempt:
  * before its first lease, or within PGPX_PROVEN_US of its login, and before any
@@ -629,8 +636,9 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 	if (action != PGPX_RELEASE_UNCHANGED)
 		record_holder(conn);
 	if (usage != NULL && usage->statements > 0 &&
-		action != PGPX_RELEASE_CLOSE && action != PGPX_RELEASE_CANCEL_CLOSE)
-		pool->backoff_ms = 0;	/* the remote has served a session */
+		action != PGPX_RELEASE_CLOSE && action != PGPX_RELEASE_CANCEL_CLOSE &&
+		pgpx_conn_shows_recovery_locked(pool, conn))
+		pool->backoff_ms = 0;	/* it has served a session */
 	count_lease_locked(pool, conn, conn->last_used, end, usage);
 
 	release_locked(pool, conn, lease_id, action, unread_reset, reason,

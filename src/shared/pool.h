@@ -222,6 +222,14 @@ extern void pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began,
 #define PGPX_PROVEN_US (1000 * 1000)
 
 /*
+ * Return whether the use of a connection may end the back-off: it was opened
+ * after the last failure.  An older one does not show that the remote server
+ * accepts connections again.
+ */
+extern bool pgpx_conn_shows_recovery_locked(const PgpxPool *pool,
+											const PgpxConn *conn);
+
+/*
  * pgpx_pool_close_locked
  *		Have the worker close a connection.  Return false if the pool is out of
  *		service.

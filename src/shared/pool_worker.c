@@ -32,7 +32,10 @@
 #include "base/debug_point.h"
 #include "shared/registry.h"
 
-/* Minimum interval between log messages about outages of a pool. */
+/*
+ * Minimum interval between log messages about outages of a pool, and between
+ * those about unused connections that were lost.
+ */
 #define LOG_INTERVAL_US (10 * 1000 * 1000)
 
 /*
@@ -179,15 +182,16 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 	}
 }
 
-/* Return whether an outage may be logged now, and if so, note the time. */
+/*
+ * Return whether a message may be logged that was last logged at *logged_at (0:
+ * never), and if so, set that to now.
+ */
 static bool
-may_log_locked(PgpxPool *pool, PgpxTime now)
+may_log(PgpxTime *logged_at, PgpxTime now)
 {
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pool->outage_logged_at != 0 &&
-		now - pool->outage_logged_at <= LOG_INTERVAL_US)
+	if (*logged_at != 0 && now - *logged_at <= LOG_INTERVAL_US)
 		return false;
-	pool->outage_logged_at = now;
+	*logged_at = now;
 	return true;
 }
 
@@ -233,7 +237,8 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 
 			pgpx_pool_back_off_locked(pool, began, now, sqlstate, text);
 			pool->lost_unused = false;
-			log_outage = first && may_log_locked(pool, now);
+			log_outage = (first || !pool->outage_logged) &&
+				may_log(&pool->outage_logged_at, now);
 			if (log_outage)
 				pool->outage_logged = true;
 			if (how == PGPX_FAILED_FULL)
@@ -475,7 +480,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 	if (conn->state == PGPX_CONN_CLOSING)
 	{
 		if (conn->ended_early)
-			log_end = may_log_locked(pool, pgpx_now());
+			log_end = may_log(&pool->loss_logged_at, pgpx_now());
 		if (conn->opened_at != 0)
 			pool->stats.closed[conn->close_reason]++;
 		pgpx_conn_free_locked(pool, conn);
@@ -634,6 +639,7 @@ end_backoff(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 		PgpxTime	proven_at = conn->opened_at + PGPX_PROVEN_US;
 
 		if (conn->opened_at == 0 || conn->broken ||
+			!pgpx_conn_shows_recovery_locked(pool, conn) ||
 			conn->state == PGPX_CONN_CLOSING ||
 			pg_atomic_read_u32(&conn->hung_up) != 0)
 			continue;

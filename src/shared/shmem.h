@@ -418,6 +418,8 @@ typedef struct PgpxPool
 	PgpxTime	outage_logged_at;	/* time of the last log message about an
 									 * outage; 0: never */
 	bool		outage_logged;	/* that outage was logged, so log its end */
+	PgpxTime	loss_logged_at; /* time of the last log message about the loss
+								 * of an unused connection; 0: never */
 	PgpxTime	retry_at;		/* after a failure: no connect before this
 								 * time, then one at a time; 0: no limit */
 	int64		backoff_ms;		/* last pause between connects; 0: none, or a

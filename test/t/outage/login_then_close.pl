@@ -49,6 +49,45 @@ terminate($remote, $pid);
 is($session->run("SELECT pgpool.exec('idle', 'select 1')") . $session->error, '1', 'idle: call waits for another connection');
 is($local->safe_psql('postgres', q{SELECT unavailable + failed FROM pgpool.stats WHERE server = 'idle'}), '0', 'idle: no call failed');
 
+# the pauses grow, although another connection is open or in use: the third one is longer
+# than 1500 ms
+make_pool($local, $remote, server => 'kept', options => { pool_size => 2, min_size => 2, retry_min => '500ms', retry_max => '1h' });
+is($session->run("SELECT pgpool.prewarm('kept', 2, '60 s')"), '2', 'kept: connections are opened');
+is($session->run("SELECT pgpool.exec('kept', 'select 1')"), '1', 'kept: one connection is in use');
+
+sub pauses_grow
+{
+	my ($in_use, $name) = @_;
+	my $failed = $local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'kept'});
+
+	terminate($remote, $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'kept' AND leases = 0}));
+	foreach (1 .. 3)
+	{
+		is($session->run("SELECT pgpool.exec('kept', 'select 1')"), '1', 'kept: the older connection works') if $in_use;
+		becomes('kept', 'connects_failed >= ' . ++$failed, 't', "failure $_");
+	}
+	is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at > '1 s' FROM pgpool.pools WHERE server = 'kept'}), 't', "kept: $name");
+}
+
+$remote->safe_psql('postgres', q{ALTER ROLE remote_app SET idle_session_timeout = '1ms'});
+pauses_grow(0, 'pauses grow while an older connection is open');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET idle_session_timeout');
+becomes('kept', 'idle, next_try_at IS NULL', '2|t', 'pool recovers');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
+pauses_grow(1, 'pauses grow while an older connection is used');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
+becomes('kept', 'idle, next_try_at IS NULL', '2|t', 'pool recovers again');
+
+# the loss of an unused connection does not hide the message about the outage
+$local->safe_psql('postgres', q{SELECT pgpool.drain('idle', '60 s')});
+$local->safe_psql('postgres', q{SELECT pgpool.resume('idle')});
+is($session->run("SELECT pgpool.prewarm('idle', 1, '60 s')"), '1', 'idle: another connection is opened');
+my $from = -s $local->logfile;
+$remote->stop('immediate');
+becomes('idle', 'unavailable_since IS NOT NULL', 't', 'remote server is down');
+is_logged($local, $from, qr/LOG:  pgpool_ext cannot connect to server "idle"/, 'outage is logged');
+$remote->start;
+
 $session->quit;
 stats_add_up($local);
 check_invariants($local);
