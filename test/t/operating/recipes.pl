@@ -168,7 +168,7 @@ sub examples
 			ok($in->error !~ /^(?:psql:.*: )?(?:ERROR|FATAL|error):/m, $title) or diag($in->error);
 		}
 	}
-	cmp_ok($n, '>', 15, 'page has examples');
+	cmp_ok($n, '>', 10, 'page has examples');
 	return;
 }
 
