@@ -53,6 +53,7 @@ my $other = session();
 examples();
 audit_is_reliable();
 functions_are_safe();
+shards_belong_to_superusers();
 autonomous_in_any_database();
 dblink_is_covered();
 my @metrics = metrics();
@@ -216,6 +217,20 @@ sub functions_are_safe
 		}
 	}
 	cmp_ok($n, '>', 5, 'pages have functions');
+	return;
+}
+
+# a role that may create servers cannot add one to the list of shards
+sub shards_belong_to_superusers
+{
+	$local->safe_psql('postgres', <<'EOT');
+CREATE ROLE intruder;
+GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO intruder;
+SET ROLE intruder;
+CREATE SERVER shard9 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1');
+EOT
+	is($local->safe_psql('postgres', 'SELECT shards.all FROM shards'), '{shard1,shard2}', 'list of shards has only servers of superusers');
+	$local->safe_psql('postgres', 'DROP OWNED BY intruder; DROP ROLE intruder');
 	return;
 }
 
