@@ -11,6 +11,7 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
+plan skip_all => 'limits over several pools do not depend on TLS' if over_tls();
 my $remote = remote_node('remote');
 my $local = local_node('local');
 
@@ -18,10 +19,7 @@ my $local = local_node('local');
 # max_server_connections limits the pools of all users of a server together. The remote
 # server never has more sessions, the connection that was idle longest is evicted, and
 # slots are granted by the age of waiters, so that no user starves.
-SKIP:
 {
-	skip 'limits over several pools do not depend on TLS', 1 if over_tls();
-
 	make_pool($local, $remote, server => 'other');
 	$local->safe_psql('postgres', join ';', map { "CREATE ROLE u$_ LOGIN" } 1 .. 3);
 
@@ -259,10 +257,7 @@ EOS
 # ---------- pgpool_ext.max_connections
 # pgpool_ext.max_connections limits the pools of all servers together. At the limit, the
 # connection that has been idle longest, of any pool, is evicted.
-SKIP:
 {
-	skip 'limits over several pools do not depend on TLS', 1 if over_tls();
-
 	my $local = local_node('local2', start => 0, conf => ['pgpool_ext.max_connections = 3']);
 	with_clock($local, sub { $local->start });
 	make_pool($local, $remote, server => $_, options => { pool_size => 3, reset => 'never' }) foreach qw(a b c);
