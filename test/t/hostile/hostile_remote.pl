@@ -383,7 +383,8 @@ $session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach 
 
 # .. a part of that to the reset
 fails_to_convert('part_of_reset');
-is(state_of('part_of_reset'), 'cancelling', 'part_of_reset: connection is not used again');
+ok(wait_until($local, "SELECT closed_reset FROM pgpool.stats WHERE server = 's_part_of_reset'", 1), 'part_of_reset: connection is closed');
+is($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 's_part_of_reset'"), '0', 'part_of_reset: reset is not cancelled');
 
 # .. nothing of it
 fails_to_convert('late_reset');
@@ -410,10 +411,10 @@ $waiting->quit;
 
 # without an error: a part of that to the reset
 is($session->run(query('s_slow_reset')) . $session->error, '1', 'slow_reset: statement succeeds');
-is(state_of('slow_reset'), 'cancelling', 'slow_reset: connection is not used again');
+ok(wait_until($local, "SELECT closed_reset FROM pgpool.stats WHERE server = 's_slow_reset'", 1), 'slow_reset: connection is closed');
 PostgreSQL::Test::Utils::append_to_file("$folder/slow_reset", 'x');
 is($session->run(query('s_slow_reset')) . $session->error, '1', 'slow_reset: next statement succeeds');
-is($local->safe_psql('postgres', "SELECT connects, resets_failed, closed_reset FROM pgpool.stats WHERE server = 's_slow_reset'"), '2|1|1', 'slow_reset: connection was closed at the end of the reset');
+is($local->safe_psql('postgres', "SELECT connects, cancels FROM pgpool.stats WHERE server = 's_slow_reset'"), '2|0', 'slow_reset: connection was replaced, and the reset was not cancelled');
 
 # a statement that may be repeated
 is($session->run("SELECT count(*) FROM pgpool.query('s_refuses_binary', 'select x') AS t(a timestamptz)") . $session->error, '2000', 'refuses_binary: rows are returned') foreach 1 .. 2;
@@ -506,7 +507,7 @@ $session->run("SELECT pgpool.send($flying, 'select 1')");
 is($session->run("SELECT pgpool.wait($flying, '60 s')"), 't', 'endless_tiny: answer of a statement in flight arrives');
 $session->run("SELECT pgpool.checkin($flying)", 20);
 like($session->error, qr/WARNING: .*lease $flying was returned with a statement in flight, which is cancelled/, 'endless_tiny: lease can be returned with the statement in flight');
-cmp_ok($local->safe_psql('postgres', $received) - $before, '<', 20_000_000, 'endless_tiny: 16 MB of the result are read at checkin');
+cmp_ok($local->safe_psql('postgres', $received) - $before, '<', 32_000_000, 'endless_tiny: about 16 MB of the result are read at checkin');
 
 # a lease that is used again: the rest is read for operation_timeout at most
 foreach my $what (qw(endless_rows endless_tiny))
