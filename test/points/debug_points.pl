@@ -554,23 +554,23 @@ foreach my $point (qw(hand_over hand_over_sent))
 	ok(wait_until($local, q{SELECT a FROM pgpool.query('pipelined', 'select 42') AS t(a int)}, '42', 30), 'cancel and failure: pool works');
 }
 
-# A waiter has timed out and is granted a connection, and then its user mapping is
-# replaced: it must not be granted the connection of the former user.
+# A waiter is granted a connection while its process is stopped, and then its user mapping is
+# replaced: it must not use the connection of the former user.
 {
 	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
 
 	disarm();
 	make_pool($local, $remote, server => 'moved', options => { pool_size => 1, retry_min => '10 ms' });
 	my $lease = lease($holder, 'moved');
-	$waiter->run(q{SET pgpool_ext.debug_point = 'timed_out wait'});
-	$waiter->start(q{SELECT pgpool.checkout('moved', '2 s')});
-	ok(reached('timed_out'), 'waiter times out');
+	$waiter->start(q{SELECT pgpool.checkout('moved', '60 s')});
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters WHERE pid = ' . $waiter->pid, 1), 'session waits');
+	kill 'STOP', $waiter->pid;
 	$holder->run("SELECT pgpool.checkin($lease)");
 	is($local->safe_psql('postgres', q{SELECT pid FROM pgpool.leases WHERE server = 'moved'}), $waiter->pid, 'waiter is granted a connection');
 	$local->safe_psql('postgres', "DROP USER MAPPING FOR CURRENT_USER SERVER moved; CREATE USER MAPPING FOR CURRENT_USER SERVER moved OPTIONS (user 'remote_super', password '$REMOTE_SUPER_PASSWORD')");
-	resume('timed_out');
-	$waiter->finish(30);
-	$waiter->run(q{SELECT a FROM pgpool.query('moved', 'select current_user') AS t(a text)});
+	kill 'CONT', $waiter->pid;
+	my $granted = $waiter->finish(30);
+	$waiter->run("SELECT a FROM pgpool.query($granted, 'select current_user') AS t(a text)");
 	is($waiter->{text}, 'remote_super', 'grant and new mapping: session is granted no connection of the former user') or diag($waiter->error);
 	$_->quit foreach $holder, $waiter;
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'moved'}, '0'), 'grant and new mapping: no lease is left');
