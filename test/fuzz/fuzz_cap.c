@@ -41,7 +41,7 @@ acquire(PgpxCap *cap, Expected *expected, int limit, int pool, int64 since)
 	bool		full = limit > 0 && expected->used >= limit;
 
 	FUZZ_CHECK(pgpx_cap_has_older(cap, pool, since) == preceded);
-	switch (pgpx_cap_acquire(cap, limit, (PgpxShareClaim) {0}, pool, since))
+	switch (pgpx_cap_acquire(cap, limit, pool, since))
 	{
 		case PGPX_TOKEN_ACQUIRED:
 			FUZZ_CHECK(!preceded && !full);

@@ -12,6 +12,7 @@
 #ifndef FUZZ_DLOCK_H
 #define FUZZ_DLOCK_H
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "mb/pg_wchar.h"
@@ -35,6 +36,7 @@ static PgpxConn the_conn;
 PgpxConn   *pgpx_conns = &the_conn;
 int			work_mem = 4096;
 volatile sig_atomic_t InterruptPending = false;
+bool		XactReadOnly = false;
 const TupleTableSlotOps TTSOpsMinimalTuple;
 
 static PgpxTime now_us;
@@ -437,6 +439,11 @@ pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 }
 
 void
+pgpx_lease_note_warning(PgpxLease *lease, const PgpxWireMessage *msg)
+{
+}
+
+void
 pgpx_conn_set_activity(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
 			 bool statement)
 {
@@ -454,6 +461,7 @@ pgpx_conn_activity(PgpxConn *conn)
 NEVER(bool, pgpx_stream_drain, PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 NEVER(PgpxTime, pgpx_lease_operation_deadline, const PgpxLease *lease)
 NEVER(void, pgpx_lease_send_reset_behind, PgpxLease *lease, const PgpxStatement *statement, bool several)
+NEVER(void, pgpx_lease_send_reset_behind_commit, PgpxLease *lease)
 NEVER(bool, pgpx_session_wait_latch, PgpxTime deadline, uint32 wait_event)
 NEVER(void, pgpx_session_wait_for_more, PgpxCachedSocket *sock, uint32 wait_event)
 NEVER(ssize_t, pgpx_socket_cache_poll, PgpxCachedSocket *sock, int pool, bool *full)

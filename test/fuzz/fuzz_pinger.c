@@ -198,6 +198,13 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool extended, bool wanted)
 	check_work(work);
 }
 
+/* Not called: no pool is gone. */
+void
+pgpx_dlock_revoke(int pool, uint32 pool_id)
+{
+	FUZZ_CHECK(false);
+}
+
 void
 pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *reason)
 {
@@ -300,7 +307,7 @@ check_another(void)
 {
 	uint32		attempt = pingers[0]->attempt;
 
-	owner = pgpx_wpools[0].pool_id = 2;
+	owner = pgpx_pools[0].pool_id = pgpx_wpools[0].pool_id = 2;
 	(void) pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
 	(void) pgpx_pinger_run();
 	FUZZ_CHECK(is_up() && pingers[0]->attempt != attempt);
@@ -333,7 +340,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	now = 1000;
 	pingers = NULL;
 	next_run = 0;
-	owner = 1;
+	owner = pgpx_pools[0].pool_id = 1;
 
 	check_begin();
 	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],

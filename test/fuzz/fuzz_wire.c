@@ -312,7 +312,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	data += 2;
 	size -= 2;
 	(void) pgpx_wire_flush(&wire);
-	follows = wire.follows_reset || wire.reset_behind != 0;
+	follows = wire.reset_behind != 0;
 
 	for (;;)
 	{
@@ -358,8 +358,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		if (pgpx_wire_is_at_boundary(&wire))
 			pgpx_wire_trim(&wire);	/* as when a lease ends */
-		if (follows && !wire.follows_reset && wire.phase == PGPX_WIRE_TOKEN_PARSE &&
-			(wire.reset_behind == 0 || pgpx_wire_statement_ended(&wire)))
+		if (follows && wire.phase == PGPX_WIRE_TOKEN_PARSE &&
+			pgpx_wire_statement_ended(&wire))
 		{
 			follows = false;
 			fuzz_echo(&wire, pair[1]);
