@@ -225,7 +225,7 @@ request_lock(bool waits)
 		return false;
 	}
 	FUZZ_CHECK(!answer.refused);
-	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 0 && !sent.more);
+	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 1 && !sent.more);
 	FUZZ_CHECK(sent.descriptions <= 1 && sent.rows == nrows);
 	FUZZ_CHECK(sent.rows == 0 || (sent.ncolumns == NCOLUMNS && sent.fields == NCOLUMNS));
 	FUZZ_CHECK(answer.token >= 0);
@@ -259,7 +259,7 @@ show_status(void)
 	nrows = 0;
 	pgpx_dlock_status(&lease, desc, STORE);
 	read_answer(&sent, true);
-	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 0 && !sent.more);
+	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 1 && !sent.more);
 	FUZZ_CHECK(sent.rows == nrows);
 	FUZZ_CHECK(sent.rows == 0 || (sent.ncolumns == NSTATUS && sent.fields == NSTATUS));
 }
@@ -291,7 +291,7 @@ run_statement(int which, bool waits)
 			read_answer(&sent, false);
 			break;
 	}
-	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 0 && !sent.more);
+	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > (which == 3 ? 0 : 1) && !sent.more);
 	return true;
 }
 
@@ -333,12 +333,12 @@ make_stream(int which, const uint8_t *data, size_t size)
 
 	initStringInfo(&all);
 	initStringInfo(&row);
-	if (which != 2)
-	{
-		/* the status has no parameters */
-		put(&all, '1', "", 0);
-		put(&all, '2', "", 0);
-	}
+	/* the verification of the owners, and the statement */
+	put(&all, '1', "", 0);
+	put(&all, '2', "", 0);
+	put(&all, 'C', "DO", 3);
+	put(&all, '1', "", 0);
+	put(&all, '2', "", 0);
 	appendBinaryStringInfo(&row, count, 2);
 	for (int i = 0; i < ncolumns; i++)
 		appendBinaryStringInfo(&row, "c\0\0\0\0\0\0\0\0\0\0\31\377\377\377\377\377\377\0\0", 20);
