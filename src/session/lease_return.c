@@ -418,11 +418,20 @@ pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
 		   wire->bytes_in - start < CANCEL_BYTES &&
 		   pgpx_now() < deadline && !pgpx_interrupt_pending())
 	{
+		uint64		seen = wire->bytes_in;
+		PgpxTime	until = Min(deadline, pgpx_now() + pause);
+
 		/* a cancel that arrives before its statement has no effect */
 		pgpx_stream_cancel(lease);
-		(void) pgpx_stream_drain(lease,
-								 CANCEL_BYTES - (wire->bytes_in - start),
-								 Min(deadline, pgpx_now() + pause), true);
+
+		/*
+		 * without memory for a long message, or if the output cannot be
+		 * flushed, it does not wait: another attempt would fail at once, too
+		 */
+		if (!pgpx_stream_drain(lease, CANCEL_BYTES - (seen - start), until,
+							   true) &&
+			wire->bytes_in == seen && pgpx_now() < until)
+			break;
 		pause *= 2;
 	}
 	while (is_usable(lease) && pgpx_wire_statement_ended(wire) &&
