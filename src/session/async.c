@@ -441,6 +441,23 @@ abandon_branches(Branch *branches, int n, const Branch *current)
 }
 
 /*
+ * Return whether the connection of a lease was lost before anything was sent.
+ * Raise an error if the lease was ended for another reason.
+ */
+static bool
+is_lost(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+
+	if (pg_atomic_read_u64(&conn->lease_id) != lease->id &&
+		pgpx_waiter_revoke_reason((int) MyProcNumber,
+								  lease->id) == PGPX_REVOKE_BROKEN)
+		return true;			/* the worker has reused its slot */
+	pgpx_lease_check_revoked(lease);
+	return conn->broken || !pgpx_session_has_no_input(lease->sock);
+}
+
+/*
  * Lease a connection for each branch, in their order.
  *
  * Connections that are leased already can be lost while the session waits for
@@ -471,12 +488,8 @@ lease_connections(Branch *branches, int n, Branch **current)
 		/* the checkout of the last one has just checked it */
 		for (i = 0; i < n - 1; i++)
 		{
-			PgpxLease  *lease = branches[i].run.lease;
-
 			*current = &branches[i];
-			pgpx_lease_check_revoked(lease);
-			if (pgpx_conns[lease->conn].broken ||
-				!pgpx_session_has_no_input(lease->sock))
+			if (is_lost(branches[i].run.lease))
 				break;
 		}
 		if (i >= n - 1)

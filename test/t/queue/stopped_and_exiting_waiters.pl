@@ -409,6 +409,16 @@ EOT
 	is($fanouts[0]->finish(660) . $fanouts[0]->error, 'a7,b7', 'other fan-out succeeds');
 	is($small->safe_psql('postgres', q{SELECT string_agg(server || ' ' || deadlocks, ',' ORDER BY server) FROM pgpool.stats}), 'a 0,b 1', 'deadlock is counted');
 	is($small->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'no lease and no waiter is left in the small server');
+
+	# --- the connection to "a" is lost, and the wait for "b" needs its slot
+	$lease = lease($holders[0], 'b');
+	$fanouts[0]->start(q{SELECT string_agg(pool || n, ',' ORDER BY pool) FROM pgpool.fanout('{a,b}', 'select 7') AS t(pool text, n int)});
+	ok(wait_until($small, $waiting, 'b'), 'fan-out waits for its second connection');
+	$pid = $small->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.leases WHERE server = 'a'});
+	is($remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)"), 't', 'remote session of the first connection is ended');
+	ok(wait_until($small, q{SELECT reclaimed FROM pgpool.stats WHERE server = 'a'}, '1'), 'slot of the lost connection is freed');
+	$holders[0]->run("SELECT pgpool.checkin($lease)");
+	is($fanouts[0]->finish(660) . $fanouts[0]->error, 'a7,b7', 'fan-out leases the lost connection again');
 	$_->quit foreach @holders, @fanouts;
 
 	stats_add_up($small);
