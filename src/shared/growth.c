@@ -389,7 +389,14 @@ pgpx_pool_blocked_locked(PgpxPool *pool)
 	if (pgpx_pool_is_paused(pool))
 		return pool->nwaiting;
 
-	if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
+	/*
+	 * after the loss of an unused connection the pause may have passed, without
+	 * a connect since
+	 */
+	if ((pool->retry_at == 0 ||
+		 (pool->unavailable_since == 0 && pool->remote_full_since == 0 &&
+		  pool->retry_at <= pgpx_now())) &&
+		!pgpx_pool_must_yield_locked(pool))
 	{
 		int			slots = pgpx_pool_cap_locked(pool) -
 			pgpx_pool_total_locked(pool);
