@@ -338,9 +338,10 @@ pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began, PgpxTime now,
 	bool		further = pool->backoff_ms != 0;
 
 	/* already under way at the last failure */
-	bool		together = further && began <= pool->last_error_at;
+	bool		together = further && began <= pool->last_failed_at;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->last_failed_at = now;
 	pool->last_error_at = now;
 	pool->last_sqlstate = sqlstate;
 	strlcpy(pool->last_error, text, sizeof(pool->last_error));
@@ -360,7 +361,7 @@ bool
 pgpx_conn_shows_recovery_locked(const PgpxPool *pool, const PgpxConn *conn)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return conn->opened_at > pool->last_error_at;
+	return conn->opened_at > pool->last_failed_at;
 }
 
 /*

@@ -90,7 +90,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		 * pause goes on, because this login does not show more.
 		 */
 		if (pool->backoff_ms == 0 || !pool->lost_unused ||
-			conn->state_since > pool->last_error_at)
+			conn->state_since > pool->last_failed_at)
 		{
 			pool->retry_at = 0;
 
@@ -152,9 +152,9 @@ pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now)
 			pool->used_when_full = used;
 			pause = FULL_RETRY_MIN_US;
 		}
-		if (pool->retry_at > Max(now, pool->last_error_at) + pause)
+		if (pool->retry_at > Max(now, pool->last_failed_at) + pause)
 			pool->retry_at =
-				Max(now, pool->last_error_at + pgpx_pool_jitter(pause));
+				Max(now, pool->last_failed_at + pgpx_pool_jitter(pause));
 	}
 	LWLockRelease(pool->lock);
 }

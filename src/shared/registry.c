@@ -302,6 +302,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->retry_at = 0;
 	pool->backoff_ms = 0;
 	pool->ramp = 0;
+	pool->last_failed_at = 0;
 	pool->last_error_at = 0;
 	pool->last_sqlstate = 0;
 	pool->last_error[0] = '\0';

@@ -428,7 +428,8 @@ typedef struct PgpxPool
 								 * lost before its use */
 	int			ramp;			/* limit of concurrent connects after an
 								 * outage; 0: none */
-	PgpxTime	last_error_at;
+	PgpxTime	last_failed_at; /* last failure that counts for backoff_ms */
+	PgpxTime	last_error_at;	/* of last_error; not only failures to connect */
 	int			last_sqlstate;
 	PgpxTime	remote_full_since;	/* first of the current run of connects
 									 * that the remote refused because it was
