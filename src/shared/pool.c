@@ -390,7 +390,7 @@ note_early_end_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 	pool->stats.connects_failed++;
 	pool->lost_unused = true;
 	pgpx_pool_back_off_locked(pool, conn->opened_at - conn->connect_time, now,
-							  code, "The remote server has accepted the login and then closed the connection.");
+							  code, "The remote server closed the connection before it was used.");
 }
 
 bool

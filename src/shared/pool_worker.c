@@ -494,7 +494,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 						NameStr(pool->server_name),
 						NameStr(pool->database_name),
 						NameStr(pool->user_name)),
-				 errdetail("The remote server has accepted the login and then closed the connection. This counts as a failed attempt to connect.")));
+				 errdetail("The remote server closed the connection before it was used. This counts as a failed attempt to connect.")));
 }
 
 /* Minimum interval between checks of a pool with connections in use. */

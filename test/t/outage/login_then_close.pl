@@ -30,7 +30,7 @@ make_pool($local, $remote, server => 'once', options => { pool_size => 20, min_s
 is($session->run("SELECT pgpool.try_checkout('once') IS NULL"), 't', 'once: pool has no connection yet');
 becomes('once', q{total, next_try_at > now() + '30 min'}, '0|t', 'worker pauses after connections have been closed');
 becomes('once', 'connects <= 20, connects_failed > 0, connects_failed <= connects, closed_broken = connects', 't|t|t|t', 'closed connections count as failed attempts');
-becomes('once', 'last_error', 'The remote server has accepted the login and then closed the connection.', 'last_error has the reason');
+becomes('once', 'last_error', 'The remote server closed the connection before it was used.', 'last_error has the reason');
 is_logged($local, 0, qr/LOG:  pgpool_ext lost an unused connection to server "once" of database "postgres" for user "postgres"/, 'closed connections are logged');
 
 # the attempts continue after pauses, and the pool recovers
