@@ -219,7 +219,7 @@ log_loss(const PgpxDlock *lock, LossReason reason)
 			 reason == LOSS_REFUSED ?
 			 errdetail("On the remote server the lock expired, or was released by force.") :
 			 reason == LOSS_REVOKED ?
-			 errdetail("Its server, user mapping or user was dropped, or the privilege to use the server was revoked.") :
+			 errdetail("Its server, user mapping or user was dropped or changed, or the privilege to use the server was revoked.") :
 			 errdetail("No ping was answered within the ttl of " INT64_FORMAT " ms.",
 					   lock->ttl_ms)));
 }

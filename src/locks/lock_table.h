@@ -297,7 +297,7 @@ typedef struct PgpxDlockDue
 /*
  * pgpx_dlock_revoke
  *		Mark all locks of a pool LOST, because its user may not use the server
- *		any more.
+ *		any more, or uses another pool.
  *
  * Nothing is sent to the remote, where the locks expire after their ttl.
  */
