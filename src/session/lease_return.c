@@ -529,6 +529,11 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 	}
 	if (wire->reset_behind != 0)
 	{
+		bool		cancelled =
+			pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
+
+		if (!cancelled && settle_reset_behind(lease, unread_reset))
+			return PGPX_RELEASE_RESET_PENDING;
 		*reason = PGPX_CLOSE_RESET;
 
 		/*
@@ -536,9 +541,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 		 * which ends without a cancel.  Close at once, so that the slot is free
 		 * even if the rest of the answer never arrives.
 		 */
-		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
-			return settle_reset_behind(lease, unread_reset) ?
-				PGPX_RELEASE_RESET_PENDING : PGPX_RELEASE_CLOSE;
+		if (!cancelled)
+			return PGPX_RELEASE_CLOSE;
 
 		/* the remote may still execute it */
 		return pgpx_wire_is_in_reset(wire) && !wire->eof ?
