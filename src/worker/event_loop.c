@@ -98,7 +98,16 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 	reply.generation = request->generation;
 	reply.lease_id = request->lease_id;
 	reply.request = request->request;
-	(void) pgpx_fd_send(reply_fd, &reply, sizeof(reply), fd);
+	if (pgpx_fd_send(reply_fd, &reply, sizeof(reply), fd) == 0 && fd >= 0)
+	{
+		/*
+		 * Too many descriptors are in flight for this user of the operating
+		 * system.  The session would wait for the reply, so refuse the
+		 * request: the session takes another connection.
+		 */
+		reply.ok = false;
+		(void) pgpx_fd_send(reply_fd, &reply, sizeof(reply), -1);
+	}
 }
 
 static void

@@ -202,6 +202,14 @@ check_invariants($local);
 	ok(has_failed($local), 'registration has failed');
 	$fresh->quit;
 
+	# the worker cannot send a socket, because too many descriptors are in flight
+	$fresh = PgpxSession->new($local);
+	fail_next($local, 'sendmsg', process => 'worker', errno => ETOOMANYREFS);
+	like($fresh->run(q{SELECT pgpool.checkout('one', '10 min')}), qr/^\d+$/, 'another connection is used if the worker cannot send a socket') or diag($fresh->error);
+	ok(has_failed($local), 'reply of the worker has failed');
+	$fresh->run('SELECT pgpool.checkin_all()');
+	$fresh->quit;
+
 	# the next connection is tried without an error
 	$fresh = PgpxSession->new($local);
 	fail_next($local, 'sendmsg', process => 'session', errno => EPIPE);
