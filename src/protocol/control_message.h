@@ -88,7 +88,9 @@ typedef struct PgpxReply
 	uint64		boot_id;
 	uint64		incarnation;
 	int32		conn;
-	int32		ok;				/* 0: refused, the connection is gone */
+	int16		ok;				/* 0: refused, the connection is gone */
+	int16		again;			/* refused, because too many descriptors are
+								 * in flight */
 	uint64		generation;
 	uint64		lease_id;
 	uint64		request;

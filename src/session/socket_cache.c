@@ -470,6 +470,9 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 /* Maximum interval between checks for the worker's reply, in ms. */
 #define REPLY_CHECK_MS 1000
 
+/* Pause before a refused request is repeated. */
+#define REPEAT_US (20 * 1000)
+
 /*
  * Close a random socket without a lease.  Return false if there is none.
  *
@@ -684,6 +687,25 @@ wait_for_reply(PgpxTime deadline)
 				   pgpx_wait_event(&wait_event, "PgpoolSocket"));
 }
 
+/* Send a request to the worker; wait while its control socket is full. */
+static PgpxFetch
+send_request(PgpxPool *pool, PgpxSocketRequest *request, PgpxTime deadline)
+{
+	request->request = ++last_request;
+	for (;;)
+	{
+		int			sent = pgpx_control_send_request(pool->worker, request,
+													 reply_pair[1]);
+
+		if (sent > 0)
+			return PGPX_FETCH_OK;
+		if (sent < 0)
+			return PGPX_FETCH_GONE;
+		if (!pgpx_session_wait_control(pool->worker, deadline))
+			return PGPX_FETCH_TIMEOUT;
+	}
+}
+
 PgpxFetch
 pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 						uint64 lease_id,
@@ -691,6 +713,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 {
 	PgpxPool   *pool = &pgpx_pools[pool_index];
 	PgpxSocketRequest request = {0};
+	PgpxFetch	fetch;
 
 	if (cached_by_conn == NULL)
 		cached_by_conn =
@@ -706,22 +729,9 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 	request.conn = conn;
 	request.generation = generation;
 	request.lease_id = lease_id;
-	request.request = ++last_request;
 
-	for (;;)
-	{
-		int			sent = pgpx_control_send_request(pool->worker, &request,
-													 reply_pair[1]);
-
-		if (sent > 0)
-			break;
-		if (sent < 0)
-			return PGPX_FETCH_GONE;
-		if (!pgpx_session_wait_control(pool->worker, deadline))
-			return PGPX_FETCH_TIMEOUT;
-	}
-
-	for (;;)
+	fetch = send_request(pool, &request, deadline);
+	while (fetch == PGPX_FETCH_OK)
 	{
 		PgpxReply	reply;
 		int			fd;
@@ -729,13 +739,21 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 
 		if (len == sizeof(reply) && is_answer(&reply, &request))
 		{
-			if (!reply.ok || fd < 0)
+			if (reply.ok && fd >= 0)
 			{
-				drop_received(fd);
-				return PGPX_FETCH_GONE;
+				*sock = cache_socket(conn, generation, fd);
+				return PGPX_FETCH_OK;
 			}
-			*sock = cache_socket(conn, generation, fd);
-			return PGPX_FETCH_OK;
+			drop_received(fd);
+			if (!reply.again)
+				return PGPX_FETCH_GONE;
+
+			/* nothing reports that fewer descriptors are in flight */
+			if (deadline != 0 && pgpx_now() >= deadline)
+				return PGPX_FETCH_TIMEOUT;
+			(void) wait_for_reply(pgpx_now() + REPEAT_US);
+			fetch = send_request(pool, &request, deadline);
+			continue;
 		}
 
 		/* a reply to an earlier request, which was abandoned, or none */
@@ -754,4 +772,5 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 		if (!wait_for_reply(deadline))
 			return PGPX_FETCH_TIMEOUT;
 	}
+	return fetch;
 }

@@ -103,9 +103,10 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 		/*
 		 * Too many descriptors are in flight for this user of the operating
 		 * system.  The session would wait for the reply, so refuse the
-		 * request: the session takes another connection.
+		 * request: the session repeats it.
 		 */
 		reply.ok = false;
+		reply.again = true;
 		(void) pgpx_fd_send(reply_fd, &reply, sizeof(reply), -1);
 	}
 }

@@ -205,7 +205,7 @@ check_invariants($local);
 	# the worker cannot send a socket, because too many descriptors are in flight
 	$fresh = PgpxSession->new($local);
 	fail_next($local, 'sendmsg', process => 'worker', errno => ETOOMANYREFS);
-	like($fresh->run(q{SELECT pgpool.checkout('one', '10 min')}), qr/^\d+$/, 'another connection is used if the worker cannot send a socket') or diag($fresh->error);
+	like($fresh->run(q{SELECT pgpool.checkout('one', '10 min')}), qr/^\d+$/, 'session asks again if the worker cannot send a socket') or diag($fresh->error);
 	ok(has_failed($local), 'reply of the worker has failed');
 	$fresh->run('SELECT pgpool.checkin_all()');
 	$fresh->quit;
