@@ -1,5 +1,8 @@
 # Shortage of file descriptors, in the worker or in a session: the error names it, other
 # processes are not affected, and everything works when some are free again.
+#
+# Runs alone: the kernel compares the limit of open files with the number of descriptors
+# that all processes of the user have in flight. Other tests have more than this limit.
 use strict;
 use warnings;
 
