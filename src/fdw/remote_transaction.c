@@ -306,23 +306,12 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 		.describe = true,
 	};
 
-	run->lease = rt->lease;
 	run->statement = &commit;
 	run->commit = true;
-	PG_TRY();
-	{
-		if (rt->nesting.rollback_level > 0)
-			pgpx_remote_send(rt, run, &p, false,
-							 GetCurrentTransactionNestLevel());
-		else
-			pgpx_run_send(run, true);
-	}
-	PG_CATCH();
-	{
-		pgpx_run_failed(run, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	if (rt->nesting.rollback_level > 0)
+		pgpx_remote_send(rt, run, &p, false, GetCurrentTransactionNestLevel());
+	else
+		pgpx_run_send(run, true);
 	run->pipeline = NULL;
 }
 
@@ -345,27 +334,34 @@ await_commit(PgpxLease *lease, PgpxTime deadline)
 }
 
 /*
- * Read the answer to a COMMIT.  Return an error instead of raising it, so that
- * the caller can read the other answers.  Raise only the error of a local
- * cancel or termination.
+ * Send COMMIT, or if rt is NULL, read its answer.  Return an error instead of
+ * raising it, so that the caller can read the other answers.  Raise only the
+ * error of a local cancel or termination.
  */
 static ErrorData *
-read_commit(PgpxRun *run)
+try_commit(PgpxRun *run, PgpxRemoteTransaction *rt)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
 	ErrorData *volatile error = NULL;
 
 	PG_TRY();
 	{
-		pgpx_run_read(run);
-		pgpx_run_finish(run);
-		if (run->error.set)
-			pgpx_remote_raise(&run->error, COMMIT_SQL);
+		if (rt != NULL)
+			send_commit(rt, run);
+		else
+		{
+			pgpx_run_read(run);
+			pgpx_run_finish(run);
+			if (run->error.set)
+				pgpx_remote_raise(&run->error, COMMIT_SQL);
+		}
 	}
 	PG_CATCH();
 	{
 		int			code = geterrcode();
 
+		InterruptHoldoffCount = holdoff;	/* the error has reset it */
 		if (run->lease->in_use)
 			pgpx_run_failed(run, false);
 		if (!run->error.set &&
@@ -440,7 +436,11 @@ commit_all(void)
 
 		if (!rt->nesting.begun)
 			continue;
-		send_commit(rt, &runs[n++]);
+		runs[n].lease = rt->lease;
+		error = try_commit(&runs[n], rt);
+		if (error != NULL)
+			break;				/* the others are rolled back */
+		n++;
 		PGPX_DEBUG_POINT("fdw_committing");
 	}
 	PGPX_DEBUG_POINT("fdw_commit_sent");
@@ -450,7 +450,7 @@ commit_all(void)
 	RESUME_INTERRUPTS();
 	for (int i = 0; i < n; i++)
 	{
-		ErrorData  *next = read_commit(&runs[i]);
+		ErrorData  *next = try_commit(&runs[i], NULL);
 
 		if (error == NULL)
 			error = next;

@@ -1036,6 +1036,30 @@ SKIP:
 			is($local->safe_psql('postgres', "SELECT count(*) FROM n, s"), '1', "$what: foreign tables work");
 		}
 	}
+	# the second COMMIT cannot be sent: the session reads the answer to the first one
+	{
+		my $session = PgpxSession->new($local);
+		my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+		my $open = q{FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle in transaction'};
+
+		disarm();
+		$remote->safe_psql('remote_db', q{CREATE FUNCTION public.block() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END';
+			CREATE CONSTRAINT TRIGGER block AFTER INSERT ON n DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION block()});
+		$blocker->run('SELECT pg_advisory_lock(7)');
+		$session->run(q{SET pgpool_ext.debug_point = 'fdw_committing wait'});
+		$session->start('BEGIN; INSERT INTO n VALUES (7); SELECT v FROM s; COMMIT');
+		ok(reached('fdw_committing'), 'two servers: first COMMIT was sent');
+		ok(wait_until($remote, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}, 1), 'two servers: first COMMIT waits');
+		$remote->safe_psql('remote_db', "SELECT pg_terminate_backend(pid) $open");
+		ok(wait_until($remote, "SELECT count(*) $open", 0), 'two servers: other remote session has ended');
+		resume('fdw_committing');
+		ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), 'two servers: session waits for the first server');
+		$blocker->quit;
+		$session->finish;
+		$session->failed('08006', qr/connection to server "south" was lost/, 'two servers: error of the second server is raised');
+		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM n WHERE v = 7'), '1', 'two servers: first server has committed');
+		$session->quit;
+	}
 	disarm();
 	check_invariants($local);
 }
