@@ -7,41 +7,6 @@ use warnings;
 # file, title, unit, then groups: label, and of each bar label, figure, kind
 my @pictures = (
 	{
-		file => 'latency.svg',
-		title => 'A statement on a held connection',
-		unit => 'us', note => 'us for select 1, remote server on a processor of its own; shorter is better',
-		groups => [
-			[ 'without TLS',
-				[ 'pgpool_ext', 'apart:select_lease', 'ours' ],
-				[ 'pgpool_ext, busy_poll 0', 'apart:select_asleep', 'ours' ],
-				[ 'libpq in C', 'apart:select_libpq', 'floor' ],
-				[ 'dblink', 'apart:select_dblink', 'peer' ],
-				[ 'PL/Proxy', 'apart:select_proxy', 'peer' ],
-				[ 'dblink to PgBouncer', 'apart:select_dblink_bouncer', 'peer' ],
-				[ 'postgres_fdw', 'apart:select_fdw:f', 'peer' ] ],
-			[ 'TLS to the remote server',
-				[ 'pgpool_ext, relay', 'apart:select_relay', 'ours' ],
-				[ 'libpq in C', 'apart:select_libpq_tls', 'floor' ],
-				[ 'dblink', 'apart:select_dblink_tls', 'peer' ],
-				[ 'dblink to PgBouncer', 'apart:select_dblink_bouncer_tls', 'peer' ] ],
-		],
-	},
-	{
-		file => 'fresh.svg',
-		title => 'The first remote row of a new session',
-		unit => 'ms', scale => 0.001,
-		note => 'ms more than a session that reads a local row; shorter is better',
-		groups => [
-			map {
-				my ($label, $tls) = @$_;
-				[ $label,
-					map { [ $_->[0], "apart:fresh:$_->[1]$tls - apart:fresh:empty", $_->[2] ] }
-					  [ 'pgpool_ext', 'pool', 'ours' ], [ 'dblink', 'dblink', 'peer' ],
-					  [ 'postgres_fdw', 'fdw', 'peer' ], [ 'dblink to PgBouncer', 'bouncer', 'peer' ] ]
-			} [ 'without TLS', '' ], [ 'TLS', '_tls' ]
-		],
-	},
-	{
 		file => 'sessions.svg',
 		title => 'Transactions per second of many sessions',
 		unit => 'tps', note => 'reads by primary key; longer is better; number of remote backends in brackets',
@@ -55,21 +20,7 @@ my @pictures = (
 					  [ 'PL/Proxy', 'plproxy', 'peer' ], [ 'postgres_fdw', 'fdw', 'peer' ],
 					  [ 'PgBouncer, resets', 'bouncer_reset', 'peer' ],
 					  [ 'PgBouncer, no reset', 'bouncer', 'peer' ] ]
-			} 8, 60, 200, 500
-		],
-	},
-	{
-		file => 'waits.svg',
-		title => 'Response times of 200 sessions',
-		unit => 'ms', note => 'ms for a read by primary key, including the wait for a connection; shorter is better',
-		groups => [
-			map {
-				my ($label, $key) = @$_;
-				[ $label,
-					map { [ $_->[0], "free:sessions:$_->[1]:200.$key", $_->[2] ] }
-					  [ 'pgpool_ext', 'pool', 'ours' ], [ 'dblink', 'dblink', 'peer' ],
-					  [ 'PgBouncer, no reset', 'bouncer', 'peer' ] ]
-			} [ 'median', 'p50' ], [ '99 %', 'p99' ], [ '99.9 %', 'p999' ], [ 'maximum', 'max' ]
+			} 8, 60, 200
 		],
 	},
 	{

@@ -9,8 +9,6 @@
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
  *	client hold N CONNINFO SECONDS	N connections, for some seconds
- *	client until SECONDS CONNINFO	seconds since 1970 of the first connection
- *									that succeeds, tried each millisecond
  *	client version					libpq's version
  *
  * Each prints one number.
@@ -132,28 +130,6 @@ hold(int n, const char *conninfo, int seconds)
 	nanosleep(&t, NULL);
 }
 
-static double
-until(int seconds, const char *conninfo)
-{
-	double		end = now_us() + seconds * 1e6;
-	struct timespec t = {0, 1000000};
-	PGconn	   *conn;
-
-	for (;;)
-	{
-		conn = PQconnectdb(conninfo);
-		if (PQstatus(conn) == CONNECTION_OK)
-			break;
-		PQfinish(conn);
-		if (now_us() > end)
-			exit(1);
-		nanosleep(&t, NULL);
-	}
-	PQfinish(conn);
-	clock_gettime(CLOCK_REALTIME, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -162,11 +138,6 @@ main(int argc, char **argv)
 	if (argc == 2 && strcmp(argv[1], "version") == 0)
 	{
 		printf("%d.%d\n", PQlibVersion() / 10000, PQlibVersion() % 10000);
-		return 0;
-	}
-	if (argc == 4 && strcmp(argv[1], "until") == 0)
-	{
-		printf("%.6f\n", until(atoi(argv[2]), argv[3]));
 		return 0;
 	}
 	if (argc != 5 || (n = atoi(argv[2])) <= 0)

@@ -10,8 +10,6 @@ peers=
 bouncer_pids=()
 bouncer_port=
 bouncer='' bouncer_reset='' bouncer_tls='' bouncer_tls_reset=''
-class_path=
-hikari_url=
 
 # remote_conninfo [SSLMODE]
 remote_conninfo() {
@@ -31,21 +29,12 @@ bouncer_conninfo() {
 # Programs for the bench. Before the private installation, whose pg_config finds no
 # headers.
 build_programs() {
-  local jars=/usr/share/java major
+  local share
 
   cc -O2 -Wall -I"$("$pg_config" --includedir)" -o "$work/client" \
     "$bench_source/client.c" -L"$("$pg_config" --libdir)" -lpq
-  cc -O2 -Wall -fPIC -shared -I"$("$pg_config" --includedir-server)" \
-    -o "$work/module.so" "$bench_source/module.c"
-  major=$("$pg_config" --sharedir)
-  [ ! -f "$major/extension/plproxy.control" ] || peers+=' plproxy'
-  if command -v javac >/dev/null && [ -f $jars/HikariCP.jar ] && [ -f $jars/postgresql.jar ]; then
-    class_path=$work/java:$jars/HikariCP.jar:$jars/postgresql.jar:$jars/slf4j-api.jar:$jars/slf4j-nop.jar
-    mkdir -p "$work/java"
-    if javac -cp "$class_path" -d "$work/java" "$bench_source/Pool.java" >"$work/log/javac.log" 2>&1; then
-      peers+=' hikari'
-    fi
-  fi
+  share=$("$pg_config" --sharedir)
+  [ ! -f "$share/extension/plproxy.control" ] || peers+=' plproxy'
 }
 
 # without PEER REASON: do not measure this program
@@ -153,14 +142,8 @@ SQL
   psql_at "$local_port" postgres postgres -q -c "CREATE DATABASE bench"
   sql_here servers
   sql_here loops
-  sql_here module -v module="$work/module.so"
-  sql_here waiting
-  sql_here recovery
   if has plproxy && ! sql_here plproxy 2>"$work/log/plproxy.err"; then
     without plproxy "$(tail -n 1 "$work/log/plproxy.err")"
-  fi
-  if has hikari && ! hikari pair 10 >/dev/null 2>"$work/log/hikari.err"; then
-    without hikari "$(tail -n 1 "$work/log/hikari.err")"
   fi
   here "SELECT pgpool.prewarm(name, size) FROM (VALUES ('p1', 1), ('p4', 4), ('p8', 8)) AS v(name, size)" >/dev/null
 }
@@ -177,15 +160,6 @@ sql_here() {
     -f "$bench/sql/$file.sql" >/dev/null
 }
 
-hikari() {
-  as_user java -cp "$class_path" Pool "$1" \
-    "jdbc:postgresql://127.0.0.1:$remote_port/remote_db?sslmode=disable" "$secret" "${@:2}"
-}
-
-package_version() {
-  dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo unknown
-}
-
 versions() {
   say "pgpool_ext $(git -C "$top" rev-parse --short HEAD 2>/dev/null || true)$(git -C "$top" diff --quiet HEAD -- src sql 2>/dev/null || echo ', changed')"
   here "SELECT 'PostgreSQL ' || current_setting('server_version') || '; ' ||
@@ -194,9 +168,6 @@ versions() {
   say "libpq $("$work/client" version); $(cc --version | head -n 1)"
   if has pgbouncer; then
     say "$("$pgbouncer" --version | head -n 1)"
-  fi
-  if has hikari; then
-    say "HikariCP $(package_version libhikaricp-java), JDBC $(package_version libpostgresql-jdbc-java), Java $(java -version 2>&1 | sed -n '1s/.*"\(.*\)".*/\1/p')"
   fi
   say "all servers and clients on one machine; SCRAM over TCP on the loopback, without TLS unless stated otherwise"
   say "$(nproc) processors$(sed -n 's/^model name[[:space:]]*: /, /p' /proc/cpuinfo 2>/dev/null | head -n 1), $(uname -s) $(uname -r | cut -d - -f 1)"

@@ -17,7 +17,6 @@ way_fresh() {
     dblink) sql="select * from dblink($(remote_literal), 'select 1') as t(a int)" ;;
     dblink_tls) sql="select * from dblink($(remote_literal require), 'select 1') as t(a int)" ;;
     fdw) sql='select * from one_f' ;;
-    fdw_off) sql='select * from one_f_off' ;;
     fdw_tls) sql='select * from one_f_tls' ;;
     proxy) sql='select proxy_one()' ;;
     bouncer) sql="select * from dblink('d_bouncer', 'select 1') as t(a int)" ;;
@@ -30,7 +29,7 @@ way_fresh() {
 way_direct() { client fresh "$(turns 60)" "$(remote_conninfo "$1")" 'select 1'; }
 
 group_2() {
-  local ways=(fresh:empty fresh:pool fresh:dblink fresh:fdw fresh:fdw_off direct:disable
+  local ways=(fresh:empty fresh:pool fresh:dblink fresh:fdw direct:disable
     fresh:pool_tls fresh:dblink_tls fresh:fdw_tls direct:require)
 
   if has plproxy; then
@@ -48,7 +47,7 @@ report_2() {
   local way tls empty="apart:fresh:empty"
 
   declare -A names=([pool]="pgpool_ext" [dblink]="dblink one-shot" [fdw]="postgres_fdw"
-    [fdw_off]="postgres_fdw, keep_connections off" [proxy]="PL/Proxy" [bouncer]="dblink one-shot to PgBouncer")
+    [proxy]="PL/Proxy" [bouncer]="dblink one-shot to PgBouncer")
   section "The first remote row of a new session"
   limit "added time: pgpool_ext, us" "apart:fresh:pool - $empty" "<=1000"
   ratio "added time: pgpool_ext / dblink one-shot" "apart:fresh:pool - $empty" "apart:fresh:dblink - $empty" "<=0.083"
@@ -62,7 +61,7 @@ report_2() {
   ratio "added time of pgpool_ext / whole time of libpq in C, TLS" "apart:fresh:pool_tls - $empty" apart:direct:require -
   figure "$empty" us "whole session with a local row"
   for tls in '' _tls; do
-    for way in pool dblink fdw fdw_off proxy bouncer; do
+    for way in pool dblink fdw proxy bouncer; do
       figure "apart:fresh:$way$tls" us "whole session: ${names[$way]}${tls:+, TLS}"
       figure "apart:fresh:$way$tls - $empty" us "added time: ${names[$way]}${tls:+, TLS}"
     done

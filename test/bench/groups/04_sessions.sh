@@ -10,7 +10,6 @@
 way_sessions() {
   case $1 in
     pool) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
-    polled) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     unpolled) PGOPTIONS='-c pgpool_ext.busy_poll=0' sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     never) sessions sessions_pool "$2" remote_never -D server="'p8_never'" ;;
     dblink) sessions sessions_dblink "$2" remote_each -D server="'m'" ;;
@@ -29,23 +28,7 @@ way_sessions() {
   esac
 }
 
-# way_order SESSIONS: the number of grants, and of grants that were out of order
-way_order() {
-  local pid answer
-
-  as_user "$bindir/pgbench" -n -h "$work/s" -p "$local_port" -U postgres -c "$1" -j 2 \
-    -T "$((6 + $1 / 50))" -D server="'p8'" -f "$bench/sql/sessions_pool.pgbench" bench \
-    >"$work/log/order.log" 2>&1 </dev/null &
-  pid=$!
-  wait_for "(SELECT waiters > $1 / 2 FROM pgpool.pools WHERE server = 'p8')"
-  answer=$(here "SELECT grants, passed FROM order_of_grants('p8', $(turns 1000))")
-  wait "$pid"
-  [ "${answer%|*}" -gt 0 ]
-  say "grants ${answer%|*}"
-  say "passed ${answer#*|}"
-}
-
-many="60 200 500"
+many="60 200"
 sessions_peers() {
   local ways=(dblink)
 
@@ -79,7 +62,6 @@ group_4() {
   fi
   measure "$rounds" "${ways[@]}"
   measure "$rounds" sessions:polled:60 sessions:unpolled:60
-  measure 1 order:60 order:200
 }
 
 report_4() {
@@ -94,7 +76,7 @@ report_4() {
     [bouncer_tls_reset]="TLS: dblink to PgBouncer, 8, resets"
     [bouncer_tls]="TLS: dblink to PgBouncer, 8, no reset" [libpq]="pgbench on the remote server")
   section "Many sessions on eight connections"
-  for n in 8 60 200 500; do
+  for n in 8 60 200; do
     grid "$n sessions" tps=.tps "CPU, us=.cpu" p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
       "imbalance, %=.uneven" "remote backends=.backends" "private, MB=.own" "PSS, MB=.pss"
     for w in pool polled unpolled never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
@@ -121,16 +103,10 @@ report_4() {
   ratio "TLS: 60 sessions on 8, relay / PgBouncer, both without resets" free:sessions:tls_never:60.tps \
     free:sessions:bouncer_tls:60.tps ">=1.0"
   against "8 sessions on 8" free:sessions:pool:8.tps free:sessions:libpq:8.tps free:sessions:dblink:8.tps
-  for n in 60 200 500; do
+  for n in 60 200; do
     against "$n sessions on 8" "free:sessions:pool:$n.tps" free:sessions:libpq:8.tps \
       "free:sessions:dblink:$n.tps" "free:sessions:fdw:$n.tps" "free:sessions:plproxy:$n.tps" "free:sessions:bouncer:$n.tps" \
       "free:sessions:bouncer_reset:$n.tps"
   done
   limit "200 sessions: imbalance, % of the mean" free:sessions:pool:200.uneven "<=10"
-  for n in 60 200; do
-    figure "free:order:$n.grants" grants "$n sessions: grants observed"
-    figure "free:order:$n.passed" grants "$n sessions: of these, out of order"
-    limit "$n sessions: grants out of order" "free:order:$n.passed" "<=0"
-  done
-  note "out of order: a session was granted a connection while another session was before it in the queue"
 }

@@ -36,18 +36,6 @@ in_ms() {
   awk '{ printf "%.3f\n", $1 / 1000 }'
 }
 
-# way_value HOW: one value of 100 MB
-way_value() {
-  local bytes=$((quick ? 10000000 : 100000000))
-  local sql="select repeat(''x'', $bytes)"
-
-  case $1 in
-    pool) here "SELECT rows_by_pool('p1', '$sql', 'a text', $bytes, 'max(length(a))')" ;;
-    dblink) here "SELECT rows_by_dblink('d', '$sql', 'a text', $bytes, 'max(length(a))')" ;;
-    libpq) client loop 1 "$(remote_conninfo)" "select repeat('x', $bytes)" | in_ms ;;
-  esac
-}
-
 # way_stream HOW: MB/s of 100 MB in rows of 8 kB, discarded
 way_stream() {
   local n=$((quick ? 1250 : 12500)) sql
@@ -61,44 +49,6 @@ way_stream() {
     bouncer) client stream 3 "$(bouncer_conninfo "$bouncer")" "$sql" ;;
     bouncer_tls) client stream 3 "$(bouncer_conninfo "$bouncer_tls")" "$sql" ;;
   esac | awk -v n="$n" '{ printf "%.1f\n", n * 8000 / $1 }'
-}
-
-workers_port=()
-workers_pools=()
-
-# start_workers N: a local server with N workers (1 or 2), and two pools over TLS, of
-# different workers if N is 2; sets workers_port[N] and workers_pools[N]
-start_workers() {
-  local local_port
-
-  start_server "workers$1" "shared_preload_libraries = 'pgpool_ext'" "pgpool_ext.workers = $1" \
-    "log_connections = off" "log_min_messages = fatal" >/dev/null
-  local_port=$port
-  workers_port[$1]=$port
-  psql_at "$port" postgres postgres -q -c "CREATE DATABASE bench"
-  sql_here servers
-  sql_here loops
-  here "SELECT pgpool.exec(name, 'select 1') FROM unnest(array['p1_tls', 'p8_tls', 'p8_tls_never']) AS name" >/dev/null
-  workers_pools[$1]=$(here "SELECT a.server || ' ' || b.server FROM pgpool.pools AS a, pgpool.pools AS b
-    WHERE a.server < b.server AND ($1 = 1 OR a.worker <> b.worker) ORDER BY 1 LIMIT 1")
-  [ -n "${workers_pools[$1]}" ]
-}
-
-# way_streams WORKERS: total MB/s of two results of 100 MB at the same time
-way_streams() {
-  local n=$((quick ? 1250 : 12500)) pool pids=() pools
-
-  read -r -a pools <<<"${workers_pools[$1]}"
-  for pool in "${pools[@]}"; do
-    psql_at "${workers_port[$1]}" postgres bench -Atq \
-      -c "SELECT held_exec('$pool', 'select repeat(''x'', 8000) from generate_series(1, $n)', 5)" \
-      >"$work/log/stream.$pool" &
-    pids+=($!)
-  done
-  wait "${pids[0]}"
-  wait "${pids[1]}"
-  cat "$work/log/stream.${pools[0]}" "$work/log/stream.${pools[1]}" |
-    awk -v n="$n" '{ sum += n * 8000 / $1 } END { printf "%.1f\n", sum }'
 }
 
 # way_single HOW: us of one row of four columns by its key
@@ -134,11 +84,7 @@ group_5() {
   done
   way_rows relay mixed >/dev/null
   measure "$long_rounds" rows:relay:mixed rows:dblink_tls:mixed
-  measure "$long_rounds" value:pool value:dblink value:libpq
   measure "$long_rounds" stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
-  start_workers 1
-  start_workers 2
-  measure "$long_rounds" streams:1 streams:2
   place apart
   measure "$rounds" single:pool single:dblink single:fdw single:libpq
 }
@@ -164,13 +110,8 @@ report_5() {
   for table in narrow mixed numbers texts; do
     ratio "$rows rows, ${shapes[$table]}: pgpool_ext / floor, libpq in C" "free:rows:pool:$table" "free:rows:libpq:$table" -
   done
-  ratio "a value of 100 MB: pgpool_ext / dblink" free:value:pool free:value:dblink -
-  ratio "a value of 100 MB: pgpool_ext / floor, libpq in C" free:value:pool free:value:libpq -
   ratio "TLS: 100 MB, relay / libpq to PgBouncer" free:stream:relay free:stream:bouncer_tls ">=1.4"
   ratio "TLS: 100 MB, relay / libpq" free:stream:relay free:stream:tls ">=0.9"
-  # six processes are active: two remote backends, two sessions and two workers
-  ratio "TLS: two results of 100 MB at the same time: two workers / one worker" free:streams:2 free:streams:1 \
-    "$([ "$(nproc)" -ge 6 ] && echo ">=1.5" || echo -)"
   ratio "100 MB on a lease / libpq" free:stream:pool free:stream:libpq -
   against "a row by its key" apart:single:pool apart:single:libpq apart:single:dblink apart:single:fdw
   grid "$rows rows, ms" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
@@ -183,17 +124,10 @@ report_5() {
   done
   figure free:rows:relay:mixed ms "${shapes[mixed]}, TLS: pgpool_ext, relay"
   figure free:rows:dblink_tls:mixed ms "${shapes[mixed]}, TLS: dblink"
-  figure free:value:pool ms "one value of 100 MB: pgpool_ext"
-  figure free:value:dblink ms "one value of 100 MB: dblink"
-  figure free:value:libpq ms "one value of 100 MB: libpq in C"
   figure free:stream:pool MB/s "100 MB in rows of 8 kB, discarded: pgpool_ext"
   figure free:stream:libpq MB/s "100 MB in rows of 8 kB, discarded: libpq in C"
   figure free:stream:bouncer MB/s "100 MB in rows of 8 kB, discarded: libpq in C to PgBouncer"
   figure free:stream:relay MB/s "TLS: the same, pgpool_ext, relay"
-  figure free:streams:1 MB/s "TLS: two of them at the same time, one worker"
-  figure free:streams:2 MB/s "TLS: two of them at the same time, two workers"
-  [ "$(nproc)" -ge 6 ] ||
-    note "two results at the same time keep two workers, two sessions and two remote backends busy: $(nproc) processors are too few for a target"
   figure free:stream:tls MB/s "TLS: the same, libpq in C"
   figure free:stream:bouncer_tls MB/s "TLS: the same, libpq in C to PgBouncer"
   figure apart:single:pool us "one row by its key: pgpool_ext"

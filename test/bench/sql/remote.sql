@@ -19,8 +19,6 @@ CREATE UNLOGGED TABLE texts AS
 
 -- for PL/Proxy
 CREATE FUNCTION one_now() RETURNS int LANGUAGE sql AS 'select 1';
-CREATE FUNCTION sleep_then(s float8) RETURNS SETOF int LANGUAGE plpgsql AS
-$$ BEGIN PERFORM pg_sleep(s); RETURN NEXT 1; END $$;
 
 -- for foreign tables: a table for INSERT, and a view that takes 100 ms
 CREATE UNLOGGED TABLE inserted (a int, b text);

@@ -18,15 +18,12 @@ SELECT format($$
   size, reset, role, :'secret')
 FROM (VALUES
   ('p1', 1, 'always', 'remote_app'), ('p4', 4, 'always', 'remote_app'),
-  ('p1_transfer', 1, 'on_transfer', 'remote_app'), ('p1_never', 1, 'never', 'remote_app'),
-  ('p4_transfer', 4, 'on_transfer', 'remote_app'), ('p4_never', 4, 'never', 'remote_app'),
+  ('p1_never', 1, 'never', 'remote_app'),
   ('p1_tls', 1, 'always', 'remote_app'), ('p8_tls', 8, 'always', 'remote_tls'),
   ('p8_tls_never', 8, 'never', 'remote_tls_never'),
   ('p8', 8, 'always', 'remote_pool'), ('p8_never', 8, 'never', 'remote_never'),
-  ('p100', 100, 'always', 'remote_app'), ('p200', 200, 'always', 'remote_app')
+  ('p100', 100, 'always', 'remote_app')
 ) AS v(name, size, reset, role) \gexec
-SELECT format('CREATE SERVER fan%1$s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server ''p1'', pool_size ''1'')', n)
-  FROM generate_series(1, 8) AS n \gexec
 
 -- of dblink: d, and m for many sessions
 SELECT format($$
@@ -52,7 +49,7 @@ SELECT format($$
   CREATE FOREIGN TABLE one_%1$s (a int) SERVER %1$s OPTIONS (schema_name 'public', table_name 'one')$$,
   name, :'host', :'port', :'database', sslmode, keep, role, :'secret')
 FROM (VALUES
-  ('f', 'disable', 'on', 'remote_app'), ('f_off', 'disable', 'off', 'remote_app'),
+  ('f', 'disable', 'on', 'remote_app'),
   ('f_tls', 'require', 'on', 'remote_app'), ('f_each', 'disable', 'on', 'remote_each')
 ) AS v(name, sslmode, keep, role) \gexec
 CREATE FOREIGN TABLE accounts (aid int, abalance int) SERVER f_each

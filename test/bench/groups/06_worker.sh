@@ -2,8 +2,7 @@
 #
 # CPU time and memory of the worker
 #
-# The same is measured of PgBouncer: with 100 unused connections, and for a million
-# leases (PgBouncer: transactions) in which a session reads one row.
+# The same is measured of PgBouncer: with 100 unused connections, and for queries over TLS.
 
 worker_pid() {
   here "SELECT pid FROM pgpool.workers"
@@ -38,41 +37,6 @@ way_idle() {
   esac
 }
 
-# way_million HOW: CPU seconds for a million leases or transactions
-way_million() {
-  local pid before n=20000 start
-
-  [ "$quick" = 0 ] || n=1000
-  pid=$(worker_pid)
-  case $1 in
-    bouncer) pid=${bouncer_pids[0]} ;;
-    bouncer_tls) pid=${bouncer_pids[2]} ;;
-  esac
-  before=$(process_cpu "$pid")
-  start=$(here "SELECT coalesce(sum(checkouts), 0) FROM pgpool.stats")
-  case $1 in
-    nothing)
-      n=$((n * 10))
-      here "SELECT lease_pair('p8', $n)" >/dev/null
-      ;;
-    select) here "SELECT one_call_each('p8', 'select 1', $n)" >/dev/null ;;
-    crowd)
-      as_user "$bindir/pgbench" -n -h "$work/s" -p "$local_port" -U postgres -c 60 -j 2 \
-        -T "$((quick ? 3 : 4))" -D server="'p8'" -f "$bench/sql/sessions_pool.pgbench" bench \
-        >/dev/null 2>&1 </dev/null
-      ;;
-    relay) here "SELECT one_call_each('p8_tls', 'select 1', $n)" >/dev/null ;;
-    bouncer*) here "SELECT dblink_named('d_$1', 'select 1', $n)" >/dev/null ;;
-  esac
-  if [[ $1 = bouncer* ]]; then
-    n=$((n + n / 10))
-  else
-    n=$(($(here "SELECT sum(checkouts) FROM pgpool.stats") - start))
-  fi
-  [ "$n" -gt 0 ]
-  awk -v ns="$(($(process_cpu "$pid") - before))" -v n="$n" 'BEGIN { printf "%.3f\n", ns / n / 1000 }'
-}
-
 # way_relayed HOW: a query over TLS on a held lease, on a pool with reset, through PgBouncer
 # without and with reset, through dblink. Prints the CPU time of the worker or of
 # PgBouncer, that of all processes, and the latency. "_asleep": without busy polling.
@@ -95,12 +59,11 @@ way_relayed() {
   here "SELECT * FROM cpu_of_queries('$how', '$server', $pid, $n)" | tr '|' ' '
 }
 
-group_8() {
-  local bouncer_idle=() bouncer_million=() bouncer_relayed=() holder=
+group_6() {
+  local bouncer_idle=() bouncer_relayed=() holder=
 
   if has pgbouncer; then
     bouncer_idle=(idle:bouncer)
-    bouncer_million=(million:bouncer million:bouncer_tls)
     bouncer_relayed=(relayed:bouncer relayed:bouncer_reset)
   fi
   place free
@@ -116,7 +79,6 @@ group_8() {
   [ -z "$holder" ] || wait "$holder"
   here "ALTER SERVER p100 OPTIONS (SET pool_size '1')"
   here "SELECT pgpool.exec('p100', 'select 1')" >/dev/null
-  measure "$long_rounds" million:nothing million:select million:crowd million:relay "${bouncer_million[@]}"
   measure "$rounds" relayed:held relayed:held_asleep relayed:each relayed:each_asleep relayed:dblink \
     "${bouncer_relayed[@]}"
   place together
@@ -124,13 +86,10 @@ group_8() {
   here "ALTER SYSTEM RESET pgpool_ext.busy_poll" -c "SELECT pg_reload_conf()" >/dev/null
 }
 
-report_8() {
+report_6() {
   section "CPU time and memory of the worker"
   ratio "CPU time when idle, worker with 100 connections / PgBouncer with 100 clients" free:idle:hundred.cpu free:idle:bouncer.cpu -
   ratio "memory of the worker / of PgBouncer" free:idle:hundred.pss free:idle:bouncer.pss -
-  ratio "CPU time for a million statements, worker / PgBouncer" \
-    free:million:select free:million:bouncer -
-  ratio "CPU time for a million statements over TLS, worker (relay) / PgBouncer" free:million:relay free:million:bouncer_tls -
   ratio "TLS: CPU time of a query on a lease, worker / PgBouncer" \
     free:relayed:held.cpu free:relayed:bouncer.cpu "<=1.0"
   ratio "TLS: CPU time, busy_poll 0, worker / PgBouncer" free:relayed:held_asleep.cpu free:relayed:bouncer.cpu "<=1.0"
@@ -162,11 +121,5 @@ report_8() {
   line "worker, few connections" free:idle:few
   line "worker, 100 more connections" free:idle:hundred
   line "PgBouncer, 100 clients" free:idle:bouncer
-  figure free:million:nothing s "worker, a million unused leases"
-  figure free:million:select s "worker, a million calls of query, one session"
-  figure free:million:crowd s "worker, a million calls of query, 60 sessions on 8 connections"
-  figure free:million:relay s "worker, a million calls of query over TLS (relay), one session"
-  figure free:million:bouncer_tls s "PgBouncer, a million statements over TLS, one client"
-  figure free:million:bouncer s "PgBouncer, a million statements, one client"
   note "memory: PSS, which includes a share of the shared pages; seconds: CPU time"
 }

@@ -48,7 +48,7 @@ way_append() {
   here "SET enable_partition_pruning = off; SELECT rows_ms('SELECT count(*) FROM $1.$2 WHERE a IS NOT NULL', ${3:-4})"
 }
 
-group_11() {
+group_7() {
   sql_here foreign
   here "SELECT count(*) FROM ours.one; SELECT count(*) FROM ours.mixed" >/dev/null
   place apart
@@ -65,7 +65,7 @@ group_11() {
     foreign_sessions:ours:60:prepared foreign_sessions:peer:60:prepared
 }
 
-report_11() {
+report_7() {
   local w mode
 
   section "Foreign tables"
