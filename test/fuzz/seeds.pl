@@ -1,13 +1,11 @@
-# Write the seeds of the corpus: perl test/fuzz/seeds.pl
+# Write the seeds of the corpus: perl test/fuzz/seeds.pl FOLDER
 #
 # There is one seed for each course of a conversation, and for each false message that
-# was found to matter.  Found bugs are added here.  Inputs of a long run that reach new
-# paths may be added to the corpus (PGPX_FUZZ_KEEP of test/fuzz/run).
+# was found to matter.  Found bugs are added here.
 use strict;
 use warnings;
 
-use FindBin;
-use MIME::Base64;
+my ($corpus) = @ARGV;
 
 sub message { my ($type, $body) = @_; return $type . pack('N', 4 + length $body) . $body; }
 
@@ -15,15 +13,13 @@ sub put
 {
 	my ($name, $data) = @_;
 
-	open my $file, '>:raw', "$FindBin::Bin/corpus/$name" or die "$name: $!";
+	open my $file, '>:raw', "$corpus/$name" or die "$name: $!";
 	print $file $data;
 	close $file;
 	return;
 }
 
-mkdir "$FindBin::Bin/corpus/$_" foreach '',
-  qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples
-  fuzz_login fuzz_pinger fuzz_relay fuzz_socket_cache fuzz_dlock fuzz_cap);
+mkdir "$corpus/$_" foreach '', qw(fuzz_wire fuzz_control fuzz_error fuzz_validator fuzz_tuples fuzz_relay fuzz_dlock);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -130,14 +126,6 @@ my %control = (
 );
 put("fuzz_control/$_", $control{$_}) foreach sort keys %control;
 
-# first byte: the option
-my @values = ('1', '-1', '10 s', '1.5min', '1e400', 'nan', '5432,,5433', ' 7 ', '0x10', 'lifo',
-	'DISCARD ALL', ' ; ', '99999999999999999999', '1us', '100000d', '');
-foreach my $i (0 .. $#values)
-{
-	put("fuzz_options/$i-$_", chr($_) . $values[$i]) foreach $i % 3, 5 + $i % 4, 20 + $i % 5;
-}
-
 # first byte: the encoding, and the maximal length of a line
 my %errors = (
 	whole => "\xf8SERROR\0VERROR\0C42P01\0Mno\0Dd\0Hh\0Ww\0\0",
@@ -230,88 +218,8 @@ my %results = (
 );
 put("fuzz_tuples/$_", $results{$_}) foreach sort keys %results;
 
-# first byte: 1 start commands, 2 a password is required, 4 the login completes before the
-# input, 8 the remote closes at the end; second: the size of the chunks, divided by three
-my $auth = message('R', pack 'N', 0);
-my $key = message('K', pack 'NN', 5, 0xfffffffe);
-my %login = (
-	complete => "\4\377",
-	honest => "\0\377" . $auth . $params . $key . $ready,
-	in_bytes => "\0\0" . $auth . $params . $key . $ready,
-	password => "\2\4" . message('R', pack 'N', 3) . $auth . $params . $key . $ready,
-	no_password => "\2\377" . $auth . $params . $key . $ready,
-	md5 => "\2\377" . message('R', pack('N', 5) . 'salt') . $auth . $key . $ready,
-	scram => "\0\377" . message('R', pack('N', 10) . "SCRAM-SHA-256\0\0")
-	  . message('R', pack('N', 11) . 'r=abc,s=c2FsdA==,i=1'),
-	in_transaction => "\0\377" . $auth . $params . $key . message('Z', 'T'),
-	no_such_state => "\0\377" . $auth . $params . message('Z', 'J'),
-	no_key => "\0\377" . $auth . $params . $ready,
-	other_key => "\0\377" . $auth . message('S', "BackendKeyData\0005 9\0") . $key . $ready,
-	long_key => "\0\377" . $auth . message('K', pack('N', 5) . 'x' x 200) . $ready,
-	another_key_later => decode_base64('PQRSAAAACAAAAANSAAAACAAAAABTAAAAGWNsaWVudF9lLmNvZGluZwBVVEY4AFMAAAAXRGF0ZVM0WWxlAElTTywgTURZAFMAAAAbSW50ZXJ2////AnlsZQBwb3N0Z3JlcwBLAAAADAACAAX////+WgAAAAVJ'),
-	refused => "\0\377" . $error,
-	refused_later => "\10\377" . $auth . message('E', "SFATAL\0C53300\0Msorry,\ntoo many clients already\0\0"),
-	old => "\0\377Etoo old\n\0",
-	claim => "\0\377" . $auth . "N\x3f\xff\xff\xff" . 'x' x 100,
-	other_encoding => "\0\377" . $auth . message('S', "client_encoding\0LATIN1\0") . $key . $ready,
-	other_style => "\0\377" . $auth . message('S', "DateStyle\0German\0") . $key . $ready,
-	long_version => "\0\377" . $auth . message('S', "server_version\0" . '9' x 300 . "\0") . $key . $ready,
-	protocol => "\0\377" . message('v', pack('N3', 0, 1, 0)) . $auth . $key . $ready,
-	start => "\5\377" . $columns . $row . $done . $ready,
-	start_two => "\5\2" . message('C', "SET\0") . $columns . $row . $row . $done . $ready,
-	start_error => "\5\377" . $notice . $error . $ready,
-	start_copy_in => "\5\377" . message('G', "\0\0\0"),
-	start_copy_out => "\5\377" . message('H', "\0\0\0") . message('d', 'x'),
-	start_transaction => "\5\377" . message('C', "BEGIN\0") . message('Z', 'T'),
-	start_notes => "\5\377" . $note x 3 . message('C', "SET\0") . $ready,
-	start_half => "\15\377" . $columns . substr($row, 0, 7),
-	cut => "\14\377",
-);
-put("fuzz_login/$_", $login{$_}) foreach sort keys %login;
-
-# first byte: 1 start commands, 2 the login completes, 4 a release is due, 8 as above, 16 no
-# answers follow, 32 the locks end with an answer, 64 they have a long ttl, 128 answers
-# arrive before their requests
-my $set = message('C', "SET\0");
-my $settings = $set x 3 . $columns . message('C', "SELECT 0\0") . $ready;
 my $bound = message('1', '') . message('2', '');
-my $request = message('T', pack('n', 1) . "request\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 0));
-my $three = message('T', pack('n', 3) . ("a\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 0)) x 3);
 sub texts { return message('D', pack('n', scalar @_) . join '', map { defined $_ ? pack('N/a', $_) : pack('N', 0xffffffff) } @_); }
-my %pinger = (
-	ping => "\2\377" . $settings . $bound . $request . texts('1') . texts('2') . $done . $ready,
-	ping_in_bytes => "\2\1" . $settings . $bound . $request . texts('1') . texts('2') . $done . $ready,
-	ping_twice => "\2\377" . ($settings . $bound . $request . texts('1') . $done . $ready) . ($bound . $request . $done . $ready),
-	ping_lost => "\2\377" . $settings . $bound . $request . message('C', "SELECT 0\0") . $ready,
-	ping_another => "\2\377" . $settings . $bound . $request . texts('18446744073709551617') . texts(undef) . texts('') . texts('-1') . $done . $ready,
-	ping_columns => "\2\377" . $settings . $bound . $three . texts('1', 't', 't') . $done . $ready,
-	ping_error => "\2\377" . $settings . $error . $ready,
-	ping_rows_and_error => "\2\377" . $settings . $bound . $request . texts('1') . $error . $ready,
-	ping_copy => "\2\377" . $settings . $bound . message('H', "\0\0\0"),
-	ping_copy_among_rows => "\2\1" . $settings . $bound . $request . texts('1') . message('G', "\0\0\0") . texts('2') . $done . $ready,
-	ping_claim => "\2\377" . $settings . $bound . $request . "D\x3f\xff\xff\xff" . 'x' x 50,
-	ping_two_results => "\2\377" . $settings . $bound . $request . texts('1') . $done . $request . texts('2') . $done . $ready,
-	release => "\6\377" . $settings . $bound . $three . texts('1', 't', 'f') . texts('2', 'f', 't') . $done . $ready,
-	release_nulls => "\6\377" . $settings . $bound . $three . texts('1', undef, undef) . $done . $ready,
-	release_columns => "\6\377" . $settings . $bound . $request . texts('1') . $done . $ready,
-	start => "\3\377" . $set . $ready . $settings . $bound . $request . texts('1') . $done . $ready,
-	start_transaction => "\3\377" . message('C', "BEGIN\0") . message('Z', 'T'),
-	start_copy => "\3\377" . message('G', "\0\0\0"),
-	login => "\0\377" . $auth . $params . $key . $ready . $settings,
-	login_refused => "\0\377" . $error,
-	login_claim => "\0\377" . $auth . "E\x3f\xff\xff\xff" . 'x' x 50,
-	idle => "\2\377" . $settings . $bound . $request . texts('1') . $done . $ready . $notice . $note . $params,
-	last_words => "\12\377" . $settings . $error,
-	ahead => "\202\377" . $settings . $bound . $request . texts('1') . $done . $ready,
-	idle_words => "\42\377" . $settings . $bound . $request . texts('1') . $done . $ready . $notice . $note . $params,
-	outage => "\20\377" . $error,
-	outage_after_ping => "\122\377" . $settings . $bound . $request . texts('1') . $done . $ready,
-	outage_after_error => "\22\377" . $settings . $error . $ready,
-	last_lock => "\42\377" . $settings . $bound . $request . texts('1') . $done . $ready,
-	last_unanswered => "\42\377" . $settings,
-	last_release => "\46\377" . $settings . $bound . $three . texts('1', 't', 'f') . texts('2', 't', 'f') . $done . $ready,
-);
-put("fuzz_pinger/$_", $pinger{$_}) foreach sort keys %pinger;
 
 # pairs of an operation (0 the session writes, 1 it reads, 2 the remote writes, 3 it reads,
 # 4 its event, 6 the session's, 8 pending bytes, 9 and 10 TLS needs the other direction
@@ -332,48 +240,6 @@ my %relay = (
 	much_at_the_end => pack('H*', '013f060003ff04fffffffffffffefefefefefefefefefefefefefefefefefefefefefefefe003f0c6b0003ff3f05ff063704fefefefefefefefefefefefeff063704fefefefefefe'),
 );
 put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;
-
-# pairs of an operation of the session (0 it fetches, 3 drops, 4 leases a socket, 5 its
-# generation ends, 6 descriptors run out, 7 it drops one of an old generation) and a
-# connection; after a fetch the events of its wait (0 a correct reply, 1 with some wrong
-# fields, 2 another length, 3 this number of sockets, 4 to an old request, 5 raw bytes,
-# 6 an interrupt, 7 the lease is revoked, 8 the worker shuts the socket down, 9 and closes
-# it, 10 descriptors run out, 11 no wait set can be created, 12 time passes; 128: and)
-my $fetch = "\0\1";
-my $length = length pack 'QQllQQQ', (0) x 7;
-my %socket_cache = (
-	honest => $fetch . "\0",
-	some => join('', map(pack('C3', 0, $_, 0), 1 .. 9)) . "\3\5",
-	waits => $fetch . "\14\1\14\1\0",
-	too_late => $fetch . "\14\377\14\377\14\377\14\377\14\377\0",
-	refused => $fetch . "\3\100",
-	refused_with_socket => $fetch . "\23\100",
-	no_socket => $fetch . "\3\0",
-	two_sockets => $fetch . "\43\0\0",
-	many_sockets => $fetch . "\123\0\0",
-	two_answers => $fetch . "\200\0" . "\0\2\0",
-	short => $fetch . "\22\0" . chr($length - 1) . "\0",
-	long => $fetch . "\22\0" . chr($length + 1) . "\0",
-	empty => $fetch . "\2\0\0" . $fetch . "\0",
-	raw => $fetch . "\25\4abcd\0",
-	interrupted => $fetch . "\6" . "\0\2" . "\24\0",
-	interrupted_with_answer => $fetch . "\200\6" . $fetch . "\0",
-	revoked => $fetch . "\7" . $fetch . "\0",
-	shut_down => $fetch . "\10" . $fetch . "\0",
-	closed => $fetch . "\11\14\377",
-	no_descriptors => "\0\2\0" . "\6\0" . $fetch . "\0" . "\206\0",
-	one_descriptor => "\16\0" . $fetch . "\0",
-	no_room_for_answer => $fetch . "\200\12" . "\206\0" . $fetch . "\0",
-	no_wait_set => $fetch . "\213\0" . $fetch . "\0",
-	no_wait_set_again => join('', ($fetch . "\213\0") x 4),
-	evicted => join('', map(pack('C3', 0, $_, 0), 0 .. 70)),
-	other_generation => $fetch . "\0\5\1" . $fetch . "\0",
-	old_generation_leased => $fetch . "\0\4\1\5\1" . $fetch . "\0",
-	old_generation_dropped => $fetch . "\0\4\1\5\1" . $fetch . "\0\7\0" . "\0\2\0",
-	dropped_when_watched => $fetch . "\0\17\1\3\1" . "\0\2\0\17\2",
-	(map { ("lie_$_" => $fetch . "\21" . chr(1 << $_) . "\0") } 0 .. 6),
-);
-put("fuzz_socket_cache/$_", $socket_cache{$_}) foreach sort keys %socket_cache;
 
 # first byte: 0 the request of a lock, 1 a forced release, 2 the status, 3 the set-up;
 # 4 the session is cancelled at the end, 8 the remote stops answering, else it closes;
@@ -455,25 +321,3 @@ my %dlock = (
 	make_empty => "\3\0" . $ready,
 );
 put("fuzz_dlock/$_", $dlock{$_}) foreach sort keys %dlock;
-
-# operations: 0 a token is acquired, 1 released, 2 admission visits the pools, 3 and sets
-# the next in line, 4 a pool is removed; the pool and its limit; the start of its wait, 0:
-# it does not wait
-sub acquire { my ($pool, $since, $limit) = @_; return pack 'CCC', 0, 4 * ($limit // 1) + $pool, $since; }
-my ($release, $visit) = ("\1\0\0", "\2\0\0");
-sub set_next { my ($pool, $since) = @_; return pack 'CCC', 3, $pool, $since; }
-sub remove { return pack 'CCC', 4, $_[0], 0; }
-my %cap = (
-	no_limit => acquire(0, 0, 0) x 5,
-	limit => acquire(0, 0, 2) x 3 . $release . acquire(1, 0, 2),
-	line => acquire(0, 0) . acquire(1, 5) . $release . acquire(2, 0) . acquire(2, 9) . acquire(0, 0) . acquire(1, 5),
-	older => acquire(0, 0) . acquire(1, 5) . acquire(2, 3) . $release . acquire(1, 5) . acquire(2, 3),
-	twice => acquire(0, 0) . acquire(1, 5) . acquire(1, 5) . acquire(1, 7),
-	next_set => acquire(0, 0) . $visit . acquire(1, 5) . set_next(2, 7) . $release . acquire(2, 7) . acquire(1, 5),
-	next_none => acquire(0, 0) . $visit . acquire(1, 5) . set_next(0, 0) . $visit . set_next(0, 0) . $release . acquire(2, 7),
-	next_set_alone => acquire(0, 0) . $visit . set_next(2, 7) . $release . acquire(1, 9) . acquire(2, 7),
-	next_none_at_start => $visit . set_next(0, 0),
-	next_set_again => acquire(0, 0) . acquire(1, 5) . $visit . set_next(1, 0) . acquire(1, 5) . $release . acquire(2, 7),
-	ended => acquire(0, 0) . acquire(1, 5) . remove(2) . $release . acquire(2, 9) . remove(1) . acquire(2, 9),
-);
-put("fuzz_cap/$_", $cap{$_}) foreach sort keys %cap;
