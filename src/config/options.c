@@ -44,7 +44,7 @@
 
 static const char *const strategy_words[] = {"lifo", "fifo", NULL};
 static const char *const reset_words[] =
-	{"always", "on_transfer", "never", NULL};
+	{"always", "never", NULL};
 static const char *const on_unavailable_words[] = {"fail", "wait", NULL};
 static const char *const notices_words[] = {"forward", "log", "ignore", NULL};
 static const char *const sampling_words[] =

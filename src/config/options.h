@@ -26,7 +26,6 @@ typedef enum PgpxStrategy
 typedef enum PgpxReset
 {
 	PGPX_RESET_ALWAYS,
-	PGPX_RESET_ON_TRANSFER,
 	PGPX_RESET_NEVER
 } PgpxReset;
 

@@ -112,6 +112,21 @@ typedef struct PgpxWireToken
 #define PGPX_SENT_START			4	/* the start commands, after either */
 #define PGPX_SENT_ROLLBACK		8	/* ROLLBACK, before all others */
 
+/*
+ * pgpx_wire_can_send_before_answer
+ *		Return whether a statement may be sent before the answer to this reset
+ *		is read.  reset: PGPX_SENT_* bits; 0: no reset.
+ *
+ * The reset must be DISCARD ALL alone.  It hardly ever fails unless the
+ * connection does, and no error of the statement undoes it, because it commits
+ * inside its Execute.
+ */
+static inline bool
+pgpx_wire_can_send_before_answer(int reset)
+{
+	return (reset & (PGPX_SENT_RESET | PGPX_SENT_START)) == 0;
+}
+
 typedef enum PgpxWireEvent
 {
 	PGPX_EV_NONE = 0,			/* (internal: continue) */

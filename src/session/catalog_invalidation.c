@@ -596,9 +596,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 /*
  * After a local DISCARD ALL, which also releases advisory locks, return the
  * session's leases and release its distributed locks, because a pooler in front
- * of this server sends it between two clients.  With reset "on_transfer" the
- * session then counts as another session, so its last used connections are
- * reset.
+ * of this server sends it between two clients.
  *
  * Note statements that change roles.  COMMIT PREPARED may commit changes of
  * servers, mappings or roles that another transaction made.
@@ -634,8 +632,6 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (discards)
 	{
 		(void) pgpx_lease_return_all();
-		if (pgpx_lease_has_callbacks())
-			pgpx_pool_forget_holder((int) MyProcNumber, MyProcPid);
 		pgpx_lock_hooks->release_all();
 	}
 	if (commits)

@@ -161,18 +161,10 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 static bool
 must_reset(const PgpxLease *lease, const PgpxConn *conn)
 {
-	PgpxReset	reset = lease->spec->opts.reset;
-
-	if (!conn->dirty)
-		return false;
-
 	/* in a shared pool, always remove the state of another user */
-	if (conn->last_user != lease->user)
-		return true;
-	if (reset == PGPX_RESET_NEVER)
-		return false;
-	return reset == PGPX_RESET_ALWAYS || conn->last_pid != MyProcPid ||
-		conn->last_procno != (int) MyProcNumber;
+	return conn->dirty &&
+		(conn->last_user != lease->user ||
+		 lease->spec->opts.reset == PGPX_RESET_ALWAYS);
 }
 
 /*

@@ -351,10 +351,4 @@ extern int	pgpx_lease_return_all(void);
 /* Register the exit and transaction callbacks.  Further calls do nothing. */
 extern void pgpx_lease_register_callbacks(void);
 
-/*
- * Return whether this session has registered the callbacks, i.e. has ever
- * requested a lease.
- */
-extern bool pgpx_lease_has_callbacks(void);
-
 #endif							/* PGPX_LEASE_H */

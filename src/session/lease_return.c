@@ -69,23 +69,6 @@
  * ------------------------------------------------------------------------
  */
 
-/* Return whether DISCARD ALL alone resets a connection. */
-static bool
-resets_by_discard_all(const PgpxServerSpec *spec)
-{
-	return spec->discards_all && spec->start_commands[0] == '\0';
-}
-
-/*
- * Return whether the options require no reset, or one that a statement may
- * follow without a Sync in between.
- */
-static bool
-can_hand_over(const PgpxServerSpec *spec)
-{
-	return spec->opts.reset == PGPX_RESET_NEVER || resets_by_discard_all(spec);
-}
-
 void
 pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 					   const PgpxPendingStatement *pending)
@@ -109,7 +92,8 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 		return;
 	if (pending->pipeline != NULL && !pgpx_server_spec_can_keep_settings(spec))
 		return;
-	if (!pending->single || !can_hand_over(spec) ||
+	if (!pending->single ||
+		!pgpx_wire_can_send_before_answer(pgpx_server_spec_reset(spec)) ||
 		len >= PGPX_PENDING_MAX || statement->nparams >= PGPX_PENDING_MAX)
 		return;
 	if (pending->predictable)
@@ -145,7 +129,8 @@ is_ready_for_hand_over(const PgpxLease *lease)
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
 		!lease->spec->valid || wire->reset_behind != 0 ||
 		!pgpx_wire_is_at_boundary(wire) ||
-		wire->tx != 'I' || !can_hand_over(lease->spec))
+		wire->tx != 'I' ||
+		!pgpx_wire_can_send_before_answer(pgpx_server_spec_reset(lease->spec)))
 		return false;
 	if (!reset ? !pgpx_wire_has_pinned_params(wire) : !conn->can_pipeline)
 		return false;
@@ -264,8 +249,7 @@ may_send_reset_behind(const PgpxLease *lease)
 	const volatile PgpxPool *pool = &pgpx_pools[spec->pool];
 
 	/* "nwaiting" without the lock: a stale value only costs time */
-	return spec->opts.reset == PGPX_RESET_ALWAYS &&
-		resets_by_discard_all(spec) &&
+	return pgpx_server_spec_reset(spec) == PGPX_SENT_DISCARD_ALL &&
 		lease->sock->wire.out.len <= RESET_BEHIND_MAX && pool->nwaiting == 0;
 }
 
@@ -560,20 +544,18 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 		return PGPX_RELEASE_CANCEL;
 	if (!lease->sent)
 		return PGPX_RELEASE_CLEAN;
-	if (spec->opts.reset != PGPX_RESET_ALWAYS)
+
+	/*
+	 * With reset "never", send nothing but the ROLLBACK of an open transaction.
+	 * If the parameters that decoding depends on have other values than at the
+	 * start, a reset restores them.
+	 */
+	if (spec->opts.reset == PGPX_RESET_NEVER &&
+		pgpx_wire_has_pinned_params(wire))
 	{
 		if (!in_transaction)
-			return pgpx_wire_has_pinned_params(wire) ?
-				PGPX_RELEASE_DIRTY : PGPX_RELEASE_RESET;
-
-		/*
-		 * ROLLBACK may set parameters to values that are not known here.  So
-		 * send a reset, too.  Omit it only with reset "never", and only if the
-		 * parameters have their start values now.
-		 */
-		if (spec->opts.reset == PGPX_RESET_NEVER &&
-			pgpx_wire_has_pinned_params(wire))
-			reset_command = start_commands = "";
+			return PGPX_RELEASE_DIRTY;
+		reset_command = start_commands = "";
 	}
 	if (!may_raise && !can_buffer_reset(lease))
 		return PGPX_RELEASE_RESET;
@@ -873,9 +855,6 @@ exit_callback(int code, Datum arg)
 	dlist_foreach_modify(iter, &pgpx_leases)
 		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
 						  PGPX_END_RECLAIMED, false);
-
-	/* "reset on_transfer": a later session may have the same identity */
-	pgpx_pool_forget_holder((int) MyProcNumber, MyProcPid);
 }
 
 void
@@ -887,10 +866,4 @@ pgpx_lease_register_callbacks(void)
 	RegisterSubXactCallback(subxact_callback, NULL);
 	on_shmem_exit(exit_callback, (Datum) 0);
 	callbacks_registered = true;
-}
-
-bool
-pgpx_lease_has_callbacks(void)
-{
-	return callbacks_registered;
 }

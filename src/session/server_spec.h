@@ -17,6 +17,7 @@
 #ifndef PGPX_SERVER_SPEC_H
 #define PGPX_SERVER_SPEC_H
 
+#include "protocol/wire.h"
 #include "shared/shmem.h"
 
 #include "access/htup.h"
@@ -67,6 +68,16 @@ typedef struct PgpxServerSpec
 	int			last_conn;		/* index; -1: none */
 	uint64		last_conn_generation;
 } PgpxServerSpec;
+
+/* Return the reset that the options require, as PGPX_SENT_* bits; 0: none. */
+static inline int
+pgpx_server_spec_reset(const PgpxServerSpec *spec)
+{
+	if (spec->opts.reset == PGPX_RESET_NEVER)
+		return 0;
+	return (spec->discards_all ? PGPX_SENT_DISCARD_ALL : PGPX_SENT_RESET) |
+		(spec->start_commands[0] != '\0' ? PGPX_SENT_START : 0);
+}
 
 /*
  * pgpx_server_spec_get

@@ -398,7 +398,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->ended_early = false;
 	conn->owner_procno = -1;
 	conn->owner_pid = 0;
-	conn->last_procno = -1;
 	conn->last_pid = 0;
 	conn->last_user = InvalidOid;
 	conn->opened_at = 0;

@@ -68,7 +68,7 @@
  *				no PGconn for it
  *	CONNECTING	only the worker uses it; growth.c counts it as soon free
  *	IDLE		in the pool's LRU list; no answer is unread; the remote session
- *				is clean, or dirty with reset on_transfer or never
+ *				is clean, or dirty with reset never
  *	RESET_PENDING
  *				in the pool's LRU list; the answers to the commands in
  *				"unread_reset" are unread

@@ -567,33 +567,8 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 static void
 record_holder(PgpxConn *conn)
 {
-	conn->last_procno = conn->owner_procno;
 	conn->last_pid = conn->owner_pid;
 	conn->last_user = conn->owner_user;
-}
-
-void
-pgpx_pool_forget_holder(int procno, int pid)
-{
-	for (int i = 0; i < pgpx_conns_end(); i++)
-	{
-		PgpxConn   *conn = &pgpx_conns[i];
-		PgpxPool   *pool;
-		int			index = conn->pool;
-
-		/*
-		 * only this process could set itself as the last holder, so checking
-		 * without the lock is safe
-		 */
-		if (index < 0 || conn->last_pid != pid || conn->last_procno != procno)
-			continue;
-		pool = &pgpx_pools[index];
-		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		if (conn->pool == index && conn->last_pid == pid &&
-			conn->last_procno == procno)
-			conn->last_procno = -1;
-		LWLockRelease(pool->lock);
-	}
 }
 
 /*

@@ -140,15 +140,6 @@ typedef struct PgpxUsage
 } PgpxUsage;
 
 /*
- * pgpx_pool_forget_holder
- *		Clear the process as the last holder of every connection.  The session
- *		state that it left there counts as that of another session from now
- *		on, even if the same process leases the connection again.  A lease
- *		that it still has records it again at the end.
- */
-extern void pgpx_pool_forget_holder(int procno, int pid);
-
-/*
  * pgpx_pool_release
  *		End a lease and release its connection with "action", then grant free
  *		connections to waiters.

@@ -111,7 +111,6 @@ init_conn(PgpxConn *conn)
 	conn->prev = -1;
 	conn->pool_next = conn->pool_prev = -1;
 	conn->owner_procno = -1;
-	conn->last_procno = -1;
 }
 
 static void

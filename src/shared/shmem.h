@@ -174,8 +174,7 @@ typedef struct PgpxConn
 	bool		leak_logged;	/* leak_warning was logged for this lease */
 	PgpxTime	waited;			/* duration */
 
-	int			last_procno;	/* previous holder; -1: none, or forgotten */
-	int			last_pid;
+	int			last_pid;		/* of the previous holder; 0: none */
 	Oid			last_user;
 
 	PgpxTime	state_since;

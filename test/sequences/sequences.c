@@ -774,7 +774,7 @@ take_lease(Session *s)
 	s->tx = 'I';
 	s->dead = s->surely = false;
 	note(s, "lease %s%s", s->lease, s->local ? " of a transaction" : "");
-	if (strstr(s->pool, "transfer") == NULL && roll(s, 3) == 0)
+	if (roll(s, 3) == 0)
 		check_clean(s);
 }
 

@@ -63,7 +63,7 @@ SELECT name, value, r.state, r.message
     (34, 'retry_min', '100ms'), (35, 'retry_max', '10s'),
     (36, 'on_unavailable', 'fail'), (37, 'on_unavailable', 'Wait'),
     (38, 'start_commands', ''), (39, 'start_commands', 'SET x.y = 1; SELECT 1'),
-    (40, 'reset', 'always'), (41, 'reset', 'on_transfer'),
+    (40, 'reset', 'always'),
     (42, 'reset', 'never'),
     (43, 'reset_command', 'DISCARD TEMP'),
     (44, 'operation_timeout', '10s'), (45, 'lease_timeout', '0'),

@@ -24,7 +24,6 @@ $$;
 
 -- servers that only this test uses
 SELECT test.server('always', 'pool_size', '1');
-SELECT test.server('transfer', 'pool_size', '1', 'reset', 'on_transfer');
 SELECT test.server('never', 'pool_size', '1', 'reset', 'never');
 SELECT test.other_session('other');
 
@@ -101,33 +100,12 @@ SELECT test.other('other', 'SELECT test.styles(''always'')');
 SELECT test.styles('never');
 SELECT test.spoil_styles('never');
 SELECT test.styles('never');
-SELECT test.styles('transfer');
-SELECT test.spoil_styles('transfer');
-SELECT test.styles('transfer');
 -- the remote database and role may set other ones
 SELECT pgpool.exec('one', 'alter role remote_app set datestyle = ''SQL, DMY''; alter database remote_db set intervalstyle = sql_standard');
 SELECT test.server('fresh');
 SELECT test.styles('fresh');
 SELECT pgpool.exec('one', 'alter role remote_app reset datestyle; alter database remote_db reset intervalstyle');
 SELECT test.drop('fresh');
-
---
--- reset 'on_transfer': before a lease by another session
---
-
-SELECT test.traces('transfer');
-SELECT test.leave_traces('transfer');
-SELECT test.traces('transfer');
-SELECT pgpool.checkin(pgpool.checkout('transfer'));
-SELECT test.traces('transfer');
-SELECT pid FROM pgpool.query('transfer', 'select pg_backend_pid()') AS t(pid int) \gset
-SELECT test.other('other', 'SELECT test.traces(''transfer'')');
-SELECT test.traces('transfer');
--- to another session and back, without having been used there
-SELECT test.leave_traces('transfer');
-SELECT test.other('other', 'SELECT pgpool.checkin(pgpool.checkout(''transfer''))');
-SELECT test.traces('transfer');
-SELECT remote_pid = :pid AS same FROM pgpool.query('transfer', 'select pg_backend_pid()') AS t(remote_pid int);
 
 --
 -- reset 'never'
@@ -213,13 +191,6 @@ SELECT pgpool.checkin(:lease);
 SELECT count(*), count(DISTINCT pid) FROM pgpool.query('one', 'select pid from starts') AS t(pid int);
 SELECT test.drop('started');
 
--- with on_transfer: with the reset, not before
-SELECT test.server('started', 'pool_size', '1', 'reset', 'on_transfer', 'start_commands', 'SET work_mem = ''3MB''');
-SELECT pgpool.exec('started', 'set work_mem = ''9MB''');
-SELECT * FROM pgpool.query('started', 'show work_mem') AS t(work_mem text);
-SELECT test.other('other', 'SELECT work_mem FROM pgpool.query(''started'', ''show work_mem'') AS t(work_mem text)');
-SELECT test.drop('started');
-
 -- start_commands cannot set the styles that values depend on
 SELECT test.server('started', 'pool_size', '1', 'start_commands', 'SET datestyle = ''German''');
 SELECT pgpool.checkout('started');
@@ -254,7 +225,7 @@ SELECT test.err($$SELECT pgpool.exec('failing', 'select 1')$$);
 SELECT test.drop('failing');
 
 SELECT pgpool.exec('one', 'drop table starts, only_once');
-SELECT test.drop('always', 'transfer', 'never', 'custom');
+SELECT test.drop('always', 'never', 'custom');
 SELECT dblink_disconnect('other');
 DROP FUNCTION test.traces(text), test.leave_traces(text), test.styles(text), test.spoil_styles(text), test.starts();
 SELECT pgpool.check_invariants();

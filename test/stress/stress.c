@@ -73,25 +73,6 @@ typedef struct Model
 	long		victims[POOLS + 1]; /* waits that ended with a deadlock */
 } Model;
 
-/*
- * The options that "s" can have had during an operation: the number of those that were
- * certainly in force at its begin, and of the newest ones at its end.  A connection keeps
- * the options of one number until it is closed.
- */
-typedef struct Span
-{
-	int			from;
-	int			to;
-} Span;
-
-/* A remote session with our mark, and the options that it can have. */
-typedef struct Mark
-{
-	char		pid[32];
-	Span		span;
-} Mark;
-
-#define MARKS 64
 #define BANKS 4					/* servers with foreign tables */
 
 /* The balance of a session's account. */
@@ -109,9 +90,6 @@ typedef struct Session
 	const char *activity;			/* for error messages */
 	char		lease[32];
 	char		pid[32];		/* of the remote backend, if known */
-	Span		leased;			/* options at checkout */
-	Mark		marks[MARKS];	/* the newest ones, in a ring */
-	int			nmarks;
 	long		operations;
 	long		values;
 	long		refused;		/* permitted errors */
@@ -138,9 +116,6 @@ static volatile bool stop = false;	/* the time is up */
 static volatile bool pausing = false;	/* to the barrier */
 static volatile bool quiet = false; /* no faults */
 static volatile bool few = false;	/* only the first sessions use "s" */
-static bool on_transfer[100000]; /* reset of "s", by the number of its options */
-static volatile int options_begun = 0;	/* the newest ones */
-static volatile int options_ended = 0;	/* the newest ones whose ALTER SERVER has ended */
 static volatile int spoil_at = -1;	/* the proxy cuts each link after this number of bytes */
 static volatile bool heal = false;	/* this ends spoil_at */
 static volatile bool frozen = false;	/* the proxy forwards nothing */
@@ -151,7 +126,6 @@ static volatile bool in_order = false;	/* connections of several servers are lea
 static long crossed;			/* in quiet rounds: transactions that had all their connections */
 static long deadlocks;			/* in quiet rounds */
 static long banked;				/* in quiet rounds: transactions on foreign tables */
-static long own_traces;			/* found where the reset was on_transfer */
 static long not_sent;			/* statements that timed out before they were sent */
 static long not_ready;			/* leases that timed out before they were ready */
 
@@ -199,7 +173,6 @@ reconnect(Session *s)
 	pthread_mutex_unlock(&conn_mutex[s->number]);
 	s->lease[0] = '\0';
 	s->pid[0] = '\0';
-	s->nmarks = 0;
 	s->reconnects++;
 }
 
@@ -613,72 +586,6 @@ lock(Session *s)
 
 /* --- own session state--------------------------------------------------------- */
 
-static Span
-begin_span(void)
-{
-	return (Span) {options_ended, -1};
-}
-
-static void
-end_span(Span *span)
-{
-	span->to = options_begun;
-}
-
-static Mark *
-find_mark(Session *s, const char *pid)
-{
-	for (int i = s->nmarks; i > 0 && i > s->nmarks - MARKS; i--)
-		if (strcmp(s->marks[(i - 1) % MARKS].pid, pid) == 0)
-			return &s->marks[(i - 1) % MARKS];
-	return NULL;
-}
-
-static void
-add_mark(Session *s)
-{
-	Mark	   *mark = find_mark(s, s->pid);
-
-	if (mark == NULL)
-		mark = &s->marks[s->nmarks++ % MARKS];
-	memcpy(mark->pid, s->pid, sizeof(mark->pid));
-	mark->span = s->leased;
-}
-
-/* A lease with our mark has been returned. */
-static void
-note_returned(Session *s, const char *pid, Span span)
-{
-	Mark	   *mark = find_mark(s, pid);
-
-	if (mark != NULL)
-		mark->span = span;
-}
-
-static bool
-can_be_on_transfer(const Span *options)
-{
-	for (int i = options->from; i <= options->to; i++)
-		if (on_transfer[i])
-			return true;
-	return false;
-}
-
-/*
- * May this lease find the state that an earlier lease of the session has left on this
- * backend?  Only if the reset can have been on_transfer both when the connection was
- * returned and when it was leased again.  A connection outlives a change of these options.
- */
-static bool
-may_be_mine(Session *s, const char *pid)
-{
-	Mark	   *mark = find_mark(s, pid);
-
-	if (mark == NULL)
-		return false;
-	return can_be_on_transfer(&mark->span) && can_be_on_transfer(&s->leased);
-}
-
 /* The remote session is clean at first, then ours, and stays the same one. */
 static void
 mark(Session *s)
@@ -702,19 +609,13 @@ mark(Session *s)
 	{
 		const char *pid = PQgetvalue(res, 0, 0);
 		const char *owner = PQgetvalue(res, 0, 1);
-		bool		may_be_own = may_be_mine(s, pid);
-		bool		own = may_be_own && strcmp(owner, mine) == 0;
 
-		if (owner[0] != '\0' && !own)
-			fail(s, "the session is still that of %s (this is %s, options %d to %d)",
-				 owner, mine, s->leased.from, s->leased.to);
-		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !may_be_own)
+		if (owner[0] != '\0')
+			fail(s, "the session is still that of %s (this is %s)", owner, mine);
+		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0)
 			fail(s, "the remote session holds an advisory lock of an earlier lease");
-		if (own)
-			__atomic_add_fetch(&own_traces, 1, __ATOMIC_RELAXED);
 		snprintf(s->pid, sizeof(s->pid), "%s", pid);
 		PQclear(res);
-		add_mark(s);
 		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(%s, pg_backend_pid())', $2::text, $2::text))", 2, values);
 		if (res == NULL)
 			snprintf(s->pid, sizeof(s->pid), "unknown");
@@ -749,9 +650,7 @@ checkout(Session *s)
 	s->activity = how[which < 6 ? which : 0];
 	s->pool = 0;
 	s->no_wait = which == 3 || which == 4;
-	s->leased = begin_span();
 	res = run(s, NULL, s->activity, 0, NULL);
-	end_span(&s->leased);
 	s->no_wait = false;
 	if (res != NULL && !PQgetisnull(res, 0, 0))
 	{
@@ -769,10 +668,6 @@ return_lease(Session *s, const char *how)
 {
 	const char *values[1] = {s->lease};
 	PGresult   *res = NULL;
-	char		pid[32];
-	Span		span = begin_span();
-
-	memcpy(pid, s->pid, sizeof(pid));
 
 	/* if interrupted, it is still ours */
 	for (int i = 0; i < 100 && res == NULL && s->lease[0] != '\0'; i++)
@@ -788,8 +683,6 @@ return_lease(Session *s, const char *how)
 	}
 	PQclear(res);
 	s->lease[0] = '\0';
-	end_span(&span);
-	note_returned(s, pid, span);
 }
 
 /* A transaction with its own leases, and savepoints. */
@@ -1395,18 +1288,11 @@ one_operation(Session *s)
 		return_lease(s, "SELECT pgpool.discard($1::bigint)");
 	else
 	{
-		Span		span = begin_span();
 		bool		discard = quiet && roll(s, 2);
 
 		s->activity = discard ? "DISCARD ALL" : "SELECT pgpool.checkin_all()";
 		if (simply(s, NULL, s->activity))
-		{
 			s->lease[0] = '\0';
-			end_span(&span);
-			note_returned(s, s->pid, span);
-			if (discard)
-				s->nmarks = 0;	/* as a new session */
-		}
 	}
 }
 
@@ -1729,25 +1615,16 @@ static unsigned size_of_s = 5;
 
 /* A command that changes nothing keeps the connections. */
 static void
-alter_s(PGconn **local, unsigned new_size, bool new_reset)
+alter_s(PGconn **local, unsigned new_size)
 {
 	char		sql[256];
 	char		answer[1024];
 
-	if (new_size != size_of_s || new_reset != on_transfer[options_begun])
-	{
-		if (options_begun + 1 == sizeof(on_transfer) / sizeof(on_transfer[0]))
-			fail(NULL, "too many alterations for one run");
-		on_transfer[options_begun + 1] = new_reset;
-		options_begun++;
-		size_of_s = new_size;
-	}
-	snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
-			 new_size, new_reset ? "on_transfer" : "always");
+	size_of_s = new_size;
+	snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u')", new_size);
 	LOCAL(sql);
 	if (answer[0] != '\0')
 		fail(NULL, "%s: %s", sql, answer);
-	options_ended = options_begun;
 }
 
 /*
@@ -1857,7 +1734,7 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 			{
 				unsigned	new_size = 1 + roll(s, 8);
 
-				alter_s(local, new_size, roll(s, 3) == 0);
+				alter_s(local, new_size);
 			}
 			break;
 		case END_WORKER:
@@ -1991,8 +1868,7 @@ read_counters(PGconn **local, int pool, long *counters)
 
 /*
  * Begin a quiet round: wait until the pools work again, and start the counts.  In every
- * other one the reset is on_transfer, and few sessions use "s".  These find the state of
- * their own earlier leases, and no state of others.
+ * other one few sessions use "s".  No session finds the state of an earlier lease.
  */
 static void
 begin_quiet(PGconn **local)
@@ -2000,7 +1876,7 @@ begin_quiet(PGconn **local)
 	static int	quiet_rounds = 0;
 
 	few = quiet_rounds++ % 2 == 0;
-	alter_s(local, few ? FEW : size_of_s, few);
+	alter_s(local, few ? FEW : size_of_s);
 
 	/* a fault with a delayed effect would affect the quiet round */
 	heal = true;
@@ -2328,8 +2204,8 @@ main(int argc, char **argv)
 		values += sessions[i].values;
 		refused += sessions[i].refused;
 	}
-	printf("stress: %ld operations, %ld values, %ld refused, %d barriers; own traces: %ld\n",
-		   operations, values, refused, rounds, own_traces);
+	printf("stress: %ld operations, %ld values, %ld refused, %d barriers\n",
+		   operations, values, refused, rounds);
 	printf("stress: in quiet rounds %ld pipelined, %ld granted and not ready in time, %ld not sent in time, %ld locks\n",
 		   pipelined, not_ready, not_sent, locked);
 	printf("stress: in quiet rounds %ld transactions with connections of several servers, and %ld deadlocks\n",
@@ -2345,8 +2221,6 @@ main(int argc, char **argv)
 		fail(NULL, "too few statements were pipelined");
 	if (values < 10L * rounds)
 		fail(NULL, "too few values were compared");
-	if (seconds >= 60 && own_traces == 0)
-		fail(NULL, "no session found its own state where the reset was on_transfer");
 	if (locked < rounds)
 		fail(NULL, "too few locks were acquired");
 	printf("stress: faults:");

@@ -481,15 +481,16 @@ $local->safe_psql('postgres', 'DROP SERVER tested CASCADE');
 # a reset that the worker has not begun: new start commands are not sent on the old
 # connection
 $remote->safe_psql('remote_db', 'CREATE TABLE started (pid int DEFAULT pg_backend_pid()); GRANT ALL ON started TO remote_app');
-make_pool($local, $remote, server => 'busy', options => { pool_size => 1, reset => 'on_transfer' });
-$lease = lease($holder, 'busy');
-my $old = $holder->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
-$holder->run("SELECT pgpool.exec($lease, 'SET datestyle TO german')");
+# (The end of a session leaves a reset of this length to the worker.)
+make_pool($local, $remote, server => 'busy', options => { pool_size => 1, start_commands => 'select ' . '1 + ' x 1500 . '1' });
+my $leaver = PgpxSession->new($local);
+$lease = lease($leaver, 'busy');
+my $old = $leaver->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
 my $worker = worker_pid($local);
 kill 'STOP', $worker;
-$holder->run("SELECT pgpool.checkin($lease)");
-is($local->safe_psql('postgres', "SELECT state FROM pgpool.connections WHERE server = 'busy'"), 'resetting', 'worker is about to reset a connection');
-$local->safe_psql('postgres', "ALTER SERVER busy OPTIONS (ADD start_commands 'insert into started default values')");
+$leaver->quit;
+ok(wait_until($local, "SELECT state FROM pgpool.connections WHERE server = 'busy'", 'resetting'), 'worker is about to reset a connection');
+$local->safe_psql('postgres', "ALTER SERVER busy OPTIONS (SET start_commands 'insert into started default values')");
 $other->start("SELECT pgpool.exec('busy', 'select 1')");
 ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'busy'", '1'), 'session waits with other options');
 kill 'CONT', $worker;

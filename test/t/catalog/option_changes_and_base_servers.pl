@@ -37,7 +37,7 @@ my $local = local_node('local', conf => ['pgpool_ext.log_connections = on' ]);
 		retry_min => '200ms',
 		retry_max => '3s',
 		on_unavailable => 'wait',
-		reset => 'on_transfer',
+		reset => 'never',
 		operation_timeout => '9s',
 		lease_timeout => '1h',
 		leak_warning => '1h',

@@ -59,7 +59,8 @@ my $local = local_node('local');
 	my %options = (pool_size => 2, operation_timeout => '500 ms', retry_min => '10 ms', retry_max => '50 ms');
 	make_pool($local, $proxy, server => 'far', options => {%options});
 	make_pool($local, $proxy, server => 'single', options => { %options, pool_size => 1, operation_timeout => '20 s' });
-	make_pool($local, $proxy, server => 'transfer', options => { %options, pool_size => 1, operation_timeout => '500 ms', reset => 'on_transfer', reset_command => 'select pg_sleep(603)' });
+	make_pool($local, $proxy, server => 'shared', options => { %options, pool_size => 1, operation_timeout => '500 ms', reset => 'never', reset_command => 'select pg_sleep(603)' });
+	$local->safe_psql('postgres', "CREATE ROLE other; GRANT USAGE ON FOREIGN SERVER shared TO other; DROP USER MAPPING FOR app SERVER shared; CREATE USER MAPPING FOR PUBLIC SERVER shared OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode() }) foreach qw(half behind fatal);
 	make_pool($local, $fake, server => "patient_$_", remote_dbname => $_, options => { %options, operation_timeout => '20 s', sslmode => PgpxFakeServer::sslmode() }) foreach qw(behind late);
 	my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
@@ -161,17 +162,19 @@ my $local = local_node('local');
 	ok(wait_until($local, sub { $session->run('SELECT pgpool.wait(:lease)') }, 't'), 'answer with a notification has arrived');
 	is($session->run('SELECT pgpool.checkin_all()') . $session->error, '1', 'answer is dropped, and the connection is kept');
 
-	# --- the reset before a lease of another session is not answered: another connection is
+	# --- the reset before a lease of another user is not answered: another connection is
 	# used
 	{
-		$session->run(q{SELECT pgpool.exec('transfer', 'set geqo = off')});
+		$session->run(q{SET ROLE app; SELECT pgpool.exec('shared', 'set geqo = off'); RESET ROLE});
+		$other->run('SET ROLE other');
 		my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.603' AND state = 'active' AND pid <> pg_backend_pid()};
 
-		$other->start(q{SELECT a FROM pgpool.query('transfer', 'show geqo') AS t(a text)});
+		$other->start(q{SELECT a FROM pgpool.query('shared', 'show geqo') AS t(a text)});
 		ok(wait_until($remote, $running, 1), 'reset is slow');
 		is($other->finish(60), 'on', 'another connection is used') or diag($other->error);
-		is($local->safe_psql('postgres', q{SELECT closed_reset FROM pgpool.stats WHERE server = 'transfer'}), '1', 'first connection was closed because of the reset');
+		is($local->safe_psql('postgres', q{SELECT closed_reset FROM pgpool.stats WHERE server = 'shared'}), '1', 'first connection was closed because of the reset');
 		ok(wait_until($remote, $running, 0, 20), 'reset is cancelled');
+		$other->run('RESET ROLE');
 	}
 
 	# --- a waiter whose pipelined statement already runs waits for the socket while the

@@ -45,55 +45,8 @@ my $local = local_node('local');
 		return $seen;
 	}
 
-	is(found('on_transfer', 'always'), '0', 'change from on_transfer to always: session is clean');
 	is(found('never', 'always'), '0', 'change from never to always: session is clean');
 
-	# --- on_transfer: a session finds its own traces, other sessions find none
-	sub traces
-	{
-		my ($session, $server) = @_;
-
-		return $session->run("SELECT a FROM pgpool.query('$server', \$\$select $TRACES\$\$) AS t(a text)");
-	}
-
-	my $server = 'mine';
-	my ($first, $second) = map { PgpxSession->new($local) } 1 .. 2;
-
-	make_pool($local, $remote, server => $server, options => { pool_size => 1, reset => 'on_transfer' });
-	$first->run("SELECT pgpool.exec('$server', 'select 1')") foreach 1 .. 3;
-	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
-	is(traces($first, $server), 'left1', "$server: on_transfer: session finds its own traces");
-	is(traces($second, $server), '0', "$server: on_transfer: another session finds no traces");
-	is(traces($first, $server), '0', "$server: on_transfer: traces are removed by another session");
-	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
-	$first->run('DISCARD ALL');
-	is(traces($first, $server), '0', "$server: on_transfer: traces are removed by a local DISCARD ALL");
-
-	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
-	$first->run('DISCARD PLANS');
-	is(traces($first, $server), 'left1', "$server: on_transfer: traces stay after a local DISCARD PLANS");
-
-	# a session that was granted the connection and left before it had the socket is not
-	# recorded as its last user
-	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
-	my $third = PgpxSession->new($local);
-	my $worker = worker_pid($local);
-	kill 'STOP', $worker;
-	$third->start("SELECT pgpool.exec('$server', 'select 1')");
-	ok(wait_until($local, "SELECT pid = @{[$third->pid]} FROM pgpool.leases WHERE server = '$server'", 't'), "$server: on_transfer: another session is granted the connection");
-	$local->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$third->pid]})");
-	$third->finish;
-	$third->failed('57014', qr/canceling statement/, "$server: on_transfer: other session is cancelled before it has the socket");
-	kill 'CONT', $worker;
-	is(traces($third, $server), '0', "$server: on_transfer: other session does not find the traces");
-	$third->quit;
-
-	$first->run("SELECT pgpool.exec('$server', \$\$$LEAVE\$\$)");
-	$local->safe_psql('postgres', "ALTER SERVER $server OPTIONS (SET reset 'always')");
-	is(traces($first, $server), '0', "$server: always: session does not find its own traces");
-	$local->safe_psql('postgres', "ALTER SERVER $server OPTIONS (SET reset 'on_transfer')");
-	is(traces($first, $server), '0', "$server: session does not find its own traces after the change back to on_transfer");
-	$_->quit foreach $first, $second;
 
 	check_invariants($local);
 	stats_add_up($local);
@@ -122,7 +75,6 @@ END $$;
 EOT
 	my %servers = (
 		s => {},
-		on_transfer => { reset => 'on_transfer' },
 		never => { reset => 'never' },
 		other_reset => { reset_command => 'RESET ALL' },
 		starts => { start_commands => 'SET work_mem = 100' },

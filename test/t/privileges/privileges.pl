@@ -184,7 +184,7 @@ EOT
 	$_->run('SELECT pgpool.checkin_all()') foreach $one, $two;
 
 	# --- one pool with one connection, used in turn
-	foreach my $reset (qw(always on_transfer never))
+	foreach my $reset (qw(always never))
 	{
 		my $server = "with_$reset";
 
@@ -242,14 +242,16 @@ EOT
 	$local->safe_psql('postgres', "CREATE USER MAPPING FOR three SERVER with_always OPTIONS ($identity)");
 	is($pid->($three, 'with_always') =~ /^\d+$/ ? 1 : 0, 1, 'user with its own mapping can connect');
 	is($pools->('with_always'), 'public true,public true,three true', 'user with its own mapping has its own pool');
-	$local->safe_psql('postgres', q{ALTER USER MAPPING FOR PUBLIC SERVER with_on_transfer OPTIONS (DROP user)});
-	ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'shared pool ends when the mapping names no remote user');
-	is($_->[0]->run(q{SELECT * FROM pgpool.query('with_on_transfer', 'select current_user') AS t(a text)}) . $_->[0]->error, $_->[1], "user $_->[1] has the remote user of its name")
+	make_public('changing', "pool_size '1'", $identity);
+	is($pid->($one, 'changing'), $pid->($two, 'changing'), 'users share a pool');
+	$local->safe_psql('postgres', q{ALTER USER MAPPING FOR PUBLIC SERVER changing OPTIONS (DROP user)});
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'changing'}, 0), 'shared pool ends when the mapping names no remote user');
+	is($_->[0]->run(q{SELECT * FROM pgpool.query('changing', 'select current_user') AS t(a text)}) . $_->[0]->error, $_->[1], "user $_->[1] has the remote user of its name")
 	  foreach [ $one, 'one' ], [ $two, 'two' ];
-	is($pools->('with_on_transfer'), 'one false,two false', 'each user has its own pool');
-	$local->safe_psql('postgres', q{ALTER USER MAPPING FOR PUBLIC SERVER with_on_transfer OPTIONS (ADD user 'remote_app')});
-	ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'own pools end when the mapping names a remote user');
-	is($pid->($one, 'with_on_transfer'), $pid->($two, 'with_on_transfer'), 'users share a pool again');
+	is($pools->('changing'), 'one false,two false', 'each user has its own pool');
+	$local->safe_psql('postgres', q{ALTER USER MAPPING FOR PUBLIC SERVER changing OPTIONS (ADD user 'remote_app')});
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'changing'}, 0), 'own pools end when the mapping names a remote user');
+	is($pid->($one, 'changing'), $pid->($two, 'changing'), 'users share a pool again');
 
 	# --- foreign tables: superusers and others share one remote transaction, whoever begins it
 	make_public('joined', "max_server_connections '1', checkout_timeout '20s'", $identity);

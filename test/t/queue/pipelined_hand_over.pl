@@ -69,7 +69,6 @@ my $local = local_node('local');
 make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
 make_pool($local, $remote, server => 'own_reset', options => { pool_size => 1, reset_command => 'SET a.b = 1' });
 make_pool($local, $remote, server => 'start', options => { pool_size => 1, start_commands => "SET a.b = 'started'" });
-make_pool($local, $remote, server => 'transfer', options => { pool_size => 1, reset => 'on_transfer' });
 make_pool($local, $remote, server => 'never', options => { pool_size => 1, reset => 'never' });
 make_pool($local, $remote, server => 'aging', options => { pool_size => 1, max_lifetime => '500 ms' });
 make_pool($local, $remote, server => 'used', options => { pool_size => 1, max_uses => 1 });
@@ -192,10 +191,8 @@ is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')),
 is(behind('used', ['SELECT 1'], query('used', 'SELECT 6', 'a int')), '6', 'max_uses: statement succeeds without pipelining');
 ok(wait_until($local, sub { counter('closed_uses', 'used') }, '2'), 'connection is closed at max_uses');
 is(pipelined_count($_), '0', "$_: no statement was pipelined") foreach qw(own_reset start used);
-is(behind('transfer', ["SET a.b = 'other'"], query('transfer', q{SELECT current_setting('a.b', true)}, 'a text')), '',
-	'on_transfer: next session finds a clean session');
 is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: next session finds the unreset session');
-is(pipelined_count($_), '1', "$_: statement was pipelined") foreach qw(transfer never);
+is(pipelined_count('never'), '1', 'never: statement was pipelined');
 
 # a statement whose large result is requested in binary is not pipelined
 my $large = 'SELECT count(*) FROM (' . query('one', 'SELECT generate_series(1, 1000)', 'a int') . ') s';
@@ -388,7 +385,7 @@ foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a 
 
 	# the worker processes its messages in order, so it has the new options now
 	my $after = PgpxSession->new($local);
-	is($after->run(query('transfer', 'SELECT 1', 'a int')), '1', 'another pool works');
+	is($after->run(query('start', 'SELECT 1', 'a int')), '1', 'another pool works');
 	$after->quit;
 	kill 'CONT', $second->pid;
 	$first->run("SELECT pgpool.checkin($lease)");
@@ -517,7 +514,7 @@ cmp_ok($pipelined, '>', 100, 'many statements were pipelined');
 cmp_ok(remote_sessions($remote), '<=', 8, 'remote server never has more sessions than slots');
 
 # without cancels all calls use one connection
-foreach my $reset (qw(always on_transfer never))
+foreach my $reset (qw(always never))
 {
 	make_pool($local, $remote, server => "calm_$reset", options => { pool_size => 1, reset => $reset });
 	$_->start("DO \$\$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM a FROM pgpool.query('calm_$reset', 'SELECT 1') AS t(a int); END LOOP; END \$\$")

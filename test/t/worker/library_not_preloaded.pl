@@ -15,7 +15,7 @@ is($session->run('CREATE EXTENSION pgpool_ext') . $session->error, '', 'extensio
 $session->run(<<'EOT');
 CREATE ROLE app LOGIN;
 CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw
-	OPTIONS (host '10.0.0.7', dbname 'app', pool_size '8', checkout_timeout '1min', reset 'on_transfer');
+	OPTIONS (host '10.0.0.7', dbname 'app', pool_size '8', checkout_timeout '1min', reset 'never');
 CREATE USER MAPPING FOR app SERVER shard1 OPTIONS (user 'app', password 'secret');
 CREATE USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (user 'other', password 'also secret');
 GRANT USAGE ON FOREIGN SERVER shard1 TO app;
