@@ -143,8 +143,7 @@ log_in(PgpxPinger *p)
 
 	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
 	if (p->pg != NULL)
-		p->login = pgpx_login_begin(key, p->pg, &p->accounting,
-									handle_login_step, p);
+		p->login = pgpx_login_begin(key, p->pg, handle_login_step, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
 		fail_pinger(p, p->login == NULL ?
@@ -359,24 +358,21 @@ read_pinger_results(PgpxPinger *p,
 					void (*row)(PgpxPinger *p, const PGresult *res))
 {
 	bool		unsent;
-	bool		taken = false;
-	const char *reason;
 	PGresult   *res;
 
-	if (!pgpx_libpq_exchange(&p->accounting, p->pg, &unsent))
+	if (!pgpx_libpq_exchange(p->pg, &unsent))
 	{
 		/*
 		 * If the connection has worked before, the remote may have restarted,
 		 * and a new connection shows whether there is a fault.  Otherwise
 		 * report the failure.
 		 */
-		if (p->answered && !p->accounting.exceeded)
+		if (p->answered)
 			drop_connection(p);
 		else
-			fail_pinger(p, pgpx_libpq_failure(&p->accounting, p->pg));
+			fail_pinger(p, PQerrorMessage(p->pg));
 		return false;
 	}
-	pgpx_libpq_drop_notifications(p->pg);
 	while (!PQisBusy(p->pg))
 	{
 		ExecStatusType status;
@@ -384,12 +380,7 @@ read_pinger_results(PgpxPinger *p,
 		/* the result is certain only at its end, which follows the commit */
 		res = PQgetResult(p->pg);
 		if (res == NULL)
-		{
-			/* set_idle acts on the result */
-			(void) pgpx_libpq_check_input(&p->accounting, p->pg, true);
 			return true;
-		}
-		taken = true;
 		status = PQresultStatus(res);
 		if ((status == PGRES_SINGLE_TUPLE || status == PGRES_TUPLES_OK) &&
 			row != NULL)
@@ -398,7 +389,6 @@ read_pinger_results(PgpxPinger *p,
 				 status != PGRES_COMMAND_OK && status != PGRES_EMPTY_QUERY &&
 				 p->error[0] == '\0')
 			note_error(p, res);
-		pgpx_libpq_note_rows(&p->accounting, res);
 		PQclear(res);
 		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
 			status == PGRES_COPY_BOTH)
@@ -406,12 +396,6 @@ read_pinger_results(PgpxPinger *p,
 			fail_pinger(p, "The start commands contain a COPY.");
 			return false;
 		}
-	}
-	reason = pgpx_libpq_check_input(&p->accounting, p->pg, taken);
-	if (reason != NULL)
-	{
-		fail_pinger(p, reason);
-		return false;
 	}
 	watch_socket(p, EPOLLIN | (unsent ? EPOLLOUT : 0));
 	return false;
@@ -532,11 +516,7 @@ fail_pinger(PgpxPinger *p, const char *reason)
 	next_run = 0;
 }
 
-/*
- * Enter phase IDLE, in which the next statement can be sent.  To be called last
- * in an event, because it may close the connection: if the remote has sent much
- * besides rows, another connection must take its place.
- */
+/* Enter phase IDLE, in which the next statement can be sent. */
 static void
 set_idle(PgpxPinger *p)
 {
@@ -544,10 +524,7 @@ set_idle(PgpxPinger *p)
 	p->deadline = 0;
 	p->idle_since = pgpx_now();
 	next_run = 0;
-	if (pgpx_libpq_is_half_full(&p->accounting))
-		drop_connection(p);		/* the next statement needs another one */
-	else
-		watch_socket(p, EPOLLIN | EPOLLRDHUP);
+	watch_socket(p, EPOLLIN | EPOLLRDHUP);
 }
 
 /*
@@ -661,7 +638,7 @@ read_idle_input(PgpxPinger *p, uint32 events)
 {
 	bool		unsent;
 
-	if (!pgpx_libpq_exchange(&p->accounting, p->pg, &unsent) ||
+	if (!pgpx_libpq_exchange(p->pg, &unsent) ||
 		(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0)
 	{
 		drop_connection(p);
@@ -673,9 +650,7 @@ read_idle_input(PgpxPinger *p, uint32 events)
 	 * before another one registers a socket with the same number.
 	 */
 	(void) PQisBusy(p->pg);
-	pgpx_libpq_drop_notifications(p->pg);
-	if (PQsocket(p->pg) < 0 ||
-		pgpx_libpq_check_input(&p->accounting, p->pg, false) != NULL)
+	if (PQsocket(p->pg) < 0)
 		drop_connection(p);
 }
 

@@ -76,7 +76,6 @@ typedef struct PgpxPinger
 	bool	   *confirmed;		/* extended or released */
 	bool	   *contended;		/* requested by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
-	PgpxInputAccounting accounting;
 } PgpxPinger;
 
 #endif							/* PGPX_LOCK_PINGER_H */

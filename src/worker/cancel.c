@@ -312,7 +312,6 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 	if (events != 0 && cancel->request != NULL)
 		cancel->login = pgpx_login_begin_kind(&cancel_kind, key,
 											  cancel->request,
-											  &cancel->accounting,
 											  handle_cancel_step, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
 	{

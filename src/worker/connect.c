@@ -132,8 +132,7 @@ start_login(PgpxWorkerConn *w)
 	w->pg = pgpx_conninfo_login(w->pool, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
-		w->login = pgpx_login_begin(key, w->pg, &w->accounting,
-									handle_login_step, w);
+		w->login = pgpx_login_begin(key, w->pg, handle_login_step, w);
 	if (w->login == NULL)
 	{
 		fail_with_sqlstate(w, ERRCODE_OUT_OF_MEMORY,
@@ -665,16 +664,13 @@ static void
 continue_start_commands(PgpxWorkerConn *w)
 {
 	PGresult   *res;
-	const char *reason;
-	bool		taken = false;
 	bool		unsent;
 
-	if (!pgpx_libpq_exchange(&w->accounting, w->pg, &unsent))
+	if (!pgpx_libpq_exchange(w->pg, &unsent))
 	{
-		fail_with_08001(w, pgpx_libpq_failure(&w->accounting, w->pg));
+		fail_with_08001(w, PQerrorMessage(w->pg));
 		return;
 	}
-	pgpx_libpq_drop_notifications(w->pg);
 	while (!PQisBusy(w->pg))
 	{
 		ExecStatusType status;
@@ -689,13 +685,11 @@ continue_start_commands(PgpxWorkerConn *w)
 				finish_connect(w);
 			return;
 		}
-		taken = true;
 		status = PQresultStatus(res);
 		text[0] = '\0';
 		if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE)
 			snprintf(text, sizeof(text), "The start commands failed: %s",
 					 PQresultErrorMessage(res));
-		pgpx_libpq_note_rows(&w->accounting, res);
 		PQclear(res);
 		if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
 			status != PGRES_SINGLE_TUPLE && status != PGRES_EMPTY_QUERY)
@@ -714,12 +708,6 @@ continue_start_commands(PgpxWorkerConn *w)
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			return;
 		}
-	}
-	reason = pgpx_libpq_check_input(&w->accounting, w->pg, taken);
-	if (reason != NULL)
-	{
-		fail_with_08001(w, reason);
-		return;
 	}
 	pgpx_connection_watch(w, EPOLLIN | (unsent ? EPOLLOUT : 0));
 }

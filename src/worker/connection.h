@@ -78,7 +78,6 @@ typedef struct PgpxCancel
 	uint32		events;			/* epoll events to wait for */
 	void	   *request;		/* PGcancelConn, with libpq 17 and later */
 	PgpxLogin  *login;			/* .. and its steps */
-	PgpxInputAccounting accounting;
 	PgpxLastCancel *last;		/* replaces request and login while the worker
 								 * exits */
 	bool		sent;
@@ -118,7 +117,6 @@ struct PgpxWorkerConn
 	uint32		cancel_key;
 	struct sockaddr_storage cancel_to;	/* address of the remote */
 	socklen_t	cancel_to_len;
-	PgpxInputAccounting accounting;
 	PgpxCancel	cancel;
 	PgpxAbort	aborting;
 };

@@ -21,10 +21,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/debug_point.h"
@@ -46,43 +45,12 @@ pgpx_task_init(void)
 	return finished[0];
 }
 
-/*
- * Make a thread run only while the processor is otherwise idle.
- *
- * Such a thread may hold a mutex for as long as other processes are busy, so
- * the event loop must not need a mutex that the thread can hold.  Hence each
- * task has a mutex of its own.  The loop acquires it for the last time when it
- * lowers the thread's priority, and the thread does not hold it when it lowers
- * its own.
- */
-static void
-lower_priority(pid_t thread)
-{
-	struct sched_param none = {0};
-
-	(void) sched_setscheduler(thread, SCHED_IDLE, &none);
-}
-
 static void *
 thread_main(void *arg)
 {
 	PgpxTask   *task = arg;
-	pid_t		self = (pid_t) syscall(SYS_gettid);
-	bool		low_priority;
-
-	/* pgpx_task_lower_priority can now find the thread */
-	pthread_mutex_lock(&task->mutex);
-	task->thread = self;
-	low_priority = task->low_priority;
-	pthread_mutex_unlock(&task->mutex);
-	if (low_priority)
-		lower_priority(self);
 
 	task->run(task);
-
-	pthread_mutex_lock(&task->mutex);
-	task->thread = 0;
-	pthread_mutex_unlock(&task->mutex);
 
 	/* send the pointer: NOLINTNEXTLINE(bugprone-sizeof-expression) */
 	while (write(finished[1], &task, sizeof(task)) < 0 &&
@@ -102,9 +70,6 @@ pgpx_task_start(PgpxTask *task)
 
 	if (finished[1] < 0)
 		return false;
-	pthread_mutex_init(&task->mutex, NULL);
-	task->thread = 0;
-	task->low_priority = false;
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, STACK_SIZE);
@@ -114,22 +79,9 @@ pgpx_task_start(PgpxTask *task)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	if (rc != 0)
-	{
-		pthread_mutex_destroy(&task->mutex);
 		return false;
-	}
 	started = true;
 	return true;
-}
-
-void
-pgpx_task_lower_priority(PgpxTask *task)
-{
-	pthread_mutex_lock(&task->mutex);
-	task->low_priority = true;
-	if (task->thread != 0)
-		lower_priority(task->thread);
-	pthread_mutex_unlock(&task->mutex);
 }
 
 void
@@ -139,10 +91,7 @@ pgpx_task_ready(void)
 
 	/* NOLINTNEXTLINE(bugprone-sizeof-expression): as it was sent */
 	while (read(finished[0], &task, sizeof(task)) == sizeof(task))
-	{
-		pthread_mutex_destroy(&task->mutex);	/* its thread has left it */
 		task->ended(task);
-	}
 }
 
 void

@@ -10,7 +10,6 @@
 
 #include "shared/shmem.h"
 
-#include <pthread.h>
 #include <sys/types.h>
 
 /* The kind of an epoll event. */
@@ -50,16 +49,13 @@ extern int	pgpx_event_next_changed_pool(void);
 /*
  * The first member of the malloc'ed object that a thread works on.  From
  * pgpx_task_start until the call of "ended" only the thread may touch the
- * object, except for the fields that the mutex protects.
+ * object.
  */
 typedef struct PgpxTask PgpxTask;
 struct PgpxTask
 {
 	void (*run)(PgpxTask *task);	/* called in the thread */
 	void (*ended)(PgpxTask *task);	/* called in the loop; frees the task */
-	pthread_mutex_t mutex;		/* protects the two below */
-	pid_t		thread;			/* the one that runs the task; 0: none */
-	bool		low_priority;	/* pgpx_task_lower_priority was called */
 };
 
 /*
@@ -70,12 +66,6 @@ extern int	pgpx_task_init(void);
 
 /* Start a thread for the task.  Return false if that is impossible. */
 extern bool pgpx_task_start(PgpxTask *task);
-
-/*
- * Lower the priority of a task that is abandoned but cannot be stopped: its
- * thread runs only while the processor is otherwise idle.
- */
-extern void pgpx_task_lower_priority(PgpxTask *task);
 
 /* Call "ended" for each task that has finished. */
 extern void pgpx_task_ready(void);

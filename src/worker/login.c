@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * login.c
- *	  Logins, performed in threads step by step, and bounds on libpq's memory.
+ *	  Logins, performed in threads step by step.
  *
  * Threads.  PQconnectPoll does not wait for input, but the remote determines
  * how much it has to compute.  In SCRAM the remote chooses the number of hash
  * iterations (RFC 7677; two billion take ten minutes), in TLS the sizes of the
  * keys.  In the event loop such a computation would delay all other pools.  So
  * each step runs in a thread (events.c has the rules).  A login that is
- * abandoned during a step is left to the thread: the computation cannot be
- * interrupted, so it continues at a priority at which it runs only while the
- * processor is otherwise idle, and the login is freed when it ends.
+ * abandoned during a step is left to the thread, because the computation cannot
+ * be interrupted.  It is freed when the step ends.
  *
  * From the start of a step to its end the thread owns the PGconn.  No other
  * code may call a function on it, not even PQsocket.
@@ -37,29 +36,11 @@
  * too.  They have the same limits, but are counted separately, so that neither
  * kind waits for the other.
  *
- * Memory.  libpq trusts the server that it talks to, so the worker bounds
- * what a remote can make it store:
- *	- Notices: libpq prints them to stderr, which is the log.  They are dropped.
- *	- Notifications and rows: libpq stores them until the caller fetches them.
- *	  Notifications are dropped after each read.  Where statements run, rows are
- *	  fetched one at a time (PQsetSingleRowMode) and dropped.
- *	- Reported parameters: libpq stores them until the connection closes.  They
- *	  count as excess: all bytes of a connection that are not of rows.
- *	- Message lengths: libpq allocates 1 GB for a message that announces this
- *	  length, and stores the message until it is complete.  An allocation is
- *	  only address space until it is used.  So the bound is on the bytes
- *	  received since libpq last returned something.
- *
- * TCP reports these bytes, with TLS and without.  One call of libpq reads a
- * whole message of 1 GB if the remote sends faster than libpq reads.  So the
- * bytes are also checked every READ_CHECK_MS during a call: by a timer for the
- * calls of the event loop, by the event loop for the logins in threads.  If
- * there are too many, the socket is shut down.
- *
- * A Unix-domain socket does not report them.  For such a socket, the bytes that
- * are ready before each step of the login are counted.  After the login no
- * bytes are counted, because the process that listens on such a socket runs on
- * this machine.
+ * Output and input.  libpq prints notices to stderr, which is the log, so they
+ * are dropped.  It stores notifications and rows until the caller fetches them.
+ * Notifications are dropped after each read.  Rows of start commands are
+ * fetched one at a time.  How much a remote makes libpq store besides that is
+ * limited by connect_timeout.
  *
  * The worker does not use PQtrace, because libpq prints messages before it has
  * checked them, and a length in one can make it read beyond its buffer.
@@ -77,17 +58,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/ilist.h"
 #include "storage/fd.h"
-#include "utils/timeout.h"
-#include "utils/timestamp.h"
 
 #include "worker/events.h"
 
@@ -114,8 +90,6 @@ struct PgpxLogin
 	int			fd;				/* socket in this step; -1: none */
 	struct stat socket;			/* identifies it, since fd may be reused */
 	void	   *libpq;			/* libpq's object, of the type for "kind" */
-	PgpxInputAccounting *accounting;
-	bool		exceeded;		/* the step was stopped: too much input */
 	PostgresPollingStatusType status;
 	int			error;			/* errno after the step */
 	PgpxLoginStepped stepped;
@@ -124,18 +98,7 @@ struct PgpxLogin
 
 static dlist_head steps = DLIST_STATIC_INIT(steps);
 
-/* Interval of the checks of the bytes that a call of libpq has read. */
-#define READ_CHECK_MS 10
-
-/* When to check the running steps next; PG_INT64_MAX: no step is running. */
-static PgpxTime next_check = PG_INT64_MAX;
-
 static void finish_step(PgpxTask *task);
-static void begin_accounting(PgpxInputAccounting *accounting);
-static void account_before_step(PgpxInputAccounting *accounting, int fd);
-static bool account_after_step(PgpxInputAccounting *accounting, int fd);
-static bool exceeds_login_max(int fd);
-static void stop_input(int fd);
 
 /* Called in the thread. */
 static void
@@ -171,8 +134,7 @@ static const PgpxLoginKind login_kind =
 
 PgpxLogin *
 pgpx_login_begin_kind(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
-					  PgpxInputAccounting *accounting, PgpxLoginStepped stepped,
-					  void *owner)
+					  PgpxLoginStepped stepped, void *owner)
 {
 	PgpxLogin  *login = calloc(1, sizeof(*login));
 
@@ -184,19 +146,16 @@ pgpx_login_begin_kind(const PgpxLoginKind *kind, PgpxLoginKey key, void *libpq,
 	login->key = key;
 	login->user = pgpx_pool_thread_user(key.pool);
 	login->libpq = libpq;
-	login->accounting = accounting;
 	login->stepped = stepped;
 	login->owner = owner;
-	begin_accounting(accounting);
 	return login;
 }
 
 PgpxLogin *
-pgpx_login_begin(PgpxLoginKey key, PGconn *pg, PgpxInputAccounting *accounting,
+pgpx_login_begin(PgpxLoginKey key, PGconn *pg,
 				 PgpxLoginStepped stepped, void *owner)
 {
-	return pgpx_login_begin_kind(&login_kind, key, pg, accounting, stepped,
-								 owner);
+	return pgpx_login_begin_kind(&login_kind, key, pg, stepped, owner);
 }
 
 static bool
@@ -282,9 +241,6 @@ start_waiting_steps(const PgpxThreadUser *user)
 	while ((next = next_to_start(user)) != NULL)
 	{
 		next->state = RUNNING;
-		next->exceeded = false;
-		next_check = Min(next_check, pgpx_now() + READ_CHECK_MS * 1000);
-		account_before_step(next->accounting, next->fd);
 		if (pgpx_task_start(&next->task))
 			continue;
 		next->state = AWAITING_REMOTE;
@@ -336,32 +292,6 @@ shut_down_socket(const PgpxLogin *login)
 	close(fd);
 }
 
-PgpxTime
-pgpx_login_stop_oversized(PgpxTime now)
-{
-	dlist_iter	iter;
-
-	if (now < next_check)
-		return next_check;
-	next_check = PG_INT64_MAX;
-	dlist_foreach(iter, &steps)
-	{
-		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
-		int			fd;
-
-		if (login->state != RUNNING || login->exceeded)
-			continue;
-		next_check = now + READ_CHECK_MS * 1000;
-		if ((fd = duplicate_socket(login)) < 0)
-			continue;
-		login->exceeded = exceeds_login_max(fd);
-		if (login->exceeded)
-			stop_input(fd);
-		close(fd);
-	}
-	return next_check;
-}
-
 void
 pgpx_login_step(PgpxLogin *login)
 {
@@ -394,23 +324,11 @@ finish_step(PgpxTask *task)
 	}
 	else
 	{
-		int			fd = login->kind->socket(login->libpq);
-		bool		short_enough = account_after_step(login->accounting,
-													  fd);
-
-		/* a step that has not failed has gone on to the next host */
-		if (login->exceeded && login->status == PGRES_POLLING_FAILED)
-			short_enough = false;
 		login->state = AWAITING_REMOTE;
 		errno = login->error;
-		if (short_enough)
-			login->stepped(login->owner, login->status,
-						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-						   NULL);
-		else
-			login->stepped(login->owner, PGRES_POLLING_FAILED,
-						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-						   "The remote server sent too much data during the login.");
+		login->stepped(login->owner, login->status,
+					   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+					   NULL);
 	}
 
 	start_waiting_steps(&user);
@@ -446,7 +364,6 @@ pgpx_login_end(PgpxLogin *login)
 	{
 		login->state = ABANDONED;
 		shut_down_socket(login);
-		pgpx_task_lower_priority(&login->task);
 		return true;
 	}
 	if (login->state == QUEUED)
@@ -467,24 +384,6 @@ pgpx_login_descriptors(void)
 	return n;
 }
 
-/* Bytes received in a login: about fifty times what a login needs. */
-#define LOGIN_MAX (256 * 1024)
-
-/* Bytes of one message, after the login. */
-#define MESSAGE_MAX (1024 * 1024)
-
-/*
- * Bytes that libpq may read in one call.  libpq doubles its buffer, so for a
- * message of MESSAGE_MAX it may have twice this size, and be filled twice.
- */
-#define READ_MAX (4 * MESSAGE_MAX)
-
-/*
- * Bytes after the login that are not of rows, including the part of the next
- * row that libpq has read.
- */
-#define EXCESS_MAX (2 * MESSAGE_MAX)
-
 static void
 drop_notice(void *arg, const PGresult *res)
 {
@@ -496,8 +395,8 @@ pgpx_libpq_mute_notices(PGconn *pg)
 	(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
 }
 
-void
-pgpx_libpq_drop_notifications(PGconn *pg)
+static void
+drop_notifications(PGconn *pg)
 {
 	PGnotify   *note;
 
@@ -505,177 +404,14 @@ pgpx_libpq_drop_notifications(PGconn *pg)
 		PQfreemem(note);
 }
 
-/* Return the number of bytes that have arrived and are unread. */
-static uint64
-bytes_unread(int fd)
-{
-	int			unread = 0;
-
-	return fd >= 0 && ioctl(fd, FIONREAD, &unread) == 0 ? unread : 0;
-}
-
-/*
- * Return how many bytes this process has read from the socket, including those
- * of incomplete messages.  Return 0 where the kernel does not report it, which
- * is any socket but a TCP one.
- */
-static uint64
-bytes_read(int fd)
-{
-	struct tcp_info info = {0};
-	socklen_t	len = sizeof(info);
-	uint64		unread = bytes_unread(fd);
-
-	if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
-		info.tcpi_bytes_received < unread)
-		return 0;
-	return info.tcpi_bytes_received - unread;
-}
-
-/* Return whether more bytes were read from a socket than any login needs. */
-static bool
-exceeds_login_max(int fd)
-{
-	return bytes_read(fd) > LOGIN_MAX;
-}
-
-/*
- * End the input from a socket.  The close must reset the connection: without
- * that, a remote whose window is full would not notice the close for a minute,
- * because the kernel announces no window after this.
- */
-static void
-stop_input(int fd)
-{
-	struct linger reset = {1, 0};
-
-	(void) setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-	(void) shutdown(fd, SHUT_RDWR);
-}
-
-/* The socket from which the event loop lets libpq read now. */
-typedef struct Reading
-{
-	volatile int fd;			/* -1: none */
-	volatile uint64 max;		/* number of bytes that may be read from it */
-	volatile sig_atomic_t exceeded;
-} Reading;
-
-static Reading reading = {-1};
-
-/*
- * Handler of the timer.  If libpq has closed the socket, another thread may
- * have opened one with the same number, but has not received that much yet.
- */
-static void
-check_reading(void)
-{
-	if (reading.fd < 0 || bytes_read(reading.fd) <= reading.max)
-		return;
-	reading.exceeded = true;
-	stop_input(reading.fd);
-}
-
 bool
-pgpx_libpq_exchange(PgpxInputAccounting *accounting, PGconn *pg, bool *unsent)
+pgpx_libpq_exchange(PGconn *pg, bool *unsent)
 {
-	static TimeoutId timer = MAX_TIMEOUTS;
-	int			flushed;
-	bool		received;
+	int			flushed = PQflush(pg);
 
-	if (timer == MAX_TIMEOUTS)
-		timer = RegisterTimeout(USER_TIMEOUT, check_reading);
-	reading.max = accounting->taken + READ_MAX;
-	reading.exceeded = false;
-	reading.fd = PQsocket(pg);
-	enable_timeout_every(timer,
-						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 READ_CHECK_MS),
-						 READ_CHECK_MS);
-	flushed = PQflush(pg);
-	received = flushed >= 0 && PQconsumeInput(pg);
-	reading.fd = -1;
-	disable_timeout(timer, false);
-	accounting->exceeded = reading.exceeded;
 	*unsent = flushed == 1;
-	return received && !reading.exceeded;
-}
-
-static const char message_too_long[] =
-	"The remote server sent a message that is too long.";
-
-const char *
-pgpx_libpq_failure(const PgpxInputAccounting *accounting, const PGconn *pg)
-{
-	return accounting->exceeded ? message_too_long : PQerrorMessage(pg);
-}
-
-static void
-begin_accounting(PgpxInputAccounting *accounting)
-{
-	memset(accounting, 0, sizeof(*accounting));
-}
-
-static void
-account_before_step(PgpxInputAccounting *accounting, int fd)
-{
-	accounting->unread = bytes_unread(fd);
-}
-
-/* Return false if the login has received more bytes than any login needs. */
-static bool
-account_after_step(PgpxInputAccounting *accounting, int fd)
-{
-	uint64		unread = bytes_unread(fd);
-
-	/* a lower bound; TCP's number is exact */
-	if (accounting->unread > unread)
-		accounting->login += accounting->unread - unread;
-	accounting->start = accounting->taken = bytes_read(fd);
-	return Max(accounting->login, accounting->taken) <= LOGIN_MAX;
-}
-
-void
-pgpx_libpq_note_rows(PgpxInputAccounting *accounting, const PGresult *res)
-{
-	for (int row = 0; row < PQntuples(res); row++)
-	{
-		/* type, length, number of columns; each column has a length, too */
-		accounting->rows += 1 + 4 + 2 + 4 * PQnfields(res);
-		for (int column = 0; column < PQnfields(res); column++)
-			accounting->rows += PQgetlength(res, row, column);
-	}
-}
-
-/*
- * Return the bytes that the remote has sent since the login, except for rows.
- * The headers and trailers of TLS records add less than a sixteenth to a row.
- */
-static uint64
-excess(const PgpxInputAccounting *accounting)
-{
-	uint64		rows = accounting->rows + accounting->rows / 16;
-	uint64		all = accounting->taken - accounting->start;
-
-	return all > rows ? all - rows : 0;
-}
-
-const char *
-pgpx_libpq_check_input(PgpxInputAccounting *accounting, PGconn *pg,
-					   bool results)
-{
-	uint64		taken = bytes_read(PQsocket(pg));
-
-	if (!results)
-		return taken > accounting->taken + MESSAGE_MAX ?
-			message_too_long : NULL;
-	accounting->taken = taken;
-	return excess(accounting) > EXCESS_MAX ?
-		"The remote server sent too much data besides rows." : NULL;
-}
-
-bool
-pgpx_libpq_is_half_full(const PgpxInputAccounting *accounting)
-{
-	return excess(accounting) > EXCESS_MAX / 2;
+	if (flushed < 0 || !PQconsumeInput(pg))
+		return false;
+	drop_notifications(pg);
+	return true;
 }

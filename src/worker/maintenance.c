@@ -484,7 +484,6 @@ pgpx_maintenance_run(void)
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
 	PgpxTime	next_ping;
-	PgpxTime	next_check;
 	bool		all = maintain_all;
 	bool		ticks;
 	bool		waiting;
@@ -526,7 +525,6 @@ pgpx_maintenance_run(void)
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = sweep_leases() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
-	next_check = pgpx_login_stop_oversized(now);
-	return Min(Min(Min(pgpx_next_deadline, next_ping), next_check),
+	return Min(Min(pgpx_next_deadline, next_ping),
 			   Min(next_sweep, Min(next_maintenance, request_at)));
 }

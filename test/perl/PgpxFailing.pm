@@ -13,7 +13,6 @@
 #   stop_before_sleep($node, $postmaster);    # the same for a postmaster of 15 about to sleep
 #   is_stopped_before_sleep($node, $postmaster);
 #   send_endless_notices($node, $session->pid); # until the next call: receive endless notices
-#   slow_down_reads($node);                   # libpq in the worker reads slowly
 #   my $reason = PgpxFailing::build_library(); # for a part of a file; not '': failing cannot be used
 package PgpxFailing;
 
@@ -27,7 +26,7 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(slow_down_reads stop_before_sleep is_stopped_before_sleep failing fail_next has_failed hold_logins libpq_cancels send_endless_notices stop_in_recv is_stopped_in_recv);
+our @EXPORT = qw(stop_before_sleep is_stopped_before_sleep failing fail_next has_failed hold_logins libpq_cancels send_endless_notices stop_in_recv is_stopped_in_recv);
 
 my ($library, $number);
 
@@ -114,8 +113,6 @@ sub is_stopped_in_recv { return has_stopped(stop_in_recv => @_); }
 sub stop_before_sleep { return name_in(stop_before_sleep => @_); }
 sub is_stopped_before_sleep { return has_stopped(stop_before_sleep => @_); }
 sub send_endless_notices { return name_in(endless => @_); }
-
-sub slow_down_reads { return put($_[0]->data_dir . '/pgpool_ext.slow_reads', ''); }
 
 # True if libpq can send cancel requests asynchronously (from 17 on; it may be newer
 # than the server).

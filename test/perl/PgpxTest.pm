@@ -331,21 +331,12 @@ sub worker_pid
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
 }
 
-# Counts the other threads of a worker by scheduling policy: normal threads, and threads
-# with idle priority.
+# The number of threads of a worker in addition to its main thread.
 sub threads_of
 {
 	my ($worker) = @_;
-	my %threads = (normal => 0, idle => 0);
 
-	foreach my $stat (glob "/proc/$worker/task/*/stat")
-	{
-		next if $stat =~ m{/task/$worker/};
-		open my $file, '<', $stat or next;
-		my $line = <$file> // next;
-		$threads{ (split ' ', $line =~ s/.*\)//sr)[38] == 5 ? 'idle' : 'normal' }++;
-	}
-	return "$threads{normal} $threads{idle}";
+	return scalar(grep { !m{/task/$worker$} } glob "/proc/$worker/task/*");
 }
 
 # Counts the chunks of shared memory (which other users of the machine might be able to

@@ -12,8 +12,6 @@
  * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
  * from a login to it, as in a long computation, but without use of the processor.  The
  * same with a host's name for getaddrinfo, and with "PQcancelPoll" for that function.
- * While the file pgpool_ext.slow_reads exists, libpq and OpenSSL in the worker read
- * large amounts slowly.
  * A process listed in pgpool_ext.stop_in_recv stops in its next recv, and creates the
  * file pgpool_ext.stop_in_recv.PID.  A process listed in pgpool_ext.endless receives
  * notices without end, and never waits for one.  A postmaster listed in
@@ -40,7 +38,6 @@
 #define ORDER "pgpool_ext.fail"
 #define HOLD "pgpool_ext.hold"
 #define STOP_IN_RECV "pgpool_ext.stop_in_recv"
-#define SLOW_READS "pgpool_ext.slow_reads"
 #define ENDLESS "pgpool_ext.endless"
 #define STOP_BEFORE_SLEEP "pgpool_ext.stop_before_sleep"
 
@@ -252,8 +249,6 @@ recv(int fd, void *buf, size_t n, int flags)
 		return make_notices(buf, n);
 	if (is_ours(CALLER))
 		stop_if_named_in(STOP_IN_RECV);
-	else if (n > 4096 && access(SLOW_READS, F_OK) == 0 && is_worker())
-		usleep(20000);
 	return next(fd, buf, n, flags);
 }
 

@@ -45,10 +45,8 @@ my $local = local_node('local');
 		# the answer to the start commands
 		start_claim => sub { $_[0]->receive; $_[0]->send(columns(1), row('x' x 1000)) ; hours },
 		start_rows => sub { $_[0]->receive; $_[0]->send(columns(1)); my $rows = row('x' x 8000) x 100; $_[0]->send($rows) while 1 },
-		start_notes => sub { $_[0]->receive; my $note = message('A', pack('N', 1) . "a\0" . ('x' x 7900) . "\0") x 100; $_[0]->send($note) while 1 },
 		start_some => sub { $_[0]->receive; $_[0]->send(columns(1), row('x') x 1000, done('SELECT 1000'), ready); $_[0]->serve },
 
-		login_names => { login => sub { my $n = 0; $_[0]->send(greeting()); while (1) { $_[0]->send(map { message('S', "p$n.$_\0" . ('v' x 2000) . "\0") } 1 .. 100); $n++ } } },
 		login_notices => greets($fine x 10, ''),
 		behind_notice => greets('', $fine),
 		behind_answer => greets('', $answer),
@@ -168,17 +166,14 @@ my $local = local_node('local');
 	}
 	check_invariants($local, 'invariants hold after unsolicited data');
 
-	# --- messages that libpq would keep or print
-	foreach my $what (qw(login_names start_rows start_notes))
+	# --- rows of start commands, which libpq would keep
+	my $cost = costs
 	{
-		my $cost = costs
-		{
-			$session->fails(query($what), '08001', qr/could not connect/, "$what: login fails");
-		} 'VmHWM', $worker;
+		$session->fails(query('start_rows'), '08001', qr/could not connect/, 'start_rows: login fails');
+	} 'VmHWM', $worker;
 
-		cmp_ok($cost, '<', 30, "$what: memory use is small");
-		note "$cost MB";
-	}
+	cmp_ok($cost, '<', 30, 'start_rows: memory use is small');
+	note "$cost MB";
 	is($session->run(query('start_some')) . $session->error, '1', 'start commands may return rows');
 	is($session->run(query('login_notices')) . $session->error, '1', 'login with notices succeeds');
 
@@ -235,7 +230,7 @@ my $local = local_node('local');
 # ---------- computations of SCRAM
 # A remote server requests a SCRAM iteration count whose computation lasts too long. It
 # is computed in threads beside the event loop, so other pools are not affected.
-# Abandoned computations continue at idle priority in a bounded number of threads, even if
+# Abandoned computations continue in a bounded number of threads, even if
 # options change, affect no other login, and leave nothing in the end. (For the bounds
 # see 088, which only simulates the computation.)
 SKIP:
@@ -300,14 +295,14 @@ SKIP:
 		$other->run(q{SELECT pgpool.checkout('late', '30 s')});
 		return $other->sqlstate eq '08001' && $other->error =~ /did not end within connect_timeout \(0\.1 s\): what the remote server asks for takes longer to compute/ ? 1 : 0;
 	}, 1), 'waiter receives the reason') or diag($other->error);
-	ok(wait_until($local, \&threads, '0 1'), 'abandoned login continues at idle priority');
+	ok(wait_until($local, \&threads, 1), 'thread of the abandoned login continues');
 	ok(wait_until($local, $kept, 1), 'abandoned login keeps its socket');
-	ok(wait_until($local, \&threads, '0 0'), 'abandoned login ends');
+	ok(wait_until($local, \&threads, 0), 'abandoned login ends');
 	ok(wait_until($local, $kept, 0), 'socket of the abandoned login is closed');
 
 	# --- other pools do not wait
 	$_->start(q{SELECT pgpool.checkout('forever', '1 min')}) foreach @sessions;
-	ok(wait_until($local, \&threads, '4 0'), 'pool has four logins in threads');
+	ok(wait_until($local, \&threads, 4), 'pool has four logins in threads');
 	ok(wait_until($local, \&masks, '4 4'), 'threads block signals');
 	like($other->run(q{SELECT pgpool.checkout('other', '20 s')}), qr/^\d+$/, 'another pool of the worker connects meanwhile')
 	  or diag($other->error);
@@ -320,14 +315,14 @@ SKIP:
 	terminate($local, $_->pid) foreach @sessions;
 	$local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms')});
 	$local->safe_psql('postgres', q{SELECT pgpool.drain('forever')});
-	ok(wait_until($local, \&threads, '0 4'), 'four threads are left');
+	ok(wait_until($local, \&threads, 4), 'four threads are left');
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'forever'}, 0), 'pool has no connections');
 	check_invariants($local);
 
 	# --- further attempts start no thread
 	$local->safe_psql('postgres', q{SELECT pgpool.resume('forever')});
 	$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/, 'attempt after a change of an option in place has to wait');
-	is(threads(), '0 4', "attempt after a change of an option in place has no thread");
+	is(threads(), 4, "attempt after a change of an option in place has no thread");
 	$local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (ADD application_name 'again')});
 	my @again = map { PgpxSession->new($local) } 1 .. 6;
 	$_->start(q{SELECT pgpool.checkout('forever', '10 s')}) foreach @again;
@@ -336,9 +331,9 @@ SKIP:
 	  or diag(map { $_->error } @again);
 	ok(wait_until($local, sub {
 		# on a busy machine another attempt may be needed to reach the computation
-		$other->run(q{SELECT pgpool.checkout('forever', '10 s')}) if threads() ne '0 8';
+		$other->run(q{SELECT pgpool.checkout('forever', '10 s')}) if threads() != 8;
 		return threads();
-	}, '0 8'), 'logins with a new option have four more threads');
+	}, 8), 'logins with a new option have four more threads');
 
 	# --- logins with another user mapping have four more threads, too
 	my $left = 8;
@@ -353,7 +348,7 @@ SKIP:
 			$other->run(q{SELECT pgpool.checkout('forever', '10 s')});
 			return $other->sqlstate eq '08001' && $other->error =~ qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/ ? 1 : 0;
 		}, 1), "$change: further attempt has to wait") or diag($other->error);
-		ok(wait_until($local, \&threads, "0 $left"), "$change: logins have four more threads");
+		ok(wait_until($local, \&threads, $left), "$change: logins have four more threads");
 	}
 
 	# --- a working address does not queue behind an unresponsive one

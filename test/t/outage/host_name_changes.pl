@@ -124,9 +124,9 @@ SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 70) n;
 EOT
 is($session->error, '', 'seventy names are requested at once');
 my $worker = worker_pid($local);
-ok(wait_until($local, sub { threads_of($worker) }, '48 0', 30), 'lookups beyond the limit of one user wait');
+ok(wait_until($local, sub { threads_of($worker) }, 48, 30), 'lookups beyond the limit of one user wait');
 $local->safe_psql('postgres', q{SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 40) n}, extra_params => [ '-U', 'app' ]);
-ok(wait_until($local, sub { threads_of($worker) }, '64 0', 30), 'lookups beyond the limit of all users wait');
+ok(wait_until($local, sub { threads_of($worker) }, 64, 30), 'lookups beyond the limit of all users wait');
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error IS NOT NULL}), 0, 'no lookup is refused');
 $log = -s $local->logfile;
 end_pinger();

@@ -264,7 +264,7 @@ with_clock($local, sub { $local->start });
 		make_pool($local, $remote, server => 'shut',
 			options => { host => $address, port => $shut->sockport, sslmode => 'disable', connect_timeout => '500ms', pool_size => 1, tcp_user_timeout => 0, application_name => 'x' x 60_000 });
 		$session->fails(q{SELECT pgpool.checkout('shut', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\): what the remote server asks for takes longer/, 'attempt whose startup packet the remote server does not read ends at connect_timeout');
-		ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0', 30), 'thread ends with the attempt');
+		ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0, 30), 'thread ends with the attempt');
 		ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0'), 'socket of the attempt is closed');
 	}
 

@@ -58,7 +58,7 @@ works($_, 'without failures') foreach qw(one named);
 	hold_logins($local, 'localhost');
 	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout \(0\.3 s\)/, 'lookup exceeds connect_timeout');
 	hold_logins($local);
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup ends later');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0), 'lookup ends later');
 	$session->run(q{ALTER SERVER named OPTIONS (SET connect_timeout '30s')});
 	works('named', 'late lookup');
 
@@ -67,7 +67,7 @@ works($_, 'without failures') foreach qw(one named);
 	hold_logins($local, 'x:y.invalid');
 	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The lookup of the host name did not end within connect_timeout/, 'name with a colon is looked up in a thread');
 	hold_logins($local);
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookup of the name with a colon ends');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0), 'lookup of the name with a colon ends');
 	$session->run(q{ALTER SERVER colon OPTIONS (SET connect_timeout '30s')});
 	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/could not translate host name "x:y\.invalid"/, 'name with a colon has no address');
 	$session->run(q{ALTER SERVER colon OPTIONS (SET host 'fe80::1%lo')});
@@ -88,7 +88,7 @@ works($_, 'without failures') foreach qw(one named);
 	hold_logins($local, 'localhost');
 	$session->run(q{ALTER SERVER moved OPTIONS (SET port '} . $old->sockport . q{')});
 	$other->start(q{SELECT pgpool.checkout('moved', '1 min')});
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) =~ /^2 / ? 1 : 0 }, 1, 60), 'host is looked up by the pool and by the pinger');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 2, 60), 'host is looked up by the pool and by the pinger');
 	$session->run(q{ALTER SERVER moved OPTIONS (SET host '127.0.0.1', SET port '} . $remote->port . q{')});
 	$session->start(q{SELECT a FROM pgpool.query('moved', 'select 1') AS t(a int)});
 	like($other->finish(60), qr/^\d+$/, 'connection with the new options opens meanwhile') or diag($other->error);
@@ -96,7 +96,7 @@ works($_, 'without failures') foreach qw(one named);
 	hold_logins($local);
 	is($session->finish(60) . $session->error, '1', 'waiting call succeeds');
 	ok(wait_until($local, sprintf($pinged, $now), 1, 60), 'lock is pinged again');
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'lookups have ended');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0), 'lookups have ended');
 	ok(!IO::Select->new($old)->can_read(0.5), 'no connection to the old host is opened');
 	is($session->run("SELECT pgpool.unlock('moved', 'a', $moved)"), 't', 'lock is released');
 	$other->run('SELECT pgpool.checkin_all()');
@@ -131,7 +131,7 @@ works($_, 'without failures') foreach qw(one named);
 	my $at_once = sub {
 		my ($server, $name, $change) = @_;
 
-		ok(wait_until($local, sub { threads_of($worker) }, '1 0'), "$name is in progress");
+		ok(wait_until($local, sub { threads_of($worker) }, 1), "$name is in progress");
 		stop_in_recv($local, $worker);
 
 		# the worker reads the answer to the reset of a lease
@@ -142,7 +142,7 @@ works($_, 'without failures') foreach qw(one named);
 		$session->start("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)");
 		ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = '$server'", 2), "$name: new options are published");
 		hold_logins($local);
-		ok(wait_until($local, sub { threads_of($worker) }, '0 0'), "$name: thread has ended");
+		ok(wait_until($local, sub { threads_of($worker) }, 0), "$name: thread has ended");
 		stop_in_recv($local);
 		is($session->finish(60) . $session->error, '1', "$name: session that published is granted a connection");
 		like($other->finish(60), qr/^\d+$/, "$name: earlier waiter is granted a connection") or diag($other->error);
@@ -181,10 +181,10 @@ works($_, 'without failures') foreach qw(one named);
 	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts time out before their lookups until there are too many')
 	  or diag($session->error);
 	is($session->sqlstate, '53000', 'refused attempt is an error');
-	ok(wait_until($local, sub { threads_of($worker) }, '16 0'), 'sixteen lookups are abandoned');
+	ok(wait_until($local, sub { threads_of($worker) }, 16), 'sixteen lookups are abandoned');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('alive', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'names of another user are looked up');
 	hold_logins($local, 'held.example');
-	ok(wait_until($local, sub { threads_of($worker) }, '0 0'), 'abandoned lookup does not look up further names');
+	ok(wait_until($local, sub { threads_of($worker) }, 0), 'abandoned lookup does not look up further names');
 	hold_logins($local);
 	works('alive', 'lookups');
 }
@@ -196,7 +196,7 @@ works($_, 'without failures') foreach qw(one named);
 	make_pool($local, $remote, server => 'names', options => { host => 'LocalHost', pool_size => 60, connect_timeout => '10min' });
 	hold_logins($local, 'LocalHost');
 	$other->start(q{SELECT pgpool.prewarm('names', 60, '9 min')});
-	ok(wait_until($local, sub { threads_of($worker) }, '48 0', 30), '48 names are looked up at a time');
+	ok(wait_until($local, sub { threads_of($worker) }, 48, 30), '48 names are looked up at a time');
 	hold_logins($local);
 	is($other->finish(600) . $other->error, 60, 'lookups that waited follow');
 	is($local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'names'}), 0, 'no attempt has failed');
@@ -225,7 +225,7 @@ works($_, 'without failures') foreach qw(one named);
 				  if !$begun{$server}++ || $callers{$server}->done;
 			}
 			return $threads->();
-		}, "0 $wanted"), "$wanted threads are abandoned");
+		}, $wanted), "$wanted threads are abandoned");
 		$session->run('SELECT pg_terminate_backend(' . $_->pid . ')') foreach values %callers;
 		return;
 	};
@@ -253,9 +253,9 @@ works($_, 'without failures') foreach qw(one named);
 	$leave_behind->(4, 'in_use');
 	$session->run(q{ALTER SERVER in_use OPTIONS (SET dbname 'postgres', SET connect_timeout '1min')});
 	is($other->run(q{SELECT a FROM pgpool.query('in_use', 'select 1') AS t(a int)}) . $other->error, '1', 'pool connects at once with other options');
-	ok(wait_until($local, $threads, '0 4'), 'abandoned logins still compute');
+	ok(wait_until($local, $threads, 4), 'abandoned logins still compute');
 	hold_logins($local);
-	ok(wait_until($local, $threads, '0 0'), 'abandoned logins end');
+	ok(wait_until($local, $threads, 0), 'abandoned logins end');
 	$session->run("SELECT pgpool.checkin($lease)");
 
 	make_pool($local, $remote, server => $_, options => \%hasty, $_ eq 'held4' ? (remote_dbname => 'template1') : ()) foreach @held;
@@ -279,22 +279,22 @@ works($_, 'without failures') foreach qw(one named);
 	$fails_with->('more11', $too_many, 'further server of the same user has to wait');
 	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$fails_with->('held1', $too_many, 'new user mapping does not lift the limit');
-	ok(wait_until($local, $threads, '0 68'), 'no login has started another thread');
+	ok(wait_until($local, $threads, 68), 'no login has started another thread');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can connect');
 	check_invariants($local);
 	hold_logins($local, 'remote_db', 'template1');
-	ok(wait_until($local, $threads, '0 24'), 'abandoned logins of these servers end');
+	ok(wait_until($local, $threads, 24), 'abandoned logins of these servers end');
 
 	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '1min')") foreach @held;
 	$session->start(q{SELECT pgpool.checkout('held2', '1 min')});
 	$other->start(q{SELECT pgpool.checkout('held0', '1 min')});
 	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 2), 'two logins queue for a thread');
-	ok(wait_until($local, $threads, '0 24'), 'queued logins have no thread');
+	ok(wait_until($local, $threads, 24), 'queued logins have no thread');
 	hold_logins($local, 'remote_db');
-	ok(wait_until($local, $threads, '0 20'), 'queued logins have no thread after the end of the logins of another user');
+	ok(wait_until($local, $threads, 20), 'queued logins have no thread after the end of the logins of another user');
 	hold_logins($local);
 	like($_->finish(60), qr/^\d+$/, 'login succeeds when the abandoned logins have ended') or diag($_->error) foreach $session, $other;
-	ok(wait_until($local, $threads, '0 0'), 'no thread is left');
+	ok(wait_until($local, $threads, 0), 'no thread is left');
 	$_->quit foreach $session, $other;
 
 	# The number of abandoned logins is also limited by the file descriptors of the worker,
@@ -315,7 +315,7 @@ works($_, 'without failures') foreach qw(one named);
 		hold_logins($local, 'remote_db', 'template1');
 		$leave_behind->(20, @held);
 		hold_logins($local);
-		ok(wait_until($local, $threads, '0 0'), 'abandoned logins end');
+		ok(wait_until($local, $threads, 0), 'abandoned logins end');
 	}
 	works('one', 'file descriptors of abandoned logins');
 }

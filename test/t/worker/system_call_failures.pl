@@ -451,12 +451,12 @@ SKIP:
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $_->pid . ')') foreach @callers;
 	$_->finish(30) foreach @callers;
 	$_->failed('57014', qr/canceling statement/, 'statement is cancelled locally') foreach @callers;
-	ok(wait_until($local, $threads, '0 4'), 'cancel requests are abandoned, four of them in threads');
+	ok(wait_until($local, $threads, 4), 'cancel requests are abandoned, four of them in threads');
 	$session->run(q{SELECT pgpool.reconnect('one')});
 	works('one', 'another pool connects meanwhile');
-	ok(wait_until($local, $threads, '0 4'), 'threads have not ended meanwhile');
+	ok(wait_until($local, $threads, 4), 'threads have not ended meanwhile');
 	hold_logins($local);
-	ok(wait_until($local, $threads, '0 0'), 'threads end');
+	ok(wait_until($local, $threads, 0), 'threads end');
 	ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 30), 'sockets of the threads are closed');
 	$_->quit foreach @callers;
 	works('cancelled', 'pool opens other connections');
@@ -511,7 +511,7 @@ foreach my $case (
 	ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'b'}, 't'), 'lock on a server with several hosts is held and pinged');
 	hold_logins($local, 'remote_db');
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '2 0'), 'two logins for pings compute');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 2), 'two logins for pings compute');
 	let_time_pass($local, 11);
 	logs($log, qr/cannot ping the locks of server "$_".*\n.*The connection attempt did not end in time: what the remote server asks for takes longer to compute/, "$_: log names the login that computes for long")
 	  foreach qw(started listed);
@@ -527,12 +527,12 @@ foreach my $case (
 	hold_logins($local, 'remote_db');
 	$session->start(q{SELECT pgpool.prewarm('in_line', 5, timeout => '300 ms')});
 	ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'in_line'}, 5), 'in_line: five logins are in progress');
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '4 0'), 'in_line: one login queues for a thread');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 4), 'in_line: one login queues for a thread');
 	is($session->finish(60) . $session->error, '0', 'in_line: prewarm times out');
 	ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'in_line'}, 5), 'in_line: attempts time out');
 	is($gone_on->(), 0, 'in_line: next host is not tried');
 	hold_logins($local);
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'in_line: threads end');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0), 'in_line: threads end');
 }
 {
 	my $app = PgpxSession->new($local, user => 'app');
@@ -548,7 +548,7 @@ foreach my $case (
 	ok(wait_until($remote, q{SELECT count(*) > 0 FROM pg_hba_file_rules WHERE auth_method = 'trust' AND address IS NOT NULL}, 't'), 'remote server requests no password');
 	hold_logins($local, 'remote_db');
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '2 0'), 'two logins for pings are in progress');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 2), 'two logins for pings are in progress');
 	$log = -s $local->logfile;
 	fail_next($local, 'PQfinish');
 	hold_logins($local);
