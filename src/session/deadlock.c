@@ -437,6 +437,7 @@ pgpx_deadlock_find(PgpxWaiter *waiter)
 	if (found)
 		return deadlock;
 	pfree(deadlock);
+	elog(DEBUG1, "pgpool_ext found no deadlock");
 	return NULL;
 }
 

@@ -24,10 +24,8 @@
  * run revoke: -DNS=2 -DREVOKES=1 -DCANCELS=1
  * run outage: -DNS=2 -DCONNFAILS=2 -DKILLS=1
  * run restart: -DNS=2 -DRESTARTS=1
- * run damage: -DNS=2 -DRESTARTS=1 -DDAMAGE
  * run versions: -DNS=2 -DRECONNECTS=1 -DCANCELS=1
  * run slots: -DNC=2 -DNS=2 -DDEADLINES=1
- * run delays: -DNC=2 -DNS=2 -DDELAYS=1
  * run pipeline: -DNS=2 -DPIPELINE -DDEADLINES=1 -DINTERRUPTS=1
  * run pipeline_end: -DNS=2 -DPIPELINE -DKILLS=1 -DRESETFAILS=1
  * run pipeline_lost: -DNS=2 -DPIPELINE -DLOSSES=1
@@ -44,9 +42,6 @@
  * run reset_behind_pipeline: -DNS=2 -DBEHIND -DPIPELINE -DINTERRUPTS=1
  * run broken: -DNC=2 -DSIZE=1 -DNS=2 -DLOSSES=1 -DKILLS=1
  * run pipeline_queue: -DNS=3 -DPIPELINE
- * run sections: -DNS=2 -DSECTIONS -DINTERRUPTS=1
- * run sections_outage: -DNS=2 -DSECTIONS -DCONNFAILS=2 -DKILLS=1
- * run sections_pipeline: -DNS=2 -DSECTIONS -DPIPELINE -DINTERRUPTS=1
  *
  * mutant BUG_TIMEOUT: -DNS=2 -DDEADLINES=1
  * mutant BUG_CANCELWAIT: -DNS=2 -DINTERRUPTS=1
@@ -64,10 +59,8 @@
  * mutant BUG_SLOT: -DNS=2 -DRECONNECTS=1
  * mutant BUG_INCARNATION: -DNS=2 -DRESTARTS=1
  * mutant BUG_FORGET: -DNS=2 -DRESTARTS=1
- * mutant BUG_DAMAGE: -DNS=2 -DRESTARTS=1 -DDAMAGE
  * mutant BUG_TICK: -DNS=1
  * mutant BUG_SLEEP: -DNS=1
- * mutant BUG_DELAY: -DNC=2 -DNS=2 -DDELAYS=1
  * mutant BUG_SENDING: -DNS=2 -DPIPELINE -DINTERRUPTS=1
  * mutant BUG_HANDEDOVER: -DNS=3 -DPIPELINE -DINTERRUPTS=1
  * mutant BUG_TWICE: -DNS=2 -DPIPELINE -DLOSSES=1
@@ -82,8 +75,6 @@
  * mutant BUG_BROKEN: -DNC=2 -DSIZE=1 -DNS=2 -DREVOKES=1
  * mutant BUG_NOTWOKEN: -DNS=2 -DPIPELINE
  *
- * deep sections_restart: -DNS=2 -DSECTIONS -DRESTARTS=1
- * deep sections_revoke: -DNS=2 -DSECTIONS -DREVOKES=1 -DCANCELS=1
  * deep queue: -DNS=3 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1
  * deep rounds: -DNS=3 -DROUNDS=2 -DLOSSES=1 -DRESETFAILS=1 -DREVOKES=1
  * deep worker: -DNC=2 -DNS=2 -DROUNDS=2 -DKILLS=1 -DCANCELS=1 -DCONNFAILS=1 -DRESTARTS=2
@@ -128,9 +119,6 @@
 #ifndef CONNFAILS
 #define CONNFAILS 0
 #endif
-#ifndef DELAYS
-#define DELAYS 0			/* growth that is delayed because a lease should end soon */
-#endif
 #ifndef RESETFAILS
 #define RESETFAILS 0
 #endif
@@ -144,11 +132,6 @@
 #define RECONNECTS 0		/* changes of the pool's options */
 #endif
 
-#ifdef DAMAGE
-#define is_damaged damaged	/* each restart of the worker repairs a damaged pool */
-#else
-#define is_damaged false
-#endif
 
 /* states of a connection: conn_state.h */
 #define FREE 0
@@ -244,9 +227,6 @@ byte incarnation;					/* of the worker; 0: none runs */
 byte conninfo_incarnation = 1;	/* it has been sent before */
 byte incarnation = 1;
 #endif
-#ifdef DAMAGE
-bit damaged;				/* the pool is out of service */
-#endif
 bit ticking;
 bit missed;					/* it was requested to connect, and lacks the connection string */
 
@@ -314,7 +294,6 @@ bit has_conninfo = 1;
 byte b_deadline = DEADLINES;
 byte b_cancels = CANCELS;
 byte b_stop = STOPS;
-byte b_delay = DELAYS;
 byte b_connfail = CONNFAILS;
 byte b_resetfail = RESETFAILS;
 byte b_restart = RESTARTS;
@@ -457,7 +436,7 @@ inline grow()
 	:: else
 	fi;
 	if
-	:: retry == 1 || is_damaged -> num = 0
+	:: retry == 1 -> num = 0
 	:: retry == 2 && n > 0 -> num = 0	/* one connect attempt */
 	:: retry == 2 && n == 0 && num > 1 -> num = 1
 	:: else
@@ -468,22 +447,6 @@ inline grow()
 	if
 	:: n + num > SIZE -> num = (n < SIZE -> SIZE - n : 0)
 	:: else
-	fi;
-#endif
-#if DELAYS > 0
-	/* served_soon, and pgpx_pool_growth_due_locked: the worker calls grow again */
-	count_conns(conn[i].state == LEASED);
-	if
-	:: b_delay > 0 && n > 0 && num > 0 ->
-		b_delay--;
-		num = 0;
-#ifndef BUG_DELAY
-		if
-		:: !ticking -> wake_worker()
-		:: else
-		fi
-#endif
-	:: true
 	fi;
 #endif
 	for (i : 0 .. NC - 1) {
@@ -529,8 +492,8 @@ inline assert_first(s)
 inline dispatch()
 {
 	do
-	:: len(queue) == 0 || is_damaged -> break
-	:: len(queue) > 0 && !is_damaged ->
+	:: len(queue) == 0 -> break
+	:: len(queue) > 0 ->
 		pick();
 		if
 		:: k == NOCONN -> grow(); break
@@ -554,7 +517,7 @@ inline release_conn(c, how)
 #ifdef BUG_STALE
 	:: conn[c].state == LEASED ->
 #else
-	:: conn[c].owner == s && conn[c].state == LEASED && !is_damaged ->
+	:: conn[c].owner == s && conn[c].state == LEASED ->
 #endif
 		leases_out--;
 		if
@@ -745,10 +708,6 @@ checkout:
 	/* attempt() in checkout.c: one section of the lock */
 	atomic {
 		c = NOCONN;
-		if
-		:: is_damaged -> goto again		/* PX004 */
-		:: else
-		fi;
 		if
 		:: len(queue) == 0 || arrival[s] != 0 ->
 			pick();
@@ -1120,12 +1079,6 @@ answer:
 	fi;
 
 back:
-#if DELAYS > 0
-	/* this lease ends later than expected: after those of the others */
-	if
-	:: atomic { s != 0 || ended == NS - 1 -> true }
-	fi;
-#endif
 #ifdef PIPELINE
 	/* hand_over_lease: without the lock, is_ready_for_hand_over */
 	if
@@ -1141,7 +1094,7 @@ back:
 		:: else
 		fi;
 		if
-		:: got != NO_SESSION && mine && !is_damaged && pending[got] == OPEN && !must_retire(c) &&
+		:: got != NO_SESSION && mine && pending[got] == OPEN && !must_retire(c) &&
 			no_cancel ->
 			queue?_, _;
 			leases_out--;
@@ -1512,12 +1465,6 @@ inline tick(c)
 	fi
 }
 
-#ifdef SECTIONS
-#define SECTION }; atomic {
-#else
-#define SECTION
-#endif
-
 proctype Worker()
 {
 	byte incarnations = 0;
@@ -1541,8 +1488,6 @@ end_sleep:
 		 * of them is equivalent to one before the round, or in the next one,
 		 * as long as the latch is reset, and the sleep announced, before the
 		 * check.  A mutant with another order also splits the atomic there.
-		 * With SECTIONS other processes run between the sections, which
-		 * verifies this.
 		 */
 		atomic {
 			(worker_latch || ticking || any_event || len(control) > 0 ||
@@ -1561,7 +1506,6 @@ end_sleep:
 #if NC > 1
 			events_of(1);
 #endif
-			SECTION
 			do
 			:: len(control) > 0 ->
 				control?k;
@@ -1573,12 +1517,10 @@ end_sleep:
 				fi
 			:: len(control) == 0 -> break
 			od;
-			SECTION
 			work_on(0);
 #if NC > 1
 			work_on(1);
 #endif
-			SECTION
 			/* pgpx_maintenance_run */
 #ifndef BUG_SLEEP
 			ticking = 0;
@@ -1594,7 +1536,6 @@ end_sleep:
 			:: len(queue) > 0 && retry != 1 -> must_dispatch = 1
 			:: else
 			fi;
-			SECTION
 			k = 0;
 			if
 			:: must_dispatch -> must_dispatch = 0; dispatch()
@@ -1616,9 +1557,6 @@ stop:
 	atomic {
 #ifndef BUG_FORGET
 		forget_connections();
-#if defined(DAMAGE) && !defined(BUG_DAMAGE)
-		damaged = 0;		/* pgpx_pool_rebuild_locked, pgpx_pool_restore_damaged */
-#endif
 #else
 		/* its memory and sockets are lost, shared memory is not */
 		for (num : 0 .. NC - 1) {
@@ -1760,7 +1698,7 @@ proctype Env()
 	:: atomic { revokes > 0 ->
 		select (s : 0 .. NC - 1);
 		if
-		:: conn[s].state == LEASED && !is_damaged -> revokes--; revoke(s, false); s = 0
+		:: conn[s].state == LEASED -> revokes--; revoke(s, false); s = 0
 		:: else -> s = 0
 		fi }
 	:: atomic { losses > 0 ->
@@ -1789,9 +1727,6 @@ proctype Env()
 		dispatch();
 		s = 0 }
 	:: atomic { restarts > 0 && incarnation != 0 ->
-#ifdef DAMAGE
-		damaged = 1;		/* condemn_pool_locked, which has the worker restart */
-#endif
 		restarts--; worker_killed = 1; worker_latch = 1 }
 	:: break
 	od;

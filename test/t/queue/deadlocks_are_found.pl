@@ -5,11 +5,12 @@ use strict;
 use warnings;
 
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 plan skip_all => 'deadlocks do not depend on TLS' if over_tls();
 
-my @conf = ("deadlock_timeout = '100ms'", "pgpool_ext.checkout_timeout = '1h'", "statement_timeout = '150s'");
+my @conf = ("deadlock_timeout = '100ms'", "pgpool_ext.checkout_timeout = '1h'", "statement_timeout = '150s'", 'log_min_messages = debug1');
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => \@conf);
 
@@ -63,6 +64,18 @@ sub continues
 	my ($session, $name) = @_;
 
 	is($session->finish . $session->error, 't', $name);
+	return;
+}
+
+# Sessions that wait have checked for a deadlock since, and found none.
+sub find_none
+{
+	my ($name, @sessions) = @_;
+	my $since = -s $local->logfile;
+	my $checked = sub { my $log = slurp_file($local->logfile, $since); return scalar grep { my $pid = $_->pid; $log =~ /\[$pid\].*found no deadlock/ } @sessions; };
+
+	ok(wait_until($local, $checked, scalar @sessions), "$name: each session checks for a deadlock");
+	is(join(' ', map { $_->done } @sessions), join(' ', map { 0 } @sessions), $name);
 	return;
 }
 
@@ -291,8 +304,7 @@ begin_with($s[3], 'c');
 waits($s[1], 'two');
 waits($s[0], 'b');
 waits($s[3], 'a');
-$local->safe_psql('postgres', 'SELECT pg_sleep(0.25)');
-is(join(' ', map { $_->done } @s[ 0, 1, 3 ]), '0 0 0', 'three sessions wait in a chain whose last holder does not wait');
+find_none('three sessions wait in a chain whose last holder does not wait', @s[ 0, 1, 3 ]);
 $s[2]->run('ROLLBACK');
 continues($s[1], 'session is granted the connection that this holder returns');
 $s[1]->run('ROLLBACK');
@@ -308,8 +320,7 @@ begin_with($s[1], 'b');
 $local->safe_psql('postgres', q{SELECT pgpool.pause('b')});
 waits($s[0], 'b');
 waits($s[1], 'a');
-$local->safe_psql('postgres', 'SELECT pg_sleep(0.25)');
-is(join(' ', map { $_->done } @s[ 0, 1 ]), '0 0', 'no session is a victim while a pool is paused');
+find_none('no session is a victim while a pool is paused', @s[ 0, 1 ]);
 $local->safe_psql('postgres', q{SELECT pgpool.resume('b')});
 $s[1]->finish;
 $s[1]->failed('40P01', qr/deadlock detected/, 'deadlock is detected once the pool is resumed');
@@ -324,8 +335,7 @@ begin_with($s[1], 'b');
 waits($s[0], 'b');
 waits($s[1], 'two');
 $local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (SET pool_size '1')});
-$local->safe_psql('postgres', 'SELECT pg_sleep(0.25)');
-is(join(' ', map { $_->done } @s[ 0, 1 ]), '0 0', 'sessions wait while one of two holders does not wait');
+find_none('sessions wait while one of two holders does not wait', @s[ 0, 1 ]);
 $s[2]->run('ROLLBACK');
 $s[1]->finish;
 $s[1]->failed('40P01', qr/deadlock detected/, 'deadlock is detected by a later check, after the connection of the other holder is closed');
@@ -376,8 +386,7 @@ begin_with($s[1], 'capped');
 begin_with($s[0], 'capped');
 waits($s[0], 'capped');
 waits($app, 'capped');
-$local->safe_psql('postgres', 'SELECT pg_sleep(0.25)');
-is($s[0]->done . $app->done, '00', 'no session is a victim while a third holder within the limit does not wait');
+find_none('no session is a victim while a third holder within the limit does not wait', $s[0], $app);
 $s[1]->run('ROLLBACK');
 continues($s[0], 'first waiter is granted the slot of this holder');
 $s[0]->run('ROLLBACK');

@@ -181,23 +181,21 @@ SKIP:
 {
 	skip 'over TLS a stopped worker relays nothing', 1 if over_tls();
 
-	make_pool($local, $remote, server => 'two', options => { pool_size => 2 });
+	make_pool($local, $remote, server => 'eight', options => { pool_size => 8 });
 
-	my ($owner, $session) = map { PgpxSession->new($local) } 1 .. 2;
-	my @leases = map { lease($owner, 'two') } 1 .. 2;
-	$owner->run('SELECT pgpool.checkin_all()');
-	wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'two'}, '2') or die 'not idle';
+	my ($session, @others) = map { PgpxSession->new($local) } 1 .. 8;
+	is($session->run(q{SELECT pgpool.prewarm('eight', 8)}) . $session->error, '8', 'connections are open');
 	$session->run(<<'EOT');
 CREATE FUNCTION try_checkouts(times int) RETURNS TABLE (outcome text, n bigint) LANGUAGE plpgsql AS $f$
 BEGIN
 	CREATE TEMP TABLE outcomes (outcome text);
 	FOR i IN 1 .. times LOOP
 		BEGIN
-			IF i % 50 > 0 THEN
-				PERFORM pgpool.checkout('two', '1 ms');
+			IF i % 25 > 0 THEN
+				PERFORM pgpool.checkout('eight', '1 ms');
 				INSERT INTO outcomes VALUES ('a lease');
 			ELSE
-				INSERT INTO outcomes VALUES (coalesce(pgpool.try_checkout('two')::text, 'none'));
+				INSERT INTO outcomes VALUES (coalesce(pgpool.try_checkout('eight')::text, 'none'));
 			END IF;
 		EXCEPTION WHEN OTHERS THEN
 			INSERT INTO outcomes VALUES (SQLSTATE);
@@ -215,17 +213,18 @@ EOT
 
 	kill 'STOP', $worker;
 	# Linux accepts about 280 messages by default
-	is($session->run('SELECT * FROM try_checkouts(500)', 300) . $session->error, "55P03|490\nnone|10", 'each call times out without an answer');
-	is($local->safe_psql('postgres', q{SELECT leased, idle, waiters FROM pgpool.pools WHERE server = 'two'}), '0|2|0', 'granted connections are returned');
+	$_->start('SELECT * FROM try_checkouts(50)') foreach $session, @others;
+	is($_->finish(300) . $_->error, "55P03|48\nnone|2", 'each call times out without an answer') foreach $session, @others;
+	is($local->safe_psql('postgres', q{SELECT leased, idle, waiters FROM pgpool.pools WHERE server = 'eight'}), '0|8|0', 'granted connections are returned');
 	check_invariants($local);
 
 	# the socket is full now, and a session waits for room
-	$session->start("SELECT pgpool.checkout('two', '10 min')");
+	$session->start("SELECT pgpool.checkout('eight', '10 min')");
 	ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $session->pid), 'session waits');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(60);
 	$session->failed('57014', qr/canceling statement/, 'session can be cancelled');
-	$session->start("SELECT a FROM pgpool.query('two', 'select 7') AS t(a int)");
+	$session->start("SELECT a FROM pgpool.query('eight', 'select 7') AS t(a int)");
 	ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $session->pid), 'session waits again with another call');
 	kill 'CONT', $worker;
 	is($session->finish(60) . $session->error, '7', 'call succeeds when the worker reads again');
@@ -234,7 +233,7 @@ EOT
 	cmp_ok($descriptors->($worker), '<=', $its, 'worker has no descriptor of a request');
 	cmp_ok($descriptors->($session->pid), '<=', $mine + 6, 'session has no superfluous descriptor');
 
-	$_->quit foreach $owner, $session;
+	$_->quit foreach $session, @others;
 	stats_add_up($local);
 	check_invariants($local);
 }
