@@ -1976,73 +1976,6 @@ static Series series[] = {
 	{.what = "sessions at the remote server",.slack = 4},
 };
 
-static Life lives[SPARED + 1];	/* the last one is the worker's */
-
-/*
- * Read the worker's process ID, the number of its descriptors beside those of connections,
- * and the number of its relays.  A connection has one descriptor, a relay three.
- */
-static bool
-read_worker(PGconn **local, int *pid, long *descriptors, long *relays)
-{
-	char		answer[1024];
-	long		connections;
-
-	LOCAL("SELECT concat_ws(' ', pid, c.connections, c.relays) FROM pgpool.workers,"
-		  " (SELECT count(*) AS connections, count(*) FILTER (WHERE transport = 'relay') AS relays"
-		  " FROM pgpool.connections) AS c");
-	if (sscanf(answer, "%d %ld %ld", pid, &connections, relays) != 3)
-		return false;
-	*descriptors = descriptors_of(*pid) - (connections + 2 * *relays);
-	return true;
-}
-
-/* Sample the long-lived processes, while there are no faults. */
-static void
-watch_lives(PGconn **local)
-{
-	int			pid;
-	long		descriptors;
-	long		relays;
-
-	if (!sparing())
-		return;
-	for (int i = 0; i < SPARED; i++)
-	{
-		pthread_mutex_lock(&conn_mutex[i]);
-		pid = PQbackendPID(sessions[i].conn);
-		pthread_mutex_unlock(&conn_mutex[i]);
-		add_life(&lives[i], pid, now(), descriptors_of(pid), 0);
-	}
-	if (read_worker(local, &pid, &descriptors, &relays))
-		add_life(&lives[SPARED], pid, now(), descriptors, relays);
-}
-
-static bool
-a_life_grows(double at_least)
-{
-	Growth		growths[SPARED + 1];
-	bool		known = true;
-	bool		bad;
-	long		relays;
-	char		what[32];
-
-	for (int i = 0; i <= SPARED; i++)
-	{
-		snprintf(what, sizeof(what), i < SPARED ? "session %d" : "worker", i);
-		known &= life_growth(&lives[i], what, now(), at_least, &growths[i]);
-	}
-	if (!known)
-		return true;
-	bad = lives_grow(growths, SPARED, "sessions", SESSION_NOISE, SESSION_DESCRIPTORS);
-	relays = growths[SPARED].relays < RELAYS_ADDED ? growths[SPARED].relays : RELAYS_ADDED;
-	if (relays > 0)
-		printf("soak: worker     had up to %ld more connections over TLS\n", growths[SPARED].relays);
-	bad |= lives_grow(growths + SPARED, 1, "worker", WORKER_NOISE + RELAY_MEMORY * relays,
-					  WORKER_DESCRIPTORS);
-	return bad;
-}
-
 /* Sample the sizes of all processes, while they are idle. */
 static void
 take_samples(PGconn **local, PGconn **remote)
@@ -2050,19 +1983,19 @@ take_samples(PGconn **local, PGconn **remote)
 	static Process processes[SESSIONS + 1];
 	char		answer[1024];
 	int			pid;
-	long		beside;			/* descriptors of the worker beside connections */
-	long		relays;
+	long		connected;		/* descriptors of connections: one, of a relay three */
 	long		at_remote;
 	long		memory;
 	long		sum = 0;
 	long		most = 0;
 	long		descriptors = 0;
 
-	if (read_worker(local, &pid, &beside, &relays))
+	LOCAL("SELECT concat_ws(' ', pid, (SELECT sum(CASE transport WHEN 'relay' THEN 3 ELSE 1 END) FROM pgpool.connections)) FROM pgpool.workers");
+	if (sscanf(answer, "%d %ld", &pid, &connected) == 2)
 	{
 		memory = memory_of(pid);
 		add_sample(&series[0], memory);
-		add_sample(&series[1], beside);
+		add_sample(&series[1], descriptors_of(pid) - connected);
 		if (growth_of(&processes[SESSIONS], pid, memory) > PROCESS_GROWTH)
 			fail(NULL, "the worker, process %d, has grown to %ld kB", pid, memory);
 	}
@@ -2155,7 +2088,6 @@ main(int argc, char **argv)
 			if (quiet)
 			{
 				usleep(100 * 1000);
-				watch_lives(&local);
 				continue;
 			}
 			usleep(10 * 1000 + roll(&chaos, 150 * 1000));
@@ -2235,7 +2167,6 @@ main(int argc, char **argv)
 
 		for (size_t i = 0; i < sizeof(series) / sizeof(series[0]); i++)
 			bad |= grows(&series[i]);
-		bad |= a_life_grows(seconds / 2);
 		if (bad)
 			fail(NULL, "something grows");
 	}
