@@ -3,7 +3,7 @@
 use strict;
 use warnings;
 
-use PgpxFakeServer qw(message greeting backend_key ready done columns row failure);
+use PgpxFakeServer qw(message greeting backend_key ready done);
 use PgpxProxy;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -18,51 +18,11 @@ sub behind
 	return sub { my ($self) = @_; $self->receive; $self->send($message, $self->answer('1')); $self->serve };
 }
 
-# Behaviour: the answer to a Describe after the description of no parameters.
-sub describes
-{
-	my (@messages) = @_;
-
-	return sub { my ($self) = @_; $self->receive; $self->send(message('1', ''), message('t', pack 'n', 0), @messages, ready()); $self->serve };
-}
-
-# A RowDescription of one column.
-sub column
-{
-	my ($name, $type) = @_;
-
-	return message('T', pack('n', 1) . "$name\0" . pack 'NnNnNn', 0, 0, $type, 65535, 0xFFFFFFFF, 0);
-}
-
-my %descriptions = (
-	d_no_parameters => [ sub { $_[0]->receive; $_[0]->send(message('1', ''), columns(1), ready()); sleep }, '08006', qr/violates the protocol/ ],
-	d_executed => [ describes(columns(1), row('1'), done('SELECT 1')), '08006', qr/violates the protocol/ ],
-	d_nothing => [ describes(), '08006', qr/violates the protocol/ ],
-	d_short => [ describes(message('T', pack 'n', 5)), '08006', qr/malformed/ ],
-	d_many => [ describes(columns(1665)), '54011', qr/has 1665 columns/ ]);
-
 my $fake = PgpxFakeServer->new(
-	(map { $_ => $descriptions{$_}[0] } keys %descriptions),
-	d_name => describes(column("\xFF\"; drop", 25)),
-	d_type => sub {
-		my ($self) = @_;
-
-		$self->receive;
-		$self->send(message('1', ''), message('t', pack 'n', 0), column('a', 70000), ready());
-		$self->receive;
-		$self->send(message('1', ''), message('2', ''), columns(4), row('x', 'y', 'f', '0'), row('x', 'y', 'f', '2'),
-			row('x', 'y', 'f', '-9223372036854775808'), row('x"; y', 'z; --', 't', '1'), done('SELECT 4'), ready());
-		$self->serve;
-	},
-	nameless => behind(message('S', 'DateStyle')),
-	valueless => behind(message('S', "DateStyle\0ISO")),
-	notice => behind(message('N', "SWARNING\0Mno end")),
 	trailing_notice => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1') . message('N', "SWARNING\0C01000\0Mbehind the answer\0\0")); $_[0]->serve },
-	short => sub { $_[0]->receive; $_[0]->send($_[0]->described, message('D', pack('n', 1) . "\0\0"), done('SELECT 1'), ready()); sleep },
 	stays => sub { $_[0]->serve(1); sleep },
 	notes => behind(join '', map { message('A', $_) } 'x', "\0\0\0\1channel", "\0\0\0\1channel\0payload", "\0\0\0\1\x9F\0\0", "\0\0\0\1channel\0\x9F\0", "\0\0\0\1good\0one\0"),
 	reset => sub { my ($self) = @_; $self->serve(1); $self->receive; $self->send(done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready()); sleep },
-	blanks => { login => sub { $_[0]->send(failure(S => 'FATAL', V => 'FATAL', C => '28000', M => 'it is so   ')) } },
 	start => sub { $_[0]->receive },
 	within => { login => sub { $_[0]->send(greeting('15.0'), backend_key(), message('Z', 'T')); sleep } },
 	no_login => { login => sub { sleep } });
@@ -71,24 +31,10 @@ my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
 my %options = (pool_size => 1, retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : (), $_ eq 'no_login' ? (connect_timeout => '1min') : () })
-  foreach qw(nameless valueless notice trailing_notice short stays notes reset blanks start within no_login d_name d_type), keys %descriptions;
+  foreach qw(trailing_notice stays notes reset start within no_login);
 make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
-# --- malformed messages
-foreach my $case ([ nameless => qr/malformed message/ ], [ valueless => qr/malformed message/ ], [ short => qr/malformed/ ])
-{
-	my ($server, $message) = @$case;
-
-	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $message, "$server: connection is lost");
-}
-foreach my $server (sort keys %descriptions)
-{
-	$session->fails("SELECT pgpool.column_list('$server', 'select 1')", $descriptions{$server}[1], $descriptions{$server}[2], "$server: wrong description is an error");
-}
-is($session->run(q{SELECT pgpool.column_list('d_name', 'select 1')}), q{AS t("?""; drop" text)}, 'column name that is not valid text is quoted');
-is($session->run(q{SELECT pgpool.column_list('d_type', 'select 1')}), 'AS t(a "x""; y"."z; --"[])', 'type name that is not valid text is quoted');
-is($session->run(q{SELECT a FROM pgpool.query('notice', 'select 1') AS t(a int)}) . $session->error, '1', 'unterminated notice is ignored');
 $session->run(q{SELECT pgpool.checkout('trailing_notice') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer in one segment with a notice is correct');
 my $notices = $session->error;
@@ -105,7 +51,6 @@ my $first = $session->run(q{SELECT pgpool.checkout('reset')});
 is($session->run("SELECT a FROM pgpool.query($first, 'select 1') AS t(a int)"), '1', 'connection is used');
 $session->run("SELECT pgpool.checkin($first)");
 ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 'reset'}, 1), 'connection closes after a reset with another DateStyle');
-$session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'trailing blanks of an error message are removed');
 $session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'end of the remote session in the start commands is reported');
 $session->fails(q{SELECT pgpool.checkout('within')}, '08001', qr/DETAIL:.*began inside a transaction/, 'remote session that begins in a transaction is refused');
 $other->start(q{SELECT pgpool.checkout('no_login', '1 h')});
@@ -124,15 +69,6 @@ ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'waite
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $other->pid . ')');
 $other->finish;
 $other->failed('57014', qr/canceling statement/, 'waiter can be cancelled');
-
-# --- options in libpq's syntax
-$session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'a,b', port '5432 , 5433 ')});
-is($session->error, '', 'blanks around a port are accepted');
-$session->fails(q{ALTER SERVER spaced OPTIONS (SET port '5432 x')}, '22023', qr/port/, 'other text behind a port is refused');
-
-$local->safe_psql('postgres', "CREATE EXTENSION postgres_fdw; CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '" . $remote->port . "', dbname 'remote_db', gssencmode 'prefer');"
-	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER other OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
-is($session->run(q{SELECT a FROM pgpool.query('other', 'select 5') AS t(a int)}) . $session->error, '5', q{server of postgres_fdw with gssencmode 'prefer' can be used});
 
 # --- start commands that change how values are read
 foreach my $case ([ client_encoding => 'latin1' ], [ datestyle => 'German, DMY' ], [ intervalstyle => 'iso_8601' ])
@@ -219,26 +155,6 @@ is($session->run(q{SELECT pgpool.wait(:lease, '60 s'), pgpool.cancel(:lease)}), 
 $session->fails('SELECT count(*) FROM pgpool.result(:lease) AS t(i int)', '57014', qr/canceling statement due to user request/, 'answer ends with the cancel');
 is($session->run(q{SELECT pgpool.cancel(:lease), pgpool.checkin(:lease)}), 'f|', 'nothing is left to cancel');
 
-# --- a remote server on this machine, by a Unix-domain socket
-make_pool($local, $remote, server => 'near', options => { %options, host => $remote->host });
-$session->run(q{SELECT pgpool.checkout('near') AS lease \gset});
-is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select inet_server_addr() IS NULL') AS t(a bool)}), 't', 'Unix-domain socket works');
-is($session->run(q{SELECT remote_addr IS NULL, remote_port IS NULL FROM pgpool.connections WHERE server = 'near'}), 't|t', 'connection has no address');
-my $near = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.605' AND state = 'active' AND pid <> pg_backend_pid()};
-$session->start(q{SELECT pgpool.exec(:lease, 'select pg_sleep(605)')});
-ok(wait_until($remote, $near, 1), 'statement runs on the connection');
-$local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'near'});
-$session->finish(30);
-is($session->sqlstate, 'PX001', 'lease is terminated');
-ok(wait_until($remote, $near, 0, 30), 'statement ends');
-$session->run('SELECT pgpool.checkin_all()');
-
-# --- many leases exceed leak_warning at the same time
-make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 50, leak_warning => '300 ms' });
-is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 50)}), '50', 'many leases are held');
-ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 50), 'each lease is logged');
-$session->run('SELECT pgpool.checkin_all()');
-
 # --- the lease of a call in progress cannot be returned by a function that it calls
 $local->safe_psql('postgres', <<'EOT');
 CREATE FUNCTION returns_all(int) RETURNS boolean LANGUAGE sql AS 'SELECT pgpool.checkin_all() >= 0';
@@ -246,57 +162,6 @@ CREATE DOMAIN kept AS int CHECK (returns_all(VALUE));
 EOT
 $session->fails(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a kept)}, '55000', qr/lease \d+ is in use/, 'checkin_all within a query fails');
 is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'lease of the query was returned');
-
-# --- a wait for answers is woken by a request to log memory contexts, and then cancelled
-$session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
-$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)'); SELECT pgpool.checkout('one') AS second \gset});
-$session->run(q{SELECT pgpool.send(:second, 'select pg_sleep(600)')});
-$had = $wait_sets->();
-foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:lease, :second])')
-{
-	my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = } . $session->pid;
-	my $log = -s $local->logfile;
-
-	$session->start($wait);
-	ok(wait_until($local, $waits, 1), "$wait: session waits");
-	$local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
-	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), "$wait: session is woken by another request");
-	ok(wait_until($local, $waits, 1), "$wait: session continues to wait");
-	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
-	$session->finish(30);
-	$session->failed('57014', qr/user request/, "$wait: wait is cancelled");
-}
-is($wait_sets->(), $had, 'waits leave no wait set');
-is($session->run('SELECT pgpool.discard(:lease); SELECT pgpool.discard(:second)') =~ s/\s//gr . $session->error, '', 'leases can be discarded');
-
-# --- one statement with a thousand column lists, and many columns: remembered result
-# formats are bounded
-is($session->run(<<'EOT') . $session->error, '', 'statement with more column lists than are remembered succeeds');
-DO $$ DECLARE columns text; BEGIN
-	FOR i IN 0 .. 1023 LOOP
-		SELECT string_agg(format('c%s %s', b, CASE WHEN (i >> b) & 1 = 1 THEN 'int8' ELSE 'int4' END), ', ') INTO columns FROM generate_series(0, 9) b;
-		EXECUTE format('SELECT count(*) FROM pgpool.query(%L, %L) AS t(%s)', 'one', 'select 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from generate_series(1, 120)', columns);
-	END LOOP;
-END $$
-EOT
-my $columns = join ', ', map { "c$_ int" } 1 .. 200;
-my $many = q{select } . join(', ', 1 .. 200) . ' from generate_series(1, 200)';
-is($session->run("SELECT count(c200) FROM pgpool.query('one', '$many') AS t($columns)"), '200', 'result with more columns than are remembered is read') foreach 1 .. 2;
-
-# --- more servers than a session caches, all of them altered
-is($session->run(<<'EOT') . $session->error, '', 'checks of locks succeed on more altered servers than a session caches');
-DO $$ BEGIN
-	FOR i IN 1 .. 300 LOOP
-		EXECUTE format('CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw', i);
-		EXECUTE format('CREATE USER MAPPING FOR CURRENT_USER SERVER many%s OPTIONS (password %L)', i, 'x');
-		PERFORM pgpool.lock_valid('many' || i, 'none', 1);
-	END LOOP;
-	FOR i IN 1 .. 300 LOOP
-		EXECUTE format('ALTER SERVER many%s OPTIONS (ADD pool_size %L)', i, '3');
-	END LOOP;
-	PERFORM pgpool.lock_valid('many' || i, 'none', 1) FROM generate_series(1, 300) i;
-END $$
-EOT
 
 # --- fewer slots for pools than pools
 {
@@ -324,13 +189,6 @@ EOT
 	is($user->run("SELECT pgpool.lock_valid('p2', 'of an empty pool', $token), pgpool.unlock('p2', 'of an empty pool', $token)") . $user->error,
 		't|t', 'lock is kept');
 
-	# a pool whose remote server was down leaves no back-off to its successor in the
-	# slot
-	make_pool($small, $remote, server => 'dead', options => { %options, port => 1, retry_min => '1h', retry_max => '1h' });
-	$user->fails(q{SELECT pgpool.exec('dead', 'select 1')}, '08001', qr/could not connect to server "dead"/, 'unreachable server fails');
-	is($user->run(q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.pools}), 'dead p1', q{unreachable server's pool has a slot});
-	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'next pool in the slot connects at once');
-	is($user->run(q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.pools}), 'p1 p3', 'slot was reused');
 	$user->quit;
 	check_invariants($small);
 	$small->stop('fast');

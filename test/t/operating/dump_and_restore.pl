@@ -1,6 +1,5 @@
 # Dump, restore and pg_upgrade of a database with pools: the contents of dumps by
-# superusers and by other users, and the pools after the restore. (For a library that is
-# not preloaded see 019.)
+# superusers and by other users, and the pools after the restore.
 use strict;
 use warnings;
 
@@ -201,8 +200,7 @@ sub without_the_library
 	return;
 }
 
-# To a server of the same version, or of PGPX_UPGRADE_TO (the folder of its programs);
-# with and without the library preloaded.
+# To a server of the same version, or of PGPX_UPGRADE_TO (the folder of its programs).
 sub by_pg_upgrade
 {
 	my $to = $ENV{PGPX_UPGRADE_TO};
@@ -227,25 +225,19 @@ EOT
 	$restored->safe_psql('shop', "UPDATE pg_attribute SET attoptions = NULL WHERE attrelid = 'app.orders'::regclass")
 	  if defined $to;
 	$restored->stop;
-	foreach my $preload (0, 1)
-	{
-		my $what = 'pg_upgrade' . ($preload ? ', preloaded' : '');
-		my $new = local_node("upgraded_$preload", start => 0, preload => $preload,
-			$to ? (bindir => $to, init => ['--no-data-checksums']) : ());
-		my $sockets = PostgreSQL::Test::Utils::tempdir_short();
+	my $new = local_node('upgraded', start => 0, $to ? (bindir => $to, init => ['--no-data-checksums']) : ());
+	my $sockets = PostgreSQL::Test::Utils::tempdir_short();
 
-		chdir $folder;
-		# its children must not see the address of another server
-		my $status = IPC::Run::run([ ($to // $from) . '/pg_upgrade', '--no-sync', '-b', $from, '-B', $to // $from,
-				'-d', $restored->data_dir, '-D', $new->data_dir, '-p', $restored->port, '-P', $new->port,
-				'-s', $sockets ], '>', \my $out, '2>&1', init => sub { delete @ENV{qw(PGHOST PGPORT PGDATABASE)} });
-		ok($status, $what) or diag($out);
-		$new->append_conf('postgresql.conf', "shared_preload_libraries = 'pgpool_ext'");
-		$new->start;
-		as_before($new, $what);
-		is($new->safe_psql('postgres', "SELECT id FROM far; SELECT server FROM pgpool.pools WHERE server = 'far'; SELECT pgpool.detach_postgres_fdw(); SELECT id FROM far"),
-			"1\nfar\nt\n1", "$what: postgres_fdw is attached, works, and is detached");
-		$new->stop;
-	}
+	chdir $folder;
+	# its children must not see the address of another server
+	my $status = IPC::Run::run([ ($to // $from) . '/pg_upgrade', '--no-sync', '-b', $from, '-B', $to // $from,
+			'-d', $restored->data_dir, '-D', $new->data_dir, '-p', $restored->port, '-P', $new->port,
+			'-s', $sockets ], '>', \my $out, '2>&1', init => sub { delete @ENV{qw(PGHOST PGPORT PGDATABASE)} });
+	ok($status, 'pg_upgrade succeeds') or diag($out);
+	$new->start;
+	as_before($new, 'pg_upgrade');
+	is($new->safe_psql('postgres', "SELECT id FROM far; SELECT server FROM pgpool.pools WHERE server = 'far'; SELECT pgpool.detach_postgres_fdw(); SELECT id FROM far"),
+		"1\nfar\nt\n1", 'pg_upgrade: postgres_fdw is attached, works, and is detached');
+	$new->stop;
 	return;
 }

@@ -12,14 +12,13 @@ my $local = local_node('local');
 
 # ---------- messages in the log
 # Messages of pools in the server's log: one line for each event, none for events that are
-# switched off, and not one for each call while a remote server is down. (For messages
-# on leases that are held too long see 036.)
+# switched off, and not one for each call while a remote server is down.
 {
 	my ($session, $holder) = map { PgpxSession->new($local) } 1 .. 2;
 	my %options = (pool_size => 1, retry_min => '50ms', retry_max => '200ms');
 	my $start = 0;
 
-	make_pool($local, $remote, server => $_, options => {%options}) foreach qw(quiet noted down flapping);
+	make_pool($local, $remote, server => $_, options => {%options}) foreach qw(quiet noted down);
 
 	# The messages since the last mark() that match, each with its detail.
 	sub lines
@@ -131,21 +130,6 @@ my $local = local_node('local');
 		'first line has the reason');
 	like($lines[1], qr/LOG:  pgpool_ext connects to server "down" of database "postgres" for user "$user" again, after \d+\.\d{3} s\n/, 'second line has the duration');
 
-	# a remote server that fails again and again
-	mark();
-	foreach my $round (1 .. 6)
-	{
-		$local->safe_psql('postgres', q{SELECT pgpool.drain('flapping', '1 min')});
-		$local->safe_psql('postgres', q{SELECT pgpool.resume('flapping')});
-		$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
-		$session->run("SELECT pgpool.checkout('flapping')");
-		$remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
-		wait_until($local, sub { $session->run("SELECT pgpool.exec('flapping', 'select 1')") }, '1');
-	}
-
-	# two lines each time, at most every 10 s
-	cmp_ok(scalar(lines(qr/LOG:  .*server "flapping"/)), '<', 12, 'not every outage is logged if they follow each other closely');
-
 	$_->run('SELECT pgpool.checkin_all()') foreach @many, $session;
 	stats_add_up($local);
 	check_invariants($local);
@@ -153,8 +137,7 @@ my $local = local_node('local');
 }
 
 # ---------- wait events
-# Wait events in pg_stat_activity: own names from PostgreSQL 17 on, "Extension" before,
-# and also when other libraries have used up all names.
+# Wait events in pg_stat_activity: own names from PostgreSQL 17 on, "Extension" before.
 {
 	# never answers; the kernel accepts the connections
 	my $silent = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
@@ -257,39 +240,6 @@ EOT
 
 	$_->quit foreach $holder, $session;
 	check_invariants($local);
-
-	# --- all names are used up: the server has 127 of them for all libraries
-	SKIP:
-	{
-		skip 'wait events have no names before PostgreSQL 17', 1 unless $named;
-		my $headers = $ENV{PGPX_INCLUDE_SERVER} // `pg_config --includedir-server`;
-		chomp $headers;
-		my $library = PostgreSQL::Test::Utils::tempdir . '/wait_events.so';
-		my $source = __FILE__ =~ s{t/[^/]*$}{perl/wait_events.c}r;
-
-		skip 'no compiler', 1
-		  if system("cc -shared -fPIC -I $headers -o $library $source") != 0;
-		chmod 0755, $library;
-		my $full = local_node('full', preload => 0, conf => ["shared_preload_libraries = '$library, pgpool_ext'"]);
-		like(slurp_file($full->logfile), qr/12\d names of wait events are registered/, 'another library has used up all names');
-		make_pool($full, $remote, server => 'one', options => { pool_size => 1 });
-		my $waiter = PgpxSession->new($full);
-		is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: pool works');
-		$waiter->start(q{SELECT pgpool.exec('one', 'select pg_sleep(300)')});
-		foreach my $pid (worker_pid($full), $waiter->pid)
-		{
-			ok( wait_until($full, "SELECT wait_event_type || '/' || wait_event FROM pg_stat_activity WHERE pid = $pid", 'Extension/Extension', 30),
-				'no names: wait is shown as "Extension"');
-		}
-		$full->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
-		$waiter->finish(30);
-		is($waiter->sqlstate, '57014', 'no names: wait can be cancelled');
-		is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: next call succeeds');
-		is($full->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'no names: worker was not restarted');
-		$waiter->quit;
-		check_invariants($full, 'no names: invariants hold');
-		leak_check($full, $remote);
-	}
 }
 
 leak_check($local, $remote);

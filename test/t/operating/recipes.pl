@@ -1,6 +1,5 @@
 # The recipes work: their examples run in order and print the output of the page. The
-# exporter's queries return the columns that its format requires. If installed, the exporter
-# makes metrics of them, and promtool accepts the expressions. A line before an
+# exporter's queries return the columns that its format requires. A line before an
 # example, which ends with a colon, selects the session in which it runs:
 #
 #   On shard1:                                "On shard2", "On shard1 and shard2"
@@ -14,13 +13,10 @@ use warnings;
 
 use File::Basename;
 use FindBin;
-use HTTP::Tiny;
-use IPC::Run;
 use PgpxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes 'usleep';
 
 my $folder = "$FindBin::Bin/../../../doc";
 my $page = slurp_file("$folder/recipes.md");
@@ -56,10 +52,7 @@ functions_are_safe();
 shards_belong_to_superusers();
 autonomous_in_any_database();
 dblink_is_covered();
-my @metrics = metrics();
-
-exporter(@metrics);
-expressions();
+metrics();
 
 $_->quit foreach $session, $other;
 check_invariants($local);
@@ -365,68 +358,5 @@ EOT
 	}
 	$twice->run('SELECT pgpool.checkin_all()');
 	$twice->quit;
-	return sort keys %names;
-}
-
-# The first of these programs that is installed.
-sub program
-{
-	foreach my $name (@_)
-	{
-		foreach my $path (map { "$_/$name" } split /:/, $ENV{PATH}) { return $path if -x $path; }
-	}
-	return;
-}
-
-# The page's command exports all metrics of the views under their names.
-sub exporter
-{
-	my @expected = @_;
-	my ($command) = $page =~ /^```sh\n(.*?)^```$/ms;
-	my $at = '127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port();
-	my $port = $local->port;
-	my $text = '';
-
-  SKIP:
-	{
-		my $program = program(qw(postgres_exporter prometheus-postgres-exporter))
-		  or skip 'no postgres_exporter (Debian: prometheus-postgres-exporter)', 1;
-
-		$command =~ s/127\.0\.0\.1:5432/127.0.0.1:$port/;
-		$command =~ s/postgres_exporter/$program/;
-		$command =~ s{queries\.yaml}{$folder/queries.yaml --web.listen-address=$at};
-		my $exporter = IPC::Run::start([ 'sh', '-c', "exec env $command" ], '<', \'', '>', \my $out, '2>', \my $err);
-
-		for (my $until = time() + 60; time() < $until; usleep(100_000))
-		{
-			$text = HTTP::Tiny->new(timeout => 30)->get("http://$at/metrics")->{content};
-			last if $text =~ /^pgpool_ext_pool_up\{/m || !$exporter->pumpable;
-		}
-		is(join(' ', grep { $text !~ /^\Q$_\E(?:_bucket)?[{ ]/m } @expected), '', 'exporter exports all metrics')
-		  or diag($err);
-		like($text, qr/^pgpool_ext_pool_up\{[^}]*foreign_server="shard1"[^}]*\} 1$/m, 'exporter shows a pool that is up');
-		$exporter->kill_kill;
-	}
-	return;
-}
-
-# the page's expressions for Prometheus are valid
-sub expressions
-{
-	my ($section) = $page =~ /^## Monitoring\n(.*?)^## /ms;
-	my @expressions = $section =~ /^\| `([^`]+)` \|/mg;
-	my $rules = "$PostgreSQL::Test::Utils::tmp_check/rules.yaml";
-
-	cmp_ok(scalar @expressions, '>', 5, 'page has expressions');
-  SKIP:
-	{
-		my $program = program('promtool') or skip 'no promtool (Debian: prometheus)', 1;
-
-		PostgreSQL::Test::Utils::append_to_file($rules, join '',
-			"groups:\n- name: pgpool_ext\n  rules:\n", map { "  - alert: Alert\n    expr: '$_'\n" } @expressions);
-		my $out;
-		ok(IPC::Run::run([ $program, 'check', 'rules', '--lint=none', $rules ], '>', \$out, '2>&1'), 'promtool accepts the expressions')
-		  or diag($out);
-	}
 	return;
 }
