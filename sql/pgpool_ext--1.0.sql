@@ -676,16 +676,10 @@ CREATE TYPE pgpool.pools_row AS (
 	database pg_catalog.name,
 	server pg_catalog.name,
 	local_user pg_catalog.name,
-	shared pg_catalog.bool,
 	state pg_catalog.text,
 	worker pg_catalog.int4,
-	transport pg_catalog.text,
-	tls_version pg_catalog.text,
-	tls_cipher pg_catalog.text,
 	pool_size pg_catalog.int4,
 	max_overflow pg_catalog.int4,
-	min_size pg_catalog.int4,
-	min_idle pg_catalog.int4,
 	total pg_catalog.int4,
 	leased pg_catalog.int4,
 	idle pg_catalog.int4,
@@ -696,11 +690,8 @@ CREATE TYPE pgpool.pools_row AS (
 	cancelling pg_catalog.int4,
 	closing pg_catalog.int4,
 	available pg_catalog.int4,
-	overflow pg_catalog.int4,
 	waiters pg_catalog.int4,
 	oldest_wait pg_catalog.float8,
-	created_at pg_catalog.timestamptz,
-	last_checkout pg_catalog.timestamptz,
 	unavailable_since pg_catalog.timestamptz,
 	remote_full_since pg_catalog.timestamptz,
 	last_error pg_catalog.text,
@@ -716,14 +707,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.pools() IS
 'returns the rows of view pools: one for each pool of all databases';
 
-CREATE VIEW pgpool.pools AS
-SELECT
-	f.pool_id, f.database, f.server, f.local_user, f.shared, f.state, f.worker,
-	f.transport, f.tls_version, f.tls_cipher, f.pool_size, f.max_overflow, f.min_size, f.min_idle, f.total, f.leased, f.idle, f.reset_pending,
-	f.connecting, f.resetting, f.checking, f.cancelling, f.closing, f.available, f.overflow,
-	f.waiters, f.oldest_wait, f.created_at, f.last_checkout,
-	f.unavailable_since, f.remote_full_since, f.last_error, f.last_error_at, f.next_try_at
-FROM pgpool.pools() AS f;
+CREATE VIEW pgpool.pools AS SELECT * FROM pgpool.pools();
 GRANT SELECT ON pgpool.pools TO PUBLIC;
 COMMENT ON VIEW pgpool.pools IS
 'pools of all databases: their connections and their waiters; a pool is created by its first checkout, or with min_size or min_idle at the start of the server, and removed when it is empty and its slot is needed';
@@ -735,26 +719,14 @@ COMMENT ON COLUMN pgpool.pools.server IS
 'foreign server of the pool';
 COMMENT ON COLUMN pgpool.pools.local_user IS
 'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
-COMMENT ON COLUMN pgpool.pools.shared IS
-'true: all users of the user mapping share the pool; false: each has a pool, because the mapping is for PUBLIC and names no remote user';
 COMMENT ON COLUMN pgpool.pools.state IS
 'first of these that applies: "damaged", "draining", "paused", "remote_full", "unavailable", "stale", "full", "overflow", "ready"';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
-COMMENT ON COLUMN pgpool.pools.transport IS
-'how sessions communicate on the connection that was opened last: "direct", or "relay" through the worker for TLS; NULL if none is open';
-COMMENT ON COLUMN pgpool.pools.tls_version IS
-'version of TLS of that connection; NULL without TLS';
-COMMENT ON COLUMN pgpool.pools.tls_cipher IS
-'cipher of that connection; NULL without TLS';
 COMMENT ON COLUMN pgpool.pools.pool_size IS
 'option of the server: maximum number of connections that stay open when they are idle';
 COMMENT ON COLUMN pgpool.pools.max_overflow IS
 'option of the server: maximum number of further connections under load';
-COMMENT ON COLUMN pgpool.pools.min_size IS
-'option of the server: number of connections that are kept open';
-COMMENT ON COLUMN pgpool.pools.min_idle IS
-'option of the server: number of free connections that are kept ready, within pool_size';
 COMMENT ON COLUMN pgpool.pools.total IS
 'connections in any state: the sum of the eight columns that follow';
 COMMENT ON COLUMN pgpool.pools.leased IS
@@ -775,16 +747,10 @@ COMMENT ON COLUMN pgpool.pools.closing IS
 'connections that are being closed';
 COMMENT ON COLUMN pgpool.pools.available IS
 'open connections that a checkout can lease at once: idle plus reset_pending';
-COMMENT ON COLUMN pgpool.pools.overflow IS
-'connections above pool_size';
 COMMENT ON COLUMN pgpool.pools.waiters IS
 'sessions that wait for a connection; see view waiters';
 COMMENT ON COLUMN pgpool.pools.oldest_wait IS
 'waiting time of the session that has waited longest, in milliseconds; NULL if no session waits';
-COMMENT ON COLUMN pgpool.pools.created_at IS
-'time when the pool was created';
-COMMENT ON COLUMN pgpool.pools.last_checkout IS
-'time when a connection was last leased; NULL if never';
 COMMENT ON COLUMN pgpool.pools.unavailable_since IS
 'time of the first failed attempt to connect since the last successful one; NULL if the last attempt succeeded, or failed because the remote server is full';
 COMMENT ON COLUMN pgpool.pools.remote_full_since IS
@@ -802,10 +768,8 @@ CREATE TYPE pgpool.connections_row AS (
 	server pg_catalog.name,
 	local_user pg_catalog.name,
 	connection pg_catalog.int4,
-	generation pg_catalog.int8,
 	state pg_catalog.text,
 	state_since pg_catalog.timestamptz,
-	reset_pending pg_catalog.bool,
 	stale pg_catalog.bool,
 	transport pg_catalog.text,
 	tls_version pg_catalog.text,
@@ -813,17 +777,9 @@ CREATE TYPE pgpool.connections_row AS (
 	remote_addr pg_catalog.inet,
 	remote_port pg_catalog.int4,
 	remote_pid pg_catalog.int4,
-	remote_version pg_catalog.text,
 	local_port pg_catalog.int4,
 	opened_at pg_catalog.timestamptz,
-	connect_time pg_catalog.float8,
-	last_used pg_catalog.timestamptz,
-	leases pg_catalog.int8,
-	statements pg_catalog.int8,
-	last_checked pg_catalog.timestamptz,
-	lease pg_catalog.int8,
-	holder_pid pg_catalog.int4,
-	last_pid pg_catalog.int4);
+	last_used pg_catalog.timestamptz);
 COMMENT ON TYPE pgpool.connections_row IS
 'row of function connections';
 
@@ -834,15 +790,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.connections() IS
 'returns the rows of view connections: one for each connection of all pools';
 
-CREATE VIEW pgpool.connections AS
-SELECT
-	f.pool_id, f.database, f.server, f.local_user, f.connection, f.generation,
-	f.state, f.state_since, f.reset_pending, f.stale, f.transport, f.tls_version,
-	f.tls_cipher, f.remote_addr,
-	f.remote_port, f.remote_pid, f.remote_version, f.local_port, f.opened_at,
-	f.connect_time, f.last_used, f.leases, f.statements, f.last_checked,
-	f.lease, f.holder_pid, f.last_pid
-FROM pgpool.connections() AS f;
+CREATE VIEW pgpool.connections AS SELECT * FROM pgpool.connections();
 GRANT SELECT ON pgpool.connections TO PUBLIC;
 COMMENT ON VIEW pgpool.connections IS
 'connections of all pools: state, age and holder';
@@ -856,14 +804,10 @@ COMMENT ON COLUMN pgpool.connections.local_user IS
 'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
 COMMENT ON COLUMN pgpool.connections.connection IS
 'slot of the connection, from 0 to pgpool_ext.max_connections - 1; slots are reused';
-COMMENT ON COLUMN pgpool.connections.generation IS
-'number of the remote session; unique in its slot';
 COMMENT ON COLUMN pgpool.connections.state IS
 '"connecting", "idle", "reset_pending", "leased", "resetting", "checking", "cancelling" or "closing"; see the columns of view pools';
 COMMENT ON COLUMN pgpool.connections.state_since IS
 'time when it entered that state';
-COMMENT ON COLUMN pgpool.connections.reset_pending IS
-'true if a reset was sent and has not been confirmed yet';
 COMMENT ON COLUMN pgpool.connections.stale IS
 'true if the options have changed since it was opened; it is closed when it is free';
 COMMENT ON COLUMN pgpool.connections.transport IS
@@ -878,28 +822,12 @@ COMMENT ON COLUMN pgpool.connections.remote_port IS
 'port of the remote server; NULL in the same cases as remote_addr';
 COMMENT ON COLUMN pgpool.connections.remote_pid IS
 'process ID of the remote session; NULL while it is being opened';
-COMMENT ON COLUMN pgpool.connections.remote_version IS
-'version that the remote server reported; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.local_port IS
 'local port; NULL while it is being opened and for a Unix-domain socket';
 COMMENT ON COLUMN pgpool.connections.opened_at IS
 'time when it was opened; NULL while it is being opened, and while unfinished start commands are being cancelled';
-COMMENT ON COLUMN pgpool.connections.connect_time IS
-'time that opening it took, in milliseconds; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.last_used IS
 'time when its last lease ended, or when it was opened; NULL while it is being opened';
-COMMENT ON COLUMN pgpool.connections.leases IS
-'number of its leases';
-COMMENT ON COLUMN pgpool.connections.statements IS
-'number of statements that sessions have sent on it';
-COMMENT ON COLUMN pgpool.connections.last_checked IS
-'time of its last test; NULL if never';
-COMMENT ON COLUMN pgpool.connections.lease IS
-'its lease; NULL if it is not leased';
-COMMENT ON COLUMN pgpool.connections.holder_pid IS
-'process ID of the session that has leased it; NULL if it is not leased';
-COMMENT ON COLUMN pgpool.connections.last_pid IS
-'process ID of the session that held it before; NULL if none did';
 
 CREATE TYPE pgpool.leases_row AS (
 	lease pg_catalog.int8,
@@ -913,7 +841,6 @@ CREATE TYPE pgpool.leases_row AS (
 	scope pg_catalog.text,
 	state pg_catalog.text,
 	leased_at pg_catalog.timestamptz,
-	waited pg_catalog.float8,
 	why pg_catalog.text,
 	remote_pid pg_catalog.int4);
 COMMENT ON TYPE pgpool.leases_row IS
@@ -926,12 +853,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.leases() IS
 'returns the rows of view leases: one for each lease of all sessions';
 
-CREATE VIEW pgpool.leases AS
-SELECT
-	f.lease, f.pool_id, f.database, f.server, f.connection, f.pid, f.user_name,
-	f.application_name, f.scope, f.state, f.leased_at, f.waited, f.why,
-	f.remote_pid
-FROM pgpool.leases() AS f;
+CREATE VIEW pgpool.leases AS SELECT * FROM pgpool.leases();
 GRANT SELECT ON pgpool.leases TO PUBLIC;
 COMMENT ON VIEW pgpool.leases IS
 'leases of all sessions: holder, start and purpose';
@@ -957,8 +879,6 @@ COMMENT ON COLUMN pgpool.leases.state IS
 '"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost';
 COMMENT ON COLUMN pgpool.leases.leased_at IS
 'time when the connection was leased';
-COMMENT ON COLUMN pgpool.leases.waited IS
-'time that the checkout waited, in milliseconds';
 COMMENT ON COLUMN pgpool.leases.why IS
 'argument why of the checkout, or the foreign table or remote statement, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.remote_pid IS
@@ -986,11 +906,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.waiters() IS
 'returns the rows of view waiters: one for each session that waits for a connection';
 
-CREATE VIEW pgpool.waiters AS
-SELECT
-	f.pool_id, f.database, f.server, f."position", f.pid, f.user_name,
-	f.application_name, f.waiting_since, f.deadline, f.why, f.reason
-FROM pgpool.waiters() AS f;
+CREATE VIEW pgpool.waiters AS SELECT * FROM pgpool.waiters();
 GRANT SELECT ON pgpool.waiters TO PUBLIC;
 COMMENT ON VIEW pgpool.waiters IS
 'sessions that wait for a connection, in the order of the queue';
@@ -1024,9 +940,7 @@ CREATE TYPE pgpool.stats_row AS (
 	local_user pg_catalog.name,
 	checkouts pg_catalog.int8,
 	hits pg_catalog.int8,
-	last_used_hits pg_catalog.int8,
 	retried pg_catalog.int8,
-	connects_requested pg_catalog.int8,
 	waited pg_catalog.int8,
 	granted pg_catalog.int8,
 	pipelined pg_catalog.int8,
@@ -1037,12 +951,10 @@ CREATE TYPE pgpool.stats_row AS (
 	unavailable pg_catalog.int8,
 	deadlocks pg_catalog.int8,
 	checkins pg_catalog.int8,
-	discards pg_catalog.int8,
 	reclaimed pg_catalog.int8,
 	terminated pg_catalog.int8,
 	lease_timeouts pg_catalog.int8,
 	wait_time pg_catalog.float8,
-	max_wait_time pg_catalog.float8,
 	lease_time pg_catalog.float8,
 	max_lease_time pg_catalog.float8,
 	statements pg_catalog.int8,
@@ -1051,30 +963,21 @@ CREATE TYPE pgpool.stats_row AS (
 	errors pg_catalog.int8,
 	bytes_received pg_catalog.int8,
 	bytes_sent pg_catalog.int8,
-	fdw_leases pg_catalog.int8,
-	fdw_lease_time pg_catalog.float8,
-	fdw_statements pg_catalog.int8,
 	connects pg_catalog.int8,
 	connects_failed pg_catalog.int8,
 	connect_time pg_catalog.float8,
-	max_connect_time pg_catalog.float8,
 	resets pg_catalog.int8,
-	resets_failed pg_catalog.int8,
 	checks pg_catalog.int8,
-	checks_failed pg_catalog.int8,
 	cancels pg_catalog.int8,
 	closed_idle pg_catalog.int8,
 	closed_lifetime pg_catalog.int8,
-	closed_uses pg_catalog.int8,
 	closed_overflow pg_catalog.int8,
 	closed_evicted pg_catalog.int8,
 	closed_reset pg_catalog.int8,
 	closed_broken pg_catalog.int8,
-	closed_drained pg_catalog.int8,
 	closed_stale pg_catalog.int8,
-	closed_terminated pg_catalog.int8,
-	closed_holder_died pg_catalog.int8,
-	closed_discarded pg_catalog.int8,
+	closed_with_lease pg_catalog.int8,
+	wait_histogram pg_catalog.int8[],
 	stats_reset pg_catalog.timestamptz);
 COMMENT ON TYPE pgpool.stats_row IS
 'row of function stats';
@@ -1086,21 +989,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.stats() IS
 'returns the rows of view stats: one with the counters of each pool';
 
-CREATE VIEW pgpool.stats AS
-SELECT
-	f.pool_id, f.database, f.server, f.local_user, f.checkouts, f.hits,
-	f.last_used_hits, f.retried, f.connects_requested, f.waited, f.granted, f.pipelined, f.timeouts,
-	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
-	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
-	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.polled,
-	f.rows, f.errors, f.bytes_received, f.bytes_sent, f.fdw_leases,
-	f.fdw_lease_time, f.fdw_statements, f.connects, f.connects_failed,
-	f.connect_time, f.max_connect_time, f.resets, f.resets_failed, f.checks,
-	f.checks_failed, f.cancels, f.closed_idle, f.closed_lifetime,
-	f.closed_uses, f.closed_overflow, f.closed_evicted, f.closed_reset,
-	f.closed_broken, f.closed_drained, f.closed_stale, f.closed_terminated,
-	f.closed_holder_died, f.closed_discarded, f.stats_reset
-FROM pgpool.stats() AS f;
+CREATE VIEW pgpool.stats AS SELECT * FROM pgpool.stats();
 GRANT SELECT ON pgpool.stats TO PUBLIC;
 COMMENT ON VIEW pgpool.stats IS
 'counters of all pools since stats_reset; they are removed with the pool';
@@ -1116,12 +1005,8 @@ COMMENT ON COLUMN pgpool.stats.checkouts IS
 'leases that began';
 COMMENT ON COLUMN pgpool.stats.hits IS
 'of these, leases without a wait';
-COMMENT ON COLUMN pgpool.stats.last_used_hits IS
-'of these, leases of the connection that the session had used last';
 COMMENT ON COLUMN pgpool.stats.retried IS
 'leases that ended before the session used them: the connection was dead, outdated or could not be reset, or the checkout timed out or was cancelled';
-COMMENT ON COLUMN pgpool.stats.connects_requested IS
-'connections that were requested, because none was free or for min_size, min_idle or prewarm';
 COMMENT ON COLUMN pgpool.stats.waited IS
 'waits of checkouts; a checkout waits again if the granted connection cannot be used';
 COMMENT ON COLUMN pgpool.stats.granted IS
@@ -1141,9 +1026,7 @@ COMMENT ON COLUMN pgpool.stats.unavailable IS
 COMMENT ON COLUMN pgpool.stats.deadlocks IS
 'checkouts that were refused because the session would have waited for itself, or that were ended by the deadlock check';
 COMMENT ON COLUMN pgpool.stats.checkins IS
-'leases that were returned, by checkin or with their scope';
-COMMENT ON COLUMN pgpool.stats.discards IS
-'leases that discard ended';
+'leases that the session ended, by checkin or discard, or that ended with their scope';
 COMMENT ON COLUMN pgpool.stats.reclaimed IS
 'leases that ended with their session, with the worker, or because their connection was lost and its slot was needed';
 COMMENT ON COLUMN pgpool.stats.terminated IS
@@ -1152,8 +1035,6 @@ COMMENT ON COLUMN pgpool.stats.lease_timeouts IS
 'leases that lease_timeout ended';
 COMMENT ON COLUMN pgpool.stats.wait_time IS
 'total waiting time of checkouts, in milliseconds; a checkout that waits again adds the whole time since its start';
-COMMENT ON COLUMN pgpool.stats.max_wait_time IS
-'longest waiting time of a checkout, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.lease_time IS
 'total duration of ended leases, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
@@ -1170,36 +1051,22 @@ COMMENT ON COLUMN pgpool.stats.bytes_received IS
 'bytes that sessions received on leases';
 COMMENT ON COLUMN pgpool.stats.bytes_sent IS
 'bytes that sessions sent on leases';
-COMMENT ON COLUMN pgpool.stats.fdw_leases IS
-'leases of foreign tables that ended';
-COMMENT ON COLUMN pgpool.stats.fdw_lease_time IS
-'total duration of these leases, in milliseconds; a part of lease_time';
-COMMENT ON COLUMN pgpool.stats.fdw_statements IS
-'statements that were sent on these leases; a part of statements';
 COMMENT ON COLUMN pgpool.stats.connects IS
 'connections that were opened';
 COMMENT ON COLUMN pgpool.stats.connects_failed IS
 'connections that could not be opened, or that the remote server closed before they were used: see option retry_min';
 COMMENT ON COLUMN pgpool.stats.connect_time IS
 'total time that opening took, in milliseconds';
-COMMENT ON COLUMN pgpool.stats.max_connect_time IS
-'longest time that opening a connection took, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.resets IS
 'resets that were sent: at checkin, behind the statement of a call, by the worker, or before the statement of the next lease';
-COMMENT ON COLUMN pgpool.stats.resets_failed IS
-'resets that failed or were not answered in time. The server log has their errors';
 COMMENT ON COLUMN pgpool.stats.checks IS
 'tests of idle connections';
-COMMENT ON COLUMN pgpool.stats.checks_failed IS
-'of these, tests that found the connection dead';
 COMMENT ON COLUMN pgpool.stats.cancels IS
 'cancel requests that were sent';
 COMMENT ON COLUMN pgpool.stats.closed_idle IS
 'connections closed by idle_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_lifetime IS
-'connections closed by max_lifetime';
-COMMENT ON COLUMN pgpool.stats.closed_uses IS
-'connections closed by max_uses';
+'connections closed by max_lifetime or max_uses';
 COMMENT ON COLUMN pgpool.stats.closed_overflow IS
 'connections closed because the pool had more than pool_size';
 COMMENT ON COLUMN pgpool.stats.closed_evicted IS
@@ -1208,83 +1075,23 @@ COMMENT ON COLUMN pgpool.stats.closed_reset IS
 'connections closed because a reset failed or could not be confirmed';
 COMMENT ON COLUMN pgpool.stats.closed_broken IS
 'connections that were lost, violated the protocol, reported a read-only server (25006), or whose worker exited';
-COMMENT ON COLUMN pgpool.stats.closed_drained IS
-'connections that drain closed';
 COMMENT ON COLUMN pgpool.stats.closed_stale IS
-'connections closed because the options had changed or reconnect was called';
-COMMENT ON COLUMN pgpool.stats.closed_terminated IS
-'connections closed because their lease was terminated or exceeded lease_timeout';
-COMMENT ON COLUMN pgpool.stats.closed_holder_died IS
-'connections closed because their lease ended during a statement, or with a transaction that could not be rolled back';
-COMMENT ON COLUMN pgpool.stats.closed_discarded IS
-'connections that discard closed';
+'connections closed because the options had changed, or reconnect or drain was called';
+COMMENT ON COLUMN pgpool.stats.closed_with_lease IS
+'connections closed with their lease: by terminate, lease_timeout or discard, or because the lease ended during a statement or with a transaction that could not be rolled back';
+COMMENT ON COLUMN pgpool.stats.wait_histogram IS
+'number of waits by their duration: element 1 counts those below 1 us, element n those from 2^(n-2) to less than 2^(n-1) us, and element 32 all that are longer';
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
 'time when the pool was created, or the counters were set to 0';
-
-CREATE TYPE pgpool.wait_histogram_row AS (
-	pool_id pg_catalog.int4,
-	database pg_catalog.name,
-	server pg_catalog.name,
-	local_user pg_catalog.name,
-	bucket pg_catalog.int4,
-	from_us pg_catalog.int8,
-	to_us pg_catalog.int8,
-	waits pg_catalog.int8,
-	cumulative pg_catalog.int8,
-	bar pg_catalog.text);
-COMMENT ON TYPE pgpool.wait_histogram_row IS
-'row of function wait_histogram';
-
-CREATE FUNCTION pgpool.wait_histogram()
-RETURNS SETOF pgpool.wait_histogram_row
-AS 'MODULE_PATHNAME', 'pgpx_view_wait_histogram'
-LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
-COMMENT ON FUNCTION pgpool.wait_histogram() IS
-'returns the rows of view wait_histogram: one for each bucket of waiting times of each pool';
-
-CREATE VIEW pgpool.wait_histogram AS
-SELECT
-	f.pool_id, f.database, f.server, f.local_user, f.bucket, f.from_us, f.to_us,
-	f.waits, f.cumulative, f.bar
-FROM pgpool.wait_histogram() AS f;
-GRANT SELECT ON pgpool.wait_histogram TO PUBLIC;
-COMMENT ON VIEW pgpool.wait_histogram IS
-'distribution of the waiting times of checkouts that had to wait; each bucket is twice as wide as the one before';
-COMMENT ON COLUMN pgpool.wait_histogram.pool_id IS
-'id of the pool; joins the views';
-COMMENT ON COLUMN pgpool.wait_histogram.database IS
-'database of the foreign server';
-COMMENT ON COLUMN pgpool.wait_histogram.server IS
-'foreign server of the pool';
-COMMENT ON COLUMN pgpool.wait_histogram.local_user IS
-'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
-COMMENT ON COLUMN pgpool.wait_histogram.bucket IS
-'number of the bucket';
-COMMENT ON COLUMN pgpool.wait_histogram.from_us IS
-'lower bound of the bucket, in microseconds';
-COMMENT ON COLUMN pgpool.wait_histogram.to_us IS
-'upper bound of the bucket, in microseconds, exclusive; NULL: none';
-COMMENT ON COLUMN pgpool.wait_histogram.waits IS
-'number of waits in the bucket';
-COMMENT ON COLUMN pgpool.wait_histogram.cumulative IS
-'number of waits shorter than to_us';
-COMMENT ON COLUMN pgpool.wait_histogram.bar IS
-'waits as a bar; the bar of the pool''s fullest bucket has 40 characters';
 
 CREATE TYPE pgpool.workers_row AS (
 	worker pg_catalog.int4,
 	pid pg_catalog.int4,
 	state pg_catalog.text,
-	started_at pg_catalog.timestamptz,
 	restarts pg_catalog.int4,
 	pools pg_catalog.int4,
 	connections pg_catalog.int4,
-	descriptors pg_catalog.int4,
-	polled pg_catalog.int8,
-	connections_used pg_catalog.int4,
-	connections_max pg_catalog.int4,
-	pools_used pg_catalog.int4,
-	pools_max pg_catalog.int4);
+	descriptors pg_catalog.int4);
 COMMENT ON TYPE pgpool.workers_row IS
 'row of function workers';
 
@@ -1295,12 +1102,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION pgpool.workers() IS
 'returns the rows of view workers: one for each pool worker';
 
-CREATE VIEW pgpool.workers AS
-SELECT
-	f.worker, f.pid, f.state, f.started_at, f.restarts, f.pools, f.connections,
-	f.descriptors, f.polled, f.connections_used, f.connections_max,
-	f.pools_used, f.pools_max
-FROM pgpool.workers() AS f;
+CREATE VIEW pgpool.workers AS SELECT * FROM pgpool.workers();
 GRANT SELECT ON pgpool.workers TO PUBLIC;
 COMMENT ON VIEW pgpool.workers IS
 'background workers that own the connections: their state and load';
@@ -1310,26 +1112,14 @@ COMMENT ON COLUMN pgpool.workers.pid IS
 'its process ID; NULL if it does not run';
 COMMENT ON COLUMN pgpool.workers.state IS
 '"starting", "running", "stopping" or "down"';
-COMMENT ON COLUMN pgpool.workers.started_at IS
-'time of its last start; NULL if never';
 COMMENT ON COLUMN pgpool.workers.restarts IS
 'number of restarts since the server started or recovered from a crash';
 COMMENT ON COLUMN pgpool.workers.pools IS
 'pools of this worker';
 COMMENT ON COLUMN pgpool.workers.connections IS
-'connections of these pools, in any state';
+'connections of these pools, in any state, without broken ones';
 COMMENT ON COLUMN pgpool.workers.descriptors IS
 'descriptors that it has open for connections (three for a connection with TLS), abandoned logins, cancel requests and pings of locks';
-COMMENT ON COLUMN pgpool.workers.polled IS
-'number of sleeps that busy polling avoided while the worker relayed bytes';
-COMMENT ON COLUMN pgpool.workers.connections_used IS
-'connections of all workers, in any state, without broken ones';
-COMMENT ON COLUMN pgpool.workers.connections_max IS
-'setting pgpool_ext.max_connections';
-COMMENT ON COLUMN pgpool.workers.pools_used IS
-'pools of all workers';
-COMMENT ON COLUMN pgpool.workers.pools_max IS
-'setting pgpool_ext.max_pools';
 
 --
 -- distributed locks
@@ -1448,7 +1238,6 @@ CREATE TYPE pgpool.locks_row AS (
 	state pg_catalog.text,
 	pid pg_catalog.int4,
 	user_name pg_catalog.name,
-	holder pg_catalog.text,
 	why pg_catalog.text,
 	since pg_catalog.timestamptz,
 	last_ping pg_catalog.timestamptz,
@@ -1464,11 +1253,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION pgpool.locks() IS
 'returns the rows of view locks: one for each distributed lock of a session of this server';
 
-CREATE VIEW pgpool.locks AS
-SELECT
-	f.database, f.server, f.name, f.token, f.state, f.pid, f.user_name, f.holder,
-	f.why, f.since, f.last_ping, f.valid_until, f.ttl
-FROM pgpool.locks() AS f;
+CREATE VIEW pgpool.locks AS SELECT * FROM pgpool.locks();
 GRANT SELECT ON pgpool.locks TO PUBLIC;
 COMMENT ON VIEW pgpool.locks IS
 'distributed locks that sessions of this server hold, have lost, or are releasing';
@@ -1486,8 +1271,6 @@ COMMENT ON COLUMN pgpool.locks.pid IS
 'process ID of the holder';
 COMMENT ON COLUMN pgpool.locks.user_name IS
 'user that acquired it';
-COMMENT ON COLUMN pgpool.locks.holder IS
-'the holder as the remote table shows it; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.why IS
 'argument why of the call; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.since IS

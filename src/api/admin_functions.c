@@ -172,13 +172,10 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 	 * the documented sums hold.
 	 */
 	memset(&pool->stats, 0, sizeof(pool->stats));
-	pool->stats.checkouts = old.checkouts - old.checkins - old.discards -
-		old.reclaimed - old.terminated - old.lease_timeouts - old.retried;
+	pool->stats.checkouts = old.checkouts - pgpx_stats_sum_ended(&old);
 	pool->stats.waited = old.waited - old.granted - old.timeouts -
 		old.cancelled - old.failed;
-	pool->stats.connects = old.connects;
-	for (int i = 0; i < PGPX_CLOSE_NREASONS; i++)
-		pool->stats.connects -= old.closed[i];
+	pool->stats.connects = old.connects - pgpx_stats_sum_closed(&old);
 	count_revoked_grants_locked(pool);
 	pool->stats_reset = pgpx_now();
 }
@@ -187,7 +184,7 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 static void
 drain_action(PgpxPool *pool, PgpxWake *wake)
 {
-	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_DRAINED);
+	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
 }
 
 /*

@@ -2,7 +2,7 @@
  *
  * views.c
  *	  SQL functions behind the views pools, connections, workers, leases,
- *	  waiters, stats and wait_histogram.
+ *	  waiters and stats.
  *
  * Locks: the iterator acquires the registry lock to list the pools, and then
  * the lock of each pool, one at a time, all in shared mode.  Under a lock it
@@ -23,7 +23,9 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_type.h"
 #include "catalog/pg_user_mapping.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/inet.h"
 #include "utils/syscache.h"
@@ -82,8 +84,6 @@ copy_locked(PgpxView *view, int index)
 	view->live = pgpx_pool_count_live_locked(&pgpx_pools[index]);
 	view->total = pgpx_pool_total_locked(&pgpx_pools[index]);
 	view->cap = pgpx_pool_cap_locked(&pgpx_pools[index]);
-	view->min_size = pgpx_pool_min_size_locked(&pgpx_pools[index]);
-	view->min_idle = pgpx_pool_min_idle_locked(&pgpx_pools[index]);
 	view->limit = pgpx_pool_growth_limit_locked(&pgpx_pools[index]);
 	view->nconns = 0;
 	view->nwaiting = 0;
@@ -405,34 +405,7 @@ oldest_wait(const PgpxView *view)
 	return view->now - oldest;
 }
 
-/* Return the connection that was opened last, or NULL if none is open. */
-static PgpxConn *
-newest_connection(PgpxView *view)
-{
-	PgpxConn   *found = NULL;
-
-	for (int i = 0; i < view->nconns; i++)
-		if (view->conns[i].opened_at != 0 &&
-			(found == NULL || view->conns[i].opened_at > found->opened_at))
-			found = &view->conns[i];
-	return found;
-}
-
-/* Append the columns on the transport of a connection (NULL: none). */
-static void
-row_transport(PgpxRow *row, PgpxConn *conn)
-{
-	bool		opened = conn != NULL && conn->opened_at != 0;
-	bool		relayed = opened && conn->relayed;
-
-	/* the worker sets these fields before it sets opened_at */
-	pgpx_row_text(row, !opened ? NULL : relayed ? "relay" :
-												  "direct");
-	pgpx_row_text(row, relayed ? conn->tls_version : NULL);
-	pgpx_row_text(row, relayed ? conn->tls_cipher : NULL);
-}
-
-/* pools() returns setof record */
+/* pools() returns setof pools_row */
 Datum
 pgpx_view_pools(PG_FUNCTION_ARGS)
 {
@@ -447,14 +420,10 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 
 		pgpx_row_pool(&row, pool);
 		pgpx_row_name(&row, NameStr(pool->user_name));
-		pgpx_row_bool(&row, !OidIsValid(pool->key.local_user));
 		pgpx_row_text(&row, pool_state(view));
 		pgpx_row_int(&row, pool->worker);
-		row_transport(&row, newest_connection(view));
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
-		pgpx_row_int(&row, view->min_size);
-		pgpx_row_int(&row, view->min_idle);
 		pgpx_row_int(&row, view->total + pool->nbroken);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);
@@ -465,14 +434,11 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CANCELLING]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CLOSING]);
 		pgpx_row_int(&row, available_connections(pool));
-		pgpx_row_int(&row, Max(view->total - pool->opts.pool_size, 0));
 		pgpx_row_int(&row, view->nwaiting);
 		if (view->nwaiting > 0)
 			pgpx_row_ms(&row, oldest_wait(view));
 		else
 			pgpx_row_null(&row);
-		pgpx_row_instant(&row, pool->created_at);
-		pgpx_row_instant(&row, pool->last_checkout);
 		pgpx_row_instant(&row, pool->unavailable_since);
 		pgpx_row_instant(&row, pool->remote_full_since);
 		pgpx_row_secret(&row, pgpx_view_can_see_pool(view),
@@ -489,17 +455,20 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 {
 	PgpxConn   *conn = &view->conns[i];
 	bool		opened = conn->opened_at != 0;
-	bool		leased = conn->state == PGPX_CONN_LEASED;
+	bool		relayed = opened && conn->relayed;
 
 	pgpx_row_pool(row, &view->pool);
 	pgpx_row_name(row, NameStr(view->pool.user_name));
 	pgpx_row_int(row, view->conn_index[i]);
-	pgpx_row_bigint(row, conn->generation);
 	pgpx_row_text(row, pgpx_conn_state_name(conn->state));
 	pgpx_row_instant(row, conn->state_since);
-	pgpx_row_bool(row, conn->unread_reset > 0);
 	pgpx_row_bool(row, is_stale(view, conn));
-	row_transport(row, conn);
+
+	/* the worker sets these fields before it sets opened_at */
+	pgpx_row_text(row, !opened ? NULL : relayed ? "relay" :
+												  "direct");
+	pgpx_row_text(row, relayed ? conn->tls_version : NULL);
+	pgpx_row_text(row, relayed ? conn->tls_cipher : NULL);
 	if (opened && pgpx_view_can_see_pool(view))
 	{
 		pgpx_row_addr(row, conn->remote_addr);
@@ -511,32 +480,13 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 		pgpx_row_null(row);
 	}
 	pgpx_row_int_or_null(row, opened ? conn->remote_pid : 0);
-
-	/* remove the packager's addition to the version */
-	conn->remote_version[strcspn(conn->remote_version, " ")] = '\0';
-	pgpx_row_text(row, opened && conn->remote_version[0] != '\0' ?
-				  conn->remote_version : NULL);
 	pgpx_row_int_or_null(row, opened ? conn->local_port : 0);
 	pgpx_row_instant(row, conn->opened_at);
-	if (opened)
-		pgpx_row_ms(row, conn->connect_time);
-	else
-		pgpx_row_null(row);
-
 	pgpx_row_instant(row, conn->last_used);
-	pgpx_row_bigint(row, conn->leases);
-	pgpx_row_bigint(row, pgpx_conn_statements(conn));
-	pgpx_row_instant(row, conn->last_checked);
-	if (leased)
-		pgpx_row_bigint(row, pg_atomic_read_u64(&conn->lease_id));
-	else
-		pgpx_row_null(row);
-	pgpx_row_int_or_null(row, leased ? conn->owner_pid : 0);
-	pgpx_row_int_or_null(row, conn->last_pid);
 	pgpx_row_store(row);
 }
 
-/* connections() returns setof record */
+/* connections() returns setof connections_row */
 Datum
 pgpx_view_connections(PG_FUNCTION_ARGS)
 {
@@ -567,7 +517,7 @@ worker_state(PgpxWorkerSlot *slot)
 	}
 }
 
-/* workers() returns setof record */
+/* workers() returns setof workers_row */
 Datum
 pgpx_view_workers(PG_FUNCTION_ARGS)
 {
@@ -575,38 +525,25 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 	PgpxView   *view;
 	int			pools[PGPX_MAX_WORKERS] = {0};
 	int			connections[PGPX_MAX_WORKERS] = {0};
-	int			all_pools = 0;
-	int			used;
 
 	pgpx_row_begin(&row, fcinfo);
 	view = pgpx_view_begin(0);
 	while (pgpx_view_next(view))
 	{
 		pools[view->pool.worker]++;
-		connections[view->pool.worker] +=
-			view->total + view->pool.nbroken;
-		all_pools++;
+		connections[view->pool.worker] += view->total;
 	}
-	used = pgpx_connections_used();
-
 	for (int i = 0; i < pgpx_shared->nworkers; i++)
 	{
 		PgpxWorkerSlot *slot = &pgpx_shared->worker[i];
-		PgpxTime	started_at = pg_atomic_read_u64(&slot->started_at);
 
 		pgpx_row_int(&row, i);
 		pgpx_row_int_or_null(&row, (int) pg_atomic_read_u32(&slot->pid));
 		pgpx_row_text(&row, worker_state(slot));
-		pgpx_row_instant(&row, started_at);
 		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->restarts));
 		pgpx_row_int(&row, pools[i]);
 		pgpx_row_int(&row, connections[i]);
 		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->descriptors));
-		pgpx_row_bigint(&row, pg_atomic_read_u64(&slot->polled));
-		pgpx_row_int(&row, used);
-		pgpx_row_int(&row, pgpx_shared->max_connections);
-		pgpx_row_int(&row, all_pools);
-		pgpx_row_int(&row, pgpx_shared->max_pools);
 		pgpx_row_store(&row);
 	}
 	return (Datum) 0;
@@ -651,7 +588,7 @@ activity_name(PgpxActivity activity)
 	}
 }
 
-/* leases() returns setof record */
+/* leases() returns setof leases_row */
 Datum
 pgpx_view_leases(PG_FUNCTION_ARGS)
 {
@@ -678,7 +615,6 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 			pgpx_row_text(&row, scope_name(conn->scope));
 			pgpx_row_text(&row, activity_name(pgpx_conn_activity(conn)));
 			pgpx_row_instant(&row, conn->leased_at);
-			pgpx_row_ms(&row, conn->waited);
 			pgpx_row_secret(&row, visible, conn->why[0] ? conn->why : NULL);
 			pgpx_row_int_or_null(&row, conn->remote_pid);
 			pgpx_row_store(&row);
@@ -720,7 +656,7 @@ wait_reason(const PgpxView *view)
 	return limits[view->limit];
 }
 
-/* waiters() returns setof record */
+/* waiters() returns setof waiters_row */
 Datum
 pgpx_view_waiters(PG_FUNCTION_ARGS)
 {
@@ -750,75 +686,22 @@ pgpx_view_waiters(PG_FUNCTION_ARGS)
 }
 
 PG_FUNCTION_INFO_V1(pgpx_view_stats);
-PG_FUNCTION_INFO_V1(pgpx_view_wait_histogram);
-
-#define BAR_MAX 40
 
 static void
-stats_row(PgpxRow *row, const PgpxPool *pool)
+row_histogram(PgpxRow *row, const uint64 *waits)
 {
-	const PgpxStats *stats = &pool->stats;
+	Datum		elements[PGPX_HISTOGRAM_BUCKETS];
 
-	pgpx_row_pool(row, pool);
-	pgpx_row_name(row, NameStr(pool->user_name));
-
-	/* checkouts, and the outcomes of those that found no idle connection */
-	pgpx_row_bigint(row, stats->checkouts);
-	pgpx_row_bigint(row, stats->hits);
-	pgpx_row_bigint(row, stats->last_used_hits);
-	pgpx_row_bigint(row, stats->retried);
-	pgpx_row_bigint(row, stats->connects_requested);
-	pgpx_row_bigint(row, stats->waited);
-	pgpx_row_bigint(row, stats->granted);
-	pgpx_row_bigint(row, stats->pipelined);
-	pgpx_row_bigint(row, stats->timeouts);
-	pgpx_row_bigint(row, stats->cancelled);
-	pgpx_row_bigint(row, stats->failed);
-	pgpx_row_bigint(row, stats->refused);
-	pgpx_row_bigint(row, stats->unavailable);
-	pgpx_row_bigint(row, stats->deadlocks);
-
-	/* ends of leases */
-	pgpx_row_bigint(row, stats->checkins);
-	pgpx_row_bigint(row, stats->discards);
-	pgpx_row_bigint(row, stats->reclaimed);
-	pgpx_row_bigint(row, stats->terminated);
-	pgpx_row_bigint(row, stats->lease_timeouts);
-	pgpx_row_ms(row, stats->wait_time);
-	pgpx_row_ms(row, stats->max_wait_time);
-	pgpx_row_ms(row, stats->lease_time);
-	pgpx_row_ms(row, stats->max_lease_time);
-
-	/* activity on leased connections */
-	pgpx_row_bigint(row, stats->statements);
-	pgpx_row_bigint(row, stats->polled);
-	pgpx_row_bigint(row, stats->rows);
-	pgpx_row_bigint(row, stats->errors);
-	pgpx_row_bigint(row, stats->bytes_received);
-	pgpx_row_bigint(row, stats->bytes_sent);
-
-	/* foreign tables, which the counters above include */
-	pgpx_row_bigint(row, stats->fdw_leases);
-	pgpx_row_ms(row, stats->fdw_lease_time);
-	pgpx_row_bigint(row, stats->fdw_statements);
-
-	/* activity of the worker */
-	pgpx_row_bigint(row, stats->connects);
-	pgpx_row_bigint(row, stats->connects_failed);
-	pgpx_row_ms(row, stats->connect_time);
-	pgpx_row_ms(row, stats->max_connect_time);
-	pgpx_row_bigint(row, stats->resets);
-	pgpx_row_bigint(row, stats->resets_failed);
-	pgpx_row_bigint(row, stats->checks);
-	pgpx_row_bigint(row, stats->checks_failed);
-	pgpx_row_bigint(row, stats->cancels);
-	for (int i = PGPX_CLOSE_NONE + 1; i < PGPX_CLOSE_NREASONS; i++)
-		pgpx_row_bigint(row, stats->closed[i]);
-	pgpx_row_instant(row, pool->stats_reset);
-	pgpx_row_store(row);
+	for (int b = 0; b < PGPX_HISTOGRAM_BUCKETS; b++)
+		elements[b] = Int64GetDatum((int64) waits[b]);
+	append(row,
+		   PointerGetDatum(construct_array(elements, PGPX_HISTOGRAM_BUCKETS,
+										   INT8OID, sizeof(int64),
+										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)),
+		   false);
 }
 
-/* stats() returns setof record */
+/* stats() returns setof stats_row */
 Datum
 pgpx_view_stats(PG_FUNCTION_ARGS)
 {
@@ -828,73 +711,19 @@ pgpx_view_stats(PG_FUNCTION_ARGS)
 	pgpx_row_begin(&row, fcinfo);
 	view = pgpx_view_begin(0);
 	while (pgpx_view_next(view))
-		stats_row(&row, &view->pool);
-	return (Datum) 0;
-}
-
-/*
- * Return a bar in proportion to the fullest bucket, with at least one # if the
- * bucket is not empty.
- */
-static const char *
-histogram_bar(uint64 waits, uint64 fullest)
-{
-	static const char full[BAR_MAX + 1] =
-		"########################################";
-	int			length = 0;
-
-	if (waits > 0)
-		length = Max((int) (waits * (double) BAR_MAX / fullest), 1);
-	return full + BAR_MAX - Min(length, BAR_MAX);
-}
-
-static void
-histogram_rows(PgpxRow *row, const PgpxPool *pool)
-{
-	const uint64 *waits = pool->stats.histogram;
-	uint64		fullest = 0;
-	uint64		cumulative = 0;
-	int			last = -1;
-
-	for (int b = 0; b < PGPX_HISTOGRAM_BUCKETS; b++)
 	{
-		fullest = Max(fullest, waits[b]);
-		if (waits[b] > 0)
-			last = b;
+		const PgpxPool *pool = &view->pool;
+
+		pgpx_row_pool(&row, pool);
+		pgpx_row_name(&row, NameStr(pool->user_name));
+#define NUMBER(name) pgpx_row_bigint(&row, pool->stats.name);
+#define TIME(name) pgpx_row_ms(&row, pool->stats.name);
+		PGPX_COUNTERS(NUMBER, TIME, NUMBER)
+#undef NUMBER
+#undef TIME
+		row_histogram(&row, pool->stats.histogram);
+		pgpx_row_instant(&row, pool->stats_reset);
+		pgpx_row_store(&row);
 	}
-
-	for (int b = 0; b <= last; b++)
-	{
-		cumulative += waits[b];
-		if (b == 0)
-		{
-			pgpx_row_pool(row, pool);
-			pgpx_row_name(row, NameStr(pool->user_name));
-		}
-		row->n = 4;				/* keep the first four columns */
-		pgpx_row_int(row, b);
-		pgpx_row_bigint(row, b == 0 ? 0 : UINT64CONST(1) << (b - 1));
-		if (b == PGPX_HISTOGRAM_BUCKETS - 1)
-			pgpx_row_null(row);
-		else
-			pgpx_row_bigint(row, UINT64CONST(1) << b);
-		pgpx_row_bigint(row, waits[b]);
-		pgpx_row_bigint(row, cumulative);
-		pgpx_row_text(row, histogram_bar(waits[b], fullest));
-		pgpx_row_store(row);
-	}
-}
-
-/* wait_histogram() returns setof record */
-Datum
-pgpx_view_wait_histogram(PG_FUNCTION_ARGS)
-{
-	PgpxRow		row;
-	PgpxView   *view;
-
-	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(0);
-	while (pgpx_view_next(view))
-		histogram_rows(&row, &view->pool);
 	return (Datum) 0;
 }

@@ -29,8 +29,6 @@ typedef struct PgpxView
 	int			live;			/* connections that a session can use */
 	int			total;			/* connections in any state */
 	int			cap;			/* pool_size and max_overflow */
-	int			min_size;		/* within that cap */
-	int			min_idle;		/* within pool_size */
 	PgpxGrowthLimit limit;
 	int			nconns;
 	PgpxConn   *conns;			/* none of them is FREE */

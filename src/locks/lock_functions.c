@@ -297,7 +297,7 @@ do_status(PgpxLease *lease, void *arg)
 	tuplestore_end(store);
 }
 
-/* lock_status(pool text) returns setof record */
+/* lock_status(pool text) returns setof lock_status_row */
 Datum
 pgpx_lock_status(PG_FUNCTION_ARGS)
 {
@@ -324,7 +324,7 @@ state_name(int state)
 	}
 }
 
-/* locks() returns setof record */
+/* locks() returns setof locks_row */
 Datum
 pgpx_view_locks(PG_FUNCTION_ARGS)
 {
@@ -355,7 +355,6 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		pgpx_row_text(&row, state_name(state));
 		pgpx_row_int_or_null(&row, lock.owner_pid);
 		pgpx_row_role(&row, lock.owner_user);
-		pgpx_row_secret(&row, visible, lock.holder);
 		pgpx_row_secret(&row, visible, lock.why[0] ? lock.why : NULL);
 		pgpx_row_instant(&row, lock.since);
 		pgpx_row_instant(&row, lock.last_ping);

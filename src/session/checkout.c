@@ -467,9 +467,6 @@ pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, bool answered,
 	if (pool->opts.min_idle > 0)
 		pgpx_pool_grow_locked(pool, 0);
 	pool->stats.hits++;
-	if (conn == &pgpx_conns[Max(c->spec->last_conn, 0)] &&
-		conn->generation == c->spec->last_conn_generation)
-		pool->stats.last_used_hits++;
 	return conn;
 }
 

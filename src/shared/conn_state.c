@@ -410,7 +410,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->remote_port = 0;
 	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
-	conn->remote_version[0] = '\0';
 	conn->used_password = false;
 	conn->relayed = false;
 	conn->tls_version[0] = '\0';

@@ -282,7 +282,6 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		if (conn == NULL)
 			break;
 		pgpx_conn_notify_worker(conn, pool->worker);
-		pool->stats.connects_requested++;
 		pool->waited = 0;
 		requested++;
 	}
@@ -479,12 +478,12 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 	if (conn->version != pool->version)
 		return PGPX_CLOSE_STALE;
 	if (pgpx_pool_is_draining(pool))
-		return PGPX_CLOSE_DRAINED;
+		return PGPX_CLOSE_STALE;
 	if (pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] >
 		pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
-		return PGPX_CLOSE_USES;
+		return PGPX_CLOSE_LIFETIME;
 	if (pgpx_pool_must_close_for_other_locked(pool) ||
 		pgpx_pool_server_surplus_locked(pool) > 0)
 		return PGPX_CLOSE_EVICTED;
@@ -522,8 +521,6 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	else if (action == PGPX_RELEASE_RESET_PENDING ||
 			 action == PGPX_RELEASE_RESET)
 		conn->dirty = false;
-	if (reason == PGPX_CLOSE_RESET)
-		pool->stats.resets_failed++;
 
 	if (action == PGPX_RELEASE_CLOSE)
 		pgpx_pool_close_locked(pool, conn, reason);
@@ -770,7 +767,6 @@ pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	stats->wait_time += waited - waited_before;
-	stats->max_wait_time = Max(stats->max_wait_time, (uint64) waited);
 	stats->histogram[histogram_bucket(waited)]++;
 }
 
@@ -786,10 +782,8 @@ count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 	switch (end)
 	{
 		case PGPX_END_CHECKIN:
-			stats->checkins++;
-			break;
 		case PGPX_END_DISCARD:
-			stats->discards++;
+			stats->checkins++;
 			break;
 		case PGPX_END_RECLAIMED:
 			stats->reclaimed++;
@@ -821,13 +815,6 @@ count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 		stats->bytes_sent += usage->bytes_sent;
 		stats->resets += usage->resets;
 	}
-	if (conn->scope == PGPX_SCOPE_TABLE)
-	{
-		stats->fdw_leases++;
-		stats->fdw_lease_time += held;
-		if (usage != NULL)
-			stats->fdw_statements += usage->statements;
-	}
 }
 
 void
@@ -839,5 +826,63 @@ pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took)
 	pgpx_growth_note_connect_locked(pool, took);
 	stats->connects++;
 	stats->connect_time += took;
-	stats->max_connect_time = Max(stats->max_connect_time, (uint64) took);
+}
+
+void
+pgpx_stats_closed_locked(PgpxPool *pool, const PgpxConn *conn)
+{
+	PgpxStats  *stats = &pool->stats;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (conn->opened_at == 0)
+		return;
+	switch (conn->close_reason)
+	{
+		case PGPX_CLOSE_IDLE:
+			stats->closed_idle++;
+			break;
+		case PGPX_CLOSE_LIFETIME:
+			stats->closed_lifetime++;
+			break;
+		case PGPX_CLOSE_OVERFLOW:
+			stats->closed_overflow++;
+			break;
+		case PGPX_CLOSE_EVICTED:
+			stats->closed_evicted++;
+			break;
+		case PGPX_CLOSE_RESET:
+			stats->closed_reset++;
+			break;
+		case PGPX_CLOSE_STALE:
+			stats->closed_stale++;
+			break;
+		case PGPX_CLOSE_TERMINATED:
+		case PGPX_CLOSE_HOLDER_DIED:
+		case PGPX_CLOSE_DISCARDED:
+			stats->closed_with_lease++;
+			break;
+		default:
+			stats->closed_broken++;
+			break;
+	}
+}
+
+uint64
+pgpx_stats_sum_ended(const PgpxStats *stats)
+{
+	return stats->checkins + stats->reclaimed + stats->terminated +
+		stats->lease_timeouts + stats->retried;
+}
+
+uint64
+pgpx_stats_sum_closed(const PgpxStats *stats)
+{
+	uint64		sum = 0;
+
+#define SKIP(name)
+#define ADD(name) sum += stats->name;
+	PGPX_COUNTERS(SKIP, SKIP, ADD)
+#undef SKIP
+#undef ADD
+	return sum;
 }

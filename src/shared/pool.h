@@ -94,7 +94,7 @@ extern void pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake);
 /* Grant free connections to waiters in queue order; grow if none is free. */
 extern void pgpx_pool_dispatch_locked(PgpxPool *pool, PgpxWake *wake);
 
-/* End of a lease; each kind has a counter. */
+/* End of a lease. */
 typedef enum PgpxEnd
 {
 	PGPX_END_CHECKIN,
@@ -292,6 +292,13 @@ extern void pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
 
 /* Count a successful connect that took this long. */
 extern void pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took);
+
+/* Count the close of a connection, for its close reason, if it was open. */
+extern void pgpx_stats_closed_locked(PgpxPool *pool, const PgpxConn *conn);
+
+/* Return how many leases have ended, and how many connections were closed. */
+extern uint64 pgpx_stats_sum_ended(const PgpxStats *stats);
+extern uint64 pgpx_stats_sum_closed(const PgpxStats *stats);
 
 /*
  * How many connections the pool lacks (growth.c).  These functions only

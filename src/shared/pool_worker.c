@@ -353,7 +353,6 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 		conn->unread_reset = 0;
 		if (!ok)
 		{
-			pool->stats.resets_failed++;
 			if (late)
 			{
 				conn->close_reason = PGPX_CLOSE_RESET;
@@ -386,10 +385,7 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 		if (ok)
 			make_idle_locked(pool, conn, conn->last_checked);
 		else
-		{
-			pool->stats.checks_failed++;
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-		}
 		pool->tests_time_out = late || (pool->tests_time_out && !ok);
 		pgpx_pool_dispatch_locked(pool, &wake);
 		if (pool->count[PGPX_CONN_CHECKING] == 0)
@@ -481,8 +477,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 	{
 		if (conn->ended_early)
 			log_end = may_log(&pool->loss_logged_at, pgpx_now());
-		if (conn->opened_at != 0)
-			pool->stats.closed[conn->close_reason]++;
+		pgpx_stats_closed_locked(pool, conn);
 		pgpx_conn_free_locked(pool, conn);
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
@@ -582,7 +577,7 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 		if (surplus-- > 0)
 			reason = PGPX_CLOSE_EVICTED;
 		else if (pgpx_pool_is_draining(pool))
-			reason = PGPX_CLOSE_DRAINED;
+			reason = PGPX_CLOSE_STALE;
 		else if (pgpx_conn_has_expired(conn, now))
 			reason = PGPX_CLOSE_LIFETIME;
 		else if (usable > keep_overflow)

@@ -583,16 +583,13 @@ pgpx_pool_remove_gone(int index, uint32 pool_id)
 static void
 balance_stats(PgpxStats *stats)
 {
-	uint64		ended = stats->checkins + stats->discards + stats->reclaimed +
-		stats->terminated + stats->lease_timeouts + stats->retried;
-	uint64		closed = 0;
+	uint64		ended = pgpx_stats_sum_ended(stats);
+	uint64		closed = pgpx_stats_sum_closed(stats);
 
-	for (int i = 0; i < PGPX_CLOSE_NREASONS; i++)
-		closed += stats->closed[i];
 	stats->checkouts = Max(stats->checkouts, ended);
 	stats->reclaimed += stats->checkouts - ended;
 	stats->connects = Max(stats->connects, closed);
-	stats->closed[PGPX_CLOSE_BROKEN] += stats->connects - closed;
+	stats->closed_broken += stats->connects - closed;
 }
 
 void

@@ -56,7 +56,6 @@
 								 * NUL */
 #define PGPX_ERROR_LEN 512		/* bytes of an error message that are stored */
 #define PGPX_ADDR_LEN 48
-#define PGPX_VERSION_LEN 64
 #define PGPX_TLS_LEN 48
 #define PGPX_INSTANCE_LEN 64
 
@@ -79,20 +78,18 @@ typedef enum PgpxConnState
 	PGPX_CONN_NSTATES
 } PgpxConnState;
 
-/* Reason for closing a connection; each has a counter. */
+/* Reason for closing a connection; pgpx_stats_closed_locked counts it. */
 typedef enum PgpxCloseReason
 {
 	PGPX_CLOSE_NONE = 0,
 	PGPX_CLOSE_IDLE,
-	PGPX_CLOSE_LIFETIME,
-	PGPX_CLOSE_USES,
+	PGPX_CLOSE_LIFETIME,		/* max_lifetime or max_uses */
 	PGPX_CLOSE_OVERFLOW,
 	PGPX_CLOSE_EVICTED,
 	PGPX_CLOSE_RESET,			/* a reset failed or had an unexpected
 								 * answer */
 	PGPX_CLOSE_BROKEN,			/* lost, out of sync, or the worker exited */
-	PGPX_CLOSE_DRAINED,
-	PGPX_CLOSE_STALE,			/* opened with older options */
+	PGPX_CLOSE_STALE,			/* opened with older options, or drained */
 	PGPX_CLOSE_TERMINATED,
 	PGPX_CLOSE_HOLDER_DIED,		/* the lease ended within a statement or a
 								 * transaction */
@@ -190,7 +187,6 @@ typedef struct PgpxConn
 	int			remote_port;
 	int			local_port;
 	char		remote_addr[PGPX_ADDR_LEN];
-	char		remote_version[PGPX_VERSION_LEN];
 	bool		used_password;	/* the remote requested a password */
 	bool		relayed;		/* TLS; the worker relays the bytes */
 	char		tls_version[PGPX_TLS_LEN];
@@ -203,60 +199,59 @@ typedef struct PgpxConn
 #define PGPX_HISTOGRAM_BUCKETS 32
 
 /*
- * Counters of a pool.  They only increase, under the pool lock.  Times are in
- * microseconds.  The comments of the view stats define each counter.
+ * Counters of a pool, in the order of view stats, whose comments define them:
+ * numbers, times in microseconds, and the numbers of closed connections by
+ * reason.  They only increase, under the pool lock.
+ *
+ * The structure, the view, reset_stats and the sums of check_invariants are
+ * made from this list.  The lint "documents" compares it with the view.
  */
+#define PGPX_COUNTERS(NUMBER, TIME, CLOSED) \
+	NUMBER(checkouts) \
+	NUMBER(hits) \
+	NUMBER(retried) \
+	NUMBER(waited) \
+	NUMBER(granted) \
+	NUMBER(pipelined) \
+	NUMBER(timeouts) \
+	NUMBER(cancelled) \
+	NUMBER(failed) \
+	NUMBER(refused) \
+	NUMBER(unavailable) \
+	NUMBER(deadlocks) \
+	NUMBER(checkins) \
+	NUMBER(reclaimed) \
+	NUMBER(terminated) \
+	NUMBER(lease_timeouts) \
+	TIME(wait_time) \
+	TIME(lease_time) \
+	TIME(max_lease_time) \
+	NUMBER(statements) \
+	NUMBER(polled) \
+	NUMBER(rows) \
+	NUMBER(errors) \
+	NUMBER(bytes_received) \
+	NUMBER(bytes_sent) \
+	NUMBER(connects) \
+	NUMBER(connects_failed) \
+	TIME(connect_time) \
+	NUMBER(resets) \
+	NUMBER(checks) \
+	NUMBER(cancels) \
+	CLOSED(closed_idle) \
+	CLOSED(closed_lifetime) \
+	CLOSED(closed_overflow) \
+	CLOSED(closed_evicted) \
+	CLOSED(closed_reset) \
+	CLOSED(closed_broken) \
+	CLOSED(closed_stale) \
+	CLOSED(closed_with_lease)
+
 typedef struct PgpxStats
 {
-	uint64		checkouts;
-	uint64		hits;			/* no wait */
-	uint64		last_used_hits; /* hits on the last used connection of the
-								 * session */
-	uint64		retried;		/* leases ended at once because the idle
-								 * connection had died */
-	uint64		connects_requested; /* connections requested from the worker */
-	uint64		waited;			/* checkouts that were enqueued */
-	uint64		granted;		/* waiters that received a lease */
-	uint64		pipelined;		/* granted waiters whose pending statement
-								 * was already sent */
-	uint64		timeouts;
-	uint64		cancelled;
-	uint64		failed;			/* waiters that failed because the connect
-								 * failed */
-	uint64		refused;		/* queue full */
-	uint64		unavailable;	/* refused during a back-off */
-	uint64		deadlocks;		/* refused, or ended, because the wait could
-								 * never end */
-	uint64		checkins;
-	uint64		discards;
-	uint64		reclaimed;		/* the holder died, or the worker exited */
-	uint64		terminated;
-	uint64		lease_timeouts;
-	uint64		wait_time;
-	uint64		max_wait_time;
-	uint64		lease_time;
-	uint64		max_lease_time;
-	uint64		fdw_leases;		/* ended leases of foreign tables, which the
-								 * other counters include */
-	uint64		fdw_lease_time;
-	uint64		fdw_statements;
-	uint64		statements;
-	uint64		polled;			/* waits that busy polling ended without a
-								 * sleep */
-	uint64		rows;
-	uint64		errors;
-	uint64		bytes_received;
-	uint64		bytes_sent;
-	uint64		connects;		/* successful connects */
-	uint64		connects_failed;
-	uint64		connect_time;
-	uint64		max_connect_time;
-	uint64		resets;			/* sent by sessions or by the worker */
-	uint64		resets_failed;
-	uint64		checks;
-	uint64		checks_failed;
-	uint64		cancels;
-	uint64		closed[PGPX_CLOSE_NREASONS];
+#define FIELD(name) uint64 name;
+	PGPX_COUNTERS(FIELD, FIELD, FIELD)
+#undef FIELD
 	uint64		histogram[PGPX_HISTOGRAM_BUCKETS];
 } PgpxStats;
 

@@ -467,7 +467,6 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 	socklen_t	len = sizeof(addr);
 	char		host[NI_MAXHOST];
 	char		port[NI_MAXSERV];
-	const char *version = PQparameterStatus(w->pg, "server_version");
 	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
 	int			number = PQserverVersion(w->pg);
 
@@ -483,7 +482,6 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 		(number >= 140005 && number < 150000) ||
 		(number >= 130008 && number < 140000);
 	conn->remote_pid = PQbackendPID(w->pg);
-	NOTE(conn->remote_version, version);
 	conn->relayed = PQsslInUse(w->pg);
 	NOTE(conn->tls_version, PQsslAttribute(w->pg, "protocol"));
 	NOTE(conn->tls_cipher, PQsslAttribute(w->pg, "cipher"));

@@ -383,14 +383,12 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
 /* For the log: the reasons that view stats counts in closed_*. */
 static const char *const closed_because[PGPX_CLOSE_NREASONS] = {
 	[PGPX_CLOSE_IDLE] = "It was idle for longer than idle_timeout.",
-	[PGPX_CLOSE_LIFETIME] = "It was older than max_lifetime.",
-	[PGPX_CLOSE_USES] = "It was leased max_uses times.",
+	[PGPX_CLOSE_LIFETIME] = "It was older than max_lifetime, or was leased max_uses times.",
 	[PGPX_CLOSE_OVERFLOW] = "The pool had more connections than pool_size.",
 	[PGPX_CLOSE_EVICTED] = "It was closed in favor of another pool, or because a cap on the connections of its server had become smaller.",
 	[PGPX_CLOSE_RESET] = "Its reset failed or could not be confirmed.",
 	[PGPX_CLOSE_BROKEN] = "It was lost, its protocol stream was invalid, or the remote server had become read-only.",
-	[PGPX_CLOSE_DRAINED] = "An administrator requested it.",
-	[PGPX_CLOSE_STALE] = "The options have changed, or reconnect was called.",
+	[PGPX_CLOSE_STALE] = "The options have changed, or reconnect or drain was called.",
 	[PGPX_CLOSE_TERMINATED] = "Its lease was terminated or exceeded lease_timeout.",
 	[PGPX_CLOSE_HOLDER_DIED] = "Its lease ended in the middle of a statement, or with a transaction that could not be rolled back.",
 	[PGPX_CLOSE_DISCARDED] = "Its lease was discarded.",

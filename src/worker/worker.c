@@ -332,8 +332,7 @@ forget_connections(void)
 				pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_WORKER, &wake);
 			else if (conn->state != PGPX_CONN_CLOSING)
 				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-			if (conn->opened_at != 0)
-				pool->stats.closed[conn->close_reason]++;
+			pgpx_stats_closed_locked(pool, conn);
 			pgpx_conn_free_locked(pool, conn);
 		}
 

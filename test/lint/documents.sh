@@ -2,7 +2,7 @@
 # Compare the documents with the tree.  Each link must lead to a file or heading.
 # doc/errors.md must have all messages of src/ and no others.  Each error that doc/faq.md
 # explains must be a message of src/ or be raised by t/operating/documentation.pl.  The wait events in
-# doc/operating.md must be those of src/.
+# doc/operating.md must be those of src/. The counters of a pool must be the columns of view stats.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -125,6 +125,14 @@ foreach my $text ($faq =~ /`(?:ERROR|FATAL|WARNING): (.*?)`/sg)
 	  unless found($text) || index($raised, $text) >= 0;
 }
 complain("the FAQ explains no errors") unless $n;
+
+# --- the counters of PGPX_COUNTERS are the columns of view stats between local_user and wait_histogram
+my ($list) = slurp('src/shared/shmem.h') =~ /^#define PGPX_COUNTERS\(.*?\n\n/ms ? $& : '';
+my $counters = join ' ', $list =~ /^\t(?:NUMBER|TIME|CLOSED)\((\w+)\)/mg;
+my ($columns) = slurp('sql/pgpool_ext--1.0.sql') =~ /^CREATE TYPE pgpool\.stats_row AS \(.*?local_user \S+\n(.*?)\twait_histogram /ms;
+my $columns_are = join ' ', $columns =~ /^\t(\w+) /mg;
+
+complain("PGPX_COUNTERS: src/ has $counters, view stats $columns_are") unless $counters eq $columns_are;
 
 # --- wait events
 my $events = join ' ', sort map { slurp($_) =~ /"(Pgpool[A-Z]\w*)"/g } glob('src/*.c src/*/*.c');

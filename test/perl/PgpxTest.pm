@@ -272,7 +272,7 @@ SELECT 'process', pid, backend_type, state, wait_event, now() - state_change, le
 	WHERE (backend_type = 'client backend' OR backend_type ~ 'pgpool_ext') AND pid <> pg_backend_pid() LIMIT 20;
 SELECT 'worker', worker, pid, state, connections, descriptors FROM pgpool.workers;
 SELECT 'pool', server, state, total, leased, idle, reset_pending, connecting, waiters, last_error FROM pgpool.pools LIMIT 10;
-SELECT 'connection', server, connection, state, now() - state_since, reset_pending, transport, remote_pid, lease, holder_pid FROM pgpool.connections LIMIT 20;
+SELECT 'connection', server, connection, c.state, now() - state_since, transport, remote_pid, l.lease, l.pid FROM pgpool.connections AS c LEFT JOIN pgpool.leases AS l USING (server, connection, remote_pid) LIMIT 20;
 SELECT 'waiter', server, pid, now() - waiting_since, reason FROM pgpool.waiters LIMIT 20;
 SELECT 'lock', name, token, state, pid, now() - since, now() - last_ping FROM pgpool.locks LIMIT 20;
 EOT
@@ -312,13 +312,11 @@ SELECT to_jsonb(s) || jsonb_build_object('leased', p.leased, 'waiters', p.waiter
 FROM pgpool.stats s JOIN pgpool.pools p USING (pool_id),
 	LATERAL (SELECT count(*) AS open FROM pgpool.connections c
 		WHERE c.pool_id = p.pool_id AND c.opened_at IS NOT NULL) o
-WHERE s.checkouts <> s.checkins + s.discards + s.reclaimed + s.retried
+WHERE s.checkouts <> s.checkins + s.reclaimed + s.retried
 		+ s.terminated + s.lease_timeouts + p.leased
 	OR s.waited <> s.granted + s.timeouts + s.cancelled + s.failed + p.waiters
-	OR s.connects <> s.closed_idle + s.closed_lifetime + s.closed_uses
-		+ s.closed_overflow + s.closed_evicted + s.closed_reset + s.closed_broken
-		+ s.closed_drained + s.closed_stale + s.closed_terminated
-		+ s.closed_holder_died + s.closed_discarded + o.open
+	OR s.connects <> s.closed_idle + s.closed_lifetime + s.closed_overflow + s.closed_evicted
+		+ s.closed_reset + s.closed_broken + s.closed_stale + s.closed_with_lease + o.open
 EOT
 }
 

@@ -73,59 +73,36 @@ SELECT f.name, format('%s%s, sql %s', before, first, params), result, true
 -- all views, each on a function of its name, and their columns
 CREATE TEMP TABLE views (name text, columns text);
 INSERT INTO views VALUES
-  ('pools', 'pool_id integer, database name, server name, local_user name, shared boolean,
-      state text, worker integer, transport text,
-      tls_version text, tls_cipher text, pool_size integer, max_overflow integer,
-      min_size integer, min_idle integer, total integer, leased integer, idle integer, reset_pending integer,
-      connecting integer, resetting integer, checking integer, cancelling integer,
-      closing integer, available integer, overflow integer, waiters integer,
-      oldest_wait double precision, created_at timestamp with time zone,
-      last_checkout timestamp with time zone,
-      unavailable_since timestamp with time zone,
-      remote_full_since timestamp with time zone, last_error text,
-      last_error_at timestamp with time zone, next_try_at timestamp with time zone'),
-  ('connections', 'pool_id integer, database name, server name, local_user name, connection integer,
-      generation bigint, state text, state_since timestamp with time zone,
-      reset_pending boolean, stale boolean, transport text, tls_version text,
-      tls_cipher text, remote_addr inet,
-      remote_port integer, remote_pid integer, remote_version text,
-      local_port integer, opened_at timestamp with time zone,
-      connect_time double precision, last_used timestamp with time zone,
-      leases bigint, statements bigint, last_checked timestamp with time zone,
-      lease bigint, holder_pid integer, last_pid integer'),
-  ('leases', 'lease bigint, pool_id integer, database name, server name, connection integer,
-      pid integer, user_name name, application_name text, scope text, state text,
-      leased_at timestamp with time zone, waited double precision, why text,
+    ('pools', 'pool_id integer, database name, server name, local_user name, state text, worker integer,
+      pool_size integer, max_overflow integer, total integer, leased integer, idle integer, reset_pending integer,
+      connecting integer, resetting integer, checking integer, cancelling integer, closing integer, available
+      integer, waiters integer, oldest_wait double precision, unavailable_since timestamp with time zone,
+      remote_full_since timestamp with time zone, last_error text, last_error_at timestamp with time zone,
+      next_try_at timestamp with time zone'),
+    ('connections', 'pool_id integer, database name, server name, local_user name, connection integer, state
+      text, state_since timestamp with time zone, stale boolean, transport text, tls_version text, tls_cipher text,
+      remote_addr inet, remote_port integer, remote_pid integer, local_port integer, opened_at timestamp with time
+      zone, last_used timestamp with time zone'),
+    ('leases', 'lease bigint, pool_id integer, database name, server name, connection integer, pid integer,
+      user_name name, application_name text, scope text, state text, leased_at timestamp with time zone, why text,
       remote_pid integer'),
-  ('waiters', 'pool_id integer, database name, server name, position integer, pid integer,
-      user_name name, application_name text, waiting_since timestamp with time zone,
-      deadline timestamp with time zone, why text, reason text'),
-  ('stats', 'pool_id integer, database name, server name, local_user name, checkouts bigint,
-      hits bigint, last_used_hits bigint, retried bigint, connects_requested bigint, waited bigint,
-      granted bigint, pipelined bigint, timeouts bigint, cancelled bigint, failed bigint,
-      refused bigint, unavailable bigint, deadlocks bigint, checkins bigint,
-      discards bigint, reclaimed bigint, terminated bigint, lease_timeouts bigint,
-      wait_time double precision, max_wait_time double precision,
-      lease_time double precision, max_lease_time double precision,
-      statements bigint, polled bigint, rows bigint,
-      errors bigint, bytes_received bigint, bytes_sent bigint, fdw_leases bigint, fdw_lease_time double precision,
-      fdw_statements bigint, connects bigint, connects_failed bigint,
-      connect_time double precision, max_connect_time double precision,
-      resets bigint, resets_failed bigint, checks bigint, checks_failed bigint,
-      cancels bigint, closed_idle bigint, closed_lifetime bigint, closed_uses bigint,
-      closed_overflow bigint, closed_evicted bigint, closed_reset bigint,
-      closed_broken bigint, closed_drained bigint, closed_stale bigint,
-      closed_terminated bigint, closed_holder_died bigint, closed_discarded bigint,
-      stats_reset timestamp with time zone'),
-  ('wait_histogram', 'pool_id integer, database name, server name, local_user name, bucket integer, from_us bigint,
-      to_us bigint, waits bigint, cumulative bigint, bar text'),
-  ('locks', 'database name, server name, name text, token bigint, state text, pid integer,
-      user_name name, holder text, why text, since timestamp with time zone,
-      last_ping timestamp with time zone, valid_until timestamp with time zone, ttl interval'),
-  ('workers', 'worker integer, pid integer, state text, started_at timestamp with time zone,
-      restarts integer, pools integer, connections integer, descriptors integer, polled bigint,
-      connections_used integer, connections_max integer, pools_used integer,
-      pools_max integer');
+    ('waiters', 'pool_id integer, database name, server name, position integer, pid integer, user_name name,
+      application_name text, waiting_since timestamp with time zone, deadline timestamp with time zone, why text,
+      reason text'),
+    ('stats', 'pool_id integer, database name, server name, local_user name, checkouts bigint, hits bigint,
+      retried bigint, waited bigint, granted bigint, pipelined bigint, timeouts bigint, cancelled bigint, failed
+      bigint, refused bigint, unavailable bigint, deadlocks bigint, checkins bigint, reclaimed bigint, terminated
+      bigint, lease_timeouts bigint, wait_time double precision, lease_time double precision, max_lease_time double
+      precision, statements bigint, polled bigint, rows bigint, errors bigint, bytes_received bigint, bytes_sent
+      bigint, connects bigint, connects_failed bigint, connect_time double precision, resets bigint, checks bigint,
+      cancels bigint, closed_idle bigint, closed_lifetime bigint, closed_overflow bigint, closed_evicted bigint,
+      closed_reset bigint, closed_broken bigint, closed_stale bigint, closed_with_lease bigint, wait_histogram
+      bigint[], stats_reset timestamp with time zone'),
+    ('locks', 'database name, server name, name text, token bigint, state text, pid integer, user_name name,
+      why text, since timestamp with time zone, last_ping timestamp with time zone, valid_until timestamp with time
+      zone, ttl interval'),
+    ('workers', 'worker integer, pid integer, state text, restarts integer, pools integer, connections
+      integer, descriptors integer');
 UPDATE views SET columns = regexp_replace(columns, '\s+', ' ', 'g');
 INSERT INTO functions
 SELECT name, '', format('SETOF pgpool.%s_row', name), true FROM views;

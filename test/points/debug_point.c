@@ -252,7 +252,6 @@ damage_conns(const char *what)
 		PUT(pool->stats.checkouts, 0);
 		PUT(pool->stats.waited, OUTSIDE);
 		PUT(pool->stats.connects, 0);
-		PUT(pool->stats.last_used_hits, OUTSIDE);
 	}
 	else if (IS("list_head"))
 		PUT(pool->lru_head, OUTSIDE);
@@ -281,10 +280,6 @@ damage_conns(const char *what)
 		PUT(pool->stats.connects, 0);
 	else if (IS("hits"))
 		PUT(pool->stats.hits, OUTSIDE);
-	else if (IS("last_used_hits"))
-		PUT(pool->stats.last_used_hits, OUTSIDE);
-	else if (IS("closed"))
-		PUT(pool->stats.closed[PGPX_CLOSE_NONE], 1);
 	else if (IS("pool_slot"))
 		PUT(pool->pool_id, 0);
 	else if (IS("free_head"))

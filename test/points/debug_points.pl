@@ -589,7 +589,7 @@ my %damages = (
 	list_end => qr/list of free connections ends with/, list_short => qr/list of free connections has 1, but 2/,
 	cap => qr/4 connections, but pool_size and max_overflow allow 1/, checkouts => qr/checkouts is 0, but/, waited => qr/waited is 100000, but/,
 	histogram => qr/sum of the histogram is/, connects => qr/connects is 0, but/, hits => qr/checkouts is \d+, but hits is 100000/,
-	last_used_hits => qr/but last_used_hits is 100000/, closed => qr/closed without a reason/, pool_slot => qr/has no pool, but connections or waiters/,
+	pool_slot => qr/has no pool, but connections or waiters/,
 	free_head => qr/free list refers to/, free_outside => qr/free list refers to/, free_count => qr/in the free list, but it counts 0/,
 	free_missing => qr/is free, but not in the free list/, not_granted => qr/2 waiters are queued while connection \d+ is idle/,
 	queue_head => qr/queue refers to waiter 100000/, queue_state => qr/in the queue is in state/, queue_link => qr/in the queue is linked to 100000/,
@@ -1088,7 +1088,7 @@ sub released
 	$session->run(q{SELECT pgpool.exec('drained', 'select 1')});
 	$drains->run(q{SELECT pgpool.drain('drained', '1 min')});
 	ok(reached('draining'), q{session is about to close the pool's connections});
-	ok(wait_until($local, q{SELECT closed_drained FROM pgpool.stats WHERE server = 'drained'}, 1), q{worker closes the connections after the session's exit});
+	ok(wait_until($local, q{SELECT closed_stale FROM pgpool.stats WHERE server = 'drained'}, 1), q{worker closes the connections after the session's exit});
 	$local->safe_psql('postgres', q{SELECT pgpool.resume('drained')});
 	is($session->run(q{SELECT pgpool.exec('drained', 'select 1')}), '1', 'pool works after resume');
 	$_->quit foreach $session, $drains;

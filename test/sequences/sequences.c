@@ -965,7 +965,7 @@ closed(const char *pool)
 	char		count[32];
 
 	value_of(&observer, count, sizeof(count),
-			 "select coalesce(sum(closed_reset + closed_broken + closed_terminated + closed_holder_died), 0)"
+			 "select coalesce(sum(closed_reset + closed_broken + closed_with_lease), 0)"
 			 " from pgpool.stats where server = $1", 1, values);
 	return atol(count);
 }

@@ -112,9 +112,9 @@ EXPLAIN (VERBOSE, COSTS OFF) UPDATE fw.plain SET name = 'x' || random() WHERE id
 SELECT count(*) FROM fw.computed;
 
 -- batches of every size, the last one incomplete; the limit of 65535 parameters
-SELECT sum(fdw_statements) AS before FROM pgpool.stats WHERE server = 'writes' \gset
+SELECT sum(statements) AS before FROM pgpool.stats WHERE server = 'writes' \gset
 INSERT INTO fw.small SELECT i, 'b' FROM generate_series(1, 9) i;
-SELECT sum(fdw_statements) - :before AS inserts_and_commit FROM pgpool.stats WHERE server = 'writes';
+SELECT sum(statements) - :before AS inserts_and_commit FROM pgpool.stats WHERE server = 'writes';
 INSERT INTO fw.small SELECT i, 'b' FROM generate_series(10, 17) i;
 INSERT INTO fw.small SELECT i, 'b' FROM generate_series(18, 18) i;
 SELECT count(*), sum(id) FROM fw.small;

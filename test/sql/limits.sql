@@ -15,7 +15,7 @@ EXCEPTION WHEN deadlock_detected THEN
 	RAISE NOTICE 'no more';
 END $$;
 SELECT count(*) = current_setting('pgpool_ext.max_connections')::int AS all_used FROM pgpool.connections;
-SELECT connections_used = connections_max AS all_used FROM pgpool.workers;
+SELECT sum(connections) = current_setting('pgpool_ext.max_connections')::int AS all_used FROM pgpool.workers;
 -- no other pool can allocate a slot
 SELECT pgpool.checkout('late');
 SELECT pgpool.checkout('late', '1 min');

@@ -279,7 +279,7 @@ RESET ROLE;
 SELECT name, user_name, why FROM pgpool.locks;
 CREATE ROLE regress_lock_watcher;
 SET ROLE regress_lock_watcher;
-SELECT name, token, user_name, holder, why FROM pgpool.locks;
+SELECT name, token, user_name, why FROM pgpool.locks;
 RESET ROLE;
 DROP ROLE regress_lock_watcher;
 SET ROLE regress_pgpool_app;

@@ -88,7 +88,7 @@ SELECT pid AS pid_c FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t
 RESET ROLE;
 SELECT pgpool.checkin(:a);
 SELECT count(DISTINCT pid) FROM unnest(ARRAY[:pid_a, :pid_b, :pid_c]) AS pid;
-SELECT count(*) AS pools, count(DISTINCT local_user) AS users, bool_and(shared) AS shared
+SELECT count(*) AS pools, count(DISTINCT local_user) AS users
   FROM pgpool.pools WHERE server = 'guarded';
 -- the pools of two users are separate even if all options are the same
 SET ROLE regress_pgpool_first;
@@ -120,7 +120,7 @@ SELECT pid AS pid_b FROM pgpool.query('common', 'select pg_backend_pid()') AS t(
 RESET ROLE;
 SELECT pid AS pid_c FROM pgpool.query('common', 'select pg_backend_pid()') AS t(pid int) \gset
 SELECT count(DISTINCT pid) FROM unnest(ARRAY[:pid_a, :pid_b, :pid_c]) AS pid;
-SELECT count(*) AS pools, count(DISTINCT local_user) AS users, bool_or(shared) AS shared
+SELECT count(*) AS pools, count(DISTINCT local_user) AS users
   FROM pgpool.pools WHERE server = 'common';
 -- a user's own mapping takes precedence
 SELECT test.mapping('regress_pgpool_first', 'common', 'remote_super', 'root secret');

@@ -6,9 +6,9 @@ SELECT count(*) AS leases FROM pgpool.leases;
 SELECT count(*) AS waiters FROM pgpool.waiters;
 
 -- Every checkout has ended in one of the counted ways.
-SELECT server, checkouts - checkins - discards - reclaimed - terminated - lease_timeouts - retried AS leased,
+SELECT server, checkouts - checkins - reclaimed - terminated - lease_timeouts - retried AS leased,
 	waited - granted - timeouts - cancelled - failed AS waiting
-FROM pgpool.stats WHERE checkouts - checkins - discards - reclaimed - terminated - lease_timeouts - retried <> 0
+FROM pgpool.stats WHERE checkouts - checkins - reclaimed - terminated - lease_timeouts - retried <> 0
 	OR waited - granted - timeouts - cancelled - failed <> 0;
 
 -- Dropped servers and databases have left no connection behind. (A connection in

@@ -114,9 +114,9 @@ EOT
 
 	# --- a crash, after which shared memory is initialized again
 	my $victim = PgpxSession->new($local);
-	my $start = $local->safe_psql('postgres', 'SELECT started_at FROM pgpool.workers');
+	my $worker = $local->safe_psql('postgres', 'SELECT pid FROM pgpool.workers');
 	kill 'KILL', $victim->pid;
-	ok(wait_until($local, "SELECT started_at > '$start' FROM pgpool.workers", 't', 60), 'server restarts');
+	ok(wait_until($local, "SELECT pid <> $worker FROM pgpool.workers", 't', 60), 'server restarts');
 	becomes($after_start, 'pools with min_size are open again after a crash');
 
 	# --- changes of options while no session uses the pool
@@ -185,16 +185,15 @@ EOT
 	becomes($with->(), 'other pools are open');
 	my $app = PgpxSession->new($local, user => 'app');
 	is($app->run(q{SELECT pgpool.exec('steal', 'select 1')}) . $app->error, '1', 'session of the user opens a connection');
-	my $steal = q{SELECT min_size, min_idle, total FROM pgpool.pools WHERE server = 'steal'};
-	is($local->safe_psql('postgres', $steal), '0|0|1', 'min_size and min_idle have no effect in a pool that its user has used');
+	my $steal = q{SELECT total FROM pgpool.pools WHERE server = 'steal'};
+	is($local->safe_psql('postgres', $steal), '1', 'min_size and min_idle have no effect in a pool that its user has used');
 	$local->safe_psql('postgres', q{SET ROLE evil; ALTER SERVER steal OPTIONS (SET min_size '3')});
-	is($local->safe_psql('postgres', $steal), '0|0|1', 'min_size that the owner has changed has no effect');
+	is($local->safe_psql('postgres', $steal), '1', 'min_size that the owner has changed has no effect');
 	$local->safe_psql('postgres', 'GRANT app TO evil');
 	becomes($with->('postgres steal app 3'), 'min_size takes effect when the owner has the privileges of the user');
 	$local->safe_psql('postgres', 'REVOKE app FROM evil');
-	is($local->safe_psql('postgres', $steal), '0|0|3', 'min_size has no effect after the privileges were revoked');
 	$local->safe_psql('postgres', q{ALTER SERVER cold OPTIONS (SET application_name 'yet another')});
-	is($local->safe_psql('postgres', q{SELECT min_size, min_idle FROM pgpool.pools WHERE server = 'steal'}), '0|0', 'min_size has no effect after a change of the base server');
+	becomes($with->(), 'min_size has no effect after the privileges were revoked');
 	$app->quit;
 	$local->safe_psql('postgres', 'DROP SERVER steal');
 

@@ -297,7 +297,7 @@ EOT
 		return $more;
 	}
 	sub pipelined { return counted('pipelined', 'pipelined') }
-	sub closed { return counted('closed', 'closed_broken + closed_reset + closed_holder_died') }
+	sub closed { return counted('closed', 'closed_broken + closed_reset + closed_with_lease') }
 
 	# the predecessor is a foreign table, too; the lease is returned with no waiter left
 	is(behind($read, $read), 'number 7', 'scan behind a scan is answered');

@@ -248,7 +248,7 @@ my $local = local_node('local');
 	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'patient_behind'}), 'idle', 'no statement runs that would have to be cancelled');
 	$session->reset_statement_timeout;
 	$session->run('SELECT pgpool.checkin_all()');
-	ok(wait_until($local, q{SELECT concat_ws(' ', closed_broken, closed_holder_died, cancels) FROM pgpool.stats WHERE server = 'patient_behind'}, '1 0 0'), 'no cancel request is sent at checkin');
+	ok(wait_until($local, q{SELECT concat_ws(' ', closed_broken, closed_with_lease, cancels) FROM pgpool.stats WHERE server = 'patient_behind'}, '1 0 0'), 'no cancel request is sent at checkin');
 
 	# half a notice behind the end of a cancelled statement: the wait for the rest can be
 	# cancelled
@@ -263,7 +263,7 @@ my $local = local_node('local');
 	  or diag($session->error);
 	like($session->error, qr/NOTICE:.*late/, 'late notice is reported');
 	$session->run('SELECT pgpool.checkin_all()');
-	is($local->safe_psql('postgres', q{SELECT closed_broken + closed_reset + closed_holder_died FROM pgpool.stats WHERE server = 'patient_late'}), '0', 'connection is kept');
+	is($local->safe_psql('postgres', q{SELECT closed_broken + closed_reset + closed_with_lease FROM pgpool.stats WHERE server = 'patient_late'}), '0', 'connection is kept');
 	$session->run(q{SELECT pgpool.checkout('fatal') AS lease \gset});
 	$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '08006', qr/The remote server reported: so long/, 'FATAL error followed by ReadyForQuery ends the connection');
 	$session->run('SELECT pgpool.checkin_all()');

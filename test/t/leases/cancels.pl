@@ -89,7 +89,7 @@ my $local = local_node('local');
 	# pgpool.leases shows a cancel that is not yet complete
 	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
 	ok(wait_until($remote, $running, '1'), 'statement runs');
-	my $stopped = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE lease = $lease");
+	my $stopped = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.leases WHERE lease = $lease");
 	kill 'STOP', $stopped;
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $lease", 'cancelling', 30), 'lease is shown as cancelling until the remote statement has ended');

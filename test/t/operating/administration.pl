@@ -132,7 +132,7 @@ my $local = local_node('local', conf => ['pgpool_ext.max_connections = 40', 'pgp
 	is(pool('s1', 'state, leased'), 'draining|1', 'drain: pool is still draining after the cancel');
 	check_in($sessions[0]);
 	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 's1' AND database = 'postgres'", '0'), 'drain: connection closes at checkin');
-	cmp_ok(pool('s1', 'closed_drained'), '>=', 2, 'drain: closed connections are counted');
+	cmp_ok(pool('s1', 'closed_stale'), '>=', 2, 'drain: closed connections are counted');
 	call_admin("resume('s1')", '');
 
 	# another session ends the drain
@@ -244,7 +244,7 @@ my $local = local_node('local', conf => ['pgpool_ext.max_connections = 40', 'pgp
 		check_in(@sessions);
 		is($_->error, '', 'terminate: terminated lease can be returned') foreach $holders[0];
 	}
-	ok(wait_until($local, sub { pool('s1', 'terminated, closed_terminated') }, '2|2'), 'terminate: terminated leases are counted');
+	ok(wait_until($local, sub { pool('s1', 'terminated, closed_with_lease') }, '2|2'), 'terminate: terminated leases are counted');
 	stats_add_up($local);
 	check_invariants($local);
 	clean_slate($local, $remote);
@@ -263,25 +263,29 @@ SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS pgpool_ext;
 SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'pgpool.stats'::regclass AND attname ~ '^closed_';
 EOT
 	my %seen;
+	# event => counter and reason in the log
+	my $too_old = 'It was older than max_lifetime, or was leased max_uses times.';
+	my $changed = 'The options have changed, or reconnect or drain was called.';
 	my %because = (
-		closed_idle => 'It was idle for longer than idle_timeout.',
-		closed_lifetime => 'It was older than max_lifetime.',
-		closed_uses => 'It was leased max_uses times.',
-		closed_overflow => 'The pool had more connections than pool_size.',
-		closed_evicted => 'It was closed in favor of another pool, or because a cap on the connections of its server had become smaller.',
-		closed_reset => 'Its reset failed or could not be confirmed.',
-		closed_broken => 'It was lost, its protocol stream was invalid, or the remote server had become read-only.',
-		closed_drained => 'An administrator requested it.',
-		closed_stale => 'The options have changed, or reconnect was called.',
-		closed_terminated => 'Its lease was terminated or exceeded lease_timeout.',
-		closed_holder_died => 'Its lease ended in the middle of a statement, or with a transaction that could not be rolled back.',
-		closed_discarded => 'Its lease was discarded.');
+		idle => [ closed_idle => 'It was idle for longer than idle_timeout.' ],
+		lifetime => [ closed_lifetime => $too_old ],
+		uses => [ closed_lifetime => $too_old ],
+		overflow => [ closed_overflow => 'The pool had more connections than pool_size.' ],
+		evicted => [ closed_evicted => 'It was closed in favor of another pool, or because a cap on the connections of its server had become smaller.' ],
+		reset => [ closed_reset => 'Its reset failed or could not be confirmed.' ],
+		broken => [ closed_broken => 'It was lost, its protocol stream was invalid, or the remote server had become read-only.' ],
+		drained => [ closed_stale => $changed ],
+		stale => [ closed_stale => $changed ],
+		terminated => [ closed_with_lease => 'Its lease was terminated or exceeded lease_timeout.' ],
+		holder_died => [ closed_with_lease => 'Its lease ended in the middle of a statement, or with a transaction that could not be rolled back.' ],
+		discarded => [ closed_with_lease => 'Its lease was discarded.' ]);
 
 	# Assert that an event closes the only connection of a pool for the expected cause.
 	sub closes_as
 	{
-		my ($counter, $options, $event) = @_;
-		my $server = "s_$counter";
+		my ($cause, $options, $event) = @_;
+		my $server = "s_$cause";
+		my ($counter, $because) = @{ $because{$cause} };
 
 		make_pool($local, $remote, server => $server, options => { pool_size => 1, %$options });
 		$session->run("SELECT pgpool.exec('$server', 'select 1')");
@@ -289,9 +293,9 @@ EOT
 		my $stats = sub {
 			return $local->safe_psql('postgres', "SELECT string_agg(key || ' ' || value, ' ' ORDER BY key) FROM pgpool.stats s, jsonb_each_text(to_jsonb(s)) WHERE server = '$server' AND local_user = current_user AND key ~ '^closed_' AND value <> '0'");
 		};
-		ok(wait_until($local, $stats, "$counter 1", 30), "$counter is the only counter that increases");
+		ok(wait_until($local, $stats, "$counter 1", 30), "$cause: $counter is the only counter that increases");
 		my $logged = sub { return slurp_file($local->logfile) =~ /closed connection \d+ to server "$server" .*\n.* DETAIL:  (.*)\n/ ? $1 : '' };
-		ok(wait_until($local, $logged, $because{$counter}, 30), "$counter: log has the reason");
+		ok(wait_until($local, $logged, $because, 30), "$cause: log has the reason");
 		$seen{$counter}++;
 		return;
 	}
@@ -305,27 +309,27 @@ EOT
 		return sub { my $text = $sql =~ s/%/$_[0]/gr; $local->safe_psql('postgres', $text); };
 	}
 
-	closes_as('closed_idle', { idle_timeout => '200ms' }, \&nothing);
-	closes_as('closed_lifetime', { max_lifetime => '200ms' }, \&nothing);
-	closes_as('closed_uses', { max_uses => 1 }, \&nothing);
-	closes_as('closed_overflow', { max_overflow => 1, overflow_ttl => '100ms' }, sub {
+	closes_as('idle', { idle_timeout => '200ms' }, \&nothing);
+	closes_as('lifetime', { max_lifetime => '200ms' }, \&nothing);
+	closes_as('uses', { max_uses => 1 }, \&nothing);
+	closes_as('overflow', { max_overflow => 1, overflow_ttl => '100ms' }, sub {
 			my ($server) = @_;
 
 			lease($_, $server) foreach $holder, $other;
 			$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
 		});
-	closes_as('closed_evicted', { max_server_connections => 1 }, sub {
+	closes_as('evicted', { max_server_connections => 1 }, sub {
 			my $mine = PgpxSession->new($local, user => 'app');
 
 			is($mine->run("SELECT pgpool.exec('$_[0]', 'select 1')", 30) . $mine->error, '1', q{another user's call succeeds});
 		});
-	closes_as('closed_reset', { reset_command => 'select 1/0' }, \&nothing);
-	closes_as('closed_broken', {}, sub {
+	closes_as('reset', { reset_command => 'select 1/0' }, \&nothing);
+	closes_as('broken', {}, sub {
 			wait_until($local, "SELECT state FROM pgpool.connections WHERE server = '$_[0]'", 'idle', 30);
 			$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/$_[0]'");
 		});
-	closes_as('closed_drained', {}, sql("SELECT pgpool.drain('%', '30 s')"));
-	closes_as('closed_stale', { pool_size => 2 }, sub {
+	closes_as('drained', {}, sql("SELECT pgpool.drain('%', '30 s')"));
+	closes_as('stale', { pool_size => 2 }, sub {
 			# a pool with outdated options is forgotten when its last connection closes
 			my ($server) = @_;
 
@@ -334,15 +338,15 @@ EOT
 			$holder->run('SELECT pgpool.checkin_all()');
 		});
 	$other->run('SELECT pgpool.checkin_all()');
-	closes_as('closed_terminated', {}, sub { my $lease = lease($holder, $_[0]); $other->run("SELECT pgpool.terminate($lease)"); });
-	closes_as('closed_holder_died', {}, sub {
+	closes_as('terminated', {}, sub { my $lease = lease($holder, $_[0]); $other->run("SELECT pgpool.terminate($lease)"); });
+	closes_as('holder_died', {}, sub {
 			my $mine = PgpxSession->new($local);
 			my $lease = lease($mine, $_[0]);
 
 			$mine->run("SELECT pgpool.send($lease, 'select pg_sleep(600)')");
 			$mine->quit;
 		});
-	closes_as('closed_discarded', {}, sub { my $lease = lease($holder, $_[0]); $holder->run("SELECT pgpool.discard($lease)"); });
+	closes_as('discarded', {}, sub { my $lease = lease($holder, $_[0]); $holder->run("SELECT pgpool.discard($lease)"); });
 	$holder->run('SELECT pgpool.checkin_all()');
 	is(join(' ', sort keys %seen), join(' ', sort @counters), 'every counter was tested');
 
@@ -380,7 +384,7 @@ EOT
 	my $all_are_leased = sub {
 		$other->run(q{SELECT pgpool.checkout('w_hog', '300 ms') FROM generate_series(1, 100)});
 		return $local->safe_psql('postgres', <<'EOT');
-SELECT connections_used = connections_max
+SELECT sum(connections) = current_setting('pgpool_ext.max_connections')::int
 	AND NOT EXISTS (SELECT FROM pgpool.connections WHERE state <> 'leased' AND server <> 'w_connecting')
 FROM pgpool.workers
 EOT

@@ -342,7 +342,7 @@ SELECT bool_and((SELECT bool_and(n >= before) FROM (SELECT n, lag(n, 1, 0::int8)
 		FROM unnest(seconds_bucket) WITH ORDINALITY AS u(n, i)) AS b)
 	AND seconds_bucket[array_length(seconds_bucket, 1)] <= seconds_count
 	AND array_length(seconds, 1) = array_length(seconds_bucket, 1))
-	AND sum(seconds_count) = (SELECT sum(waits) FROM pgpool.wait_histogram) AND sum(seconds_count) > 0
+	AND sum(seconds_count) = (SELECT sum(n) FROM pgpool.stats, unnest(wait_histogram) AS n) AND sum(seconds_count) > 0
 FROM metrics_pgpool_ext_wait
 EOT
 

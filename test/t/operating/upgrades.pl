@@ -128,7 +128,7 @@ EOT
 	my $lease = lease($session, 'shard1');
 	my @with_rows;
 
-	cmp_ok(scalar @views, '>=', 8, 'extension has at least eight views');
+	cmp_ok(scalar @views, '>=', 7, 'extension has at least seven views');
 	foreach (@views)
 	{
 		my ($view, $symbol, $fewer, $columns) = split /\|/;
@@ -143,7 +143,7 @@ EOT
 		$session->fails("SELECT count(*) FROM newer_$view()", '55000',
 			qr/older version of the library.*HINT:.*Restart/s, "library with one column less in $view raises an error");
 	}
-	is(join(' ', sort @with_rows), 'connections leases pools stats wait_histogram workers', 'some views have rows');
+	is(join(' ', sort @with_rows), 'connections leases pools stats workers', 'some views have rows');
 	$session->run("SELECT pgpool.checkin($lease)");
 	$session->quit;
 	$local->safe_psql('postgres', <<'EOT');
@@ -182,7 +182,7 @@ EOT
 	is($session->run("SELECT * FROM pgpool.query_as(0, 'shard1', 'select 7')") . $session->error, '7',
 		'old script works with the newer library after a restart');
 	is($session->run("SELECT count(*) FROM pgpool.$_") =~ /^\d+$/ ? '' : $session->error, '', "view $_ works with the newer library")
-	  foreach qw(pools connections leases waiters stats wait_histogram workers locks);
+	  foreach qw(pools connections leases waiters stats workers locks);
 	$lease = lease($session, 'shard1');
 	is($session->run("ALTER EXTENSION pgpool_ext UPDATE TO '1.1'; SELECT pgpool.made_up()") . $session->error, '11', 'upgrade succeeds');
 	is($session->run("SELECT pgpool.exec($lease, 'select 1'), pgpool.checkin($lease)") . $session->error, '1|',

@@ -60,7 +60,7 @@ sub pauses_grow
 	my ($in_use, $name) = @_;
 	my $failed = $local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'kept'});
 
-	terminate($remote, $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'kept' AND leases = 0}));
+	terminate($remote, $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'kept' AND last_used = opened_at}));
 	foreach (1 .. 3)
 	{
 		is($session->run("SELECT pgpool.exec('kept', 'select 1')"), '1', 'kept: the older connection works') if $in_use;

@@ -114,10 +114,10 @@ my $local = local_node('local', conf => ['pgpool_ext.max_connections = 20', 'pgp
 	make_pool($local, $remote, server => 'global', options => { pool_size => 20, checkout_timeout => '60s' });
 	my @leases = split /,/, $holder->run(q{SELECT string_agg(pgpool.checkout('global')::text, ',') FROM generate_series(1, 20)});
 	is(scalar @leases, 20, 'global: one session leases all connections') or diag($holder->error);
-	is($local->safe_psql('postgres', 'SELECT connections_used FROM pgpool.workers'), 20, 'global: they are counted');
+	is($local->safe_psql('postgres', 'SELECT sum(connections) FROM pgpool.workers'), 20, 'global: they are counted');
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/global'});
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE state = 'broken'}, 20), 'global: leases are broken');
-	is($local->safe_psql('postgres', 'SELECT connections_used FROM pgpool.workers'), 0, 'global: they are not counted any more');
+	is($local->safe_psql('postgres', 'SELECT sum(connections) FROM pgpool.workers'), 0, 'global: they are not counted any more');
 	is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'global: another pool works');
 	is($holder->run(q{SELECT pgpool.exec('many', 'select 1')}) . $holder->error, '1', 'global: session with the broken leases is granted another one');
 	my %left = map { $_ => 1 } split /\n/, $local->safe_psql('postgres', 'SELECT lease FROM pgpool.leases');

@@ -95,7 +95,7 @@ foreach my $server (qw(asked idle patient))
 {
 	like($session{$server}->{text}, qr/^(?:08001|55P03|08001 55P03)$/, "$server: each checkout fails");
 }
-is(stats('tested', 'checks_failed'), '2', 'tested: both connections have failed the test of test_period');
+is(stats('tested', 'closed_broken'), '2', 'tested: both connections have failed the test of test_period');
 is(stats('tested', 'retried'), '0', 'tested: no lost connection was leased');
 check_invariants($local, 'invariants hold without a network');
 

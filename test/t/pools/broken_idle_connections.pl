@@ -183,7 +183,7 @@ foreach my $round (1 .. 3)
 {
 	ok(wait_until($local, "SELECT state FROM pgpool.connections WHERE server = 'always'", 'idle'), 'always: connection is idle');
 	$session->run(query('always'));
-	is(pool('always', 'checks, checks_failed, connects'), ($always + 1 + $round) . '|0|1', 'always: connection is tested before the lease');
+	is(pool('always', 'checks, closed_broken, connects'), ($always + 1 + $round) . '|0|1', 'always: connection is tested before the lease');
 }
 
 # --- one connection is tested for each waiter, all at the same time
@@ -202,7 +202,7 @@ foreach my $n (1 .. 3)
 }
 kill 'CONT', $tester;
 like($_->finish(60) . $_->error, qr/^\d+$/, 'several: waiter is granted a connection') foreach @callers;
-is(pool('several', 'checks, checks_failed, connects'), '3|0|3', 'several: waiters are granted the tested connections');
+is(pool('several', 'checks, closed_broken, connects'), '3|0|3', 'several: waiters are granted the tested connections');
 $_->quit foreach @callers;
 
 # --- an unresponsive remote server
@@ -215,7 +215,7 @@ kill 'STOP', @pids;
 my $got = $session->run(query('hole'));
 like($got . $session->error, qr/^\d+$/, 'hole: checkout succeeds');
 is(scalar(grep { $_ eq $got } @pids), 0, 'hole: checkout leases another connection');
-cmp_ok(pool('hole', 'checks_failed'), '>=', 1, 'hole: test has failed');
+cmp_ok(pool('hole', 'closed_broken'), '>=', 1, 'hole: test has failed');
 kill 'CONT', @pids;
 is(pool('never', 'checks'), '0', 'never: still no test is made');
 
@@ -237,7 +237,7 @@ let_time_pass($local, 61);
 @pids = split /,/, $local->safe_psql('postgres', q{SELECT string_agg(remote_pid::text, ',') FROM pgpool.connections WHERE server = 'holes'});
 kill 'STOP', @pids;
 $session->start(query('holes'));
-ok(wait_until($local, q{SELECT checks_failed > 0 FROM pgpool.stats WHERE server = 'holes'}, 't', 60), 'holes: test of one connection times out');
+ok(wait_until($local, q{SELECT closed_broken > 0 FROM pgpool.stats WHERE server = 'holes'}, 't', 60), 'holes: test of one connection times out');
 kill 'CONT', @pids;
 like($session->finish(60) . $session->error, qr/^\d+$/, 'holes: checkout succeeds');
 becomes('holes', 'checks, checking, connects', '4|0|5', 'all idle connections are tested, and another one is opened');

@@ -46,7 +46,7 @@ SKIP:
 	$uses{$_}++ foreach @pids;
 	is(join(' ', map { $uses{$_} } grep { defined } ($pids[0], $pids[3], $pids[6])), '3 3 1',
 		'used: connection is replaced after max_uses leases') or diag("@pids");
-	becomes('used', 'closed_uses, connects, total', '2|3|1', 'replaced connections are counted');
+	becomes('used', 'closed_lifetime, connects, total', '2|3|1', 'replaced connections are counted');
 
 	# --- max_lifetime
 	make_pool($local, $remote, server => 'aged', options => { pool_size => 1, max_lifetime => '500ms' });

@@ -31,7 +31,7 @@ with_clock($local, sub { $local->start });
 	ok( wait_until($local,
 			"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid <> $worker", '1'),
 		'new worker runs');
-	ok(wait_until($local, 'SELECT connects_requested > 1 FROM pgpool.stats'), 'new worker tries to connect without the conninfo');
+	ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'new worker does not have the conninfo');
 
 	kill 'CONT', $waiter->pid;
 	like($waiter->finish, qr/^\d+$/, 'waiter is granted a connection when it has published the conninfo');
@@ -330,7 +330,7 @@ with_clock($local, sub { $local->start });
 		ok(terminate($local, $victim->pid), "$level: session is terminated");
 		$victim->finish(10);
 		ok($victim->is_gone, "$level: session has ended");
-		is($local->safe_psql('postgres', "SELECT checkins, closed_holder_died FROM pgpool.stats WHERE server = 'two'"),
+		is($local->safe_psql('postgres', "SELECT checkins, closed_with_lease FROM pgpool.stats WHERE server = 'two'"),
 			$level eq 'transaction' ? '1|0' : '2|0', "$level: lease was returned without a statement on it");
 		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active'}, '0'), "$level: nothing runs on the remote server");
 		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '0', "$level: pending statement was not executed");

@@ -29,7 +29,7 @@ my $remote = remote_node('remote', tls => 1);
 	my $none_open = $sockets->();
 
 	is($session->run("SELECT a FROM pgpool.query('one', 'select 1') $row"), '1', 'pool works');
-	is($local->safe_psql('postgres', "SELECT transport FROM pgpool.pools WHERE server = 'one'"), 'relay', 'transport is the relay');
+	is($local->safe_psql('postgres', "SELECT DISTINCT transport FROM pgpool.connections WHERE server = 'one'"), 'relay', 'transport is the relay');
 
 	sub memory
 	{
@@ -199,7 +199,7 @@ EOT
 	is($stuck[0]->done, 0, 'stream: stream is still in progress');
 
 	# --- a worker ends
-	my $theirs_before = $local->safe_psql('postgres', "SELECT connection, generation, remote_pid FROM pgpool.connections WHERE server = '$theirs'");
+	my $theirs_before = $local->safe_psql('postgres', "SELECT connection, opened_at, remote_pid FROM pgpool.connections WHERE server = '$theirs'");
 	my $lease = lease($session, $theirs);
 	terminate($local, $pid{0});
 	$stuck[0]->finish(30);
@@ -207,7 +207,7 @@ EOT
 	$stuck[1]->fails("SELECT pgpool.exec($ids[1], 'select 1')", '08006', qr/worker was restarted/, 'ended: idle lease of the worker fails');
 	is($session->run("SELECT a FROM pgpool.query($lease, 'select 5') $row") . $session->error, '5', "ended: lease of another worker stays usable");
 	$session->run('SELECT pgpool.checkin_all()');
-	is($local->safe_psql('postgres', "SELECT connection, generation, remote_pid FROM pgpool.connections WHERE server = '$theirs'"),
+	is($local->safe_psql('postgres', "SELECT connection, opened_at, remote_pid FROM pgpool.connections WHERE server = '$theirs'"),
 		$theirs_before, 'ended: connections of another worker are kept');
 	is($session->run(query($mine, 6), 60) . $session->error, '6', 'ended: next worker serves the pools');
 	is($local->safe_psql('postgres', 'SELECT worker, state, restarts FROM pgpool.workers ORDER BY worker'),

@@ -66,7 +66,7 @@ my $local = local_node('local');
 	# granted another connection
 	foreach my $how ('unanswered', 'refused')
 	{
-		my $closed = $local->safe_psql('postgres', 'SELECT closed_terminated FROM pgpool.stats');
+		my $closed = $local->safe_psql('postgres', 'SELECT closed_with_lease FROM pgpool.stats');
 
 		$session = PgpxSession->new($local);
 		asks($session, q{SELECT pgpool.checkout('one', '60 s')}, $how);
@@ -77,7 +77,7 @@ my $local = local_node('local');
 		# the session wakes
 		ok(wait_until($local, 'SELECT waiters FROM pgpool.pools', 1, 30), "$how: session waits for another connection") if $how eq 'unanswered';
 		kill 'CONT', $worker;
-		ok(wait_until($local, 'SELECT closed_terminated FROM pgpool.stats', $closed + 1), "$how: connection is closed");
+		ok(wait_until($local, 'SELECT closed_with_lease FROM pgpool.stats', $closed + 1), "$how: connection is closed");
 		kill 'CONT', $session->pid;
 		like($session->finish(60), qr/^\d+$/, "$how: session is granted another connection") or diag($session->error);
 		is($session->run('SELECT pgpool.checkin_all()'), '1', "$how: session has no other lease");
