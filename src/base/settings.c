@@ -80,7 +80,7 @@ pgpx_settings_init(void)
 
 	DefineCustomIntVariable("pgpool_ext.busy_poll",
 							"Sets the time in microseconds for which a session polls for an answer before it sleeps.",
-							"A worker polls likewise for bytes to relay. 0 disables polling. Polling becomes less frequent while it is unsuccessful.",
+							"0 disables polling. A session does not poll if the previous answer took more than twice that time.",
 							&pgpx_busy_poll,
 							100, 0, 1000,
 							PGC_USERSET, 0, NULL, NULL, NULL);

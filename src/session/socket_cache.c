@@ -386,6 +386,7 @@ pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	wait_for_events(sock, events, timeout, wait_event);
+	sock->slow = pgpx_now() - sock->wait_began > 2 * pgpx_busy_poll;
 	CHECK_FOR_INTERRUPTS();
 	return true;
 }
@@ -584,34 +585,25 @@ drop_reply_pair(void)
 ssize_t
 pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 {
+	/* read without the lock; stale values are harmless */
+	const volatile PgpxPool *p = &pgpx_pools[pool];
 	PgpxTime	until;
 	ssize_t		n;
 
-	/*
-	 * if only one process may poll, prefer the worker, which sees the answer
-	 * first
-	 */
-	if (pgpx_conns[sock->conn].relayed && pgpx_shared->max_polling < 2)
-		return 0;
-	if (!pgpx_busy_poll_is_calm(pool))
+	sock->wait_began = pgpx_now();
+	if (pgpx_busy_poll == 0 || sock->slow || p->nwaiting > 0 ||
+		p->count[PGPX_CONN_LEASED] > pgpx_shared->max_polling)
 		return 0;
 
-	/* this may raise an error, so it precedes the use of a polling slot */
+	/* not the wait set, which would return at once if the latch is set */
 	(void) pgpx_wire_make_room(&sock->wire);
-	until = pgpx_busy_poll_begin(&sock->poll);
-	if (until == 0)
-		return 0;
-
-	/*
-	 * Do not use the wait set.  It may raise an error, and the polling slot
-	 * would be lost.  Also, it would return at once if the latch was already
-	 * set.
-	 */
+	until = sock->wait_began + pgpx_busy_poll;
 	do
 		n = pgpx_wire_receive(&sock->wire, full);
 	while (n == 0 && pgpx_now() < until);
-	pgpx_busy_poll_record(&sock->poll, n != 0);
-	pgpx_busy_poll_release();
+
+	/* a sleep that ends soon corrects this */
+	sock->slow = n == 0;
 	return n;
 }
 

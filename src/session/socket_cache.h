@@ -40,7 +40,8 @@ typedef struct PgpxCachedSocket
 	dlist_node	registered;		/* link in the list of registered sockets */
 	bool		leased;			/* a lease of this session is using it */
 	dlist_node	node;			/* link in the list of cached sockets */
-	PgpxBusyPoll poll;			/* for pgpx_socket_cache_poll */
+	PgpxTime	wait_began;		/* for pgpx_socket_cache_poll */
+	bool		slow;			/* the last answer took too long to poll for it */
 	PgpxWire	wire;
 } PgpxCachedSocket;
 
@@ -75,8 +76,14 @@ extern void pgpx_socket_cache_drop(PgpxCachedSocket *sock);
 
 /*
  * pgpx_socket_cache_poll
- *		Busy-poll for input for at most pgpool_ext.busy_poll microseconds, if
- *		polling has been worthwhile recently, and read it.
+ *		Poll for input for at most pgpool_ext.busy_poll microseconds, and read
+ *		it.
+ *
+ * A sleep and its wakeup cost about as much as a short statement.  Polling
+ * without success delays a remote server that needs the same processor.
+ * Therefore the session polls only if the previous answer on this connection
+ * arrived within twice that time, the pool has no waiters, and at most half as
+ * many of its connections are leased as there are processors.
  *
  * pool is the index of the connection's pool.  Return as pgpx_wire_fill; 0 also
  * if it did not poll.

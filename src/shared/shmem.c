@@ -171,7 +171,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->next_dlock, 1);
 	pg_atomic_init_u32(&shared->dlocks_changed, 0);
 	pg_atomic_init_u32(&shared->uses_min_idle, 0);
-	pg_atomic_init_u32(&shared->npolling, 0);
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
 	pg_atomic_init_u32(&shared->completed_visit, InvalidOid);
 	pg_atomic_init_u32(&shared->conns_end, 0);
@@ -192,7 +191,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u32(&worker->must_restart, 0);
 		pg_atomic_init_u32(&worker->descriptors, 0);
 		pg_atomic_init_u32(&worker->max_descriptors, 0);
-		pg_atomic_init_u64(&worker->polled, 0);
 		pg_atomic_init_u64(&worker->started_at, 0);
 		pg_atomic_init_u64(&worker->missed_at, 0);
 	}
@@ -356,86 +354,4 @@ pgpx_timestamp(PgpxTime t)
 			stored = (uint64) offset;
 	}
 	return (TimestampTz) stored + t;
-}
-
-/* --- Busy poll ------------------------------------------------------------
- *
- * These functions decide which processes check for input before they sleep, and
- * for how long (pgpool_ext.busy_poll).
- *
- * A sleep and its wakeup cost about as much as a short statement, most of it
- * when an idle processor has to be woken.  Therefore a process polls for an
- * answer for about that long before it sleeps.
- *
- * Polling without success wastes time, and delays a remote server that needs
- * the same processor.  Two rules limit that:
- *	- Each miss makes about four times as many waits skip polling as before, and
- *	  each hit half as many.  A remote server across a network causes misses
- *	  only, so its connections are hardly ever polled.
- *	- At most half as many processes poll as there are processors.
- *
- * In addition, a process does not poll while the pool has waiters, or while it
- * has more leases than processes may poll.  Other processes need the processors
- * in these cases, and polling costs more than it gains (with 8 sessions on 2
- * processors a few percent of the transactions).
- *
- * pgpx_shared->npolling does not record which processes poll, so a process must
- * release its slot on every path.  If a process is killed, the server recreates
- * shared memory.
- */
-
-/* Poll in at least one of 1024 waits. */
-#define SCORE_MAX 10
-
-static bool has_slot = false;	/* this process is counted in npolling */
-
-bool
-pgpx_busy_poll_is_calm(int pool)
-{
-	const volatile PgpxPool *p = &pgpx_pools[pool];
-
-	return p->nwaiting == 0 &&
-		p->count[PGPX_CONN_LEASED] <= (int) pgpx_shared->max_polling;
-}
-
-PgpxTime
-pgpx_busy_poll_begin(PgpxBusyPoll *poll)
-{
-	if (poll->skip > 0)
-	{
-		poll->skip--;
-		return 0;
-	}
-	if (pgpx_busy_poll == 0)
-		return 0;
-	if (!has_slot)
-	{
-		if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
-			pgpx_shared->max_polling)
-		{
-			pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
-			return 0;
-		}
-		has_slot = true;
-	}
-	return pgpx_now() + pgpx_busy_poll;
-}
-
-void
-pgpx_busy_poll_record(PgpxBusyPoll *poll, bool found)
-{
-	if (found)
-		poll->score = Max(poll->score - 1, 0);
-	else
-		poll->score = Min(poll->score + 2, SCORE_MAX);
-	poll->skip = (1 << poll->score) - 1;
-}
-
-void
-pgpx_busy_poll_release(void)
-{
-	if (!has_slot)
-		return;
-	has_slot = false;
-	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
 }

@@ -463,7 +463,6 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint32 must_restart;	/* one of its pools is damaged */
 	pg_atomic_uint32 descriptors;
 	pg_atomic_uint32 max_descriptors;	/* limit for connections */
-	pg_atomic_uint64 polled;	/* rounds without a sleep, see shmem.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
 	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_is_missing */
 } PgpxWorkerSlot;
@@ -478,7 +477,8 @@ typedef struct PgpxShared
 	int			max_pools;
 	int			nwaiter_slots;
 	int			max_locks;
-	uint32		max_polling;	/* half the processors */
+	int			max_polling;	/* half the processors, see
+								 * pgpx_socket_cache_poll */
 	LWLock	   *registry_lock;
 	LWLock	   *dlock_lock;
 	char		instance[PGPX_INSTANCE_LEN];	/* identifies this run of the
@@ -504,7 +504,6 @@ typedef struct PgpxShared
 									 * start */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
-	pg_atomic_uint32 npolling;	/* processes that busy poll, see shmem.c */
 	pg_atomic_uint32 visited_database;	/* after the server's start the catalog
 										 * reader has visited all databases up
 										 * to this OID */
@@ -599,41 +598,5 @@ extern PgpxTime pgpx_steady_now(void);
  * one time does not change unless the wall clock is set.
  */
 extern TimestampTz pgpx_timestamp(PgpxTime t);
-
-/* --- Busy poll ------------------------------------------------------------
- *
- * A process that busy polls checks for input for a short time before it sleeps.
- */
-
-/* Record of the success of busy polling; all zero at the start. */
-typedef struct PgpxBusyPoll
-{
-	int			score;			/* a miss adds 2, a hit subtracts 1 */
-	int			skip;			/* waits to skip before polling again */
-} PgpxBusyPoll;
-
-/*
- * pgpx_busy_poll_is_calm
- *		Return whether the pool has no waiters and at most max_polling leases,
- *		so that busy polling is unlikely to delay other processes.  Read without
- *		a lock, so the result may be stale.
- */
-extern bool pgpx_busy_poll_is_calm(int pool);
-
-/*
- * pgpx_busy_poll_begin
- *		Return the time until which this process may poll; 0: it must sleep at
- *		once.
- *
- * If the result is not 0, the process has one of the polling slots until it
- * calls pgpx_busy_poll_release, and must not raise an error until then.
- */
-extern PgpxTime pgpx_busy_poll_begin(PgpxBusyPoll *poll);
-
-/* Record whether polling found input. */
-extern void pgpx_busy_poll_record(PgpxBusyPoll *poll, bool found);
-
-/* Release the polling slot, if this process has one. */
-extern void pgpx_busy_poll_release(void);
 
 #endif							/* PGPX_SHMEM_H */

@@ -36,9 +36,6 @@
 static WaitEventSet *waits = NULL;
 static PgpxTime next_maintenance = 0;
 static bool more_messages = false;
-static bool relayed = false;	/* the last events were those of relays only:
-								 * see busy_poll() */
-static PgpxBusyPoll polling;
 static char *message = NULL;	/* from the control socket; has secrets */
 
 void
@@ -295,13 +292,6 @@ wait_timeout(void)
 	return at <= now ? 0 : (long) Min((at - now) / 1000 + 1, 3600 * 1000);
 }
 
-static void
-handle_relay_event(PgpxWorkerConn *w, bool local, uint32 events)
-{
-	pgpx_relay_ready(w, local, events);
-	relayed &= pgpx_busy_poll_is_calm(w->pool);
-}
-
 /*
  * Handle an event.  Return false for an event of a relay, because it requires
  * no further work in this round.
@@ -314,10 +304,10 @@ handle_event(const struct epoll_event *event)
 	switch ((PgpxWatchKind) (event->data.u64 >> 32))
 	{
 		case PGPX_WATCH_RELAY_REMOTE:
-			handle_relay_event(w, false, event->events);
+			pgpx_relay_ready(w, false, event->events);
 			return false;
 		case PGPX_WATCH_RELAY_LOCAL:
-			handle_relay_event(w, true, event->events);
+			pgpx_relay_ready(w, true, event->events);
 			return false;
 		case PGPX_WATCH_CONTROL:
 			read_control();
@@ -338,38 +328,7 @@ handle_event(const struct epoll_event *event)
 								   event->events);
 			break;
 	}
-	relayed = false;
 	return true;
-}
-
-/*
- * Busy-poll for the events that relays wait for, the answer or the next
- * statement, before the worker sleeps.  Return the number of events.
- *
- * The worker keeps its busy-poll slot from one event to the next.  Sessions
- * would gain nothing from the slot, because the bytes that they wait for pass
- * through the worker.
- */
-static int
-busy_poll(struct epoll_event *events)
-{
-	PgpxTime	until;
-	int			n;
-
-	if (!relayed || more_messages || pgpx_relay_has_more() || MyLatch->is_set)
-		return 0;
-	until = pgpx_busy_poll_begin(&polling);
-	if (until == 0)
-		return 0;
-	do
-		n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
-	while (n == 0 && !MyLatch->is_set && pgpx_now() < until);
-	if (n > 0 || !MyLatch->is_set)
-		pgpx_busy_poll_record(&polling, n > 0);
-	if (n <= 0)
-		return 0;
-	pg_atomic_fetch_add_u64(&pgpx_shared->worker[pgpx_worker_index].polled, 1);
-	return n;
 }
 
 /*
@@ -385,7 +344,6 @@ sleep_until_due(void)
 	bool		all;
 	int			n;
 
-	pgpx_busy_poll_release();
 	n = WaitEventSetWait(waits, wait_timeout(), occurred, lengthof(occurred),
 						 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
 	all = more_messages || (n == 0 && !relaying);
@@ -403,15 +361,10 @@ bool
 pgpx_event_loop_run_once(void)
 {
 	struct epoll_event events[MAX_EVENTS];
-	bool		all = false;	/* other work than relaying may be pending */
-	int			n = busy_poll(events);
+	bool		all = sleep_until_due();	/* other work than relaying may be
+											 * pending */
+	int			n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
 
-	if (n == 0)
-	{
-		all = sleep_until_due();
-		n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
-	}
-	relayed = n > 0;
 	for (int i = 0; i < n; i++)
 		all |= handle_event(&events[i]);
 	if (pgpx_relay_has_more())

@@ -486,7 +486,6 @@ at_exit(int code, Datum arg)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 
-	pgpx_busy_poll_release();
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
 	pg_atomic_write_u64(&slot->incarnation, 0);
 	memset(exiting, 0, pgpx_shared->max_connections * sizeof(ExitConn));

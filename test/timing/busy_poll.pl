@@ -10,9 +10,6 @@ use Test::More;
 my $processors = grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo');
 plan skip_all => 'a machine with a single processor does not poll' if $processors < 2;
 
-# over TLS sessions leave one polling slot to the worker; with fewer than four processors there is only one
-plan skip_all => 'sessions leave polling to the worker' if over_tls() && $processors < 4;
-
 my $remote = remote_node('remote');
 my $local = local_node('local');
 make_pool($local, $remote, server => 'p', options => { pool_size => 2 });
@@ -42,25 +39,24 @@ ok(wait_until($local, sub { polled(50, 'select 1', 1000) > 0 ? 't' : 'f' }), 'an
 # first poll if the machine stalls; hence the retry.)
 ok(wait_until($local, sub { polled(20, 'select pg_sleep(0.1)', 1) }, '0', 20), 'answer that is later than busy_poll is not found by polling');
 
-# --- misses make polling rarer: after three misses in a row, which need 21 statements,
-# 63 answers are awaited asleep
-sub polled_after_misses
+# --- after an answer that took longer than twice busy_poll, a session sleeps at once
+sub polled_after_slow_answers
 {
 	my $count = "SELECT polled FROM pgpool.stats WHERE server = 'p'";
 	my $before = $local->safe_psql('postgres', $count);
 	my $own = PgpxSession->new($local);
 	my $lease = lease($own, 'p');
 
-	$own->run('SET pgpool_ext.busy_poll = 1');
-	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 21 LOOP PERFORM pgpool.exec($lease, 'select pg_sleep(0.03)'); END LOOP; END \$\$");
-	$own->run('SET pgpool_ext.busy_poll = 1000');
-	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
+	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 20 LOOP
+		PERFORM pgpool.exec($lease, 'select pg_sleep(0.01)');
+		PERFORM pgpool.exec($lease, 'select 1');
+	END LOOP; END \$\$");
 	die $own->error if $own->error ne '';
 	$own->run("SELECT pgpool.checkin($lease)");
 	$own->quit;
 	return $local->safe_psql('postgres', $count) - $before;
 }
-ok(wait_until($local, \&polled_after_misses, '0', 20), 'misses suspend polling for a while');
+ok(wait_until($local, \&polled_after_slow_answers, '0', 20), 'session does not poll after a slow answer');
 
 stats_add_up($local);
 check_invariants($local);

@@ -564,43 +564,6 @@ fail_next($local, 'clock_gettime', process => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'lock is valid by the other clock if CLOCK_BOOTTIME is missing');
 is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is released');
 
-# --- busy polling (pgpool_ext.busy_poll) by at most half of the processors: the next
-# process sleeps at once
-SKIP:
-{
-	my $half = int((grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo')) / 2);
-
-	skip 'a machine with a single processor does not poll', 4 if $half < 1;
-	skip 'over TLS sessions leave polling to the worker', 4 if over_tls() && $half < 2;
-	skip "too many processors to occupy half of them", 4 if $half > 8;
-	make_pool($local, $remote, server => 'poll', options => { %quick, pool_size => $half });
-	my @pollers = map { PgpxSession->new($local) } 1 .. $half;
-	my @leases = map { lease($_, 'poll') } @pollers;
-	my $lease = lease($session, 'one');
-	my $asleep = "SELECT wait_event IS NOT NULL FROM pg_stat_activity WHERE state = 'active' AND pid = " . $session->pid;
-
-	$_->run('SET pgpool_ext.busy_poll = 1000') foreach @pollers, $session;
-	stop_in_recv($local, map { $_->pid } @pollers, $session);
-	$pollers[$_]->start("SELECT pgpool.exec($leases[$_], 'select pg_sleep(0.1)')") foreach 0 .. $#pollers;
-	ok(wait_until($local, sub { join '', map { is_stopped_in_recv($local, $_->pid) } @pollers }, '1' x $half), 'half of the processors poll');
-	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
-	ok(wait_until($local, $asleep), 'next session sleeps');
-	is(is_stopped_in_recv($local, $session->pid), 0, 'next session has not polled');
-	stop_in_recv($local);
-	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
-	$_->finish, $_->run('SELECT pgpool.checkin_all()') foreach @pollers, $session;
-
-	$lease = lease($session, 'poll');
-	stop_in_recv($local, $session->pid);
-	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
-	ok(wait_until($local, sub { is_stopped_in_recv($local, $session->pid) }, 1), 'session polls when the others have ended');
-	stop_in_recv($local);
-	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
-	$session->finish;
-	$session->run('SELECT pgpool.checkin_all()');
-	$_->quit foreach @pollers;
-}
-
 # --- TLS: the socket pair of the relay
 {
 	my $secret = remote_node('secret', tls => 1);
