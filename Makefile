@@ -28,7 +28,7 @@ PG_CPPFLAGS  = -Isrc -I$(shell $(PG_CONFIG) --includedir)
 PG_CFLAGS    = -std=gnu17 -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers
 SHLIB_LINK   = -lpq -lssl -lcrypto
-EXTRA_CLEAN  = tmp_check deb $(EXTENSION)-*.zip $(EXTENSION)-*.tar.gz
+EXTRA_CLEAN  = src/locks/lock_schema.inc tmp_check deb $(EXTENSION)-*.zip $(EXTENSION)-*.tar.gz
 
 # One test by name: make test-one T=name
 T ?=
@@ -44,6 +44,7 @@ include $(PGXS)
 
 # PostgreSQL's headers are not tracked, ours are
 $(OBJS): $(wildcard src/*/*.h) Makefile
+src/locks/lock_remote.o: src/locks/lock_schema.inc
 
 # installcheck tests the installed extension; "test" needs no installation
 installcheck:
@@ -60,6 +61,13 @@ clean distclean:
 	rm -rf $(OBJS) $(EXTENSION).so $(EXTRA_CLEAN)
 
 endif
+
+# the SQL that sessions and workers send to the remote server of a lock, as C strings
+src/locks/lock_schema.inc: src/locks/lock_schema.sql
+	awk '/^-- === /{ printf "%sstatic const char %s[] =\n", end, $$3; end = ";\n"; next } \
+		/^[ \t]*--/{ next } \
+		end{ gsub(/[\\"]/, "\\\\&"); printf "\"%s\\n\"\n", $$0 } \
+		END{ print end }' $< >$@
 
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test check-world test-one clean-kept demo bench lint format dist deb check-deb

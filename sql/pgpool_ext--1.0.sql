@@ -1131,7 +1131,7 @@ RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_lock_setup'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_setup(pg_catalog.text) IS
-'creates the tables of distributed locks and the function fence_check in schema pgpool_lock of a remote database, or verifies them; call it once for each database that keeps locks';
+'creates the tables and functions of distributed locks in schema pgpool_lock of a remote database, or verifies the tables and replaces the functions; call it once for each database that keeps locks';
 
 CREATE FUNCTION pgpool.lock(
 	pool pg_catalog.text,

@@ -460,9 +460,8 @@ shmem_size(void)
 {
 	Size		size = MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock)));
 
-	size = add_size(size,
+	return add_size(size,
 					MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter))));
-	return add_size(size, PGPX_DLOCK_TURNS * sizeof(PgpxDlockTurn));
 }
 
 static void
@@ -471,8 +470,6 @@ shmem_attach(char *at)
 	pgpx_dlocks = (PgpxDlock *) at;
 	at += MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock)));
 	pgpx_dlock_waiters = (PgpxDlockWaiter *) at;
-	at += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter)));
-	pgpx_dlock_turns = (PgpxDlockTurn *) at;
 }
 
 static const PgpxLockHooks hooks = {

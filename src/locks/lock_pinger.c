@@ -37,23 +37,10 @@
 #include "worker/worker.h"
 
 /*
- * Settings of a connection:
- *
- * - synchronous_commit, because a crash or failover of the remote must not
- *   undo a grant or a ping: two servers would hold the lock.
- * - search_path, because operators of other users must not be found.
- * - default_transaction_isolation, because a statement must not fail if another
- *   one has changed the row.
- * - lock_timeout, because an abandoned statement must not wait for a row
- *   forever: each new attempt would add one more at the remote.
+ * A statement must not fail if another one has changed the row.  The functions
+ * of the schema have the other settings.
  */
-#define SETTINGS \
-	"SET search_path = pg_catalog, pg_temp; " \
-	"SET default_transaction_isolation = 'read committed'; " \
-	"SET lock_timeout = '10s'; " \
-	"SELECT pg_catalog.set_config('synchronous_commit', 'on', false) " \
-	"WHERE pg_catalog.current_setting('synchronous_commit') " \
-	"OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
+#define SETTINGS "SET default_transaction_isolation = 'read committed'"
 
 static void fail_pinger(PgpxPinger *p, const char *reason);
 static void set_idle(PgpxPinger *p);
@@ -263,7 +250,8 @@ send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
 static void
 send_preparation(PgpxPinger *p)
 {
-	char	   *sql = psprintf("%s; %s", SETTINGS, pgpx_verify_sql);
+	char	   *sql = psprintf(SETTINGS "; %s; %s", pgpx_lock_verify_sql[0],
+							   pgpx_lock_verify_sql[1]);
 
 	send_setting(p, PGPX_PINGER_PREPARE, sql);
 	pfree(sql);
@@ -458,9 +446,6 @@ get_pinger(int pool, uint32 pool_id)
 		p->confirmed = MemoryContextAllocHuge(TopMemoryContext,
 											  mul_size(pgpx_shared->max_locks,
 													   sizeof(bool)));
-		p->contended = MemoryContextAllocHuge(TopMemoryContext,
-											  mul_size(pgpx_shared->max_locks,
-													   sizeof(bool)));
 		p->pool = pool;
 		p->fd = -1;
 		pingers[pool] = p;
@@ -553,7 +538,6 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
 
 	pgpx_work_params(p->work, p->nwork, values);
 	memset(p->confirmed, 0, p->nwork * sizeof(bool));
-	memset(p->contended, 0, p->nwork * sizeof(bool));
 	p->phase = phase;
 	p->error[0] = '\0';
 	p->phase_since = pgpx_now();
@@ -577,7 +561,7 @@ read_results(PgpxPinger *p, const PGresult *res)
 {
 	bool		release = p->phase == PGPX_PINGER_RELEASE;
 
-	if (PQnfields(res) != (release ? 3 : 1))
+	if (PQnfields(res) != (release ? 2 : 1))
 	{
 		strlcpy(p->error, "The remote server returned an unexpected result.", sizeof(p->error));
 		return;
@@ -592,8 +576,6 @@ read_results(PgpxPinger *p, const PGresult *res)
 				continue;
 			p->confirmed[i] = !release ||
 				strcmp(PQgetvalue(res, row, 1), "t") == 0;
-			p->contended[i] = release &&
-				strcmp(PQgetvalue(res, row, 2), "t") == 0;
 		}
 	}
 }
@@ -623,7 +605,7 @@ step_work(PgpxPinger *p)
 	for (int i = 0; i < p->nwork; i++)
 	{
 		if (release)
-			pgpx_dlock_released(&p->work[i], p->confirmed[i], p->contended[i]);
+			pgpx_dlock_released(&p->work[i], p->confirmed[i]);
 		else
 			pgpx_dlock_pinged(&p->work[i], p->confirmed[i], p->sent_at);
 	}

@@ -74,7 +74,6 @@ typedef struct PgpxPinger
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
 	bool	   *confirmed;		/* extended or released */
-	bool	   *contended;		/* requested by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
 } PgpxPinger;
 

@@ -1,17 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lock_remote.c
- *	  The tables of schema pgpool_lock: their definitions, and the statements
- *	  that sessions and workers execute on them.
+ *	  Calls of the functions of schema pgpool_lock (lock_schema.sql).
  *
- * Each lock is one row of pgpool_lock.locks, and each operation one statement.
- * The statements use only the remote's clock.  This file sends the statements
- * of sessions; lock_pinger.c sends those of the worker.
- *
- * The token is part of a unique key.  A statement that changes it therefore
- * conflicts with FOR KEY SHARE row locks, which transactions hold that have
- * called fence_check.  A ping does not change the token and does not wait for
- * them.
+ * This file makes the calls of sessions; lock_pinger.c makes those of the
+ * worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,240 +16,34 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "locks/lock_schema.inc"
 #include "session/statement.h"
 
-/*
- * PL/pgSQL: look up the objects of schema pgpool_lock, and the functions,
- * operators and types on which the triggers on its tables depend, also in WHEN.
- * Raise 55000 if one of them has an untrusted owner, because the owner could
- * change it and so run code as each user of the locks.  Set "found.tables" to
- * the number of the tables that exist.
- *
- * Trusted are the owner of the database, superusers, and the login role itself.
- * After SET ROLE the login role is not the current user.  The search_path is
- * the user's: see request_sql.
- */
-#define CHECK_OWNERS \
-	"	SELECT pg_catalog.count(*) FILTER (WHERE o.is_table) AS tables,\n" \
-	"		pg_catalog.min(r.rolname::pg_catalog.text) FILTER (WHERE NOT (r.rolsuper\n" \
-	"			OR r.oid OPERATOR(pg_catalog.=) (SELECT d.datdba FROM pg_catalog.pg_database AS d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())\n" \
-	"			OR r.oid OPERATOR(pg_catalog.=) (SELECT a.usesysid FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a))) AS stranger\n" \
-	"		INTO found\n" \
-	"		FROM (SELECT n.nspowner, false FROM pg_catalog.pg_namespace AS n WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock'\n" \
-	"			UNION ALL SELECT c.relowner, true FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace\n" \
-	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND c.relname OPERATOR(pg_catalog.=) ANY ('{locks,pings}'::pg_catalog.name[])\n" \
-	"			UNION ALL SELECT COALESCE(f.proowner, p.oprowner, y.typowner), false FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace\n" \
-	"				JOIN pg_catalog.pg_trigger AS t ON t.tgrelid OPERATOR(pg_catalog.=) c.oid\n" \
-	"				JOIN pg_catalog.pg_depend AS d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_trigger'::pg_catalog.regclass AND d.objid OPERATOR(pg_catalog.=) t.oid\n" \
-	"				LEFT JOIN pg_catalog.pg_proc AS f ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass AND f.oid OPERATOR(pg_catalog.=) d.refobjid\n" \
-	"				LEFT JOIN pg_catalog.pg_operator AS p ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_operator'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.=) d.refobjid\n" \
-	"				LEFT JOIN pg_catalog.pg_type AS y ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass AND y.oid OPERATOR(pg_catalog.=) d.refobjid\n" \
-	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND c.relname OPERATOR(pg_catalog.=) ANY ('{locks,pings}'::pg_catalog.name[])\n" \
-	"			UNION ALL SELECT f.proowner, false FROM pg_catalog.pg_proc AS f JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) f.pronamespace\n" \
-	"				WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock' AND f.proname OPERATOR(pg_catalog.=) 'fence_check') AS o(owner, is_table)\n" \
-	"		JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) o.owner;\n" \
-	"	IF found.stranger IS NOT NULL THEN\n" \
-	"		RAISE EXCEPTION 'schema pgpool_lock or an object in it belongs to role \"%\"', found.stranger\n" \
-	"			USING ERRCODE = 'object_not_in_prerequisite_state',\n" \
-	"				DETAIL = 'The owner of these objects controls code that all users of the locks execute.',\n" \
-	"				HINT = 'They must belong to the owner of the remote database, a superuser, or the role that logs in. If the schema is not yours, drop it, and run pgpool.lock_setup.';\n" \
-	"	END IF;\n"
+const char *const pgpx_lock_verify_sql[PGPX_LOCK_VERIFY_COUNT] = {
+	exists_sql,
+	owners_sql,
+};
 
 /*
- * The tables must exist here, so that another role cannot create them between
- * this statement and the next one.
+ * Arguments are cast to the exact types of the functions, so that no other
+ * function of the same name can be a better match.
  */
-const char	pgpx_verify_sql[] =
-	"DO $verify$\n"
-	"DECLARE\n"
-	"	found record;\n"
-	"BEGIN\n" CHECK_OWNERS
-	"	IF found.tables OPERATOR(pg_catalog.<>) 2::pg_catalog.int8 THEN\n"
-	"		RAISE EXCEPTION 'tables of schema \"pgpool_lock\" do not exist'\n"
-	"			USING ERRCODE = 'undefined_table';\n"
-	"	END IF;\n"
-	"END $verify$";
+#define TEXT "::pg_catalog.text"
+#define INT8 "::pg_catalog.int8"
+#define LISTS "($1::pg_catalog.text, $2::pg_catalog.text[], " \
+	"$3::pg_catalog.int8[], $4::pg_catalog.int8[])"
 
-/* Create the tables, or verify existing ones. */
-static const char setup_sql[] =
-	"SET LOCAL search_path = pg_catalog, pg_temp;\n"
-	"SET LOCAL client_min_messages = warning;\n"
-	"SELECT pg_catalog.pg_advisory_xact_lock(7301986420915);\n"
-	"DO $setup$\n"
-	"DECLARE\n"
-	"	found record;\n"
-	"BEGIN\n" CHECK_OWNERS
-	"	IF pg_catalog.to_regnamespace('pgpool_lock') IS NULL THEN\n"
-	"		CREATE SCHEMA pgpool_lock;\n"
-	"	END IF;\n"
-	"	IF pg_catalog.to_regclass('pgpool_lock.locks') IS NULL THEN\n"
-	"		CREATE TABLE pgpool_lock.locks (\n"
-	"			name pg_catalog.text PRIMARY KEY,\n"
-	"			token pg_catalog.int8 NOT NULL,\n"
-	"			state pg_catalog.text NOT NULL CHECK (state IN ('held', 'free')),\n"
-	"			instance pg_catalog.text NOT NULL,\n"
-	"			request pg_catalog.int8 NOT NULL,\n"
-	"			holder pg_catalog.text NOT NULL,\n"
-	"			why pg_catalog.text,\n"
-	"			since pg_catalog.timestamptz NOT NULL,\n"
-	"			ttl pg_catalog.interval NOT NULL,\n"
-	"			pinged pg_catalog.timestamptz,\n"
-	"			contended pg_catalog.timestamptz,\n"
-	"			expires pg_catalog.timestamptz NOT NULL,\n"
-	"			UNIQUE (name, token)\n"
-	"		) WITH (fillfactor = 50);\n"
-	"		COMMENT ON TABLE pgpool_lock.locks IS 'distributed locks of pgpool_ext';\n"
-	"	END IF;\n"
-	"	IF pg_catalog.to_regclass('pgpool_lock.pings') IS NULL THEN\n"
-	"		CREATE TABLE pgpool_lock.pings (\n"
-	"			instance pg_catalog.text PRIMARY KEY,\n"
-	"			pinged pg_catalog.timestamptz NOT NULL\n"
-	"		) WITH (fillfactor = 50);\n"
-	"		COMMENT ON TABLE pgpool_lock.pings IS 'servers that hold distributed locks of pgpool_ext, or did';\n"
-	"	END IF;\n"
-	"	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires\n"
-	"		FROM pgpool_lock.locks LIMIT 0;\n"
-	"	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;\n"
-	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
-	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.locks')\n"
-	"			AND i.indisunique AND i.indisvalid AND i.indpred IS NULL\n"
-	"			AND (SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY k.n)\n"
-	"				FROM pg_catalog.unnest(i.indkey::pg_catalog.int2[]) WITH ORDINALITY AS k(attnum, n)\n"
-	"				JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)\n"
-	"			IN (ARRAY['name'], ARRAY['name', 'token'])) < 2\n"
-	"		OR NOT EXISTS (SELECT FROM pg_catalog.pg_index i\n"
-	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.pings') AND i.indisprimary) THEN\n"
-	"		RAISE EXCEPTION 'the tables in schema pgpool_lock lack an index'\n"
-	"			USING ERRCODE = 'object_not_in_prerequisite_state';\n"
-	"	END IF;\n"
-	"	IF pg_catalog.to_regprocedure('pgpool_lock.fence_check(text, bigint)') IS NULL THEN\n"
-	"		CREATE FUNCTION pgpool_lock.fence_check(name pg_catalog.text, token pg_catalog.int8)\n"
-	"		RETURNS pg_catalog.void LANGUAGE plpgsql VOLATILE SECURITY DEFINER\n"
-	"		SET search_path = pg_catalog, pg_temp AS $fence$\n"
-	"		DECLARE\n"
-	"			lock record;\n"
-	"		BEGIN\n"
-	"			SELECT l.token, l.state INTO lock FROM pgpool_lock.locks AS l\n"
-	"				WHERE l.name = fence_check.name FOR KEY SHARE;\n"
-	"			IF NOT FOUND OR lock.state <> 'held' OR lock.token IS DISTINCT FROM fence_check.token THEN\n"
-	"				RAISE EXCEPTION 'token % of lock \"%\" is not valid any more', fence_check.token, fence_check.name\n"
-	"					USING ERRCODE = 'object_not_in_prerequisite_state',\n"
-	"					DETAIL = CASE WHEN lock.token IS NULL THEN 'There is no such lock.'\n"
-	"						WHEN lock.token = fence_check.token THEN 'It was released.'\n"
-	"						ELSE pg_catalog.format('The lock''s token is %s.', lock.token) END;\n"
-	"			END IF;\n"
-	"		END $fence$;\n"
-	"		REVOKE ALL ON FUNCTION pgpool_lock.fence_check(text, bigint) FROM PUBLIC;\n"
-	"		COMMENT ON FUNCTION pgpool_lock.fence_check(text, bigint) IS\n"
-	"			'raises 55000 unless the token is that of the lock now, and keeps the lock from going to another one until the end of the transaction';\n"
-	"	END IF;\n"
-	"END $setup$";
-
-/*
- * Request a lock.  Parameters: $1 name, $2 instance, $3 request, $4 holder, $5
- * why, $6 ttl, $7 lock_timeout, $8 the request will be repeated soon, so
- * record in "contended" that another server requests the lock.
- *
- * The statement does not try to update the row of a lock that is held, so it
- * does not wait for a row lock then.  It raises synchronous_commit, because a
- * crash or a failover must not undo a grant.
- *
- * A request that is repeated because its answer was lost has the same number.
- * If the first one was granted, the repetition returns the same token.  The
- * same is true if the first one is executed after the repetition, by a backend
- * whose client is gone.  After the lock was released or has expired, the number
- * is not granted again, and the session needs a new one (already_released).
- *
- * A grant of a lock that another session had not released returns that previous
- * holder.  It is read from the row before this statement, so it is not certain
- * if several servers request the lock at the same time.  Only the log uses it.
- *
- * The search_path is the user's and may contain operators of other users, so
- * these statements qualify every operator that is resolved through it.
- */
 static const char request_sql[] =
-	"WITH got AS ("
-	"INSERT INTO pgpool_lock.locks AS l"
-	" (name, token, state, instance, request, holder, why, since, ttl, pinged, expires)"
-	" SELECT $1::pg_catalog.text, (pg_catalog.date_part('epoch', n.now) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8, 'held',"
-	" $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text,"
-	" $5::pg_catalog.text, n.now, $6::pg_catalog.interval, NULL,"
-	" n.now OPERATOR(pg_catalog.+) $6::pg_catalog.interval"
-	" FROM (SELECT pg_catalog.clock_timestamp() AS now) AS n"
-	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.locks AS o"
-	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text AND o.state OPERATOR(pg_catalog.=) 'held'"
-	" AND o.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
-	" AND NOT (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
-	" AND pg_catalog.set_config('lock_timeout', $7::pg_catalog.text, true) IS NOT NULL"
-	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
-	" THEN pg_catalog.set_config('synchronous_commit', 'on', true) ELSE '' END IS NOT NULL"
-	" ON CONFLICT (name) DO UPDATE SET"
-	" token = CASE WHEN l.instance OPERATOR(pg_catalog.=) excluded.instance AND l.request OPERATOR(pg_catalog.=) excluded.request"
-	" THEN l.token ELSE greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8) END,"
-	" state = 'held', instance = excluded.instance, request = excluded.request,"
-	" holder = excluded.holder, why = excluded.why,"
-	" since = CASE WHEN l.instance OPERATOR(pg_catalog.=) excluded.instance AND l.request OPERATOR(pg_catalog.=) excluded.request"
-	" THEN l.since ELSE pg_catalog.clock_timestamp() END,"
-	" ttl = excluded.ttl, pinged = NULL, contended = NULL,"
-	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) excluded.ttl"
-	" WHERE CASE WHEN l.instance OPERATOR(pg_catalog.=) excluded.instance AND l.request OPERATOR(pg_catalog.=) excluded.request"
-	" THEN l.state OPERATOR(pg_catalog.=) 'held' AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
-	" ELSE l.state OPERATOR(pg_catalog.=) 'free' OR l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() END"
-	" RETURNING l.token), "
-	"alive AS ("
-	"INSERT INTO pgpool_lock.pings AS p (instance, pinged)"
-	" SELECT $2::pg_catalog.text, pg_catalog.clock_timestamp() FROM got"
-	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.pings AS o"
-	" WHERE o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text)"
-	" ON CONFLICT (instance) DO NOTHING), "
-	"dead AS ("
-	"DELETE FROM pgpool_lock.pings USING got"
-	" WHERE pings.pinged OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '4 days')"
-	" AND pings.instance OPERATOR(pg_catalog.<>) $2::pg_catalog.text), "
-	"wants AS ("
-	"UPDATE pgpool_lock.locks AS l SET contended = pg_catalog.clock_timestamp()"
-	" FROM (SELECT o.name FROM pgpool_lock.locks AS o"
-	" WHERE $8::pg_catalog.bool AND o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
-	" AND o.instance OPERATOR(pg_catalog.<>) $2::pg_catalog.text"
-	" AND coalesce(o.contended OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '0.3 seconds'), true)"
-	" AND NOT EXISTS (SELECT FROM got)"
-	" FOR NO KEY UPDATE SKIP LOCKED) AS o"
-	" WHERE l.name OPERATOR(pg_catalog.=) o.name) "
-	"SELECT got.token::pg_catalog.text, o.holder, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text, NULL, NULL"
-	" FROM got LEFT JOIN pgpool_lock.locks AS o ON o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
-	" AND o.state OPERATOR(pg_catalog.=) 'held'"
-	" AND NOT (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.holder OPERATOR(pg_catalog.=) $4::pg_catalog.text) "
-	"UNION ALL "
-	"SELECT NULL, o.holder, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
-	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text,"
-	" (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8)::pg_catalog.text"
-	" FROM pgpool_lock.locks AS o WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
-	" AND (o.state OPERATOR(pg_catalog.=) 'held'"
-	" OR (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
-	" AND NOT EXISTS (SELECT FROM got)";
+	"SELECT * FROM pgpool_lock.acquire($1" TEXT ", $2" TEXT ", $3" INT8
+	", $4" TEXT ", $5" TEXT ", $6::pg_catalog.interval, $7" INT8
+	", $8::pg_catalog.bool)";
+static const char force_sql[] =
+	"SELECT pgpool_lock.force_release($1" TEXT ")";
+static const char status_sql[] = "SELECT * FROM pgpool_lock.status()";
+const char	pgpx_ping_sql[] = "SELECT * FROM pgpool_lock.ping" LISTS;
+const char	pgpx_release_sql[] = "SELECT * FROM pgpool_lock.release" LISTS;
 
 #define REQUEST_COLUMNS 7
-
-/*
- * Release a lock regardless of its holder.  The token increases, so that
- * fence_check rejects the holder's token and its next ping finds no row.
- */
-static const char force_sql[] =
-	"WITH was AS (SELECT o.state, o.expires FROM pgpool_lock.locks AS o"
-	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text) "
-	"UPDATE pgpool_lock.locks AS l SET state = 'free',"
-	" token = greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8)"
-	" FROM was WHERE l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
-	" RETURNING (was.state OPERATOR(pg_catalog.=) 'held' AND was.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())::pg_catalog.text";
-
-/* The rows of lock_status. */
-static const char status_sql[] =
-	"SELECT l.name, CASE WHEN l.state OPERATOR(pg_catalog.=) 'free' THEN 'free'"
-	" WHEN l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN 'expired' ELSE 'held' END,"
-	" l.instance, l.holder, l.why, l.since, l.token,"
-	" greatest(l.pinged, p.pinged), l.expires"
-	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.instance OPERATOR(pg_catalog.=) l.instance"
-	" ORDER BY l.name";
 
 /*
  * Error context callback: add a hint to errors about the tables of the locks.
@@ -270,10 +57,12 @@ add_hint(void *arg)
 		case ERRCODE_UNDEFINED_SCHEMA:
 			errhint("Run pgpool.lock_setup once for this server.");
 			break;
+		case ERRCODE_UNDEFINED_FUNCTION:
+			errhint("Run pgpool.lock_setup again for this server, as the owner of schema \"pgpool_lock\".");
+			break;
 		case ERRCODE_UNDEFINED_COLUMN:
 		case ERRCODE_INVALID_COLUMN_REFERENCE:
 		case ERRCODE_DATATYPE_MISMATCH:
-		case ERRCODE_UNDEFINED_FUNCTION:
 		case ERRCODE_WRONG_OBJECT_TYPE:
 		case ERRCODE_NOT_NULL_VIOLATION:
 		case ERRCODE_CHECK_VIOLATION:
@@ -301,10 +90,9 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 		PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
-	static const char *const verify[] = {pgpx_verify_sql};
 	PgpxPipeline pipeline = {
-		.nbefore = lengthof(verify),
-		.before = verify,
+		.nbefore = PGPX_LOCK_VERIFY_COUNT,
+		.before = pgpx_lock_verify_sql,
 		.statement = statement,
 		.name = "",
 		.parse = true,
@@ -380,7 +168,7 @@ is_true(TupleTableSlot *slot, int at)
 {
 	char	   *value = column_text(slot, at);
 
-	return value != NULL && strcmp(value, "true") == 0;
+	return value != NULL && strcmp(value, "t") == 0;
 }
 
 static int64
@@ -452,7 +240,7 @@ pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 void
 pgpx_dlock_create_tables(PgpxLease *lease)
 {
-	PgpxStatement statement = {.sql = setup_sql};
+	PgpxStatement statement = {.sql = psprintf("%s;%s", owners_sql, setup_sql)};
 
 	execute(lease, &statement, NULL, 0, NULL);
 }
@@ -486,44 +274,6 @@ pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 }
 
 /* --- statements of the worker ------------------------------------------- */
-
-/*
- * Ping locks.  Parameters: $1 instance, $2 names, $3 requests, $4 tokens.  An
- * expired lock is not extended, because its holder may have been warned of
- * the loss.
- */
-const char	pgpx_ping_sql[] =
-	"WITH confirmed AS ("
-	"UPDATE pgpool_lock.locks AS l"
-	" SET pinged = pg_catalog.clock_timestamp(),"
-	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) l.ttl"
-	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
-	" pg_catalog.unnest($3::pg_catalog.int8[]),"
-	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
-	" AND l.token OPERATOR(pg_catalog.=) h.token AND l.state OPERATOR(pg_catalog.=) 'held'"
-	" AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
-	" RETURNING l.request), "
-	"alive AS ("
-	"INSERT INTO pgpool_lock.pings AS p (instance, pinged)"
-	" VALUES ($1, pg_catalog.clock_timestamp())"
-	" ON CONFLICT (instance) DO UPDATE SET pinged = excluded.pinged) "
-	"SELECT request FROM confirmed";
-
-/*
- * Release locks; parameters as for a ping.  Token 0 matches any token, for a
- * session that has not received the token of its request.  A row that is free
- * already was released by an earlier attempt whose answer was lost.
- */
-const char	pgpx_release_sql[] =
-	"UPDATE pgpool_lock.locks AS l SET state = 'free'"
-	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
-	" pg_catalog.unnest($3::pg_catalog.int8[]),"
-	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
-	" AND (l.token OPERATOR(pg_catalog.=) h.token OR h.token OPERATOR(pg_catalog.=) 0::pg_catalog.int8)"
-	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
-	" l.contended OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
 
 /* Append a text as an element of an array literal. */
 static void

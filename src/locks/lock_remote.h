@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_remote.h
- *	  The tables of schema pgpool_lock: their definitions, and the statements
- *	  that sessions and workers execute on them.
+ *	  Calls of the functions of schema pgpool_lock (lock_schema.sql).
  *
  *-------------------------------------------------------------------------
  */
@@ -59,17 +58,16 @@ extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,
 							  Tuplestorestate *store);
 
 /*
- * Verify that the objects of schema pgpool_lock, and those that triggers on its
- * tables use, belong to the owner of the database, a superuser or the login
- * role.  Otherwise the remote raises 55000, or 42P01 if a table does not exist.
- * Each connection executes it before it uses the tables.
+ * Statements that verify that the objects of schema pgpool_lock exist, and that
+ * they and those that triggers on its tables use belong to the owner of the
+ * database, a superuser or the login role.  Otherwise the remote raises 55000,
+ * or 42P01 or 42883 if one does not exist.  Each connection executes them
+ * before it calls the functions.
  */
-extern const char pgpx_verify_sql[];
+#define PGPX_LOCK_VERIFY_COUNT 2
+extern const char *const pgpx_lock_verify_sql[PGPX_LOCK_VERIFY_COUNT];
 
-/*
- * The worker's statements on locks.  The search_path is that of SETTINGS in
- * lock_pinger.c.
- */
+/* The worker's calls. */
 extern const char pgpx_ping_sql[];
 extern const char pgpx_release_sql[];
 

@@ -415,7 +415,7 @@ timeout_detail(const LockWait *w)
 						w->answer.why ? w->answer.why : "",
 						w->answer.why ? "\"" : "", w->answer.since,
 						w->answer.expires);
-	return pstrdup("Other sessions of this server wait for the lock, too.");
+	return pstrdup("Other sessions wait for the lock, too.");
 }
 
 pg_noreturn static void
@@ -489,8 +489,6 @@ wait_for_lock(LockWait *w)
 			w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
 			if (!w->local && was_local)
 				next_request_at = 0;
-			next_request_at = Max(next_request_at,
-								  pgpx_dlock_back_off_until(w->lock.queue));
 			if (!w->local && now >= next_request_at)
 			{
 				if (request_lock(w) && accept_grant(w))

@@ -16,9 +16,7 @@
  * Within a pool the order costs nothing, because the other waiters would wait
  * for a connection of the same pool.  There is no order between queues.
  *
- * There is no order between servers either.  A server whose sessions have
- * handed a lock to each other for TURN_US backs off if another server has
- * requested it, long enough for that server to repeat its request.
+ * There is no order between servers either; see "Fairness" in lock_schema.sql.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +29,6 @@
 
 PgpxDlock  *pgpx_dlocks = NULL;
 PgpxDlockWaiter *pgpx_dlock_waiters = NULL;
-PgpxDlockTurn *pgpx_dlock_turns = NULL;
 
 int			pgpx_dlock_own_count = 0;
 
@@ -119,54 +116,6 @@ pgpx_dlock_renew(int slot, PgpxDlock *lock)
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
-/*
- * How long a server may hand a lock to its own sessions before it backs off.
- */
-#define TURN_US (1000 * 1000)
-
-/* Return the entry of a queue; the lowest bit of all queues is set. */
-static PgpxDlockTurn *
-find_turn(uint64 queue)
-{
-	return &pgpx_dlock_turns[queue / 2 % PGPX_DLOCK_TURNS];
-}
-
-/* Record that a lock is granted, for fairness between servers. */
-static void
-begin_turn_locked(uint64 queue)
-{
-	PgpxDlockTurn *turn = find_turn(queue);
-	PgpxTime	now = pgpx_now();
-
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	if (turn->queue == queue && turn->since != 0 &&
-		now - turn->last < TURN_US)
-		return;
-	turn->queue = queue;
-	turn->since = now;
-	turn->back_off_until = 0;
-}
-
-/*
- * Record that a lock is released.  contended: another server has requested it
- * meanwhile.
- */
-static void
-end_turn_locked(uint64 queue, bool contended)
-{
-	PgpxDlockTurn *turn = find_turn(queue);
-	PgpxTime	now = pgpx_now();
-
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	if (turn->queue != queue)
-		return;
-	turn->last = now;
-	if (!contended || turn->since == 0 || now - turn->since < TURN_US)
-		return;
-	turn->since = 0;
-	turn->back_off_until = now + PGPX_DLOCK_BACK_OFF_US;
-}
-
 void
 pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at)
 {
@@ -180,7 +129,6 @@ pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at)
 	lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl_ms);
 	lock->since = pgpx_now();
 	worker = lock->worker;
-	begin_turn_locked(lock->queue);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	wake_lock_worker(worker);
 }
@@ -537,18 +485,6 @@ pgpx_dlock_has_waiters(const PgpxDlock *lock)
 	return any;
 }
 
-PgpxTime
-pgpx_dlock_back_off_until(uint64 queue)
-{
-	PgpxDlockTurn *turn = find_turn(queue);
-	PgpxTime	until;
-
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	until = turn->queue == queue ? turn->back_off_until : 0;
-	LWLockRelease(pgpx_shared->dlock_lock);
-	return until;
-}
-
 void
 pgpx_dlock_dequeue(void)
 {
@@ -775,7 +711,7 @@ finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
 }
 
 void
-pgpx_dlock_released(const PgpxDlockWork *work, bool released, bool contended)
+pgpx_dlock_released(const PgpxDlockWork *work, bool released)
 {
 	PgpxDlock  *lock = &pgpx_dlocks[work->slot];
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -787,7 +723,6 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool released, bool contended)
 			lock->result = released ? PGPX_DLOCK_RELEASED :
 				lock->nsent > 1 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OWNER;
 		finish_release_locked(lock, &wake);
-		end_turn_locked(lock->queue, contended);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	pgpx_wake_flush(&wake);

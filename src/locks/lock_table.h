@@ -125,25 +125,8 @@ typedef struct PgpxDlockWaiter
 	PgpxPoolKey key;			/* waiters of one pool form a queue */
 } PgpxDlockWaiter;
 
-/*
- * How long this server has held a lock without interruption, for fairness
- * between servers.  Sessions of one server hand a lock to each other faster
- * than another server can request it, so they back off when another server has
- * requested it.  Entries are found by a hash of the queue.  Another lock may
- * overwrite an entry, which costs only fairness.
- */
-#define PGPX_DLOCK_TURNS 128
-typedef struct PgpxDlockTurn
-{
-	uint64		queue;
-	PgpxTime	since;
-	PgpxTime	last;			/* last release */
-	PgpxTime	back_off_until; /* 0: sessions need not back off */
-} PgpxDlockTurn;
-
 extern PgpxDlock *pgpx_dlocks;	/* [max_locks] */
 extern PgpxDlockWaiter *pgpx_dlock_waiters; /* by MyProcNumber */
-extern PgpxDlockTurn *pgpx_dlock_turns; /* [PGPX_DLOCK_TURNS] */
 
 /* Return one more than the highest slot of a lock that is in use. */
 static inline int
@@ -155,9 +138,8 @@ pgpx_dlocks_end(void)
 /* Ping interval of a lock; a third of its ttl if that is shorter. */
 #define PGPX_DLOCK_PING_US (1000 * 1000)
 
-/* Longest pause between two lock requests, and how long sessions back off. */
+/* Longest pause between two lock requests, without jitter. */
 #define PGPX_DLOCK_PAUSE_US (200 * 1000)
-#define PGPX_DLOCK_BACK_OFF_US (350 * 1000)
 
 /* Attempts of the worker to release a lock at the remote. */
 #define PGPX_DLOCK_ATTEMPTS 3
@@ -265,12 +247,6 @@ extern bool pgpx_dlock_has_waiters(const PgpxDlock *lock);
 extern void pgpx_dlock_dequeue(void);
 
 /*
- * Return the time until which sessions of this server must not request the
- * lock.  If it is 0 or in the past, they may.
- */
-extern PgpxTime pgpx_dlock_back_off_until(uint64 queue);
-
-/*
  * --- for the worker -------------------------------------------------------
  */
 
@@ -335,10 +311,8 @@ extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended,
 
 /*
  * Record the answer to a release.  released: the lock was held until then.
- * contended: another server has requested it.
  */
-extern void pgpx_dlock_released(const PgpxDlockWork *work, bool released,
-								bool contended);
+extern void pgpx_dlock_released(const PgpxDlockWork *work, bool released);
 
 /*
  * Record a failed attempt to send the releases of a pool that are due.  reason:

@@ -231,7 +231,7 @@ request_lock(bool waits)
 	FUZZ_CHECK(answer.token >= 0);
 	FUZZ_CHECK(answer.token == (sent.value[0] == NULL ? 0 : token_of(sent.value[0], sent.len[0])));
 	FUZZ_CHECK((answer.token != 0) == (sent.value[0] != NULL));
-	FUZZ_CHECK(answer.already_released == (answer.token == 0 && is_text(&sent, 6, "true")));
+	FUZZ_CHECK(answer.already_released == (answer.token == 0 && is_text(&sent, 6, "t")));
 	if (answer.held)
 	{
 		FUZZ_CHECK(!answer.already_released && sent.value[1] != NULL && sent.value[3] != NULL &&
@@ -281,7 +281,7 @@ run_statement(int which, bool waits)
 			held = pgpx_dlock_force_release(&lease, "a lock");
 			read_answer(&sent, true);
 			FUZZ_CHECK(sent.rows == 0 || (sent.ncolumns == 1 && sent.fields == 1));
-			FUZZ_CHECK(held == is_text(&sent, 0, "true"));
+			FUZZ_CHECK(held == is_text(&sent, 0, "t"));
 			break;
 		case 2:
 			show_status();
@@ -334,9 +334,12 @@ make_stream(int which, const uint8_t *data, size_t size)
 	initStringInfo(&all);
 	initStringInfo(&row);
 	/* the verification of the owners, and the statement */
-	put(&all, '1', "", 0);
-	put(&all, '2', "", 0);
-	put(&all, 'C', "DO", 3);
+	for (int i = 0; i < PGPX_LOCK_VERIFY_COUNT; i++)
+	{
+		put(&all, '1', "", 0);
+		put(&all, '2', "", 0);
+		put(&all, 'C', "DO", 3);
+	}
 	put(&all, '1', "", 0);
 	put(&all, '2', "", 0);
 	appendBinaryStringInfo(&row, count, 2);

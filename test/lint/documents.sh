@@ -55,7 +55,7 @@ foreach my $document (glob('*.md src/README.md doc/*.md test/README.md test/*/*.
 # --- messages of src/: format => file
 my %message;
 
-foreach my $path (glob('src/*.c src/*/*.[ch]'))
+foreach my $path (glob('src/*.c src/*/*.[ch] src/*/*.sql'))
 {
 	my $text = slurp($path);
 

@@ -482,7 +482,21 @@ DISCARD ALL;
 SELECT pgpool.exec('locker', 'DROP TABLE pgpool_lock.pings');
 SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
 SELECT pgpool.lock_setup('locker');
+-- the functions are missing, as in a schema of an earlier version
+SELECT pgpool.exec('locker', 'DROP FUNCTION pgpool_lock.ping; ALTER TABLE pgpool_lock.locks DROP turn');
+SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
+SELECT pgpool.lock_setup('locker');
+-- a free lock that this server has kept for a while is left to another server that wants
+-- it, unless the request is not repeated
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT pgpool.unlock('locker', 'yield', pgpool.lock('locker', 'yield'));
+SELECT pgpool.exec('locker', $$UPDATE pgpool_lock.locks SET turn = now() - interval '1 min', contended = now() + interval '1 hour' WHERE name = 'yield'$$);
+SELECT test.err($$SELECT pgpool.lock('locker', 'yield', '100 ms')$$);
+SELECT pgpool.try_lock('locker', 'yield') IS NOT NULL AS granted;
+SELECT bool_and(pgpool.unlock(server, name, token)) FROM pgpool.locks;
+SELECT pgpool.exec('locker', $$UPDATE pgpool_lock.locks SET contended = now() - interval '1 s' WHERE name = 'yield'$$);
+SELECT pgpool.lock('locker', 'yield', '30 s') IS NOT NULL AS granted;
+SELECT bool_and(pgpool.unlock(server, name, token)) FROM pgpool.locks;
 SELECT count(pgpool.try_lock('locker', 'many ' || n)) FROM generate_series(1, current_setting('pgpool_ext.max_locks')::int) AS n;
 SELECT test.err($$SELECT pgpool.try_lock('locker', 'one more')$$);
 SELECT pgpool.check_invariants();
@@ -585,6 +599,8 @@ SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
 SELECT pgpool.exec('rooted', 'ALTER TABLE pgpool_lock.pings OWNER TO remote_super; ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv');
 SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
 SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; ALTER FUNCTION pgpool_lock.fence_check(text, bigint) OWNER TO remote_nopriv');
+SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
+SELECT pgpool.exec('rooted', 'ALTER FUNCTION pgpool_lock.fence_check(text, bigint) OWNER TO remote_super; ALTER FUNCTION pgpool_lock.commit_durably OWNER TO remote_nopriv');
 SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
 -- a role may use its own objects, but not while it is only the current user
 SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv; ALTER TABLE pgpool_lock.locks OWNER TO remote_nopriv; ALTER TABLE pgpool_lock.pings OWNER TO remote_nopriv');

@@ -224,7 +224,7 @@ $remote->safe_psql('postgres', q{ALTER ROLE remote_app SET log_statement = 'all'
 make_pool($one, $remote, server => 'logged');
 my $log = -s $remote->logfile;
 $token = $holder->run(q{SELECT pgpool.lock('logged', 'twice', '10 s', '1 min')});
-ok(slurp_file($remote->logfile, $log) =~ /execute [^:]*: (WITH got AS .*)\n.*DETAIL:  [Pp]arameters: (.*)/, 'request is in the log');
+ok(slurp_file($remote->logfile, $log) =~ /execute [^:]*: (SELECT \* FROM pgpool_lock\.acquire.*)\n.*DETAIL:  [Pp]arameters: (.*)/, 'request is in the log');
 my ($statement, $list) = ($1, $2);
 my $values = join ', ', map { /= (.*)/s } split /, (?=\$\d+ = )/, $list;
 my $again = "PREPARE ask AS $statement; EXECUTE ask ($values)";
@@ -236,10 +236,10 @@ is($remote->safe_psql('remote_db', $row), "$token|held|t", 'lock is kept for its
 $pinged = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 ok(wait_until($one, "SELECT last_ping > '$pinged' FROM pgpool.locks", 't'), 'lock is still pinged');
 is($holder->run("SELECT pgpool.unlock('logged', 'twice', $token)"), 't', 'holder can release the lock');
-like($remote->safe_psql('remote_db', $again), qr/^\|.*\|true$/, 'repeated request after the release is refused');
+like($remote->safe_psql('remote_db', $again), qr/^\|.*\|t$/, 'repeated request after the release is refused');
 like($remote->safe_psql('remote_db', $row), qr/^$token\|free\|/, 'lock is free');
 $remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'held', expires = now() WHERE name = 'twice'});
-like($remote->safe_psql('remote_db', $again), qr/^\|.*\|true$/, 'repeated request after the expiry is refused');
+like($remote->safe_psql('remote_db', $again), qr/^\|.*\|t$/, 'repeated request after the expiry is refused');
 
 # a request that was granted without a reply and then released by force: a new request
 # is made
@@ -259,7 +259,7 @@ my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
 $blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'repeated' FOR NO KEY UPDATE});
 $holder->start("SELECT pgpool.unlock('keeper', 'repeated', $token)");
 ok(wait_until($remote, q{SELECT count(*) >= 2 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}
-	  . q{ AND wait_event_type = 'Lock' AND query LIKE '%SET state = ''free''%'}, 't', 30), 'release is repeated');
+	  . q{ AND wait_event_type = 'Lock' AND query LIKE '%pgpool_lock.release%'}, 't', 30), 'release is repeated');
 $blocker->run('ROLLBACK');
 is($holder->finish(20), 't', 'lock is released');
 is($holder->error, '', 'no warning is raised');
@@ -280,7 +280,7 @@ $token = $holder->run(q{SELECT pgpool.lock('changed', 'changed', '10 s', '1 min'
 ok(wait_until($one, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'changed'}, 't'), 'lock is pinged');
 $one->safe_psql('postgres', q{ALTER SERVER changed OPTIONS (ADD start_commands 'SET application_name = ''changed''; SELECT repeat(''x'', 1000) FROM generate_series(1, 20000)')});
 is($holder->run("SELECT pgpool.lock_valid('changed', 'changed', $token)"), 't', 'lock is valid under new options');
-ok(wait_until($remote, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'changed' AND query LIKE '%pgpool_lock.pings%'}, 't', 20), 'lock is pinged under new options');
+ok(wait_until($remote, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'changed' AND query LIKE '%pgpool_lock.ping(%'}, 't', 20), 'lock is pinged under new options');
 is($holder->run("SELECT pgpool.unlock('changed', 'changed', $token)"), 't', 'lock is released');
 
 # --- a ping that reaches its row after the lock has expired does not revive the lock

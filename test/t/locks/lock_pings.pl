@@ -319,7 +319,7 @@ SKIP:
 		ok(wait_for_standby('none'), 'commits wait for a standby');
 		$holder->start("SELECT pgpool.unlock('locks', 'first', $token)");
 		my $waits = wait_until($remote, sub { $watch->run("SELECT count(*) $waiting") }, 1, 10);
-		$sent = !$waits ? '' : $watch->run("SELECT query LIKE '%SET state = ''free''%' $waiting");
+		$sent = !$waits ? '' : $watch->run("SELECT query LIKE '%pgpool_lock.release%' $waiting");
 		last if $sent eq 't';
 		wait_for_standby('');
 		$holder->finish(30);

@@ -54,7 +54,7 @@ ok(wait_until($two, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type
 {
 	my $behind = PgpxSession->new($two);
 
-	$behind->fails(q{SELECT pgpool.lock('keeper', 'a', '10 ms')}, '55P03', qr/lock "a" of server "keeper" did not become available within 10 ms\n.*DETAIL:  Other sessions of this server wait for the lock, too\./, 'session behind another one of its server times out without a request');
+	$behind->fails(q{SELECT pgpool.lock('keeper', 'a', '10 ms')}, '55P03', qr/lock "a" of server "keeper" did not become available within 10 ms\n.*DETAIL:  Other sessions wait for the lock, too\./, 'session behind another one of its server times out without a request');
 	$behind->quit;
 }
 $two->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$other->pid]})");

@@ -1,0 +1,301 @@
+-- lock_schema.sql
+--	  Schema pgpool_lock of a remote database: tables, functions, and the
+--	  verification that precedes their use.
+--
+-- make turns each section ("-- === name") into a C string of lock_schema.inc,
+-- without comment lines.  lock_remote.c sends them.
+--
+-- Each lock is one row of pgpool_lock.locks, and each operation one call of a
+-- function.  The functions use only the remote's clock.
+--
+-- The token is part of a unique key.  A statement that changes it therefore
+-- conflicts with FOR KEY SHARE row locks, which transactions hold that have
+-- called fence_check.  A ping does not change the token and does not wait for
+-- them.
+--
+-- The first two sections run with the search_path of the user, which can
+-- contain objects of other users.  So they qualify every name and operator.
+
+-- Raise an error if a table or function does not exist.  This precedes the
+-- check of the owners, so that another role cannot create a missing object
+-- between the two.
+-- === exists_sql
+DO $exists$
+BEGIN
+	IF pg_catalog.to_regclass('pgpool_lock.locks') IS NULL OR pg_catalog.to_regclass('pgpool_lock.pings') IS NULL THEN
+		RAISE EXCEPTION 'tables of schema "pgpool_lock" do not exist'
+			USING ERRCODE = 'undefined_table';
+	END IF;
+	IF EXISTS (SELECT FROM pg_catalog.unnest('{acquire,ping,release,force_release,status,commit_durably}'::pg_catalog.text[]) AS f(name)
+			WHERE pg_catalog.to_regproc('pgpool_lock.' OPERATOR(pg_catalog.||) f.name) IS NULL) THEN
+		RAISE EXCEPTION 'functions of schema "pgpool_lock" do not exist'
+			USING ERRCODE = 'undefined_function';
+	END IF;
+END $exists$
+
+-- Raise 55000 if an object of schema pgpool_lock, or a function, operator or
+-- type on which a trigger on its tables depends, also in WHEN, has an untrusted
+-- owner, because the owner could change it and so run code as each user of the
+-- locks.
+--
+-- Trusted are the owner of the database, superusers, and the login role itself.
+-- After SET ROLE the login role is not the current user.
+-- === owners_sql
+DO $owners$
+DECLARE
+	stranger pg_catalog.text;
+BEGIN
+	WITH schema AS (SELECT n.oid, n.nspowner FROM pg_catalog.pg_namespace AS n WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock'),
+		tables AS (SELECT c.oid, c.relowner FROM pg_catalog.pg_class AS c JOIN schema AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace),
+		owners AS (SELECT n.nspowner AS oid FROM schema AS n
+			UNION SELECT c.relowner FROM tables AS c
+			UNION SELECT p.proowner FROM pg_catalog.pg_proc AS p JOIN schema AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+			UNION SELECT COALESCE(f.proowner, p.oprowner, y.typowner) FROM tables AS c
+				JOIN pg_catalog.pg_trigger AS t ON t.tgrelid OPERATOR(pg_catalog.=) c.oid
+				JOIN pg_catalog.pg_depend AS d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_trigger'::pg_catalog.regclass AND d.objid OPERATOR(pg_catalog.=) t.oid
+				LEFT JOIN pg_catalog.pg_proc AS f ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass AND f.oid OPERATOR(pg_catalog.=) d.refobjid
+				LEFT JOIN pg_catalog.pg_operator AS p ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_operator'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.=) d.refobjid
+				LEFT JOIN pg_catalog.pg_type AS y ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass AND y.oid OPERATOR(pg_catalog.=) d.refobjid)
+		SELECT pg_catalog.min(r.rolname::pg_catalog.text) INTO stranger
+		FROM owners AS o JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) o.oid
+		WHERE NOT (r.rolsuper
+			OR r.oid OPERATOR(pg_catalog.=) (SELECT d.datdba FROM pg_catalog.pg_database AS d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+			OR r.oid OPERATOR(pg_catalog.=) (SELECT a.usesysid FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a));
+	IF stranger IS NOT NULL THEN
+		RAISE EXCEPTION 'schema pgpool_lock or an object in it belongs to role "%"', stranger
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = 'The owner of these objects controls code that all users of the locks execute.',
+				HINT = 'They must belong to the owner of the remote database, a superuser, or the role that logs in. If the schema is not yours, drop it, and run pgpool.lock_setup.';
+	END IF;
+END $owners$
+
+-- Create what is missing, verify existing tables, and replace the functions if
+-- the role may.  It follows owners_sql.
+-- === setup_sql
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL client_min_messages = warning;
+SELECT pg_advisory_xact_lock(7301986420915);
+DO $setup$
+BEGIN
+	IF to_regnamespace('pgpool_lock') IS NULL THEN
+		CREATE SCHEMA pgpool_lock;
+	END IF;
+	IF to_regclass('pgpool_lock.locks') IS NULL THEN
+		CREATE TABLE pgpool_lock.locks (
+			name text PRIMARY KEY,
+			token int8 NOT NULL,
+			state text NOT NULL CHECK (state IN ('held', 'free')),
+			instance text NOT NULL,
+			request int8 NOT NULL,
+			holder text NOT NULL,
+			why text,
+			since timestamptz NOT NULL,
+			ttl interval NOT NULL,
+			pinged timestamptz,
+			contended timestamptz,
+			expires timestamptz NOT NULL,
+			turn timestamptz,
+			UNIQUE (name, token)
+		) WITH (fillfactor = 50);
+		COMMENT ON TABLE pgpool_lock.locks IS 'distributed locks of pgpool_ext';
+	END IF;
+	IF to_regclass('pgpool_lock.pings') IS NULL THEN
+		CREATE TABLE pgpool_lock.pings (
+			instance text PRIMARY KEY,
+			pinged timestamptz NOT NULL
+		) WITH (fillfactor = 50);
+		COMMENT ON TABLE pgpool_lock.pings IS 'servers that hold distributed locks of pgpool_ext, or did';
+	END IF;
+	IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'pgpool_lock.locks'::regclass AND attname = 'turn') THEN
+		ALTER TABLE pgpool_lock.locks ADD turn timestamptz;
+	END IF;
+	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires, turn
+		FROM pgpool_lock.locks LIMIT 0;
+	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;
+	IF (SELECT count(*) FROM pg_index i
+			WHERE i.indrelid = to_regclass('pgpool_lock.locks')
+			AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+			AND (SELECT array_agg(a.attname::text ORDER BY k.n)
+				FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
+				JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
+			IN (ARRAY['name'], ARRAY['name', 'token'])) < 2
+		OR NOT EXISTS (SELECT FROM pg_index i
+			WHERE i.indrelid = to_regclass('pgpool_lock.pings') AND i.indisprimary) THEN
+		RAISE EXCEPTION 'the tables in schema pgpool_lock lack an index'
+			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	IF to_regprocedure('pgpool_lock.fence_check(text, bigint)') IS NULL THEN
+		CREATE FUNCTION pgpool_lock.fence_check(name text, token int8)
+		RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+		SET search_path = pg_catalog, pg_temp AS $fence$
+		DECLARE
+			lock record;
+		BEGIN
+			SELECT l.token, l.state INTO lock FROM pgpool_lock.locks AS l
+				WHERE l.name = fence_check.name FOR KEY SHARE;
+			IF NOT FOUND OR lock.state <> 'held' OR lock.token IS DISTINCT FROM fence_check.token THEN
+				RAISE EXCEPTION 'token % of lock "%" is not valid any more', fence_check.token, fence_check.name
+					USING ERRCODE = 'object_not_in_prerequisite_state',
+					DETAIL = CASE WHEN lock.token IS NULL THEN 'There is no such lock.'
+						WHEN lock.token = fence_check.token THEN 'It was released.'
+						ELSE format('The lock''s token is %s.', lock.token) END;
+			END IF;
+		END $fence$;
+		REVOKE ALL ON FUNCTION pgpool_lock.fence_check(text, bigint) FROM PUBLIC;
+		COMMENT ON FUNCTION pgpool_lock.fence_check(text, bigint) IS
+			'raises 55000 unless the token is that of the lock now, and keeps the lock from going to another one until the end of the transaction';
+	END IF;
+
+	IF EXISTS (SELECT FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('pgpool_lock')
+			AND p.proname <> 'fence_check' AND NOT pg_has_role(p.proowner, 'USAGE')) THEN
+		RETURN;
+	END IF;
+
+	-- A crash or a failover must not undo a change.
+	CREATE OR REPLACE FUNCTION pgpool_lock.commit_durably() RETURNS void
+	LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $f$
+	BEGIN
+		IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
+			PERFORM set_config('synchronous_commit', 'on', true);
+		END IF;
+	END $f$;
+
+	-- Request a lock.  new_token: the grant; NULL: not granted.  The columns
+	-- old_* describe the holder of a lock that is not granted, or the holder
+	-- from which an expired lock was acquired.  max_wait: lock_timeout in ms,
+	-- for transactions that have called fence_check.  waits: the request will be
+	-- repeated.
+	--
+	-- It does not try to update the row of a lock that is held, so it does not
+	-- wait for a row lock then.
+	--
+	-- A request that is repeated because its answer was lost has the same number.
+	-- If the first one was granted, the repetition returns the same token.  The
+	-- same is true if the first one is executed after the repetition, by a
+	-- backend whose client is gone.  After the lock was released or has expired,
+	-- the number is not granted again (already_released).
+	--
+	-- The old holder is read before the grant, so it is not certain if several
+	-- servers request the lock at the same time.  Only the log uses it.
+	--
+	-- Fairness: sessions of one server hand a lock to each other faster than
+	-- another server can request it.  A server whose sessions have done so for a
+	-- second ("turn") is refused the free lock while another server has requested
+	-- it in the last 0.7 s ("contended"), twice its longest pause.
+	CREATE OR REPLACE FUNCTION pgpool_lock.acquire(lock_name text, server text, number int8, who text,
+		purpose text, duration interval, max_wait int8, waits bool,
+		OUT new_token int8, OUT old_holder text, OUT old_why text, OUT old_since timestamptz,
+		OUT old_expires timestamptz, OUT left_ms int8, OUT already_released bool)
+	LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $f$
+	DECLARE
+		old record;
+		is_same bool;
+	BEGIN
+		PERFORM set_config('lock_timeout', max_wait::text, true);
+		PERFORM pgpool_lock.commit_durably();
+		SELECT * INTO old FROM pgpool_lock.locks AS l WHERE l.name = lock_name;
+		is_same := coalesce(old.instance = server AND old.request = number, false);
+		IF is_same OR NOT coalesce(CASE old.state WHEN 'held' THEN old.expires > clock_timestamp()
+				ELSE waits AND old.instance = server AND old.turn < clock_timestamp() - interval '1 s'
+					AND old.contended > clock_timestamp() - interval '0.7 s' END, false) THEN
+			INSERT INTO pgpool_lock.locks AS l
+				(name, token, state, instance, request, holder, why, since, ttl, expires, turn)
+				VALUES (lock_name, date_part('epoch', clock_timestamp()) * 1000000, 'held', server, number, who,
+					purpose, clock_timestamp(), duration, clock_timestamp() + duration, clock_timestamp())
+				ON CONFLICT (name) DO UPDATE SET
+				token = CASE WHEN (l.instance, l.request) = (server, number) THEN l.token
+					ELSE greatest(l.token + 1, (date_part('epoch', clock_timestamp()) * 1000000)::int8) END,
+				state = 'held', instance = server, request = number, holder = who, why = purpose,
+				since = CASE WHEN (l.instance, l.request) = (server, number) THEN l.since ELSE clock_timestamp() END,
+				ttl = duration, pinged = NULL, expires = clock_timestamp() + duration,
+				contended = CASE WHEN l.instance = server THEN l.contended END,
+				turn = CASE WHEN l.instance = server AND l.contended > clock_timestamp() - interval '1 s' THEN l.turn
+					ELSE clock_timestamp() END
+				WHERE CASE WHEN (l.instance, l.request) = (server, number) THEN l.state = 'held' AND l.expires > clock_timestamp()
+					ELSE l.state = 'free' OR l.expires <= clock_timestamp() END
+				RETURNING l.token INTO new_token;
+		END IF;
+		IF new_token IS NOT NULL THEN
+			INSERT INTO pgpool_lock.pings SELECT server, clock_timestamp()
+				WHERE NOT EXISTS (SELECT FROM pgpool_lock.pings AS p WHERE p.instance = server)
+				ON CONFLICT (instance) DO NOTHING;
+			DELETE FROM pgpool_lock.pings AS p
+				WHERE p.pinged < clock_timestamp() - interval '4 days' AND p.instance <> server;
+			IF old.state IS DISTINCT FROM 'held' OR (old.instance, old.holder) = (server, who) THEN
+				RETURN;
+			END IF;
+		ELSE
+			UPDATE pgpool_lock.locks AS l SET contended = clock_timestamp()
+				WHERE l.name IN (SELECT o.name FROM pgpool_lock.locks AS o
+					WHERE waits AND o.name = lock_name AND o.instance <> server
+					AND coalesce(o.contended < clock_timestamp() - interval '0.3 s', true)
+					FOR NO KEY UPDATE SKIP LOCKED);
+			IF old.state = 'free' AND NOT is_same THEN
+				RETURN;
+			END IF;
+			left_ms := date_part('epoch', old.expires - clock_timestamp()) * 1000;
+			already_released := is_same;
+		END IF;
+		old_holder := old.holder;
+		old_why := old.why;
+		old_since := old.since;
+		old_expires := old.expires;
+	END $f$;
+
+	-- Ping locks; return the requests whose locks were extended.  An expired
+	-- lock is not extended, because its holder may have been warned of the loss.
+	CREATE OR REPLACE FUNCTION pgpool_lock.ping(server text, names text[], numbers int8[], tokens int8[])
+	RETURNS SETOF int8 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
+	BEGIN
+		PERFORM pgpool_lock.commit_durably();
+		INSERT INTO pgpool_lock.pings VALUES (server, clock_timestamp())
+			ON CONFLICT (instance) DO UPDATE SET pinged = excluded.pinged;
+		RETURN QUERY UPDATE pgpool_lock.locks AS l
+			SET pinged = clock_timestamp(), expires = clock_timestamp() + l.ttl
+			FROM unnest(names, numbers, tokens) AS h(name, number, token)
+			WHERE l.name = h.name AND l.instance = server AND l.request = h.number AND l.token = h.token
+			AND l.state = 'held' AND l.expires > clock_timestamp()
+			RETURNING l.request;
+	END $f$;
+
+	-- Release locks; was_held: until now.  Token 0 matches any token, for a
+	-- session that has not received the token of its request.  A row that is
+	-- free already was released by an earlier attempt whose answer was lost.
+	CREATE OR REPLACE FUNCTION pgpool_lock.release(server text, names text[], numbers int8[], tokens int8[],
+		OUT number int8, OUT was_held bool)
+	RETURNS SETOF record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
+	BEGIN
+		PERFORM pgpool_lock.commit_durably();
+		RETURN QUERY UPDATE pgpool_lock.locks AS l SET state = 'free'
+			FROM unnest(names, numbers, tokens) AS h(name, number, token)
+			WHERE l.name = h.name AND l.instance = server AND l.request = h.number AND h.token IN (l.token, 0)
+			RETURNING l.request, l.expires > clock_timestamp();
+	END $f$;
+
+	-- Release a lock regardless of its holder; return whether it was held.  The
+	-- token increases, so that fence_check rejects the holder's token and its
+	-- next ping finds no row.
+	CREATE OR REPLACE FUNCTION pgpool_lock.force_release(lock_name text) RETURNS bool
+	LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $f$
+	DECLARE
+		was_held bool;
+	BEGIN
+		SELECT o.state = 'held' AND o.expires > clock_timestamp() INTO was_held
+			FROM pgpool_lock.locks AS o WHERE o.name = lock_name;
+		UPDATE pgpool_lock.locks AS l SET state = 'free',
+			token = greatest(l.token + 1, (date_part('epoch', clock_timestamp()) * 1000000)::int8)
+			WHERE l.name = lock_name;
+		RETURN coalesce(was_held, false);
+	END $f$;
+
+	CREATE OR REPLACE FUNCTION pgpool_lock.status(OUT name text, OUT state text, OUT instance text, OUT holder text,
+		OUT why text, OUT since timestamptz, OUT token int8, OUT last_ping timestamptz, OUT expires timestamptz)
+	RETURNS SETOF record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $f$
+	BEGIN
+		RETURN QUERY SELECT l.name, CASE WHEN l.state = 'free' THEN 'free'
+				WHEN l.expires <= clock_timestamp() THEN 'expired' ELSE 'held' END,
+			l.instance, l.holder, l.why, l.since, l.token, greatest(l.pinged, p.pinged), l.expires
+			FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.instance = l.instance
+			ORDER BY l.name;
+	END $f$;
+END $setup$
