@@ -25,8 +25,19 @@
 
 dlist_head	pgpx_leases = DLIST_STATIC_INIT(pgpx_leases);
 
+#define NOTES_MAX (1024 * 1024) /* bytes, per lease */
+#define LAST_MESSAGE_MAX 1024	/* bytes; the rest is cut off */
+
 /* recycled records, so that a checkout rarely allocates memory */
 static dlist_head free_records = DLIST_STATIC_INIT(free_records);
+
+/* Allocate zeroed memory.  Return NULL if memory is exhausted. */
+static void *
+alloc_zero(size_t size)
+{
+	return MemoryContextAllocExtended(TopMemoryContext, size,
+									  MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
+}
 
 PgpxLease *
 pgpx_lease_alloc(void)
@@ -68,9 +79,9 @@ pgpx_lease_forget(PgpxLease *lease)
 		pgpx_server_spec_unpin(lease->spec);
 	pgpx_lease_clear_in_flight(lease);
 	pgpx_lease_drop_notes(lease);
-	if (lease->last_warning != NULL)
-		pfree(lease->last_warning);
-	lease->last_warning = NULL;
+	if (lease->last_message != NULL)
+		pfree(lease->last_message);
+	lease->last_message = NULL;
 	lease->id = 0;
 	lease->sock = NULL;
 	lease->spec = NULL;
@@ -295,7 +306,7 @@ pgpx_lease_raise_broken(PgpxLease *lease, const char *reason,
 	if (error != 0 && reason == pgpx_wire_end_reason(0))
 		reason = pgpx_wire_end_reason(error);
 	if (remote_text == NULL)
-		remote_text = lease->last_warning;
+		remote_text = lease->last_message;
 	if (lease->broken == NULL)
 		lease->broken = reason;
 	set_activity(lease, PGPX_ACT_BROKEN);
@@ -311,19 +322,23 @@ pgpx_lease_raise_broken(PgpxLease *lease, const char *reason,
 }
 
 void
-pgpx_lease_note_warning(PgpxLease *lease, const PgpxWireMessage *msg)
+pgpx_lease_note_end(PgpxLease *lease, const PgpxWireMessage *msg)
 {
-	PgpxRemoteError error = {0};
 	PgpxRemoteFields fields;
 	int			code;
+	size_t		len;
 
-	if (lease->last_warning != NULL || !pgpx_wire_parse_error(msg, &fields))
+	if (lease->last_message != NULL || !pgpx_wire_parse_error(msg, &fields) ||
+		fields.primary == NULL)
 		return;
 	code = pgpx_parse_sqlstate(fields.sqlstate, 0);
-	if (code != ERRCODE_CRASH_SHUTDOWN && code != ERRCODE_ADMIN_SHUTDOWN)
+	if (!pgpx_wire_is_fatal(&fields) &&
+		code != ERRCODE_CRASH_SHUTDOWN && code != ERRCODE_ADMIN_SHUTDOWN)
 		return;
-	pgpx_remote_error_copy(&error, msg);
-	lease->last_warning = MemoryContextStrdup(TopMemoryContext, error.primary);
+	len = strnlen(fields.primary, LAST_MESSAGE_MAX);
+	lease->last_message = alloc_zero(len + 1);
+	if (lease->last_message != NULL)
+		(void) pgpx_text_clean(memcpy(lease->last_message, fields.primary, len));
 }
 
 void
@@ -351,16 +366,6 @@ PgpxTime
 pgpx_lease_operation_deadline(const PgpxLease *lease)
 {
 	return pgpx_now() + lease->spec->opts.operation_timeout * 1000;
-}
-
-#define NOTES_MAX (1024 * 1024) /* bytes, per lease */
-
-/* Allocate zeroed memory.  Return NULL if memory is exhausted. */
-static void *
-alloc_zero(size_t size)
-{
-	return MemoryContextAllocExtended(TopMemoryContext, size,
-									  MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
 }
 
 /*
@@ -544,6 +549,10 @@ drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				/* the wire has put CopyFail into the output buffer */
 				if (pgpx_wire_flush(wire) != 1)
 					return false;
+				break;
+			case PGPX_EV_ERROR:
+			case PGPX_EV_NOTICE:
+				pgpx_lease_note_end(lease, &msg);
 				break;
 			case PGPX_EV_NOTIFICATION:
 				pgpx_lease_store_note(lease, &msg);

@@ -66,7 +66,7 @@ typedef struct PgpxLease
 	PgpxTime	cancel_pause;
 
 	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
-	char	   *last_warning;	/* with which the remote server announced the
+	char	   *last_message;	/* with which the remote server announced the
 								 * end of its session; NULL: none */
 	PgpxUsage	usage;
 } PgpxLease;
@@ -176,11 +176,11 @@ pg_noreturn extern void pgpx_lease_raise_broken(PgpxLease *lease,
 extern void pgpx_lease_check_broken(PgpxLease *lease);
 
 /*
- * Keep the text of a notice with which the remote server announces the end of
- * its session after a crash or an immediate shutdown.  It sends no error then.
+ * Keep the text of an error or notice if the remote server announces with it
+ * the end of its session.  It is a notice after a crash and at an immediate
+ * shutdown.  Raise no error.
  */
-extern void pgpx_lease_note_warning(PgpxLease *lease,
-									const PgpxWireMessage *msg);
+extern void pgpx_lease_note_end(PgpxLease *lease, const PgpxWireMessage *msg);
 
 /* Raise 0A000 if the client_encoding of the remote session was changed. */
 extern void pgpx_lease_check_encoding(const PgpxLease *lease);
@@ -222,6 +222,10 @@ extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
 /*
  * Return whether the session is to end its wait, although the caller cannot
  * process interrupts.
+ *
+ * A recovery conflict and a barrier do not end the wait, which ends at
+ * operation_timeout at the latest.  Only InterruptPending shows a recovery
+ * conflict, and harmless requests set that, too.
  */
 static inline bool
 pgpx_interrupt_pending(void)

@@ -114,7 +114,7 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 			lease->usage.errors++;
 			break;
 		case PGPX_EV_NOTICE:
-			pgpx_lease_note_warning(lease, msg);
+			pgpx_lease_note_end(lease, msg);
 			if (notices != PGPX_NOTICES_IGNORE)
 				pgpx_remote_notice(msg, notices == PGPX_NOTICES_LOG ? LOG : 0,
 								   NameStr(lease->spec->server_name));

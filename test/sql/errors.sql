@@ -202,6 +202,11 @@ SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)
 SELECT pgpool.checkin(:lease);
 -- the next lease has a new connection
 SELECT pgpool.exec('one', 'select 1');
+-- while the rest of a result is discarded after a local error
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT * FROM pgpool.query(:lease, 'select ''x'' union all select pg_terminate_backend(pg_backend_pid())::text') AS t(a int);
+SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT pgpool.checkin(:lease);
 -- between two statements
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT test.remote_pid(:lease) AS pid \gset
