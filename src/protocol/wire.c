@@ -738,16 +738,19 @@ enter_phase(PgpxWire *wire, int phase)
 	return wire->phase == PGPX_WIRE_IDLE;
 }
 
-/* Keep the text of an error that arrived in the answer to a reset. */
+/*
+ * Keep the text of an error that arrived, possibly in part, in the answer to a
+ * reset.
+ */
 static void
 note_reset_error(PgpxWire *wire, const PgpxWireMessage *msg)
 {
 	PgpxRemoteFields fields;
 
-	if (!pgpx_wire_parse_error(msg, &fields) || fields.primary == NULL)
-		return;
+	(void) pgpx_wire_parse_error(msg, &fields);
 	copy_printable(wire->reset_error, sizeof(wire->reset_error),
-				   fields.primary);
+				   fields.primary != NULL ? fields.primary :
+				   "the text of the error was not received");
 }
 
 PgpxWireEvent
@@ -761,6 +764,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		uint32		len;
 		int			class;
 		PgpxWireRule rule;
+		bool		reset_failed;
 
 		if (wire->phase == PGPX_WIRE_BROKEN)
 			return PGPX_EV_BROKEN;
@@ -778,21 +782,19 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		rule = rules[wire->phase][class];
 		memcpy(&len, p + 1, 4);
 		len = pg_ntoh32(len);
-		if (!rule.known || len < 4 || len > pgpx_wire_max_length(wire, *p))
+		reset_failed = wire->discarding && class == M_ERROR &&
+			rule.event != PGPX_EV_NO_ECHO;
+		if ((!rule.known && !reset_failed) ||
+			len < 4 || len > pgpx_wire_max_length(wire, *p))
 		{
-			if (wire->discarding && class == M_ERROR && len >= 4 &&
-				have > len)
-			{
-				msg->type = *p;
-				msg->data = p + 5;
-				msg->len = len - 4;
-				note_reset_error(wire, msg);
-			}
-			pgpx_wire_break(wire, wire->discarding && class == M_ERROR ?
-							"the reset of the last lease has failed" :
-							"the remote server sent a message that violates the protocol");
+			pgpx_wire_break(wire, "the remote server sent a message that violates the protocol");
 			return PGPX_EV_BROKEN;
 		}
+		msg->type = *p;
+		msg->data = p + 5;
+		msg->len = Min(have - 5, len - 4);
+		if (reset_failed)
+			note_reset_error(wire, msg);
 		if (have < (size_t) len + 1)
 		{
 			if (wire->eof)
@@ -807,10 +809,12 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			return PGPX_EV_NEED_INPUT;
 		}
 
-		msg->type = *p;
-		msg->data = p + 5;
-		msg->len = len - 4;
 		wire->in_start += (size_t) len + 1;
+		if (!rule.known)
+		{
+			pgpx_wire_break(wire, "the reset of the last lease has failed");
+			return PGPX_EV_BROKEN;
+		}
 
 		if (wire->discarding)
 			wire->discarded += len;
@@ -831,7 +835,6 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			PgpxRemoteFields fields;
 
 			pgpx_wire_break(wire, "the reset was not answered as expected");
-			note_reset_error(wire, msg);
 			if (!pgpx_wire_parse_error(msg, &fields) ||
 				pgpx_wire_is_fatal_by_proxy(&fields))
 				return PGPX_EV_BROKEN;

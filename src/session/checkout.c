@@ -116,14 +116,14 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 		if (!polled)
 			n = pgpx_wire_fill(wire, &full);
 		polled = false;
-		if (n < 0)
-			return VALIDATION_DEAD;
 		do
 			event = pgpx_wire_next(wire, &msg);
 		while (event == PGPX_EV_NOTICE || event == PGPX_EV_NOTIFICATION);
 
 		if (event == PGPX_EV_READY)
 		{
+			if (wire->eof)
+				return VALIDATION_DEAD;
 			if (pgpx_wire_is_at_boundary(wire))
 				return VALIDATION_OK;
 			continue;

@@ -164,7 +164,7 @@ end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 	if (ok)
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	if (!ok && !checking && (late || w->wire.reset_error[0] != '\0'))
-		pgpx_pool_report_reset(pool, conn, late ?
+		pgpx_pool_report_reset(pool, conn, w->wire.reset_error[0] == '\0' ?
 							   "it did not end within operation_timeout" :
 							   w->wire.reset_error);
 	if (checking)
@@ -257,22 +257,29 @@ check_stray_bytes(PgpxWorkerConn *w)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
+	uint64		leases;
 	char		first;
-	bool		stray = false;
+	bool		idle;
+	bool		stray;
 
 	w->listening = false;
 	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	LWLockAcquire(pool->lock, LW_SHARED);
+	idle = conn->state == PGPX_CONN_IDLE;
+	leases = conn->leases;
+	LWLockRelease(pool->lock);
+	stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
+		first != 'N' && first != 'A' && first != 'S';
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->state == PGPX_CONN_IDLE)
+	if (idle && conn->state == PGPX_CONN_IDLE && conn->leases == leases)
 	{
-		/* nothing can lease it under the lock, so the bytes are unsolicited */
-		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
-			first != 'N' && first != 'A' && first != 'S';
+		/* it was not leased meanwhile, so the bytes are unsolicited */
+		if (stray)
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+
 		/* leave them unread, but do not watch: the watch would fire for ever */
-		w->unsolicited_at_lease = conn->leases + 1;
+		w->unsolicited_at_lease = leases + 1;
 	}
-	if (stray)
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 	LWLockRelease(pool->lock);
 }
 

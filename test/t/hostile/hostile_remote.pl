@@ -66,6 +66,7 @@ my %behaviours = (
 
 	# answers to the first reset
 	reset_error => sub { bad_reset($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
+	reset_cut => sub { after_reset($_[0]); $_[0]->send(message('E', "SERROR\0C25001\0Mbroken off\0" . 'D' . 'x' x 100) =~ s/x{50}$//r) },
 	reset_in_transaction => sub { bad_reset($_[0], done('DISCARD ALL'), message('Z', 'T')) },
 	reset_style => sub { bad_reset($_[0], done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready) },
 	reset_ready => sub { bad_reset($_[0], ready) },
@@ -452,11 +453,13 @@ $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") forea
 $session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '300ms')") foreach qw(reset_echo reset_silent reset_endless endless_rows endless_tiny);
 $session->run(q{ALTER SERVER s_reset_long OPTIONS (SET operation_timeout '1h')});
 $session->run('SET client_min_messages = error');
+my $since_resets = -s $local->logfile;
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
 	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: query after the reset returns the correct answer") foreach 1 .. 3;
 }
 
+is_logged($local, $since_resets, qr/closes connection \d+ to server "s_reset_cut" .*\n.*DETAIL:  broken off/, 'reset_cut: error that arrived in part is logged');
 $session->run('RESET client_min_messages');
 harmless('wrong answers to a reset');
 
