@@ -395,7 +395,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->dirty = false;
 	conn->close_reason = PGPX_CLOSE_NONE;
 	conn->broken = false;
-	conn->ended_early = false;
 	conn->owner_procno = -1;
 	conn->owner_pid = 0;
 	conn->last_pid = 0;

@@ -47,12 +47,31 @@ pgpx_pool_count_free_locked(const PgpxPool *pool)
 	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_RESET_PENDING];
 }
 
+/* Count the broken connections whose lease has ended. */
+static int
+count_broken_closing(const PgpxPool *pool)
+{
+	int			n = 0;
+
+	if (pool->nbroken > 0 && pool->count[PGPX_CONN_CLOSING] > 0)
+		pgpx_conn_foreach_locked(conn, pool)
+			n += conn->broken && conn->state == PGPX_CONN_CLOSING;
+	return n;
+}
+
 int
 pgpx_pool_count_leased_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	/* some of the broken ones may be closing */
-	return Max(pool->count[PGPX_CONN_LEASED] - pool->nbroken, 0);
+	return pool->count[PGPX_CONN_LEASED] - pool->nbroken +
+		count_broken_closing(pool);
+}
+
+int
+pgpx_pool_count_open_locked(const PgpxPool *pool)
+{
+	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] +
+		count_broken_closing(pool);
 }
 
 int
@@ -283,7 +302,7 @@ trusted_until(const PgpxPool *pool)
 static int
 served_soon(const PgpxPool *pool)
 {
-	int			leased = pool->count[PGPX_CONN_LEASED] - pool->nbroken;
+	int			leased = pgpx_pool_count_leased_locked(pool);
 	int			soon_free = pgpx_pool_count_soon_free_locked(pool);
 	int			queued = Max(pool->nwaiting - soon_free, 0);
 	PgpxTime	soon;

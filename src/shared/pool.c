@@ -337,10 +337,9 @@ pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began, PgpxTime now,
 	bool		further = pool->backoff_ms != 0;
 
 	/* already under way at the last failure */
-	bool		together = further && began <= pool->last_failed_at;
+	bool		together = further && began <= pool->last_error_at;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->last_failed_at = now;
 	pool->last_error_at = now;
 	pool->last_sqlstate = sqlstate;
 	strlcpy(pool->last_error, text, sizeof(pool->last_error));
@@ -360,7 +359,7 @@ bool
 pgpx_conn_shows_recovery_locked(const PgpxPool *pool, const PgpxConn *conn)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return conn->opened_at > pool->last_failed_at;
+	return conn->opened_at > pool->last_error_at;
 }
 
 /*
@@ -408,10 +407,7 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 		return false;
 	conn->close_reason = reason;
 	if (may_end_early && ends_early(conn, now))
-	{
 		note_early_end_locked(pool, conn, now);
-		conn->ended_early = true;
-	}
 	pgpx_conn_notify_worker(conn, pool->worker);
 	return true;
 }
@@ -428,8 +424,8 @@ pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
 void
 pgpx_pool_trim_locked(PgpxPool *pool)
 {
-	int			surplus = pgpx_pool_total_locked(pool) -
-		pool->count[PGPX_CONN_CLOSING] - pgpx_pool_cap_locked(pool);
+	int			surplus = pgpx_pool_count_open_locked(pool) -
+		pgpx_pool_cap_locked(pool);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	for (; surplus > 0 && pool->lru_tail >= 0; surplus--)
@@ -479,8 +475,7 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_STALE;
 	if (pgpx_pool_is_draining(pool))
 		return PGPX_CLOSE_STALE;
-	if (pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] >
-		pgpx_pool_cap_locked(pool))
+	if (pgpx_pool_count_open_locked(pool) > pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
 		return PGPX_CLOSE_LIFETIME;

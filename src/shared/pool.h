@@ -382,6 +382,9 @@ extern void pgpx_pool_note_use_locked(PgpxPool *pool, int n);
 /* Count the leases of connections that are not broken. */
 extern int	pgpx_pool_count_leased_locked(const PgpxPool *pool);
 
+/* Count the connections that are neither broken nor closing. */
+extern int	pgpx_pool_count_open_locked(const PgpxPool *pool);
+
 /*
  * Count the connections that are leased or can be leased without another
  * connect.

@@ -33,8 +33,8 @@
 #include "shared/registry.h"
 
 /*
- * Minimum interval between log messages about outages of a pool, and between
- * those about unused connections that were lost.
+ * Minimum interval between log messages about outages of a pool, and about
+ * unused connections that were lost.
  */
 #define LOG_INTERVAL_US (10 * 1000 * 1000)
 
@@ -90,7 +90,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		 * pause goes on, because this login does not show more.
 		 */
 		if (pool->backoff_ms == 0 || !pool->lost_unused ||
-			conn->state_since > pool->last_failed_at)
+			conn->state_since > pool->last_error_at)
 		{
 			pool->retry_at = 0;
 
@@ -152,9 +152,9 @@ pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now)
 			pool->used_when_full = used;
 			pause = FULL_RETRY_MIN_US;
 		}
-		if (pool->retry_at > Max(now, pool->last_failed_at) + pause)
+		if (pool->retry_at > Max(now, pool->last_error_at) + pause)
 			pool->retry_at =
-				Max(now, pool->last_failed_at + pgpx_pool_jitter(pause));
+				Max(now, pool->last_error_at + pgpx_pool_jitter(pause));
 	}
 	LWLockRelease(pool->lock);
 }
@@ -182,16 +182,15 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 	}
 }
 
-/*
- * Return whether a message may be logged that was last logged at *logged_at (0:
- * never), and if so, set that to now.
- */
+/* Return whether an outage may be logged now, and if so, record the time. */
 static bool
-may_log(PgpxTime *logged_at, PgpxTime now)
+may_log_locked(PgpxPool *pool, PgpxTime now)
 {
-	if (*logged_at != 0 && now - *logged_at <= LOG_INTERVAL_US)
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->outage_logged_at != 0 &&
+		now - pool->outage_logged_at <= LOG_INTERVAL_US)
 		return false;
-	*logged_at = now;
+	pool->outage_logged_at = now;
 	return true;
 }
 
@@ -238,7 +237,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 			pgpx_pool_back_off_locked(pool, began, now, sqlstate, text);
 			pool->lost_unused = false;
 			log_outage = (first || !pool->outage_logged) &&
-				may_log(&pool->outage_logged_at, now);
+				may_log_locked(pool, now);
 			if (log_outage)
 				pool->outage_logged = true;
 			if (how == PGPX_FAILED_FULL)
@@ -475,8 +474,9 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CLOSING)
 	{
-		if (conn->ended_early)
-			log_end = may_log(&pool->loss_logged_at, pgpx_now());
+		if (pool->lost_unused && conn->close_reason == PGPX_CLOSE_BROKEN &&
+			pgpx_conn_statements(conn) == 0)
+			log_end = may_log_locked(pool, pgpx_now());
 		pgpx_stats_closed_locked(pool, conn);
 		pgpx_conn_free_locked(pool, conn);
 		pgpx_pool_dispatch_locked(pool, &wake);
@@ -499,7 +499,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 static bool
 has_surplus(const PgpxPool *pool)
 {
-	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] >
+	return pgpx_pool_count_open_locked(pool) >
 		pgpx_pool_min_size_locked(pool) &&
 		pgpx_pool_count_free_locked(pool) > pgpx_pool_min_idle_locked(pool);
 }
@@ -776,7 +776,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 					  now + PGPX_EVICT_UNUSED_US);
 
 		/* evict no connection in favor of an unreachable remote */
-		if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
+		if (pool->retry_at <= now && !pgpx_pool_must_yield_locked(pool))
 			full = pgpx_pool_binding_cap_locked(pool, 0);
 	}
 	*ended = pgpx_pool_has_ended_locked(pool);

@@ -298,11 +298,9 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->remote_full_since = 0;
 	pool->outage_logged_at = 0;
 	pool->outage_logged = false;
-	pool->loss_logged_at = 0;
 	pool->retry_at = 0;
 	pool->backoff_ms = 0;
 	pool->ramp = 0;
-	pool->last_failed_at = 0;
 	pool->last_error_at = 0;
 	pool->last_sqlstate = 0;
 	pool->last_error[0] = '\0';

@@ -157,8 +157,6 @@ typedef struct PgpxConn
 	int			close_reason;	/* PgpxCloseReason, while CLOSING or
 								 * CANCELLING */
 	bool		broken;			/* see pgpx_pool_lost */
-	bool		ended_early;	/* while CLOSING: it counts as a failed attempt
-								 * to connect */
 
 	int			owner_procno;	/* PGPROC number of the holder; -1: none */
 	int			owner_pid;
@@ -410,10 +408,9 @@ typedef struct PgpxPool
 									 * connects; 0: none, or the remote is
 									 * full */
 	PgpxTime	outage_logged_at;	/* time of the last log message about an
-									 * outage; 0: never */
+									 * outage, or the loss of an unused
+									 * connection; 0: never */
 	bool		outage_logged;	/* that outage was logged, so log its end */
-	PgpxTime	loss_logged_at; /* time of the last log message about the loss
-								 * of an unused connection; 0: never */
 	PgpxTime	retry_at;		/* after a failure: no connect before this
 								 * time, then one at a time; 0: no limit */
 	int64		backoff_ms;		/* last pause between connects; 0: none, or a
@@ -422,8 +419,7 @@ typedef struct PgpxPool
 								 * lost before its use */
 	int			ramp;			/* limit of concurrent connects after an
 								 * outage; 0: none */
-	PgpxTime	last_failed_at; /* last failure that counts for backoff_ms */
-	PgpxTime	last_error_at;	/* of last_error; not only failures to connect */
+	PgpxTime	last_error_at;	/* of last_error */
 	int			last_sqlstate;
 	PgpxTime	remote_full_since;	/* first of the current run of connects
 									 * that the remote refused because it was

@@ -357,6 +357,20 @@ EOS
 	$local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach qw(f g);
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('f', 'g')}, '0'), 'connections of dropped servers have closed');
 
+	# min_idle evicts after a failed attempt, too
+	$remote->safe_psql('remote_db', q{CREATE ROLE remote_j LOGIN PASSWORD 'j'});
+	make_pool($local, $remote, server => 'j', user => 'remote_j', password => 'j', options => { pool_size => 2, min_idle => 1, retry_min => '10ms', retry_max => '50ms' });
+	is($sessions[0]->run(q{SELECT pgpool.exec('j', 'select 1')}), '1', 'pool with min_idle is used');
+	$remote->safe_psql('remote_db', 'ALTER ROLE remote_j NOLOGIN');
+	$remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_j'});
+	ok(wait_until($local, q{SELECT unavailable_since IS NOT NULL FROM pgpool.pools WHERE server = 'j'}, 't'), 'attempts to connect fail');
+	lease($_, 'a') foreach @sessions[ 0 .. 2 ];
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	$remote->safe_psql('remote_db', 'ALTER ROLE remote_j LOGIN');
+	ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'j'}, '1', 60), 'min_idle evicts a connection of another pool after failed attempts');
+	$local->safe_psql('postgres', 'DROP SERVER j CASCADE');
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'j'}, '0'), 'connections of the dropped server have closed');
+
 	# min_size is reached as soon as another pool frees slots
 	make_pool($local, $remote, server => 'h', options => { pool_size => 3, min_size => 2, reset => 'never' });
 	make_pool($local, $remote, server => 'i', options => { pool_size => 3, reset => 'never', max_lifetime => '1h' });
