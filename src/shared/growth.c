@@ -70,6 +70,7 @@ pgpx_pool_count_leased_locked(const PgpxPool *pool)
 int
 pgpx_pool_count_open_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] +
 		count_broken_closing(pool);
 }
