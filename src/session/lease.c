@@ -338,7 +338,8 @@ pgpx_lease_note_end(PgpxLease *lease, const PgpxWireMessage *msg)
 	len = strnlen(fields.primary, LAST_MESSAGE_MAX);
 	lease->last_message = alloc_zero(len + 1);
 	if (lease->last_message != NULL)
-		(void) pgpx_text_clean(memcpy(lease->last_message, fields.primary, len));
+		(void) pgpx_text_clean(memcpy(lease->last_message, fields.primary,
+									  len));
 }
 
 void
