@@ -35,7 +35,7 @@ PG_FUNCTION_INFO_V1(pgpx_lock_status);
 
 /*
  * Return the argument "name".  Raise 22023 if it is empty or too long for a
- * PgpxDlock.
+ * PgpxLock.
  */
 static char *
 arg_name(FunctionCallInfo fcinfo, int at)
@@ -43,13 +43,13 @@ arg_name(FunctionCallInfo fcinfo, int at)
 	char	   *name = pgpx_arg_text(fcinfo, at, "name");
 	int			len = strlen(name);
 
-	if (len == 0 || len >= PGPX_DLOCK_NAME_LEN)
+	if (len == 0 || len >= PGPX_LOCK_NAME_LEN)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 len == 0 ? errmsg("lock name is empty") :
 				 errmsg("lock name is too long"),
 				 errdetail("The name has %d bytes, and must have between 1 and %d.",
-						   len, PGPX_DLOCK_NAME_LEN - 1)));
+						   len, PGPX_LOCK_NAME_LEN - 1)));
 	return name;
 }
 
@@ -82,7 +82,7 @@ arg_token(FunctionCallInfo fcinfo, int at)
 static Datum
 lock(FunctionCallInfo fcinfo, PgpxScope scope)
 {
-	PgpxDlockCall call = {.scope = scope};
+	PgpxLockCall call = {.scope = scope};
 
 	pgpx_shmem_require();
 	pgpx_lease_require_unrestricted();
@@ -91,7 +91,7 @@ lock(FunctionCallInfo fcinfo, PgpxScope scope)
 	call.timeout_ms = pgpx_arg_timeout(fcinfo, 2);
 	call.ttl_ms = arg_ttl(fcinfo, 3);
 	call.why = pgpx_arg_text_or_null(fcinfo, 4);
-	PG_RETURN_INT64(pgpx_dlock_lock(&call));
+	PG_RETURN_INT64(pgpx_lock_acquire(&call));
 }
 
 /*
@@ -100,7 +100,7 @@ lock(FunctionCallInfo fcinfo, PgpxScope scope)
 static Datum
 try_lock(FunctionCallInfo fcinfo, PgpxScope scope)
 {
-	PgpxDlockCall call = {.scope = scope, .only_try = true};
+	PgpxLockCall call = {.scope = scope, .only_try = true};
 	int64		token;
 
 	pgpx_shmem_require();
@@ -110,7 +110,7 @@ try_lock(FunctionCallInfo fcinfo, PgpxScope scope)
 	call.timeout_ms = PGPX_TIMEOUT_DEFAULT;
 	call.ttl_ms = arg_ttl(fcinfo, 2);
 	call.why = pgpx_arg_text_or_null(fcinfo, 3);
-	token = pgpx_dlock_lock(&call);
+	token = pgpx_lock_acquire(&call);
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
@@ -152,8 +152,8 @@ pgpx_lock_valid(PG_FUNCTION_ARGS)
 
 	pgpx_shmem_require();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	PG_RETURN_BOOL(pgpx_dlock_is_valid(server, arg_name(fcinfo, 1),
-									   arg_token(fcinfo, 2)));
+	PG_RETURN_BOOL(pgpx_lock_is_valid(server, arg_name(fcinfo, 1),
+									  arg_token(fcinfo, 2)));
 }
 
 /*
@@ -168,12 +168,12 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 	pgpx_shmem_require();
 	pgpx_lease_require_unrestricted();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	switch (pgpx_dlock_unlock(server, arg_name(fcinfo, 1),
-							  arg_token(fcinfo, 2)))
+	switch (pgpx_lock_unlock(server, arg_name(fcinfo, 1),
+							 arg_token(fcinfo, 2)))
 	{
-		case PGPX_DLOCK_UNLOCKED:
+		case PGPX_LOCK_UNLOCKED:
 			PG_RETURN_BOOL(true);
-		case PGPX_DLOCK_WAS_NOT_HELD:
+		case PGPX_LOCK_WAS_NOT_HELD:
 			PG_RETURN_BOOL(false);
 		default:
 			PG_RETURN_NULL();
@@ -183,7 +183,7 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 static void
 do_setup(PgpxLease *lease, void *arg)
 {
-	pgpx_dlock_create_tables(lease);
+	pgpx_lock_create_schema(lease);
 }
 
 /* lock_setup(pool text) returns void */
@@ -206,7 +206,7 @@ do_force(PgpxLease *lease, void *arg)
 {
 	Force	   *force = arg;
 
-	force->held = pgpx_dlock_force_release(lease, force->name);
+	force->held = pgpx_lock_release_by_force(lease, force->name);
 }
 
 /* lock_force_release(pool text, name text) returns boolean: true if held */
@@ -249,21 +249,21 @@ enum
 static bool
 may_see_row(const PgpxServerSpec *spec, const Datum *values, const bool *nulls)
 {
-	PgpxDlock	lock;
+	PgpxLock	lock;
 
-	if (pgpx_dlock_may_see_all())
+	if (pgpx_lock_may_see_all())
 		return true;
 	if (nulls[S_NAME] || nulls[S_INSTANCE] || nulls[S_TOKEN] ||
 		strcmp(TextDatumGetCString(values[S_INSTANCE]),
 			   pgpx_shared->instance) != 0)
 		return false;
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
-		if (pgpx_dlock_copy(i, &lock) &&
+	for (int i = 0; i < pgpx_locks_end(); i++)
+		if (pgpx_lock_copy(i, &lock) &&
 			lock.key.database == spec->key.database &&
 			lock.key.server == spec->key.server &&
 			lock.token == DatumGetInt64(values[S_TOKEN]) &&
 			strcmp(lock.name, TextDatumGetCString(values[S_NAME])) == 0)
-			return pgpx_dlock_may_see(&lock);
+			return pgpx_lock_may_see(&lock);
 	return false;
 }
 
@@ -276,7 +276,7 @@ do_status(PgpxLease *lease, void *arg)
 													&TTSOpsMinimalTuple);
 	Datum		hidden = CStringGetTextDatum(PGPX_HIDDEN);
 
-	pgpx_dlock_status(lease, rsinfo->setDesc, store);
+	pgpx_lock_list(lease, rsinfo->setDesc, store);
 	while (tuplestore_gettupleslot(store, true, false, slot))
 	{
 		Datum		values[S_COUNT];
@@ -315,9 +315,9 @@ state_name(int state)
 {
 	switch (state)
 	{
-		case PGPX_DLOCK_HELD:
+		case PGPX_LOCK_HELD:
 			return "held";
-		case PGPX_DLOCK_LOST:
+		case PGPX_LOCK_LOST:
 			return "lost";
 		default:
 			return "releasing";
@@ -329,22 +329,22 @@ Datum
 pgpx_view_locks(PG_FUNCTION_ARGS)
 {
 	PgpxRow		row;
-	PgpxDlock	lock;
+	PgpxLock	lock;
 
 	pgpx_row_begin(&row, fcinfo);
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
 		bool		visible;
 		int			state;
 
-		if (!pgpx_dlock_copy(i, &lock) || lock.state == PGPX_DLOCK_REQUESTED)
+		if (!pgpx_lock_copy(i, &lock) || lock.state == PGPX_LOCK_REQUESTED)
 			continue;
-		visible = pgpx_dlock_may_see(&lock);
+		visible = pgpx_lock_may_see(&lock);
 
 		/* no process may have marked it lost since it expired */
-		state = lock.state == PGPX_DLOCK_HELD &&
+		state = lock.state == PGPX_LOCK_HELD &&
 				pgpx_steady_now() >= lock.valid_until ?
-			PGPX_DLOCK_LOST : lock.state;
+			PGPX_LOCK_LOST : lock.state;
 		pgpx_row_name(&row, NameStr(lock.database_name));
 		pgpx_row_name(&row, NameStr(lock.server_name));
 		pgpx_row_secret(&row, visible, lock.name);
@@ -358,7 +358,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		pgpx_row_secret(&row, visible, lock.why[0] ? lock.why : NULL);
 		pgpx_row_instant(&row, lock.since);
 		pgpx_row_instant(&row, lock.last_ping);
-		pgpx_row_instant(&row, pgpx_steady_to_now(lock.valid_until));
+		pgpx_row_instant(&row, pgpx_lock_to_now(lock.valid_until));
 		pgpx_row_interval(&row, lock.ttl_ms * 1000);
 		pgpx_row_store(&row);
 	}
@@ -370,11 +370,11 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 static void
 check_lock(PgpxCheck *check, int slot, PgpxTime now)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[slot];
+	PgpxLock   *lock = &pgpx_locks[slot];
 	PgpxTime	until;
-	bool		owned = lock->state != PGPX_DLOCK_RELEASING || lock->awaited;
+	bool		owned = lock->state != PGPX_LOCK_RELEASING || lock->awaited;
 
-	if (lock->state < PGPX_DLOCK_FREE || lock->state > PGPX_DLOCK_DONE)
+	if (lock->state < PGPX_LOCK_FREE || lock->state > PGPX_LOCK_DONE)
 	{
 		pgpx_check_fault(check, "lock in slot %d has state %d", slot, lock->state);
 		return;
@@ -388,20 +388,20 @@ check_lock(PgpxCheck *check, int slot, PgpxTime now)
 	if (owned && !pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
 		pgpx_check_fault(check, "lock in slot %d belongs to PID %d, which does not exist",
 						 slot, lock->owner_pid);
-	if (lock->state == PGPX_DLOCK_DONE && !lock->awaited)
+	if (lock->state == PGPX_LOCK_DONE && !lock->awaited)
 		pgpx_check_fault(check, "lock in slot %d has a result that no session awaits",
 						 slot);
-	if (lock->state != PGPX_DLOCK_HELD)
+	if (lock->state != PGPX_LOCK_HELD)
 		return;
-	until = pgpx_dlock_certain_until(lock->sent_at, lock->ttl_ms);
+	until = pgpx_lock_certain_until(lock->sent_at, lock->ttl_ms);
 	if (lock->token <= 0 || lock->sent_at > now || lock->valid_until != until)
 		pgpx_check_fault(check, "lock in slot %d is held without a token, or for longer than its ttl",
 						 slot);
 	for (int i = 0; i < slot; i++)
-		if (pgpx_dlocks[i].state == PGPX_DLOCK_HELD &&
-			pgpx_dlocks[i].valid_until > now && lock->valid_until > now &&
-			strcmp(pgpx_dlocks[i].name, lock->name) == 0 &&
-			memcmp(&pgpx_dlocks[i].key, &lock->key, sizeof(lock->key)) == 0)
+		if (pgpx_locks[i].state == PGPX_LOCK_HELD &&
+			pgpx_locks[i].valid_until > now && lock->valid_until > now &&
+			strcmp(pgpx_locks[i].name, lock->name) == 0 &&
+			memcmp(&pgpx_locks[i].key, &lock->key, sizeof(lock->key)) == 0)
 			pgpx_check_fault(check, "locks in slots %d and %d are the same lock, and both are held",
 							 i, slot);
 }
@@ -415,33 +415,33 @@ check_waiters(PgpxCheck *check)
 	int			n = 0;
 
 	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
-		if (pgpx_dlock_waiters[i].position != 0)
+		if (pgpx_lock_waiters[i].position != 0)
 			n++;
-	for (int i = pgpx_shared->dlock_head; i >= 0;
-		 i = pgpx_dlock_waiters[i].next)
+	for (int i = pgpx_shared->lock_head; i >= 0;
+		 i = pgpx_lock_waiters[i].next)
 	{
-		PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[i];
+		PgpxLockWaiter *waiter = &pgpx_lock_waiters[i];
 
 		if (n-- <= 0 || waiter->prev != prev || waiter->position <= position)
 			break;
 		position = waiter->position;
 		prev = i;
 	}
-	if (n != 0 || prev != pgpx_shared->dlock_tail)
+	if (n != 0 || prev != pgpx_shared->lock_tail)
 		pgpx_check_fault(check, "list of the waiters for locks is not in order");
 }
 
-/* Verify the table of locks.  Under dlock_lock, faults are only recorded. */
+/* Verify the table of locks.  Under locks_lock, faults are only recorded. */
 static void
-check_dlocks(PgpxCheck *check)
+check_locks(PgpxCheck *check)
 {
 	int			end;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	end = pgpx_dlocks_end();
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	end = pgpx_locks_end();
 	for (int i = 0; i < pgpx_shared->max_locks; i++)
 	{
-		bool		used = pgpx_dlocks[i].state != PGPX_DLOCK_FREE;
+		bool		used = pgpx_locks[i].state != PGPX_LOCK_FREE;
 
 		if (used)
 			check_lock(check, i, pgpx_steady_now());
@@ -450,7 +450,7 @@ check_dlocks(PgpxCheck *check)
 							 i, used ? "in use" : "free");
 	}
 	check_waiters(check);
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 }
 
 /* --- hooks for lower layers --------------------------------------------- */
@@ -458,31 +458,31 @@ check_dlocks(PgpxCheck *check)
 static Size
 shmem_size(void)
 {
-	Size		size = MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock)));
+	Size		size = MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxLock)));
 
 	return add_size(size,
-					MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter))));
+					MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxLockWaiter))));
 }
 
 static void
 shmem_attach(char *at)
 {
-	pgpx_dlocks = (PgpxDlock *) at;
-	at += MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock)));
-	pgpx_dlock_waiters = (PgpxDlockWaiter *) at;
+	pgpx_locks = (PgpxLock *) at;
+	at += MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxLock)));
+	pgpx_lock_waiters = (PgpxLockWaiter *) at;
 }
 
 static const PgpxLockHooks hooks = {
 	.shmem_size = shmem_size,
 	.shmem_attach = shmem_attach,
-	.pool_has_locks = pgpx_dlock_pool_has_locks,
-	.check = check_dlocks,
-	.release_all = pgpx_dlock_release_all,
-	.release_abandoned = pgpx_dlock_sweep,
-	.ping = pgpx_pinger_run,
-	.ready = pgpx_pinger_ready,
-	.conninfo_published = pgpx_pinger_conninfo_published,
-	.descriptors = pgpx_pinger_descriptors,
+	.pool_has_locks = pgpx_lock_pool_has_locks,
+	.check = check_locks,
+	.release_all = pgpx_lock_release_all,
+	.release_abandoned = pgpx_lock_sweep,
+	.ping = pgpx_lock_pinger_run,
+	.ready = pgpx_lock_pinger_ready,
+	.conninfo_published = pgpx_lock_pinger_conninfo_published,
+	.descriptors = pgpx_lock_pinger_descriptors,
 };
 
 void

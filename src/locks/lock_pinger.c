@@ -213,7 +213,7 @@ drop_outdated(PgpxPinger *p)
 	if (!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
 		return false;
 	drop_connection(p);
-	pgpx_pinger_conninfo_published();
+	pgpx_lock_pinger_conninfo_published();
 	return true;
 }
 
@@ -442,7 +442,7 @@ get_pinger(int pool, uint32 pool_id)
 		p = MemoryContextAllocZero(TopMemoryContext, sizeof(PgpxPinger));
 		p->work = MemoryContextAllocHuge(TopMemoryContext,
 										 mul_size(pgpx_shared->max_locks,
-												  sizeof(PgpxDlockWork)));
+												  sizeof(PgpxLockWork)));
 		p->confirmed = MemoryContextAllocHuge(TopMemoryContext,
 											  mul_size(pgpx_shared->max_locks,
 													   sizeof(bool)));
@@ -488,7 +488,7 @@ fail_pinger(PgpxPinger *p, const char *reason)
 	p->backoff = p->backoff == 0 ? RETRY_MIN_US :
 		Min(p->backoff * 2, RETRY_MAX_US);
 	p->retry_at = pgpx_now() + p->backoff;
-	if (!p->failing && pgpx_dlock_pool_has_locks(p->pool, p->pool_id))
+	if (!p->failing && pgpx_lock_pool_has_locks(p->pool, p->pool_id))
 	{
 		p->failing = true;
 		ereport(LOG,
@@ -497,7 +497,7 @@ fail_pinger(PgpxPinger *p, const char *reason)
 						NameStr(pool->database_name)),
 				 errdetail_internal("%s", text)));
 	}
-	pgpx_dlock_release_failed(p->pool, p->pool_id, text);
+	pgpx_lock_release_failed(p->pool, p->pool_id, text);
 	next_run = 0;
 }
 
@@ -519,7 +519,7 @@ set_idle(PgpxPinger *p)
  * remote is merely slow.
  */
 static int64
-phase_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
+phase_timeout(const PgpxPinger *p, const PgpxLockDue *due)
 {
 	int64		ms = due->nheld > 0 ? due->min_ttl_ms / 3 : ANSWER_MAX_MS / 3;
 
@@ -534,9 +534,9 @@ static void
 send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
 		  int64 timeout_ms)
 {
-	const char *values[PGPX_WORK_PARAMS];
+	const char *values[PGPX_LOCK_PARAMS];
 
-	pgpx_work_params(p->work, p->nwork, values);
+	pgpx_lock_work_params(p->work, p->nwork, values);
 	memset(p->confirmed, 0, p->nwork * sizeof(bool));
 	p->phase = phase;
 	p->error[0] = '\0';
@@ -545,7 +545,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
 
 	/* taken before sending, so the validity here ends before the remote's */
 	p->sent_at = pgpx_steady_now();
-	if (!PQsendQueryParams(p->pg, sql, PGPX_WORK_PARAMS, NULL, values, NULL,
+	if (!PQsendQueryParams(p->pg, sql, PGPX_LOCK_PARAMS, NULL, values, NULL,
 						   NULL, 0))
 		fail_pinger(p, PQerrorMessage(p->pg));
 	else
@@ -605,9 +605,9 @@ step_work(PgpxPinger *p)
 	for (int i = 0; i < p->nwork; i++)
 	{
 		if (release)
-			pgpx_dlock_released(&p->work[i], p->confirmed[i]);
+			pgpx_lock_released(&p->work[i], p->confirmed[i]);
 		else
-			pgpx_dlock_pinged(&p->work[i], p->confirmed[i], p->sent_at);
+			pgpx_lock_pinged(&p->work[i], p->confirmed[i], p->sent_at);
 	}
 	p->nwork = 0;
 	p->answered = true;
@@ -637,7 +637,7 @@ read_idle_input(PgpxPinger *p, uint32 events)
 }
 
 void
-pgpx_pinger_ready(int index, uint32 events)
+pgpx_lock_pinger_ready(int index, uint32 events)
 {
 	PgpxPinger *p = pingers[index];
 
@@ -698,13 +698,13 @@ password_ended(int pool, uint32 pool_id, uint64 version,
 }
 
 void
-pgpx_pinger_conninfo_published(void)
+pgpx_lock_pinger_conninfo_published(void)
 {
 	next_run = 0;
 }
 
 int
-pgpx_pinger_descriptors(void)
+pgpx_lock_pinger_descriptors(void)
 {
 	int			n = 0;
 
@@ -725,10 +725,10 @@ run_pool(PgpxPinger *p)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	ping_at;
-	PgpxDlockDue due;
+	PgpxLockDue due;
 
-	pgpx_dlock_find_due(p->pool, p->pool_id, &due);
-	ping_at = due.nheld > 0 ? pgpx_steady_to_now(due.ping_at) : PG_INT64_MAX;
+	pgpx_lock_find_due(p->pool, p->pool_id, &due);
+	ping_at = due.nheld > 0 ? pgpx_lock_to_now(due.ping_at) : PG_INT64_MAX;
 	if (p->deadline != 0 && now >= p->deadline)
 		deadline_passed(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
@@ -739,17 +739,17 @@ run_pool(PgpxPinger *p)
 	/* pings first: releases can arrive at any rate and must not delay them */
 	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
 	{
-		p->nwork = pgpx_dlock_list_held(p->pool, p->pool_id, p->work);
+		p->nwork = pgpx_lock_list_held(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_PING, pgpx_ping_sql,
+			send_work(p, PGPX_PINGER_PING, pgpx_lock_ping_sql,
 					  phase_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
 	{
-		p->nwork = pgpx_dlock_list_releases(p->pool, p->pool_id, p->work);
+		p->nwork = pgpx_lock_list_releases(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_RELEASE, pgpx_release_sql,
+			send_work(p, PGPX_PINGER_RELEASE, pgpx_lock_release_sql,
 					  phase_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
@@ -760,8 +760,8 @@ run_pool(PgpxPinger *p)
 
 		if (!open_connection(p, Min(timeout_ms, phase_timeout(p, &due))))
 		{
-			pgpx_dlock_release_failed(p->pool, p->pool_id,
-									  "the pool worker was restarted, and no session has published the connection parameters yet");
+			pgpx_lock_release_failed(p->pool, p->pool_id,
+									 "the pool worker was restarted, and no session has published the connection parameters yet");
 			p->retry_at = now + RETRY_MAX_US;
 		}
 	}
@@ -798,7 +798,7 @@ close_idle(PgpxTime now)
 		if (p == NULL || p->phase == PGPX_PINGER_NONE)
 			continue;
 		if (p->phase == PGPX_PINGER_IDLE && now >= p->idle_since + IDLE_US &&
-			!pgpx_dlock_pool_has_locks(p->pool, p->pool_id))
+			!pgpx_lock_pool_has_locks(p->pool, p->pool_id))
 			drop_connection(p);
 		else if (p->phase == PGPX_PINGER_IDLE)
 			next = Min(next, Max(p->idle_since + IDLE_US, now + RETRY_MAX_US));
@@ -827,9 +827,9 @@ is_revoked(int index, uint32 pool_id)
 }
 
 PgpxTime
-pgpx_pinger_run(void)
+pgpx_lock_pinger_run(void)
 {
-	uint32		changes = pg_atomic_read_u32(&pgpx_shared->dlocks_changed);
+	uint32		changes = pg_atomic_read_u32(&pgpx_shared->locks_changed);
 	PgpxTime	expires;
 	uint32		pool_id;
 	int			pool;
@@ -839,13 +839,13 @@ pgpx_pinger_run(void)
 	seen_changes = changes;
 
 	/* expire first: an expired lock must not be pinged */
-	expires = pgpx_dlock_expire(pgpx_worker_index);
-	next_run = expires == PG_INT64_MAX ? expires : pgpx_steady_to_now(expires);
+	expires = pgpx_lock_expire(pgpx_worker_index);
+	next_run = expires == PG_INT64_MAX ? expires : pgpx_lock_to_now(expires);
 	for (pool = 0;; pool++)
 	{
 		PgpxTime	next = next_run;
 
-		pool = pgpx_dlock_next_pool(pgpx_worker_index, pool, &pool_id);
+		pool = pgpx_lock_next_pool(pgpx_worker_index, pool, &pool_id);
 		if (pool < 0)
 			break;
 		if (!is_revoked(pool, pool_id))
@@ -853,7 +853,7 @@ pgpx_pinger_run(void)
 			next_run = Min(next, run_pool(get_pinger(pool, pool_id)));
 			continue;
 		}
-		pgpx_dlock_revoke(pool, pool_id);
+		pgpx_lock_revoke(pool, pool_id);
 		if (pingers != NULL && pingers[pool] != NULL &&
 			pingers[pool]->pool_id == pool_id)
 			drop_connection(pingers[pool]);

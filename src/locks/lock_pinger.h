@@ -22,16 +22,16 @@
  * Send the pings and releases that are due.  Return the time (pgpx_now) at
  * which the next one is due.
  */
-extern PgpxTime pgpx_pinger_run(void);
+extern PgpxTime pgpx_lock_pinger_run(void);
 
 /* Handle epoll events on the socket of the pinger with this index. */
-extern void pgpx_pinger_ready(int index, uint32 events);
+extern void pgpx_lock_pinger_ready(int index, uint32 events);
 
 /* Run the pingers again, because a conninfo was published. */
-extern void pgpx_pinger_conninfo_published(void);
+extern void pgpx_lock_pinger_conninfo_published(void);
 
 /* Return the number of sockets of the pingers. */
-extern int	pgpx_pinger_descriptors(void);
+extern int	pgpx_lock_pinger_descriptors(void);
 
 typedef enum PgpxPingerPhase
 {
@@ -72,7 +72,7 @@ typedef struct PgpxPinger
 	/* the statement in flight */
 	PgpxTime	sent_at;		/* steady */
 	int			nwork;
-	PgpxDlockWork *work;		/* [max_locks] */
+	PgpxLockWork *work;			/* [max_locks] */
 	bool	   *confirmed;		/* extended or released */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
 } PgpxPinger;

@@ -40,8 +40,8 @@ static const char request_sql[] =
 static const char force_sql[] =
 	"SELECT pgpool_lock.force_release($1" TEXT ")";
 static const char status_sql[] = "SELECT * FROM pgpool_lock.status()";
-const char	pgpx_ping_sql[] = "SELECT * FROM pgpool_lock.ping" LISTS;
-const char	pgpx_release_sql[] = "SELECT * FROM pgpool_lock.release" LISTS;
+const char	pgpx_lock_ping_sql[] = "SELECT * FROM pgpool_lock.ping" LISTS;
+const char	pgpx_lock_release_sql[] = "SELECT * FROM pgpool_lock.release" LISTS;
 
 #define REQUEST_COLUMNS 7
 
@@ -185,9 +185,9 @@ parse_number(const char *text)
 }
 
 void
-pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock, bool waits,
-				   int64 lock_timeout, PgpxTime deadline,
-				   PgpxDlockAnswer *answer)
+pgpx_lock_request(PgpxLease *lease, const PgpxLock *lock, bool waits,
+				  int64 lock_timeout, PgpxTime deadline,
+				  PgpxLockAnswer *answer)
 {
 	const char *values[8];
 	PgpxStatement statement = {request_sql, lengthof(values), values};
@@ -238,7 +238,7 @@ pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 }
 
 void
-pgpx_dlock_create_tables(PgpxLease *lease)
+pgpx_lock_create_schema(PgpxLease *lease)
 {
 	PgpxStatement statement = {.sql = psprintf("%s;%s", owners_sql, setup_sql)};
 
@@ -246,7 +246,7 @@ pgpx_dlock_create_tables(PgpxLease *lease)
 }
 
 bool
-pgpx_dlock_force_release(PgpxLease *lease, const char *name)
+pgpx_lock_release_by_force(PgpxLease *lease, const char *name)
 {
 	PgpxStatement statement = {force_sql, 1, &name};
 	TupleDesc	tupdesc;
@@ -264,7 +264,7 @@ pgpx_dlock_force_release(PgpxLease *lease, const char *name)
 }
 
 void
-pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
+pgpx_lock_list(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 {
 	PgpxRows   *rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	PgpxStatement statement = {.sql = status_sql};
@@ -290,8 +290,8 @@ append_element(StringInfo buf, const char *text)
 }
 
 void
-pgpx_work_params(const PgpxDlockWork *work, int n,
-				 const char *values[PGPX_WORK_PARAMS])
+pgpx_lock_work_params(const PgpxLockWork *work, int n,
+					  const char *values[PGPX_LOCK_PARAMS])
 {
 	StringInfoData names;
 	StringInfoData requests;

@@ -14,7 +14,7 @@
 #include "libpq-fe.h"
 
 /* The remote's answer to a lock request. */
-typedef struct PgpxDlockAnswer
+typedef struct PgpxLockAnswer
 {
 	int64		token;			/* 0: not granted */
 	bool		refused;		/* the remote raised an error: no effect */
@@ -27,10 +27,10 @@ typedef struct PgpxDlockAnswer
 	char	   *since;			/* in the remote's clock and DateStyle */
 	char	   *expires;
 	int64		left_ms;		/* ms until "expires", INT_MAX at most */
-} PgpxDlockAnswer;
+} PgpxLockAnswer;
 
 /*
- * pgpx_dlock_request
+ * pgpx_lock_request
  *		Request a lock and read the answer; answer->token shows whether the lock
  *		was granted.
  *
@@ -40,22 +40,22 @@ typedef struct PgpxDlockAnswer
  *		answer; if it passes, 08006 is raised and the outcome is unknown.  Raise
  *		the remote's errors.
  */
-extern void pgpx_dlock_request(PgpxLease *lease, const PgpxDlock *lock,
-							   bool waits, int64 lock_timeout,
-							   PgpxTime deadline, PgpxDlockAnswer *answer);
+extern void pgpx_lock_request(PgpxLease *lease, const PgpxLock *lock,
+							  bool waits, int64 lock_timeout,
+							  PgpxTime deadline, PgpxLockAnswer *answer);
 
 /*
  * Create the tables and fence_check at the remote, or verify existing ones.
  * Raise the remote's errors.
  */
-extern void pgpx_dlock_create_tables(PgpxLease *lease);
+extern void pgpx_lock_create_schema(PgpxLease *lease);
 
 /* Release a lock regardless of its holder.  Return whether it was held. */
-extern bool pgpx_dlock_force_release(PgpxLease *lease, const char *name);
+extern bool pgpx_lock_release_by_force(PgpxLease *lease, const char *name);
 
 /* Put the rows of lock_status into "store", with the columns of "tupdesc". */
-extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,
-							  Tuplestorestate *store);
+extern void pgpx_lock_list(PgpxLease *lease, TupleDesc tupdesc,
+								  Tuplestorestate *store);
 
 /*
  * Statements that verify that the objects of schema pgpool_lock exist, and that
@@ -68,15 +68,15 @@ extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,
 extern const char *const pgpx_lock_verify_sql[PGPX_LOCK_VERIFY_COUNT];
 
 /* The worker's calls. */
-extern const char pgpx_ping_sql[];
-extern const char pgpx_release_sql[];
+extern const char pgpx_lock_ping_sql[];
+extern const char pgpx_lock_release_sql[];
 
 /*
  * Set the parameters of these statements for n > 0 locks.  The texts are
  * allocated in the current memory context.
  */
-#define PGPX_WORK_PARAMS 4
-extern void pgpx_work_params(const PgpxDlockWork *work, int n,
-							 const char *values[PGPX_WORK_PARAMS]);
+#define PGPX_LOCK_PARAMS 4
+extern void pgpx_lock_work_params(const PgpxLockWork *work, int n,
+								  const char *values[PGPX_LOCK_PARAMS]);
 
 #endif							/* PGPX_LOCK_REMOTE_H */

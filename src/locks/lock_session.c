@@ -58,12 +58,12 @@
 /* The state of an acquisition in progress. */
 typedef struct LockWait
 {
-	const PgpxDlockCall *call;
+	const PgpxLockCall *call;
 	PgpxServerSpec *spec;		/* pinned */
 	PgpxTime	started;
 	int64		timeout_ms;		/* for the error */
 	PgpxTime	deadline;		/* 0: no limit */
-	PgpxDlock	lock;			/* the lock to acquire */
+	PgpxLock	lock;			/* the lock to acquire */
 
 	/* the lock requests */
 	int			slot;			/* in the lock table; -1: none */
@@ -73,11 +73,11 @@ typedef struct LockWait
 	bool		reached;		/* the remote has answered before */
 	int			failures;		/* unanswered requests in a row */
 	MemoryContext cxt;			/* of the last request's result: */
-	PgpxDlockAnswer answer;
+	PgpxLockAnswer answer;
 	ErrorData  *error;			/* NULL: none */
 
 	bool		local;			/* held by a session of this server */
-	PgpxDlock	other;			/* that session's lock */
+	PgpxLock	other;			/* that session's lock */
 } LockWait;
 
 static bool is_held_by_me(uint64 queue, const char *name);
@@ -109,7 +109,7 @@ set_key(LockWait *w, const PgpxServerSpec *spec)
 				 errdetail("A distributed lock needs options that other sessions can see, because the pool worker pings it."),
 				 errhint("Commit before you acquire a lock through the server.")));
 	w->lock.key = spec->key;
-	w->lock.queue = pgpx_dlock_queue(spec, w->lock.name);
+	w->lock.queue = pgpx_lock_queue(spec, w->lock.name);
 }
 
 /*
@@ -122,9 +122,9 @@ abandon_acquisition(LockWait *w)
 	if (w->slot < 0)
 		return;
 	if (w->unanswered || w->outstanding || w->answer.token != 0)
-		pgpx_dlock_release(w->slot, false);
+		pgpx_lock_release(w->slot, false);
 	else
-		pgpx_dlock_refused(w->slot);
+		pgpx_lock_refused(w->slot);
 	w->slot = -1;
 	w->unanswered = false;
 }
@@ -133,31 +133,31 @@ abandon_acquisition(LockWait *w)
  * Allocate the slot of the lock, once its pool is known from a lease.  If the
  * catalogs resolve to another pool than for the previous request, abandon that
  * request: the lock would have the key of the previous pool, and
- * pgpx_dlock_find would not find it under the new one.
+ * pgpx_lock_find would not find it under the new one.
  */
 static void
 allocate_slot(LockWait *w, PgpxLease *lease)
 {
 	PgpxServerSpec *spec = lease->spec;
 	PgpxPool   *pool = &pgpx_pools[spec->pool];
-	bool		same = w->lock.queue == pgpx_dlock_queue(spec, w->lock.name);
+	bool		same = w->lock.queue == pgpx_lock_queue(spec, w->lock.name);
 
 	if (w->slot >= 0 && w->lock.pool_id == spec->pool_id && same)
 		return;
 	abandon_acquisition(w);
 	if (memcmp(&w->lock.key, &spec->key, sizeof(spec->key)) != 0 || !same)
 	{
-		pgpx_dlock_dequeue();
+		pgpx_lock_dequeue();
 		set_key(w, spec);
 		if (!w->call->only_try)
-			pgpx_dlock_enqueue(&w->lock);
+			pgpx_lock_enqueue(&w->lock);
 	}
 	w->lock.pool = spec->pool;
 	w->lock.pool_id = spec->pool_id;
 	w->lock.worker = lease->worker;
 	w->lock.database_name = pool->database_name;
 	w->lock.server_name = pool->server_name;
-	w->slot = pgpx_dlock_alloc(&w->lock);
+	w->slot = pgpx_lock_alloc(&w->lock);
 	if (w->slot < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
@@ -195,13 +195,13 @@ send_request(LockWait *w)
 	for (int i = 0; i == 0 || (i == 1 && w->answer.already_released); i++)
 	{
 		if (i == 1)
-			pgpx_dlock_renew(w->slot, &w->lock);
+			pgpx_lock_renew(w->slot, &w->lock);
 
 		/* the validity counts from before the request is sent */
 		w->outstanding = true;
 		w->sent_at = pgpx_steady_now();
-		pgpx_dlock_request(lease, &w->lock, !w->call->only_try, lock_timeout,
-						   until, &w->answer);
+		pgpx_lock_request(lease, &w->lock, !w->call->only_try, lock_timeout,
+						  until, &w->answer);
 		w->outstanding = false;
 	}
 	PGPX_DEBUG_POINT("lock_answered");
@@ -239,7 +239,7 @@ is_transient(const LockWait *w, const ErrorData *error, bool sent)
 /*
  * Send one lock request and read the answer.  Return false if the request
  * failed and may be repeated; the error is in w->error.  Raise all other
- * errors, see pgpx_dlock_lock.
+ * errors, see pgpx_lock_acquire.
  */
 static bool
 request_lock(LockWait *w)
@@ -293,7 +293,7 @@ request_lock(LockWait *w)
 static void
 log_takeover(const LockWait *w)
 {
-	const PgpxDlockAnswer *answer = &w->answer;
+	const PgpxLockAnswer *answer = &w->answer;
 
 	ereport(LOG,
 			(errmsg("pgpool_ext took over lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", from \"%s\"",
@@ -324,12 +324,12 @@ accept_grant(LockWait *w)
 	if (w->answer.expired)
 		log_takeover(w);
 	if (pgpx_steady_now() >=
-		pgpx_dlock_certain_until(w->sent_at, w->lock.ttl_ms))
+		pgpx_lock_certain_until(w->sent_at, w->lock.ttl_ms))
 	{
 		w->unanswered = true;
 		return false;			/* retry with the same request number */
 	}
-	pgpx_dlock_granted(w->slot, w->answer.token, w->sent_at);
+	pgpx_lock_granted(w->slot, w->answer.token, w->sent_at);
 	w->lock.token = w->answer.token;
 	return true;
 }
@@ -370,8 +370,8 @@ copy_clipped(char *to, size_t size, const char *from)
 static void
 init_lock(LockWait *w)
 {
-	const PgpxDlockCall *call = w->call;
-	PgpxDlock  *lock = &w->lock;
+	const PgpxLockCall *call = w->call;
+	PgpxLock   *lock = &w->lock;
 	char		host[256] = "";
 
 	memset(lock, 0, sizeof(*lock));
@@ -397,7 +397,7 @@ timeout_detail(const LockWait *w)
 	if (w->local)
 	{
 		bool		say_why = w->other.why[0] != '\0' &&
-			pgpx_dlock_may_see(&w->other);
+			pgpx_lock_may_see(&w->other);
 
 		return psprintf("It is held by PID %d of this server%s%s%s since %s.",
 						w->other.owner_pid, say_why ? " for \"" : "",
@@ -406,7 +406,7 @@ timeout_detail(const LockWait *w)
 	}
 	if (w->error != NULL)
 		return psprintf("The last answer of the remote server: %s", w->error->message);
-	if (w->answer.held && !pgpx_dlock_may_see_all())
+	if (w->answer.held && !pgpx_lock_may_see_all())
 		return psprintf("It is held by another server since %s, and expires at %s if it is not pinged.",
 						w->answer.since, w->answer.expires);
 	if (w->answer.held)
@@ -422,7 +422,7 @@ pg_noreturn static void
 raise_timeout(LockWait *w)
 {
 	/* not yet known to a session that was never the first of its queue */
-	w->local = w->local || pgpx_dlock_is_held_here(w->lock.queue, &w->other);
+	w->local = w->local || pgpx_lock_is_held_here(w->lock.queue, &w->other);
 	if (w->error != NULL &&
 		(ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
 			 ERRCODE_CONNECTION_EXCEPTION ||
@@ -442,8 +442,8 @@ raise_timeout(LockWait *w)
 static bool
 try_now(LockWait *w)
 {
-	w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
-	if (w->local || pgpx_dlock_has_waiters(&w->lock))
+	w->local = pgpx_lock_is_held_here(w->lock.queue, &w->other);
+	if (w->local || pgpx_lock_has_waiters(&w->lock))
 		return false;
 	while (!request_lock(w))
 		if (w->failures >= TRIES_MAX ||
@@ -458,7 +458,7 @@ next_pause(const LockWait *w, PgpxTime *pause)
 {
 	PgpxTime	sleep = *pause * (0.5 + pg_prng_double(&pg_global_prng_state));
 
-	*pause = Min(*pause * 2, PGPX_DLOCK_PAUSE_US);
+	*pause = Min(*pause * 2, PGPX_LOCK_PAUSE_US);
 	if (w->error == NULL && w->answer.held)
 		sleep = Min(sleep, w->answer.left_ms * 1000 + 1000);
 	return sleep;
@@ -482,11 +482,11 @@ wait_for_lock(LockWait *w)
 
 		if (w->deadline != 0 && now >= w->deadline)
 			raise_timeout(w);
-		if (pgpx_dlock_is_first())
+		if (pgpx_lock_is_first())
 		{
 			bool		was_local = w->local;
 
-			w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
+			w->local = pgpx_lock_is_held_here(w->lock.queue, &w->other);
 			if (!w->local && was_local)
 				next_request_at = 0;
 			if (!w->local && now >= next_request_at)
@@ -509,7 +509,7 @@ wait_for_lock(LockWait *w)
 }
 
 int64
-pgpx_dlock_lock(const PgpxDlockCall *call)
+pgpx_lock_acquire(const PgpxLockCall *call)
 {
 	LockWait *volatile w = palloc0(sizeof(LockWait));
 	volatile bool granted = false;
@@ -543,7 +543,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 		}
 		else
 		{
-			pgpx_dlock_enqueue(&w->lock);
+			pgpx_lock_enqueue(&w->lock);
 			wait_for_lock(w);
 			granted = true;
 		}
@@ -552,7 +552,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	{
 		if (!granted)
 			abandon_acquisition(w);
-		pgpx_dlock_dequeue();
+		pgpx_lock_dequeue();
 		pgpx_server_spec_unpin(w->spec);
 	}
 	PG_END_TRY();
@@ -563,15 +563,15 @@ static bool callbacks_registered = false;
 
 /* Raise a WARNING for the loss of a lock, once for each lock. */
 static void
-warn_of_loss(int slot, const PgpxDlock *lock)
+warn_of_loss(int slot, const PgpxLock *lock)
 {
-	if (!pgpx_dlock_mark_loss_reported(slot, lock->request))
+	if (!pgpx_lock_mark_loss_reported(slot, lock->request))
 		return;
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
 			 errmsg("lock \"%s\" of server \"%s\" was lost", lock->name,
 					NameStr(lock->server_name)),
-			 pgpx_dlock_may_see(lock) ?
+			 pgpx_lock_may_see(lock) ?
 			 errdetail("Another session may hold the lock now. The token was " INT64_FORMAT ".",
 					   lock->token) :
 			 errdetail("Another session may hold the lock now."),
@@ -579,22 +579,22 @@ warn_of_loss(int slot, const PgpxDlock *lock)
 }
 
 static bool
-is_owned_by_me(const PgpxDlock *lock)
+is_owned_by_me(const PgpxLock *lock)
 {
 	return lock->owner_procno == (int) MyProcNumber &&
 		lock->owner_pid == MyProcPid;
 }
 
 bool
-pgpx_dlock_may_see_all(void)
+pgpx_lock_may_see_all(void)
 {
 	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 }
 
 bool
-pgpx_dlock_may_see(const PgpxDlock *lock)
+pgpx_lock_may_see(const PgpxLock *lock)
 {
-	return pgpx_dlock_may_see_all() ||
+	return pgpx_lock_may_see_all() ||
 		has_privs_of_role(GetUserId(), lock->owner_user);
 }
 
@@ -604,7 +604,7 @@ pgpx_dlock_may_see(const PgpxDlock *lock)
  * because it has no conninfo of the lock's pool.
  */
 static void
-publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
+publish_conninfo(PgpxServerSpec *spec, const PgpxLock *lock)
 {
 	PgpxPool   *pool = &pgpx_pools[lock->pool];
 	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
@@ -622,24 +622,24 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
  */
 static int
 find_lock(const PgpxServerSpec *spec, const char *name, int64 token,
-		  PgpxDlock *lock)
+		  PgpxLock *lock)
 {
 	PgpxPoolKey key = spec->key;
 
 	key.xid = InvalidTransactionId;
-	return pgpx_dlock_find(&key, name, token, lock);
+	return pgpx_lock_find(&key, name, token, lock);
 }
 
 bool
-pgpx_dlock_is_valid(const char *server, const char *name, int64 token)
+pgpx_lock_is_valid(const char *server, const char *name, int64 token)
 {
 	PgpxServerSpec *spec = pgpx_server_spec_get(server);
-	PgpxDlock	lock;
+	PgpxLock	lock;
 	int			slot = find_lock(spec, name, token, &lock);
 
 	if (slot < 0)
 		return false;
-	if (lock.state != PGPX_DLOCK_HELD)
+	if (lock.state != PGPX_LOCK_HELD)
 	{
 		if (is_owned_by_me(&lock))
 			warn_of_loss(slot, &lock);
@@ -657,21 +657,21 @@ static bool
 is_held_by_me(uint64 queue, const char *name)
 {
 	bool		held = false;
-	PgpxDlock	lock;
+	PgpxLock	lock;
 
-	if (pgpx_dlock_own_count == 0)
+	if (pgpx_lock_own_count == 0)
 		return false;
-	for (int i = -1; (i = pgpx_dlock_next_own(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
 	{
-		PgpxDlock	now;
+		PgpxLock	now;
 
 		if (lock.queue != queue ||
-			pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) != i)
+			pgpx_lock_find(&lock.key, lock.name, lock.token, &now) != i)
 			continue;
-		if (now.state == PGPX_DLOCK_LOST)
+		if (now.state == PGPX_LOCK_LOST)
 		{
 			warn_of_loss(i, &now);
-			pgpx_dlock_release(i, false);
+			pgpx_lock_release(i, false);
 		}
 		else if (strcmp(lock.name, name) == 0)
 			held = true;
@@ -684,8 +684,8 @@ is_held_by_me(uint64 queue, const char *name)
  * attempts have failed.  Return false if operation_timeout expires first.
  */
 static bool
-await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
-			  PgpxDlockResult *result)
+await_release(PgpxServerSpec *spec, int slot, const PgpxLock *lock,
+			  PgpxLockResult *result)
 {
 	static uint32 wait_event = 0;
 	PgpxTime	deadline = pgpx_now() + spec->opts.operation_timeout * 1000;
@@ -694,7 +694,7 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
 	{
 		PgpxTime	now;
 
-		if (pgpx_dlock_result(slot, result))
+		if (pgpx_lock_result(slot, result))
 			return true;
 		now = pgpx_now();
 		if (now >= deadline)
@@ -713,24 +713,24 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
  */
 static int
 find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
-			  PgpxDlock *lock)
+			  PgpxLock *lock)
 {
 	int			slot = -1;
 
-	while ((slot = pgpx_dlock_next_own(slot, lock)) >= 0)
+	while ((slot = pgpx_lock_next_own(slot, lock)) >= 0)
 		if (lock->key.database == spec->key.database &&
 			lock->key.server == spec->key.server && lock->token == token &&
 			strcmp(lock->name, name) == 0)
 			break;
-	return slot < 0 ? -1 : pgpx_dlock_find(&lock->key, name, token, lock);
+	return slot < 0 ? -1 : pgpx_lock_find(&lock->key, name, token, lock);
 }
 
-PgpxDlockUnlocked
-pgpx_dlock_unlock(const char *server, const char *name, int64 token)
+PgpxLockUnlocked
+pgpx_lock_unlock(const char *server, const char *name, int64 token)
 {
 	PgpxServerSpec *spec = pgpx_server_spec_get(server);
-	PgpxDlockResult result = PGPX_DLOCK_UNKNOWN;
-	PgpxDlock	lock;
+	PgpxLockResult result = PGPX_LOCK_UNKNOWN;
+	PgpxLock	lock;
 	int			slot = find_lock(spec, name, token, &lock);
 	volatile bool done = false;
 
@@ -744,7 +744,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 						name, NameStr(spec->server_name)),
 				 errdetail("Token " INT64_FORMAT " was released, or was never granted to this server.",
 						   token)));
-		return PGPX_DLOCK_WAS_NOT_HELD;
+		return PGPX_LOCK_WAS_NOT_HELD;
 	}
 	if (!is_owned_by_me(&lock))
 		ereport(ERROR,
@@ -759,16 +759,16 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 						name, NameStr(spec->server_name)),
 				 errdetail("It was acquired by \"%s\".",
 						   GetUserNameFromId(lock.owner_user, true))));
-	if (lock.state == PGPX_DLOCK_LOST)
+	if (lock.state == PGPX_LOCK_LOST)
 	{
 		warn_of_loss(slot, &lock);
-		pgpx_dlock_release(slot, false);
-		return PGPX_DLOCK_WAS_NOT_HELD;
+		pgpx_lock_release(slot, false);
+		return PGPX_LOCK_WAS_NOT_HELD;
 	}
 
 	PGPX_DEBUG_POINT("unlock");
 	pgpx_server_spec_pin(spec);
-	pgpx_dlock_release(slot, true);
+	pgpx_lock_release(slot, true);
 	PG_TRY();
 	{
 		done = await_release(spec, slot, &lock, &result);
@@ -776,21 +776,21 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 	PG_FINALLY();
 	{
 		if (!done)
-			pgpx_dlock_release(slot, false);
+			pgpx_lock_release(slot, false);
 		pgpx_server_spec_unpin(spec);
 	}
 	PG_END_TRY();
 
-	if (result == PGPX_DLOCK_RELEASED)
-		return PGPX_DLOCK_UNLOCKED;
-	if (result == PGPX_DLOCK_NOT_OWNER)
+	if (result == PGPX_LOCK_RELEASED)
+		return PGPX_LOCK_UNLOCKED;
+	if (result == PGPX_LOCK_NOT_OWNER)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lock \"%s\" of server \"%s\" was lost", name, server),
 				 errdetail("The lock expired on the remote server, or was released by force. The token was " INT64_FORMAT ".",
 						   token)));
-		return PGPX_DLOCK_WAS_NOT_HELD;
+		return PGPX_LOCK_WAS_NOT_HELD;
 	}
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
@@ -798,7 +798,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 					name, server),
 			 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
 					   lock.ttl_ms)));
-	return PGPX_DLOCK_NOT_CONFIRMED;
+	return PGPX_LOCK_NOT_CONFIRMED;
 }
 
 /*
@@ -808,18 +808,18 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 static void
 release_scope(PgpxScope scope, SubTransactionId subid)
 {
-	PgpxDlock	lock;
+	PgpxLock	lock;
 
-	if (pgpx_dlock_own_count == 0)
+	if (pgpx_lock_own_count == 0)
 		return;
-	for (int i = -1; (i = pgpx_dlock_next_own(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
 		if (lock.scope == scope &&
 			(subid == InvalidSubTransactionId || lock.subid == subid))
-			pgpx_dlock_release(i, false);
+			pgpx_lock_release(i, false);
 }
 
 void
-pgpx_dlock_release_all(void)
+pgpx_lock_release_all(void)
 {
 	release_scope(PGPX_SCOPE_SESSION, InvalidSubTransactionId);
 }
@@ -831,10 +831,10 @@ pgpx_dlock_release_all(void)
 static void
 check_before_commit(bool prepare)
 {
-	PgpxDlock	lock;
-	PgpxDlock	now;
+	PgpxLock	lock;
+	PgpxLock	now;
 
-	for (int i = -1; (i = pgpx_dlock_next_own(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
 	{
 		if (lock.scope != PGPX_SCOPE_TRANSACTION)
 			continue;
@@ -844,8 +844,8 @@ check_before_commit(bool prepare)
 					 errmsg("cannot PREPARE a transaction that holds lock \"%s\" of server \"%s\"",
 							lock.name, NameStr(lock.server_name)),
 					 errhint("Release it first with pgpool.unlock, or acquire it with pgpool.lock.")));
-		if (pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) == i &&
-			now.state == PGPX_DLOCK_LOST)
+		if (pgpx_lock_find(&lock.key, lock.name, lock.token, &now) == i &&
+			now.state == PGPX_LOCK_LOST)
 			warn_of_loss(i, &now);
 	}
 }
@@ -853,7 +853,7 @@ check_before_commit(bool prepare)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	if (pgpx_dlock_own_count == 0)
+	if (pgpx_lock_own_count == 0)
 		return;
 	switch (event)
 	{
@@ -876,10 +876,10 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
 {
-	if (pgpx_dlock_own_count == 0)
+	if (pgpx_lock_own_count == 0)
 		return;
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
-		pgpx_dlock_reparent(mySubid, parentSubid);
+		pgpx_lock_reparent(mySubid, parentSubid);
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
 		release_scope(PGPX_SCOPE_TRANSACTION, mySubid);
 }
@@ -888,11 +888,11 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 static void
 exit_callback(int code, Datum arg)
 {
-	PgpxDlock	lock;
+	PgpxLock	lock;
 
-	pgpx_dlock_dequeue();
-	for (int i = -1; (i = pgpx_dlock_next_own(i, &lock)) >= 0;)
-		pgpx_dlock_release(i, false);
+	pgpx_lock_dequeue();
+	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
+		pgpx_lock_release(i, false);
 }
 
 static void

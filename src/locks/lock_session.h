@@ -10,7 +10,7 @@
 
 #include "locks/lock_remote.h"
 
-typedef struct PgpxDlockCall
+typedef struct PgpxLockCall
 {
 	const char *server;
 	const char *name;
@@ -19,10 +19,10 @@ typedef struct PgpxDlockCall
 	int64		timeout_ms;		/* or PGPX_TIMEOUT_DEFAULT */
 	bool		only_try;
 	PgpxScope	scope;			/* SESSION or TRANSACTION */
-} PgpxDlockCall;
+} PgpxLockCall;
 
 /*
- * pgpx_dlock_lock
+ * pgpx_lock_acquire
  *		Acquire a lock and return its token.  Return 0 only with only_try, if
  *		the lock is not free now.
  *
@@ -32,40 +32,40 @@ typedef struct PgpxDlockCall
  *		slots of the lock table are in use; 55000 if the options of the server
  *		were changed in this transaction.
  */
-extern int64 pgpx_dlock_lock(const PgpxDlockCall *call);
+extern int64 pgpx_lock_acquire(const PgpxLockCall *call);
 
-typedef enum PgpxDlockUnlocked
+typedef enum PgpxLockUnlocked
 {
-	PGPX_DLOCK_UNLOCKED,
-	PGPX_DLOCK_WAS_NOT_HELD,	/* with a WARNING */
-	PGPX_DLOCK_NOT_CONFIRMED	/* with a WARNING; it may last for its ttl */
-} PgpxDlockUnlocked;
+	PGPX_LOCK_UNLOCKED,
+	PGPX_LOCK_WAS_NOT_HELD,		/* with a WARNING */
+	PGPX_LOCK_NOT_CONFIRMED		/* with a WARNING; it may last for its ttl */
+} PgpxLockUnlocked;
 
 /*
  * Release a lock of this session and wait for the remote's confirmation, for
  * operation_timeout at most.  Raise 42501 if another session of this server
  * holds the lock, or if this session acquired it as another user.
  */
-extern PgpxDlockUnlocked pgpx_dlock_unlock(const char *server,
-										   const char *name, int64 token);
+extern PgpxLockUnlocked pgpx_lock_unlock(const char *server,
+										 const char *name, int64 token);
 
 /*
  * Return whether it is certain that this server holds the lock.  Raise a
  * WARNING, once, if the lock was acquired by this session and is lost.
  */
-extern bool pgpx_dlock_is_valid(const char *server, const char *name,
-								int64 token);
+extern bool pgpx_lock_is_valid(const char *server, const char *name,
+							   int64 token);
 
 /* Release all locks of session scope without waiting for the remote. */
-extern void pgpx_dlock_release_all(void);
+extern void pgpx_lock_release_all(void);
 
 /*
  * Return whether the current user may see a lock's name, token, owner and
  * purpose.
  */
-extern bool pgpx_dlock_may_see(const PgpxDlock *lock);
+extern bool pgpx_lock_may_see(const PgpxLock *lock);
 
 /* Return whether it may see them of all locks, also those of other servers. */
-extern bool pgpx_dlock_may_see_all(void);
+extern bool pgpx_lock_may_see_all(void);
 
 #endif							/* PGPX_LOCK_SESSION_H */

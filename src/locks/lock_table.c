@@ -4,9 +4,9 @@
  *	  Table of the distributed locks that this server holds or requests.
  *
  * Process exit: the exit callback of lock_session.c releases every slot that
- * the session owns.  A slot has an owner from pgpx_dlock_alloc on, before the
+ * the session owns.  A slot has an owner from pgpx_lock_alloc on, before the
  * request is sent to the remote.  If the callback did not run, the worker's
- * sweep (pgpx_dlock_sweep) finds that the owner no longer exists.
+ * sweep (pgpx_lock_sweep) finds that the owner no longer exists.
  *
  * Queues: the waiters of this server for a lock form one queue for each pool,
  * first come, first served.  The first waiter of a queue requests the lock from
@@ -27,13 +27,13 @@
 #include "common/hashfn.h"
 #include "storage/procarray.h"
 
-PgpxDlock  *pgpx_dlocks = NULL;
-PgpxDlockWaiter *pgpx_dlock_waiters = NULL;
+PgpxLock   *pgpx_locks = NULL;
+PgpxLockWaiter *pgpx_lock_waiters = NULL;
 
-int			pgpx_dlock_own_count = 0;
+int			pgpx_lock_own_count = 0;
 
 PgpxTime
-pgpx_steady_to_now(PgpxTime t)
+pgpx_lock_to_now(PgpxTime t)
 {
 	return t == 0 ? 0 : pgpx_now() + (t - pgpx_steady_now());
 }
@@ -44,7 +44,7 @@ pgpx_steady_to_now(PgpxTime t)
  * ttl is subtracted because the two clocks may run at different rates.
  */
 PgpxTime
-pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl_ms)
+pgpx_lock_certain_until(PgpxTime sent_at, int64 ttl_ms)
 {
 	return sent_at + ttl_ms * 1000 - ttl_ms * 10;
 }
@@ -53,111 +53,111 @@ pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl_ms)
 static void
 wake_lock_worker(int worker)
 {
-	pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+	pg_atomic_fetch_add_u32(&pgpx_shared->locks_changed, 1);
 	pgpx_worker_wake(worker);
 }
 
 static bool
-is_own(const PgpxDlock *lock)
+is_own(const PgpxLock *lock)
 {
-	return lock->state != PGPX_DLOCK_FREE &&
+	return lock->state != PGPX_LOCK_FREE &&
 		lock->owner_procno == (int) MyProcNumber &&
 		lock->owner_pid == MyProcPid &&
-		(lock->state != PGPX_DLOCK_RELEASING || lock->awaited);
+		(lock->state != PGPX_LOCK_RELEASING || lock->awaited);
 }
 
 /* Free a slot, and lower locks_end to the end of the last slot in use. */
 static void
-free_slot_locked(PgpxDlock *lock)
+free_slot_locked(PgpxLock *lock)
 {
-	int			end = pgpx_dlocks_end();
+	int			end = pgpx_locks_end();
 
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	lock->state = PGPX_DLOCK_FREE;
-	while (end > 0 && pgpx_dlocks[end - 1].state == PGPX_DLOCK_FREE)
+	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
+	lock->state = PGPX_LOCK_FREE;
+	while (end > 0 && pgpx_locks[end - 1].state == PGPX_LOCK_FREE)
 		end--;
 	pg_atomic_write_u32(&pgpx_shared->locks_end, end);
 }
 
 int
-pgpx_dlock_alloc(PgpxDlock *lock)
+pgpx_lock_alloc(PgpxLock *lock)
 {
 	int			slot = 0;
 
-	lock->state = PGPX_DLOCK_REQUESTED;
-	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	lock->state = PGPX_LOCK_REQUESTED;
+	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_lock, 1);
 	lock->owner_procno = MyProcNumber;
 	lock->owner_pid = MyProcPid;
 	lock->since = pgpx_now();
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	while (slot < pgpx_dlocks_end() &&
-		   pgpx_dlocks[slot].state != PGPX_DLOCK_FREE)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	while (slot < pgpx_locks_end() &&
+		   pgpx_locks[slot].state != PGPX_LOCK_FREE)
 		slot++;
 	if (slot < pgpx_shared->max_locks)
 	{
-		pgpx_dlocks[slot] = *lock;
-		if (slot == pgpx_dlocks_end())
+		pgpx_locks[slot] = *lock;
+		if (slot == pgpx_locks_end())
 			pg_atomic_write_u32(&pgpx_shared->locks_end, slot + 1);
-		pgpx_dlock_own_count++;
+		pgpx_lock_own_count++;
 	}
 	else
 		slot = -1;
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return slot;
 }
 
 void
-pgpx_dlock_renew(int slot, PgpxDlock *lock)
+pgpx_lock_renew(int slot, PgpxLock *lock)
 {
-	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	pgpx_dlocks[slot].request = lock->request;
-	LWLockRelease(pgpx_shared->dlock_lock);
+	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_lock, 1);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	pgpx_locks[slot].request = lock->request;
+	LWLockRelease(pgpx_shared->locks_lock);
 }
 
 void
-pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at)
+pgpx_lock_granted(int slot, int64 token, PgpxTime sent_at)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[slot];
+	PgpxLock   *lock = &pgpx_locks[slot];
 	int			worker;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	lock->state = PGPX_DLOCK_HELD;
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	lock->state = PGPX_LOCK_HELD;
 	lock->token = token;
 	lock->sent_at = sent_at;
-	lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl_ms);
+	lock->valid_until = pgpx_lock_certain_until(sent_at, lock->ttl_ms);
 	lock->since = pgpx_now();
 	worker = lock->worker;
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	wake_lock_worker(worker);
 }
 
 void
-pgpx_dlock_refused(int slot)
+pgpx_lock_refused(int slot)
 {
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	free_slot_locked(&pgpx_dlocks[slot]);
-	pgpx_dlock_own_count--;
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	free_slot_locked(&pgpx_locks[slot]);
+	pgpx_lock_own_count--;
+	LWLockRelease(pgpx_shared->locks_lock);
 }
 
 static bool
-is_held_or_lost(const PgpxDlock *lock)
+is_held_or_lost(const PgpxLock *lock)
 {
-	return lock->state == PGPX_DLOCK_HELD || lock->state == PGPX_DLOCK_LOST;
+	return lock->state == PGPX_LOCK_HELD || lock->state == PGPX_LOCK_LOST;
 }
 
 typedef enum LossReason
 {
 	LOSS_EXPIRED = 0,			/* the validity expired */
 	LOSS_REFUSED,				/* the remote rejected a ping */
-	LOSS_REVOKED				/* see pgpx_dlock_revoke */
+	LOSS_REVOKED				/* see pgpx_lock_revoke */
 } LossReason;
 
 /* Log the loss of a lock. */
 static void
-log_loss(const PgpxDlock *lock, LossReason reason)
+log_loss(const PgpxLock *lock, LossReason reason)
 {
 	ereport(LOG,
 			(errmsg("pgpool_ext lost lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", held by PID %d",
@@ -173,16 +173,16 @@ log_loss(const PgpxDlock *lock, LossReason reason)
 }
 
 int
-pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
-				PgpxDlock *copy)
+pgpx_lock_find(const PgpxPoolKey *key, const char *name, int64 token,
+			   PgpxLock *copy)
 {
 	int			slot = -1;
 	bool		lost = false;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_dlocks_end() && slot < 0; i++)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_locks_end() && slot < 0; i++)
 	{
-		PgpxDlock  *lock = &pgpx_dlocks[i];
+		PgpxLock   *lock = &pgpx_locks[i];
 
 		if (lock->token == token && is_held_or_lost(lock) &&
 			memcmp(&lock->key, key, sizeof(*key)) == 0 &&
@@ -192,27 +192,27 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 			*copy = *lock;
 		}
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 
-	if (slot < 0 || copy->state == PGPX_DLOCK_LOST ||
+	if (slot < 0 || copy->state == PGPX_LOCK_LOST ||
 		pgpx_steady_now() < copy->valid_until)
 		return slot;
 
 	/* recheck: a ping may just have extended it; otherwise it has expired */
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (pgpx_dlocks[slot].request != copy->request)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	if (pgpx_locks[slot].request != copy->request)
 		slot = -1;				/* released; slot was reused */
 	else
 	{
-		if (pgpx_dlocks[slot].state == PGPX_DLOCK_HELD &&
-			pgpx_steady_now() >= pgpx_dlocks[slot].valid_until)
+		if (pgpx_locks[slot].state == PGPX_LOCK_HELD &&
+			pgpx_steady_now() >= pgpx_locks[slot].valid_until)
 		{
-			pgpx_dlocks[slot].state = PGPX_DLOCK_LOST;
+			pgpx_locks[slot].state = PGPX_LOCK_LOST;
 			lost = true;
 		}
-		*copy = pgpx_dlocks[slot];
+		*copy = pgpx_locks[slot];
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	if (lost)
 	{
 		log_loss(copy, LOSS_EXPIRED);
@@ -222,14 +222,14 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 }
 
 bool
-pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
+pgpx_lock_is_held_here(uint64 queue, PgpxLock *copy)
 {
 	bool		found = false;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_dlocks_end() && !found; i++)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_locks_end() && !found; i++)
 	{
-		PgpxDlock  *lock = &pgpx_dlocks[i];
+		PgpxLock   *lock = &pgpx_locks[i];
 
 		if (lock->queue != queue)
 			continue;
@@ -240,28 +240,28 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 		 * privileges on the remote's tables could keep the other sessions of
 		 * this server from the lock.
 		 */
-		found = (lock->state == PGPX_DLOCK_RELEASING && lock->token != 0) ||
-			(lock->state == PGPX_DLOCK_HELD &&
+		found = (lock->state == PGPX_LOCK_RELEASING && lock->token != 0) ||
+			(lock->state == PGPX_LOCK_HELD &&
 			 pgpx_steady_now() < lock->valid_until);
 		if (found)
 			*copy = *lock;
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return found;
 }
 
 bool
-pgpx_dlock_mark_loss_reported(int slot, uint64 request)
+pgpx_lock_mark_loss_reported(int slot, uint64 request)
 {
 	bool		first = false;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (pgpx_dlocks[slot].request == request)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	if (pgpx_locks[slot].request == request)
 	{
-		first = !pgpx_dlocks[slot].loss_reported;
-		pgpx_dlocks[slot].loss_reported = true;
+		first = !pgpx_locks[slot].loss_reported;
+		pgpx_locks[slot].loss_reported = true;
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return first;
 }
 
@@ -270,100 +270,100 @@ pgpx_dlock_mark_loss_reported(int slot, uint64 request)
  * awaits the result, keep it in state DONE until the owner has read it.
  */
 static void
-end_entry_locked(PgpxDlock *lock)
+end_entry_locked(PgpxLock *lock)
 {
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
 	if (lock->awaited)
-		lock->state = PGPX_DLOCK_DONE;
+		lock->state = PGPX_LOCK_DONE;
 	else
 		free_slot_locked(lock);
 }
 
 void
-pgpx_dlock_release(int slot, bool awaited)
+pgpx_lock_release(int slot, bool awaited)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[slot];
+	PgpxLock   *lock = &pgpx_locks[slot];
 	int			worker = -1;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	if (is_own(lock))
 	{
 		if (!awaited)
-			pgpx_dlock_own_count--;
+			pgpx_lock_own_count--;
 		lock->awaited = awaited;
 
 		/* a ping may have marked it lost since the session's last check */
-		if (lock->state == PGPX_DLOCK_LOST)
-			lock->result = PGPX_DLOCK_NOT_OWNER;
-		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
+		if (lock->state == PGPX_LOCK_LOST)
+			lock->result = PGPX_LOCK_NOT_OWNER;
+		if (lock->remote_done || lock->state == PGPX_LOCK_DONE)
 			end_entry_locked(lock);
 		else
 		{
-			if (lock->state != PGPX_DLOCK_RELEASING)
+			if (lock->state != PGPX_LOCK_RELEASING)
 			{
 				lock->attempts = 0;
 				lock->nsent = 0;
 				lock->retry_at = 0;
 			}
-			lock->state = PGPX_DLOCK_RELEASING;
+			lock->state = PGPX_LOCK_RELEASING;
 			worker = lock->worker;
 		}
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	if (worker >= 0)
 		wake_lock_worker(worker);
 }
 
 bool
-pgpx_dlock_result(int slot, PgpxDlockResult *result)
+pgpx_lock_result(int slot, PgpxLockResult *result)
 {
 	bool		done;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	done = pgpx_dlocks[slot].state == PGPX_DLOCK_DONE;
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	done = pgpx_locks[slot].state == PGPX_LOCK_DONE;
 	if (done)
 	{
-		*result = (PgpxDlockResult) pgpx_dlocks[slot].result;
-		free_slot_locked(&pgpx_dlocks[slot]);
-		pgpx_dlock_own_count--;
+		*result = (PgpxLockResult) pgpx_locks[slot].result;
+		free_slot_locked(&pgpx_locks[slot]);
+		pgpx_lock_own_count--;
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return done;
 }
 
 int
-pgpx_dlock_next_own(int after, PgpxDlock *copy)
+pgpx_lock_next_own(int after, PgpxLock *copy)
 {
 	int			slot = -1;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = after + 1; i < pgpx_dlocks_end() && slot < 0; i++)
-		if (is_own(&pgpx_dlocks[i]))
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (int i = after + 1; i < pgpx_locks_end() && slot < 0; i++)
+		if (is_own(&pgpx_locks[i]))
 		{
-			*copy = pgpx_dlocks[i];
+			*copy = pgpx_locks[i];
 			slot = i;
 		}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return slot;
 }
 
 void
-pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to)
+pgpx_lock_reparent(SubTransactionId from, SubTransactionId to)
 {
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
-		if (is_own(&pgpx_dlocks[i]) && pgpx_dlocks[i].subid == from)
-			pgpx_dlocks[i].subid = to;
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < pgpx_locks_end(); i++)
+		if (is_own(&pgpx_locks[i]) && pgpx_locks[i].subid == from)
+			pgpx_locks[i].subid = to;
+	LWLockRelease(pgpx_shared->locks_lock);
 }
 
 bool
-pgpx_dlock_copy(int slot, PgpxDlock *copy)
+pgpx_lock_copy(int slot, PgpxLock *copy)
 {
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	*copy = pgpx_dlocks[slot];
-	LWLockRelease(pgpx_shared->dlock_lock);
-	return copy->state != PGPX_DLOCK_FREE;
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	*copy = pgpx_locks[slot];
+	LWLockRelease(pgpx_shared->locks_lock);
+	return copy->state != PGPX_LOCK_FREE;
 }
 
 /*
@@ -371,7 +371,7 @@ pgpx_dlock_copy(int slot, PgpxDlock *copy)
  * server that connect to the same database share the queue.
  */
 uint64
-pgpx_dlock_queue(const PgpxServerSpec *spec, const char *name)
+pgpx_lock_queue(const PgpxServerSpec *spec, const char *name)
 {
 	const char *remote_database = pgpx_server_spec_remote_database(spec);
 	uint64		hash = ((uint64) spec->key.database << 32) | spec->key.server;
@@ -384,23 +384,23 @@ pgpx_dlock_queue(const PgpxServerSpec *spec, const char *name)
 }
 
 static bool
-is_in_queue(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
+is_in_queue(const PgpxLockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
 {
 	return waiter->position != 0 && waiter->queue == queue &&
 		memcmp(&waiter->key, key, sizeof(*key)) == 0;
 }
 
-static PgpxDlockWaiter *
+static PgpxLockWaiter *
 waiter_at(int procno)
 {
-	return procno < 0 ? NULL : &pgpx_dlock_waiters[procno];
+	return procno < 0 ? NULL : &pgpx_lock_waiters[procno];
 }
 
 static bool
-is_first_locked(const PgpxDlockWaiter *self)
+is_first_locked(const PgpxLockWaiter *self)
 {
-	Assert(LWLockHeldByMe(pgpx_shared->dlock_lock));
-	for (PgpxDlockWaiter *w = waiter_at(self->prev); w != NULL;
+	Assert(LWLockHeldByMe(pgpx_shared->locks_lock));
+	for (PgpxLockWaiter *w = waiter_at(self->prev); w != NULL;
 		 w = waiter_at(w->prev))
 		if (is_in_queue(w, self->queue, &self->key))
 			return false;
@@ -414,94 +414,94 @@ is_first_locked(const PgpxDlockWaiter *self)
 static void
 add_firsts_locked(uint64 queue, PgpxWake *wake)
 {
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	for (PgpxDlockWaiter *w = waiter_at(pgpx_shared->dlock_head); w != NULL;
+	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
+	for (PgpxLockWaiter *w = waiter_at(pgpx_shared->lock_head); w != NULL;
 		 w = waiter_at(w->next))
 		if (w->queue == queue && is_first_locked(w))
-			pgpx_wake_add(wake, (int) (w - pgpx_dlock_waiters));
+			pgpx_wake_add(wake, (int) (w - pgpx_lock_waiters));
 }
 
 /* Remove a waiter from the list, if it is in the list. */
 static void
-unlink_locked(PgpxDlockWaiter *waiter)
+unlink_locked(PgpxLockWaiter *waiter)
 {
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
 	if (waiter->position == 0)
 		return;
 	waiter->position = 0;
 	if (waiter->prev >= 0)
-		pgpx_dlock_waiters[waiter->prev].next = waiter->next;
+		pgpx_lock_waiters[waiter->prev].next = waiter->next;
 	else
-		pgpx_shared->dlock_head = waiter->next;
+		pgpx_shared->lock_head = waiter->next;
 	if (waiter->next >= 0)
-		pgpx_dlock_waiters[waiter->next].prev = waiter->prev;
+		pgpx_lock_waiters[waiter->next].prev = waiter->prev;
 	else
-		pgpx_shared->dlock_tail = waiter->prev;
+		pgpx_shared->lock_tail = waiter->prev;
 	waiter->next = waiter->prev = -1;
 }
 
 void
-pgpx_dlock_enqueue(const PgpxDlock *lock)
+pgpx_lock_enqueue(const PgpxLock *lock)
 {
-	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
+	PgpxLockWaiter *waiter = &pgpx_lock_waiters[MyProcNumber];
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	unlink_locked(waiter);
 	waiter->queue = lock->queue;
 	waiter->key = lock->key;
-	waiter->position = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
-	waiter->prev = pgpx_shared->dlock_tail;
+	waiter->position = pg_atomic_fetch_add_u64(&pgpx_shared->next_lock, 1);
+	waiter->prev = pgpx_shared->lock_tail;
 	waiter->next = -1;
 	if (waiter->prev >= 0)
-		pgpx_dlock_waiters[waiter->prev].next = MyProcNumber;
+		pgpx_lock_waiters[waiter->prev].next = MyProcNumber;
 	else
-		pgpx_shared->dlock_head = MyProcNumber;
-	pgpx_shared->dlock_tail = MyProcNumber;
-	LWLockRelease(pgpx_shared->dlock_lock);
+		pgpx_shared->lock_head = MyProcNumber;
+	pgpx_shared->lock_tail = MyProcNumber;
+	LWLockRelease(pgpx_shared->locks_lock);
 }
 
 bool
-pgpx_dlock_is_first(void)
+pgpx_lock_is_first(void)
 {
 	bool		first;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	first = is_first_locked(&pgpx_dlock_waiters[MyProcNumber]);
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	first = is_first_locked(&pgpx_lock_waiters[MyProcNumber]);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return first;
 }
 
 bool
-pgpx_dlock_has_waiters(const PgpxDlock *lock)
+pgpx_lock_has_waiters(const PgpxLock *lock)
 {
 	bool		any = false;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (PgpxDlockWaiter *w = waiter_at(pgpx_shared->dlock_tail);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (PgpxLockWaiter *w = waiter_at(pgpx_shared->lock_tail);
 		 w != NULL && !any;
 		 w = waiter_at(w->prev))
 		any = is_in_queue(w, lock->queue, &lock->key);
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return any;
 }
 
 void
-pgpx_dlock_dequeue(void)
+pgpx_lock_dequeue(void)
 {
-	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
+	PgpxLockWaiter *waiter = &pgpx_lock_waiters[MyProcNumber];
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	/*
 	 * Wake the first waiters of the other pools' queues, too: if this session
 	 * acquired the lock, they must not request it from the remote any more.
 	 */
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	if (waiter->position != 0)
 	{
 		unlink_locked(waiter);
 		add_firsts_locked(waiter->queue, &wake);
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	pgpx_wake_flush(&wake);
 }
 
@@ -512,45 +512,45 @@ pgpx_dlock_dequeue(void)
 #define RELEASE_PAUSE_US (250 * 1000)
 
 static bool
-is_of_pool(const PgpxDlock *lock, int pool, uint32 pool_id)
+is_of_pool(const PgpxLock *lock, int pool, uint32 pool_id)
 {
-	return lock->state != PGPX_DLOCK_FREE && lock->pool == pool &&
+	return lock->state != PGPX_LOCK_FREE && lock->pool == pool &&
 		lock->pool_id == pool_id;
 }
 
 /* Return whether the remote still needs a release of this lock. */
 static bool
-needs_release(const PgpxDlock *lock)
+needs_release(const PgpxLock *lock)
 {
-	return (lock->state == PGPX_DLOCK_RELEASING ||
-			lock->state == PGPX_DLOCK_LOST) &&
+	return (lock->state == PGPX_LOCK_RELEASING ||
+			lock->state == PGPX_LOCK_LOST) &&
 		!lock->remote_done;
 }
 
 /* Return the steady time at which the next ping is due. */
 static PgpxTime
-next_ping(const PgpxDlock *lock)
+next_ping(const PgpxLock *lock)
 {
-	return lock->sent_at + Min(PGPX_DLOCK_PING_US, lock->ttl_ms * 1000 / 3);
+	return lock->sent_at + Min(PGPX_LOCK_PING_US, lock->ttl_ms * 1000 / 3);
 }
 
 PgpxTime
-pgpx_dlock_expire(int worker)
+pgpx_lock_expire(int worker)
 {
 	PgpxTime	next = PG_INT64_MAX;
 
 	for (int i = 0;; i++)
 	{
 		PgpxTime	now = pgpx_steady_now();
-		PgpxDlock	lost;
+		PgpxLock	lost;
 		bool		found = false;
 
-		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-		for (; i < pgpx_dlocks_end(); i++)
+		LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+		for (; i < pgpx_locks_end(); i++)
 		{
-			PgpxDlock  *lock = &pgpx_dlocks[i];
+			PgpxLock   *lock = &pgpx_locks[i];
 
-			if (lock->state != PGPX_DLOCK_HELD || lock->worker != worker)
+			if (lock->state != PGPX_LOCK_HELD || lock->worker != worker)
 				continue;
 			found = now >= lock->valid_until;
 			if (found)
@@ -559,10 +559,10 @@ pgpx_dlock_expire(int worker)
 		}
 		if (found)
 		{
-			pgpx_dlocks[i].state = PGPX_DLOCK_LOST;
-			lost = pgpx_dlocks[i];
+			pgpx_locks[i].state = PGPX_LOCK_LOST;
+			lost = pgpx_locks[i];
 		}
-		LWLockRelease(pgpx_shared->dlock_lock);
+		LWLockRelease(pgpx_shared->locks_lock);
 		if (!found)
 			return next;
 		log_loss(&lost, LOSS_EXPIRED);
@@ -570,37 +570,37 @@ pgpx_dlock_expire(int worker)
 }
 
 int
-pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
+pgpx_lock_next_pool(int worker, int from, uint32 *pool_id)
 {
 	int			pool = -1;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		PgpxDlock  *lock = &pgpx_dlocks[i];
+		PgpxLock   *lock = &pgpx_locks[i];
 
-		if (lock->state == PGPX_DLOCK_FREE || lock->worker != worker ||
+		if (lock->state == PGPX_LOCK_FREE || lock->worker != worker ||
 			lock->pool < from || (pool >= 0 && lock->pool >= pool))
 			continue;
 		pool = lock->pool;
 		*pool_id = lock->pool_id;
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return pool;
 }
 
 void
-pgpx_dlock_find_due(int pool, uint32 pool_id, PgpxDlockDue *due)
+pgpx_lock_find_due(int pool, uint32 pool_id, PgpxLockDue *due)
 {
 	memset(due, 0, sizeof(*due));
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		PgpxDlock  *lock = &pgpx_dlocks[i];
+		PgpxLock   *lock = &pgpx_locks[i];
 
 		if (!is_of_pool(lock, pool, pool_id))
 			continue;
-		if (lock->state == PGPX_DLOCK_HELD)
+		if (lock->state == PGPX_LOCK_HELD)
 		{
 			PgpxTime	at = next_ping(lock);
 
@@ -616,13 +616,13 @@ pgpx_dlock_find_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 				due->release_at = lock->retry_at;
 		}
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 }
 
 static void
-fill_work(PgpxDlockWork *work, int slot)
+fill_work(PgpxLockWork *work, int slot)
 {
-	const PgpxDlock *lock = &pgpx_dlocks[slot];
+	const PgpxLock *lock = &pgpx_locks[slot];
 
 	work->slot = slot;
 	work->request = lock->request;
@@ -632,62 +632,62 @@ fill_work(PgpxDlockWork *work, int slot)
 }
 
 int
-pgpx_dlock_list_held(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_lock_list_held(int pool, uint32 pool_id, PgpxLockWork *work)
 {
 	int			n = 0;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
-		if (is_of_pool(&pgpx_dlocks[i], pool, pool_id) &&
-			pgpx_dlocks[i].state == PGPX_DLOCK_HELD)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_locks_end(); i++)
+		if (is_of_pool(&pgpx_locks[i], pool, pool_id) &&
+			pgpx_locks[i].state == PGPX_LOCK_HELD)
 			fill_work(&work[n++], i);
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return n;
 }
 
 int
-pgpx_dlock_list_releases(int pool, uint32 pool_id, PgpxDlockWork *work)
+pgpx_lock_list_releases(int pool, uint32 pool_id, PgpxLockWork *work)
 {
 	PgpxTime	now = pgpx_now();
 	int			n = 0;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
-		if (is_of_pool(&pgpx_dlocks[i], pool, pool_id) &&
-			needs_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < pgpx_locks_end(); i++)
+		if (is_of_pool(&pgpx_locks[i], pool, pool_id) &&
+			needs_release(&pgpx_locks[i]) && pgpx_locks[i].retry_at <= now)
 		{
-			pgpx_dlocks[i].nsent++;
+			pgpx_locks[i].nsent++;
 			fill_work(&work[n++], i);
 		}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return n;
 }
 
 void
-pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended, PgpxTime sent_at)
+pgpx_lock_pinged(const PgpxLockWork *work, bool extended, PgpxTime sent_at)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[work->slot];
-	PgpxDlock	copy;
+	PgpxLock   *lock = &pgpx_locks[work->slot];
+	PgpxLock	copy;
 	bool		lost = false;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (lock->request == work->request && lock->state == PGPX_DLOCK_HELD)
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	if (lock->request == work->request && lock->state == PGPX_LOCK_HELD)
 	{
 		if (extended && pgpx_steady_now() < lock->valid_until)
 		{
 			lock->sent_at = sent_at;
-			lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl_ms);
+			lock->valid_until = pgpx_lock_certain_until(sent_at, lock->ttl_ms);
 			lock->last_ping = pgpx_now();
 		}
 		else
 		{
-			lock->state = PGPX_DLOCK_LOST;
+			lock->state = PGPX_LOCK_LOST;
 			lock->remote_done = !extended;
 			copy = *lock;
 			lost = true;
 		}
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	if (lost)
 		log_loss(&copy, extended ? LOSS_EXPIRED : LOSS_REFUSED);
 }
@@ -697,11 +697,11 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended, PgpxTime sent_at)
  * there: wake the owner if it waits, and the first waiters.
  */
 static void
-finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
+finish_release_locked(PgpxLock *lock, PgpxWake *wake)
 {
-	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
 	lock->remote_done = true;
-	if (lock->state == PGPX_DLOCK_RELEASING)
+	if (lock->state == PGPX_LOCK_RELEASING)
 	{
 		end_entry_locked(lock);
 		if (lock->awaited)
@@ -711,26 +711,26 @@ finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
 }
 
 void
-pgpx_dlock_released(const PgpxDlockWork *work, bool released)
+pgpx_lock_released(const PgpxLockWork *work, bool released)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[work->slot];
+	PgpxLock   *lock = &pgpx_locks[work->slot];
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	if (lock->request == work->request && needs_release(lock))
 	{
-		if (lock->result == PGPX_DLOCK_UNKNOWN)
-			lock->result = released ? PGPX_DLOCK_RELEASED :
-				lock->nsent > 1 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OWNER;
+		if (lock->result == PGPX_LOCK_UNKNOWN)
+			lock->result = released ? PGPX_LOCK_RELEASED :
+				lock->nsent > 1 ? PGPX_LOCK_UNKNOWN : PGPX_LOCK_NOT_OWNER;
 		finish_release_locked(lock, &wake);
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	pgpx_wake_flush(&wake);
 }
 
 /* Log that all attempts to release a lock have failed. */
 static void
-log_abandoned(const PgpxDlock *lock, const char *reason)
+log_abandoned(const PgpxLock *lock, const char *reason)
 {
 	ereport(LOG,
 			(errmsg("pgpool_ext could not release lock \"%s\" of server \"%s\" of database \"%s\"",
@@ -743,31 +743,31 @@ log_abandoned(const PgpxDlock *lock, const char *reason)
 }
 
 void
-pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *reason)
+pgpx_lock_release_failed(int pool, uint32 pool_id, const char *reason)
 {
 	PgpxTime	now = pgpx_now();
 
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		PgpxDlock  *lock = &pgpx_dlocks[i];
-		PgpxDlock	copy;
+		PgpxLock   *lock = &pgpx_locks[i];
+		PgpxLock	copy;
 		bool		abandoned = false;
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
-		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+		LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 		if (is_of_pool(lock, pool, pool_id) && needs_release(lock) &&
 			lock->retry_at <= now)
 		{
 			lock->attempts++;
 			lock->retry_at = now + (RELEASE_PAUSE_US << lock->attempts) / 2;
-			if (lock->attempts >= PGPX_DLOCK_ATTEMPTS)
+			if (lock->attempts >= PGPX_LOCK_ATTEMPTS)
 			{
 				copy = *lock;
 				abandoned = true;
 				finish_release_locked(lock, &wake);
 			}
 		}
-		LWLockRelease(pgpx_shared->dlock_lock);
+		LWLockRelease(pgpx_shared->locks_lock);
 		if (abandoned)
 			log_abandoned(&copy, reason);
 		pgpx_wake_flush(&wake);
@@ -775,26 +775,26 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *reason)
 }
 
 void
-pgpx_dlock_revoke(int pool, uint32 pool_id)
+pgpx_lock_revoke(int pool, uint32 pool_id)
 {
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		PgpxDlock  *lock = &pgpx_dlocks[i];
-		PgpxDlock	copy;
+		PgpxLock   *lock = &pgpx_locks[i];
+		PgpxLock	copy;
 		bool		lost = false;
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
-		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+		LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 		if (is_of_pool(lock, pool, pool_id))
 		{
-			lost = lock->state == PGPX_DLOCK_HELD;
+			lost = lock->state == PGPX_LOCK_HELD;
 			if (lost)
-				lock->state = PGPX_DLOCK_LOST;
+				lock->state = PGPX_LOCK_LOST;
 			copy = *lock;
 			if (needs_release(lock))
 				finish_release_locked(lock, &wake);
 		}
-		LWLockRelease(pgpx_shared->dlock_lock);
+		LWLockRelease(pgpx_shared->locks_lock);
 		if (lost)
 			log_loss(&copy, LOSS_REVOKED);
 		pgpx_wake_flush(&wake);
@@ -806,40 +806,40 @@ pgpx_dlock_revoke(int pool, uint32 pool_id)
  * changed since the copy *seen was made.
  */
 static void
-reclaim(PgpxDlock *lock, const PgpxDlock *seen)
+reclaim(PgpxLock *lock, const PgpxLock *seen)
 {
 	bool		unchanged;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	unchanged = lock->state == seen->state && lock->request == seen->request;
 	if (unchanged)
 	{
 		lock->awaited = false;
-		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
+		if (lock->remote_done || lock->state == PGPX_LOCK_DONE)
 			end_entry_locked(lock);
 		else
-			lock->state = PGPX_DLOCK_RELEASING;
+			lock->state = PGPX_LOCK_RELEASING;
 	}
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockRelease(pgpx_shared->locks_lock);
 	if (!unchanged)
 		return;
-	pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+	pg_atomic_fetch_add_u32(&pgpx_shared->locks_changed, 1);
 	ereport(LOG,
 			(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d no longer exists",
 					seen->name, seen->owner_pid)));
 }
 
 bool
-pgpx_dlock_sweep(int worker)
+pgpx_lock_sweep(int worker)
 {
 	bool		any = false;
 
-	for (int i = 0; i < pgpx_dlocks_end(); i++)
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		PgpxDlock	lock;
+		PgpxLock	lock;
 
-		if (pgpx_dlocks[i].state == PGPX_DLOCK_FREE ||
-			!pgpx_dlock_copy(i, &lock) || lock.worker != worker)
+		if (pgpx_locks[i].state == PGPX_LOCK_FREE ||
+			!pgpx_lock_copy(i, &lock) || lock.worker != worker)
 			continue;
 		any = true;
 
@@ -847,22 +847,22 @@ pgpx_dlock_sweep(int worker)
 		 * A process that is no longer in the process array has run its exit
 		 * callback or never will.  A PGPROC keeps its pid until it is reused.
 		 */
-		if ((lock.state != PGPX_DLOCK_RELEASING || lock.awaited) &&
+		if ((lock.state != PGPX_LOCK_RELEASING || lock.awaited) &&
 			BackendPidGetProc(lock.owner_pid) !=
 				GetPGProcByNumber(lock.owner_procno))
-			reclaim(&pgpx_dlocks[i], &lock);
+			reclaim(&pgpx_locks[i], &lock);
 	}
 	return any;
 }
 
 bool
-pgpx_dlock_pool_has_locks(int pool, uint32 pool_id)
+pgpx_lock_pool_has_locks(int pool, uint32 pool_id)
 {
 	bool		any = false;
 
-	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_dlocks_end() && !any; i++)
-		any = is_of_pool(&pgpx_dlocks[i], pool, pool_id);
-	LWLockRelease(pgpx_shared->dlock_lock);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_locks_end() && !any; i++)
+		any = is_of_pool(&pgpx_locks[i], pool, pool_id);
+	LWLockRelease(pgpx_shared->locks_lock);
 	return any;
 }

@@ -24,7 +24,7 @@ typedef struct PgpxLockHooks
 	Size (*shmem_size)(void);
 	void (*shmem_attach)(char *at);
 
-	/* in any process; each acquires dlock_lock */
+	/* in any process; each acquires locks_lock */
 	bool (*pool_has_locks)(int pool, uint32 pool_id);
 	void (*check)(PgpxCheck *check);
 

@@ -537,7 +537,7 @@ pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 	if (gone)
 	{
 		/* its distributed locks are lost */
-		pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+		pg_atomic_fetch_add_u32(&pgpx_shared->locks_changed, 1);
 		pgpx_worker_wake(pool->worker);
 	}
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));

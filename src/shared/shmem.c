@@ -156,7 +156,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->max_locks = pgpx_max_locks;
 	shared->max_polling = Max(sysconf(_SC_NPROCESSORS_ONLN), 0) / 2;
 	shared->registry_lock = &locks[0].lock;
-	shared->dlock_lock = &locks[1].lock;
+	shared->locks_lock = &locks[1].lock;
 	generate_identity(shared);
 	shared->started_at = pgpx_now();
 
@@ -168,15 +168,15 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->databases_changed, 0);
 	pg_atomic_init_u32(&shared->pools_changed, 0);
 	pg_atomic_init_u64(&shared->clock_offset, 0);
-	pg_atomic_init_u64(&shared->next_dlock, 1);
-	pg_atomic_init_u32(&shared->dlocks_changed, 0);
+	pg_atomic_init_u64(&shared->next_lock, 1);
+	pg_atomic_init_u32(&shared->locks_changed, 0);
 	pg_atomic_init_u32(&shared->uses_min_idle, 0);
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
 	pg_atomic_init_u32(&shared->completed_visit, InvalidOid);
 	pg_atomic_init_u32(&shared->conns_end, 0);
 	pg_atomic_init_u32(&shared->pools_end, 0);
 	pg_atomic_init_u32(&shared->locks_end, 0);
-	shared->dlock_head = shared->dlock_tail = -1;
+	shared->lock_head = shared->lock_tail = -1;
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{

@@ -28,14 +28,14 @@
  *										first is released before the second is
  *										acquired.
  *	4. free_mutex		spinlock, one	the list of FREE connections.
- *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h);
+ *	-  locks_lock		LWLock, one		distributed locks (lock_table.h);
  *										acquired alone or under the registry
  *										lock.
  *
  * A process that holds any of them makes no libpq call, raises no ERROR, does
  * not sleep and does not touch a socket.  Its only system call is SetLatch.
  * The invariant checks query the server's process array under a pool lock and
- * under dlock_lock.  Fields marked as atomic need no lock.
+ * under locks_lock.  Fields marked as atomic need no lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -476,7 +476,7 @@ typedef struct PgpxShared
 	int			max_polling;	/* half the processors, see
 								 * pgpx_socket_cache_poll */
 	LWLock	   *registry_lock;
-	LWLock	   *dlock_lock;
+	LWLock	   *locks_lock;
 	char		instance[PGPX_INSTANCE_LEN];	/* identifies this run of the
 												 * server to other servers */
 	PgpxTime	started_at;
@@ -492,10 +492,10 @@ typedef struct PgpxShared
 	pg_atomic_uint32 pools_changed; /* incremented when options change in
 									 * place and when a retired pool becomes
 									 * empty */
-	pg_atomic_uint64 next_dlock;	/* numbers lock requests and queue
-									 * positions */
-	pg_atomic_uint32 dlocks_changed;	/* incremented when the worker has
-										 * to check the locks */
+	pg_atomic_uint64 next_lock; /* numbers lock requests and queue
+								 * positions */
+	pg_atomic_uint32 locks_changed; /* incremented when the worker has
+									 * to check the locks */
 	pg_atomic_uint32 uses_min_idle; /* 1: a pool has had min_idle since the
 									 * start */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
@@ -519,9 +519,9 @@ typedef struct PgpxShared
 	 * One more than the highest slot of a distributed lock that is in use, and
 	 * the list of the waiters for such locks.
 	 */
-	pg_atomic_uint32 locks_end; /* written under dlock_lock */
-	int			dlock_head;		/* protected by dlock_lock; -1: none */
-	int			dlock_tail;
+	pg_atomic_uint32 locks_end; /* written under locks_lock */
+	int			lock_head;		/* protected by locks_lock; -1: none */
+	int			lock_tail;
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

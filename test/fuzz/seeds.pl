@@ -19,7 +19,7 @@ sub put
 	return;
 }
 
-mkdir "$corpus/$_" foreach '', qw(fuzz_wire fuzz_control fuzz_error fuzz_validator fuzz_tuples fuzz_relay fuzz_dlock);
+mkdir "$corpus/$_" foreach '', qw(fuzz_wire fuzz_control fuzz_error fuzz_validator fuzz_tuples fuzz_relay fuzz_lock);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -320,4 +320,4 @@ my %dlock = (
 	make_half => "\3\5" . message('C', "SET\0"),
 	make_empty => "\3\0" . $ready,
 );
-put("fuzz_dlock/$_", $dlock{$_}) foreach sort keys %dlock;
+put("fuzz_lock/$_", $dlock{$_}) foreach sort keys %dlock;

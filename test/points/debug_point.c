@@ -336,11 +336,11 @@ damage_queue(const char *what)
 static void
 damage_lock(const char *what)
 {
-	PgpxDlock  *lock = NULL;
+	PgpxLock  *lock = NULL;
 
 	for (int i = 0; lock == NULL; i++)
-		if (pgpx_dlocks[i].state == PGPX_DLOCK_HELD)
-			lock = &pgpx_dlocks[i];
+		if (pgpx_locks[i].state == PGPX_LOCK_HELD)
+			lock = &pgpx_locks[i];
 	if (IS("lock_state"))
 		PUT(lock->state, OUTSIDE);
 	else if (IS("lock_name"))
@@ -348,7 +348,7 @@ damage_lock(const char *what)
 	else if (IS("lock_owner"))
 		PUT(lock->owner_pid, 1);
 	else if (IS("lock_done"))
-		PUT(lock->state, PGPX_DLOCK_DONE);
+		PUT(lock->state, PGPX_LOCK_DONE);
 	else if (IS("lock_token"))
 		PUT(lock->token, 0);
 	else if (IS("lock_twice"))
@@ -357,9 +357,9 @@ damage_lock(const char *what)
 		 * Copy the name to the next lock.  Names have one character, so the
 		 * first byte is enough.
 		 */
-		PgpxDlock  *next = lock + 1;
+		PgpxLock  *next = lock + 1;
 
-		while (next->state != PGPX_DLOCK_HELD)
+		while (next->state != PGPX_LOCK_HELD)
 			next++;
 		PUT(next->name[0], lock->name[0]);
 	}

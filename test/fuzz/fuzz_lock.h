@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * fuzz_dlock.h
- *	  The environment of lock_remote.c, statement.c and rows.c for fuzz_dlock.c:
+ * fuzz_lock.h
+ *	  The environment of lock_remote.c, statement.c and rows.c for fuzz_lock.c:
  *	  stored rows, types, settings, the lease of the statement.
  *
  * Texts are real; a value of another type is its bytes, and raises an error if it
@@ -9,8 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef FUZZ_DLOCK_H
-#define FUZZ_DLOCK_H
+#ifndef FUZZ_LOCK_H
+#define FUZZ_LOCK_H
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -474,4 +474,4 @@ quote_qualified_identifier(const char *qualifier, const char *ident)
 	abort();
 }
 
-#endif							/* FUZZ_DLOCK_H */
+#endif							/* FUZZ_LOCK_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * fuzz_dlock.c
+ * fuzz_lock.c
  *	  Answers of a hostile remote to the statements of distributed locks (lock_remote.c),
  *	  through the wire, statement.c and rows.c, up to the decision about a grant.
  *
@@ -23,7 +23,7 @@
 
 #include "locks/lock_remote.h"
 #include "fuzz.h"
-#include "fuzz_dlock.h"
+#include "fuzz_lock.h"
 #include "fuzz_echo.h"
 
 #define NCOLUMNS 7
@@ -206,14 +206,14 @@ check_text(const char *value)
 static bool
 request_lock(bool waits)
 {
-	static PgpxDlockAnswer answer;
-	PgpxDlock	lock = {.request = 5, .ttl_ms = 10000, .name = "a lock", .holder = "me"};
+	static PgpxLockAnswer answer;
+	PgpxLock	lock = {.request = 5, .ttl_ms = 10000, .name = "a lock", .holder = "me"};
 	volatile bool thrown = true;
 	SentAnswer		sent;
 
 	if (sigsetjmp(fuzz_error, 0) == 0)
 	{
-		pgpx_dlock_request(&lease, &lock, waits, 100, now_us + 1000, &answer);
+		pgpx_lock_request(&lease, &lock, waits, 100, now_us + 1000, &answer);
 		thrown = false;
 	}
 	read_answer(&sent, !thrown);
@@ -257,7 +257,7 @@ show_status(void)
 	for (int i = 0; i < NSTATUS; i++)
 		TupleDescInitEntry(desc, i + 1, NULL, types[i], -1, 0);
 	nrows = 0;
-	pgpx_dlock_status(&lease, desc, STORE);
+	pgpx_lock_list(&lease, desc, STORE);
 	read_answer(&sent, true);
 	FUZZ_CHECK(sent.ready && !sent.error && sent.commands > 1 && !sent.more);
 	FUZZ_CHECK(sent.rows == nrows);
@@ -278,7 +278,7 @@ run_statement(int which, bool waits)
 	switch (which)
 	{
 		case 1:
-			held = pgpx_dlock_force_release(&lease, "a lock");
+			held = pgpx_lock_release_by_force(&lease, "a lock");
 			read_answer(&sent, true);
 			FUZZ_CHECK(sent.rows == 0 || (sent.ncolumns == 1 && sent.fields == 1));
 			FUZZ_CHECK(held == is_text(&sent, 0, "t"));
@@ -287,7 +287,7 @@ run_statement(int which, bool waits)
 			show_status();
 			return true;
 		case 3:
-			pgpx_dlock_create_tables(&lease);
+			pgpx_lock_create_schema(&lease);
 			read_answer(&sent, false);
 			break;
 	}
