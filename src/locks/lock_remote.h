@@ -55,7 +55,7 @@ extern bool pgpx_lock_release_by_force(PgpxLease *lease, const char *name);
 
 /* Put the rows of lock_status into "store", with the columns of "tupdesc". */
 extern void pgpx_lock_list(PgpxLease *lease, TupleDesc tupdesc,
-								  Tuplestorestate *store);
+						   Tuplestorestate *store);
 
 /*
  * Statements that verify that the objects of schema pgpool_lock exist, and that

@@ -774,6 +774,48 @@ pgpx_lock_release_failed(int pool, uint32 pool_id, const char *reason)
 	}
 }
 
+uint64
+pgpx_lock_next_held(Oid database, int *slot, PgpxPoolKey *key, Oid *user)
+{
+	uint64		request = 0;
+
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	for (; request == 0 && *slot < pgpx_locks_end(); (*slot)++)
+	{
+		const PgpxLock *lock = &pgpx_locks[*slot];
+
+		if (lock->state != PGPX_LOCK_HELD || lock->key.database != database)
+			continue;
+		request = lock->request;
+		*key = lock->key;
+		*user = lock->owner_user;
+	}
+	LWLockRelease(pgpx_shared->locks_lock);
+	return request;
+}
+
+void
+pgpx_lock_lose(uint64 request)
+{
+	PgpxLock	copy = {0};
+
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < pgpx_locks_end(); i++)
+	{
+		PgpxLock   *lock = &pgpx_locks[i];
+
+		if (lock->state != PGPX_LOCK_HELD || lock->request != request)
+			continue;
+		lock->state = PGPX_LOCK_LOST;
+		copy = *lock;
+	}
+	LWLockRelease(pgpx_shared->locks_lock);
+	if (copy.request == 0)
+		return;
+	log_loss(&copy, LOSS_REVOKED);
+	wake_lock_worker(copy.worker);
+}
+
 void
 pgpx_lock_revoke(int pool, uint32 pool_id)
 {

@@ -280,6 +280,21 @@ typedef struct PgpxLockDue
 extern void pgpx_lock_revoke(int pool, uint32 pool_id);
 
 /*
+ * pgpx_lock_next_held
+ *		Find the next lock from a slot on that is held by a session of a
+ *		database.  Return its request, 0 if there is none.  Advance *slot, and
+ *		set *key to the lock's pool and *user to its owner.
+ */
+extern uint64 pgpx_lock_next_held(Oid database, int *slot, PgpxPoolKey *key,
+								  Oid *user);
+
+/*
+ * Mark a held lock LOST, because its user may not use the server any more.  The
+ * worker releases it on the remote server.
+ */
+extern void pgpx_lock_lose(uint64 request);
+
+/*
  * Mark the expired locks of this worker's pools LOST.  Return the steady time
  * of the next expiry, PG_INT64_MAX if there is none.
  */

@@ -100,6 +100,10 @@ static bool private_pools = false;
 static Oid *dropped = NULL;		/* [max_pools], TopMemoryContext */
 static int	ndropped = 0;
 
+/* requests of distributed locks whose users may not use the server any more */
+static uint64 *revoked = NULL;	/* [max_locks], TopMemoryContext */
+static int	nrevoked = 0;
+
 static void
 objects_callback(Datum arg, int cacheid, uint32 hashvalue)
 {
@@ -328,6 +332,44 @@ has_name(Oid oid, NameData *name)
 	return same;
 }
 
+/* Return whether the user of a distributed lock may still use its server. */
+static bool
+may_lock(const PgpxPoolKey *key, Oid user)
+{
+	HeapTuple	row = SearchSysCache1(USERMAPPINGOID,
+									  ObjectIdGetDatum(key->mapping));
+	Oid			base;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	base = ((Form_pg_user_mapping) GETSTRUCT(row))->umserver;
+	ReleaseSysCache(row);
+	return pgpx_server_catalog_may_use(key->server, user) &&
+		(base == key->server || pgpx_server_catalog_may_use(base, user));
+}
+
+/*
+ * Find the distributed locks whose users may not use the server any more.  A
+ * pool that all users share, or that foreign tables use, stays, and so its
+ * locks would.
+ */
+static void
+find_revoked_locks(void)
+{
+	PgpxPoolKey key;
+	Oid			user;
+	uint64		request;
+
+	if (revoked == NULL)
+		revoked = MemoryContextAlloc(TopMemoryContext,
+									 pgpx_shared->max_locks * sizeof(uint64));
+	nrevoked = 0;
+	for (int i = 0; (request = pgpx_lock_hooks->next_held(MyDatabaseId, &i,
+														  &key, &user)) != 0;)
+		if (!may_lock(&key, user))
+			revoked[nrevoked++] = request;
+}
+
 /*
  * Find the pools of this database that no longer match the catalogs, the pools
  * of other databases whose SCRAM keys are outdated, and the paused servers that
@@ -345,6 +387,7 @@ find_changes(void)
 									 pgpx_shared->max_pools * sizeof(Oid));
 	nchanges = ndropped = 0;
 	AcceptInvalidationMessages();
+	find_revoked_locks();
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
@@ -533,11 +576,11 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_ABORT:
 			/* the commit has failed: find the changes of others again */
-			objects_changed |= checking || nchanges + ndropped > 0;
+			objects_changed |= checking || nchanges + ndropped + nrevoked > 0;
 			checking = false;
 			pg_fallthrough;
 		case XACT_EVENT_PREPARE:
-			nchanges = ndropped = 0;
+			nchanges = ndropped = nrevoked = 0;
 			roles_changed = false;
 			break;
 		default:
@@ -563,7 +606,9 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 		apply_change(&changes[i]);
 	for (int i = 0; i < ndropped; i++)
 		(void) pgpx_server_set_paused(MyDatabaseId, dropped[i], false, false);
-	nchanges = ndropped = 0;
+	for (int i = 0; i < nrevoked; i++)
+		pgpx_lock_hooks->lose(revoked[i]);
+	nchanges = ndropped = nrevoked = 0;
 	pgpx_server_catalog_mapping_dropped = false;
 	if (!is_commit)
 		return;

@@ -32,6 +32,13 @@ typedef struct PgpxLockHooks
 	void (*release_all)(void);
 
 	/*
+	 * in a session: enumerate the locks of a database, and end one after its
+	 * user has lost the privilege to use the server
+	 */
+	uint64 (*next_held)(Oid database, int *slot, PgpxPoolKey *key, Oid *user);
+	void (*lose)(uint64 request);
+
+	/*
 	 * In a worker:
 	 *
 	 * - release_abandoned releases the locks of processes that no longer

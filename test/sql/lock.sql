@@ -369,8 +369,15 @@ SELECT pgpool.exec('common', $$UPDATE pgpool_lock.locks SET instance = 'another 
 EXECUTE status(:token);
 SELECT regexp_replace(e, 'since .*', 'since then.') FROM test.err($$SELECT pgpool.lock('common', 'mine', '100 ms')$$) AS e;
 SELECT pgpool.exec('common', $$DELETE FROM pgpool_lock.locks WHERE name = 'mine'$$);
+-- the lock of a user without USAGE is lost and released, and those of others are not
+SELECT pgpool.lock('common', 'mine', '5 s', '60 s', 'private') AS token \gset
 RESET ROLE;
-DEALLOCATE status;
+SELECT pgpool.lock('common', 'kept', '5 s') AS kept \gset
+REVOKE USAGE ON FOREIGN SERVER common FROM regress_pgpool_app;
+SELECT name, state FROM pgpool.locks ORDER BY name;
+SELECT test.wait_for($$SELECT state = 'free' FROM pgpool.lock_status('common') WHERE name = 'mine'$$);
+SELECT pgpool.unlock('common', 'kept', :kept);
+DISCARD ALL;
 SELECT test.drop('common');
 DROP ROLE regress_pgpool_other;
 -- a lock is lost if the server is dropped
