@@ -35,9 +35,6 @@ extern void pgpx_debug_point(const char *name);
 extern void pgpx_debug_allocate(void);
 extern bool pgpx_debug_allocate_extended(int flags);
 
-/* See test/points/debug_point.c. */
-extern void pgpx_debug_damage(const char *what);
-
 #define PGPX_DEBUG_POINT(name) pgpx_debug_point(name)
 
 /* Save the counters of gcov, which _exit() would discard. */

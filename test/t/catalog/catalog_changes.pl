@@ -362,29 +362,6 @@ make_pool($local, $remote, server => 'torn');
 }
 $local->safe_psql('postgres', 'DROP SERVER torn CASCADE');
 
-# --- waiters use the new options, for either order of enqueueing and commit
-my $rounds = 50;
-my $served = 0;
-$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
-my $ddl = PgpxSession->new($local);
-my $targets = q(SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext server spec');
-my $known = $other->run($targets);
-for my $round (1 .. $rounds)
-{
-	$lease = lease($holder, 'shard');
-	$other->start("SELECT pgpool.checkout('shard', '20 s')");
-	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or last;
-	$ddl->run("ALTER SERVER shard OPTIONS (SET pool_size '2')");
-	my $answer = $other->finish(30);
-	last unless $answer =~ /^\d+$/;
-	$served++;
-	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
-	$ddl->run("ALTER SERVER shard OPTIONS (SET pool_size '1')");
-}
-is($served, $rounds, 'waiter is granted the slot that ALTER SERVER adds, every time')
-  or diag($other->error);
-cmp_ok($other->run($targets) || 'inf', '<=', $known, 'session does not keep outdated options');
-
 # --- back-off at one address does not apply to the next one
 make_pool($local, $remote, server => 'moves', options => { port => 1, retry_min => '1h', retry_max => '1h' });
 $other->fails(q{SELECT pgpool.exec('moves', 'select 1')}, '08001', qr/could not connect to server "moves"/, 'server at a wrong address fails');
@@ -422,32 +399,6 @@ $files->run('SELECT pgpool.resume(NULL)');
 $files->quit;
 $local->safe_psql('postgres', 'DROP DATABASE files');
 
-# --- a dropped database frees the slots of its paused servers
-my $paused;
-foreach my $database (qw(tenant1 tenant2))
-{
-	$local->safe_psql('postgres', "CREATE DATABASE $database");
-	make_pool($local, $remote, server => "paused$_", dbname => $database) foreach 1 .. 9;
-	my $tenant = PgpxSession->new($local, dbname => $database);
-
-	if (!defined $paused)
-	{
-		$paused = 0;
-		$paused++ while $paused < 9 && $tenant->run('SELECT pgpool.pause($$paused' . ($paused + 1) . '$$)') . $tenant->error eq '';
-		ok($paused > 0 && $paused < 9, "$paused servers of the database can be paused");
-		$tenant->failed('53300', qr/too many pools\nDETAIL:  All 8 slots are in use. A paused server occupies one, too\./, 'pause of one more server is refused');
-		$tenant->fails('SELECT pgpool.pause(NULL)', '53300', qr/too many pools/, 'pause of all servers is refused');
-		$tenant->fails("SELECT pgpool.drain('paused9', '1 s')", '53300', qr/too many pools/, 'drain of one more server is refused');
-		is($tenant->run("SELECT pgpool.resume('paused9')") . $tenant->error, '', 'resume of one more server succeeds');
-	}
-	else
-	{
-		ok(wait_until($local, sub { $tenant->run("SELECT pgpool.pause('paused' || n) FROM generate_series(1, $paused) n"); $tenant->error }, ''), 'same number of servers can be paused after DROP DATABASE');
-	}
-	$tenant->quit;
-	$local->safe_psql('postgres', "DROP DATABASE $database");
-}
-
 # --- a connection whose user mapping is dropped during its reset closes after the reset
 my $gate = PgpxSession->new($remote, dbname => 'remote_db');
 $gate->run('SELECT pg_advisory_lock(8)');
@@ -462,21 +413,6 @@ $gate->run('SELECT pg_advisory_unlock(8)');
 $gate->quit;
 ok(wait_until($local, $sleepy, '', 60), 'connection closes when the reset ends');
 $local->safe_psql('postgres', 'DROP SERVER sleepy CASCADE');
-
-# the same during a test of the connection
-make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '1ms', operation_timeout => '10 min' });
-my $tested = "SELECT state FROM pgpool.connections WHERE server = 'tested'";
-my $quiet = $other->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
-ok(wait_until($local, $tested, 'idle'), 'connection is idle');
-kill 'STOP', $quiet;
-
-# in one message, because the test of the connection fails after 2 s
-my ($tried, $then) = split /\n/, $other->run(qq(SELECT pgpool.try_checkout('tested'); ALTER SERVER tested OPTIONS (ADD application_name 'pgpool_ext tested'); $tested));
-is($tried . $other->error, '', 'try_checkout returns NULL because the test of the connection is slow');
-is($then, 'checking', 'test continues while the options change');
-kill 'CONT', $quiet;
-ok(wait_until($local, $tested, '', 30), 'connection closes when the test ends');
-$local->safe_psql('postgres', 'DROP SERVER tested CASCADE');
 
 # a reset that the worker has not begun: new start commands are not sent on the old
 # connection

@@ -219,17 +219,6 @@ my $local = local_node('local', conf => ['pgpool_ext.log_connections = on' ]);
 	$local->safe_psql('postgres', "ALTER SERVER slow OPTIONS (SET connect_timeout '100ms')");
 	like($other->finish(30) . $other->error, qr/start commands did not end within connect_timeout \(0\.1 s\)/, 'connection attempt ends by the new connect_timeout');
 
-	# --- two simultaneous changes: the later one applies
-	foreach my $round (1 .. 20)
-	{
-		$_->[0]->start("ALTER SERVER shard OPTIONS (SET pool_size '$_->[1]')") foreach [ $holder, 2 * $round + 1 ], [ $other, 2 * $round + 2 ];
-		$_->finish foreach $holder, $other;
-	}
-	ok( wait_until($local,
-			q(SELECT pgpool.exec('shard', 'select 1'), pool_size = (SELECT option_value::int FROM pg_options_to_table((SELECT srvoptions FROM pg_foreign_server WHERE srvname = 'shard')) WHERE option_name = 'pool_size')
-			   FROM pgpool.pools WHERE server = 'shard' AND local_user = current_user), '1|t'),
-		'pool has the values of the catalogs after simultaneous changes');
-
 	# --- options that replace connections
 	make_pool($local, $remote, server => 'moving', options => { pool_size => 3 });
 	foreach my $option (sort keys %replaces)

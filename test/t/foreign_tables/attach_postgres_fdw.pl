@@ -1,10 +1,8 @@
 # attach_postgres_fdw and detach_postgres_fdw: the privileges and the conditions of a call, and the
-# affected sessions. DROP EXTENSION, dump, restore and pg_upgrade neither drop a table nor leave
-# one that cannot be used.
+# affected sessions. DROP EXTENSION neither drops a table nor leaves one that cannot be used.
 use strict;
 use warnings;
 
-use PgpxInstall;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -39,10 +37,7 @@ transactions_do_not_mix();
 concurrent_calls();
 uncommitted_tables();
 remote_estimates();
-odd_wrappers();
-two_databases();
 drop_extension();
-dump_and_restore();
 check_invariants($local);
 leak_check($local, $remote);
 done_testing();
@@ -273,71 +268,6 @@ sub remote_estimates
 	return;
 }
 
-sub odd_wrappers
-{
-	my $install = PgpxSession->new($local);
-
-	$install->run('CREATE DATABASE odd');
-	$install->quit;
-	$local->safe_psql('odd', 'CREATE EXTENSION pgpool_ext; CREATE SCHEMA "else where"');
-	make_tables('odd', 'WITH SCHEMA "else where"');
-	my $odd = PgpxSession->new($local, dbname => 'odd');
-	is($odd->run("SET search_path = pg_catalog; SELECT pgpool.attach_postgres_fdw(); $attached; RESET search_path"), "t\n$ours",
-		'postgres_fdw in another schema can be attached');
-	is($odd->run('SELECT count(*) FROM far') . $odd->error, '10', 'attached table in another schema can be read');
-	is($odd->run("SELECT pgpool.detach_postgres_fdw(); $attached"), "t\n\"else where\".$theirs", 'postgres_fdw in another schema can be detached');
-
-	# functions of the same names that are not those of the extensions
-	$odd->run(<<'EOT');
-CREATE SCHEMA copies;
-CREATE FUNCTION copies.postgres_fdw_handler() RETURNS fdw_handler LANGUAGE c AS '$libdir/postgres_fdw';
-CREATE FUNCTION copies.pgpool_fdw_handler() RETURNS fdw_handler LANGUAGE c AS '$libdir/pgpool_ext', 'pgpx_fdw_handler';
-EOT
-	is($odd->error, '', 'two functions have the names of the handlers');
-	is($odd->run("SELECT pgpool.attach_postgres_fdw(); $attached; SELECT pgpool.detach_postgres_fdw(); $attached"), "t\n$ours\nt\n\"else where\".$theirs",
-		q{handlers are those of the extensions, not other functions of their names});
-
-	$odd->run('ALTER EXTENSION postgres_fdw DROP FOREIGN DATA WRAPPER postgres_fdw');
-	foreach my $what (qw(attach detach))
-	{
-		$odd->fails("SELECT pgpool.${what}_postgres_fdw()", '42704', qr/extension "postgres_fdw" has no foreign-data wrapper "postgres_fdw"/,
-			"$what does not change a wrapper that is not a member of the extension");
-	}
-	$odd->run('ALTER EXTENSION postgres_fdw ADD FOREIGN DATA WRAPPER postgres_fdw');
-
-	$odd->run('CREATE FUNCTION other() RETURNS fdw_handler LANGUAGE c AS \'$libdir/postgres_fdw\', \'postgres_fdw_handler\';'
-		  . 'SET client_min_messages = error; ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER other');
-	foreach my $what (qw(attach detach))
-	{
-		$odd->fails("SELECT pgpool.${what}_postgres_fdw()", '55000', qr/has another handler.*DETAIL:  Its handler is other\(\)/s,
-			"$what does not replace an unknown handler");
-	}
-	$odd->quit;
-	$local->safe_psql('postgres', 'DROP DATABASE odd');
-	return;
-}
-
-sub two_databases
-{
-	my $pools = q{SELECT string_agg(DISTINCT database, ' ' ORDER BY database) FROM pgpool.pools WHERE server = 'far' AND total > 0};
-
-	$local->safe_psql('postgres', 'CREATE DATABASE second');
-	$local->safe_psql('second', 'CREATE EXTENSION pgpool_ext');
-	make_tables('second', '');
-	my $second = PgpxSession->new($local, dbname => 'second');
-	is($super->run("SELECT pgpool.attach_postgres_fdw(); SELECT count(*) FROM far") . $super->error, "t\n10", 'postgres_fdw is attached in one database');
-	is($second->run("$attached; SELECT count(*) FROM far") . $second->error, "$theirs\n10", 'other database keeps the handler of postgres_fdw');
-	is($second->run("SELECT pgpool.attach_postgres_fdw(); SELECT count(*) FROM far") . $second->error, "t\n10", 'postgres_fdw is attached in a second database');
-	is($super->run($pools), 'postgres second', 'server of the same name has a pool for each database');
-	is($super->run("SELECT pgpool.detach_postgres_fdw(); $attached") . $super->error, "t\n$theirs", 'postgres_fdw is detached in the first database');
-	is($second->run("$attached; SELECT count(*) FROM far") . $second->error, "$ours\n10", 'second database stays attached');
-	$second->fails('DROP EXTENSION pgpool_ext CASCADE', '2BP01', qr/while .*postgres_fdw is attached/, 'DROP EXTENSION is refused in the database that is attached');
-	$second->quit;
-	$local->safe_psql('postgres', 'DROP DATABASE second WITH (FORCE)');
-	ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE database = 'second'}, '0'), 'pools of a dropped database are removed');
-	return;
-}
-
 sub drop_extension
 {
 	my $refused = qr/cannot drop extension pgpool_ext while .*postgres_fdw is attached.*HINT:.*pgpool\.detach_postgres_fdw/s;
@@ -373,22 +303,5 @@ sub drop_extension
 	is($super->run("BEGIN; SELECT pgpool.detach_postgres_fdw(); DROP EXTENSION pgpool_ext CASCADE; SELECT count(*) FROM far; ROLLBACK")
 		  . ($super->error =~ /ERROR.*/ ? $& : ''), "t\n10", 'pgpool_ext can be dropped after detach, and the tables stay');
 	is($super->run($attached), $ours, 'rollback leaves postgres_fdw attached');
-	return;
-}
-
-sub dump_and_restore
-{
-	my $folder = PostgreSQL::Test::Utils::tempdir();
-
-	$local->command_ok([ 'pg_dump', '-f', "$folder/dump.sql", $local->connstr('postgres') ], 'database with an attached postgres_fdw is dumped');
-	unlike(slurp_file("$folder/dump.sql"), qr/HANDLER|attach_postgres_fdw/, 'dump does not mention the attachment');
-	$local->safe_psql('postgres', 'CREATE DATABASE restored');
-	$local->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $local->connstr('restored'), '-f', "$folder/dump.sql" ], 'dump is restored');
-	is($local->safe_psql('restored', "$attached; SELECT count(*) FROM far"), "$theirs\n10", 'restored postgres_fdw is not attached');
-
-	$local->command_ok([ 'pg_dump', '--schema-only', '--binary-upgrade', '-f', "$folder/upgrade.sql", $local->connstr('postgres') ],
-		q{pg_upgrade's dump succeeds});
-	like(slurp_file("$folder/upgrade.sql"), qr/CREATE FOREIGN DATA WRAPPER postgres_fdw.*HANDLER pgpool\.pgpool_fdw_handler/,
-		q{pg_upgrade's dump keeps postgres_fdw attached});
 	return;
 }

@@ -396,51 +396,7 @@ my $local = local_node('local', conf => ['pgpool_ext.max_connections = 20', 'pgp
 		is($session->run("SELECT a FROM pgpool.query('busy', 'select 7') $row") . $session->error, '7', 'in flight: session works without another error');
 	}
 
-	# --- one remote backend is killed while ten sessions make queries with a random number
-	# in each
-	$local->safe_psql('postgres', <<'EOT');
-CREATE UNLOGGED TABLE calls (worker int, n int, state text);
-CREATE TABLE stop ();
-CREATE PROCEDURE ask(me int) LANGUAGE plpgsql AS $$
-DECLARE
-	nonce int; got int[]; said text;
-BEGIN
-	FOR n IN 1 .. 1000000 LOOP
-		EXIT WHEN to_regclass('stop') IS NULL;
-		nonce := (random() * 1e9)::int; said := '00000';
-		BEGIN
-			SELECT array_agg(a) INTO got FROM pgpool.query('busy', 'select $1::int + g from generate_series(1, 3) g', nonce) AS t(a int);
-			IF got IS DISTINCT FROM array[nonce + 1, nonce + 2, nonce + 3] THEN said := 'wrong'; END IF;
-		EXCEPTION WHEN OTHERS THEN
-			GET STACKED DIAGNOSTICS said = RETURNED_SQLSTATE;
-		END;
-		INSERT INTO calls VALUES (me, n, said);
-		COMMIT;
-		PERFORM pg_sleep(0.01);
-	END LOOP;
-END $$;
-EOT
-	$sessions[$_]->start("CALL ask($_)") foreach 0 .. 9;
-	ok(wait_until($local, q{SELECT count(DISTINCT worker) = 10 AND count(*) > 200 FROM calls}, 't', 60), 'killed: ten sessions make queries');
-	my $asleep = PgpxSession->new($local);
-	$asleep->start(q{SELECT a FROM pgpool.query('busy', 'select pg_sleep(600)::text') AS t(a text)});
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'select pg_sleep(600)::text'}, '1'), 'killed: one session executes a long query');
-	my $victim = $local->safe_psql('postgres', q{SELECT max(remote_pid) FROM pgpool.connections WHERE server = 'busy'});
-	kill 'KILL', $victim;
-	ok(wait_until($local, q{SELECT count(*) > 0 FROM calls WHERE state <> '00000'}, 't', 30), 'killed: sessions receive errors');
-	$asleep->finish(60);
-	is($asleep->sqlstate, '08006', 'killed: long query is reported as lost');
-	ok( wait_until($local, <<'EOT', '10', 90), 'killed: queries of each session succeed again');
-SELECT count(*) FROM (SELECT FROM calls GROUP BY worker
-	HAVING max(n) FILTER (WHERE state = '00000') > coalesce(max(n) FILTER (WHERE state <> '00000'), 0) + 20) c
-EOT
-	$local->safe_psql('postgres', 'DROP TABLE stop');
-	$_->finish(60) foreach @sessions[ 0 .. 9 ];
-	is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE state = 'wrong'}), '0', 'killed: no answer was wrong');
-	is($local->safe_psql('postgres', q{SELECT string_agg(DISTINCT state, ' ') FROM calls WHERE state NOT IN ('00000', '08006', '08001')}), '',
-		'killed: no query failed with another error');
-
-	$_->quit foreach @sessions, $asleep;
+	$_->quit foreach @sessions;
 	stats_add_up($local);
 	check_invariants($local);
 }

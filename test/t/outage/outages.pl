@@ -1,4 +1,4 @@
-# Sessions during an outage of the remote server.
+# Sessions during an outage of the remote server, and during a failover.
 use strict;
 use warnings;
 
@@ -295,7 +295,46 @@ EOT
 	$_->quit foreach $watch, @first;
 	stats_add_up($local);
 	check_invariants($local);
+	clean_slate($local, $remote);
 }
 
-leak_check($local, $remote);
+# ---------- another server becomes the primary
+# A remote server becomes read-only while another one becomes the primary.
+{
+	my $other = remote_node('other');
+
+	$_->safe_psql('remote_db', 'CREATE TABLE written (n int); GRANT ALL ON written TO remote_app') foreach $remote, $other;
+	$other->append_conf('postgresql.conf', 'default_transaction_read_only = on');
+	$other->reload;
+	ok(wait_until($other, 'SHOW default_transaction_read_only', 'on'), 'one of two remote servers is read-only');
+	my %both = (host => '127.0.0.1,127.0.0.1', port => $remote->port . ',' . $other->port, target_session_attrs => 'read-write', pool_size => 2);
+	make_pool($local, $remote, server => 'reconnected', options => {%both});
+	make_pool($local, $remote, server => 'evicted', options => {%both});
+	make_pool($local, $remote, server => 'lifetime', options => { %both, max_lifetime => '2s' });
+	my $session = PgpxSession->new($local);
+	sub insert { return "SELECT pgpool.exec('$_[0]', 'insert into written values (1)')"; }
+	is($session->run(insert($_)) . $session->error, '1', "$_: write is executed by the primary") foreach qw(reconnected lifetime evicted);
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'first server is the primary');
+
+	$remote->append_conf('postgresql.conf', 'default_transaction_read_only = on');
+	$other->append_conf('postgresql.conf', 'default_transaction_read_only = off');
+	$_->reload foreach $remote, $other;
+	ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'remote servers exchange their roles') foreach [ $remote, 'on' ], [ $other, 'off' ];
+	$session->run(insert('reconnected'));
+	is($session->sqlstate, '25006', 'reconnected: old primary refuses a write, and the caller receives its SQLSTATE');
+	$session->run("SELECT pgpool.reconnect('reconnected')");
+	$session->fails(insert('evicted'), '25006', qr/read-only/, 'evicted: another pool receives the error, too');
+	is($session->run(insert('evicted')) . $session->error, '1', 'evicted: connection was closed, so the next write is executed by the new primary');
+	ok(wait_until($local, "SELECT connects, closed_broken, closed_stale FROM pgpool.stats WHERE server = 'evicted'", '2|1|0'),
+		'evicted: connection is closed and replaced without an administrative function');
+	is($session->run(insert('reconnected')) . $session->error, '1', 'reconnected: next write after reconnect succeeds');
+	ok(wait_until($local, sub { $session->run(insert('lifetime')) }, '1', 20), 'lifetime: write succeeds after max_lifetime');
+	is($other->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'writes went to the new primary');
+
+	$session->quit;
+	stats_add_up($local);
+	check_invariants($local);
+	leak_check($local, $remote, $other);
+}
+
 done_testing();

@@ -263,50 +263,6 @@ foreach my $name (qw(bouncer behind))
 }
 $sessions[0]->fails("SELECT pgpool.checkout('by_wrong', '5 min')", '08001', qr/no such database/, 'another message with this SQLSTATE is an error');
 
-# --- a real PgBouncer whose max_client_conn is reached
-SKIP:
-{
-	my ($bouncer) = grep { -x $_ } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin';
-	skip 'no pgbouncer (package pgbouncer)', 1 unless $bouncer;
-	my $folder = PostgreSQL::Test::Utils::tempdir();
-	my $port = PostgreSQL::Test::Cluster::get_free_port();
-
-	append_to_file("$folder/ini", <<"EOT");
-[databases]
-remote_db = host=127.0.0.1 port=@{[ $remote->port ]} user=remote_app password='$REMOTE_APP_PASSWORD'
-[pgbouncer]
-server_tls_sslmode = prefer
-listen_addr = 127.0.0.1
-listen_port = $port
-unix_socket_dir =
-auth_type = any
-pool_mode = session
-ignore_startup_parameters = options,extra_float_digits
-max_client_conn = 2
-logfile = $folder/log
-pidfile = $folder/pid
-EOT
-	system_or_bail($bouncer, '-d', '-q', "$folder/ini");
-	make_pool($local, $remote, server => 'bounced', options => { port => $port, pool_size => 5, sslmode => 'disable' });
-	@leases = map { lease($sessions[$_], 'bounced') } 0, 1;
-	foreach my $n (2, 3)
-	{
-		$sessions[$n]->start(q{SELECT pgpool.checkout('bounced', '5 min')});
-		ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE reason = 'remote_full'}, $n - 1), "PgBouncer is full: session $n waits");
-	}
-	like(pool('last_error', 'bounced'), qr/no more connections allowed/, 'pool shows the message of PgBouncer');
-	is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 2, 3 ]), 'waiters are in the order of their checkouts');
-	$sessions[0]->run("SELECT pgpool.checkin($leases[0])");
-	like($sessions[2]->finish(60), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
-	$sessions[1]->run("SELECT pgpool.discard($leases[1])");
-	like($sessions[3]->finish(60), qr/^\d+$/, 'second waiter is granted a connection when PgBouncer accepts one again') or diag($sessions[3]->error);
-	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-	$local->safe_psql('postgres', q{SELECT pgpool.drain('bounced', '30 s')});
-	my $pid = slurp_file("$folder/pid") + 0;
-	kill 'TERM', $pid;
-	ok(wait_until($local, sub { kill(0, $pid) ? 1 : 0 }, '0'), 'PgBouncer has ended');
-}
-
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

@@ -7,7 +7,6 @@ use PgpxClock;
 use PgpxFakeServer qw(failure);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
-use Socket qw(IPPROTO_TCP SOL_SOCKET SO_RCVBUF TCP_MAXSEG);
 use Test::More;
 
 plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
@@ -249,24 +248,6 @@ with_clock($local, sub { $local->start });
 	make_pool($local, $remote, server => 'hurried', options => { port => $silent->sockport, connect_timeout => '1h', pool_size => 1 });
 	$session->fails(q{SELECT pgpool.checkout('hurried', '100 ms')}, '55P03', qr/within 100 ms/, 'shorter timeout of the call applies first');
 	$session->run('DROP SERVER hurried CASCADE');
-
-	# --- a remote server that does not read a long startup packet: libpq waits in a thread,
-	# which ends with the attempt
-	{
-		# The kernel remembers the properties of earlier connections by their addresses, and
-		# would choose a buffer that takes the whole packet. So this address is a new one.
-		my $address = join '.', 127, map { 2 + int rand 250 } 1 .. 3;
-		my $shut = IO::Socket::INET->new(LocalAddr => $address, ReuseAddr => 1, Proto => 'tcp') or die "no socket: $!";
-
-		setsockopt($shut, SOL_SOCKET, SO_RCVBUF, 1) or die "no small buffer: $!";
-		setsockopt($shut, IPPROTO_TCP, TCP_MAXSEG, 88) or die "no small segments: $!";
-		listen($shut, 64) or die "no listener: $!";
-		make_pool($local, $remote, server => 'shut',
-			options => { host => $address, port => $shut->sockport, sslmode => 'disable', connect_timeout => '500ms', pool_size => 1, tcp_user_timeout => 0, application_name => 'x' x 60_000 });
-		$session->fails(q{SELECT pgpool.checkout('shut', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\): what the remote server asks for takes longer/, 'attempt whose startup packet the remote server does not read ends at connect_timeout');
-		ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0, 30), 'thread ends with the attempt');
-		ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0'), 'socket of the attempt is closed');
-	}
 
 	# --- several hosts: after a failure the next one is tried
 	my %two = (host => '127.0.0.1,127.0.0.1', pool_size => 3, connect_timeout => '2s', sslmode => over_tls() ? 'require' : 'disable');

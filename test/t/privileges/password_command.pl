@@ -190,16 +190,6 @@ put('mode', 'cat token');
 $local->append_conf('postgresql.conf', q{pgpool_ext.password_lifetime = '10min'});
 $local->reload;
 
-# --- the limit of open files is that of the server, although the worker has raised its own
-system_or_bail('prlimit', '--pid', slurp_file($local->data_dir . '/postmaster.pid') =~ /^(\d+)/, '--nofile=200:');
-put('mode', 'ulimit -S -n >nofile.new; mv nofile.new nofile; cat token');
-make_server('limited');
-ok(terminate($local, worker_pid($local)), 'worker is terminated');
-ok(wait_until($local, sub { $run->($app, 'limited') }, '1'), 'connection is made');
-is(slurp_file("$folder/nofile"), "200\n", 'command has the limit of open files with which the server was started');
-like(slurp_file('/proc/' . worker_pid($local) . '/limits'), qr/^Max open files +(?!200 )\d/m, 'worker has a higher limit of open files');
-put('mode', 'cat token');
-
 # --- commands that fail
 make_server('failing', connect_timeout => '60s');
 foreach my $case (
@@ -245,25 +235,6 @@ ok(terminate($local, worker_pid($local)), 'worker is terminated');
 is($waiter->finish(60) . $waiter->error, '1', 'waiter is granted a connection by the next worker');
 ok(wait_until($local, sub { scalar grep { kill 0, $_ } @pids }, 0), 'processes of the command are killed');
 $waiter->quit;
-
-# a worker that is killed cannot kill its command, which is ended by its output
-make_server('killed');
-put('mode', 'echo $$ >pid.new; mv pid.new pid; while [ ! -e end ]; do sleep 0.05; done; while :; do echo token; done');
-unlink "$folder/pid";
-$waiter = PgpxSession->new($local, user => 'app');
-$waiter->start(sprintf $one, 'killed');
-ok(wait_until($local, sub { -e "$folder/pid" ? 1 : 0 }, 1), 'command is running');
-@pids = split ' ', slurp_file("$folder/pid");
-kill 'KILL', worker_pid($local);
-$waiter->finish(60);
-ok(wait_until($local, q{SELECT 1}, 1), 'server restarts after its worker was killed');
-put('mode', 'cat token');
-put('end', '');
-ok(wait_until($local, sub { scalar grep { kill 0, $_ } @pids }, 0), 'command ends when it writes its output');
-$_->quit foreach $waiter, $super, $app;
-$super = PgpxSession->new($local);
-$app = PgpxSession->new($local, user => 'app');
-ok(wait_until($local, sub { $run->($app, 'killed') }, '1'), 'pool connects with the password of another run');
 
 # --- privileges
 $super->run(q{CREATE ROLE tenant LOGIN; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO tenant; GRANT USAGE ON FOREIGN SERVER shard1 TO tenant});

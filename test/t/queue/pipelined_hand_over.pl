@@ -459,72 +459,7 @@ kill 'CONT', worker_pid($local);
 is($second->finish(30), '1', 'closed connection is replaced without an error') or diag($second->error);
 $first->run('DROP SERVER s_gone CASCADE');
 
-# Many calls with cancels at random moments: each session receives its own answer, in a
-# session without traces, or an error. Repeated until there were many cancels.
-make_pool($local, $remote, server => 'crowded', options => { pool_size => 2 });
-$local->safe_psql('postgres', <<'EOT');
-CREATE SEQUENCE answered;
-CREATE SEQUENCE cancelled;
-CREATE FUNCTION crowd(rounds int) RETURNS text LANGUAGE plpgsql AS $f$
-DECLARE
-	n text;
-	got record;
-BEGIN
-	FOR i IN 1 .. rounds LOOP
-		BEGIN
-			n := i || '-' || pg_backend_pid();
-			SELECT * INTO got FROM pgpool.query('crowded', 'SELECT $1, current_setting(''a.trace'', true), set_config(''a.trace'', $1, false), pg_sleep(random() * 0.001)::text',
-				n) AS t(a text, trace text, c text, d text);
-			PERFORM nextval('answered');
-			IF got.a <> n OR got.trace <> '' THEN
-				RETURN format('%s received %s, %s', n, got.a, got.trace);
-			END IF;
-		EXCEPTION WHEN query_canceled THEN
-			PERFORM nextval('cancelled');
-		END;
-	END LOOP;
-	RETURN 'right';
-END $f$;
-EOT
-my @crowd = map { PgpxSession->new($local) } 1 .. 8;
-my $pids = join ',', map { $_->pid } @crowd;
-my ($answered, $cancelled, %said);
-foreach (1 .. 40)
-{
-	my %open = map { $_->pid => $_ } @crowd;
-
-	$_->start('SELECT crowd(150)') foreach @crowd;
-	while (%open)
-	{
-		$third->run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid IN ($pids) AND state = 'active' AND random() < 0.02");
-		delete $open{$_} foreach grep { $open{$_}->done } keys %open;
-	}
-	$said{ $_->finish =~ s/^$/$_->sqlstate/er }++ foreach @crowd;
-	($answered, $cancelled) = split /\|/, $local->safe_psql('postgres', 'SELECT a.last_value, c.last_value FROM answered a, cancelled c');
-	last if $cancelled > 30;
-}
-note join ', ', map { "$_: $said{$_}" } sort keys %said;
-delete @said{ 'right', '57014' };    # a cancel between two rounds ends the loop
-is(join('; ', keys %said), '', q{no session receives another session's answer or finds traces});
-my $pipelined = pipelined_count('crowded');
-note "$answered answered, $cancelled cancelled, $pipelined pipelined";
-cmp_ok($answered, '>', 30, 'many calls were answered');
-cmp_ok($cancelled, '>', 30, 'many calls were cancelled');
-cmp_ok($pipelined, '>', 100, 'many statements were pipelined');
-cmp_ok(remote_sessions($remote), '<=', 8, 'remote server never has more sessions than slots');
-
-# without cancels all calls use one connection
-foreach my $reset (qw(always never))
-{
-	make_pool($local, $remote, server => "calm_$reset", options => { pool_size => 1, reset => $reset });
-	$_->start("DO \$\$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM a FROM pgpool.query('calm_$reset', 'SELECT 1') AS t(a int); END LOOP; END \$\$")
-	  foreach @crowd;
-	is(join('', map { $_->finish . $_->error } @crowd), '', "reset $reset: all calls are answered");
-	is(counter('connects', "calm_$reset"), '1', "reset $reset: one connection was used");
-	cmp_ok(pipelined_count("calm_$reset"), '>', 50, "reset $reset: most statements were pipelined");
-}
-
-$_->quit foreach @crowd, $first, $second, $third;
+$_->quit foreach $first, $second, $third;
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

@@ -279,40 +279,8 @@ with_clock($local, sub { $local->start });
 	like($waiters[1]->finish, qr/^\d+$/, 'next waiter is granted a connection');
 	is($waiters[3]->done + $waiters[4]->done, 0, 'other waiters still wait');
 
-	# A grant to a waiter that is terminated or cancelled at the same moment.
 	$_->run('SELECT pgpool.checkin_all()'), $_->quit foreach @waiters[ 1, 3, 4 ];
 	$holder = PgpxSession->new($local);
-	my $next = PgpxSession->new($local);
-	my $killer = PgpxSession->new($local);
-	my $served = 0;
-	my %fate = (served => 0, ended => 0);
-	foreach my $round (1 .. 30)
-	{
-		my $victim = PgpxSession->new($local);
-		my $end = $round % 2 ? 'pg_terminate_backend' : 'pg_cancel_backend';
-		my $grant = "SELECT pgpool.checkin_all()";
-		my $kill = sprintf 'SELECT %s(%d)', $end, $victim->pid;
-
-		lease($holder, 'one');
-		$victim->start("SELECT pgpool.checkout('one', '10 min')");
-		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or die 'no waiter';
-		$next->start("SELECT pgpool.checkout('one', '10 min')");
-		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2') or die 'no waiter';
-
-		($round % 3 ? $holder : $killer)->start($round % 3 ? $grant : $kill);
-		($round % 3 ? $killer : $holder)->start($round % 3 ? $kill : $grant);
-		$_->finish foreach $killer, $holder;
-		$victim->finish(10);
-		$fate{ $victim->{text} =~ /^\d/ ? 'served' : 'ended' }++;
-		$victim->quit;
-		$served++ if $next->finish(20) =~ /^\d+$/;
-		$next->run('SELECT pgpool.checkin_all()');
-	}
-	is($served, 30, 'waiter behind a session that ends is granted the connection');
-	note "of the sessions that ended, $fate{served} were granted a connection before";
-	check_invariants($local, 'invariants hold after the races');
-	is($local->safe_psql('postgres', 'SELECT timeouts, failed FROM pgpool.stats'), '0|0', 'no waiter timed out or failed');
-
 	# A waiter with a pending statement is terminated. Its own lease is returned during its
 	# exit, but the pending statement must not be sent on it.
 	make_pool($local, $remote, server => 'two', options => { pool_size => 2 });

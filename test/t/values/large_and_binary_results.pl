@@ -239,30 +239,11 @@ EOT
 		return;
 	}
 
-	# 3 MB of rows, and some more when a file shows that they have been read
-	my ($sent, $taken) = map { PostgreSQL::Test::Utils::tempdir . "/$_" } qw(sent taken);
-
-	sub hesitate
-	{
-		my ($fake) = @_;
-
-		while (1)
-		{
-			my ($round) = $fake->receive =~ /^select (\d+)$/;
-			$fake->send(done('DISCARD ALL'), ready), next unless defined $round;
-			$fake->send($fake->described, row('x' x 1000) x 3000);
-			append_to_file("$sent.$round", 'x');
-			select undef, undef, undef, 0.01 until -e "$taken.$round";
-			$fake->send(row('x' x 1000) x 10, done('SELECT 3010'), ready());
-		}
-		return;
-	}
-
-	my $fake = PgpxFakeServer->new(bytes => \&say_binary, hesitate => \&hesitate);
+	my $fake = PgpxFakeServer->new(bytes => \&say_binary);
 	make_pool($local, $remote, server => 's');
 	my $session = PgpxSession->new($local);
 
-	foreach (qw(bytes hesitate))
+	foreach (qw(bytes))
 	{
 		$session->run(<<"EOT");
 CREATE SERVER $_ FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$_',
@@ -333,30 +314,6 @@ EOT
 			"$type: next statement receives its own answer");
 	}
 	is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays usable');
-
-	# --- chunks
-	$session->run('SET pgpool_ext.busy_poll = 0');
-
-	# cancelled while chunks are collected: the small answers that follow are read at once
-	foreach my $round (1 .. 5)
-	{
-		$session->run("SET statement_timeout = '${round}0 ms'");
-		$session->run("SELECT count(*) FROM pgpool.query($lease, 'select i, repeat(''x'', 100) from generate_series(1, 100000000) as i') AS t(i int, x text)", 60);
-		is($session->sqlstate, '57014', 'large answer is cancelled in the middle');
-		$session->reset_statement_timeout;
-		is($session->run("SELECT * FROM pgpool.query($lease, 'select 7') AS t(a int)", 90) . $session->error, '7', 'small answer follows');
-	}
-
-	# the rest of a collected answer may be short (by chance the session has just polled,
-	# and collects nothing)
-	my $awake = sub { scalar grep { usleep(5000); slurp_file("/proc/$_/stat") !~ /\) S/ } ($session->pid, worker_pid($local)) x 10; };
-	foreach my $round (1 .. 10)
-	{
-		$session->start("SELECT count(*), sum(length(a)) FROM pgpool.query('hesitate', 'select $round') AS t(a text)");
-		ok(wait_until($local, sub { -e "$sent.$round" && !$awake->() }, 1), "round $round: almost complete answer has been read");
-		append_to_file("$taken.$round", 'x');
-		is($session->finish(20) . $session->error, '3010|3010000', "round $round: rest of the answer is read");
-	}
 
 	$session->run('SELECT pgpool.checkin_all()');
 	$session->quit;
