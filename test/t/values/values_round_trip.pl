@@ -4,7 +4,6 @@
 use strict;
 use warnings;
 
-use PgpxCompare;
 use PgpxTest;
 use Test::More;
 
@@ -19,7 +18,12 @@ sub free_memory
 	return ($kb // 0) / 1024 / 1024;
 }
 
-my $both = compare_node('both');
+# a server that is its own remote server
+my $both = remote_node('both', conf => ["shared_preload_libraries = 'pgpool_ext'"]);
+
+$both->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext; CREATE DATABASE same TEMPLATE template0');
+$both->safe_psql('postgres', q{ALTER DATABASE same SET timezone = 'PST8PDT'});
+make_pool($both, $both, server => 'same', dbname => 'same', remote_dbname => 'same', user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
 
 $both->safe_psql('same', <<'EOT');
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'very happy', 'it''s "that"', '☃');
@@ -125,7 +129,7 @@ my %values = (
 	regproc => ["'now'"],
 	regprocedure => ["'lower(text)'"],
 	regrole => ["'remote_app'"],
-	regnamespace => ["'pgpx'"],
+	regnamespace => ["'pgpool'"],
 	mood => [ "'sad'", "'it''s \"that\"'", "'☃'" ],
 	positive => [ 1, 2147483647 ],
 	code => [ "'abcd'", "'a'" ],
@@ -151,100 +155,126 @@ my %values = (
 my $has_xml = $both->safe_psql('same', "SELECT setting LIKE '%--with-libxml%' FROM pg_config WHERE name = 'CONFIGURE'") eq 't';
 delete $values{xml} unless $has_xml;
 
-my $values = '';
+# [type, value]: each value, NULL, and the array of all of them; pseudo-arrays have none
+my @values;
 foreach my $type (sort keys %values)
 {
-	my @all = map { "CAST($_ AS $type)" } @{ $values{$type} };
+	my @all = map { "CAST($_ AS $type)" } @{ $values{$type} }, 'NULL';
 
-	$values .= "SELECT $_;\n" foreach @all, "CAST(NULL AS $type)";
-
-	# a composite type's array is included; pseudo-arrays have none
-	$values .= 'SELECT ARRAY[' . join(', ', @all, "CAST(NULL AS $type)") . "];\n"
-	  unless $type =~ /\[\]|^moods$|vector$/;
+	push @values, map { [ $type, $_ ] } @all;
+	push @values, [ "${type}[]", 'ARRAY[' . join(', ', @all) . ']' ] unless $type =~ /\[\]|^moods$|vector$/;
 }
 
-# all settings on which the text of a value depends, and the sessions that have them
-my @settings = (
-	[ '' => '' ],
-	[ '' => "SET bytea_output = 'escape'; SET timezone = 'UTC';" ],
-	[ '' => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard';" ],
-	[ '' => "SET timezone = '<+0530>-5:30'; SET intervalstyle = 'iso_8601'; SET datestyle = 'ISO, DMY';" ],
-	[ there => "SET timezone = 'Europe/Dublin'; SET intervalstyle = 'postgres_verbose'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'escape';" ],
-	[ there => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard';" ],
-	[ here => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'; SET datestyle = 'German, YMD'; SET bytea_output = 'escape';" ],
-	[ here => "SET timezone = 'Europe/Dublin'; SET intervalstyle = 'postgres_verbose'; SET datestyle = 'SQL, DMY'; SET xmloption = 'document'; SET lc_messages = 'C';" ],
-	map { [ '' => "SET timezone = 'Asia/Kolkata'; SET datestyle = '$_';" ] }
-	  map { my $style = $_; map { "$style, $_" } qw(MDY DMY YMD) } qw(SQL Postgres German));
+# The difference of a value from its images: as text, as parameter, and in rows, which are
+# requested in binary at the second execution. The text of a tsquery lacks its nesting. The
+# same for the rows of a query.
+$both->safe_psql('same', <<'EOT');
+CREATE FUNCTION image(anyelement) RETURNS bytea LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN CASE WHEN pg_typeof($1)::text ~ 'tsquery' THEN convert_to($1::text, 'UTF8') ELSE record_send(ROW($1)) END;
+END $$;
+CREATE FUNCTION differs(lease bigint, type text, value text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	here bytea;
+	there bytea[];
+	how text;
+	n int;
+BEGIN
+	EXECUTE format('SELECT image(%s)', value) INTO here;
+	n := CASE WHEN length(here) > 10000 THEN 1 ELSE 100 END;
+	FOREACH how IN ARRAY ARRAY[format('pgpool.query(%s, %L)', lease, 'SELECT ' || value), format('pgpool.query(%s, %L, %s)', lease, 'SELECT $1::' || type, value),
+		format('pgpool.query(%s, %L)', lease, format('SELECT %s FROM generate_series(1, %s)', value, n)),
+		format('pgpool.query(%s, %L)', lease, format('SELECT %s FROM generate_series(1, %s)', value, n))]
+	LOOP
+		EXECUTE format('SELECT array_agg(DISTINCT image(a)) FROM %s AS t(a %s)', how, type) INTO there;
+		IF there IS DISTINCT FROM ARRAY[here] THEN
+			RETURN how;
+		END IF;
+	END LOOP;
+	RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+	RETURN how || ': ' || SQLERRM;
+END $$;
+CREATE FUNCTION rows_differ(lease bigint, query text) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+	digest text := 'SELECT count(*) || md5(string_agg(t::text, '','')) FROM ';
+	here text;
+	there text;
+BEGIN
+	EXECUTE digest || format('(%s) AS t', query) INTO here;
+	FOR i IN 1 .. 2 LOOP
+		EXECUTE digest || format('pgpool.query(%s, %L) ', lease, query) || pgpool.column_list('same', query) INTO there;
+		IF here IS DISTINCT FROM there THEN
+			RETURN true;
+		END IF;
+	END LOOP;
+	RETURN false;
+END $$;
+EOT
+my $session = PgpxSession->new($both, dbname => 'same');
 
-# only in the ISO style is the zone "IST" unambiguous
-my $instants = qr/timestamptz|tstz|nested/;
+sub differences
+{
+	my ($lease, @some) = @_;
+	my $list = join ', ', map { "(\$v\$$_->[0]\$v\$, \$v\$$_->[1]\$v\$)" } @some;
+
+	return $session->run("SELECT string_agg(type || ': ' || d, E'\\n') FROM (VALUES $list) AS v(type, value), differs($lease, type, value) AS d WHERE d IS NOT NULL", 600) . $session->error;
+}
+
+# settings on which the text of a value depends, and the sessions that have them
+my @settings = (
+	[ '' => 'SET geqo = on' ],
+	[ '' => "SET bytea_output = 'escape'; SET timezone = 'UTC'" ],
+	[ '' => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'" ],
+	[ '' => "SET timezone = '<+0530>-5:30'; SET intervalstyle = 'iso_8601'; SET datestyle = 'ISO, DMY'" ],
+	[ there => "SET timezone = 'Europe/Dublin'; SET intervalstyle = 'postgres_verbose'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'escape'" ],
+	[ there => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'" ],
+	[ here => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'; SET datestyle = 'German, YMD'; SET bytea_output = 'escape'" ],
+	[ here => "SET timezone = 'Europe/Dublin'; SET intervalstyle = 'postgres_verbose'; SET datestyle = 'SQL, DMY'; SET array_nulls = off; SET lc_messages = 'C'" ],
+	map { [ '' => "SET timezone = 'Asia/Kolkata'; SET datestyle = '$_'" ] }
+	  map { my $style = $_; map { "$style, $_" } qw(MDY DMY YMD) } qw(SQL Postgres German));
 
 # each setting has each of its values in one of these
 my $all = ($ENV{PGPX_TEST_SETTINGS} // '') eq 'all';
 @settings = @settings[ 0, 3, 4, 6, 8, 12, 16 ] unless $all;
 
-foreach my $i (0 .. $#settings)
+foreach (@settings)
 {
-	my ($where, $setting) = @{ $settings[$i] };
-	my $there = $where ne 'here' && $setting =~ /datestyle = '[SPG]/;
-	my $script = $setting =~ /document/ ? $values =~ s/CAST\(('(?:text)?') AS xml\)/xmlparse(content $1)/gr : $values;
-	my $result = compare($both, "$setting\n$script", echo => 1, settings => $where, once => !$all && $i > 1);
-	my $name = 'values: ' . ($setting eq '' ? 'default settings' : $setting =~ s/SET //gr) . ($where && " $where");
+	my ($where, $setting) = @$_;
+	my $lease = lease($session, 'same');
+	my $name = ($setting =~ s/SET //gr) . ($where && " $where");
 
-	is(join("\n", @{ $result->{differs} }), '', "$name: no value differs");
-	is(join("\n", @{ $result->{unanswered} }), '', "$name: every query is answered") or diag($result->{error});
-	is(join("\n", grep { !$there || !/$instants/ } map { @$_ } values %{ $result->{skipped} }),
-		'', "$name: no query is skipped" . ($there ? ' except instants' : ''));
-	is(join(', ', grep { !/^same(?: parameter| text| unlike dblink|: again|: text again)?$|^skipped$/ } sort keys %{ $result->{count} }),
-		'', "$name: no query fails");
-	cmp_ok($result->{count}{same}, '>', 300, "$name: many queries were compared");
-}
+	# only in the ISO style is the zone "IST" unambiguous
+	my @some = grep { !($where ne 'here' && $setting =~ /datestyle = '[SPG]/ && $_->[0] =~ /timestamptz|tstz|nested/) } @values;
 
-# local settings that would change how a value is read
-foreach my $setting ("SET array_nulls = off;", $has_xml ? "SET xmloption = 'document';" : ())
-{
-	my $xml = $has_xml ? "SELECT xmlparse(content 'text'), xmlparse(content ''), ARRAY[xmlparse(content 'x<a/>')];" : '';
-	my $result = compare($both, <<"EOT", settings => 'here');
-$setting
-SELECT ARRAY[1, NULL], ARRAY['a', NULL, 'NULL'], ARRAY[NULL::timestamptz];
-$xml
-EOT
-	is_deeply($result->{differs}, [], "no value differs with $setting");
-	is_deeply($result->{count}, { 'same unlike dblink' => 1, $has_xml ? (same => 1) : (), 'same: again' => $has_xml ? 2 : 1 }, 'both queries were compared');
+	$session->run($setting) if $where ne 'there';
+	$session->run("SELECT pgpool.exec($lease, \$v\$$setting\$v\$)") if $where ne 'here';
+	is(differences($lease, @some), '', "values: $name: no value differs");
+	cmp_ok(scalar @some, '>', 300, "$name: many values were compared");
+	$session->run("SELECT pgpool.checkin($lease); RESET ALL");
 }
 
 # rows and columns of different shapes
-my $result = compare($both, <<'EOT');
-SELECT;
-SELECT FROM generate_series(1, 1000);
-SELECT WHERE false;
-SELECT 1 AS a, 2 AS a, 'x' AS a;
-SELECT NULL, NULL::int, '', NULL::positive;
-SELECT 1 AS " ", 2 AS "?column?";
-SELECT o.*, o, o.ctid, o.tableoid::regclass FROM old AS o ORDER BY a;
-TABLE old;
-VALUES (1, 'x', NULL), (NULL, '', 1.50);
-SELECT i, CASE WHEN i % 2 = 0 THEN repeat('x', i) END, CASE WHEN i % 3 = 0 THEN i * 1.10 END FROM generate_series(1, 10000) AS i;
-SELECT repeat('ä☃x', 1000000);
-SELECT convert_to(repeat('y', 2000000), 'UTF8');
-SELECT array_agg(i) FROM generate_series(1, 200000) AS i;
-SELECT jsonb_agg(i::text) FROM generate_series(1, 60000) AS i;
-SELECT i, repeat(md5(i::text), 10000) FROM generate_series(1, 20) AS i;
-SELECT (-1)::positive, 1;
-SELECT CASE WHEN i = 5000 THEN 1 / (i - 5000) ELSE i END FROM generate_series(1, 10000) AS i;
-SELECT 'sad'::mood, 'none'::mood;
-SELECT - 'NaN'::float8;
-EOT
-is(join("\n", @{ $result->{differs} }, @{ $result->{unanswered} }), '', 'rows of different shapes are the same');
-is_deeply($result->{count}, { same => 14, 'same error' => 3, 'same without rows' => 1, 'same: again' => 7,
-		'same text' => 1 }, 'all queries were compared, and the sign of a NaN differs only in binary')
-  or diag(explain($result));
-$result = compare($both, 'SELECT ' . join(', ', map { $_ % 7 ? "$_ AS c$_" : "NULL::text AS c$_" } 1 .. 1600) . ';');
-is_deeply($result->{count}, { same => 1 }, 'maximum number of columns is supported') or diag(explain($result));
+my $lease = lease($session, 'same');
+foreach my $query (
+	'SELECT 1 AS a WHERE false',
+	q{SELECT 1 AS a, 2 AS a, 'x' AS a},
+	q{SELECT NULL AS a, NULL::int, '', NULL::positive},
+	'SELECT 1 AS " ", 2 AS "?column?"',
+	'SELECT o.*, o, o.ctid, o.tableoid::regclass FROM old AS o ORDER BY a',
+	q{VALUES (1, 'x', NULL), (NULL, '', 1.50)},
+	q{SELECT i, CASE WHEN i % 2 = 0 THEN repeat('x', i) END, CASE WHEN i % 3 = 0 THEN i * 1.10 END FROM generate_series(1, 10000) AS i},
+	q{SELECT repeat('ä☃x', 1000000)},
+	q{SELECT convert_to(repeat('y', 2000000), 'UTF8')},
+	'SELECT array_agg(i) FROM generate_series(1, 200000) AS i',
+	'SELECT jsonb_agg(i::text) FROM generate_series(1, 60000) AS i',
+	'SELECT i, repeat(md5(i::text), 10000) FROM generate_series(1, 20) AS i',
+	'SELECT ' . join(', ', map { $_ % 7 ? "$_ AS c$_" : "NULL::text AS c$_" } 1 .. 1600))
+{
+	is($session->run("SELECT rows_differ($lease, \$v\$$query\$v\$)", 600) . $session->error, 'f', 'rows are the same: ' . substr $query, 0, 60);
+}
 
 # A value that cannot be sent is an error, and the lease stays usable.
-my $session = PgpxSession->new($both, dbname => 'same');
-my $lease = lease($session, 'same');
 # the timeouts are for short statements; a timeout set in the transaction would be
 # rolled back
 $session->run("SET statement_timeout = 0; SELECT pgpool.exec($lease, 'set statement_timeout = 0')");
