@@ -141,24 +141,6 @@ SET ROLE regress_pgpool_first;
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 RESET ROLE;
 DROP USER MAPPING FOR PUBLIC SERVER data;
--- this server as the remote one, through its socket, which requests no password
-DO $$
-BEGIN
-	EXECUTE format('CREATE SERVER trusting FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname %L)',
-		split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port'), current_database());
-END $$;
-SELECT test.based('through', 'trusting', 'pool_size', '1');
-GRANT USAGE ON FOREIGN SERVER trusting, through TO regress_pgpool_app;
-CREATE USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (user 'regress_pgpool_app', password 'not asked for');
-SET ROLE regress_pgpool_app;
-SELECT test.err($$SELECT pgpool.checkout('through')$$);
-RESET ROLE;
-ALTER USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (ADD password_required 'false');
-SET ROLE regress_pgpool_app;
-SELECT who FROM test.who('through');
-RESET ROLE;
-SELECT test.drop('through', 'trusting');
-
 --
 -- Privileges
 --
@@ -190,33 +172,7 @@ SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 ALTER SERVER data OPTIONS (DROP options);
 SELECT pgpool.exec('oltp', 'select 1');
 
--- start commands run as the user of the base server's mapping, so not every owner can
--- set them
 ALTER SERVER data OWNER TO CURRENT_USER;
-GRANT USAGE ON FOREIGN SERVER data TO regress_pgpool_owner;
-SELECT test.mapping('regress_pgpool_owner', 'data');
-SET ROLE regress_pgpool_owner;
-SELECT test.based('trojan', 'data', 'pool_size', '1', 'start_commands', 'SET work_mem = ''9MB''', 'reset_command', 'DISCARD ALL');
-GRANT USAGE ON FOREIGN SERVER trojan TO regress_pgpool_first;
-SELECT work_mem FROM test.who('trojan');
-SET ROLE regress_pgpool_first;
-SELECT test.err($$SELECT pgpool.checkout('trojan')$$);
-RESET ROLE;
-SELECT test.err($$SELECT pgpool.checkout('trojan')$$) AS err LIMIT 1;
-ALTER SERVER trojan OPTIONS (SET start_commands '');
-SELECT test.err($$SELECT pgpool.checkout('trojan')$$) AS err LIMIT 1;
-ALTER SERVER trojan OPTIONS (DROP reset_command);
-SET ROLE regress_pgpool_first;
-SELECT work_mem FROM test.who('trojan');
-RESET ROLE;
--- the owner of the base server can set them
-ALTER SERVER trojan OPTIONS (SET start_commands 'SET work_mem = ''9MB''');
-ALTER SERVER data OWNER TO regress_pgpool_owner;
-SET ROLE regress_pgpool_first;
-SELECT work_mem FROM test.who('trojan');
-RESET ROLE;
-ALTER SERVER data OWNER TO CURRENT_USER;
-SELECT test.drop('trojan');
 
 --
 -- Servers that can be a base server
@@ -294,29 +250,6 @@ SELECT pgpool.checkout('data') > 0 AS one;
 SELECT pgpool.checkout('oltp') > 0 AS two, pgpool.checkout('oltp') > 0 AS three;
 SELECT pgpool.checkin_all();
 ALTER SERVER data OPTIONS (DROP max_server_connections);
-
-SELECT pgpool.pause('oltp');
-SELECT pgpool.try_checkout('oltp') IS NULL AS paused, pgpool.exec('data', 'select 1'), pgpool.exec('batch', 'select 1');
-SELECT pgpool.resume('oltp');
-SELECT pgpool.pause('data');
-SELECT pgpool.try_checkout('data') IS NULL AS paused, pgpool.exec('oltp', 'select 1'), pgpool.exec('batch', 'select 1');
-SELECT pgpool.drain('data', '10 s');
-SELECT pgpool.resume('data');
-SELECT test.pid('data') AS data, test.pid('batch') AS batch, test.pid('oltp') AS oltp \gset
-SELECT pgpool.reconnect('oltp');
-SELECT test.pid('data') = :data AS data, test.pid('batch') = :batch AS batch, test.pid('oltp') = :oltp AS oltp;
-SELECT pgpool.drain('batch', '10 s');
-SELECT test.pid('data') = :data AS data;
-SELECT pgpool.resume('batch');
-SELECT pgpool.prewarm('oltp', 2, '10 s'), pgpool.prewarm('batch', 5, '10 s');
-SELECT test.pid('data') = :data AS data;
-SELECT pgpool.reset_stats('oltp');
-SELECT server, checkouts > 0 AS counted FROM pgpool.stats JOIN pgpool.pools USING (pool_id, server)
- WHERE server IN ('data', 'oltp') AND pools.local_user = current_user AND total > 0 ORDER BY server;
-SELECT pgpool.checkout('oltp') AS lease \gset
-SELECT server FROM pgpool.leases WHERE lease = :lease;
-SELECT pgpool.terminate(:lease);
-SELECT pgpool.checkin_all();
 
 --
 -- base_server is a name

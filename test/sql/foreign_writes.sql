@@ -106,11 +106,6 @@ INSERT INTO fw.computed (a, c) VALUES (30, 'last') RETURNING *;
 UPDATE fw.computed SET a = a + 1 WHERE a = 30 RETURNING b;
 SELECT sum(a), sum(b), count(*) FROM fw.computed;
 
--- EXPLAIN writes nothing
-EXPLAIN (VERBOSE, COSTS OFF) INSERT INTO fw.computed (a, c) VALUES (1, 'x'), (2, 'y');
-EXPLAIN (VERBOSE, COSTS OFF) UPDATE fw.plain SET name = 'x' || random() WHERE id = 1 RETURNING *;
-SELECT count(*) FROM fw.computed;
-
 -- batches of every size, the last one incomplete; the limit of 65535 parameters
 SELECT sum(statements) AS before FROM pgpool.stats WHERE server = 'writes' \gset
 INSERT INTO fw.small SELECT i, 'b' FROM generate_series(1, 9) i;
@@ -208,22 +203,6 @@ BEGIN
 		CASE WHEN TG_LEVEL = 'ROW' AND TG_OP <> 'DELETE' THEN NEW::text END;
 	RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
 END $$;
-CREATE TRIGGER a_after AFTER INSERT OR UPDATE OR DELETE ON fw.touched
-	FOR EACH ROW EXECUTE FUNCTION test.show();
-CREATE TRIGGER s_statement AFTER INSERT OR UPDATE OR DELETE ON fw.touched
-	FOR EACH STATEMENT EXECUTE FUNCTION test.show();
-INSERT INTO fw.touched (id, v) VALUES (60, 'after'), (61, 'skip');
-UPDATE fw.touched SET v = 'changed' WHERE id = 60;
-UPDATE fw.touched SET v = 'skip' WHERE id = 60;
-DELETE FROM fw.touched WHERE id = 60 RETURNING v;
-CREATE TRIGGER b_before BEFORE INSERT OR UPDATE OR DELETE ON fw.touched
-	FOR EACH ROW EXECUTE FUNCTION test.show();
-INSERT INTO fw.touched (id, v) VALUES (62, 'both') RETURNING *;
-UPDATE fw.touched SET v = 'again' WHERE id = 62;
-DELETE FROM fw.touched WHERE id = 62;
-DROP TRIGGER a_after ON fw.touched;
-DROP TRIGGER b_before ON fw.touched;
-DROP TRIGGER s_statement ON fw.touched;
 -- a trigger that writes to the same server, and changes the row
 CREATE FUNCTION test.log_write() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -456,16 +435,6 @@ SELECT * FROM fw.again ORDER BY id;
 -- other parameters yield other rows
 UPDATE fw.again SET v = (SELECT count(*) FROM fw.again AS other WHERE other.id <= again.id AND random() >= 0);
 SELECT * FROM fw.again ORDER BY id;
--- a repeated asynchronous Append
-SELECT pgpool.exec('shard1', 'CREATE TABLE fw.also AS TABLE fw.again');
-CREATE TABLE test.both (id int, v int);
-CREATE FOREIGN TABLE fw.also () INHERITS (test.both) SERVER writes OPTIONS (schema_name 'fw', async_capable 'true', fetch_size '2');
-ALTER FOREIGN TABLE fw.again INHERIT test.both, OPTIONS (ADD async_capable 'true');
-EXPLAIN (COSTS OFF) INSERT INTO fw.again SELECT 10, x FROM test.factor, test.both WHERE x + 0 = x;
-INSERT INTO fw.again SELECT 10, x FROM test.factor, test.both WHERE x + 0 = x;
-SELECT id, count(*) FROM fw.again GROUP BY id ORDER BY id;
-DELETE FROM fw.again WHERE id = 10;
-ALTER FOREIGN TABLE fw.again NO INHERIT test.both, OPTIONS (DROP async_capable);
 -- a repetition that begins before the last row was read, and rows in a file
 SET work_mem = '64kB';
 INSERT INTO fw.again SELECT i, 0 FROM generate_series(4, 3000) AS i;
@@ -475,8 +444,7 @@ INSERT INTO test.counts SELECT x, (SELECT min(id) FROM fw.again WHERE random() >
 	EXISTS (SELECT FROM fw.again AS other WHERE random() >= 0 AND x > 0) FROM test.factor RETURNING *;
 RESET work_mem;
 RESET enable_material; RESET enable_hashjoin; RESET enable_mergejoin;
-DROP FOREIGN TABLE fw.also;
-DROP TABLE test.factor, test.counts, test.both;
+DROP TABLE test.factor, test.counts;
 
 --
 -- Other users' rights: a view's owner writes with the mapping of the owner
