@@ -9,7 +9,7 @@
 # way_sessions HOW SESSIONS
 way_sessions() {
   case $1 in
-    pool) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
+    pool | polled) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     unpolled) PGOPTIONS='-c pgpool_ext.busy_poll=0' sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     never) sessions sessions_pool "$2" remote_never -D server="'p8_never'" ;;
     dblink) sessions sessions_dblink "$2" remote_each -D server="'m'" ;;
