@@ -159,7 +159,6 @@ mutants: deps
 
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
-	@case $* in valgrind) test/valgrind ;; esac
 
 # PostgreSQL 15, 15 with libpq 18 (15+18), 16, 17 and 18, or those of MAJORS, which can also
 # have 19; the major version in PGPX_PG_SOURCE is built from there; SUITES and T as in

@@ -362,26 +362,6 @@ SELECT test.drop('ft_super');
 ANALYZE ft.numbers;
 SELECT reltuples FROM pg_class WHERE oid = 'ft.numbers'::regclass;
 
--- options for the planner
-ALTER SERVER tables OPTIONS (ADD fdw_startup_cost '12345', ADD fdw_tuple_cost '1000');
-CREATE FUNCTION pg_temp.costs(query text, OUT startup float8, OUT per_row float8) LANGUAGE plpgsql AS $$
-DECLARE plan json;
-BEGIN
-	EXECUTE 'EXPLAIN (FORMAT JSON) ' || query INTO plan;
-	startup := plan->0->'Plan'->>'Startup Cost';
-	per_row := ((plan->0->'Plan'->>'Total Cost')::float8 - startup) / (plan->0->'Plan'->>'Plan Rows')::float8;
-END $$;
-SELECT startup, round(per_row) BETWEEN 1000 AND 1001 AS per_row FROM pg_temp.costs('SELECT * FROM ft.numbers');
-ALTER SERVER tables OPTIONS (DROP fdw_startup_cost, DROP fdw_tuple_cost);
-SELECT startup, per_row < 2 AS per_row FROM pg_temp.costs('SELECT * FROM ft.numbers');
-SET default_statistics_target = 1;
-SELECT option, reltuples, n_distinct FROM unnest('{off,auto,random,system,bernoulli}'::text[]) AS option,
-	LATERAL test.run(format('ALTER FOREIGN TABLE ft.numbers OPTIONS (%s analyze_sampling %L); ANALYZE ft.numbers',
-		CASE option WHEN 'off' THEN 'ADD' ELSE 'SET' END, option)),
-	LATERAL (SELECT reltuples FROM pg_class WHERE oid = 'ft.numbers'::regclass AND option <> '') AS c,
-	LATERAL (SELECT n_distinct FROM pg_stats WHERE tablename = 'numbers' AND attname = 'kind' AND option <> '') AS s;
-RESET default_statistics_target;
-
 --
 -- Partitions on several servers
 --
@@ -467,43 +447,6 @@ MOVE 1 FROM c;
 SELECT count(*) FROM ft.slow WHERE ft.is_kind(k, id + 10);
 MOVE ALL FROM c;
 COMMIT;
--- an Append with an asynchronous scan of another wrapper, whose filter executes a statement on the lease of
--- o1, before the row of o1 has arrived
-SELECT pgpool.exec('shard1', $$
-	CREATE VIEW ft.o1 AS SELECT 1 AS k, 1 AS id FROM pg_sleep(2);
-	CREATE VIEW ft.o2 AS SELECT 2 AS k, 1 AS id UNION ALL SELECT 2, 2 FROM pg_sleep(1);
-	CREATE VIEW ft.o3 AS SELECT 3 AS k, 1 AS id FROM pg_sleep(0.5);
-$$);
-CREATE EXTENSION postgres_fdw;
-DO $$
-BEGIN
-	EXECUTE format('CREATE SERVER other_fdw FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host %L, port %L, dbname ''remote_db'', async_capable ''true'')',
-		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
-END $$;
-CREATE USER MAPPING FOR CURRENT_USER SERVER other_fdw OPTIONS (user 'remote_app', password 'secret of the remote');
-CREATE TABLE ft.mixed (k int, id int) PARTITION BY LIST (k);
-CREATE FOREIGN TABLE ft.o1 PARTITION OF ft.mixed FOR VALUES IN (1) SERVER tables;
-CREATE FOREIGN TABLE ft.o2 PARTITION OF ft.mixed FOR VALUES IN (2) SERVER other_fdw OPTIONS (schema_name 'ft', fetch_size '1');
-CREATE FOREIGN TABLE ft.o3 PARTITION OF ft.mixed FOR VALUES IN (3) SERVER tables2;
-CREATE FOREIGN TABLE ft.kinds_of_other (id int) SERVER other_fdw OPTIONS (schema_name 'ft', table_name 'kinds');
-CREATE FUNCTION ft.reads_kinds(k int, id int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
-	IF k = 2 AND id = 2 THEN
-		PERFORM FROM ft.kinds;
-	END IF;
-	RETURN true;
-END $$;
-EXPLAIN (COSTS OFF) SELECT k FROM ft.mixed WHERE ft.reads_kinds(k, id);
-BEGIN;
-DECLARE c CURSOR FOR SELECT id FROM ft.mixed WHERE ft.reads_kinds(k, id);
--- the row of o3 arrives before the second row of o2, and this before the row of o1
-MOVE 2 FROM c;
--- postgres_fdw first reads the next row of o2
-SELECT count(*) FROM ft.kinds_of_other;
-FETCH ALL FROM c;
-COMMIT;
-SET client_min_messages = warning;
-DROP EXTENSION postgres_fdw CASCADE;
-RESET client_min_messages;
 -- local and remote partitions
 CREATE TABLE ft.p6 PARTITION OF ft.parted FOR VALUES IN (6);
 SELECT count(*) FROM ft.parted WHERE random() >= 0;

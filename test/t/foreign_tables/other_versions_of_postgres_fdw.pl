@@ -42,55 +42,34 @@ fails_with('SELECT a FROM t', 'HV00L', qr/need the library of postgres_fdw.*cont
 
 # Changes of a plan: its kind, the change as C code for the list of its private elements, the element
 # that the error names, and which statements it concerns. Attribute 2 is dropped.
-my @scalars = ('makeInteger(1)', 'makeString(NULL)');
-my @attributes = ('makeString("x")', 'list_make1_oid(1)', map { "list_make1_int($_)" } 0, 2, 4, -2, 1000000);
 my @changes = (
-	map({ [ 'scan', @$_ ] } lengths(3),
-		[ 'list = lappend(lappend(list, makeString("x")), makeString("y"))', 'length' ],
-		element(0, 'statement', 'NULL', @scalars),
-		element(1, 'retrieved attributes', 'NULL', @attributes),
-		element(2, 'fetch_size', 'NULL', 'makeInteger(0)', 'makeInteger(-1)', 'makeBoolean(true)'),
-		[ 'list = lappend(list, makeInteger(1))', 'relations' ]),
-	map({ [ 'modify', @$_ ] } lengths(5),
-		[ 'list = lappend(list, makeInteger(1))', 'length' ],
-		element(0, 'statement', 'NULL', @scalars),
-		element(1, 'target attributes', @attributes, 'list_make1_int(SelfItemPointerAttributeNumber)'),
-		element(2, 'end of VALUES', 'NULL', 'makeBoolean(true)', map { "makeInteger($_)" } -2, 0, 1000000),
-		map({ [ @$_, qr/INSERT/ ] } element(2, 'end of VALUES', 'makeInteger(-1)')),
-		map({ [ @$_, qr/UPDATE|DELETE/ ] } element(2, 'end of VALUES', 'makeInteger(1)')),
-		element(3, 'has RETURNING', 'NULL', 'makeInteger(1)', 'makeBoolean(!boolVal(list_nth(list, 3)))'),
-		map({ [ @$_, qr/RETURNING/ ] } element(4, 'has RETURNING', 'NULL')),
-		element(4, 'retrieved attributes', @attributes)),
-	map({ [ 'direct modify', @$_ ] } lengths(4),
-		[ 'list = lappend(list, makeInteger(1))', 'length' ],
-		element(0, 'statement', 'NULL', @scalars),
-		element(1, 'has RETURNING', 'NULL', 'makeInteger(1)', 'makeBoolean(!boolVal(list_nth(list, 1)))'),
-		map({ [ @$_, qr/RETURNING/ ] } element(2, 'has RETURNING', 'NULL')),
-		element(2, 'retrieved attributes', @attributes),
-		element(3, 'set es_processed', 'NULL', 'makeInteger(1)')),
+	[ 'scan', 'list = NIL', 'length' ],
+	[ 'scan', 'list = lappend(lappend(list, makeString("x")), makeString("y"))', 'length' ],
+	[ 'scan', at(0, 'makeInteger(1)'), 'statement' ],
+	[ 'scan', at(1, 'list_make1_int(2)'), 'retrieved attributes' ],
+	[ 'scan', at(2, 'makeInteger(-1)'), 'fetch_size' ],
+	[ 'scan', 'list = lappend(list, makeInteger(1))', 'relations' ],
+	[ 'modify', 'list = list_truncate(list, 4)', 'length' ],
+	[ 'modify', at(0, 'NULL'), 'statement' ],
+	[ 'modify', at(1, 'list_make1_int(1000000)'), 'target attributes' ],
+	[ 'modify', at(2, 'makeInteger(-1)'), 'end of VALUES', qr/INSERT/ ],
+	[ 'modify', at(2, 'makeInteger(1)'), 'end of VALUES', qr/UPDATE|DELETE/ ],
+	[ 'modify', at(3, 'makeBoolean(!boolVal(list_nth(list, 3)))'), 'has RETURNING' ],
+	[ 'modify', at(4, 'NULL'), 'has RETURNING', qr/RETURNING/ ],
+	[ 'direct modify', 'list = lappend(list, makeInteger(1))', 'length' ],
+	[ 'direct modify', at(0, 'makeString(NULL)'), 'statement' ],
+	[ 'direct modify', at(1, 'makeInteger(1)'), 'has RETURNING' ],
+	[ 'direct modify', at(2, 'list_make1_int(0)'), 'retrieved attributes' ],
+	[ 'direct modify', at(3, 'NULL'), 'set es_processed' ],
 
 	# attributes that exist, but are not as many as the columns or parameters of the statement
-	map({ ([ 'scan', "list_nth_cell(list, 1)->ptr_value = $_", undef, qr/SELECT a, b/ ],
-		[ 'modify', "list_nth_cell(list, 1)->ptr_value = $_", undef, qr/INSERT/ ]) } 'list_make1_int(1)', 'list_make3_int(1, 3, 1)'),
-	map({ ([ 'modify', "list_nth_cell(list, 4)->ptr_value = $_", undef, qr/RETURNING/ ],
-		[ 'direct modify', "list_nth_cell(list, 2)->ptr_value = $_", undef, qr/RETURNING/ ]) } 'list_make2_int(1, 3)', 'list_make3_int(1, 3, 1)'));
+	[ 'scan', at(1, 'list_make1_int(1)'), undef, qr/SELECT a, b/ ],
+	[ 'modify', at(1, 'list_make3_int(1, 3, 1)'), undef, qr/INSERT/ ],
+	[ 'modify', at(4, 'list_make2_int(1, 3)'), undef, qr/RETURNING/ ],
+	[ 'direct modify', at(2, 'list_make3_int(1, 3, 1)'), undef, qr/RETURNING/ ]);
 
-# Changes that make the list too short, by one element or more, or replace it by another.
-sub lengths
-{
-	my ($length) = @_;
-
-	return map { [ $_, 'length' ] } 'list = NIL', 'list = list_make5_int(1, 2, 3, 4, 5)', 'list = list_delete_first(list)',
-	  map { "list = list_truncate(list, $_)" } 1 .. $length - 1;
-}
-
-# Changes that replace one element by other values.
-sub element
-{
-	my ($at, $name, @values) = @_;
-
-	return map { [ "list_nth_cell(list, $at)->ptr_value = $_", $name ] } @values;
-}
+# Replace an element.
+sub at { return "list_nth_cell(list, $_[0])->ptr_value = $_[1]"; }
 
 # Callbacks of the handler that are used as they are.
 my @callbacks = qw(GetForeignRelSize GetForeignPaths GetForeignPlan AddForeignUpdateTargets PlanForeignModify PlanDirectModify
