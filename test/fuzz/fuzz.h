@@ -20,9 +20,6 @@ extern bool fuzz_may_throw;
 extern void fuzz_throw(void) __attribute__((noreturn));
 extern void fuzz_free_all(void);
 
-/* The number of allocations that have not been freed. */
-extern int	fuzz_chunks(void);
-
 /* Report a bug, and abort. */
 #define FUZZ_CHECK(condition) \
 	do \

@@ -19,7 +19,7 @@ sub put
 	return;
 }
 
-mkdir "$corpus/$_" foreach '', qw(fuzz_wire fuzz_control fuzz_error fuzz_validator fuzz_tuples fuzz_relay fuzz_lock);
+mkdir "$corpus/$_" foreach '', qw(fuzz_wire fuzz_control fuzz_error fuzz_validator fuzz_tuples fuzz_relay);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -240,84 +240,3 @@ my %relay = (
 	much_at_the_end => pack('H*', '013f060003ff04fffffffffffffefefefefefefefefefefefefefefefefefefefefefefefe003f0c6b0003ff3f05ff063704fefefefefefefefefefefefeff063704fefefefefefe'),
 );
 put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;
-
-# first byte: 0 the request of a lock, 1 a forced release, 2 the status, 3 the set-up;
-# 4 the session is cancelled at the end, 8 the remote stops answering, else it closes;
-# 16 only the values of rows; 32 the session waits. Second: the size of the chunks
-# the answer to the verification of the owners, and the first messages of the statement's
-my $verified = $bound . message('C', "DO\0") . $bound;
-sub head { my ($n) = @_; return $verified . message('T', pack('n', $n) . ("c\0" . pack('NnNnNn', 0, 0, 25, -1, -1, 0)) x $n); }
-sub values_of { return join '', map { defined $_ ? pack('C/a', $_) : "\377" } @_; }
-my @nulls = (undef) x 6;
-my @other = (undef, 'who', 'why', '2026-01-01 00:00:00+00', '2026-01-01 00:00:10+00');
-my $some = message('C', "SELECT 1\0");
-my %dlock = (
-	granted => "\0\0" . head(7) . texts('1700000000000000', @nulls) . $some . $ready,
-	granted_in_chunks => "\0\3" . head(7) . texts('1700000000000000', @nulls) . $some . $ready,
-	held => "\40\0" . head(7) . texts(@other, '10000', 'false') . $some . $ready,
-	already_released => "\0\0" . head(7) . texts(@other, '10000', 'true') . $some . $ready,
-	no_row => "\0\0" . head(7) . message('C', "SELECT 0\0") . $ready,
-	both => "\0\0" . head(7) . texts('5', @other[1 .. 4], '10000', 'true') . $some . $ready,
-	two_rows => "\0\0" . head(7) . texts('5', @nulls) . texts(@other, '1', 'false') . $some . $ready,
-	granted_and_refused => "\0\0" . head(7) . texts('5', @nulls) . $error . $ready,
-	granted_and_not_committed => "\0\0" . head(7) . texts('5', @nulls) . $some . $error . $ready,
-	granted_and_closed => "\0\0" . head(7) . texts('5', @nulls) . $some,
-	granted_and_unresponsive => "\10\0" . head(7) . texts('5', @nulls) . $some,
-	granted_and_cancelled => "\4\0" . head(7) . texts('5', @nulls) . $some,
-	error_and_closed => "\0\0" . head(7) . texts('5', @nulls) . $error,
-	error_and_unresponsive => "\10\0" . $verified . $error,
-	granted_twice => "\0\0" . (head(7) . texts('5', @nulls) . $some . $ready) x 2,
-	granted_unrequested => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . texts('6', @nulls),
-	granted_with_notice => "\0\0" . $notice . head(7) . texts('5', @nulls) . $some . $ready . $notice,
-	last_words => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0"),
-	last_words_and_zeros => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0") . message("\0", "\0" x 8),
-	fatal => "\0\0" . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0") . $ready,
-	no_command => "\0\0" . head(7) . texts('5', @nulls) . $ready,
-	no_description => "\0\0" . $verified . texts('5', @nulls) . $some . $ready,
-	two_descriptions => "\0\0" . head(7) . substr(head(7), length $verified) . texts('5', @nulls) . $some . $ready,
-	fewer_columns => "\0\0" . head(1) . texts('5') . $some . $ready,
-	fewer_values => "\0\0" . head(7) . texts('5') . $some . $ready,
-	more_values => "\0\0" . head(7) . texts('5', @nulls, 'x') . $some . $ready,
-	more_fields => "\0\0" . head(7) . message('D', pack('n', 8) . substr(substr(texts('5', @nulls), 5), 2)) . $some . $ready,
-	binary => "\0\0" . $verified . message('T', pack('n', 7) . ("c\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 1)) x 7)
-	  . texts('12345678', @nulls) . $some . $ready,
-	other_binary => "\0\0" . $verified . message('T', pack('n', 7) . ("c\0" . pack('NnNnNn', 0, 0, 3802, 8, -1, 1)) x 7)
-	  . texts('12345678', @nulls) . $some . $ready,
-	no_rows_at_all => "\0\0" . $verified . message('n', '') . message('C', "INSERT 0 1\0") . $ready,
-	no_statement => "\0\0" . $verified . message('n', '') . message('I', '') . $ready,
-	copy => "\0\0" . $verified . message('G', "\0\0\0"),
-	timezone => "\0\0" . message('S', "TimeZone\0Asia/Tokyo\0") . head(7) . texts('5', @nulls) . $some . $ready,
-	other_encoding => "\0\0" . message('S', "client_encoding\0LATIN1\0") . head(7) . texts('5', @nulls) . $some . $ready,
-	in_transaction => "\0\0" . head(7) . texts('5', @nulls) . $some . message('Z', 'T'),
-	no_table => "\0\0" . message('1', '') . $error . $ready,
-	read_only => "\0\0" . message('1', '') . message('E', "SERROR\0C25006\0Mno\0\0") . $ready,
-	no_lock => "\0\0" . $verified . message('E', "SERROR\0C55P03\0Mno\0\0") . $ready,
-	(map { ("token_$_->[0]" => "\20\0" . values_of($_->[1], @nulls)) } (
-		[ empty => '' ], [ zero => '0' ], [ minus => '-1' ], [ word => 'one' ],
-		[ tail => '12x' ], [ blank => ' 12' ], [ blank_behind => '12 ' ], [ plus => '+7' ],
-		[ most => '9223372036854775807' ], [ more => '9223372036854775808' ],
-		[ least => '-9223372036854775808' ], [ long => '9' x 200 ], [ nul => "5\0" ],
-		[ hex => '0x10' ], [ octal => '010' ], [ float => '1e3' ], [ not_utf8 => "5\xe4" ])),
-	(map { ("left_$_->[0]" => "\20\0" . values_of(@other, $_->[1], 'false')) } (
-		[ zero => '0' ], [ minus => '-1' ], [ most => '9223372036854775807' ],
-		[ null => undef ], [ word => 'soon' ])),
-	rows => "\20\0" . join('', map { values_of($_, @nulls) } 1 .. 50),
-	not_utf8 => "\20\0" . values_of(undef, "wh\xf6", "wh\xff", 's', 'e', '5', 'false'),
-	already_released_otherwise => "\20\0" . values_of(@other, '5', 't'),
-	force => "\21\0" . values_of('true'),
-	force_free => "\21\0" . values_of('false'),
-	force_no_row => "\1\0" . head(1) . message('C', "UPDATE 0\0") . $ready,
-	force_null => "\21\0" . values_of(undef, 'true'),
-	force_error => "\1\0" . head(1) . texts('true') . $error . $ready,
-	status => "\22\0" . values_of('name', 'held', 'p', 'who', undef, '2026', '5', '2026', '2026') x 3,
-	status_throws => "\22\0" . values_of('name', 'held', 'p', 'who', undef, 'X', '5', '2026', '2026'),
-	status_throws_at_end => "\22\0" . values_of('name', 'held', 'p', 'who', undef, '2026', '5', '2026', 'X'),
-	status_binary => "\2\7" . $verified . message('T', pack('n', 9) . ("c\0" . pack('NnNnNn', 0, 0, 25, -1, -1, 0)) x 5
-		  . "c\0" . pack('NnNnNn', 0, 0, 1184, 8, -1, 1) . ("c\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 1)) x 3)
-	  . texts('name', 'held', 'p', 'who', undef, '12345678', '12345678', '1234', undef) . $some . $ready,
-	make => "\3\0" . message('C', "SET\0") x 2 . $columns . $row . $done . message('C', "DO\0") . $ready,
-	make_alien => "\3\0" . message('C', "SET\0") . message('E', "SERROR\0C55000\0Mno\0\0") . $ready,
-	make_half => "\3\5" . message('C', "SET\0"),
-	make_empty => "\3\0" . $ready,
-);
-put("fuzz_lock/$_", $dlock{$_}) foreach sort keys %dlock;

@@ -21,7 +21,6 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 #include "utils/varlena.h"
 
@@ -68,16 +67,6 @@ fuzz_free_all(void)
 		pfree(chunks.next + 1);
 }
 
-int
-fuzz_chunks(void)
-{
-	int			n = 0;
-
-	for (Chunk *chunk = chunks.next; chunk != &chunks; chunk = chunk->next)
-		n++;
-	return n;
-}
-
 void *
 palloc(Size size)
 {
@@ -109,12 +98,6 @@ void *
 MemoryContextAllocZero(MemoryContext context, Size size)
 {
 	return palloc0(size);
-}
-
-void *
-MemoryContextAllocHuge(MemoryContext context, Size size)
-{
-	return allocate(size);
 }
 
 void *
@@ -385,12 +368,6 @@ errcode(int sqlerrcode)
 }
 
 int
-geterrcode(void)
-{
-	return code;
-}
-
-int
 errcode_for_socket_access(void)
 {
 	return 0;
@@ -496,33 +473,4 @@ SplitIdentifierString(char *rawstring, char separator, List **namelist)
 		*end = '\0';
 		name = end + 1;
 	}
-}
-
-void
-list_free(List *list)
-{
-	FUZZ_CHECK(list == NIL);
-}
-
-/* the time limits of reads need a signal */
-TimeoutId
-RegisterTimeout(TimeoutId id, timeout_handler_proc handler)
-{
-	return id;
-}
-
-TimestampTz
-GetCurrentTimestamp(void)
-{
-	return 1;
-}
-
-void
-enable_timeout_every(TimeoutId id, TimestampTz fin_time, int delay_ms)
-{
-}
-
-void
-disable_timeout(TimeoutId id, bool keep_indicator)
-{
 }
