@@ -22,7 +22,7 @@ sub free_memory
 my $both = remote_node('both', conf => ["shared_preload_libraries = 'pgpool_ext'"]);
 
 $both->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext; CREATE DATABASE same TEMPLATE template0');
-$both->safe_psql('postgres', q{ALTER DATABASE same SET timezone = 'PST8PDT'});
+$both->safe_psql('postgres', q{ALTER DATABASE same SET timezone = 'PST8PDT'; ALTER DATABASE same SET client_min_messages = error});
 make_pool($both, $both, server => 'same', dbname => 'same', remote_dbname => 'same', user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
 
 $both->safe_psql('same', <<'EOT');
