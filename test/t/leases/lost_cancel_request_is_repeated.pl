@@ -8,7 +8,6 @@ use warnings;
 use PgpxFakeServer qw(ready done failure columns row);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
-use Socket qw(SOL_SOCKET SO_LINGER);
 use Test::More;
 
 my $requests = PostgreSQL::Test::Utils::tempdir . '/requests';
@@ -47,10 +46,8 @@ my $fake = PgpxFakeServer->new(
 
 # Behaviours for abandoned connections. Each writes events to the journal.
 #   stubborn: its statement ends at the third request
-#   ends_at_eof: its statement ends when the client shuts down its side
 #   endless: its statement never ends
 #   chatty: sends data until the fifth request
-#   graceful: ends the statement at the first request, and waits for Terminate
 #   streaming: sends a row every 20 ms until the third request
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 
@@ -93,50 +90,7 @@ my $given_up = PgpxFakeServer->new(
 	endless => stubborn($wait, 1_000_000),
 	streaming => stubborn(sub { my ($self) = @_; $self->send($streams++ ? () : columns(1), row('x')); $wait->() }, 3),
 	chatty => stubborn(sub { $_[0]->send(columns(1), (row('x' x 8000)) x 100); append_to_file($spoken, 'x') if noted('request') }, 5),
-	graceful => sub {
-		my ($self) = @_;
-		my $cancelled = 0;
-
-		local $SIG{USR1} = sub { $cancelled = 1 };
-		$self->send(done('DISCARD ALL'), ready) while $self->receive !~ /sleep/;
-		$wait->() until $cancelled;
-		$self->send(failure(S => 'ERROR', V => 'ERROR', C => '57014', M => 'canceled'), ready);
-
-		# the reset was sent behind the statement
-		$self->{stays} = 1;
-		$self->send(done('DISCARD ALL'), ready) while defined $self->receive;
-		note_down('terminate');
-	},
-	ends_at_eof => sub {
-		my ($self) = @_;
-
-		local $SIG{USR1} = 'IGNORE';
-		note_down('login');
-		while (1)
-		{
-			my $sql = $self->receive;
-
-			if ($sql =~ /sleep/)
-			{
-				note_down('begin');
-				$self->read_to_end;
-				note_down('end');
-				return;
-			}
-			$self->send($self->answer('1'));
-		}
-	},
 	cancel => sub { kill 'USR1', $_[0] });
-
-# Executes the cancel request, and resets its connection instead of closing it.
-my $abrupt = PgpxFakeServer->new(
-	abrupt => stubborn($wait, 1),
-	cancel => sub {
-		my ($pid, $socket) = @_;
-
-		setsockopt $socket, SOL_SOCKET, SO_LINGER, pack 'ii', 1, 0;
-		kill 'USR1', $pid;
-	});
 
 my $local = local_node('local');
 make_pool($local, $fake, server => 'one', remote_dbname => 'forgetful', options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode() });
@@ -166,16 +120,6 @@ $session->run("SELECT pgpool.send($lease, 'select sleep'); SELECT pgpool.cancel(
 is($session->run("SELECT pgpool.wait_any(ARRAY[$lease], '20 s')") . $session->error, $lease, 'wait_any ends, too');
 $session->fails("SELECT * FROM pgpool.result($lease) $row", '57014', qr/canceled/, 'second statement in flight was cancelled');
 
-$session->run("SELECT pgpool.checkin($lease)");
-
-# a request whose connection is reset was delivered, so the lease stays usable
-make_pool($local, $abrupt, server => 'abrupt', remote_dbname => 'abrupt', options => { pool_size => 1, sslmode => 'disable' });
-$lease = lease($session, 'abrupt');
-$session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query($lease, 'select pg_sleep(300)') $row",
-	'57014', qr/statement timeout/, 'abrupt: statement_timeout ends the local statement');
-$session->reset_statement_timeout;
-is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
-	'1', 'abrupt: request counts as delivered if its connection is reset');
 $session->run("SELECT pgpool.checkin($lease)");
 
 # a statement that sends rows all the time, without a pause as long as that between two
@@ -220,7 +164,7 @@ sub next_one_waits_for_the_end
 	return;
 }
 
-foreach my $kind ('stubborn', 'chatty', 'ends_at_eof')
+foreach my $kind ('stubborn', 'chatty')
 {
 	scenario($kind);
 	$session->run("SELECT pgpool.prewarm('$kind', 1)");
@@ -228,29 +172,12 @@ foreach my $kind ('stubborn', 'chatty', 'ends_at_eof')
 		'57014', qr/statement timeout/, "$kind: statement_timeout ends a call");
 	$session->reset_statement_timeout;
 	next_one_waits_for_the_end($kind, $kind);
-	cmp_ok(noted('request'), '>=', 3, "$kind: cancel request was repeated") unless $kind eq 'ends_at_eof';
+	cmp_ok(noted('request'), '>=', 3, "$kind: cancel request was repeated");
 }
 # 16 MB for each request, plus socket buffers; the server counts chunks of 0.8 MB
 cmp_ok(0.8 * -s $spoken, '<', 250, 'chatty: amount of data read meanwhile is bounded');
 cmp_ok($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'stubborn'"), '>=', 3,
 	'each request is counted');
-
-# A connection that becomes ready ends with Terminate. One success in ten attempts is
-# enough, because the answer may arrive after the socket was shut down.
-scenario('graceful');
-foreach my $round (1 .. 10)
-{
-	# log in first, because the login may take longer than the timeout
-	$other->run("SELECT pgpool.prewarm('graceful', 1)");
-	$other->run("SET statement_timeout = '200ms'; SELECT pgpool.exec('graceful', 'select pg_sleep(300)')");
-	is($other->sqlstate, '57014', "graceful: call times out in round $round");
-	$other->reset_statement_timeout;
-
-	# the connection stays open if nothing was sent before the timeout
-	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'graceful' AND state NOT IN ('idle', 'reset_pending')", '0');
-	last if noted('terminate');
-}
-is(noted('terminate'), 1, 'graceful: connection ends with Terminate');
 
 # a statement that never ends: the slot is free after operation_timeout, and the
 # requests become rare

@@ -140,53 +140,6 @@ sub mixed_circles
 	continues($s[0], 'query is granted its connection');
 	end_all();
 
-	# cancel and termination of a session of the circle
-	foreach my $function (qw(pg_cancel_backend pg_terminate_backend))
-	{
-		my $ends = PgpxSession->new($local);
-
-		$ends->run(q{SET deadlock_timeout = '1h'; BEGIN; } . $hold{table}->('a'));
-		$s[1]->run(q{SET deadlock_timeout = '1h'; BEGIN; } . $hold{table}->('b'));
-		$ends->start($wait{query}->('b'));
-		ok(wait_until($local, 'SELECT server FROM pgpool.waiters', 'b'), 'query waits for a connection');
-		$s[1]->start($wait{table}->('a'));
-		ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2'), 'foreign table waits for a connection');
-		$local->safe_psql('postgres', "SELECT $function(" . $ends->pid . ')');
-		continues($s[1], "$function ends the deadlock");
-		$ends->quit;
-		$s[1]->run('ROLLBACK; RESET deadlock_timeout');
-		end_all();
-	}
-	return;
-}
-
-# A session uses the pools of two users of one server: its own and, by a view, that of
-# the view's owner. The limit is that of the server.
-sub views_of_two_users
-{
-	$local->safe_psql('postgres', <<'EOT');
-ALTER SERVER capped OPTIONS (SET max_server_connections '2');
-CREATE FOREIGN TABLE far_capped (relname name) SERVER capped OPTIONS (schema_name 'pg_catalog', table_name 'pg_class');
-CREATE VIEW of_super AS SELECT * FROM far_capped;
-CREATE VIEW of_app AS SELECT * FROM far_capped;
-ALTER VIEW of_app OWNER TO app;
-GRANT SELECT ON far_capped, of_super TO app;
-EOT
-	my $of_app = PgpxSession->new($local, user => 'app');
-	my $within = 'server "capped" within max_server_connections';
-	my @held;
-
-	$s[0]->run('BEGIN; SELECT count(*) FROM far_capped');
-	$of_app->run('BEGIN; SELECT count(*) FROM far_capped');
-	is($s[0]->error . $of_app->error, '', 'pools of two users have a connection each');
-	@held = map { $_ == $of_app->pid ? $of_app : $s[0] } split /\n/, $local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases ORDER BY connection');
-	$s[0]->start('SELECT count(*) > 0 FROM of_app');
-	ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'server_cap'), 'view of another owner waits');
-	is_victim($of_app, 'capped', [ line($of_app, $within, @held), line($s[0], $within, @held) ], 'limit of the server: the later view fails with 40P01',
-		'SELECT count(*) FROM of_super');
-	continues($s[0], 'limit of the server: the other view is read');
-	$of_app->quit;
-	end_all();
 	return;
 }
 
@@ -395,22 +348,6 @@ $app->run('ROLLBACK');
 end_all();
 is(deadlocks(), $before, 'no session failed with 40P01');
 
-# --- many sessions: the detail is bounded
-make_pool($local, $remote, server => 'ten', options => { pool_size => 10 });
-my @many = map { PgpxSession->new($local) } 1 .. 10;
-begin_with($_, 'ten') foreach @many;
-waits($_, 'ten') foreach @many[ 0 .. 8 ];
-$many[9]->run("SELECT pgpool.checkout_xact('ten')");
-$many[9]->failed('40P01', qr/held by processes (\d+, ){7}\d+ and 2 more\.\n/, 'error detail of a deadlock of ten sessions is bounded');
-continues($many[0], 'first waiter is granted a connection');
-foreach my $i (1 .. 8)
-{
-	$many[ $i - 1 ]->run('ROLLBACK');
-	continues($many[$i], 'next waiter is granted a connection');
-}
-$_->quit foreach @many;
-end_all();
-
 # --- foreign tables lease connections for the transaction
 SKIP:
 {
@@ -425,7 +362,6 @@ SKIP:
 	continues($s[0], 'foreign tables: other session continues');
 	end_all();
 	mixed_circles();
-	views_of_two_users();
 }
 
 stats_add_up($local);

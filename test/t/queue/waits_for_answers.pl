@@ -119,20 +119,6 @@ my $local = local_node('local');
 	is(watched($sessions[1]), 1, 'only the twelfth socket stays registered');
 	$sessions[1]->run('SELECT pgpool.checkin_all()');
 
-	# --- a session caches as many sockets as its descriptors allow, not 64
-	make_pool($local, $remote, server => $_, options => { pool_size => 35 }) foreach 'half1', 'half2';
-	my $many = PgpxSession->new($local);
-	my $cached = sub { my $pid = $many->pid; return scalar grep { (readlink // '') =~ /^socket:/ } glob "/proc/$pid/fd/*"; };
-	lease($many, 'half1');
-	my $before = $cached->();
-	foreach my $server (('half1') x 34, ('half2') x 35)
-	{
-		$many->run('SELECT pgpool.checkin_all()') if $server eq 'half2' && $cached->() - $before == 34;
-		lease($many, $server);
-	}
-	$many->run('SELECT pgpool.checkin_all()');
-	is($cached->() - $before, 69, 'session has cached the sockets of seventy connections');
-	$many->quit;
 	$_->quit foreach @sessions;
 	$local->safe_psql('postgres', 'SELECT pgpool.drain(NULL)');
 	check_invariants($local);

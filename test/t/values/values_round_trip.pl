@@ -169,24 +169,21 @@ foreach my $type (sort keys %values)
 # requested in binary at the second execution. The text of a tsquery lacks its nesting. The
 # same for the rows of a query.
 $both->safe_psql('same', <<'EOT');
-CREATE FUNCTION image(anyelement) RETURNS bytea LANGUAGE plpgsql AS $$
-BEGIN
-	RETURN CASE WHEN pg_typeof($1)::text ~ 'tsquery' THEN convert_to($1::text, 'UTF8') ELSE record_send(ROW($1)) END;
-END $$;
 CREATE FUNCTION differs(lease bigint, type text, value text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	here bytea;
 	there bytea[];
+	image text := CASE WHEN type ~ 'tsquery' THEN 'convert_to(a::text, ''UTF8'')' ELSE 'record_send(ROW(a))' END;
 	how text;
 	n int;
 BEGIN
-	EXECUTE format('SELECT image(%s)', value) INTO here;
+	EXECUTE format('SELECT %s FROM (SELECT %s AS a) AS t', image, value) INTO here;
 	n := CASE WHEN length(here) > 10000 THEN 1 ELSE 100 END;
 	FOREACH how IN ARRAY ARRAY[format('pgpool.query(%s, %L)', lease, 'SELECT ' || value), format('pgpool.query(%s, %L, %s)', lease, 'SELECT $1::' || type, value),
 		format('pgpool.query(%s, %L)', lease, format('SELECT %s FROM generate_series(1, %s)', value, n)),
 		format('pgpool.query(%s, %L)', lease, format('SELECT %s FROM generate_series(1, %s)', value, n))]
 	LOOP
-		EXECUTE format('SELECT array_agg(DISTINCT image(a)) FROM %s AS t(a %s)', how, type) INTO there;
+		EXECUTE format('SELECT array_agg(DISTINCT %s) FROM %s AS t(a %s)', image, how, type) INTO there;
 		IF there IS DISTINCT FROM ARRAY[here] THEN
 			RETURN how;
 		END IF;
