@@ -59,7 +59,6 @@ works('one', 'without failures');
 # one succeeds
 foreach my $case (
 	[ 'epoll_create1', qr/FATAL: .*pgpool_ext could not initialize its worker: Too many open files/ ],
-	[ 'pipe2', qr/FATAL: .*pgpool_ext could not initialize its worker: Too many open files/ ],
 	[ 'epoll_ctl', qr/ERROR: .*pgpool_ext could not add a socket to its event loop: Too many open files/ ])
 {
 	my ($function, $said) = @$case;
@@ -134,35 +133,6 @@ foreach my $case (
 }
 $session->run("SELECT pgpool.resume(s) FROM unnest('{one,named,started}'::text[]) AS s");
 check_invariants($local);
-
-# --- password commands: eight run, and no thread can be started for more than eight that
-# wait for their ends
-{
-	my $folder = PostgreSQL::Test::Utils::tempdir;
-	my @names = map { "printed$_" } 1 .. 18;
-	my $runs = sub { return -e "$folder/runs" ? scalar(split /\n/, slurp_file("$folder/runs")) : 0 };
-
-	$local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'echo run >>$folder/runs; while [ ! -e $folder/go ]; do sleep 0.05; done; echo $REMOTE_APP_PASSWORD'");
-	$local->reload;
-	foreach my $name (@names)
-	{
-		make_pool($local, $remote, server => $name, options => { %quick, connect_timeout => '1min' });
-		$session->run("ALTER USER MAPPING FOR CURRENT_USER SERVER $name OPTIONS (DROP password, ADD use_password_command 'true')");
-	}
-	my @waiters = map { PgpxSession->new($local) } @names;
-	$waiters[$_]->start("SELECT pgpool.checkout('$names[$_]', '50 s')") foreach 0 .. $#names;
-	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools WHERE server ~ '^printed'}, scalar @names), 'all logins need a password');
-	ok(wait_until($local, $runs, 8), 'eight commands run');
-	fail_next($local, 'pthread_create', errno => EAGAIN, times => 1000);
-	append_to_file("$folder/go", '');
-	$_->finish(60) foreach @waiters;
-	is(scalar(grep { $_->error !~ /could not start a thread for the (?:login|password command)/ } @waiters), 0, 'all waiters receive the error')
-	  or diag(join "\n", map { $_->error } @waiters);
-	unlink PgpxFailing::order($local);
-	works($_, 'password commands') foreach @names[0, -1];
-	$_->quit foreach @waiters;
-	check_invariants($local);
-}
 
 {
 	my $fresh = PgpxSession->new($local);
@@ -520,44 +490,6 @@ foreach my $case (
 	is($session->run(q{SELECT pgpool.prewarm('listed', 2)}) . $session->error, '2', 'listed: pool opens a connection');
 	is($gone_on->(), 0, 'listed: next host is not tried');
 	is($session->run("SELECT pgpool.unlock('listed', 'b', $listed)"), 't', 'listed: lock is released');
-
-	# five logins: one queues for a thread, and stays in that queue when its share of
-	# connect_timeout is over
-	make_pool($local, $remote, server => 'in_line', options => { %list, pool_size => 5, connect_timeout => '2s' });
-	hold_logins($local, 'remote_db');
-	$session->start(q{SELECT pgpool.prewarm('in_line', 5, timeout => '300 ms')});
-	ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'in_line'}, 5), 'in_line: five logins are in progress');
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 4), 'in_line: one login queues for a thread');
-	is($session->finish(60) . $session->error, '0', 'in_line: prewarm times out');
-	ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'in_line'}, 5), 'in_line: attempts time out');
-	is($gone_on->(), 0, 'in_line: next host is not tried');
-	hold_logins($local);
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0), 'in_line: threads end');
-}
-{
-	my $app = PgpxSession->new($local, user => 'app');
-	my $hba = $remote->data_dir . '/pg_hba.conf';
-	my $before = slurp_file($hba);
-	my $log;
-
-	# a pinger that is no longer asked for a password; Terminate cannot be sent
-	like($app->run(q{SELECT pgpool.lock('started', 'b', ttl => '10 min')}), qr/^\d+$/, 'user holds a lock') or diag($app->error);
-	ok(wait_until($local, q{SELECT bool_and(last_ping IS NOT NULL) FROM pgpool.locks}, 't'), 'lock of the user is pinged');
-	PgpxFailing::put($hba, "host all all 127.0.0.1/32 trust\n$before");
-	$remote->reload;
-	ok(wait_until($remote, q{SELECT count(*) > 0 FROM pg_hba_file_rules WHERE auth_method = 'trust' AND address IS NOT NULL}, 't'), 'remote server requests no password');
-	hold_logins($local, 'remote_db');
-	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 2), 'two logins for pings are in progress');
-	$log = -s $local->logfile;
-	fail_next($local, 'PQfinish');
-	hold_logins($local);
-	logs($log, qr/cannot ping the locks of server "started".*\n.*must be authenticated by a password/, 'ping without a password is refused without waiting for Terminate to be sent');
-	ok(has_failed($local), 'Terminate could not be sent');
-	PgpxFailing::put($hba, $before);
-	$remote->reload;
-	logs($log, qr/pings the locks of server "started" .* again/, 'lock is pinged again with a password');
-	$app->quit;
 }
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'lock is still held');
 fail_next($local, 'clock_gettime', process => 'session', times => 3);
