@@ -65,7 +65,7 @@ my $local = local_node('local');
 	my $row = 'AS t(a int)';
 	my $next = PgpxSession->new($local);
 
-	# Terminate a holder, whose connection must be free then. (How soon: see timing/slots.)
+	# Terminate a holder, whose connection must be free then.
 	sub check_terminated_holder
 	{
 		my ($holder, $what) = @_;

@@ -210,7 +210,7 @@ $holder->run("SELECT pgpool.unlock('keeper', 'late', $token)");
 $remote->safe_psql('remote_db', 'DROP FUNCTION public.late() CASCADE; DROP SEQUENCE public.late');
 
 # --- a whole server is stopped, another server acquires the lock, and the first server
-# continues (fault 45 in test/README.md)
+# continues
 $token = $holder->run(lock_sql('stopped'));
 $holder->run(fenced_write('stopped', $token));
 is($holder->error, '', 'fenced write with the token succeeds') or diag($holder->error);

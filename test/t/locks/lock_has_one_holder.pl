@@ -8,7 +8,7 @@
 # (/proc/uptime, hundredths of a second) and by the time of day (microseconds). The
 # first server's time of day is moved by hours, which are subtracted again.
 #
-# PGPX_LOCK_ACQUISITIONS: number of acquisitions (default 100; timing/lock_has_one_holder: 10000).
+# PGPX_LOCK_ACQUISITIONS: number of acquisitions (default 100).
 use strict;
 use warnings;
 
@@ -271,7 +271,7 @@ my @faults = (
 		ok(terminate($node, $pid), 'session has ended');
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock when it was terminated') }, $patient ],
 
-	# fault 45: the lock is lost before the fenced write, which is refused
+	# the lock is lost before the fenced write, which is refused
 	[ 'server stopped, and continued after the takeover', 0, $long, sub { my ($node, $pid, $token, $other) = @_;
 		my @stopped = processes($node);
 		kill 'STOP', @stopped;
@@ -440,7 +440,7 @@ sub grant_without_answer
 	return $token;
 }
 
-# the remote server crashes after the grant and before the reply (fault 46): the outcome
+# the remote server crashes after the grant and before the reply: the outcome
 # is requested again, not assumed
 my $granted = grant_without_answer('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
 $remote->stop('immediate');
