@@ -27,7 +27,6 @@
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
-#include <regex.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -107,14 +106,10 @@ static PGconn *remote;			/* ends statements; holds the lock on "locked" */
 static const char *remote_info;
 static const char *local_info;
 static unsigned long seed;
-static regex_t only;
-static regex_t skip;
 static volatile long closes;	/* connections that may have been closed in this round */
 static volatile long statements;
 static volatile bool noisy;		/* settings of the remote change as well */
 static volatile bool stop;
-static volatile int longest;	/* ticks of the watcher in one operation */
-static volatile double latest;	/* seconds by which a tick of the watcher was late */
 static long used[NKINDS][WAYS];
 
 static void
@@ -561,14 +556,6 @@ choose(Session *s, int must_have, int must_not)
 		if ((kind->flags & must_have) != must_have || (kind->flags & must_not) ||
 			(kind->flags & (super ? NO_SUPER : SUPER)))
 			continue;
-		if (!(kind->flags & WITNESS) &&
-			(regexec(&only, kind->name, 0, NULL, 0) != 0 ||
-			 regexec(&skip, kind->name, 0, NULL, 0) == 0))
-		{
-			if (must_have == 0 && roll(s, 50) == 0)
-				must_not |= ~WITNESS & ~PARAM & ~EXEC_ONLY;
-			continue;
-		}
 		return kind;
 	}
 }
@@ -1027,41 +1014,6 @@ make_noise(void *arg)
 }
 
 /*
- * Print the state of leases, connections, waiters and server processes, for a hang.
- * SIGALRM ends the process if this hangs, too.
- */
-static void
-print_state(void)
-{
-	static const char *const queries[] = {
-		"select pid, state, wait_event_type, wait_event, left(query, 80) as query"
-		" from pg_stat_activity where pid <> pg_backend_pid()",
-		"select * from pgpool.leases",
-		"select * from pgpool.waiters",
-		"select * from pgpool.connections",
-		"select pgpool.check_invariants()",
-	};
-	PQprintOpt	options = {.header = 1,.align = 1,.expanded = 1,.fieldSep = (char *) "|"};
-	PGconn	   *conn;
-
-	alarm(30);
-	conn = connect_to(local_info);
-	for (size_t i = 0; i < sizeof(queries) / sizeof(queries[0]); i++)
-	{
-		PGresult   *res = PQexec(conn, queries[i]);
-
-		printf("%s\n", queries[i]);
-		if (PQresultStatus(res) == PGRES_TUPLES_OK)
-			PQprint(stdout, res, &options);
-		else
-			printf("%s", PQerrorMessage(conn));
-		PQclear(res);
-		fflush(stdout);
-	}
-	alarm(0);
-}
-
-/*
  * Fail when an operation hangs.  The limit is in ticks of this thread, not in seconds of a
  * clock: if the machine, or this process, is stopped for a while, or its clock is set, that
  * counts as one tick.  So no operation is blamed for time in which it could not run.
@@ -1071,32 +1023,18 @@ watch(void *arg)
 {
 	long		operations[SESSIONS] = {0};
 	int			ticks[SESSIONS] = {0};
-	double		before = now();
 
 	for (;;)
 	{
-		double		tick;
-
 		sleep(1);
-		tick = now();
-		if (tick - before - 1 > latest)
-			latest = tick - before - 1;
-		before = tick;
 		for (int i = 0; i < SESSIONS; i++)
 		{
 			long		operation = sessions[i].operation;
 
 			ticks[i] = operation != 0 && operation == operations[i] ? ticks[i] + 1 : 0;
 			operations[i] = operation;
-			if (ticks[i] > longest)
-				longest = ticks[i];
-			if (ticks[i] <= LONGEST)
-				continue;
-			printf("sequences: session %d, pool %s: an operation hangs\n", i, sessions[i].pool);
-			fflush(stdout);
-			print_state();
-			fail(&sessions[i], "an operation has not ended within %d s; this process was late by up to %.1f s",
-				 LONGEST, latest);
+			if (ticks[i] > LONGEST)
+				fail(&sessions[i], "an operation has not ended within %d s", LONGEST);
 		}
 	}
 	return NULL;
@@ -1140,13 +1078,6 @@ prepare_session(Session *s, int number)
 		(void) roll(s, 2);
 }
 
-static void
-compile(regex_t *re, const char *pattern, const char *otherwise)
-{
-	if (regcomp(re, pattern != NULL ? pattern : otherwise, REG_EXTENDED | REG_NOSUB) != 0)
-		fail(NULL, "\"%s\" is no regular expression", pattern);
-}
-
 int
 main(int argc, char **argv)
 {
@@ -1165,8 +1096,6 @@ main(int argc, char **argv)
 	end = now() + atof(argv[2]);
 	local_info = argv[3];
 	remote_info = argv[4];
-	compile(&only, getenv("PGPX_SEQUENCES_ONLY"), ".");
-	compile(&skip, getenv("PGPX_SEQUENCES_SKIP"), "^$");
 	printf("sequences: seed %lu, %s s, %d kinds of statements\n", seed, argv[2], NKINDS);
 
 	for (int i = 0; i < SESSIONS; i++)
@@ -1202,7 +1131,5 @@ main(int argc, char **argv)
 	}
 	printf("sequences: %ld calls in %d rounds, %.0f s; %s statements were pipelined; %d kinds were not used\n",
 		   statements, rounds, now() - began, pipelined, unused);
-	printf("sequences: the longest call took up to %d s; this process was late by up to %.1f s\n",
-		   longest + 1, latest);
 	return 0;
 }

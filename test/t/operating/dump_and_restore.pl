@@ -60,7 +60,6 @@ my $lease = lease($holder, 'shard1');
 
 what_is_written();
 by_a_superuser();
-by_the_owner();
 without_the_library();
 by_pg_upgrade();
 
@@ -148,36 +147,6 @@ sub by_a_superuser
 	return;
 }
 
-# The owner of a database is not a superuser: it dumps no passwords, and cannot create
-# the extension.
-sub by_the_owner
-{
-	my $dump = dump_to('owner.sql', '--no-owner', '--no-privileges', '--no-comments', '-U', 'owner', $local->connstr('shop'));
-
-	unlike($dump, $SECRET, 'owner of the database dumps no password');
-	$restored->safe_psql('postgres', 'CREATE DATABASE bare OWNER owner; CREATE DATABASE prepared OWNER owner');
-	like(restore($restored, 'bare', 'owner.sql', '-U', 'owner'), qr/permission denied to create extension "pgpool_ext"/,
-		'owner cannot create the extension');
-	is($restored->safe_psql('bare', 'SELECT count(*) FROM app.orders'), '1', 'owner restores its tables');
-
-	$restored->safe_psql('prepared', 'CREATE EXTENSION pgpool_ext; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO owner');
-	is(restore($restored, 'prepared', 'owner.sql', '-U', 'owner'), '', 'owner restores everything if a superuser has created the extension');
-	my $session = PgpxSession->new($restored, dbname => 'prepared', user => 'owner');
-	is($session->run('SELECT srvname, usename, umoptions FROM pg_user_mappings ORDER BY 1, 2') =~ tr/\n//, 1, 'owner restores user mappings');
-	$session->run('GRANT USAGE ON FOREIGN SERVER shard1 TO app');
-	$session->quit;
-	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'app');
-	$session->fails("SELECT pgpool.exec('shard1', 'select 1')", '2F003', qr/password/, 'restored mapping lacks a password');
-	$session->quit;
-	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'owner');
-	$session->run("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD user 'remote_app', ADD password '$REMOTE_APP_PASSWORD')");
-	$session->quit;
-	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'app');
-	is($session->run("SELECT pgpool.exec('shard1', 'select 1')") . $session->error, '1', 'pool works when the password is set');
-	$session->quit;
-	return;
-}
-
 # without the library, and without the extension: clear errors, and the rest is restored
 sub without_the_library
 {
@@ -205,8 +174,6 @@ sub by_pg_upgrade
 {
 	my $to = $ENV{PGPX_UPGRADE_TO};
 	my ($from) = map { chomp; $_ } `pg_config --bindir`;
-
-	$restored->safe_psql('postgres', 'DROP DATABASE bare; DROP DATABASE prepared');
 
 	# an attached postgres_fdw
 	my $port = $remote->port;
