@@ -323,33 +323,6 @@ SKIP:
 	$local->safe_psql('postgres', q{SELECT pgpool.resume('forever')});
 	$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/, 'attempt after a change of an option in place has to wait');
 	is(threads(), 4, "attempt after a change of an option in place has no thread");
-	$local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (ADD application_name 'again')});
-	my @again = map { PgpxSession->new($local) } 1 .. 6;
-	$_->start(q{SELECT pgpool.checkout('forever', '10 s')}) foreach @again;
-	$_->finish foreach @again;
-	is(scalar(grep { $_->error =~ /did not end within connect_timeout/ } @again), 6, 'further attempts time out')
-	  or diag(map { $_->error } @again);
-	ok(wait_until($local, sub {
-		# on a busy machine another attempt may be needed to reach the computation
-		$other->run(q{SELECT pgpool.checkout('forever', '10 s')}) if threads() != 8;
-		return threads();
-	}, 8), 'logins with a new option have four more threads');
-
-	# --- logins with another user mapping have four more threads, too
-	my $left = 8;
-	foreach my $change (
-		q{ALTER USER MAPPING FOR CURRENT_USER SERVER forever OPTIONS (SET password 'another')},
-		q{DROP USER MAPPING FOR CURRENT_USER SERVER forever; CREATE USER MAPPING FOR CURRENT_USER SERVER forever OPTIONS (user 'remote_app', password 'secret of the remote')})
-	{
-		$local->safe_psql('postgres', $change);
-		$left += 4;
-		ok(wait_until($local, sub {
-			# the first four attempts start a thread
-			$other->run(q{SELECT pgpool.checkout('forever', '10 s')});
-			return $other->sqlstate eq '08001' && $other->error =~ qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/ ? 1 : 0;
-		}, 1), "$change: further attempt has to wait") or diag($other->error);
-		ok(wait_until($local, \&threads, $left), "$change: logins have four more threads");
-	}
 
 	# --- a working address does not queue behind an unresponsive one
 	$local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET port '} . $remote->port . q{', SET dbname 'remote_db', SET connect_timeout '1min', SET sslmode 'prefer')});
@@ -362,7 +335,7 @@ SKIP:
 	ok(wait_until($local, sub { my $pid = worker_pid($local); $pid ne '' && $pid ne $worker ? 1 : 0 }, 1), 'worker starts again');
 	unlike(slurp_file($local->logfile, $log), qr/was terminated by signal|terminating any other active/, 'worker has not crashed');
 	like($other->run(q{SELECT pgpool.checkout('other', '30 s')}), qr/^\d+$/, 'pools of the new worker work');
-	$_->quit foreach @sessions, @again, $other;
+	$_->quit foreach @sessions, $other;
 	check_invariants($local);
 }
 

@@ -210,15 +210,6 @@ EOT
 	$_->run(q{SELECT pgpool.exec('burst', 'select 1')}) foreach (@sessions[ 0 .. 7 ]) x 3;
 	is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'pause: calls fail');
 	is($local->safe_psql('postgres', q{SELECT connects_failed, unavailable >= 24 FROM pgpool.stats WHERE server = 'burst'}), '8|t', 'pause: calls cause no attempt');
-
-	# --- pauses are random, so that pools do not reconnect at the same time
-	foreach my $n (1 .. 10)
-	{
-		make_pool($local, $remote, server => "pause$n", options => { port => $closed_port, retry_min => '1min', retry_max => '1d' });
-		$sessions[0]->fails("SELECT pgpool.checkout('pause$n', '60 s')", '08001', qr/refused/, "pause: connection of pool $n is refused");
-	}
-	is($local->safe_psql('postgres', q{SELECT bool_and(p BETWEEN '44 s' AND '61 s'), max(p) - min(p) > '1 s' FROM (SELECT next_try_at - last_error_at AS p FROM pgpool.pools WHERE server ~ '^pause') t}),
-		't|t', 'pause: pauses differ and are up to a quarter shorter');
 	stats_add_up($local);
 	check_invariants($local);
 	clean_slate($local, $remote);
