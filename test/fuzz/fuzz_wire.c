@@ -18,11 +18,27 @@
 #include "port/pg_bswap.h"
 
 #include "fuzz.h"
-#include "fuzz_echo.h"
 #include "base/debug_point.h"
 #include "protocol/remote_message.h"
 
 #define MAX_COLUMNS 1664
+
+/* Send ParseComplete, ParameterDescription and NoData to the reader. */
+static void
+fuzz_echo(const PgpxWire *wire, int remote)
+{
+	char		answer[] = "1\0\0\0\004t\0\0\0\022\0\003............n\0\0\0\004";
+	uint32		words[3] = {
+		pg_hton32((uint32) (wire->token.sender >> 32)),
+		pg_hton32((uint32) wire->token.sender),
+		pg_hton32(wire->token.exchange),
+	};
+
+	memcpy(answer + 12, words, sizeof(words));
+	if (send(remote, answer, sizeof(answer) - 1, MSG_DONTWAIT) !=
+		sizeof(answer) - 1)
+		abort();
+}
 
 /* The state of the answer to a statement. */
 static bool one_only;			/* it can have only one result */
