@@ -166,8 +166,9 @@ foreach my $type (sort keys %values)
 }
 
 # The difference of a value from its images: as text, as parameter, and in rows, which are
-# requested in binary at the second execution. The text of a tsquery lacks its nesting. The
-# same for the rows of a query.
+# requested in binary at the second execution. The text of a tsquery lacks its nesting, and a
+# parameter of type bpchar becomes text without trailing blanks. The same for the rows of a
+# query.
 $both->safe_psql('same', <<'EOT');
 CREATE FUNCTION differs(lease bigint, type text, value text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -183,6 +184,7 @@ BEGIN
 		format('pgpool.query(%s, %L)', lease, format('SELECT %s FROM generate_series(1, %s)', value, n)),
 		format('pgpool.query(%s, %L)', lease, format('SELECT %s FROM generate_series(1, %s)', value, n))]
 	LOOP
+		CONTINUE WHEN type = 'bpchar' AND how ~ '[$]1';
 		EXECUTE format('SELECT array_agg(DISTINCT %s) FROM %s AS t(a %s)', image, how, type) INTO there;
 		IF there IS DISTINCT FROM ARRAY[here] THEN
 			RETURN how;
