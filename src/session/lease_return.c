@@ -513,10 +513,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 	}
 	if (wire->reset_behind != 0)
 	{
-		bool		cancelled =
-			pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
-
-		if (!cancelled && settle_reset_behind(lease, unread_reset))
+		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE &&
+			settle_reset_behind(lease, unread_reset))
 			return PGPX_RELEASE_RESET_PENDING;
 		*reason = PGPX_CLOSE_RESET;
 
@@ -525,11 +523,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 		 * which ends without a cancel.  Close at once, so that the slot is free
 		 * even if the rest of the answer never arrives.
 		 */
-		if (!cancelled)
-			return PGPX_RELEASE_CLOSE;
-
-		/* the remote may still execute it */
-		return pgpx_wire_is_in_reset(wire) && !wire->eof ?
+		return wire->phase == PGPX_WIRE_TOKEN_PARSE &&
+			wire->in_start == wire->in_end && !wire->eof ?
 			PGPX_RELEASE_CANCEL_CLOSE : PGPX_RELEASE_CLOSE;
 	}
 	if (in_transaction &&

@@ -479,7 +479,8 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
  * - When the remote seems to be ready for query, Terminate is sent.  The end of
  *	 its stream then proves that the backend has exited.
  *
- * The abort takes operation_timeout at most.
+ * The abort takes operation_timeout at most, and CLOSE_MS after a reset, which
+ * had that time already, or whose answer was awaited.
  *
  * Terminate is sent, and the slot is reused, only after the cancel connection
  * has ended.  PgBouncer 1.18 exits if a cancel connection is closed while it
@@ -623,8 +624,9 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	w->listening = false;
 	memset(&w->aborting, 0, sizeof(w->aborting));
 	w->aborting.budget = CANCEL_INTERVAL_BYTES;
-	w->aborting.until = pgpx_now() +
-		pgpx_pools[w->pool].opts.operation_timeout * 1000;
+	w->aborting.until = pgpx_now() + 1000 *
+		(conn->close_reason == PGPX_CLOSE_RESET ? CLOSE_MS :
+		 pgpx_pools[w->pool].opts.operation_timeout);
 	set_wakeup(w, w->aborting.until);
 
 	/* the request needs the peer's address, so it must precede the cut */

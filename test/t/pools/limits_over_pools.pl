@@ -261,7 +261,7 @@ EOS
 	my $local = local_node('local2', start => 0, conf => ['pgpool_ext.max_connections = 3']);
 	with_clock($local, sub { $local->start });
 	make_pool($local, $remote, server => $_, options => { pool_size => 3, reset => 'never' }) foreach qw(a b c);
-	my $fake = PgpxFakeServer->new(silent => sub { $_[0]->receive; sleep 3600 }, login => { login => sub { sleep 3600 } });
+	my $fake = PgpxFakeServer->new(silent => sub { $_[0]->receive; sleep 3600 }, reset => sub { $_[0]->serve(1); $_[0]->receive; sleep 3600 }, login => { login => sub { sleep 3600 } });
 	my @sessions = map { PgpxSession->new($local) } 1 .. 4;
 
 	sub pids
@@ -402,6 +402,14 @@ EOS
 	is($sessions[1]->finish . $sessions[1]->error, "1\n1\n1", 'another pool is granted all slots');
 	like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time limit for an attempt while another pool waits for its slot \(10 s\)/, 'pgpool.pools shows why the attempt was ended');
 	$sessions[1]->run('SELECT pgpool.checkin_all()');
+
+	# a reset that has taken operation_timeout is cancelled, and its slot is soon free
+	make_pool($local, $fake, server => 'r', remote_dbname => 'reset', options => { pool_size => 1, operation_timeout => '1 h', sslmode => 'disable' });
+	is($sessions[1]->run(q{SELECT pgpool.exec('r', 'select 1')}), '1', 'call succeeds before a reset without an answer');
+	my $state = q{SELECT state FROM pgpool.connections WHERE server = 'r'};
+	ok(wait_until($local, $state, 'resetting'), 'reset has no answer');
+	let_time_pass($local, 3601);
+	ok(wait_until($local, $state, ''), 'reset is cancelled after operation_timeout, and its slot is free');
 	stats_add_up($local);
 	check_invariants($local);
 	leak_check($local, $remote);
