@@ -10,6 +10,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "hooks.h"
+
 #include "base/compat.h"
 
 #include "shared/lock_hooks.h"
@@ -17,7 +19,6 @@
 #include "session/server_spec.h"
 #include "worker/worker.h"
 #include "fdw/handler.h"
-#include "fdw/remote_transaction.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "pgpool_ext", .version = "1.0");
@@ -32,8 +33,7 @@ _PG_init(void)
 {
 	pgpx_lock_hooks_init();
 	pgpx_settings_init();
-	pgpx_attach_init();
-	pgpx_remote_transaction_init();
+	pgpx_hooks_init();
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	pgpx_shmem_init();

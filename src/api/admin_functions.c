@@ -348,7 +348,7 @@ prewarm(const char *server, int n, PgpxTime deadline)
 	PgpxCheckout c = {0};
 	volatile int live = 0;
 
-	pgpx_lease_register_callbacks();
+	pgpx_session_register_exit();
 	c.spec = pgpx_server_spec_get(server);
 	c.deadline = deadline;
 	pgpx_server_spec_pin(c.spec);

@@ -38,7 +38,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
-#include "catalog/objectaccess.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_foreign_table.h"
@@ -324,9 +323,6 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 PG_FUNCTION_INFO_V1(pgpx_attach_postgres_fdw);
 PG_FUNCTION_INFO_V1(pgpx_detach_postgres_fdw);
 
-static ProcessUtility_hook_type prev_process_utility = NULL;
-static object_access_hook_type prev_object_access = NULL;
-
 /* whether the current command is DROP EXTENSION of both extensions */
 static bool drops_both = false;
 
@@ -423,75 +419,48 @@ check_drop(void)
 		refuse_drop(FDW_WRAPPER);
 }
 
-/* ProcessUtility_hook: check DROP EXTENSION before it is executed. */
-static void
-process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-				ProcessUtilityContext context, ParamListInfo params,
-				QueryEnvironment *queryEnv, DestReceiver *dest,
-				QueryCompletion *qc)
+bool
+pgpx_attach_begin_utility(Node *stmt)
 {
 	bool		outer = drops_both;
 
 	drops_both = false;
-	if (IsA(pstmt->utilityStmt, DropStmt))
+	if (IsA(stmt, DropStmt))
 	{
-		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
+		const DropStmt *drop = (DropStmt *) stmt;
 
-		drops_both = is_dropped(stmt, PGPOOL_EXTENSION) &&
-			is_dropped(stmt, FDW_EXTENSION);
-		if (!drops_both && is_dropped(stmt, PGPOOL_EXTENSION))
+		drops_both = is_dropped(drop, PGPOOL_EXTENSION) &&
+			is_dropped(drop, FDW_EXTENSION);
+		if (!drops_both && is_dropped(drop, PGPOOL_EXTENSION))
 			check_drop();
 	}
-	PG_TRY();
-	{
-		if (prev_process_utility)
-			prev_process_utility(pstmt, queryString, readOnlyTree, context,
-								 params, queryEnv, dest, qc);
-		else
-			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-									params, queryEnv, dest, qc);
-	}
-	PG_FINALLY();
-	{
-		drops_both = outer;
-	}
-	PG_END_TRY();
+	return outer;
+}
+
+void
+pgpx_attach_end_utility(bool outer)
+{
+	drops_both = outer;
 }
 
 /*
- * object_access_hook: raise an error if an attached wrapper is dropped because
- * its handler is dropped, for example by DROP EXTENSION CASCADE or DROP OWNED
- * CASCADE.
- *
  * A command locks all objects that it drops before it drops the first one.  So
  * the lock on the handler shows that the handler will be dropped, too.  Without
  * that lock the wrapper is dropped with postgres_fdw, which is allowed.  DROP
  * EXTENSION of both extensions is allowed, too.
  */
-static void
-object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
-			  void *arg)
+void
+pgpx_attach_check_drop(Oid classId, Oid objectId)
 {
 	LOCKTAG		tag;
 
-	if (prev_object_access)
-		prev_object_access(access, classId, objectId, subId, arg);
-	if (access != OAT_DROP || classId != ForeignDataWrapperRelationId ||
-		drops_both || !is_attached(objectId))
+	if (classId != ForeignDataWrapperRelationId || drops_both ||
+		!is_attached(objectId))
 		return;
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ProcedureRelationId,
 					   wrapper_handler(objectId), 0);
 	if (pgpx_lock_is_held(&tag, AccessExclusiveLock))
 		refuse_drop(GetForeignDataWrapper(objectId)->fdwname);
-}
-
-void
-pgpx_attach_init(void)
-{
-	prev_process_utility = ProcessUtility_hook;
-	ProcessUtility_hook = process_utility;
-	prev_object_access = object_access_hook;
-	object_access_hook = object_access;
 }
 
 /*

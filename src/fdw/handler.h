@@ -21,11 +21,18 @@
 #include "fdw/remote_transaction.h"
 
 /*
- * Install the hooks that prevent DROP EXTENSION pgpool_ext from dropping
- * postgres_fdw with all its servers and tables.  Called once, when the library
- * is loaded.
+ * For hooks.c: prevent DROP EXTENSION pgpool_ext from dropping postgres_fdw with
+ * all its servers and tables.
+ *
+ * begin_utility refuses DROP EXTENSION pgpool_ext while postgres_fdw is
+ * attached, and returns the argument of end_utility, which is called after the
+ * statement or its error.  check_drop raises an error if the object is an
+ * attached wrapper that is dropped because its handler is dropped, for example
+ * by DROP EXTENSION CASCADE or DROP OWNED CASCADE.
  */
-extern void pgpx_attach_init(void);
+extern bool pgpx_attach_begin_utility(Node *stmt);
+extern void pgpx_attach_end_utility(bool outer);
+extern void pgpx_attach_check_drop(Oid classId, Oid objectId);
 
 /*
  * pgpx_postgres_fdw_preload

@@ -150,19 +150,11 @@ add_command(const char ***commands, int *n, const char *command)
 /* Whether the top-level transaction was READ ONLY when a subtransaction began. */
 static bool outer_is_read_only = false;
 
-static void
-note_read_only(SubXactEvent event, SubTransactionId mySubid,
-			   SubTransactionId parentSubid, void *arg)
-{
-	if (event == SUBXACT_EVENT_START_SUB &&
-		GetCurrentTransactionNestLevel() == 2)
-		outer_is_read_only = XactReadOnly;
-}
-
 void
-pgpx_remote_transaction_init(void)
+pgpx_remote_statements_note_read_only(void)
 {
-	RegisterSubXactCallback(note_read_only, NULL);
+	if (GetCurrentTransactionNestLevel() == 2)
+		outer_is_read_only = XactReadOnly;
 }
 
 /*

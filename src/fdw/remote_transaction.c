@@ -558,8 +558,8 @@ at_abort(void)
 	forget_all();
 }
 
-static void
-xact_callback(XactEvent event, void *arg)
+void
+pgpx_remote_transaction_at_xact(XactEvent event)
 {
 	dlist_mutable_iter iter;
 
@@ -618,15 +618,16 @@ break_if_late(PgpxRemoteTransaction *rt, PgpxTime deadline)
 		pgpx_wire_break(wire, "a rollback to a savepoint did not end within operation_timeout");
 }
 
-static void
-subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-				 SubTransactionId parentSubid, void *arg)
+void
+pgpx_remote_transaction_at_subxact(SubXactEvent event)
 {
 	bool		aborts = event == SUBXACT_EVENT_ABORT_SUB;
 	int			level;
 	PgpxTime	now;
 	dlist_mutable_iter iter;
 
+	if (event == SUBXACT_EVENT_START_SUB)
+		pgpx_remote_statements_note_read_only();
 	if (dlist_is_empty(&transactions) ||
 		(!aborts && event != SUBXACT_EVENT_COMMIT_SUB))
 		return;
@@ -673,21 +674,6 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		roll_back_remote(rt, deadline);
 		break_if_late(rt, deadline);
 	}
-}
-
-static void
-register_callbacks(void)
-{
-	static bool registered = false;
-
-	if (registered)
-		return;
-
-	/* the callbacks that are registered last are called first */
-	pgpx_lease_register_callbacks();
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterSubXactCallback(subxact_callback, NULL);
-	registered = true;
 }
 
 /* Find a remote transaction by its login; login NULL: by server and user. */
@@ -833,7 +819,6 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	if (rt == NULL)
 	{
 		pgpx_shmem_require();
-		register_callbacks();
 
 		/* the users of a mapping for PUBLIC can share one */
 		spec = pgpx_server_spec_get_for_table(server, user);

@@ -105,10 +105,17 @@ typedef struct PgpxFirstStatement
 } PgpxFirstStatement;
 
 /*
- * Track whether the top-level transaction is READ ONLY.  Called in the
- * postmaster, so that every process inherits it.
+ * For hooks.c: commit or roll back the remote transactions, or what they have
+ * done in a subtransaction.
  */
-extern void pgpx_remote_transaction_init(void);
+extern void pgpx_remote_transaction_at_xact(XactEvent event);
+extern void pgpx_remote_transaction_at_subxact(SubXactEvent event);
+
+/*
+ * At the start of a subtransaction: note whether the top-level transaction is
+ * READ ONLY.
+ */
+extern void pgpx_remote_statements_note_read_only(void);
 
 /*
  * pgpx_remote_transaction_get

@@ -480,6 +480,7 @@ static const PgpxLockHooks hooks = {
 	.release_all = pgpx_lock_release_all,
 	.next_held = pgpx_lock_next_held,
 	.lose = pgpx_lock_lose,
+	.at_session_exit = pgpx_lock_at_exit,
 	.release_abandoned = pgpx_lock_sweep,
 	.ping = pgpx_lock_pinger_run,
 	.ready = pgpx_lock_pinger_ready,

@@ -33,7 +33,6 @@
 #include "common/pg_prng.h"
 #include "mb/pg_wchar.h"
 #include "postmaster/postmaster.h"
-#include "storage/ipc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
@@ -81,7 +80,8 @@ typedef struct LockWait
 } LockWait;
 
 static bool is_held_by_me(uint64 queue, const char *name);
-static void register_callbacks(void);
+
+static bool may_hold_locks = false; /* this session has requested one */
 
 /* Return the timeout of a checkout for this call, in ms; 0: no limit. */
 static int64
@@ -514,7 +514,8 @@ pgpx_lock_acquire(const PgpxLockCall *call)
 	LockWait *volatile w = palloc0(sizeof(LockWait));
 	volatile bool granted = false;
 
-	register_callbacks();
+	pgpx_session_register_exit();
+	may_hold_locks = true;
 	w->call = call;
 	w->slot = -1;
 	w->cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext lock",
@@ -559,7 +560,6 @@ pgpx_lock_acquire(const PgpxLockCall *call)
 	return granted ? w->lock.token : 0;
 }
 
-static bool callbacks_registered = false;
 
 /* Raise a WARNING for the loss of a lock, once for each lock. */
 static void
@@ -850,8 +850,8 @@ check_before_commit(bool prepare)
 	}
 }
 
-static void
-xact_callback(XactEvent event, void *arg)
+void
+pgpx_lock_at_xact(XactEvent event)
 {
 	if (pgpx_lock_own_count == 0)
 		return;
@@ -872,36 +872,27 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
-static void
-subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-				 SubTransactionId parentSubid, void *arg)
+void
+pgpx_lock_at_subxact(SubXactEvent event, SubTransactionId subid,
+					  SubTransactionId parent)
 {
 	if (pgpx_lock_own_count == 0)
 		return;
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
-		pgpx_lock_reparent(mySubid, parentSubid);
+		pgpx_lock_reparent(subid, parent);
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
-		release_scope(PGPX_SCOPE_TRANSACTION, mySubid);
+		release_scope(PGPX_SCOPE_TRANSACTION, subid);
 }
 
-/* Release all locks and leave the queue; the worker sends the releases. */
-static void
-exit_callback(int code, Datum arg)
+/* The worker sends the releases. */
+void
+pgpx_lock_at_exit(void)
 {
 	PgpxLock	lock;
 
+	if (!may_hold_locks)
+		return;
 	pgpx_lock_dequeue();
 	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
 		pgpx_lock_release(i, false);
-}
-
-static void
-register_callbacks(void)
-{
-	if (callbacks_registered)
-		return;
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterSubXactCallback(subxact_callback, NULL);
-	on_shmem_exit(exit_callback, (Datum) 0);
-	callbacks_registered = true;
 }

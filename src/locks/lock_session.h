@@ -10,6 +10,8 @@
 
 #include "locks/lock_remote.h"
 
+#include "access/xact.h"
+
 typedef struct PgpxLockCall
 {
 	const char *server;
@@ -55,6 +57,17 @@ extern PgpxLockUnlocked pgpx_lock_unlock(const char *server,
  */
 extern bool pgpx_lock_is_valid(const char *server, const char *name,
 							   int64 token);
+
+/*
+ * For hooks.c: release the locks whose scope ends; before a commit, warn of
+ * lost ones, and refuse PREPARE.
+ */
+extern void pgpx_lock_at_xact(XactEvent event);
+extern void pgpx_lock_at_subxact(SubXactEvent event, SubTransactionId subid,
+								  SubTransactionId parent);
+
+/* At the exit of a session: leave the queue and release all locks. */
+extern void pgpx_lock_at_exit(void);
 
 /* Release all locks of session scope without waiting for the remote. */
 extern void pgpx_lock_release_all(void);

@@ -33,13 +33,11 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/objectaccess.h"
 #include "catalog/pg_user_mapping.h"
 #include "foreign/foreign.h"
 #include "nodes/parsenodes.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
-#include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -62,9 +60,6 @@ static bool databases_changed = false;
  * database's owner in pg_database_owner
  */
 static bool roles_changed = false;
-
-static ProcessUtility_hook_type prev_process_utility = NULL;
-static object_access_hook_type prev_object_access = NULL;
 
 /* Result of comparing a pool with the catalogs, in order of severity. */
 typedef enum Verdict
@@ -555,8 +550,8 @@ notify_other_databases(void)
 }
 
 /* Find the changes before a commit.  Forget them if it does not follow. */
-static void
-xact_callback(XactEvent event, void *arg)
+void
+pgpx_catalog_at_xact(XactEvent event)
 {
 	static bool checking = false;
 
@@ -624,39 +619,17 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	}
 }
 
-/*
- * Record a dropped user mapping.  This hook covers all statements, also DROP
- * OWNED.
- */
-static void
-object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
-			  void *arg)
+/* This covers all statements, also DROP OWNED. */
+void
+pgpx_catalog_note_drop(Oid classId)
 {
-	if (prev_object_access)
-		prev_object_access(access, classId, objectId, subId, arg);
-	if (access == OAT_DROP && classId == UserMappingRelationId)
+	if (classId == UserMappingRelationId)
 		pgpx_server_catalog_mapping_dropped = true;
 }
 
-/*
- * After a local DISCARD ALL, which also releases advisory locks, return the
- * session's leases and release its distributed locks, because a pooler in front
- * of this server sends it between two clients.
- *
- * Note statements that change roles.  COMMIT PREPARED may commit changes of
- * servers, mappings or roles that another transaction made.
- */
-static void
-process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-				ProcessUtilityContext context, ParamListInfo params,
-				QueryEnvironment *queryEnv, DestReceiver *dest,
-				QueryCompletion *qc)
+PgpxUtility
+pgpx_catalog_begin_utility(Node *stmt)
 {
-	Node	   *stmt = pstmt->utilityStmt;
-
-	/* check first, because the end of a transaction may free the statement */
-	bool		discards = IsA(stmt, DiscardStmt) &&
-		((DiscardStmt *) stmt)->target == DISCARD_ALL;
 	bool		commits = IsA(stmt, TransactionStmt) &&
 		((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED;
 	bool		renames = IsA(stmt, RenameStmt) &&
@@ -668,18 +641,23 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	roles_changed |= IsA(stmt, AlterRoleStmt) || IsA(stmt, DropRoleStmt) ||
 		IsA(stmt, GrantRoleStmt) || IsA(stmt, DropOwnedStmt) || renames ||
 		owns || commits;
-	if (prev_process_utility)
-		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
-							 queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-								params, queryEnv, dest, qc);
-	if (discards)
+	if (commits)
+		return PGPX_UTILITY_COMMIT_PREPARED;
+	if (IsA(stmt, DiscardStmt) &&
+		((DiscardStmt *) stmt)->target == DISCARD_ALL)
+		return PGPX_UTILITY_DISCARD_ALL;
+	return PGPX_UTILITY_OTHER;
+}
+
+void
+pgpx_catalog_end_utility(PgpxUtility utility)
+{
+	if (utility == PGPX_UTILITY_DISCARD_ALL)
 	{
 		(void) pgpx_lease_return_all();
 		pgpx_lock_hooks->release_all();
 	}
-	if (commits)
+	else if (utility == PGPX_UTILITY_COMMIT_PREPARED)
 		objects_changed = true;
 }
 
@@ -688,10 +666,5 @@ pgpx_catalog_invalidation_init(void)
 {
 	pgpx_server_catalog_register(objects_callback);
 	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
-	RegisterXactCallback(xact_callback, NULL);
 	RegisterResourceReleaseCallback(release_callback, NULL);
-	prev_process_utility = ProcessUtility_hook;
-	ProcessUtility_hook = process_utility;
-	prev_object_access = object_access_hook;
-	object_access_hook = object_access;
 }

@@ -732,7 +732,7 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 	PgpxLease *volatile spare = NULL;
 	PgpxLease *volatile unvalidated = NULL;
 
-	pgpx_lease_register_callbacks();
+	pgpx_session_register_exit();
 
 	/* assign the fields one by one: memset of the struct is slow */
 	c.position = 0;

@@ -352,7 +352,15 @@ extern void pgpx_lease_check_commit(void);
  */
 extern int	pgpx_lease_return_all(void);
 
-/* Register the exit and transaction callbacks.  Further calls do nothing. */
-extern void pgpx_lease_register_callbacks(void);
+/* For hooks.c: return the leases whose scope ends. */
+extern void pgpx_lease_at_xact(XactEvent event);
+extern void pgpx_lease_at_subxact(SubXactEvent event, SubTransactionId subid,
+								  SubTransactionId parent);
+
+/*
+ * Register the exit callback of a session that may wait for or hold leases or
+ * distributed locks.  Further calls do nothing.
+ */
+extern void pgpx_session_register_exit(void);
 
 #endif							/* PGPX_LEASE_H */

@@ -19,6 +19,7 @@
 #include "storage/ipc.h"
 
 #include "base/debug_point.h"
+#include "shared/lock_hooks.h"
 #include "values/binary_input.h"
 #include "session/statement_text.h"
 
@@ -694,8 +695,6 @@ pgpx_lease_return_all(void)
  * ------------------------------------------------------------------------
  */
 
-static bool callbacks_registered = false;
-
 void
 pgpx_lease_check_commit(void)
 {
@@ -790,8 +789,8 @@ at_abort(void)
 	returns_begun = 0;
 }
 
-static void
-xact_callback(XactEvent event, void *arg)
+void
+pgpx_lease_at_xact(XactEvent event)
 {
 	if (dlist_is_empty(&pgpx_leases))
 		return;
@@ -809,9 +808,9 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
-static void
-subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-				 SubTransactionId parentSubid, void *arg)
+void
+pgpx_lease_at_subxact(SubXactEvent event, SubTransactionId subid,
+					  SubTransactionId parent)
 {
 	dlist_mutable_iter iter;
 
@@ -829,10 +828,10 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 
 		if (lease->scope == PGPX_SCOPE_SESSION ||
-			lease->scope == PGPX_SCOPE_TABLE || lease->subid != mySubid)
+			lease->scope == PGPX_SCOPE_TABLE || lease->subid != subid)
 			continue;
 		if (event == SUBXACT_EVENT_COMMIT_SUB)
-			lease->subid = parentSubid;
+			lease->subid = parent;
 		else
 			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
 	}
@@ -850,15 +849,17 @@ exit_callback(int code, Datum arg)
 	dlist_foreach_modify(iter, &pgpx_leases)
 		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
 						  PGPX_END_RECLAIMED, false);
+	pgpx_socket_cache_at_exit();
+	pgpx_lock_hooks->at_session_exit();
 }
 
 void
-pgpx_lease_register_callbacks(void)
+pgpx_session_register_exit(void)
 {
-	if (callbacks_registered)
+	static bool registered = false;
+
+	if (registered)
 		return;
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterSubXactCallback(subxact_callback, NULL);
 	on_shmem_exit(exit_callback, (Datum) 0);
-	callbacks_registered = true;
+	registered = true;
 }

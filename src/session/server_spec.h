@@ -21,6 +21,7 @@
 #include "shared/shmem.h"
 
 #include "access/htup.h"
+#include "access/xact.h"
 #include "utils/inval.h"
 
 typedef struct PgpxServerSpec
@@ -335,6 +336,32 @@ extern bool pgpx_server_catalog_mapping_dropped;
  * process inherits it.
  */
 extern void pgpx_catalog_invalidation_init(void);
+
+typedef enum PgpxUtility
+{
+	PGPX_UTILITY_OTHER,
+	PGPX_UTILITY_DISCARD_ALL,
+	PGPX_UTILITY_COMMIT_PREPARED
+} PgpxUtility;
+
+/*
+ * For hooks.c.
+ *
+ * - at_xact finds, before the commit, the pools that the transaction's changes
+ *   affect.
+ * - note_drop records a dropped user mapping.
+ * - begin_utility notes statements that change roles.  It returns the kind of
+ *   the statement, because the end of a transaction may free it.
+ * - end_utility is called after the statement.  After DISCARD ALL, which also
+ *   releases advisory locks, it returns the session's leases and releases its
+ *   distributed locks, because a pooler in front of this server sends it between
+ *   two clients.  COMMIT PREPARED may commit changes of servers, mappings or
+ *   roles that another transaction made.
+ */
+extern void pgpx_catalog_at_xact(XactEvent event);
+extern void pgpx_catalog_note_drop(Oid classId);
+extern PgpxUtility pgpx_catalog_begin_utility(Node *stmt);
+extern void pgpx_catalog_end_utility(PgpxUtility utility);
 
 /*
  * pgpx_catalog_note_private_pool

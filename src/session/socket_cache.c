@@ -36,7 +36,6 @@
 #include "common/pg_prng.h"
 #include "mb/pg_wchar.h"
 #include "storage/fd.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
@@ -142,9 +141,8 @@ pgpx_session_can_wait(void)
 	return waits != NULL;
 }
 
-/* At exit, subtract this session from the counts of registered sessions. */
-static void
-exit_callback(int code, Datum arg)
+void
+pgpx_socket_cache_at_exit(void)
 {
 	dlist_mutable_iter iter;
 
@@ -156,14 +154,10 @@ exit_callback(int code, Datum arg)
 void
 pgpx_session_prepare_wait(void)
 {
-	static bool has_callback = false;
 	WaitEventSet *volatile made = NULL;
 
 	if (waits != NULL)
 		return;
-	if (!has_callback)
-		on_shmem_exit(exit_callback, (Datum) 0);
-	has_callback = true;
 	if (epoll_fd < 0)
 	{
 		if (!AcquireExternalFD())

@@ -106,6 +106,9 @@ extern bool pgpx_session_can_wait(void);
  */
 extern void pgpx_session_prepare_wait(void);
 
+/* At exit, subtract this session from the counts of registered sessions. */
+extern void pgpx_socket_cache_at_exit(void);
+
 /*
  * pgpx_session_has_time_left
  *		Compute how long to wait until a deadline (0: none), at most max_ms

@@ -30,6 +30,7 @@ typedef struct PgpxLockHooks
 
 	/* in a session: DISCARD ALL releases its locks */
 	void (*release_all)(void);
+	void (*at_session_exit)(void);
 
 	/*
 	 * in a session: enumerate the locks of a database, and end one after its
