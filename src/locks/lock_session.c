@@ -560,7 +560,6 @@ pgpx_lock_acquire(const PgpxLockCall *call)
 	return granted ? w->lock.token : 0;
 }
 
-
 /* Raise a WARNING for the loss of a lock, once for each lock. */
 static void
 warn_of_loss(int slot, const PgpxLock *lock)
@@ -874,7 +873,7 @@ pgpx_lock_at_xact(XactEvent event)
 
 void
 pgpx_lock_at_subxact(SubXactEvent event, SubTransactionId subid,
-					  SubTransactionId parent)
+					 SubTransactionId parent)
 {
 	if (pgpx_lock_own_count == 0)
 		return;

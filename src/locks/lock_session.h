@@ -64,7 +64,7 @@ extern bool pgpx_lock_is_valid(const char *server, const char *name,
  */
 extern void pgpx_lock_at_xact(XactEvent event);
 extern void pgpx_lock_at_subxact(SubXactEvent event, SubTransactionId subid,
-								  SubTransactionId parent);
+								 SubTransactionId parent);
 
 /* At the exit of a session: leave the queue and release all locks. */
 extern void pgpx_lock_at_exit(void);
