@@ -28,7 +28,7 @@ PG_CPPFLAGS  = -Isrc -I$(shell $(PG_CONFIG) --includedir)
 PG_CFLAGS    = -std=gnu17 -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers
 SHLIB_LINK   = -lpq -lssl -lcrypto
-EXTRA_CLEAN  = src/locks/lock_schema.inc tmp_check deb $(EXTENSION)-*.zip $(EXTENSION)-*.tar.gz
+EXTRA_CLEAN  = .built_for src/locks/lock_schema.inc tmp_check deb $(EXTENSION)-*.zip $(EXTENSION)-*.tar.gz
 
 # One test by name: make test-one T=name
 T ?=
@@ -42,8 +42,9 @@ override with_llvm = no
 
 include $(PGXS)
 
-# PostgreSQL's headers are not tracked, ours are
-$(OBJS): $(wildcard src/*/*.h) Makefile
+# PostgreSQL's headers are not tracked, ours are. Objects for another server are built again.
+$(shell echo '$(includedir_server)' | cmp -s - .built_for || echo '$(includedir_server)' >.built_for)
+$(OBJS): $(wildcard src/*/*.h) Makefile .built_for
 src/locks/lock_remote.o: src/locks/lock_schema.inc
 
 # installcheck tests the installed extension; "test" needs no installation

@@ -37,6 +37,17 @@ sub anchors
 	return $anchors{$path};
 }
 
+foreach my $document (glob('README.md doc/*.md'))
+{
+	my $page = slurp($document);
+
+	while ($page =~ /^```sql\n(.*?)^```$/msg)
+	{
+		# psql reads a pasted block as one line, which a command ends only by \\
+		complain("$document: \"\\$1\" takes the rest of a pasted block as arguments") if $1 =~ /^[^\n]*\\(\w+)(?!.* \\\\$)[^\n]*\n./m;
+	}
+}
+
 foreach my $document (glob('*.md src/README.md doc/*.md test/README.md test/*/*.md'))
 {
 	my $text = slurp($document) =~ s/^```.*?^```$//msgr;

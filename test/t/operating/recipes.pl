@@ -2,7 +2,7 @@
 # exporter's queries return the columns that its format requires. A line before an
 # example, which ends with a colon, selects the session in which it runs:
 #
-#   On shard1:                                "On shard2", "On shard1 and shard2"
+#   On shard1, as role `app`:                 "On shard2", "On shard1 and shard2"
 #   In another session:
 #   While the primary fails and the standby is promoted:
 #
@@ -117,18 +117,18 @@ sub examples
 {
 	my $n = 0;
 
-	while ($page =~ /(?:\b(On shard1 and\sshard2|On shard\d|In another session|While the primary fails and the standby is promoted):\n\n)?^```sql\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?/msg)
+	while ($page =~ /(?:\b(On\sshard1\sand\sshard2,\sas\srole\s`\w+`|On\sshard\d,\sas\srole\s`\w+`|In another session|While the primary fails and the standby is promoted):\n\n)?^```sql\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?/msg)
 	{
 		my ($where, $sql, $shown) = ($1 // '', $2, $3);
 		my ($title) = $sql =~ /^(.{1,40})/;
 
-		$where = lcfirst($where) =~ s/\n/ /r;
+		$where = lcfirst($where) =~ s/\n/ /gr;
 		$sql = at_home($sql);
 		$n++;
 		$title = "example $n: $title";
-		if ($where =~ /^on (shard.*)/)
+		if ($where =~ /^on (shard.*), as role `(\w+)`/)
 		{
-			$remote{$_}->safe_psql('app', "SET ROLE app;\n$sql") foreach split / and /, $1;
+			$remote{$_}->safe_psql('app', "SET ROLE $2;\n$sql") foreach split / and /, $1;
 			pass("$title, $where");
 			next;
 		}
