@@ -44,6 +44,7 @@
  * run pipeline_queue: -DNS=3 -DPIPELINE
  *
  * mutant BUG_TIMEOUT: -DNS=2 -DDEADLINES=1
+ * mutant BUG_EXPIRED: -DNS=2 -DDEADLINES=1
  * mutant BUG_CANCELWAIT: -DNS=2 -DINTERRUPTS=1
  * mutant BUG_EXIT: -DNS=2 -DKILLS=1
  * mutant BUG_LATCH: -DNS=2
@@ -148,6 +149,7 @@
 #define WAITING 1
 #define GRANTED 2
 #define FAILED 3
+#define EXPIRED 4
 
 /* states of a waiter's pending statement: PgpxPendingState; -DPIPELINE */
 #define OPEN 1
@@ -212,6 +214,7 @@ typedef Waiter {
 	byte conn
 };
 Waiter waiter[NS];
+bit expires[NS];			/* it has a deadline, which may have passed */
 chan queue = [NS] of { byte, byte };	/* number, session; sorted by number */
 
 #ifdef PIPELINE
@@ -499,12 +502,18 @@ inline dispatch()
 		:: k == NOCONN -> grow(); break
 		:: else ->
 			queue?_, j;
-			waiter[j].state = GRANTED;
-			waiter[j].conn = k;
-			lease_conn(k, j);
-			latch[j] = 1;
-			n = j;
-			assert_first(n)
+			if
+			:: expires[j] ->
+				/* pgpx_pool_first_waiter_locked: it is not woken */
+				waiter[j].state = EXPIRED
+			:: true ->
+				waiter[j].state = GRANTED;
+				waiter[j].conn = k;
+				lease_conn(k, j);
+				latch[j] = 1;
+				n = j;
+				assert_first(n)
+			fi
 		fi
 	od;
 	k = 0; i = 0; j = 0; n = 0; num = 0
@@ -764,7 +773,8 @@ checkout:
 		if
 		:: b_deadline > 0 -> b_deadline--; deadline = 1
 		:: true
-		fi
+		fi;
+		expires[s] = deadline
 	};
 
 wait:
@@ -838,7 +848,7 @@ claim:
 			fi;
 #endif
 			goto validate
-		:: waiter[s].state == FAILED ->
+		:: waiter[s].state == FAILED || waiter[s].state == EXPIRED ->
 			waiter[s].state = NONE;
 			waits_out--;
 			goto again
@@ -871,7 +881,11 @@ timed_out:
 	atomic {
 		may_leave;
 		if
+#ifdef BUG_EXPIRED
+		:: waiter[s].state == WAITING || waiter[s].state == EXPIRED ->
+#else
 		:: waiter[s].state == WAITING ->
+#endif
 			queue??_, eval(s);
 			waiter[s].state = NONE;
 			waits_out--;
