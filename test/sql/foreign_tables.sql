@@ -498,6 +498,12 @@ SELECT * FROM pgpool.query('tables', 'select current_setting(''transaction_isola
 	current_setting(''search_path'')') AS t(isolation text, path text);
 SELECT setting FROM ft.settings WHERE name = 'transaction_isolation';
 
+-- while a row is converted, the CHECK of a domain cannot read a foreign table of the same server
+CREATE FUNCTION ft.is_known(int) RETURNS boolean LANGUAGE sql STABLE AS 'SELECT EXISTS (SELECT FROM ft.numbers WHERE id = $1)';
+CREATE DOMAIN ft.known AS int CHECK (ft.is_known(VALUE));
+CREATE FOREIGN TABLE ft.known_numbers (id ft.known) SERVER tables OPTIONS (schema_name 'ft', table_name 'numbers');
+SELECT id FROM ft.known_numbers LIMIT 1;
+
 -- commits that do not wait for the remote server leave nothing behind
 SELECT pgpool.check_invariants();
 SELECT count(*) FROM pg_temp.held;

@@ -93,6 +93,8 @@ SELECT pgpool.exec(:lease, 'create temp table ruled (a int);
 	create rule also_2 as on insert to ruled do also select new.a;
 	create rule also_3 as on insert to ruled do also delete from t where a = - new.a');
 SELECT pgpool.exec(:lease, 'insert into ruled values (41)');
+-- query does not return their rows
+SELECT * FROM pgpool.query(:lease, 'insert into ruled values (40)') AS t(a int);
 SELECT pgpool.exec(:lease, 'insert into ruled values ($1)', 42);
 SELECT pgpool.exec(:lease, 'insert into ruled values (1); insert into ruled values (2), (3)');
 SELECT pgpool.exec(:lease, 'select 1');
