@@ -866,7 +866,7 @@ raise_damaged(PgpxCheckout *c, PgpxPool *pool)
 			 errmsg("the pool of server \"%s\" is out of service",
 					NameStr(c->spec->server_name)),
 			 errdetail("Its state in shared memory is inconsistent. %s", text),
-			 errhint("The pool worker restarts and rebuilds the pool within seconds. Repeat the call then.")));
+			 errhint("The pool worker restarts within seconds. Repeat the call then.")));
 }
 
 void

@@ -17,7 +17,7 @@
  * - if a slot is free;
  * - if one of the connections that count against the limit is not leased (it is
  *	 being opened, reset, closed, ..);
- * - if its pool is paused, damaged or without a worker;
+ * - if its pool is paused or without a worker;
  * - if its deadline has passed, because it leaves the queue.
  *
  * collect_waits() collects the waits of the holders that block this session's
@@ -225,7 +225,7 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 	int			most = pool->opts.max_server_connections;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	if (pool->damaged || pgpx_pool_is_paused(pool) ||
+	if (pgpx_pool_is_paused(pool) ||
 		pgpx_pool_is_retired_locked(pool) ||
 		pgpx_pool_needs_options_locked(pool) ||
 		pgpx_pool_worker_incarnation(pool) == 0)

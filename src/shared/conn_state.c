@@ -5,7 +5,16 @@
  *
  * pgpx_conn_set_state checks each transition against one table, and updates
  * list membership and counts with it.  No other function writes
- * PgpxConn.state, except those that rebuild the free list of a damaged pool.
+ * PgpxConn.state, except pgpx_conn_free_all_locked at the end of a worker.
+ *
+ * Damage.  A transition that is not in the table, or a connection of another
+ * pool, means that the shared state of a pool is wrong.  Then the pool is out of
+ * service until its worker has restarted:
+ *	- no connection of the pool changes its state, so none is leased twice and
+ *	  no slot is reused;
+ *	- checkouts fail (PX004), and waiting sessions continue to wait;
+ *	- the worker of the pool restarts.  Each exit of a worker ends all leases and
+ *	  frees all slots of its pools, whatever their states.
  *
  *-------------------------------------------------------------------------
  */
@@ -92,7 +101,6 @@ condemn_pool_locked(PgpxPool *pool, const char *format, ...)
 	pool->last_error_at = pgpx_now();
 	pool->last_sqlstate = ERRCODE_DATA_CORRUPTED;
 
-	/* the worker restarts, now or at its next start, and restores the pool */
 	pg_atomic_write_u32(&slot->must_restart, 1);
 	pgpx_worker_wake(pool->worker);
 }
@@ -282,33 +290,10 @@ release_tokens(PgpxPool *pool, bool broken)
 		pgpx_worker_wake_all();
 }
 
-/* Rebuild the free list.  The caller must hold free_mutex. */
-static void
-relink_free(void)
-{
-	pgpx_shared->free_head = -1;
-	pgpx_shared->nfree = 0;
-	for (int i = pgpx_shared->max_connections - 1; i >= 0; i--)
-	{
-		PgpxConn   *conn = &pgpx_conns[i];
-
-		/*
-		 * under free_mutex, exactly the connections without a pool are in the
-		 * list
-		 */
-		if (conn->pool >= 0)
-			continue;
-		conn->state = PGPX_CONN_FREE;
-		conn->next = pgpx_shared->free_head;
-		pgpx_shared->free_head = i;
-		pgpx_shared->nfree++;
-	}
-}
-
 /*
  * Remove the first connection from the free list and assign it to a pool.  The
- * pool has a token of each cap, so the list is not empty.  If the list is
- * damaged, rebuild it and return NULL.
+ * pool has a token of each cap, so the list is not empty.  Return NULL if it is
+ * damaged.
  */
 static PgpxConn *
 pop_free(PgpxPool *pool)
@@ -328,8 +313,6 @@ pop_free(PgpxPool *pool)
 		if (head >= pgpx_conns_end())
 			pg_atomic_write_u32(&pgpx_shared->conns_end, head + 1);
 	}
-	else
-		relink_free();
 	SpinLockRelease(&pgpx_shared->free_mutex);
 	return conn;
 }
@@ -452,13 +435,36 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	pgpx_pool_notify_end_locked(pool);
 }
 
+/*
+ * Rebuild the free list from the connections without a pool, because the list
+ * may be damaged.
+ */
+static void
+relink_free(void)
+{
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	pgpx_shared->free_head = -1;
+	pgpx_shared->nfree = 0;
+	for (int i = pgpx_shared->max_connections - 1; i >= 0; i--)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool >= 0)
+			continue;
+		conn->state = PGPX_CONN_FREE;
+		conn->next = pgpx_shared->free_head;
+		pgpx_shared->free_head = i;
+		pgpx_shared->nfree++;
+	}
+	SpinLockRelease(&pgpx_shared->free_mutex);
+}
+
 void
 pgpx_conn_free_all_locked(PgpxPool *pool)
 {
 	int			n = 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	SpinLockAcquire(&pgpx_shared->free_mutex);
 	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
@@ -469,20 +475,23 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 		pg_atomic_write_u64(&conn->packed_activity, 0);
 		conn->owner_procno = -1;
 		conn->owner_pid = 0;
-		conn->pool = -1;
 		conn->prev = -1;
 		conn->pool_next = conn->pool_prev = -1;
+		SpinLockAcquire(&pgpx_shared->free_mutex);
+		conn->pool = -1;
+		conn->state = PGPX_CONN_FREE;
+		SpinLockRelease(&pgpx_shared->free_mutex);
 		n++;
 	}
-	relink_free();
-	SpinLockRelease(&pgpx_shared->free_mutex);
-
 	memset(pool->count, 0, sizeof(pool->count));
 	pool->lru_head = pool->lru_tail = -1;
 	pool->conn_head = pool->conn_tail = -1;
+	relink_free();
 	while (n-- > 0)
 		release_tokens(pool, n < pool->nbroken);
 	pool->nbroken = 0;
+	pool->damaged = false;
+	pgpx_pool_notify_end_locked(pool);
 }
 
 void

@@ -122,7 +122,7 @@ pgpx_conn_cancel_is_lost(PgpxConn *conn)
  * The caller passes it so that simultaneous changes have the same time.
  *
  * Return false and change nothing if the pool is out of service.  The pool
- * goes out of service here (registry.c) if the transition is not in the table
+ * goes out of service here (conn_state.c) if the transition is not in the table
  * or the connection belongs to another pool.  On false the caller must neither
  * lease the connection nor reuse its slot.
  */
@@ -151,11 +151,8 @@ extern void pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn);
 
 /*
  * pgpx_conn_free_all_locked
- *		Return all slots of a pool to the free list, whatever their states,
- *		and empty its lists and counts.
- *
- * Used to rebuild a damaged pool.  No process may use one of its sockets any
- * more.
+ *		Return all slots of a pool to the free list, whatever their states, and
+ *		put a damaged pool back into service.  See pgpx_pool_end_worker_locked.
  */
 extern void pgpx_conn_free_all_locked(PgpxPool *pool);
 

@@ -26,32 +26,19 @@ typedef struct PgpxFaults
  *		caps and the distributed locks.  Describe the inconsistencies in
  *		*faults.
  *
- * States that are legal for a moment are not reported, see invariants.c.
- * Each pool lock is held in shared mode while all connections and waiters are
- * scanned, so the function is for tests and troubleshooting, not for
- * monitoring.
+ * States that are legal for a moment are not reported.  Each pool lock is held
+ * in shared mode while all connections and waiters are scanned, so the function
+ * is for tests and troubleshooting, not for monitoring.
  */
 extern void pgpx_invariants_check(PgpxFaults *faults);
 
 /* --- shared by the invariant checks ---------------------- */
-
-/* A FREE connection that a walk did not find in the free list. */
-typedef struct PgpxSuspect
-{
-	bool		missing;
-	uint64		generation;
-	PgpxTime	state_since;
-} PgpxSuspect;
 
 typedef struct PgpxCheck
 {
 	PgpxFaults *faults;
 	PgpxPool   *pool;			/* the locked pool; NULL: none */
 	int			index;			/* its index */
-	int			nleases;
-	uint64	   *leases;			/* lease ids that were seen */
-	bool	   *in_list;		/* found in the free list */
-	PgpxSuspect *suspects;		/* [max_connections] */
 } PgpxCheck;
 
 /* Record a fault, with the id of the locked pool if there is one. */

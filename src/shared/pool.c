@@ -24,10 +24,6 @@
 #define FRESH_US (1000 * 1000)	/* how long a test counts as recent for a
 								 * waiter */
 
-static void count_lease_locked(PgpxPool *pool, const PgpxConn *conn,
-							   PgpxTime now, PgpxEnd end,
-							   const PgpxUsage *usage);
-
 int
 pgpx_pool_count_live_locked(const PgpxPool *pool)
 {
@@ -588,6 +584,53 @@ lock_lease(PgpxConn *conn, uint64 lease_id)
 	return NULL;
 }
 
+/* Count the lease of a connection, which ends now.  usage may be NULL. */
+static void
+count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
+				   PgpxEnd end, const PgpxUsage *usage)
+{
+	PgpxStats  *stats = &pool->stats;
+	PgpxTime	held = now - conn->leased_at;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	switch (end)
+	{
+		case PGPX_END_CHECKIN:
+		case PGPX_END_DISCARD:
+			stats->checkins++;
+			break;
+		case PGPX_END_RECLAIMED:
+			stats->reclaimed++;
+			break;
+		case PGPX_END_RETRIED:
+			stats->retried++;
+			break;
+		case PGPX_END_TERMINATED:
+			stats->terminated++;
+			break;
+		case PGPX_END_TIMEOUT:
+			stats->lease_timeouts++;
+			break;
+	}
+
+	/* a lease that was never used says nothing about the next ones */
+	if (end != PGPX_END_RETRIED)
+		pgpx_growth_note_lease_locked(pool, held);
+
+	stats->lease_time += held;
+	stats->max_lease_time = Max(stats->max_lease_time, (uint64) held);
+	if (usage != NULL)
+	{
+		stats->statements += usage->statements;
+		stats->polled += usage->polled;
+		stats->rows += usage->rows;
+		stats->errors += usage->errors;
+		stats->bytes_received += usage->bytes_received;
+		stats->bytes_sent += usage->bytes_sent;
+		stats->resets += usage->resets;
+	}
+}
+
 bool
 pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 				  PgpxReleaseAction action,
@@ -607,10 +650,10 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 		action != PGPX_RELEASE_CLOSE && action != PGPX_RELEASE_CANCEL_CLOSE &&
 		pgpx_conn_shows_recovery_locked(pool, conn))
 		pool->backoff_ms = 0;	/* it has served a session */
-	count_lease_locked(pool, conn, conn->last_used, end, usage);
-
 	release_locked(pool, conn, lease_id, action, unread_reset, reason,
 				   conn->last_used);
+	if (!pool->damaged)
+		count_lease_locked(pool, conn, conn->last_used, end, usage);
 	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -649,8 +692,7 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 		LWLockRelease(pool->lock);
 		return false;
 	}
-	count_lease_locked(pool, conn, conn->last_used, PGPX_END_CHECKIN,
-					   usage);
+	count_lease_locked(pool, conn, conn->last_used, PGPX_END_CHECKIN, usage);
 	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
@@ -678,7 +720,6 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 						PgpxWake *wake)
 {
 	static const PgpxEnd ends[] = {
-		[PGPX_REVOKE_WORKER] = PGPX_END_RECLAIMED,
 		[PGPX_REVOKE_BROKEN] = PGPX_END_RECLAIMED,
 		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
 		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
@@ -688,13 +729,12 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->damaged)
 		return;					/* its worker is about to revoke all leases */
-	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
+	Assert(conn->state == PGPX_CONN_LEASED);
 
-	count_lease_locked(pool, conn, pgpx_now(), ends[revoke], NULL);
 	if (owner >= 0)
 		pgpx_waiter_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
 								 revoke);
-	if (revoke == PGPX_REVOKE_WORKER || revoke == PGPX_REVOKE_BROKEN)
+	if (revoke == PGPX_REVOKE_BROKEN)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 	else
 	{
@@ -711,8 +751,39 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_REQUESTED);
 		pgpx_conn_notify_worker(conn, pool->worker);
 	}
+	if (!pool->damaged)
+		count_lease_locked(pool, conn, pgpx_now(), ends[revoke], NULL);
 	if (owner >= 0)
 		pgpx_wake_add(wake, owner);
+}
+
+void
+pgpx_pool_end_worker_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
+	/* not by the list of the pool, which may be damaged */
+	for (int i = 0; i < pgpx_conns_end(); i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		uint64		lease_id = pg_atomic_read_u64(&conn->lease_id);
+		int			owner = conn->owner_procno;
+
+		if (conn->pool != PGPX_POOL_INDEX(pool))
+			continue;
+		if (conn->opened_at != 0)
+			pool->stats.closed_broken++;
+		else if (conn->state == PGPX_CONN_CONNECTING)
+			pool->stats.connects_failed++;
+		if (lease_id == 0)
+			continue;
+		count_lease_locked(pool, conn, pgpx_now(), PGPX_END_RECLAIMED, NULL);
+		if (owner < 0 || owner >= pgpx_shared->nwaiter_slots)
+			continue;
+		pgpx_waiter_note_revoked(owner, lease_id, PGPX_REVOKE_WORKER);
+		pgpx_wake_add(wake, owner);
+	}
+	pgpx_conn_free_all_locked(pool);
 }
 
 /*
@@ -763,53 +834,6 @@ pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	stats->wait_time += waited - waited_before;
 	stats->histogram[histogram_bucket(waited)]++;
-}
-
-/* Count the lease of a connection, which ends now.  usage may be NULL. */
-static void
-count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
-				   PgpxEnd end, const PgpxUsage *usage)
-{
-	PgpxStats  *stats = &pool->stats;
-	PgpxTime	held = now - conn->leased_at;
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	switch (end)
-	{
-		case PGPX_END_CHECKIN:
-		case PGPX_END_DISCARD:
-			stats->checkins++;
-			break;
-		case PGPX_END_RECLAIMED:
-			stats->reclaimed++;
-			break;
-		case PGPX_END_RETRIED:
-			stats->retried++;
-			break;
-		case PGPX_END_TERMINATED:
-			stats->terminated++;
-			break;
-		case PGPX_END_TIMEOUT:
-			stats->lease_timeouts++;
-			break;
-	}
-
-	/* a lease that was never used says nothing about the next ones */
-	if (end != PGPX_END_RETRIED)
-		pgpx_growth_note_lease_locked(pool, held);
-
-	stats->lease_time += held;
-	stats->max_lease_time = Max(stats->max_lease_time, (uint64) held);
-	if (usage != NULL)
-	{
-		stats->statements += usage->statements;
-		stats->polled += usage->polled;
-		stats->rows += usage->rows;
-		stats->errors += usage->errors;
-		stats->bytes_received += usage->bytes_received;
-		stats->bytes_sent += usage->bytes_sent;
-		stats->resets += usage->resets;
-	}
 }
 
 void

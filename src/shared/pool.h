@@ -180,13 +180,22 @@ extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 
 /*
  * pgpx_pool_revoke_locked
- *		Revoke a lease.
+ *		Revoke a lease, for any reason but the worker's exit.
  *
- * The connection goes to CLOSING if the worker exits or the connection is
- * broken, else to CANCELLING with a close reason.  The holder finds the reason at its next call.
+ * The connection goes to CLOSING if it is broken, else to CANCELLING with a
+ * close reason.  The holder finds the reason at its next call.
  */
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
+
+/*
+ * pgpx_pool_end_worker_locked
+ *		Revoke all leases and free all slots of a pool, whatever the states of
+ *		its connections, because its worker exits or has exited.
+ *
+ * Waiters keep their positions.  A damaged pool is in service again.
+ */
+extern void pgpx_pool_end_worker_locked(PgpxPool *pool, PgpxWake *wake);
 
 /* Return a pause that is shorter by a random time of up to a quarter. */
 extern PgpxTime pgpx_pool_jitter(PgpxTime pause);

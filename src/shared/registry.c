@@ -1,23 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * registry.c
- *	  The registry of pools and servers: lookup, versions, pause, retirement,
- *	  repair.
+ *	  The registry of pools and servers: lookup, versions, pause, retirement.
  *
  * These functions acquire the registry lock before a pool lock, and never hold
  * two pool locks.
- *
- * Damaged pools.  A pool whose shared state is wrong goes out of service and
- * is rebuilt.  pgpx_conn_set_state detects the damage: a transition that is
- * not in the table, or a connection of another pool.  From then on
- *	- no connection of the pool changes its state, so none is leased twice and
- *	  no slot is reused;
- *	- checkouts fail (PX004), and waiting sessions continue to wait;
- *	- the worker of the pool restarts.  At its exit it shuts down every socket,
- *	  ends every lease (the holder's next call fails with 08006) and frees every
- *	  slot.  The next worker puts the empty pool back into service.
- * Other pools of that worker lose their connections, as with each exit of a
- * worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -506,7 +493,7 @@ pgpx_pool_needs_reader(int index, PgpxPoolKey *key, uint32 *pool_id)
 	LWLockAcquire(pool->lock, LW_SHARED);
 	*key = pool->key;
 	*pool_id = pool->pool_id;
-	lacks = pool->pool_id != 0 && !pool->gone && !pool->damaged &&
+	lacks = pool->pool_id != 0 && !pool->gone &&
 		!TransactionIdIsValid(pool->key.xid) &&
 		!OidIsValid(pool->key.scram_role) &&
 		pgpx_pool_worker_incarnation(pool) != 0 &&
@@ -572,105 +559,4 @@ pgpx_pool_remove_gone(int index, uint32 pool_id)
 		LWLockRelease(pool->lock);
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
-}
-
-/*
- * Count leases and connections that the rebuild ended, so that the sums of
- * the counters agree.
- */
-static void
-balance_stats(PgpxStats *stats)
-{
-	uint64		ended = pgpx_stats_sum_ended(stats);
-	uint64		closed = pgpx_stats_sum_closed(stats);
-
-	stats->checkouts = Max(stats->checkouts, ended);
-	stats->reclaimed += stats->checkouts - ended;
-	stats->connects = Max(stats->connects, closed);
-	stats->closed_broken += stats->connects - closed;
-}
-
-void
-pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	for (int i = 0; i < pgpx_conns_end(); i++)
-	{
-		PgpxConn   *conn = &pgpx_conns[i];
-		uint64		lease_id = pg_atomic_read_u64(&conn->lease_id);
-		int			owner = conn->owner_procno;
-
-		if (conn->pool != PGPX_POOL_INDEX(pool) || lease_id == 0 ||
-			owner < 0 || owner >= pgpx_shared->nwaiter_slots)
-			continue;
-		pgpx_waiter_note_revoked(owner, lease_id, PGPX_REVOKE_WORKER);
-		pgpx_wake_add(wake, owner);
-	}
-	pgpx_conn_free_all_locked(pool);
-	balance_stats(&pool->stats);
-	pool->unavailable_since = 0;
-	pool->remote_full_since = 0;
-	pool->retry_at = 0;
-	pool->backoff_ms = 0;
-	pool->ramp = 0;
-}
-
-void
-pgpx_pool_restore_damaged(int worker)
-{
-	/* first, so that damage detected from here on restarts the worker again */
-	pg_atomic_write_u32(&pgpx_shared->worker[worker].must_restart, 0);
-	for (int i = 0; i < pgpx_pools_end(); i++)
-	{
-		PgpxPool   *pool = &pgpx_pools[i];
-		PgpxWake	wake = PGPX_WAKE_INIT;
-		bool		damaged;
-		NameData	server;
-
-		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		damaged = pool->damaged && pool->worker == worker;
-		server = pool->server_name;
-		if (damaged)
-		{
-			pgpx_pool_rebuild_locked(pool, &wake);
-			pool->damaged = false;
-			pgpx_pool_notify_end_locked(pool);
-		}
-		LWLockRelease(pool->lock);
-		pgpx_wake_flush(&wake);
-		if (damaged)
-			ereport(LOG,
-					(errmsg("pgpool_ext has rebuilt the pool of server \"%s\"",
-							NameStr(server))));
-	}
-}
-
-void
-pgpx_pool_log_damage(int worker)
-{
-	for (int i = 0; i < pgpx_pools_end(); i++)
-	{
-		PgpxPool   *pool = &pgpx_pools[i];
-		bool		damaged;
-		NameData	server;
-		NameData	database;
-		NameData	user;
-		char		text[PGPX_ERROR_LEN];
-
-		LWLockAcquire(pool->lock, LW_SHARED);
-		damaged = pool->damaged && pool->worker == worker;
-		server = pool->server_name;
-		database = pool->database_name;
-		user = pool->user_name;
-		strlcpy(text, pool->last_error, sizeof(text));
-		LWLockRelease(pool->lock);
-		if (damaged)
-			ereport(WARNING,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("the pool of server \"%s\" of database \"%s\" for user \"%s\" is out of service",
-							NameStr(server), NameStr(database), NameStr(user)),
-					 errdetail("Its state in shared memory is inconsistent. %s", text),
-					 errhint("The pool worker restarts and rebuilds it; leases of all pools of the worker end. "
-							 "Please report this: it is a bug, or the memory of this machine is defective.")));
-	}
 }

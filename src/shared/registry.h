@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * registry.h
- *	  The registry of pools and servers: lookup, versions, pause, retirement,
- *	  repair.
+ *	  The registry of pools and servers: lookup, versions, pause, retirement.
  *
  *-------------------------------------------------------------------------
  */
@@ -158,23 +157,5 @@ extern bool pgpx_server_set_paused(Oid database, Oid server, bool pause,
  * number.
  */
 extern int	pgpx_server_list_paused(Oid database, Oid *servers);
-
-/*
- * pgpx_pool_rebuild_locked
- *		End all leases of a damaged pool and free all its slots.
- *
- * No socket of the pool may remain in use: the caller must be the worker of the
- * pool and shut down all of them, or none may be open.
- */
-extern void pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake);
-
-/*
- * Rebuild the damaged pools of a starting worker and put them back into
- * service.
- */
-extern void pgpx_pool_restore_damaged(int worker);
-
-/* Log why a worker restarts because of damaged pools. */
-extern void pgpx_pool_log_damage(int worker);
 
 #endif							/* PGPX_REGISTRY_H */

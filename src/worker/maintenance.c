@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * maintenance.c
- *	  Timers of the worker: deadlines, unread resets, back-off, expiry,
- *	  abandoned leases.
+ *	  Timers of the worker: deadlines, unread resets, back-off, expiry.
  *
  * Runs at the end of each round of the event loop that does more than relay
  * bytes.  It returns the time of its next run, so that an idle worker sleeps.
@@ -15,7 +14,6 @@
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "storage/latch.h"
-#include "storage/procarray.h"
 #include "utils/syscache.h"
 
 #include "base/debug_point.h"
@@ -223,47 +221,6 @@ grow_waiting_pools(PgpxTime now)
 		}
 	}
 	return again;
-}
-
-/*
- * Release leases whose holder no longer exists.  Return whether any lease is
- * left.
- *
- * The exit callback of a session releases its leases, so this function, a
- * second safeguard, should never find one.
- */
-static bool
-sweep_leases(void)
-{
-	bool		leases = pgpx_lock_hooks->release_abandoned(pgpx_worker_index);
-
-	pgpx_connection_foreach(w)
-	{
-		PgpxConn   *conn = &pgpx_conns[w->index];
-		uint64		lease_id;
-		int			procno;
-		int			pid;
-
-		if (w->phase != PGPX_PHASE_OPEN || conn->state != PGPX_CONN_LEASED)
-			continue;
-		leases = true;
-		LWLockAcquire(pgpx_pools[w->pool].lock, LW_SHARED);
-		lease_id = pg_atomic_read_u64(&conn->lease_id);
-		procno = conn->owner_procno;
-		pid = conn->owner_pid;
-		LWLockRelease(pgpx_pools[w->pool].lock);
-		if (lease_id == 0 || procno < 0 ||
-			BackendPidGetProc(pid) == GetPGProcByNumber(procno))
-			continue;
-		if (pgpx_pool_release(conn, lease_id, PGPX_END_RECLAIMED,
-							  PGPX_RELEASE_CANCEL_CLOSE, 0,
-							  PGPX_CLOSE_HOLDER_DIED,
-							  NULL))
-			ereport(LOG,
-					(errmsg("pgpool_ext reclaimed lease " UINT64_FORMAT ": its holder with PID %d no longer exists",
-							lease_id, pid)));
-	}
-	return leases;
 }
 
 /* Handle the deadlines that have passed, and set the time of the next. */
@@ -524,7 +481,8 @@ pgpx_maintenance_run(void)
 	maintain_pools(now, all);
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
-		next_sweep = sweep_leases() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
+		next_sweep = pgpx_lock_hooks->release_abandoned(pgpx_worker_index) ?
+			now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
 	return Min(Min(pgpx_next_deadline, next_ping),
 			   Min(next_sweep, Min(next_maintenance, request_at)));
 }

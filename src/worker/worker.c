@@ -214,8 +214,8 @@ set_up(void)
 	PGPX_DEBUG_POINT("worker_starts");
 
 	/* the previous worker may have died before its exit callback ran */
+	pg_atomic_write_u32(&slot->must_restart, 0);
 	forget_connections();
-	pgpx_pool_restore_damaged(pgpx_worker_index);
 
 	pgpx_worker_incarnation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_incarnation, 1);
@@ -275,9 +275,6 @@ pgpx_worker_main(Datum arg)
 		}
 	}
 
-	if (pg_atomic_read_u32(&slot->must_restart) != 0)
-		pgpx_pool_log_damage(pgpx_worker_index);
-
 	/* exit code 1: the postmaster restarts the worker */
 	proc_exit(1);
 }
@@ -317,32 +314,32 @@ forget_connections(void)
 	{
 		PgpxPool   *pool = &pgpx_pools[p];
 		PgpxWake	wake = PGPX_WAKE_INIT;
+		bool		damaged;
+		char		text[2 * PGPX_ERROR_LEN];
 
 		if (pool->worker != pgpx_worker_index)
 			continue;
 
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		pool->conninfo_incarnation = 0;
-		for (PgpxConn *conn; !pool->damaged &&
-			 (conn = pgpx_conn_at(pool->conn_head)) != NULL;)
-		{
-			if (conn->state == PGPX_CONN_CONNECTING)
-				pool->stats.connects_failed++;
-			if (conn->state == PGPX_CONN_LEASED)
-				pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_WORKER, &wake);
-			else if (conn->state != PGPX_CONN_CLOSING)
-				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-			pgpx_stats_closed_locked(pool, conn);
-			pgpx_conn_free_locked(pool, conn);
-		}
-
-		if (pool->damaged)
-			pgpx_pool_rebuild_locked(pool, &wake);
+		damaged = pool->damaged;
+		if (damaged)
+			snprintf(text, sizeof(text), _("The pool of server \"%s\" was out of service because its state in shared memory is inconsistent. %s"),
+					 NameStr(pool->server_name), pool->last_error);
+		if (damaged || pool->conn_head >= 0)
+			pgpx_pool_end_worker_locked(pool, &wake);
 
 		/* the waiters make sure that another worker is running */
 		pgpx_pool_wake_waiters_locked(pool, &wake);
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
+		if (damaged)
+			ereport(WARNING,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("pgpool_ext worker %d restarts because of a damaged pool",
+							pgpx_worker_index),
+					 errdetail_internal("%s", text),
+					 errhint("Please report this: it is a bug, or the memory of this machine is defective.")));
 	}
 }
 
@@ -366,9 +363,6 @@ is_running(PgpxWorkerConn *w)
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		byte;
 
-	/* the states may be wrong, and an unnecessary cancel is harmless */
-	if (pgpx_pools[w->pool].damaged)
-		return true;
 	if (w->phase != PGPX_PHASE_OPEN)
 		return w->phase == PGPX_PHASE_START || w->phase == PGPX_PHASE_RESET ||
 			w->phase == PGPX_PHASE_ABORT;

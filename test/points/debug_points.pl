@@ -577,96 +577,60 @@ foreach my $point (qw(hand_over hand_over_sent))
 	stats_add_up($local, 'grant and new mapping: counters add up');
 }
 
-# A pool with damaged shared state is out of service until it is rebuilt, while the server
-# continues to run.
+# A pool with damaged shared state is out of service until its worker has restarted.
 {
 	my $node = local_node('damaged', conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 20' ]);
+	my $state = q{SELECT state FROM pgpool.pools WHERE server = 'damaged'};
+	my $restarts = q{SELECT sum(restarts) FROM pgpool.workers};
 
 	make_pool($node, $remote, server => 'damaged', options => { pool_size => 6 });
 	make_pool($node, $remote, server => 'other', options => { pool_size => 1 });
 
-	# two leases and two idle connections of one pool, one lease of the other
-	my $prepare = sub {
+	# Each case damages a pool with two leases and two idle connections. The code finds the damage.
+	foreach my $case (
+		[ 'checkout', 'closing', sub {
+			my ($holder, $leases, $worker) = @_;
+
+			kill 'STOP', $worker;
+			lease($holder, 'damaged');
+			$holder->run(q{SELECT pgpool.checkout('damaged')});
+			$holder->failed('PX004', qr/the pool of server "damaged" is out of service.*cannot go from state "closing" to "leased"/s, 'damage: checkout that finds the damage fails');
+			is($node->safe_psql('postgres', $state), 'damaged', 'damage: pgpool.pools shows the state');
+			$holder->run('SELECT pgpool.check_invariants()');
+			$holder->failed('XX000', qr/is out of service: Connection \d+/, 'damage: check_invariants reports the damage');
+			is($holder->run("SELECT a FROM pgpool.query($leases->[0], 'select 7') AS t(a int)"), '7', 'damage: lease stays usable until the restart');
+			$holder->run(qq{SELECT pgpool.checkin($leases->[0]); SELECT pgpool.reconnect('damaged'); SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'damaged'});
+			is($holder->error, '', 'damage: lease can be returned, and administrative functions can be called');
+			is($node->safe_psql('postgres', $state), 'damaged', 'damage: state is unchanged');
+			kill 'CONT', $worker;
+		} ],
+		[ 'checkin', 'leased', sub { my ($holder, $leases) = @_; $holder->run("SELECT pgpool.checkin($leases->[0])"); is($holder->error, '', 'checkin: no error'); } ] ])
+	{
+		my ($name, $damage, $act) = @$case;
 		my ($holder, $damager) = map { PgpxSession->new($node) } 1 .. 2;
 		my @leases = map { lease($holder, 'damaged') } 1 .. 4;
 		my $kept = lease($holder, 'other');
+		my $before = $node->safe_psql('postgres', $restarts);
+		my $worker = $node->safe_psql('postgres', q{SELECT w.pid FROM pgpool.workers w JOIN pgpool.pools p ON p.worker = w.worker WHERE p.server = 'damaged'});
 
 		$holder->run("SELECT pgpool.checkin($_)") foreach @leases[ 0, 1 ];
 		wait_until($node, q{SELECT idle FROM pgpool.pools WHERE server = 'damaged'}, '2') or die 'not idle';
-		return ($holder, $damager, $kept, @leases[ 2, 3 ]);
-	};
-	my $state = q{SELECT state FROM pgpool.pools WHERE server = 'damaged'};
-	my $worker_of = q{SELECT w.pid FROM pgpool.workers w JOIN pgpool.pools p ON p.worker = w.worker WHERE p.server = };
-	my $rebuilt = sub {
-		my ($name, $holder, $damager, $kept, @leases) = @_;
-
-		ok(wait_until($node, $state, 'ready', 30), "$name: pool is back in service");
-		foreach my $lease (@leases)
-		{
-			$holder->run("SELECT pgpool.exec($lease, 'select 1')");
-			$holder->failed('08006', qr/connection of lease $lease was lost/, "$name: earlier lease has ended");
-			$holder->run("SELECT pgpool.checkin($lease)");
-		}
+		$damager->run("SET pgpool_ext.debug_damage = '$damage'");
+		$act->($holder, [ @leases[ 2, 3 ] ], $worker);
+		ok(wait_until($node, $restarts, $before + 1, 30), "$name: worker restarts once");
+		ok(wait_until($node, $state, 'ready', 30), "$name: pool is in service again");
+		$holder->run("SELECT pgpool.exec($leases[3], 'select 1')");
+		$holder->failed('08006', qr/connection of lease $leases[3] was lost/, "$name: earlier lease has ended");
 		is($holder->run("SELECT a FROM pgpool.query($kept, 'select 1') AS t(a int)"), '1', "$name: lease of the other worker's pool is kept");
-		$holder->run("SELECT pgpool.checkin($kept)");
-		is($holder->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)}), '1', "$name: checkout succeeds in an existing session");
+		$holder->run('SELECT pgpool.checkin_all()');
+		is($holder->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)}), '1', "$name: checkout succeeds");
 		check_invariants($node, "$name: invariants hold");
-		stats_add_up($node, "$name: counters add up");
-		unlike(slurp_file($node->logfile), qr/PANIC|TRAP|was terminated by/, "$name: no process crashed");
 		$damager->run('RESET pgpool_ext.debug_damage');
 		is($damager->error, '', "$name: damage is undone");
 		$_->quit foreach $holder, $damager;
-	};
-
-	# damage found by a checkout: the errors of sessions until the worker has restarted
-	{
-		my ($holder, $damager, $kept, @leases) = $prepare->();
-		my $waiter = PgpxSession->new($node);
-		my $worker = $node->safe_psql('postgres', "$worker_of 'damaged'");
-		my $log = -s $node->logfile;
-
-		isnt($worker, $node->safe_psql('postgres', "$worker_of 'other'"), 'damage: pools are served by different workers');
-		kill 'STOP', $worker;
-		$damager->run(q{SET pgpool_ext.debug_damage = 'closing'});
-
-		# (this session has cached the sockets, and need not ask the worker)
-		lease($holder, 'damaged');
-		$holder->run(q{SELECT pgpool.checkout('damaged')});
-		$holder->failed('PX004', qr/the pool of server "damaged" is out of service/, 'damage: checkout that finds the damage fails');
-		like($holder->error, qr/cannot go from state "closing" to "leased".*rebuilds the pool/s, 'damage: error names the damage and announces the rebuild');
-		is($node->safe_psql('postgres', $state), 'damaged', 'damage: pgpool.pools shows the state');
-		like($node->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'damaged'}), qr/cannot go from/, 'damage: pgpool.pools shows the reason');
-		is($node->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE server = 'damaged'}), '3', 'damage: no further connection is leased');
-		$waiter->run(q{SELECT pgpool.checkout('damaged')});
-		$waiter->failed('PX004', qr/out of service/, 'damage: next checkout fails at once');
-		$waiter->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)});
-		$waiter->failed('PX004', qr/out of service/, 'damage: statement fails, too');
-		$waiter->run('SELECT pgpool.check_invariants()');
-		$waiter->failed('XX000', qr/is out of service: Connection \d+/, 'damage: check_invariants reports the damage');
-		is($holder->run("SELECT a FROM pgpool.query($leases[0], 'select 7') AS t(a int)"), '7', 'damage: lease stays usable until the rebuild');
-		$holder->run("SELECT pgpool.checkin($leases[0])");
-		is($holder->error, '', 'damage: lease can be returned');
-		$waiter->run(q{SELECT pgpool.reconnect('damaged'); SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'damaged'});
-		is($waiter->error, '', 'damage: administrative functions can be called');
-		is($node->safe_psql('postgres', $state), 'damaged', 'damage: state is unchanged');
-		kill 'CONT', $worker;
-		$rebuilt->('found by a checkout', $holder, $damager, $kept, $leases[1]);
-		like(slurp_file($node->logfile, $log), qr/WARNING: +the pool of server "damaged" .* is out of service.*has rebuilt the pool of server "damaged"/s, 'damage: log has both messages');
-		is($node->safe_psql('postgres', q{SELECT sum(restarts) FROM pgpool.workers}), '1', 'damage: one worker was restarted once');
-		$waiter->quit;
 	}
-
-	# damage found where no error can be raised
-	{
-		my ($holder, $damager, $kept, @leases) = $prepare->();
-		my $before = $node->safe_psql('postgres', q{SELECT sum(restarts) FROM pgpool.workers});
-
-		$damager->run(q{SET pgpool_ext.debug_damage = 'leased'});
-		$holder->run("SELECT pgpool.checkin($leases[0])");
-		is($holder->error, '', 'found at checkin: lease can be returned');
-		ok(wait_until($node, q{SELECT sum(restarts) FROM pgpool.workers}, $before + 1, 30), 'found at checkin: worker restarts');
-		$rebuilt->('found at checkin', $holder, $damager, $kept, $leases[1]);
-	}
+	like(slurp_file($node->logfile), qr/WARNING: +pgpool_ext worker \d+ restarts because of a damaged pool.*The pool of server "damaged" was out of service/s, 'damage: log has a message');
+	unlike(slurp_file($node->logfile), qr/PANIC|TRAP|was terminated by/, 'damage: no process crashed');
 	$node->stop;
 }
 
