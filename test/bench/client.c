@@ -8,7 +8,6 @@
  *	client stream N CONNINFO SQL	the same in single-row mode, rows discarded
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
- *	client hold N CONNINFO SECONDS	N connections, for some seconds
  *	client version					libpq's version
  *
  * Each prints one number.
@@ -119,17 +118,6 @@ fresh(int n, const char *conninfo, const char *sql)
 	return us[n / 2];
 }
 
-/* n connections, which are held still for some seconds */
-static void
-hold(int n, const char *conninfo, int seconds)
-{
-	struct timespec t = {seconds, 0};
-
-	for (int i = 0; i < n; i++)
-		must_connect(conninfo);
-	nanosleep(&t, NULL);
-}
-
 int
 main(int argc, char **argv)
 {
@@ -142,13 +130,8 @@ main(int argc, char **argv)
 	}
 	if (argc != 5 || (n = atoi(argv[2])) <= 0)
 	{
-		fprintf(stderr, "usage: client loop|loopx|stream|fresh|hold N CONNINFO SQL\n");
+		fprintf(stderr, "usage: client loop|loopx|stream|fresh N CONNINFO SQL\n");
 		return 2;
-	}
-	if (strcmp(argv[1], "hold") == 0)
-	{
-		hold(n, argv[3], atoi(argv[4]));
-		return 0;
 	}
 	if (strcmp(argv[1], "fresh") == 0)
 		printf("%.3f\n", fresh(n, argv[3], argv[4]));

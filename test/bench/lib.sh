@@ -291,15 +291,6 @@ remote_memory() {
     END { printf "pss %.1f\nown %.1f\n", pss / 1024, own / 1024 }'
 }
 
-# process_cpu PID ...: total CPU time in nanoseconds.
-process_cpu() {
-  local pid
-
-  for pid in "$@"; do
-    cat "/proc/$pid/schedstat" 2>/dev/null || true
-  done | awk '{ sum += $1 } END { printf "%.0f\n", sum }'
-}
-
 # servers_cpu: CPU time in ticks of both servers, with the processes that have ended, and
 # of PgBouncer.
 servers_cpu() {

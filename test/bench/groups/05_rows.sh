@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 #
-# large results, large values, and single rows
+# large results
 #
 # All rows are counted and discarded. The floor is a program in C that reads the rows
 # with libpq, row by row in text format, and discards them.
@@ -51,19 +51,6 @@ way_stream() {
   esac | awk -v n="$n" '{ printf "%.1f\n", n * 8000 / $1 }'
 }
 
-# way_single HOW: us of one row of four columns by its key
-way_single() {
-  local n
-
-  n=$(turns 2000)
-  case $1 in
-    pool) here "SELECT single_by_pool('p1', $n)" ;;
-    dblink) here "SELECT single_by_dblink('d', $n)" ;;
-    fdw) here "SELECT single_by_fdw($n)" ;;
-    libpq) client loopx "$n" "$(remote_conninfo)" 'select * from mixed where a = 4711' ;;
-  esac
-}
-
 group_5() {
   local table bouncer_ways=()
 
@@ -85,8 +72,6 @@ group_5() {
   way_rows relay mixed >/dev/null
   measure "$long_rounds" rows:relay:mixed rows:dblink_tls:mixed
   measure "$long_rounds" stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
-  place apart
-  measure "$rounds" single:pool single:dblink single:fdw single:libpq
 }
 
 report_5() {
@@ -95,7 +80,7 @@ report_5() {
   declare -A shapes=([narrow]="int" [mixed]="int, text, timestamptz, numeric"
     [numbers]="eight numbers" [texts]="int, text of 192 bytes")
   declare -A targets=([mixed]=2.3 [numbers]=2.0)
-  section "Large results and single rows"
+  section "Large results"
   for table in mixed numbers; do
     # the target is a speed-up: the time of dblink / that of pgpool_ext
     for at in apart free; do
@@ -113,7 +98,6 @@ report_5() {
   ratio "TLS: 100 MB, relay / libpq to PgBouncer" free:stream:relay free:stream:bouncer_tls ">=1.4"
   ratio "TLS: 100 MB, relay / libpq" free:stream:relay free:stream:tls ">=0.9"
   ratio "100 MB on a lease / libpq" free:stream:pool free:stream:libpq -
-  against "a row by its key" apart:single:pool apart:single:libpq apart:single:dblink apart:single:fdw
   grid "$rows rows, ms" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
   for table in narrow mixed numbers texts; do
     line "${shapes[$table]}" "free:rows:|:$table"
@@ -130,8 +114,4 @@ report_5() {
   figure free:stream:relay MB/s "TLS: the same, pgpool_ext, relay"
   figure free:stream:tls MB/s "TLS: the same, libpq in C"
   figure free:stream:bouncer_tls MB/s "TLS: the same, libpq in C to PgBouncer"
-  figure apart:single:pool us "one row by its key: pgpool_ext"
-  figure apart:single:dblink us "one row by its key: dblink named"
-  figure apart:single:fdw us "one row by its key: postgres_fdw, in one transaction"
-  figure apart:single:libpq us "one row by its key: libpq in C, extended protocol"
 }

@@ -1,40 +1,11 @@
 # shellcheck shell=bash
 #
-# CPU time and memory of the worker
+# CPU time of the worker over TLS
 #
-# The same is measured of PgBouncer: with 100 unused connections, and for queries over TLS.
+# A query over TLS, through the relay and through PgBouncer.
 
 worker_pid() {
   here "SELECT pid FROM pgpool.workers"
-}
-
-# pss_of PID: MB
-pss_of() {
-  awk '$1 == "Pss:" { printf "%.1f\n", $2 / 1024 }' "/proc/$1/smaps_rollup"
-}
-
-wakes_of() {
-  awk '$1 == "voluntary_ctxt_switches:" { print $2 }' "/proc/$1/status"
-}
-
-# watch_idle PID: CPU time and wakeups per second, and memory
-watch_idle() {
-  local before wakes s=$((quick ? 1 : 8))
-
-  before=$(process_cpu "$1")
-  wakes=$(wakes_of "$1")
-  sleep "$s"
-  awk -v ns="$(($(process_cpu "$1") - before))" -v wakes="$(($(wakes_of "$1") - wakes))" -v s="$s" \
-    'BEGIN { printf "cpu %.3f\nwakes %.1f\n", ns / 1e6 / s, wakes / s }'
-  say "pss $(pss_of "$1")"
-}
-
-# way_idle none|pool|bouncer
-way_idle() {
-  case $1 in
-    bouncer) watch_idle "${bouncer_pids[0]}" ;;
-    *) watch_idle "$(worker_pid)" ;;
-  esac
 }
 
 # way_relayed HOW: a query over TLS on a held lease, on a pool with reset, through PgBouncer
@@ -60,25 +31,10 @@ way_relayed() {
 }
 
 group_6() {
-  local bouncer_idle=() bouncer_relayed=() holder=
+  local bouncer_relayed=()
 
-  if has pgbouncer; then
-    bouncer_idle=(idle:bouncer)
-    bouncer_relayed=(relayed:bouncer relayed:bouncer_reset)
-  fi
+  has pgbouncer && bouncer_relayed=(relayed:bouncer relayed:bouncer_reset)
   place free
-  measure "$long_rounds" idle:few
-  here "SELECT pgpool.prewarm('p100', 100)" >/dev/null
-  if has pgbouncer; then
-    # 100 idle clients
-    client hold 100 "$(bouncer_conninfo "$bouncer")" "$((2 + long_rounds * (quick ? 4 : 20)))" &
-    holder=$!
-    sleep 2
-  fi
-  measure "$long_rounds" idle:hundred "${bouncer_idle[@]}"
-  [ -z "$holder" ] || wait "$holder"
-  here "ALTER SERVER p100 OPTIONS (SET pool_size '1')"
-  here "SELECT pgpool.exec('p100', 'select 1')" >/dev/null
   measure "$rounds" relayed:held relayed:held_asleep relayed:each relayed:each_asleep relayed:dblink \
     "${bouncer_relayed[@]}"
   place together
@@ -87,9 +43,7 @@ group_6() {
 }
 
 report_6() {
-  section "CPU time and memory of the worker"
-  ratio "CPU time when idle, worker with 100 connections / PgBouncer with 100 clients" free:idle:hundred.cpu free:idle:bouncer.cpu -
-  ratio "memory of the worker / of PgBouncer" free:idle:hundred.pss free:idle:bouncer.pss -
+  section "CPU time of the worker over TLS"
   ratio "TLS: CPU time of a query on a lease, worker / PgBouncer" \
     free:relayed:held.cpu free:relayed:bouncer.cpu "<=1.0"
   ratio "TLS: CPU time, busy_poll 0, worker / PgBouncer" free:relayed:held_asleep.cpu free:relayed:bouncer.cpu "<=1.0"
@@ -117,9 +71,4 @@ report_6() {
   line "on a pool, reset always, together" together:relayed:each
   line "dblink named to PgBouncer, no reset, together" together:relayed:bouncer
   line "dblink named to PgBouncer, resets, together" together:relayed:bouncer_reset
-  grid "idle" "CPU, ms/s=.cpu" "wakeups/s=.wakes" "memory, MB=.pss"
-  line "worker, few connections" free:idle:few
-  line "worker, 100 more connections" free:idle:hundred
-  line "PgBouncer, 100 clients" free:idle:bouncer
-  note "memory: PSS, which includes a share of the shared pages; seconds: CPU time"
 }

@@ -21,8 +21,7 @@ FROM (VALUES
   ('p1_never', 1, 'never', 'remote_app'),
   ('p1_tls', 1, 'always', 'remote_app'), ('p8_tls', 8, 'always', 'remote_tls'),
   ('p8_tls_never', 8, 'never', 'remote_tls_never'),
-  ('p8', 8, 'always', 'remote_pool'), ('p8_never', 8, 'never', 'remote_never'),
-  ('p100', 100, 'always', 'remote_app')
+  ('p8', 8, 'always', 'remote_pool'), ('p8_never', 8, 'never', 'remote_never')
 ) AS v(name, size, reset, role) \gexec
 
 -- of dblink: d, and m for many sessions
