@@ -26,10 +26,6 @@ height_of() {
 # session/.
 worker_side='^src/locks/lock_pinger\.'
 
-# The circles that are left: the files of each, of four at most.
-circles='fdw/remote_scan fdw/remote_statement fdw/remote_transaction
-shared/pool shared/wait_queue'
-
 wrong=0
 complain() {
   printf 'layers: %s\n' "$*"
@@ -80,14 +76,6 @@ for file in src/*.[ch] src/*/*.[ch]; do
     complain "$file includes libpq-fe.h: shared/ knows no libpq"
   fi
 done
-found_circles=$(perl test/lint/circles.pl | sort)
-while read -r circle; do
-  grep -qxF -- "$circle" <<<"$circles" || complain "these files call each other in a circle: $circle"
-done < <(sed '/^$/d' <<<"$found_circles")
-while read -r circle; do
-  grep -qxF -- "$circle" <<<"$found_circles" || complain "no circle any more, remove it from the list: $circle"
-  [ "$(wc -w <<<"$circle")" -le 4 ] || complain "a circle of more than four files: $circle"
-done < <(sed '/^$/d' <<<"$circles")
 twice=$(for file in src/*.[ch] src/*/*.[ch]; do basename "$file"; done | sort | uniq -d)
 [ -z "$twice" ] || complain "names that are not unique: $twice"
 

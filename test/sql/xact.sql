@@ -401,21 +401,6 @@ SELECT what, count(*) FROM pgpool.query('one', 'select what from xact_log') AS t
 SELECT checkouts AS before FROM pgpool.stats
  WHERE server = 'one' AND local_user = current_user \gset
 DO $$
-BEGIN
-	FOR i IN 1 .. 10000 LOOP
-		PERFORM pgpool.exec('one', 'select 1');
-	END LOOP;
-END $$;
-DO $$
-DECLARE
-	lease bigint;
-BEGIN
-	FOR i IN 1 .. 10000 LOOP
-		lease := pgpool.checkout('one');
-		PERFORM pgpool.checkin(lease);
-	END LOOP;
-END $$;
-DO $$
 DECLARE
 	failed int := 0;
 BEGIN
