@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Includes go downward only: the folders of src/ are layers, and a file includes headers
 # of its own layer or of a lower one. Each .c file with a header of its name includes it
-# first. Within a layer calls go downward, too: files that call each other in a circle
-# are listed here.
+# first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
