@@ -4,7 +4,6 @@
  *	  The floor of the bench: clients in C that use libpq only.
  *
  *	client loop N CONNINFO SQL		microseconds of one PQexec, on one connection
- *	client loopx N CONNINFO SQL		the same by PQexecParams: extended protocol
  *	client stream N CONNINFO SQL	the same in single-row mode, rows discarded
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
@@ -44,11 +43,11 @@ must_connect(const char *conninfo)
 }
 
 static void
-must_run(PGconn *conn, const char *sql, int extended)
+must_run(PGconn *conn, const char *sql, int single_rows)
 {
 	PGresult   *res;
 
-	if (extended < 0)
+	if (single_rows)
 	{
 		if (!PQsendQuery(conn, sql) || !PQsetSingleRowMode(conn))
 		{
@@ -59,10 +58,7 @@ must_run(PGconn *conn, const char *sql, int extended)
 			PQclear(res);
 		return;
 	}
-	if (extended)
-		res = PQexecParams(conn, sql, 0, NULL, NULL, NULL, NULL, 0);
-	else
-		res = PQexec(conn, sql);
+	res = PQexec(conn, sql);
 	if (PQresultStatus(res) != PGRES_TUPLES_OK &&
 		PQresultStatus(res) != PGRES_COMMAND_OK)
 	{
@@ -82,17 +78,17 @@ compare(const void *a, const void *b)
 }
 
 static double
-loop(int n, const char *conninfo, const char *sql, int extended)
+loop(int n, const char *conninfo, const char *sql, int single_rows)
 {
 	PGconn	   *conn = must_connect(conninfo);
 	double		start;
 	double		us;
 
 	for (int i = 0; i < n / 10 + 1; i++)
-		must_run(conn, sql, extended);
+		must_run(conn, sql, single_rows);
 	start = now_us();
 	for (int i = 0; i < n; i++)
-		must_run(conn, sql, extended);
+		must_run(conn, sql, single_rows);
 	us = (now_us() - start) / n;
 	PQfinish(conn);
 	return us;
@@ -130,17 +126,12 @@ main(int argc, char **argv)
 	}
 	if (argc != 5 || (n = atoi(argv[2])) <= 0)
 	{
-		fprintf(stderr, "usage: client loop|loopx|stream|fresh N CONNINFO SQL\n");
+		fprintf(stderr, "usage: client loop|stream|fresh N CONNINFO SQL\n");
 		return 2;
 	}
 	if (strcmp(argv[1], "fresh") == 0)
 		printf("%.3f\n", fresh(n, argv[3], argv[4]));
 	else
-	{
-		int			extended = strcmp(argv[1], "stream") == 0 ? -1 :
-			strcmp(argv[1], "loopx") == 0;
-
-		printf("%.3f\n", loop(n, argv[3], argv[4], extended));
-	}
+		printf("%.3f\n", loop(n, argv[3], argv[4], strcmp(argv[1], "stream") == 0));
 	return 0;
 }

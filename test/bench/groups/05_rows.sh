@@ -7,10 +7,8 @@
 
 rows_columns() {
   case $1 in
-    narrow) echo 'a int' ;;
     mixed) echo 'a int, b text, c timestamptz, d numeric' ;;
     numbers) echo 'a int, b int, c bigint, d bigint, e float8, f float8, g int, h int' ;;
-    texts) echo 'a int, b text' ;;
   esac
 }
 
@@ -21,10 +19,7 @@ way_rows() {
   columns=$(rows_columns "$2")
   case $1 in
     pool) here "SELECT rows_by_pool('p1', 'select * from $2', '$columns', $rows)" ;;
-    relay) here "SELECT rows_by_pool('p1_tls', 'select * from $2', '$columns', $rows)" ;;
     dblink) here "SELECT rows_by_dblink('d', 'select * from $2', '$columns', $rows)" ;;
-    dblink_tls) here "SELECT rows_by_dblink('d_tls', 'select * from $2', '$columns', $rows)" ;;
-    bouncer) here "SELECT rows_by_dblink('d_bouncer', 'select * from $2', '$columns', $rows)" ;;
     # the condition makes postgres_fdw request all columns
     fdw) here "SELECT rows_ms('SELECT count(*) FROM (SELECT * FROM rows_$2 OFFSET 0) AS t WHERE t IS NOT NULL', $rows)" ;;
     libpq) client stream 1 "$(remote_conninfo)" "select * from $2" | in_ms ;;
@@ -52,33 +47,28 @@ way_stream() {
 }
 
 group_5() {
-  local table bouncer_ways=()
+  local at table bouncer_ways=()
 
   has pgbouncer && bouncer_ways=(stream:bouncer stream:bouncer_tls)
   here "SELECT pgpool.exec('p1_tls', 'select 1')" >/dev/null
   sql_here rows
-  for table in narrow mixed numbers texts; do
+  for table in mixed numbers; do
     # the first execution of a statement returns text
     way_rows pool "$table" >/dev/null
   done
-  place apart
-  for table in mixed numbers; do
-    measure "$rounds" "rows:pool:$table" "rows:dblink:$table" "rows:fdw:$table" "rows:libpq:$table"
+  for at in apart free; do
+    place "$at"
+    for table in mixed numbers; do
+      measure "$rounds" "rows:pool:$table" "rows:dblink:$table" "rows:fdw:$table" "rows:libpq:$table"
+    done
   done
-  place free
-  for table in narrow mixed numbers texts; do
-    measure "$rounds" "rows:pool:$table" "rows:dblink:$table" "rows:fdw:$table" "rows:libpq:$table"
-  done
-  way_rows relay mixed >/dev/null
-  measure "$long_rounds" rows:relay:mixed rows:dblink_tls:mixed
   measure "$long_rounds" stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
 }
 
 report_5() {
   local table at
 
-  declare -A shapes=([narrow]="int" [mixed]="int, text, timestamptz, numeric"
-    [numbers]="eight numbers" [texts]="int, text of 192 bytes")
+  declare -A shapes=([mixed]="int, text, timestamptz, numeric" [numbers]="eight numbers")
   declare -A targets=([mixed]=2.3 [numbers]=2.0)
   section "Large results"
   for table in mixed numbers; do
@@ -87,27 +77,19 @@ report_5() {
       ratio "$rows rows, ${shapes[$table]}: dblink / pgpool_ext, $at" "$at:rows:dblink:$table" \
         "$at:rows:pool:$table" ">=${targets[$table]}"
     done
-  done
-  for table in narrow texts; do
-    ratio "$rows rows, ${shapes[$table]}: dblink / pgpool_ext" "free:rows:dblink:$table" "free:rows:pool:$table" -
-  done
-  ratio "$rows rows, ${shapes[mixed]}, TLS: dblink / pgpool_ext" free:rows:dblink_tls:mixed free:rows:relay:mixed -
-  for table in narrow mixed numbers texts; do
     ratio "$rows rows, ${shapes[$table]}: pgpool_ext / floor, libpq in C" "free:rows:pool:$table" "free:rows:libpq:$table" -
   done
   ratio "TLS: 100 MB, relay / libpq to PgBouncer" free:stream:relay free:stream:bouncer_tls ">=1.4"
   ratio "TLS: 100 MB, relay / libpq" free:stream:relay free:stream:tls ">=0.9"
   ratio "100 MB on a lease / libpq" free:stream:pool free:stream:libpq -
   grid "$rows rows, ms" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
-  for table in narrow mixed numbers texts; do
+  for table in mixed numbers; do
     line "${shapes[$table]}" "free:rows:|:$table"
   done
   grid "$rows rows, ms, apart" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
   for table in mixed numbers; do
     line "${shapes[$table]}" "apart:rows:|:$table"
   done
-  figure free:rows:relay:mixed ms "${shapes[mixed]}, TLS: pgpool_ext, relay"
-  figure free:rows:dblink_tls:mixed ms "${shapes[mixed]}, TLS: dblink"
   figure free:stream:pool MB/s "100 MB in rows of 8 kB, discarded: pgpool_ext"
   figure free:stream:libpq MB/s "100 MB in rows of 8 kB, discarded: libpq in C"
   figure free:stream:bouncer MB/s "100 MB in rows of 8 kB, discarded: libpq in C to PgBouncer"

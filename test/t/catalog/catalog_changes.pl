@@ -304,42 +304,6 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'late'), '0'), 'worker stops its attempts');
 }
 
-# --- connections that prewarm has requested close if the user loses its privileges
-# meanwhile, whether they are still being opened, or are open without the worker knowing
-# it yet
-{
-	my $gate = PgpxSession->new($remote, dbname => 'remote_db');
-	my $at_gate = q(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted);
-	my $worker = worker_pid($local);
-
-	make_pool($local, $remote, server => 'gated', options => { pool_size => 2, connect_timeout => '10 min',
-			start_commands => 'select pg_advisory_lock_shared(7)' });
-	$local->safe_psql('postgres', 'GRANT pg_signal_backend TO app; GRANT EXECUTE ON FUNCTION pgpool.prewarm TO app');
-	$gate->run('SELECT pg_advisory_lock(7)');
-	foreach my $when ('on its way', 'just open')
-	{
-		$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER gated TO app');
-		$app->start(q(SELECT pgpool.prewarm('gated', 2, '5 min')));
-		ok(wait_until($remote, $at_gate, '2'), "$when: prewarm has requested connections");
-		if ($when eq 'just open')
-		{
-			kill 'STOP', $worker;
-			$gate->run('SELECT pg_advisory_unlock(7)');
-			ok(wait_until($remote, q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/gated' AND state = 'idle'), '2'),
-				"$when: remote server has accepted the connections");
-		}
-		$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER gated FROM app');
-		$app->finish(60);
-		$app->failed('42501', qr/permission denied for foreign server gated/, "$when: prewarm reports the lost privilege");
-		kill 'CONT', $worker;
-		ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'gated'), '0', 30), "$when: no connection stays open");
-		is(scalar(() = slurp_file($local->logfile) =~ /could not connect to server "gated"/g), 0, "$when: no failure is logged");
-		ok(wait_until($remote, $at_gate, '0'), "$when: no login waits on the remote server");
-	}
-	$gate->quit;
-	$local->safe_psql('postgres', 'REVOKE pg_signal_backend FROM app; REVOKE EXECUTE ON FUNCTION pgpool.prewarm FROM app; DROP SERVER gated CASCADE');
-}
-
 # --- server and mapping change between the reads of the two catalogs: no mixture is
 # used
 $remote->safe_psql('postgres', q(CREATE ROLE newcomer LOGIN PASSWORD 'of the new one'));
@@ -383,21 +347,6 @@ $local->safe_psql('postgres', "SELECT pgpool.pause('later'); ALTER SERVER later 
 is($other->run("SELECT pgpool.try_checkout('later', '') IS NULL"), 't', 'changed server stays paused');
 $other->fails("SELECT pgpool.checkout('later', '300 ms')", '55P03', qr/paused/, 'changed server stays paused for waiters');
 $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
-
-# --- pause of all servers skips those that cannot have a pool
-$local->safe_psql('postgres', 'CREATE DATABASE files');
-make_pool($local, $remote, server => 'shard', dbname => 'files');
-$local->safe_psql('files', "CREATE FOREIGN DATA WRAPPER dummy; " . join ';', map { "CREATE SERVER file$_ FOREIGN DATA WRAPPER dummy" } 1 .. 10);
-my $files = PgpxSession->new($local, dbname => 'files');
-is($files->run('SELECT pgpool.pause(NULL)') . $files->error, '', 'pause of all servers succeeds although they outnumber the slots for pools');
-is($files->run(q(SELECT pgpool.drain(NULL, '10 s'))) . $files->error, 't', 'drain of all servers succeeds');
-is($files->run(q(SELECT pgpool.try_checkout('shard', '') IS NULL)), 't', 'server with a pool is paused');
-make_pool($local, $remote, server => 'later');
-is($other->run(q(SELECT pgpool.exec('later', 'select 1'))) . $other->error, '1', 'slots for pools of other databases are left');
-$local->safe_psql('postgres', 'DROP SERVER later CASCADE');
-$files->run('SELECT pgpool.resume(NULL)');
-$files->quit;
-$local->safe_psql('postgres', 'DROP DATABASE files');
 
 # --- a connection whose user mapping is dropped during its reset closes after the reset
 my $gate = PgpxSession->new($remote, dbname => 'remote_db');

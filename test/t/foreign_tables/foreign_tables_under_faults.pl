@@ -1,5 +1,4 @@
-# Many sessions on foreign tables share few connections: at most pool_size, granted in the order of
-# arrival. While sessions, the worker and remote sessions are killed at random, each transaction is
+# Many sessions on foreign tables share few connections: at most pool_size. While sessions, the worker and remote sessions are killed at random, each transaction is
 # executed completely or not at all: accounts, tellers, branches and history of TPC-B have equal sums.
 # PGPX_TEST_SESSIONS: their number. PGPX_TEST_SECONDS, PGPX_TEST_SEED: of the part with faults.
 use strict;
@@ -51,7 +50,6 @@ END;
 EOT
 
 never_too_many();
-first_come_first_served();
 killed_at_random();
 check_invariants($local);
 stats_add_up($local);
@@ -88,38 +86,6 @@ sub never_too_many
 	is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts FROM pgpool.stats'), "$pool_size|0|0", "$pool_size connections are used, and not one more was tried");
 	cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'sessions waited for connections');
 	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
-	return;
-}
-
-sub first_come_first_served
-{
-	my @holders = map { PgpxSession->new($local, user => 'app') } 1 .. $pool_size;
-	my @waiters = map { PgpxSession->new($local, user => 'app') } 1 .. $pool_size + 4;
-
-	$_->run('BEGIN; SELECT abalance FROM accounts WHERE aid = 1') foreach @holders;
-	is(join('', map { $_->error } @holders), '', 'transactions hold all connections');
-	foreach my $i (0 .. $#waiters)
-	{
-		$waiters[$i]->start('BEGIN; SELECT abalance FROM accounts WHERE aid = ' . (2 + $i));
-		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $i + 1);
-	}
-	my @order;
-	my $errors = '';
-	foreach my $i (0 .. $#waiters)
-	{
-		($i < @holders ? $holders[$i] : $waiters[ $i - @holders ])->run('COMMIT');
-		wait_until($local, sub { scalar grep { $_->done } @waiters[ grep { my $n = $_; !grep { $_ == $n } @order } 0 .. $#waiters ] }, 1);
-		foreach my $n (0 .. $#waiters)
-		{
-			next if (grep { $_ == $n } @order) || !$waiters[$n]->done;
-			push @order, $n;
-			$waiters[$n]->finish;
-			$errors .= $waiters[$n]->error;
-		}
-	}
-	is("@order", join(' ', 0 .. $#waiters), 'waiters are granted connections in their order');
-	is($errors, '', 'no waiter receives an error');
-	$_->quit foreach @holders, @waiters;
 	return;
 }
 

@@ -139,20 +139,6 @@ my $local = local_node('local');
 	is($local->safe_psql('postgres', "SELECT $pause BETWEEN 5.9 AND 8.1 FROM pgpool.pools WHERE server = 'slow'"),
 		't', 'slow: first pause is retry_min')
 	  or diag($local->safe_psql('postgres', "SELECT $pause FROM pgpool.pools WHERE server = 'slow'"));
-	make_pool($local, $remote, server => 'quick',
-		options => { port => $closed_port, retry_min => '20ms', retry_max => '400ms', on_unavailable => 'wait' });
-	$session->start("SELECT pgpool.checkout('quick', '60 s')");
-	ok(wait_until($local, "SELECT connects_failed >= 8 FROM pgpool.stats WHERE server = 'quick'", 't', 60), 'quick: eight attempts have failed');
-	my @pauses;
-	while (@pauses < 3)
-	{
-		my $seen = $local->safe_psql('postgres', "SELECT $pause FROM pgpool.pools WHERE server = 'quick' AND next_try_at IS NOT NULL");
-
-		push @pauses, $seen if $seen ne '';
-	}
-	is(scalar(grep { $_ < 0.299 || $_ > 0.401 } @pauses), 0, 'quick: doubled pauses do not exceed retry_max') or diag("@pauses");
-	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
-	$session->finish(30);
 	$session->quit;
 	stats_add_up($local);
 	check_invariants($local);

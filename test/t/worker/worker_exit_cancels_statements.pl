@@ -152,8 +152,7 @@ SKIP:
 
 # A cancel request that arrives too early is ignored, so the worker repeats the request for a
 # second. If the machine stalls for the rest of that second, no further request is sent, and
-# requests of the test end the statement. (That the repetition is in time: see
-# timing/exit_repeats_cancels.)
+# requests of the test end the statement.
 my $session = PgpxSession->new($local);
 $session->start('SELECT pgpool.exec(' . lease($session, 'forgetful') . ", 'select pg_sleep(100)')");
 ok(wait_until($local, sub { -e $journal ? slurp_file($journal) : '' }, "begin\n"), 'statement begins');
