@@ -68,7 +68,7 @@ pgpx_lease_forget(PgpxLease *lease)
 	if (lease->sock != NULL)
 	{
 		lease->sock->leased = false;
-		pgpx_session_unregister_if_contended(lease->sock);
+		pgpx_session_unregister(lease->sock);
 
 		/* the socket may stay cached for long */
 		pgpx_wire_trim(&lease->sock->wire);

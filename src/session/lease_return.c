@@ -849,7 +849,6 @@ exit_callback(int code, Datum arg)
 	dlist_foreach_modify(iter, &pgpx_leases)
 		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
 						  PGPX_END_RECLAIMED, false);
-	pgpx_socket_cache_at_exit();
 	pgpx_lock_hooks->at_session_exit();
 }
 

@@ -5,23 +5,17 @@
  *
  * Runs in sessions only.  Holds no lock while it waits.
  *
- * Cached sockets are registered in an epoll set, and that epoll set is
- * registered in a WaitEventSet of the session.  The sockets themselves are
- * not registered in the WaitEventSet, because nothing can be removed from it.
+ * Nothing can be removed from a WaitEventSet.  So a socket is registered in an
+ * epoll set, and that epoll set is registered in a WaitEventSet of the session.
  *
  * All sessions that have cached the socket of a connection share it.  An
  * incoming packet wakes every epoll set in which the socket is registered,
- * whichever session it is for.  With 60 sessions on one connection that
- * costs more than all other processing of the packet.  Therefore:
- * - If the pool has waiters, a socket is registered only while its holder
- *   waits for an answer.
- * - Otherwise it stays registered, because other sessions will rarely use
- *   it, and because pgpx_session_has_no_input is cheaper then.  The session
- *   unregisters it when it waits for another socket, or when it checks
- *   another socket and finds input on this one.
- * - A socket stays registered in few sessions only, because Linux refuses
- *   (EINVAL, also to the worker) to register a socket that is in 500 epoll
- *   sets which are themselves in epoll sets.
+ * whichever session it is for.  With 60 sessions on one connection that would
+ * cost more than all other processing of the packet.  Also, Linux refuses
+ * (EINVAL, also to the worker) to register a socket that is in 500 epoll sets
+ * which are themselves in epoll sets.  So a session registers a socket when it
+ * waits for it, and unregisters it when it waits for another one, and at the end
+ * of the lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -59,100 +53,58 @@
 /* Interval at which a session checks for a worker that is not running. */
 #define MISSED_CHECK_US (1000 * 1000)
 
-#define MAX_EVENTS 8
-
-/* Maximum number of sessions that keep a socket registered without waiting. */
-#define REGISTERED_MAX 16
-
 static int	epoll_fd = -1;		/* the epoll set */
 
-/* the cached sockets that are registered in it */
-static dlist_head registered = DLIST_STATIC_INIT(registered);
+/* the socket that is registered in it, and for which events (WL_SOCKET_*) */
+static PgpxCachedSocket *registered = NULL;
+static uint32 registered_events = 0;
 
 static WaitEventSet *waits = NULL;	/* latch, postmaster, epoll set */
 
-/*
- * Adjust the number of sessions in which the socket is registered.  Do nothing
- * if the connection was closed, because its slot may have been reused.  The
- * check is not atomic, but a count that is slightly wrong does no harm.
- */
-static void
-count_registered(const PgpxCachedSocket *sock, int32 change)
+void
+pgpx_session_unregister(PgpxCachedSocket *sock)
 {
-	PgpxConn   *conn = &pgpx_conns[sock->conn];
+	struct epoll_event ev = {0};
 
-	if (*(volatile uint64 *) &conn->generation == sock->generation)
-		pg_atomic_fetch_add_u32(&conn->nregistered, change);
-}
+	if (sock == NULL || registered != sock)
+		return;
 
-/* Count the other sessions in which the socket is registered. */
-static int
-count_other_sessions(const PgpxCachedSocket *sock)
-{
-	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nregistered) -
-		(sock->events != 0 ? 1 : 0);
+	/* close() does not unregister it while other processes have it open */
+	(void) epoll_ctl(epoll_fd, EPOLL_CTL_DEL, sock->fd, &ev);
+	registered = NULL;
 }
 
 /*
- * Register the socket for these events (WL_SOCKET_*).  Return false and set
- * errno on failure.
+ * Register the socket for these events, and no other socket.  Return false and
+ * set errno on failure.
  */
 static bool
 register_socket(PgpxCachedSocket *sock, uint32 events)
 {
-	struct epoll_event ev = {.data.ptr = sock};
+	struct epoll_event ev = {0};
 
-	if (sock->events == events)
+	if (registered == sock && registered_events == events)
 		return true;
 	if (events & WL_SOCKET_READABLE)
 		ev.events |= EPOLLIN;
 	if (events & WL_SOCKET_WRITEABLE)
 		ev.events |= EPOLLOUT;
-	if (epoll_ctl(epoll_fd, sock->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+	if (registered != sock)
+		pgpx_session_unregister(registered);
+	if (epoll_ctl(epoll_fd, registered == NULL ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
 				  sock->fd, &ev) < 0)
 		return false;
-	if (sock->events == 0)
-	{
-		dlist_push_tail(&registered, &sock->registered);
-		count_registered(sock, 1);
-	}
-	sock->events = events;
+	registered = sock;
+	registered_events = events;
 	return true;
 }
 
-/* Unregister a socket, if it is registered.  Raise no error. */
+/*
+ * Acquire the descriptors for waiting, before the first socket is cached.
+ * Errors: 53000.
+ */
 static void
-unregister_socket(PgpxCachedSocket *sock)
-{
-	struct epoll_event ev = {0};
-
-	/* close() does not unregister it while other processes have it open */
-	if (sock->events == 0)
-		return;
-	(void) epoll_ctl(epoll_fd, EPOLL_CTL_DEL, sock->fd, &ev);
-	dlist_delete(&sock->registered);
-	count_registered(sock, -1);
-	sock->events = 0;
-}
-
-bool
-pgpx_session_can_wait(void)
-{
-	return waits != NULL;
-}
-
-void
-pgpx_socket_cache_at_exit(void)
-{
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &registered)
-		unregister_socket(dlist_container(PgpxCachedSocket, registered,
-										  iter.cur));
-}
-
-void
-pgpx_session_prepare_wait(void)
+prepare_wait(void)
 {
 	WaitEventSet *volatile made = NULL;
 
@@ -193,81 +145,11 @@ pgpx_session_prepare_wait(void)
 	waits = made;
 }
 
-/*
- * Poll all registered sockets without waiting, and return whether this one is
- * ready.  Unregister other sockets that are ready, because they would be
- * reported at each poll.  Most likely another session has leased their
- * connections.
- */
-static bool
-poll_registered(const PgpxCachedSocket *sock)
-{
-	struct epoll_event events[MAX_EVENTS];
-	bool		found = false;
-	int			n;
-
-	do
-	{
-		n = epoll_wait(epoll_fd, events, lengthof(events), 0);
-		for (int i = 0; i < n; i++)
-		{
-			if (events[i].data.ptr == sock)
-				found = true;
-			else
-				unregister_socket(events[i].data.ptr);
-		}
-	} while (n == lengthof(events) && !found);
-	return found;
-}
-
-/*
- * Unregister all other sockets.  Input on them would wake this process although
- * it is most likely for another session.
- */
-static void
-register_only(const PgpxCachedSocket *sock)
-{
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &registered)
-	{
-		PgpxCachedSocket *other = dlist_container(PgpxCachedSocket, registered,
-												  iter.cur);
-
-		if (other != sock)
-			unregister_socket(other);
-	}
-}
-
-/*
- * Return whether other sessions use the socket so much that it should be
- * registered only while this session waits for it.
- */
-static bool
-is_contended(const PgpxCachedSocket *sock)
-{
-	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
-
-	/* without a lock: a stale value only costs a little time */
-	return count_other_sessions(sock) >= REGISTERED_MAX ||
-		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
-}
-
-void
-pgpx_session_unregister_if_contended(PgpxCachedSocket *sock)
-{
-	if (sock->events != 0 && is_contended(sock))
-		unregister_socket(sock);
-}
-
 bool
-pgpx_session_has_no_input(PgpxCachedSocket *sock)
+pgpx_session_has_no_input(const PgpxCachedSocket *sock)
 {
 	struct pollfd one = {.fd = sock->fd, .events = POLLIN};
 
-	if ((sock->events != 0 || !is_contended(sock)) &&
-		register_socket(sock, WL_SOCKET_READABLE))
-		return !poll_registered(sock);
 	return poll(&one, 1, 0) == 0;
 }
 
@@ -363,7 +245,6 @@ wait_for_events(PgpxCachedSocket *sock, uint32 events, long timeout,
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not wait for a pooled connection: %m")));
-	register_only(sock);
 	n = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
 						 wait_event);
 	for (int i = 0; i < n; i++)
@@ -449,7 +330,7 @@ pgpx_socket_cache_find(int conn, uint64 generation)
 void
 pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 {
-	unregister_socket(sock);
+	pgpx_session_unregister(sock);
 	close(sock->fd);
 	ReleaseExternalFD();
 	pgpx_wire_free(&sock->wire);
@@ -464,6 +345,9 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 
 /* Maximum interval between checks for the worker's reply, in ms. */
 #define REPLY_CHECK_MS 1000
+
+/* External descriptors for waiting: the wait set, and the epoll set in it. */
+#define WAIT_FDS 2
 
 /* Pause before a refused request is repeated. */
 #define REPEAT_US (20 * 1000)
@@ -532,14 +416,14 @@ acquire_fds(int n)
 static void
 make_room(void)
 {
-	int			n = 1 + (pgpx_session_can_wait() ? 0 : PGPX_SESSION_WAIT_FDS);
+	int			n = 1 + (waits != NULL ? 0 : WAIT_FDS);
 
 	while (ncached >= PGPX_SOCKET_CACHE_MAX && evict_random())
 		;
 	acquire_fds(n);
 	while (n-- > 0)
 		ReleaseExternalFD();
-	pgpx_session_prepare_wait();
+	prepare_wait();
 }
 
 /* Create the socket pair for the worker's replies, if there is none. */

@@ -35,9 +35,6 @@ typedef struct PgpxCachedSocket
 	int			conn;			/* index of the connection */
 	uint64		generation;
 	int			fd;
-	uint32		events;			/* for which it is registered in the epoll set
-								 * of socket_cache.c; 0: it is not */
-	dlist_node	registered;		/* link in the list of registered sockets */
 	bool		leased;			/* a lease of this session is using it */
 	dlist_node	node;			/* link in the list of cached sockets */
 	PgpxTime	wait_began;		/* for pgpx_socket_cache_poll */
@@ -92,24 +89,6 @@ extern ssize_t pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool,
 									  bool *full);
 
 /*
- * External descriptors that a session needs for waiting, besides the sockets.
- */
-#define PGPX_SESSION_WAIT_FDS 2
-
-/* Return whether the descriptors for waiting have been acquired. */
-extern bool pgpx_session_can_wait(void);
-
-/*
- * pgpx_session_prepare_wait
- *		Acquire the descriptors for waiting, before the first socket is cached.
- *		Errors: 53000.
- */
-extern void pgpx_session_prepare_wait(void);
-
-/* At exit, subtract this session from the counts of registered sessions. */
-extern void pgpx_socket_cache_at_exit(void);
-
-/*
  * pgpx_session_has_time_left
  *		Compute how long to wait until a deadline (0: none), at most max_ms
  *		(-1: no limit).  Return false if the deadline has passed.
@@ -156,20 +135,15 @@ extern void pgpx_session_wait_for_more(PgpxCachedSocket *sock,
 extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 
 /*
- * pgpx_session_has_no_input
- *		Return whether there is no input on the socket.  False means that there
- *		may be some.
- *
- * Raise no error, and serve no interrupts.  If the pool has no waiters, the
- * cost is a fraction of that of a recv().
+ * Return whether there is no input on the socket.  False means that there may
+ * be some.
  */
-extern bool pgpx_session_has_no_input(PgpxCachedSocket *sock);
+extern bool pgpx_session_has_no_input(const PgpxCachedSocket *sock);
 
 /*
- * pgpx_session_unregister_if_contended
- *		Unregister the socket of a lease that ends, if the pool is contended.
- *		Raise no error.
+ * Unregister the socket if it is registered, because its lease ends.  Other
+ * sessions can lease the connection then.
  */
-extern void pgpx_session_unregister_if_contended(PgpxCachedSocket *sock);
+extern void pgpx_session_unregister(PgpxCachedSocket *sock);
 
 #endif							/* PGPX_SOCKET_CACHE_H */

@@ -401,7 +401,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	pg_atomic_write_u32(&conn->cancel_lost, 0);
 	pg_atomic_write_u32(&conn->hung_up, 0);
-	pg_atomic_write_u32(&conn->nregistered, 0);
 
 	return pgpx_conn_set_state(pool, conn, PGPX_CONN_CONNECTING, pgpx_now()) ?
 		conn : NULL;

@@ -106,7 +106,6 @@ init_conn(PgpxConn *conn)
 	pg_atomic_init_u32(&conn->cancel_lost, 0);
 	pg_atomic_init_u32(&conn->hung_up, 0);
 	pg_atomic_init_u32(&conn->end_error, 0);
-	pg_atomic_init_u32(&conn->nregistered, 0);
 	conn->pool = -1;
 	conn->prev = -1;
 	conn->pool_next = conn->pool_prev = -1;

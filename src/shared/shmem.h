@@ -133,8 +133,6 @@ typedef struct PgpxConn
 	pg_atomic_uint32 end_error; /* errno with which the stream of a TLS
 								 * connection has failed; 0: none; written by
 								 * the worker */
-	pg_atomic_uint32 nregistered;	/* sessions in whose epoll set its socket
-									 * is registered, see socket_cache.c */
 
 	/* protected by the pool lock; by free_mutex while FREE */
 	int			state;			/* PgpxConnState; written only by

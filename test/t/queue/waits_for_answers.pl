@@ -11,15 +11,13 @@ my $local = local_node('local');
 
 # ---------- registered sockets
 # An incoming packet wakes every session that has registered the connection's socket in
-# its epoll set. A session therefore registers a socket only while no other session uses
-# the connection.
+# its epoll set. A session therefore registers a socket only while it has the lease.
 {
-	# (without a reset, whose answer would arrive while no session has the lease)
 	make_pool($local, $remote, server => 'p', options => { pool_size => 1, reset => 'never' });
 	make_pool($local, $remote, server => 'q', options => { pool_size => 1, reset => 'never' });
 
-	my @sessions = map { PgpxSession->new($local) } 1 .. 3;
-	$_->run('SET pgpool_ext.busy_poll = 0') foreach @sessions;
+	my $session = PgpxSession->new($local);
+	$session->run('SET pgpool_ext.busy_poll = 0');
 
 	# The number of connection sockets in this session's epoll sets (without the socket of
 	# its client).
@@ -40,86 +38,39 @@ my $local = local_node('local');
 		return $sockets - 1;
 	}
 
-	sub all_watched { return join ' ', map { watched($_) } @sessions; }
-
-	sub sleeps { return "SELECT a FROM pgpool.query('$_[0]', 'select pg_sleep(0.5)::text') AS t(a text)"; }
-
-	is(all_watched(), '0 0 0', 'no socket is registered in the beginning');
-
-	# --- without waiters the socket stays registered, which makes the next poll cheap
-	$sessions[0]->run(sleeps('p'));
-	is(all_watched(), '1 0 0', 'socket stays registered without waiters');
-
-	# --- a socket does not stay registered while its session waits for another connection
-	$sessions[0]->run(sleeps('q'));
-	is(all_watched(), '1 0 0', 'only the socket of the last wait is registered');
-
-	# --- with waiters the socket is registered only while its holder waits for the answer
-	$sessions[0]->start("SELECT a FROM pgpool.query('p', 'select pg_sleep(60)::text') AS t(a text)");
-	ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'p'", 1), 'connection is leased');
-	foreach my $i (1, 2)
+	my %lease = map { $_ => lease($session, $_) } qw(p q);
+	is(watched($session), 0, 'no socket is registered before the first wait');
+	foreach my $server (qw(p q))
 	{
-		$sessions[$i]->start(sleeps('p'));
-		ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'p'", $i), "session $i waits");
+		$session->run("SELECT pgpool.exec($lease{$server}, 'select pg_sleep(0.1)')");
+		is(watched($session), 1, "$server: only the socket of the last wait is registered");
 	}
-	my $pid = $sessions[0]->pid;
-	ok(wait_until($local, sub { watched($sessions[0]) }, 1), 'holder has registered the socket');
-	$local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
-	$sessions[0]->finish;
-	is($sessions[0]->sqlstate, '57014', 'holder is cancelled');
-	$sessions[$_]->finish foreach 1, 2;
+	$session->run("SELECT pgpool.checkin($lease{p})");
+	is(watched($session), 1, 'end of another lease changes nothing');
+	$session->run("SELECT pgpool.checkin($lease{q})");
+	is(watched($session), 0, 'socket is not registered after the end of its lease');
+	$session->start("SELECT pgpool.exec('p', 'select pg_sleep(60)')");
+	ok(wait_until($local, sub { watched($session) }, 1), 'session waits for an answer');
+	$local->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$session->pid]})");
+	$session->finish;
+	$session->failed('57014', qr/canceling statement/, 'session is cancelled');
+	is(watched($session), 0, 'socket is not registered after an error');
 
-	# again, with a statement that ends normally
-	my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
-	$blocker->run('BEGIN; SELECT pg_advisory_xact_lock(1)');
-	$sessions[0]->start("SELECT a FROM pgpool.query('p', 'select pg_advisory_xact_lock(1)::text') AS t(a text)");
-	ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'p'", 1), 'connection is leased again');
-	foreach my $i (1, 2)
+	# --- a session caches as many sockets as its descriptors allow, not 64
+	make_pool($local, $remote, server => $_, options => { pool_size => 35 }) foreach 'half1', 'half2';
+	my $many = PgpxSession->new($local);
+	my $cached = sub { my $pid = $many->pid; return scalar grep { (readlink // '') =~ /^socket:/ } glob "/proc/$pid/fd/*"; };
+	lease($many, 'half1');
+	my $before = $cached->();
+	foreach my $server (('half1') x 34, ('half2') x 35)
 	{
-		$sessions[$i]->start(sleeps('p'));
-		ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'p'", $i), "session $i waits again");
+		$many->run('SELECT pgpool.checkin_all()') if $server eq 'half2' && $cached->() - $before == 34;
+		lease($many, $server);
 	}
-	$blocker->quit;
-	$sessions[$_]->finish foreach 0, 1, 2;
-	is(watched($sessions[0]), 0, 'session that hands over to a waiter has no socket registered');
-	is(join(' ', map { $_->error } @sessions), '  ', 'no session received an error');
-
-
-	# --- few sessions keep a socket registered: with 500 the kernel would refuse further
-	# ones
-	my @many = map { PgpxSession->new($local) } 1 .. 20;
-	my $all_use_it = sub { return join ' ', map { $_->run(q{SELECT a FROM pgpool.query('p', 'select 1') AS t(a int)}) } @many; };
-	my $watching = sub { my $n = 0; $n += watched($_) foreach @sessions, @many; return $n; };
-
-	# (not at the first time, when the session has no socket yet)
-	ok(wait_until($local, sub { $all_use_it->(); return $watching->(); }, 16), 'sixteen of twenty sessions keep the socket registered');
-	is($all_use_it->(), join(' ', (1) x 20), 'all sessions use the connection again');
-	is($watching->(), 16, 'number of registered sockets stays sixteen');
-	my ($other) = grep { !watched($_) } @many;
-	$other->run('SET pgpool_ext.busy_poll = 0');
-	is($other->run(sleeps('p')) . $other->error, '', 'another session waits for an answer');
-	is(watched($other), 0, 'socket of the other session does not stay registered');
-	$_->quit foreach grep { $_ != $other } @many;
-	ok(wait_until($local, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'}, 5), 'nineteen sessions end');
-	$other->run(sleeps('p'));
-	is(watched($other), 1, 'socket of the other session stays registered when nineteen sessions have ended');
-	$other->quit;
-
-	# --- more sockets have events than one poll returns, but not the one that is awaited
-	make_pool($local, $remote, server => 'r', options => { pool_size => 12 });
-	my @leases = map { lease($sessions[1], 'r') } 1 .. 12;
-	$sessions[1]->run("SELECT pgpool.exec($_, 'select 1')") foreach @leases;
-	$sessions[1]->run('SELECT pgpool.checkin_all()');
-	ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'r'}, 12), 'twelve connections are idle, and a session has cached their sockets');
-	@leases = map { lease($sessions[1], 'r') } 1 .. 12;
-	is(watched($sessions[1]), 12, 'session has registered all twelve sockets');
-	my $ends = $local->safe_psql('postgres', "SELECT string_agg(remote_pid::text, ',') FROM pgpool.leases WHERE server = 'r' AND lease <> $leases[11]");
-	$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) FROM unnest('{$ends}'::int[]) AS pid");
-	is($sessions[1]->run("SELECT pgpool.exec($leases[11], 'select 1')", 20) . $sessions[1]->error, '1', 'eleven connections end, and the twelfth works');
-	is(watched($sessions[1]), 1, 'only the twelfth socket stays registered');
-	$sessions[1]->run('SELECT pgpool.checkin_all()');
-
-	$_->quit foreach @sessions;
+	$many->run('SELECT pgpool.checkin_all()');
+	is($cached->() - $before, 69, 'session has cached the sockets of seventy connections');
+	$many->quit;
+	$session->quit;
 	$local->safe_psql('postgres', 'SELECT pgpool.drain(NULL)');
 	check_invariants($local);
 	clean_slate($local, $remote);

@@ -165,11 +165,6 @@ check_invariants($local);
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'failed checkout leaves no lease without an epoll set');
 	fail_next($local, 'epoll_ctl', process => 'session', errno => ENOSPC);
 	$fresh->fails(q{SELECT a FROM pgpool.query('one', 'select pg_sleep(0.3)::text') AS t(a text)}, '53000', qr/could not wait for a pooled connection: No space left on device/, 'session that cannot wait for a socket receives an error');
-	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
-	$fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))});
-	fail_next($local, 'epoll_ctl', process => 'session', errno => ENOSPC);
-	is($fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))}) . $fresh->error, '', 'idle socket that cannot be registered is checked in another way');
-	ok(has_failed($local), 'registration has failed');
 	$fresh->quit;
 
 	# the worker cannot send a socket, because too many descriptors are in flight
