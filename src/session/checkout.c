@@ -11,7 +11,7 @@
  * 	   connection, or enqueue			session's list, or the waiter
  * 	3. wait on the latch				PG_CATCH leaves the queue on an ERROR,
  * 										the exit callback at FATAL
- * 	4. fetch the socket and validate	PG_CATCH returns the lease on an ERROR,
+ * 	4. fetch the socket and validate	PG_FINALLY returns the lease on an ERROR,
  * 										the exit callback at FATAL
  *
  * See checkout_wait.c for finding the pool, publishing its conninfo and step 3.
@@ -58,14 +58,29 @@ step_deadline(const PgpxCheckout *c, bool sent)
 	return Min(longest, Max(c->deadline, now) + GRACE_US);
 }
 
-/* Release a connection that could not be validated, and free the record. */
+/*
+ * Free the lease record of a checkout that has failed, or whose connection could
+ * not be validated, and release the connection.
+ *
+ * may_reuse: the connection is not known to be unusable, so it stays open if its
+ * stream was not touched.
+ */
 static void
-undo_lease(PgpxLease *lease, PgpxReleaseAction action)
+drop_lease(PgpxCheckout *c, bool may_reuse)
 {
+	PgpxLease  *lease = c->lease;
 	PgpxCachedSocket *sock = lease->sock;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
+	PgpxReleaseAction action = may_reuse && !c->touched ?
+		PGPX_RELEASE_UNCHANGED : PGPX_RELEASE_CLOSE;
 
+	c->lease = NULL;
+	if (lease->id == 0)
+	{
+		pgpx_lease_forget(lease);	/* it has no connection */
+		return;
+	}
 	if (sock != NULL && sock->wire.reset_error[0] != '\0')
 		pgpx_pool_report_reset(&pgpx_pools[lease->spec->pool], conn,
 							   sock->wire.reset_error);
@@ -208,13 +223,13 @@ renew_spec(PgpxCheckout *c, PgpxLease *lease)
 }
 
 /*
- * Fetch the socket, validate the connection and reset it if necessary.  Set
- * *touched if the stream may have been read or written.  The connection must
- * not be released unchanged in that case.
+ * Fetch the socket, check that the connection is alive, and reset it if
+ * necessary.
  */
 static Validation
-validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
+validate_and_reset(PgpxCheckout *c)
 {
+	PgpxLease  *lease = c->lease;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxTime	deadline = 0;
 	PgpxWire   *wire;
@@ -222,7 +237,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	Validation	validation;
 
 	/* after a failed hand-over the state of the connection is not known */
-	*touched = lease->pending_state == PGPX_PENDING_SENT ||
+	c->touched = lease->pending_state == PGPX_PENDING_SENT ||
 		lease->pending_state == PGPX_PENDING_FAILED;
 	if (lease->pending_state == PGPX_PENDING_FAILED)
 		return VALIDATION_DEAD;
@@ -267,7 +282,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 
 	lease->sock->leased = true;
 	wire = &lease->sock->wire;
-	*touched = true;
+	c->touched = true;
 	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
 		/* pgpx_run_read reads the answer */
@@ -285,7 +300,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	if (validation == VALIDATION_LATE && !is_late(c))
 		return VALIDATION_DEAD; /* the reset timed out */
 	if (validation == VALIDATION_LATE && wire->bytes_in == 0)
-		*touched = false;
+		c->touched = false;
 	if (validation != VALIDATION_OK || !must_reset(lease, conn))
 		return validation;
 
@@ -298,67 +313,6 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	validation = poll_socket(lease, deadline);
 	if (validation == VALIDATION_LATE && !is_late(c))
 		return VALIDATION_DEAD;
-	return validation;
-}
-
-/*
- * Validate a lease, usually with a single system call.  Raise no error.
- *
- * Return false if its socket is not cached, if it may need a reset, or if there
- * is input.  The caller must then call validate().
- */
-static bool
-validate_quickly(PgpxLease *lease)
-{
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxCachedSocket *sock;
-	bool		full;
-
-	if (conn->unread_reset > 0 || conn->dirty)
-		return false;
-	sock = pgpx_socket_cache_find(lease->conn, lease->generation);
-	if (sock == NULL)
-		return false;
-	lease->sock = sock;
-	sock->leased = true;
-	pgpx_wire_begin(&sock->wire, lease->id);
-	if (pgpx_session_has_no_input(sock))
-		return sock->wire.in_start == sock->wire.in_end;
-	return sock->wire.in != NULL && pgpx_wire_fill(&sock->wire, &full) == 0;
-}
-
-/*
- * Fetch the socket of a new lease, check that the connection is alive, and
- * reset it if necessary.
- *
- * On any result but OK, and on an error, the lease has been released.
- */
-static Validation
-validate(PgpxCheckout *c, PgpxLease *lease)
-{
-	volatile bool touched = false;
-	Validation	validation;
-
-	PG_TRY();
-	{
-		validation = validate_and_reset(c, lease, &touched);
-	}
-	PG_CATCH();
-	{
-		undo_lease(lease,
-			touched ? PGPX_RELEASE_CLOSE : PGPX_RELEASE_UNCHANGED);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-
-	if (validation != VALIDATION_OK)
-	{
-		/* the connection is not dead, so the next waiter may use it */
-		bool		fit = validation == VALIDATION_LATE || c->stale;
-
-		undo_lease(lease, fit && !touched ? PGPX_RELEASE_UNCHANGED :
-				 PGPX_RELEASE_CLOSE);
-	}
 	return validation;
 }
 
@@ -389,10 +343,11 @@ set_deadline(PgpxCheckout *c, int64 timeout_ms)
  * session's list.  Cannot fail.  The pool is locked, unless the connection was
  * granted to the waiter.
  */
-static inline void
-note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
-		   PgpxLease *lease)
+static void
+note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id)
 {
+	PgpxLease  *lease = c->lease;
+
 	lease->id = lease_id;
 	lease->conn = PGPX_CONN_INDEX(conn);
 	lease->generation = conn->generation;
@@ -445,29 +400,32 @@ is_last_reset_answered(const PgpxServerSpec *spec)
 }
 
 /*
- * Lease a free connection of the locked pool.  Return NULL if there is none.
- * answered: is_last_reset_answered, or true on the slow path.
+ * Lease a free connection of the locked pool.  Return false if there is none.
+ * answered: is_last_reset_answered.
  */
-static inline PgpxConn *
-pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, bool answered,
-					  PgpxTime now, uint64 *lease_id)
+static bool
+lease_free_locked(PgpxCheckout *c, PgpxPool *pool, bool answered)
 {
-	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->spec->last_conn,
-											 c->spec->last_conn_generation,
+	PgpxServerSpec *spec = c->spec;
+	PgpxTime	now = pgpx_now();
+	PgpxConn   *conn = pgpx_pool_pick_locked(pool, spec->last_conn,
+											 spec->last_conn_generation,
 											 answered, c->started, now);
+	uint64		lease_id;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn == NULL)
-		return NULL;
+		return false;
 
 	/* c->waited is not 0 if an earlier connection was granted but was dead */
-	*lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now, c->waited);
-	if (*lease_id == 0)
-		return NULL;
+	lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now, c->waited);
+	if (lease_id == 0)
+		return false;
 	if (pool->opts.min_idle > 0)
 		pgpx_pool_grow_locked(pool, 0);
 	pool->stats.hits++;
-	return conn;
+	note_lease(c, pool, conn, lease_id);
+	return true;
 }
 
 /*
@@ -522,8 +480,7 @@ typedef enum Attempt
  * called without a lock.
  */
 static Attempt
-wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
-			   PgpxLease *lease)
+wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter)
 {
 	PgpxConn   *conn;
 	uint64		lease_id;
@@ -538,10 +495,10 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	}
 	if (conn == NULL)
 		return ATTEMPT_NONE;
-	lease->pending_state = pgpx_pending_statement_state();
+	c->lease->pending_state = pgpx_pending_statement_state();
 
 	/* cannot fail; from here on every cleanup finds the lease */
-	note_lease(c, pool, conn, lease_id, lease);
+	note_lease(c, pool, conn, lease_id);
 
 	/*
 	 * Check without the lock whether the options changed during the wait.  A
@@ -559,19 +516,16 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
  * return.
  */
 static Attempt
-attempt(PgpxCheckout *c, PgpxLease *lease)
+attempt(PgpxCheckout *c)
 {
+	bool		answered = is_last_reset_answered(c->spec);
 	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
 	PgpxWaiter *waiter;
-	PgpxConn   *conn = NULL;
-	uint64		lease_id;
 
 	/* a checkout that was already in the queue precedes all waiters */
-	if (pool->nwaiting == 0 || c->position != 0)
-		conn = pick_and_lease_locked(c, pool, true, pgpx_now(), &lease_id);
-	if (conn != NULL)
+	if ((pool->nwaiting == 0 || c->position != 0) &&
+		lease_free_locked(c, pool, answered))
 	{
-		note_lease(c, pool, conn, lease_id, lease);
 		LWLockRelease(pool->lock);
 		withdraw_pending(c);	/* it is not needed */
 		return ATTEMPT_LEASED;
@@ -600,7 +554,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 	}
 	waiter = enqueue_locked(c, pool);
 	LWLockRelease(pool->lock);
-	return wait_for_grant(c, pool, waiter, lease);
+	return wait_for_grant(c, pool, waiter);
 }
 
 /*
@@ -608,7 +562,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
  * session's list.  Return false only with only_try.
  */
 static bool
-lease_or_wait(PgpxCheckout *c, PgpxLease *lease)
+lease_or_wait(PgpxCheckout *c)
 {
 	Attempt		outcome;
 
@@ -616,7 +570,7 @@ lease_or_wait(PgpxCheckout *c, PgpxLease *lease)
 	if (c->pending != NULL && !c->no_wait && has_waiters(c->spec))
 		prepare_pending(c);		/* saves an attempt */
 	do
-		outcome = attempt(c, lease);
+		outcome = attempt(c);
 	while (outcome == ATTEMPT_AGAIN);
 	return outcome == ATTEMPT_LEASED;
 }
@@ -634,90 +588,34 @@ log_wait(const PgpxCheckout *c)
 }
 
 /*
- * Lease connections and validate them until one is alive.  Return NULL only
- * with only_try.
- *
- * unvalidated: a lease to validate first; NULL: none.  *spare is set to a lease
- * record that is not in the session's list.  If it is not NULL on return or
- * after an error, the caller must free it.
+ * Lease connections and validate them until one is alive.  Return false only
+ * with only_try.  Until the return of true the caller must free c->lease, if it
+ * is not NULL, also after an error.
  */
-static PgpxLease *
-checkout(PgpxCheckout *c, PgpxLease *unvalidated, PgpxLease *volatile *spare)
+static bool
+checkout(PgpxCheckout *c)
 {
 	for (;;)
 	{
-		PgpxLease  *lease = unvalidated;
 		Validation	validation;
 
-		unvalidated = NULL;
-		if (lease == NULL)
-		{
-			*spare = pgpx_lease_alloc();
-			if (!lease_or_wait(c, *spare))
-				return NULL;
-			lease = *spare;
-			*spare = NULL;
-		}
-		validation = validate(c, lease);
+		c->lease = pgpx_lease_alloc();
+		c->touched = false;
+		if (!lease_or_wait(c))
+			return false;
+		validation = validate_and_reset(c);
+		if (validation == VALIDATION_OK)
+			return true;
+
+		/* if it was late, or made with other options, it is not dead */
+		drop_lease(c, validation == VALIDATION_LATE || c->stale);
 		c->stale = false;
-		switch (validation)
-		{
-			case VALIDATION_OK:
-				return lease;
-			case VALIDATION_LATE:
-				if (c->only_try)
-					return NULL;
-				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->spec->pool],
-											true);
-				break;
-			case VALIDATION_DEAD:
-				/* dead, or made with other options: try another one */
-				break;
-		}
+		if (validation == VALIDATION_DEAD)
+			continue;
+		if (c->only_try)
+			return false;
+		pgpx_checkout_raise_timeout(c, &pgpx_pools[c->spec->pool], true);
 	}
-}
-
-/*
- * The common case: the pool is known and current and has no waiters, a
- * connection is free, and its socket is cached and has no input.  No error is
- * raised while the lock is held, so no PG_TRY block is needed.  Return NULL if
- * the caller must take the slow path.  If *unvalidated is set then, the slow
- * path must validate that lease.
- */
-static PgpxLease *
-checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)
-{
-	PgpxServerSpec *spec = c->spec;
-	PgpxLease  *lease;
-	PgpxConn   *conn = NULL;
-	PgpxPool   *pool;
-	uint64		lease_id = 0;
-	bool		answered;
-
-	if (has_waiters(spec))
-		return NULL;
-	lease = pgpx_lease_alloc();
-	answered = is_last_reset_answered(spec);
-	pool = pgpx_pool_lock(spec->pool, spec->pool_id);
-	if (pool != NULL)
-	{
-		if (pool->nwaiting == 0 &&
-			pgpx_pool_is_current_locked(pool, &spec->fingerprint))
-			conn = pick_and_lease_locked(c, pool, answered, c->started,
-										 &lease_id);
-		if (conn != NULL)
-			note_lease(c, pool, conn, lease_id, lease);
-		LWLockRelease(pool->lock);
-	}
-	if (conn == NULL)
-	{
-		pgpx_lease_forget(lease);
-		return NULL;
-	}
-	if (validate_quickly(lease))
-		return lease;
-	*unvalidated = lease;
-	return NULL;
 }
 
 /* Check out as described in checkout.h. */
@@ -728,9 +626,7 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 			 const PgpxRetry *retry)
 {
 	PgpxCheckout c;
-	PgpxLease *volatile lease = NULL;
-	PgpxLease *volatile spare = NULL;
-	PgpxLease *volatile unvalidated = NULL;
+	volatile bool done = false;
 
 	pgpx_session_register_exit();
 
@@ -742,6 +638,7 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 	c.stale = false;
 	c.check = NULL;
 	c.spec = spec;
+	c.lease = NULL;
 	c.only_try = only_try;
 	c.holder.procno = MyProcNumber;
 	c.holder.pid = MyProcPid;
@@ -764,27 +661,23 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 		c.waited = retry->waited;
 	}
 
-	lease = checkout_quickly(&c, &unvalidated);
-	if (lease != NULL)
-		return lease;
-
 	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
 	{
-		lease = checkout(&c, unvalidated, &spare);
+		done = checkout(&c);
 	}
 	PG_FINALLY();
 	{
-		if (spare != NULL)
-			pgpx_lease_forget(spare);
+		if (!done && c.lease != NULL)
+			drop_lease(&c, true);
 		pgpx_pending_statement_set(NULL, 0);
 		pgpx_server_spec_unpin(c.spec);
 	}
 	PG_END_TRY();
 
-	if (lease != NULL && (retry == NULL || c.waited > retry->waited))
+	if (done && (retry == NULL || c.waited > retry->waited))
 		log_wait(&c);
-	return lease;
+	return done ? c.lease : NULL;
 }
 
 PgpxLease *

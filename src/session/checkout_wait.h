@@ -44,6 +44,11 @@ typedef struct PgpxCheckout
 											 * unknown */
 	bool		prepared;		/* "pending" was prepared for a hand-over, by
 								 * the options of this spec */
+	PgpxLease  *lease;			/* its id is 0 until a connection is leased;
+								 * NULL: none */
+	bool		touched;		/* the stream of the lease may have been read
+								 * or written, so its connection must not be
+								 * released unchanged */
 	PgpxSpecCheck check;		/* as in pgpx_checkout_publish_conninfo */
 } PgpxCheckout;
 
