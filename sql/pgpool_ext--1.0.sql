@@ -1066,7 +1066,7 @@ COMMENT ON COLUMN pgpool.stats.cancels IS
 COMMENT ON COLUMN pgpool.stats.closed_idle IS
 'connections closed by idle_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_lifetime IS
-'connections closed by max_lifetime or max_uses';
+'connections closed by max_lifetime';
 COMMENT ON COLUMN pgpool.stats.closed_overflow IS
 'connections closed because the pool had more than pool_size';
 COMMENT ON COLUMN pgpool.stats.closed_evicted IS

@@ -42,7 +42,6 @@
 #define MINUTE		(60 * SECOND)
 #define MAX_TIME	(3650 * 24 * 60 * MINUTE)
 
-static const char *const strategy_words[] = {"lifo", "fifo", NULL};
 static const char *const reset_words[] =
 	{"always", "never", NULL};
 static const char *const on_unavailable_words[] = {"fail", "wait", NULL};
@@ -98,12 +97,10 @@ const PgpxOption pgpx_option_table[] = {
 	POOL_INT(min_size, 0, MAX_POOL, 0),
 	POOL_INT(min_idle, 0, MAX_POOL, 0),
 	POOL_INT(max_server_connections, 0, MAX_POOL, 0),
-	POOL_WORD(strategy, PGPX_STRATEGY_LIFO),
 	POOL_TIME(checkout_timeout, 0, 30 * SECOND),
 	POOL_INT(max_waiters, 0, MAX_POOL, 0),
 	POOL_TIME(idle_timeout, 0, 10 * MINUTE),
 	POOL_TIME(max_lifetime, 0, 30 * MINUTE),
-	POOL_INT(max_uses, 0, PG_INT32_MAX, 0),
 	POOL_TIME(test_period, -1, 30 * SECOND),
 	POOL_TIME(connect_timeout, 1, 5 * SECOND),
 	POOL_TIME(retry_min, 1, 100),

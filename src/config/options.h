@@ -17,12 +17,6 @@
 #include "libpq-fe.h"
 #include "nodes/pg_list.h"
 
-typedef enum PgpxStrategy
-{
-	PGPX_STRATEGY_LIFO,
-	PGPX_STRATEGY_FIFO
-} PgpxStrategy;
-
 typedef enum PgpxReset
 {
 	PGPX_RESET_ALWAYS,
@@ -54,12 +48,10 @@ typedef struct PgpxPoolOptions
 	int			min_size;
 	int			min_idle;
 	int			max_server_connections; /* 0: no limit */
-	int			strategy;		/* PgpxStrategy */
 	int64		checkout_timeout;	/* 0: no limit */
 	int			max_waiters;	/* 0: no limit */
 	int64		idle_timeout;
 	int64		max_lifetime;
-	int			max_uses;		/* 0: no limit */
 	int64		test_period;	/* 0: at each checkout; -1: never */
 	int64		connect_timeout;
 	int64		retry_min;

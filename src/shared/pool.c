@@ -88,23 +88,21 @@ must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
 }
 
 /*
- * Return the first free connection in the order of the strategy, beginning with
- * the connection of index "i".  needs_test: only one that must be tested before
- * it is leased; false: only one that need not.  Stale and expired connections
- * and those that the remote closed are closed on the way.
+ * Return the first free connection of the list from the connection of index "i"
+ * on.  needs_test: only one that must be tested before it is leased; false:
+ * only one that need not.  Stale and expired connections and those that the
+ * remote closed are closed on the way.
  */
 static PgpxConn *
-pick_starting_at(PgpxPool *pool, int i, bool needs_test, PgpxTime since,
-				 PgpxTime now)
+pick_from(PgpxPool *pool, int i, bool needs_test, PgpxTime since, PgpxTime now)
 {
-	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 	int			next;
 
 	for (; i >= 0; i = next)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		next = fifo ? conn->prev : conn->next;
+		next = conn->next;
 		if (close_unless_fit_locked(pool, conn, now) &&
 			must_test_first(pool, conn, since, now) == needs_test)
 			return conn;
@@ -112,29 +110,16 @@ pick_starting_at(PgpxPool *pool, int i, bool needs_test, PgpxTime since,
 	return NULL;
 }
 
-/* As pick_starting_at, beginning with the first connection of the order. */
-static PgpxConn *
-pick_by_strategy(PgpxPool *pool, bool needs_test, PgpxTime since, PgpxTime now)
-{
-	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
-
-	return pick_starting_at(pool, fifo ? pool->lru_tail : pool->lru_head,
-							needs_test, since, now);
-}
-
 /*
  * Return the connection to lease to a session that has a last used connection;
- * NULL: the first one in the order of the strategy.  answered: the answer to a
- * pending reset of the last used connection has arrived.
+ * NULL: the most recently used one.  answered: the answer to a pending reset of
+ * the last used connection has arrived.
  *
- * With lifo, a session whose last reset is still running leases the free
- * connection that was used just before.  Its reset began earlier, so its answer
- * arrives earlier.  A session that makes one call after another thus alternates
- * between two connections and waits for no reset, and the less recently used
- * ones stay unused.
- *
- * With fifo, a session returns only if no reset is pending, because the
- * connection that fifo prefers has probably none.
+ * A session whose last reset is still running leases the free connection that
+ * was used just before.  Its reset began earlier, so its answer arrives
+ * earlier.  A session that makes one call after another thus alternates between
+ * two connections and waits for no reset, and the less recently used ones stay
+ * unused.
  */
 static PgpxConn *
 pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
@@ -143,15 +128,12 @@ pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
 	if (last_conn->state != PGPX_CONN_IDLE &&
 		last_conn->state != PGPX_CONN_RESET_PENDING)
 		return NULL;
-	if (pool->opts.strategy == PGPX_STRATEGY_FIFO &&
-		last_conn->state == PGPX_CONN_RESET_PENDING)
-		return NULL;
 	if (!close_unless_fit_locked(pool, last_conn, now) ||
 		must_test_first(pool, last_conn, since, now))
 		return NULL;
 	if (last_conn->state == PGPX_CONN_IDLE || answered)
 		return last_conn;
-	return pick_starting_at(pool, last_conn->next, false, since, now);
+	return pick_from(pool, last_conn->next, false, since, now);
 }
 
 /*
@@ -165,7 +147,7 @@ begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 {
 	PgpxConn   *conn;
 
-	while ((conn = pick_by_strategy(pool, true, since, now)) != NULL &&
+	while ((conn = pick_from(pool, pool->lru_head, true, since, now)) != NULL &&
 		   (pool->count[PGPX_CONN_CHECKING] < most || pool->tests_time_out))
 	{
 		if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CHECKING, now))
@@ -193,7 +175,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 			conn = pick_by_last_use(pool, last, answered, since, now);
 	}
 	if (conn == NULL)
-		conn = pick_by_strategy(pool, false, since, now);
+		conn = pick_from(pool, pool->lru_head, false, since, now);
 
 	/* any connection that is still free must be tested first */
 	if (conn == NULL)
@@ -473,8 +455,6 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_STALE;
 	if (pgpx_pool_count_open_locked(pool) > pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
-	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
-		return PGPX_CLOSE_LIFETIME;
 	if (pgpx_pool_must_close_for_other_locked(pool) ||
 		pgpx_pool_server_surplus_locked(pool) > 0)
 		return PGPX_CLOSE_EVICTED;

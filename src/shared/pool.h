@@ -42,10 +42,9 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
  * pgpx_pool_pick_locked
  *		Return the free connection to lease next; NULL if there is none.
  *
- * The choice is the caller's last used connection if the strategy allows it,
- * else the first one in the order of the strategy.  With lifo, if the reset of
- * the last used connection is still running, the choice is the connection that
- * was used before it.
+ * The choice is the caller's last used connection.  If its reset is still
+ * running, the choice is the connection that was used before it; else the most
+ * recently used one.
  *
  * last_conn: index of the caller's last used connection; -1: none.  answered:
  * the answer to its pending reset has arrived, or it is not known whether it

@@ -542,8 +542,8 @@ note_half(const PgpxPeak *peak, int64 period, PgpxTime now, PgpxTime *due)
  * first.  Lower *due to the time of the next check.
  *
  * The number of connections that were leased at the same time decides, and not
- * the time since the last use of a connection: sessions that call in turn, or
- * strategy fifo, use each connection again and again.
+ * the time since the last use of a connection: sessions that call in turn use
+ * each connection again and again.
  */
 static void
 close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)

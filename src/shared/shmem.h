@@ -83,7 +83,7 @@ typedef enum PgpxCloseReason
 {
 	PGPX_CLOSE_NONE = 0,
 	PGPX_CLOSE_IDLE,
-	PGPX_CLOSE_LIFETIME,		/* max_lifetime or max_uses */
+	PGPX_CLOSE_LIFETIME,
 	PGPX_CLOSE_OVERFLOW,
 	PGPX_CLOSE_EVICTED,
 	PGPX_CLOSE_RESET,			/* a reset failed or had an unexpected

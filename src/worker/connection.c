@@ -390,7 +390,7 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
 /* For the log: the reasons that view stats counts in closed_*. */
 static const char *const closed_because[PGPX_CLOSE_NREASONS] = {
 	[PGPX_CLOSE_IDLE] = "It was idle for longer than idle_timeout.",
-	[PGPX_CLOSE_LIFETIME] = "It was older than max_lifetime, or was leased max_uses times.",
+	[PGPX_CLOSE_LIFETIME] = "It was older than max_lifetime.",
 	[PGPX_CLOSE_OVERFLOW] = "The pool had more connections than pool_size.",
 	[PGPX_CLOSE_EVICTED] = "It was closed in favor of another pool, or because a cap on the connections of its server had become smaller.",
 	[PGPX_CLOSE_RESET] = "Its reset failed or could not be confirmed.",

@@ -256,12 +256,10 @@ SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid
 EOT
 	my %seen;
 	# event => counter and reason in the log
-	my $too_old = 'It was older than max_lifetime, or was leased max_uses times.';
 	my $changed = 'The options have changed, or reconnect or drain was called.';
 	my %because = (
 		idle => [ closed_idle => 'It was idle for longer than idle_timeout.' ],
-		lifetime => [ closed_lifetime => $too_old ],
-		uses => [ closed_lifetime => $too_old ],
+		lifetime => [ closed_lifetime => 'It was older than max_lifetime.' ],
 		overflow => [ closed_overflow => 'The pool had more connections than pool_size.' ],
 		evicted => [ closed_evicted => 'It was closed in favor of another pool, or because a cap on the connections of its server had become smaller.' ],
 		reset => [ closed_reset => 'Its reset failed or could not be confirmed.' ],
@@ -303,7 +301,6 @@ EOT
 
 	closes_as('idle', { idle_timeout => '200ms' }, \&nothing);
 	closes_as('lifetime', { max_lifetime => '200ms' }, \&nothing);
-	closes_as('uses', { max_uses => 1 }, \&nothing);
 	closes_as('overflow', { max_overflow => 1, overflow_ttl => '100ms' }, sub {
 			my ($server) = @_;
 

@@ -45,8 +45,8 @@ my $local = local_node('local');
 }
 
 # ---------- options of sockets
-# Options whose effect is not visible in a result: which idle connection is leased first
-# (strategy), the socket options of the worker (keepalives and tcp_user_timeout, both on
+# Options whose effect is not visible in a result: which idle connection is leased first,
+# the socket options of the worker (keepalives and tcp_user_timeout, both on
 # by default, because either alone leaves a way to hang), and the pauses between failed
 # connection attempts (retry_min, retry_max).
 {
@@ -56,22 +56,18 @@ my $local = local_node('local');
 	my %tcp = (keepalives_idle => 4, keepalives_interval => 5, keepalives_count => 6, tcp_user_timeout => 18);
 
 
-	# --- strategy: seen by a session that has not used the connections
-	foreach my $case ([ 'lifo', {}, 2 ], [ 'lifo_said', { strategy => 'lifo' }, 2 ], [ 'fifo', { strategy => 'fifo' }, 0 ])
+	# --- free connections: seen by a session that has not used them
 	{
-		my ($server, $options, $wanted) = @$case;
 		my $first = PgpxSession->new($local);
+		my $second = PgpxSession->new($local);
 
 		# without a reset, free connections are idle in the order of their checkin
-		make_pool($local, $remote, server => $server, options => { pool_size => 3, reset => 'never', %$options });
-		my @leases = map { lease($first, $server) } 1 .. 3;
+		make_pool($local, $remote, server => 'lifo', options => { pool_size => 3, reset => 'never' });
+		my @leases = map { lease($first, 'lifo') } 1 .. 3;
 		my @pids = map { $first->run("SELECT pid FROM pgpool.query($_, 'select pg_backend_pid()') AS t(pid int)") } @leases;
 		$first->run("SELECT pgpool.checkin($_)") foreach @leases;
-		my $second = PgpxSession->new($local);
-		is($second->run("SELECT pid FROM pgpool.query('$server', 'select pg_backend_pid()') AS t(pid int)"),
-			$pids[$wanted], "$server: connection that was returned " . ($wanted ? 'last' : 'first') . ' is leased first');
-		is($first->run("SELECT pid FROM pgpool.query('$server', 'select pg_backend_pid()') AS t(pid int)"),
-			$pids[2], "$server: session leases its own last used connection first");
+		is($_->run(q{SELECT pid FROM pgpool.query('lifo', 'select pg_backend_pid()') AS t(pid int)}),
+			$pids[2], 'connection that was returned last is leased first') foreach $second, $first;
 		$_->quit foreach $first, $second;
 	}
 

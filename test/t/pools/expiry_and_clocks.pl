@@ -13,7 +13,7 @@ my $local = local_node('local', start => 0);
 with_clock($local, sub { $local->start });
 
 # ---------- expiry
-# max_uses and max_lifetime: an expired connection is replaced while it is idle or at
+# max_lifetime: an expired connection is replaced while it is idle or at
 # checkin, never during a lease, and never leased again. Connections of equal age do not
 # all expire at the same time.
 SKIP:
@@ -38,15 +38,6 @@ SKIP:
 	make_pool($local, $remote, server => 'unused', options => { pool_size => 1, max_lifetime => '1s', idle_timeout => '1h' });
 	$session->run('SELECT pgpool.checkin(' . lease($session, 'unused') . ')');
 	becomes('unused', 'closed_lifetime, total', '1|0', 'idle connection closes at max_lifetime');
-
-	# --- max_uses
-	make_pool($local, $remote, server => 'used', options => { pool_size => 1, max_uses => 3 });
-	my @pids = map { $session->run("SELECT pid FROM pgpool.query('used', 'select pg_backend_pid()') $row") } 1 .. 7;
-	my %uses;
-	$uses{$_}++ foreach @pids;
-	is(join(' ', map { $uses{$_} } grep { defined } ($pids[0], $pids[3], $pids[6])), '3 3 1',
-		'used: connection is replaced after max_uses leases') or diag("@pids");
-	becomes('used', 'closed_lifetime, connects, total', '2|3|1', 'replaced connections are counted');
 
 	# --- max_lifetime
 	make_pool($local, $remote, server => 'aged', options => { pool_size => 1, max_lifetime => '500ms' });

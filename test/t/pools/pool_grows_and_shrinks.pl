@@ -400,25 +400,22 @@ SKIP:
 	my %period = (checkout_timeout => '60s', max_lifetime => 0, test_period => -1, idle_timeout => '1h', overflow_ttl => '1h');
 	my $half = 1801;
 
-	foreach my $strategy (qw(lifo fifo))
+	foreach my $case ([ 'idle_pool', { pool_size => 8 }, 1, 'closed_idle' ],
+		[ 'surplus_pool', { pool_size => 2, max_overflow => 6, idle_timeout => 0 }, 2, 'closed_overflow' ])
 	{
-		foreach my $case ([ "idle_$strategy", { pool_size => 8 }, 1, 'closed_idle' ],
-			[ "surplus_$strategy", { pool_size => 2, max_overflow => 6, idle_timeout => 0 }, 2, 'closed_overflow' ])
-		{
-			my ($server, $options, $rest, $reason) = @$case;
+		my ($server, $options, $rest, $reason) = @$case;
 
-			make_pool($local, $remote, server => $server, options => { %period, %$options, strategy => $strategy });
-			lease($_, $server) foreach @sessions;
-			$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-			is(pool($server, 'total'), 5, "$server: pool has five connections");
-			ok( wait_until($local, sub {
-						let_time_pass($local, $half);
-						$_->run("SELECT pgpool.exec('$server', 'select 1')") foreach @sessions;
-						return pool($server, 'total');
-					}, $rest),
-				"$server: pool shrinks while sessions call one after the other");
-			is(pool($server, $reason), 5 - $rest, "$server: connections were closed by the option");
-		}
+		make_pool($local, $remote, server => $server, options => { %period, %$options });
+		lease($_, $server) foreach @sessions;
+		$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+		is(pool($server, 'total'), 5, "$server: pool has five connections");
+		ok( wait_until($local, sub {
+					let_time_pass($local, $half);
+					$_->run("SELECT pgpool.exec('$server', 'select 1')") foreach @sessions;
+					return pool($server, 'total');
+				}, $rest),
+			"$server: pool shrinks while sessions call one after the other");
+		is(pool($server, $reason), 5 - $rest, "$server: connections were closed by the option");
 	}
 
 	# A call in each half: the spare connections stay open. A connection of the second pool

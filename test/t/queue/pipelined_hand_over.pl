@@ -71,7 +71,6 @@ make_pool($local, $remote, server => 'own_reset', options => { pool_size => 1, r
 make_pool($local, $remote, server => 'start', options => { pool_size => 1, start_commands => "SET a.b = 'started'" });
 make_pool($local, $remote, server => 'never', options => { pool_size => 1, reset => 'never' });
 make_pool($local, $remote, server => 'aging', options => { pool_size => 1, max_lifetime => '500 ms' });
-make_pool($local, $remote, server => 'used', options => { pool_size => 1, max_uses => 1 });
 $remote->safe_psql('remote_db', 'CREATE TABLE log (n int); GRANT ALL ON log TO remote_app; '
 	  . 'CREATE TABLE many (t text); GRANT SELECT ON many TO remote_app');
 
@@ -188,9 +187,7 @@ $second->run('SELECT pgpool.checkin_all()');
 is(pipelined_count('one'), $before, 'no such statement was pipelined');
 is(behind('own_reset', ['SET a.b = 2'], query('own_reset', 'SHOW a.b', 'a text')), '1', 'own reset command: statement succeeds without pipelining');
 is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')), 'started', 'start commands: statement succeeds without pipelining');
-is(behind('used', ['SELECT 1'], query('used', 'SELECT 6', 'a int')), '6', 'max_uses: statement succeeds without pipelining');
-ok(wait_until($local, sub { counter('closed_lifetime', 'used') }, '2'), 'connection is closed at max_uses');
-is(pipelined_count($_), '0', "$_: no statement was pipelined") foreach qw(own_reset start used);
+is(pipelined_count($_), '0', "$_: no statement was pipelined") foreach qw(own_reset start);
 is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: next session finds the unreset session');
 is(pipelined_count('never'), '1', 'never: statement was pipelined');
 
