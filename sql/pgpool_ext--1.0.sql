@@ -49,6 +49,40 @@ REVOKE ALL ON FUNCTION pgpool.detach_postgres_fdw() FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.detach_postgres_fdw() IS
 'undoes attach_postgres_fdw: the foreign tables of postgres_fdw use connections of postgres_fdw again; returns false if they do not use pools';
 
+CREATE FUNCTION pgpool.attach_dblink()
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_attach_dblink'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.attach_dblink() FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.attach_dblink() IS
+'lets dblink(connection, sql) and dblink_exec(connection, sql) in this database run on pools instead of a connection per call; returns false if they do already';
+
+CREATE FUNCTION pgpool.detach_dblink()
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_detach_dblink'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.detach_dblink() FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.detach_dblink() IS
+'undoes attach_dblink: each call opens a connection again; returns false if no function of dblink is attached';
+
+CREATE FUNCTION pgpool.dblink_calls(OUT outcome pg_catalog.text, OUT calls pg_catalog.int8)
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_dblink_calls'
+LANGUAGE C VOLATILE PARALLEL SAFE;
+REVOKE ALL ON FUNCTION pgpool.dblink_calls() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pgpool.dblink_calls() TO pg_read_all_stats;
+COMMENT ON FUNCTION pgpool.dblink_calls() IS
+'returns the rows of view dblink_calls';
+
+CREATE VIEW pgpool.dblink_calls AS SELECT outcome, calls FROM pgpool.dblink_calls();
+GRANT SELECT ON pgpool.dblink_calls TO pg_read_all_stats;
+COMMENT ON VIEW pgpool.dblink_calls IS
+'calls of attached functions of dblink in all databases since the start of the server: run on a pool, or passed to dblink, by reason';
+COMMENT ON COLUMN pgpool.dblink_calls.outcome IS
+'pooled; or why the call was passed to dblink: open connection, no server, other session, none free, unavailable';
+COMMENT ON COLUMN pgpool.dblink_calls.calls IS
+'number of calls';
+
 --
 -- Leases
 --

@@ -18,6 +18,7 @@
 #include "protocol/control_message.h"
 #include "session/server_spec.h"
 #include "worker/worker.h"
+#include "dblink/dblink.h"
 #include "fdw/handler.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
@@ -34,6 +35,7 @@ _PG_init(void)
 	pgpx_lock_hooks_init();
 	pgpx_settings_init();
 	pgpx_hooks_init();
+	pgpx_dblink_init();
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	pgpx_shmem_init();

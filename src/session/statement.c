@@ -93,6 +93,8 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 			lease->usage.rows++;
 			break;
 		case PGPX_EV_COMMAND:
+			if (run->sink != NULL && run->sink->command != NULL)
+				run->sink->command(run->sink->arg, msg);
 			if (msg->type == 'I')
 				run->empty = true;
 			else

@@ -170,6 +170,8 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->next_lock, 1);
 	pg_atomic_init_u32(&shared->locks_changed, 0);
 	pg_atomic_init_u32(&shared->uses_min_idle, 0);
+	for (int i = 0; i < PGPX_DBLINK_OUTCOMES; i++)
+		pg_atomic_init_u64(&shared->dblink_calls[i], 0);
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
 	pg_atomic_init_u32(&shared->completed_visit, InvalidOid);
 	pg_atomic_init_u32(&shared->conns_end, 0);

@@ -52,6 +52,7 @@
 #include "config/options.h"
 #include "shared/cap.h"
 
+#define PGPX_DBLINK_OUTCOMES 6	/* see PgpxDblinkOutcome */
 #define PGPX_WHY_LEN 128		/* bytes of "why" that are stored, with the
 								 * NUL */
 #define PGPX_ERROR_LEN 512		/* bytes of an error message that are stored */
@@ -498,6 +499,7 @@ typedef struct PgpxShared
 									 * start */
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
+	pg_atomic_uint64 dblink_calls[PGPX_DBLINK_OUTCOMES];	/* by outcome */
 	pg_atomic_uint32 visited_database;	/* after the server's start the catalog
 										 * reader has visited all databases up
 										 * to this OID */

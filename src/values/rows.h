@@ -26,6 +26,12 @@ typedef struct PgpxSink
 	bool (*row)(void *arg, const PgpxWireMessage *msg);
 
 	/*
+	 * Called for the end of each result (CommandComplete or EmptyQueryResponse).
+	 * NULL if the sink ignores it.
+	 */
+	void (*command)(void *arg, const PgpxWireMessage *msg);
+
+	/*
 	 * Called if one of them raised an error: restore the message's bytes.
 	 * NULL if they are not changed.
 	 */

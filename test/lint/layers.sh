@@ -14,7 +14,7 @@ height_of() {
     protocol) echo 3 ;;
     values) echo 4 ;;
     session | worker) echo 5 ;;
-    api | fdw) echo 6 ;;
+    api | fdw | dblink) echo 6 ;;
     locks) echo 7 ;;
     .) echo 8 ;;
     *) return 1 ;;

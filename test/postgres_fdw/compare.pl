@@ -1,5 +1,5 @@
-# Compare the output of postgres_fdw's tests with the output that PostgreSQL expects:
-# compare.pl DIFFERENCES MAJOR EXPECTED RESULTS ... -- TEST ...
+# Compare the output of the tests of postgres_fdw and dblink with the output that PostgreSQL expects:
+# compare.pl DIFFERENCES MAJOR EXPECTED,.. RESULTS ... -- TEST ...
 #
 # DIFFERENCES lists the permitted differences in their order (an empty argument: none);
 # its head describes its form.  Each test passes if it has exactly these differences.
@@ -19,7 +19,7 @@ my ($passed, $failed) = (0, 0);
 foreach my $test (@rest)
 {
 	my ($result) = grep { -f $_ } map { "$_/$test.out" } @results;
-	my @files = grep { -f $_ } map { "$expected/$test$_.out" } '', map { "_$_" } 0 .. 9;
+	my @files = grep { -f $_ } map { my $n = $_; map { "$_/$test$n.out" } split /,/, $expected } '', map { "_$_" } 0 .. 9;
 	my @listed = @{ $listed{$test} // [] };
 	my @wrong = defined $result ? () : ("$test: it has printed nothing\n");
 

@@ -5,7 +5,7 @@
 --   pools never do, so it becomes an option of the server.
 -- - A mapping without a user logs in as the operating system user with postgres_fdw, and as the
 --   local user with pools.  So the user becomes an option of mappings for other users.
--- - With the setting suite.attach, postgres_fdw is attached as soon as it is there.
+-- - With the setting suite.attach, postgres_fdw and dblink are attached as soon as they are there.
 ALTER DATABASE contrib_regression SET lc_messages TO 'C';
 ALTER DATABASE contrib_regression SET bytea_output TO 'hex';
 ALTER DATABASE contrib_regression SET timezone_abbreviations TO 'Default';
@@ -25,6 +25,9 @@ BEGIN
 		ELSIF command.object_identity = 'postgres_fdw' AND command.command_tag = 'CREATE EXTENSION'
 			AND pg_catalog.current_setting('suite.attach')::bool THEN
 			PERFORM pgpool.attach_postgres_fdw();
+		ELSIF command.object_identity = 'dblink' AND command.command_tag = 'CREATE EXTENSION'
+			AND pg_catalog.current_setting('suite.attach')::bool THEN
+			PERFORM pgpool.attach_dblink();
 		END IF;
 	END LOOP;
 END $$;

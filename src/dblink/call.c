@@ -1,0 +1,434 @@
+/*-------------------------------------------------------------------------
+ *
+ * call.c
+ *	  The one-shot forms of dblink and dblink_exec on a pool.
+ *
+ * Rules:
+ * - A call that cannot run on a pool is passed to dblink's own function with
+ *	 the same arguments, so that attaching makes no call fail that dblink can
+ *	 execute.  This holds until the statement has been sent.
+ * - The results are those of dblink: the last result of several statements, the
+ *	 tag of a command as a row, errors with dblink's context, and with fail =>
+ *	 false a NOTICE and an empty result.
+ * - The end of the call ends the lease, which rolls back a transaction that the
+ *	 statement has left open.  dblink closes its connection instead.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "dblink/dblink.h"
+
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/tuplestore.h"
+
+#include "base/settings.h"
+#include "session/checkout.h"
+#include "session/statement.h"
+
+PG_FUNCTION_INFO_V1(pgpx_dblink_record);
+PG_FUNCTION_INFO_V1(pgpx_dblink_exec);
+PG_FUNCTION_INFO_V1(pgpx_dblink_calls);
+
+/* A call, and its last result. */
+typedef struct Call
+{
+	FunctionCallInfo fcinfo;
+	bool		exec;			/* dblink_exec, whose rows are dropped */
+	bool		fail;			/* raise errors of the remote */
+	PgpxStatement statement;
+	const char *server;
+	bool		only_pool;		/* it cannot be passed to dblink */
+
+	PgpxRows   *rows;			/* converts a result; NULL: not in one */
+	const PgpxSink *sink;		/* of "rows" */
+	TupleDesc	tupdesc;
+	Tuplestorestate *store;		/* NULL: the last result has no rows */
+	bool		in_rows;		/* between a row description and its command */
+	bool		has_rows;		/* the last result has rows */
+	char		tag[64];		/* else its command tag; "": an empty string */
+} Call;
+
+static void
+count_call(PgpxDblinkOutcome outcome)
+{
+	pg_atomic_fetch_add_u64(&pgpx_shared->dblink_calls[outcome], 1);
+}
+
+/* --- the result ---------------------------------------------------------- */
+
+/* Begin a tuplestore that lives as long as the result of the function. */
+static void
+begin_store(Call *call, TupleDesc tupdesc)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) call->fcinfo->resultinfo;
+	MemoryContext old =
+		MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
+
+	if (call->store != NULL)
+		tuplestore_end(call->store);
+	call->tupdesc = CreateTupleDescCopy(tupdesc);
+	call->store =
+		tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
+							  false, work_mem);
+	MemoryContextSwitchTo(old);
+}
+
+static bool
+begin_rows(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
+{
+	Call	   *call = arg;
+	int			n = pgpx_wire_parse_ncolumns(msg);
+	TupleDesc	tupdesc;
+
+	call->in_rows = true;
+	if (n < 0 || call->exec)
+		return n >= 0;
+	if (get_call_result_type(call->fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("function returning record called in context that cannot accept type record")));
+	if (n != tupdesc->natts)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("remote query result rowtype does not match the specified FROM clause rowtype")));
+	begin_store(call, tupdesc);
+	call->rows = pgpx_rows_begin(call->tupdesc, call->store, InvalidOid);
+	call->sink = pgpx_rows_sink(call->rows);
+	return call->sink->columns(call->sink->arg, msg, wire);
+}
+
+static bool
+add_row(void *arg, const PgpxWireMessage *msg)
+{
+	Call	   *call = arg;
+
+	return call->exec || (call->rows != NULL &&
+						  call->sink->row(call->sink->arg, msg));
+}
+
+static void
+restore_message(void *arg)
+{
+	Call	   *call = arg;
+
+	if (call->rows != NULL && call->sink->restore != NULL)
+		call->sink->restore(call->sink->arg);
+}
+
+static void
+end_rows(Call *call)
+{
+	if (call->rows != NULL)
+		pgpx_rows_end(call->rows);
+	call->rows = NULL;
+	call->in_rows = false;
+}
+
+static void
+end_command(void *arg, const PgpxWireMessage *msg)
+{
+	Call	   *call = arg;
+
+	call->has_rows = call->in_rows;
+	end_rows(call);
+	snprintf(call->tag, sizeof(call->tag), "%.*s",
+			 msg->type == 'C' ? (int) msg->len : 0, msg->data);
+	pgpx_text_clean(call->tag);
+}
+
+/* Return the command tag as a row, as dblink does. */
+static void
+store_tag(Call *call)
+{
+	TupleDesc	tupdesc = CreateTemplateTupleDesc(1);
+	Datum		value = CStringGetTextDatum(call->tag);
+	bool		isnull = false;
+
+	TupleDescInitEntry(tupdesc, 1, "status", TEXTOID, -1, 0);
+	TupleDescFinalize(tupdesc);
+	begin_store(call, tupdesc);
+	tuplestore_putvalues(call->store, call->tupdesc, &value, &isnull);
+}
+
+/* --- the statement ------------------------------------------------------- */
+
+/* Report an error of the remote in the form of dblink_res_error. */
+static void
+report_error(const Call *call, const PgpxRemoteError *error)
+{
+	ereport(call->fail ? ERROR : NOTICE,
+			(errcode(error->sqlstate),
+			 error->primary != NULL && error->primary[0] != '\0' ?
+			 errmsg_internal("%s", error->primary) :
+			 errmsg("could not obtain message string for remote error"),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0,
+			 error->context ? errcontext("%s", error->context) : 0,
+			 errcontext("while executing %s on unnamed dblink connection",
+						call->exec ? "command" : "query")));
+}
+
+/*
+ * If the lease was lost while a statement ran, fill in run->error, so that it
+ * is reported like any other error of the remote.  Otherwise raise the error
+ * again.  Called in PG_CATCH.
+ */
+static void
+catch_lost_connection(PgpxRun *run, MemoryContext caller)
+{
+	ErrorData  *error;
+
+	if (geterrcode() != ERRCODE_CONNECTION_FAILURE)
+		PG_RE_THROW();
+	MemoryContextSwitchTo(caller);
+	error = CopyErrorData();
+	FlushErrorState();
+	if (run->error.set)
+		return;
+	run->error = (PgpxRemoteError){
+		.set = true,
+		.sqlstate = error->sqlerrcode,
+		.primary = error->message,
+		.detail = error->detail,
+		.hint = error->hint,
+	};
+}
+
+/* Execute the statement on a lease.  The error of the remote is left in *run. */
+static void
+run_statement(PgpxRun *run)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		pgpx_run_send(run, true);
+		pgpx_run_read(run);
+		pgpx_run_finish(run);
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(run, true);
+		catch_lost_connection(run, caller);
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Lease a connection for the call.  Return NULL if it must be passed to dblink;
+ * *reason is set then.
+ */
+static PgpxLease *
+lease_for_call(Call *call, const PgpxPendingStatement *pending,
+			   const PgpxRetry *retry, PgpxDblinkOutcome *reason)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	PgpxLease  *volatile lease = NULL;
+
+	*reason = PGPX_DBLINK_NONE_FREE;
+	PG_TRY();
+	{
+		if (pgpx_dblink_wait || call->only_pool || retry->queue_position != 0)
+			lease = pgpx_lease_checkout_call(call->server, pending, retry);
+		else
+			lease = pgpx_lease_checkout(call->server, PGPX_TIMEOUT_DEFAULT,
+										true, PGPX_SCOPE_CALL, NULL);
+	}
+	PG_CATCH();
+	{
+		int			code = geterrcode();
+
+		if (call->only_pool || code == ERRCODE_QUERY_CANCELED ||
+			code == ERRCODE_OUT_OF_MEMORY || code == ERRCODE_INTERNAL_ERROR ||
+			ERRCODE_TO_CATEGORY(code) == ERRCODE_OPERATOR_INTERVENTION)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+		if (code != ERRCODE_LOCK_NOT_AVAILABLE &&
+			code != ERRCODE_T_R_DEADLOCK_DETECTED &&
+			code != ERRCODE_TOO_MANY_CONNECTIONS)
+			*reason = PGPX_DBLINK_UNAVAILABLE;
+	}
+	PG_END_TRY();
+	return lease;
+}
+
+/*
+ * Execute the statement of a call on a pool.  Return false if the call must be
+ * passed to dblink.
+ */
+static bool
+run_on_pool(Call *call, PgpxRemoteError *error, PgpxDblinkOutcome *reason)
+{
+	const PgpxSink sink = {
+		.columns = begin_rows,
+		.row = add_row,
+		.command = end_command,
+		.restore = restore_message,
+		.arg = call,
+	};
+	PgpxPendingStatement pending = {
+		.statement = &call->statement,
+		.single = strchr(call->statement.sql, ';') == NULL,
+	};
+	PgpxRetry	retry = {0};
+
+	for (;;)
+	{
+		PgpxLease  *lease = lease_for_call(call, &pending, &retry, reason);
+		PgpxRun		run = {
+			.lease = lease,
+			.statement = &call->statement,
+			.sink = &sink,
+			.last = true,
+		};
+
+		if (lease == NULL)
+			return false;
+		PG_TRY();
+		{
+			run_statement(&run);
+		}
+		PG_CATCH();
+		{
+			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+		if (!lease->not_run)
+		{
+			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+			end_rows(call);		/* of a result that an error has ended */
+			*error = run.error;
+			return true;
+		}
+		pgpx_lease_retry(lease, &retry);
+	}
+}
+
+/*
+ * Execute a call on a pool and report an error of the remote.  Return false if
+ * the call must be passed to dblink.  *failed: the remote has reported an error
+ * that is not raised.
+ */
+static bool
+execute(FunctionCallInfo fcinfo, bool exec, Call *call, bool *failed)
+{
+	PgpxRemoteError error = {0};
+	PgpxDblinkOutcome reason;
+
+	/* without preloaded library, for example in pg_upgrade */
+	if (pgpx_shared == NULL)
+		return false;
+	memset(call, 0, sizeof(*call));
+	call->fcinfo = fcinfo;
+	call->exec = exec;
+	call->fail = PG_NARGS() < 3 || PG_GETARG_BOOL(2);
+	call->statement.sql = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	call->server =
+		pgpx_dblink_find_server(text_to_cstring(PG_GETARG_TEXT_PP(0)),
+								&call->only_pool, &reason);
+	if (call->server == NULL || !run_on_pool(call, &error, &reason))
+	{
+		count_call(reason);
+		return false;
+	}
+	count_call(PGPX_DBLINK_POOLED);
+
+	/* an empty string is an error in dblink, without a text */
+	if (!error.set && !call->has_rows && call->tag[0] == '\0')
+	{
+		error.set = true;
+		error.sqlstate = ERRCODE_CONNECTION_FAILURE;
+	}
+	*failed = error.set;
+	if (error.set)
+		report_error(call, &error);
+	return true;
+}
+
+/* dblink(connection text, sql text [, fail bool]) returns setof record */
+Datum
+pgpx_dblink_record(PG_FUNCTION_ARGS)
+{
+	static PGFunction dblink_record = NULL;
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Call		call;
+	bool		failed;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		(rsinfo->allowedModes & SFRM_Materialize) == 0 ||
+		!execute(fcinfo, false, &call, &failed))
+	{
+		if (dblink_record == NULL)
+			dblink_record = pgpx_dblink_function("dblink_record");
+		return dblink_record(fcinfo);
+	}
+	rsinfo->returnMode = SFRM_Materialize;
+	rsinfo->setResult = NULL;
+	rsinfo->setDesc = NULL;
+	if (failed)
+		return (Datum) 0;
+	if (!call.has_rows)
+		store_tag(&call);
+	rsinfo->setResult = call.store;
+	rsinfo->setDesc = call.tupdesc;
+	return (Datum) 0;
+}
+
+/* dblink_exec(connection text, sql text [, fail bool]) returns text */
+Datum
+pgpx_dblink_exec(PG_FUNCTION_ARGS)
+{
+	static PGFunction dblink_exec = NULL;
+	Call		call;
+	bool		failed;
+
+	if (!execute(fcinfo, true, &call, &failed))
+	{
+		if (dblink_exec == NULL)
+			dblink_exec = pgpx_dblink_function("dblink_exec");
+		return dblink_exec(fcinfo);
+	}
+	if (failed)
+		PG_RETURN_TEXT_P(cstring_to_text("ERROR"));
+	if (call.has_rows)
+		ereport(ERROR,
+				(errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),
+				 errmsg("statement returning results not allowed")));
+	PG_RETURN_TEXT_P(cstring_to_text(call.tag));
+}
+
+/* dblink_calls() returns setof (outcome text, calls bigint) */
+Datum
+pgpx_dblink_calls(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {
+		[PGPX_DBLINK_POOLED] = "pooled",
+		[PGPX_DBLINK_OPEN_CONNECTION] = "open connection",
+		[PGPX_DBLINK_NO_SERVER] = "no server",
+		[PGPX_DBLINK_OTHER_SESSION] = "other session",
+		[PGPX_DBLINK_NONE_FREE] = "none free",
+		[PGPX_DBLINK_UNAVAILABLE] = "unavailable",
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	StaticAssertStmt(lengthof(names) == PGPX_DBLINK_OUTCOMES,
+					 "shared memory has a counter for each outcome");
+	pgpx_shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		Datum		values[] = {
+			CStringGetTextDatum(names[i]),
+			Int64GetDatum((int64) pg_atomic_read_u64(&pgpx_shared->dblink_calls[i]))
+		};
+		bool		nulls[] = {false, false};
+
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

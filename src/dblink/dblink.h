@@ -1,0 +1,68 @@
+/*-------------------------------------------------------------------------
+ *
+ * dblink.h
+ *	  One-shot calls of dblink on pools.
+ *
+ * pgpool.attach_dblink replaces the C functions of dblink(connection, sql) and
+ * dblink_exec(connection, sql) by those in call.c.  Each call either runs on a
+ * pool, or is passed to dblink's own function.
+ *
+ * Implemented by attach.c (attaching and detaching), call.c (a call on a pool),
+ * and identity.c (whether a pool has the same remote user and database).
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_DBLINK_H
+#define PGPX_DBLINK_H
+
+#include "base/compat.h"
+
+#define PGPX_DBLINK_EXTENSION "dblink"
+
+/* What became of a call: counters in PgpxShared, view dblink_calls. */
+typedef enum PgpxDblinkOutcome
+{
+	PGPX_DBLINK_POOLED,
+	PGPX_DBLINK_OPEN_CONNECTION,	/* the argument names an open connection */
+	PGPX_DBLINK_NO_SERVER,		/* no server with this identity */
+	PGPX_DBLINK_OTHER_SESSION,	/* the pool's sessions differ from dblink's */
+	PGPX_DBLINK_NONE_FREE,		/* no connection was free */
+	PGPX_DBLINK_UNAVAILABLE		/* the checkout has failed */
+} PgpxDblinkOutcome;
+
+/*
+ * pgpx_dblink_function
+ *		Return a C function of dblink by its symbol.
+ *
+ * Errors: 58P01 its library is missing.
+ */
+extern PGFunction pgpx_dblink_function(const char *symbol);
+
+/*
+ * pgpx_dblink_find_server
+ *		Return the server whose pool can run a call of the current user.
+ *
+ * connection: the first argument of the call, a server's name or a connection
+ * string.  A string belongs to a server if dblink would connect with the same
+ * options for that server and the user's mapping.  Return NULL if the call must
+ * be passed to dblink, and set *reason.
+ *
+ * *only_pool is set for a server with base_server.  dblink cannot connect to it,
+ * so the call must not be passed.
+ *
+ * Errors: those of reading the catalogs.
+ */
+extern const char *pgpx_dblink_find_server(const char *connection,
+										   bool *only_pool,
+										   PgpxDblinkOutcome *reason);
+
+/* Return whether functions of dblink are attached in this database. */
+extern bool pgpx_dblink_is_attached(Oid dblink);
+
+/*
+ * Install the hook that refuses DROP EXTENSION pgpool_ext while dblink is
+ * attached.  Called once, when the library is loaded.
+ */
+extern void pgpx_dblink_init(void);
+
+#endif							/* PGPX_DBLINK_H */

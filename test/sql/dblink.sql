@@ -1,0 +1,127 @@
+--
+-- One-shot calls of dblink on pools: attach_dblink, detach_dblink, dblink_calls.
+--
+SELECT test.server('calls', 'pool_size', '1');
+CREATE TABLE test.before AS SELECT outcome, calls AS n FROM pgpool.dblink_calls;
+CREATE FUNCTION test.calls() RETURNS text LANGUAGE sql AS
+	$$SELECT coalesce(string_agg(outcome, ', ' ORDER BY outcome), 'none') FROM pgpool.dblink_calls JOIN test.before USING (outcome) WHERE calls > n$$;
+CREATE FUNCTION test.called() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	said text := test.calls();
+BEGIN
+	UPDATE test.before AS b SET n = c.calls FROM pgpool.dblink_calls AS c WHERE c.outcome = b.outcome;
+	RETURN said;
+END $$;
+
+-- only superusers attach
+SET ROLE regress_pgpool_app;
+SELECT pgpool.attach_dblink();
+RESET ROLE;
+
+-- all but the C function stays
+ALTER FUNCTION dblink_exec(text, text) COST 17 SECURITY DEFINER SET work_mem = '3MB';
+ALTER FUNCTION dblink(text, text) ROWS 5;
+GRANT EXECUTE ON FUNCTION dblink(text, text, boolean) TO regress_pgpool_app;
+CREATE VIEW test.of_dblink AS SELECT * FROM dblink('calls', 'select 1') AS t(a int);
+CREATE TABLE test.functions AS
+	SELECT p.oid AS id, p.* FROM pg_proc AS p WHERE proname IN ('dblink', 'dblink_exec');
+SELECT pgpool.attach_dblink();
+SELECT pgpool.attach_dblink();
+SELECT p.oid::regprocedure, p.prosrc, p.probin,
+	to_jsonb(f) - 'id' - 'prosrc' - 'probin' = to_jsonb(p) - 'prosrc' - 'probin' AS else_equal
+FROM pg_proc AS p JOIN test.functions AS f ON p.oid = f.id ORDER BY 1;
+
+-- results
+SELECT * FROM test.of_dblink;
+SELECT * FROM dblink('calls', 'select i, i::text from generate_series(1, 3) as i') AS t(a int, b text);
+SELECT dblink_exec('calls', 'create table of_dblink(a int primary key)');
+SELECT * FROM dblink('calls', 'insert into of_dblink values (1), (2)') AS t(status text);
+SELECT dblink_exec('calls', 'insert into of_dblink values (3)');
+SELECT * FROM dblink('calls', 'select 1; select 2') AS t(a int);
+SELECT * FROM dblink('calls', 'select 1; create temp table t(a int)') AS t(status text);
+SELECT * FROM dblink('calls', 'select 1 where false') AS t(a int);
+SELECT test.called();
+
+-- errors
+\set SHOW_CONTEXT always
+SELECT dblink_exec('calls', 'insert into of_dblink values (1)');
+\echo :LAST_ERROR_SQLSTATE
+SELECT dblink_exec('calls', 'insert into of_dblink values (1)', false);
+SELECT * FROM dblink('calls', 'select 1 / 0') AS t(a int);
+SELECT * FROM dblink('calls', 'select 1 / 0', false) AS t(a int);
+SELECT * FROM dblink('calls', 'select 1, 2') AS t(a int);
+SELECT dblink_exec('calls', '');
+\echo :LAST_ERROR_SQLSTATE
+SELECT * FROM dblink('calls', 'select pg_terminate_backend(pg_backend_pid())', false) AS t(a bool);
+\set SHOW_CONTEXT errors
+-- (a statement that returns rows is refused after it was executed)
+SELECT dblink_exec('calls', 'insert into of_dblink values (4) returning a');
+SELECT * FROM dblink('calls', 'select count(*) from of_dblink') AS t(n int);
+SELECT test.called();
+
+-- a transaction that is left open is rolled back, and settings are reset
+SELECT dblink_exec('calls', 'begin; insert into of_dblink values (5)');
+SELECT dblink_exec('calls', 'set search_path = nowhere; create temp table mine()');
+SELECT * FROM dblink('calls', 'select count(*), current_setting(''search_path''), to_regclass(''mine'') is null from of_dblink') AS t(n int, path text, gone bool);
+
+-- the calls are autonomous
+BEGIN;
+SELECT dblink_exec('calls', 'insert into of_dblink values (6)');
+ROLLBACK;
+SELECT * FROM dblink('calls', 'select max(a) from of_dblink') AS t(a int);
+SELECT test.called();
+
+-- the pool's only connection is leased by this session
+SELECT pgpool.checkout('calls') AS a \gset
+SELECT * FROM dblink('calls', 'select 1') AS t(a int);
+SET pgpool_ext.dblink_wait = off;
+SELECT * FROM dblink('calls', 'select 1') AS t(a int);
+SELECT test.called();
+SELECT pgpool.checkin(:a);
+SELECT * FROM dblink('calls', 'select 1') AS t(a int);
+SELECT test.called();
+RESET pgpool_ext.dblink_wait;
+
+-- the views of the privileged
+SET ROLE regress_pgpool_app;
+SELECT count(*) FROM pgpool.dblink_calls;
+RESET ROLE;
+GRANT pg_read_all_stats TO regress_pgpool_app;
+SET ROLE regress_pgpool_app;
+SELECT count(*) FROM pgpool.dblink_calls;
+RESET ROLE;
+REVOKE pg_read_all_stats FROM regress_pgpool_app;
+
+-- pgpool_ext cannot be dropped, unless dblink is
+BEGIN;
+SET LOCAL client_min_messages = error;
+DROP EXTENSION pgpool_ext, dblink CASCADE;
+ROLLBACK;
+SET client_min_messages = error;
+DROP EXTENSION pgpool_ext CASCADE;
+RESET client_min_messages;
+
+-- a function that was replaced by somebody
+SELECT pgpool.detach_dblink();
+SELECT pgpool.detach_dblink();
+SELECT bool_and(p = q) AS all_equal FROM pg_proc AS p JOIN pg_proc AS q USING (oid) JOIN test.functions AS f ON p.oid = f.id AND p.prosrc = f.prosrc AND p.probin = f.probin;
+BEGIN;
+CREATE OR REPLACE FUNCTION dblink_exec(text, text) RETURNS text AS '$libdir/dblink', 'dblink_error_message' LANGUAGE C STRICT;
+SELECT pgpool.attach_dblink();
+ROLLBACK;
+SELECT count(*) FROM pg_proc WHERE prosrc ~ '^pgpx_dblink_(record|exec)';
+BEGIN;
+SET LOCAL client_min_messages = error;
+DROP EXTENSION dblink CASCADE;
+SELECT pgpool.attach_dblink();
+ROLLBACK;
+
+SELECT dblink_exec('calls', 'drop table of_dblink');
+SELECT test.called();
+ALTER FUNCTION dblink_exec(text, text) COST 1 SECURITY INVOKER RESET work_mem;
+ALTER FUNCTION dblink(text, text) ROWS 1000;
+REVOKE EXECUTE ON FUNCTION dblink(text, text, boolean) FROM regress_pgpool_app;
+DROP VIEW test.of_dblink;
+DROP TABLE test.before, test.functions;
+DROP FUNCTION test.calls, test.called;
+SELECT test.drop('calls');
