@@ -288,6 +288,8 @@ run_on_pool(Call *call, PgpxRemoteError *error, PgpxDblinkOutcome *reason)
 
 		if (lease == NULL)
 			return false;
+		if (retry.queue_position == 0)
+			count_call(PGPX_DBLINK_POOLED);
 		PG_TRY();
 		{
 			run_statement(&run);
@@ -336,7 +338,6 @@ execute(FunctionCallInfo fcinfo, bool exec, Call *call, bool *failed)
 		count_call(reason);
 		return false;
 	}
-	count_call(PGPX_DBLINK_POOLED);
 
 	/* an empty string is an error in dblink, without a text */
 	if (!error.set && !call->has_rows && call->tag[0] == '\0')
