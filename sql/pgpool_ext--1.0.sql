@@ -65,24 +65,6 @@ REVOKE ALL ON FUNCTION pgpool.detach_dblink() FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.detach_dblink() IS
 'undoes attach_dblink: each call opens a connection again; returns false if no function of dblink is attached';
 
-CREATE FUNCTION pgpool.dblink_calls(OUT outcome pg_catalog.text, OUT calls pg_catalog.int8)
-RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_dblink_calls'
-LANGUAGE C VOLATILE PARALLEL SAFE;
-REVOKE ALL ON FUNCTION pgpool.dblink_calls() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION pgpool.dblink_calls() TO pg_read_all_stats;
-COMMENT ON FUNCTION pgpool.dblink_calls() IS
-'returns the rows of view dblink_calls';
-
-CREATE VIEW pgpool.dblink_calls AS SELECT outcome, calls FROM pgpool.dblink_calls();
-GRANT SELECT ON pgpool.dblink_calls TO pg_read_all_stats;
-COMMENT ON VIEW pgpool.dblink_calls IS
-'calls of attached functions of dblink in all databases since the start of the server: run on a pool, or passed to dblink, by reason';
-COMMENT ON COLUMN pgpool.dblink_calls.outcome IS
-'pooled; or why the call was passed to dblink: open connection, no server, other session, none free, unavailable';
-COMMENT ON COLUMN pgpool.dblink_calls.calls IS
-'number of calls';
-
 --
 -- Leases
 --
@@ -1117,6 +1099,30 @@ COMMENT ON COLUMN pgpool.stats.wait_histogram IS
 'number of waits by their duration: element 1 counts those below 1 us, element n those from 2^(n-2) to less than 2^(n-1) us, and element 32 all that are longer';
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
 'time when the pool was created, or the counters were set to 0';
+
+CREATE TYPE pgpool.dblink_calls_row AS (
+	outcome pg_catalog.text,
+	calls pg_catalog.int8);
+COMMENT ON TYPE pgpool.dblink_calls_row IS
+'row of function dblink_calls';
+
+CREATE FUNCTION pgpool.dblink_calls()
+RETURNS SETOF pgpool.dblink_calls_row
+AS 'MODULE_PATHNAME', 'pgpx_dblink_calls'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 6;
+REVOKE ALL ON FUNCTION pgpool.dblink_calls() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pgpool.dblink_calls() TO pg_read_all_stats;
+COMMENT ON FUNCTION pgpool.dblink_calls() IS
+'returns the rows of view dblink_calls: one for each outcome of a call';
+
+CREATE VIEW pgpool.dblink_calls AS SELECT * FROM pgpool.dblink_calls();
+GRANT SELECT ON pgpool.dblink_calls TO pg_read_all_stats;
+COMMENT ON VIEW pgpool.dblink_calls IS
+'calls of attached functions of dblink in all databases since the start of the server: run on a pool, or passed to dblink, by reason';
+COMMENT ON COLUMN pgpool.dblink_calls.outcome IS
+'pooled; or why the call was passed to dblink: open connection, no server, other session, none free, unavailable';
+COMMENT ON COLUMN pgpool.dblink_calls.calls IS
+'number of calls';
 
 CREATE TYPE pgpool.workers_row AS (
 	worker pg_catalog.int4,

@@ -177,6 +177,8 @@ replace_functions(Oid extension, const char *our_library, bool attach)
 	for (int i = 0; i < lengthof(functions); i++)
 	{
 		const char *name = functions[i].name;
+		const char *theirs = functions[i].theirs;
+		const char *ours = functions[i].ours;
 		List	   *others = find_members(extension, name, 1);
 		ListCell   *lc;
 
@@ -190,8 +192,8 @@ replace_functions(Oid extension, const char *our_library, bool attach)
 			changed |= replace_function(lfirst_oid(lc),
 										attach ? our_library :
 										library_of(linitial_oid(others)),
-										attach ? functions[i].theirs : functions[i].ours,
-										attach ? functions[i].ours : functions[i].theirs);
+										attach ? theirs : ours,
+										attach ? ours : theirs);
 	}
 	return changed;
 }

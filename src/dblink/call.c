@@ -64,15 +64,14 @@ static void
 begin_store(Call *call, TupleDesc tupdesc)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) call->fcinfo->resultinfo;
+	bool		random = (rsinfo->allowedModes & SFRM_Materialize_Random) != 0;
 	MemoryContext old =
 		MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
 
 	if (call->store != NULL)
 		tuplestore_end(call->store);
 	call->tupdesc = CreateTupleDescCopy(tupdesc);
-	call->store =
-		tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
-							  false, work_mem);
+	call->store = tuplestore_begin_heap(random, false, work_mem);
 	MemoryContextSwitchTo(old);
 }
 
@@ -81,12 +80,14 @@ begin_rows(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
 	Call	   *call = arg;
 	int			n = pgpx_wire_parse_ncolumns(msg);
+	TypeFuncClass class;
 	TupleDesc	tupdesc;
 
 	call->in_rows = true;
 	if (n < 0 || call->exec)
 		return n >= 0;
-	if (get_call_result_type(call->fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+	class = get_call_result_type(call->fcinfo, NULL, &tupdesc);
+	if (class != TYPEFUNC_COMPOSITE)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("function returning record called in context that cannot accept type record")));
@@ -105,8 +106,9 @@ add_row(void *arg, const PgpxWireMessage *msg)
 {
 	Call	   *call = arg;
 
-	return call->exec || (call->rows != NULL &&
-						  call->sink->row(call->sink->arg, msg));
+	if (call->exec)
+		return true;
+	return call->rows != NULL && call->sink->row(call->sink->arg, msg);
 }
 
 static void
@@ -226,7 +228,7 @@ lease_for_call(Call *call, const PgpxPendingStatement *pending,
 			   const PgpxRetry *retry, PgpxDblinkOutcome *reason)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	PgpxLease  *volatile lease = NULL;
+	PgpxLease *volatile lease = NULL;
 
 	*reason = PGPX_DBLINK_NONE_FREE;
 	PG_TRY();
@@ -403,7 +405,7 @@ pgpx_dblink_exec(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(call.tag));
 }
 
-/* dblink_calls() returns setof (outcome text, calls bigint) */
+/* dblink_calls() returns setof dblink_calls_row */
 Datum
 pgpx_dblink_calls(PG_FUNCTION_ARGS)
 {
@@ -423,9 +425,10 @@ pgpx_dblink_calls(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i < lengthof(names); i++)
 	{
+		uint64		n = pg_atomic_read_u64(&pgpx_shared->dblink_calls[i]);
 		Datum		values[] = {
 			CStringGetTextDatum(names[i]),
-			Int64GetDatum((int64) pg_atomic_read_u64(&pgpx_shared->dblink_calls[i]))
+			Int64GetDatum((int64) n),
 		};
 		bool		nulls[] = {false, false};
 

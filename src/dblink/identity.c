@@ -170,8 +170,14 @@ has_same_sessions(List *server_options, List *mapping_options)
 	 * was opened; options is any text for the remote server.
 	 */
 	static const char *const differ[] = {
-		"start_commands", "reset", "reset_command", "use_password_command",
-		"use_scram_passthrough", "service", "passfile", "options"
+		"start_commands",
+		"reset",
+		"reset_command",
+		"use_password_command",
+		"use_scram_passthrough",
+		"service",
+		"passfile",
+		"options",
 	};
 
 	for (int i = 0; i < lengthof(differ); i++)

@@ -40,7 +40,9 @@ INSERT INTO functions VALUES
   ('lock_force_release', 'pool text, name text', 'boolean', false),
   ('lock_status', 'pool text',
    'SETOF pgpool.lock_status_row', true),
+  ('attach_dblink', '', 'boolean', false),
   ('attach_postgres_fdw', '', 'boolean', false),
+  ('detach_dblink', '', 'boolean', false),
   ('detach_postgres_fdw', '', 'boolean', false),
   ('check_invariants', '', 'void', false);
 INSERT INTO functions
@@ -86,6 +88,7 @@ INSERT INTO views VALUES
     ('leases', 'lease bigint, pool_id integer, database name, server name, connection integer, pid integer,
       user_name name, application_name text, scope text, state text, leased_at timestamp with time zone, why text,
       remote_pid integer'),
+    ('dblink_calls', 'outcome text, calls bigint'),
     ('waiters', 'pool_id integer, database name, server name, position integer, pid integer, user_name name,
       application_name text, waiting_since timestamp with time zone, deadline timestamp with time zone, why text,
       reason text'),
