@@ -30,7 +30,6 @@ int			pgpx_default_checkout_timeout = 30000;
 int			pgpx_log_min_wait = -1;
 int			pgpx_busy_poll = 100;
 bool		pgpx_log_connections = false;
-bool		pgpx_dblink_wait = true;
 char	   *pgpx_password_command = NULL;
 int			pgpx_password_lifetime = 300000;
 
@@ -106,13 +105,6 @@ pgpx_settings_init(void)
 							&pgpx_default_checkout_timeout,
 							30000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
-
-	DefineCustomBoolVariable("pgpool_ext.dblink_wait",
-							 "Lets attached calls of dblink wait for a connection of the pool.",
-							 "If off, a call for which no connection is free is passed to dblink, which opens its own connection.",
-							 &pgpx_dblink_wait,
-							 true,
-							 PGC_USERSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pgpool_ext.log_min_wait",
 							"Logs each checkout that waited at least this long.",

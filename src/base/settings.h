@@ -54,8 +54,6 @@ extern int	pgpx_password_lifetime; /* ms */
 extern int	pgpx_log_min_wait;	/* ms; -1: off */
 extern bool pgpx_log_connections;
 
-extern bool pgpx_dblink_wait;	/* attached calls of dblink wait in the queue */
-
 /*
  * pgpx_settings_init
  *		Define all settings; called once, by _PG_init.

@@ -24,7 +24,6 @@
 #include "utils/memutils.h"
 #include "utils/tuplestore.h"
 
-#include "base/settings.h"
 #include "session/checkout.h"
 #include "session/statement.h"
 
@@ -233,11 +232,7 @@ lease_for_call(Call *call, const PgpxPendingStatement *pending,
 	*reason = PGPX_DBLINK_NONE_FREE;
 	PG_TRY();
 	{
-		if (pgpx_dblink_wait || call->only_pool || retry->queue_position != 0)
-			lease = pgpx_lease_checkout_call(call->server, pending, retry);
-		else
-			lease = pgpx_lease_checkout(call->server, PGPX_TIMEOUT_DEFAULT,
-										true, PGPX_SCOPE_CALL, NULL);
+		lease = pgpx_lease_checkout_call(call->server, pending, retry);
 	}
 	PG_CATCH();
 	{

@@ -4,10 +4,10 @@
  *	  One-shot calls of dblink on pools.
  *
  * pgpool.attach_dblink replaces the C functions of dblink(connection, sql) and
- * dblink_exec(connection, sql) by those in call.c.  Each call either runs on a
- * pool, or is passed to dblink's own function.
+ * dblink_exec(connection, sql) by those in call.c.  Each call runs on a pool, or
+ * is passed to dblink's own function.
  *
- * Implemented by attach.c (attaching and detaching), call.c (a call on a pool),
+ * Implemented by attach.c (attaching and detaching), call.c (a call on a pool)
  * and identity.c (whether a pool has the same remote user and database).
  *
  *-------------------------------------------------------------------------
@@ -16,8 +16,6 @@
 #define PGPX_DBLINK_H
 
 #include "base/compat.h"
-
-#define PGPX_DBLINK_EXTENSION "dblink"
 
 /* What became of a call: counters in PgpxShared, view dblink_calls. */
 typedef enum PgpxDblinkOutcome
@@ -30,39 +28,22 @@ typedef enum PgpxDblinkOutcome
 	PGPX_DBLINK_UNAVAILABLE		/* the checkout has failed */
 } PgpxDblinkOutcome;
 
-/*
- * pgpx_dblink_function
- *		Return a C function of dblink by its symbol.
- *
- * Errors: 58P01 its library is missing.
- */
+/* Return a C function of dblink.  Errors: 58P01 its library is missing. */
 extern PGFunction pgpx_dblink_function(const char *symbol);
 
 /*
  * pgpx_dblink_find_server
  *		Return the server whose pool can run a call of the current user.
  *
- * connection: the first argument of the call, a server's name or a connection
- * string.  A string belongs to a server if dblink would connect with the same
- * options for that server and the user's mapping.  Return NULL if the call must
- * be passed to dblink, and set *reason.
- *
- * *only_pool is set for a server with base_server.  dblink cannot connect to it,
- * so the call must not be passed.
- *
- * Errors: those of reading the catalogs.
+ * connection: the first argument of the call.  Return NULL if the call must be
+ * passed to dblink, and set *outcome to the reason.  *only_pool is set for a
+ * server with base_server: dblink cannot connect to it.
  */
 extern const char *pgpx_dblink_find_server(const char *connection,
 										   bool *only_pool,
-										   PgpxDblinkOutcome *reason);
+										   PgpxDblinkOutcome *outcome);
 
-/* Return whether functions of dblink are attached in this database. */
-extern bool pgpx_dblink_is_attached(Oid dblink);
-
-/*
- * Install the hook that refuses DROP EXTENSION pgpool_ext while dblink is
- * attached.  Called once, when the library is loaded.
- */
+/* Install the hook of attach.c.  Called once, when the library is loaded. */
 extern void pgpx_dblink_init(void);
 
 #endif							/* PGPX_DBLINK_H */

@@ -4,54 +4,70 @@
  *	  Find the pool whose sessions have the identity of a dblink connection.
  *
  * Rules:
- * - A call is passed to dblink unless it is certain that the pool's connections
- *	 have the same remote user, database and settings.
+ * - A call is passed to dblink unless the pool's connections certainly have the
+ *	 same remote user, database and settings.
  * - Names are resolved as dblink does: first the name of an open connection,
- *	 then that of a server, then a connection string.
- * - A mapping that the user may not read never equals a connection string.
- *	 Otherwise the outcome of a call would tell whether a guess of its password
- *	 is right.
- *
- * dblink.c of PostgreSQL (get_connect_string, is_valid_dblink_option) defines
- * which options form the connection string of a server.
+ *	 then that of a server, then a connection string.  dblink.c of PostgreSQL
+ *	 (get_connect_string, is_valid_dblink_option) defines which options form the
+ *	 connection string of a server.
+ * - A mapping that the user may not read never equals a string.  Otherwise the
+ *	 outcome of a call would tell whether a guess of its password is right.
  *
  *-------------------------------------------------------------------------
  */
 #include "dblink/dblink.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/reloptions.h"
-#include "access/table.h"
-#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
-#include "catalog/pg_user_mapping.h"
-#include "commands/defrem.h"
-#include "foreign/foreign.h"
+#include "executor/spi.h"
 #include "libpq-fe.h"
 #include "miscadmin.h"
 #include "parser/scansup.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
-#include "utils/syscache.h"
 
 #include "config/options.h"
 #include "session/server_spec.h"
 
-/* Connection strings that the session remembers. */
+/*
+ * The server of a call.  $1: the argument, cut to the length of a name; $2: its
+ * options as a connection string, NULL if it is none; $3, $4: the
+ * options that dblink uses of servers and of mappings; $5: the user.
+ *
+ * Sessions of a pool differ if the options name files that may have changed
+ * since a connection was opened, or SQL or settings for the session.  Without
+ * option user the pool logs in as the local role, and dblink does not.
+ */
+static const char find_sql[] =
+	"SELECT srvname, base, NOT EXISTS (SELECT FROM unnest(options) AS o WHERE split_part(o, '=', 1) IN"
+	"  ('start_commands', 'reset', 'reset_command', 'use_password_command', 'use_scram_passthrough', 'service', 'passfile', 'options'))"
+	"  AND EXISTS (SELECT FROM unnest(umoptions) AS o WHERE split_part(o, '=', 1) = 'user') AS same"
+	" FROM (SELECT s.oid, srvname, srvoptions, srvowner, umuser, umoptions, coalesce(srvoptions, '{}') || coalesce(umoptions, '{}') AS options,"
+	"   fdwname = 'pgpool_fdw' AND EXISTS (SELECT FROM unnest(srvoptions) AS o WHERE o LIKE 'base_server=%') AS base"
+	"  FROM pg_foreign_server AS s JOIN pg_foreign_data_wrapper AS w ON w.oid = srvfdw"
+	"  LEFT JOIN LATERAL (SELECT umuser, umoptions FROM pg_user_mapping WHERE umserver = s.oid AND umuser IN (0, $5)"
+	"   ORDER BY umuser DESC LIMIT 1) AS m ON true"
+	"  WHERE fdwname IN ('pgpool_fdw', 'postgres_fdw', 'dblink_fdw') AND has_server_privilege($5, s.oid, 'USAGE')) AS s"
+	" WHERE CASE WHEN EXISTS (SELECT FROM pg_foreign_server WHERE srvname = $1) THEN srvname = $1 AND (base OR umuser IS NOT NULL)"
+	"  ELSE NOT base AND (umuser = $5 OR pg_has_role($5, srvowner, 'USAGE'))"
+	"   AND (SELECT $2 <@ array_agg(o) AND array_agg(o) <@ $2 FROM"
+	"    (SELECT o FROM unnest(srvoptions) AS o WHERE split_part(o, '=', 1) = ANY ($3)"
+	"     UNION ALL SELECT o FROM unnest(umoptions) AS o WHERE split_part(o, '=', 1) = ANY ($4)) AS used) END"
+	" ORDER BY same DESC, s.oid LIMIT 1";
+
+/* Arguments of calls that the session remembers. */
 #define MAX_KNOWN 32
 
-/* The result of the search for a connection string. */
 typedef struct Known
 {
-	const char *string;
+	const char *connection;
 	Oid			user;
-	const char *server;			/* NULL: none */
-	PgpxDblinkOutcome reason;	/* if there is none */
+	const char *server;			/* NULL: pass the call to dblink */
+	bool		only_pool;
+	PgpxDblinkOutcome outcome;	/* if it is passed */
 } Known;
 
 static MemoryContext known_cxt = NULL;	/* holds the list and its texts */
@@ -71,7 +87,7 @@ prepare_known(void)
 	if (known_cxt == NULL)
 	{
 		known_cxt = AllocSetContextCreate(CacheMemoryContext,
-										  "pgpool_ext connection strings",
+										  "pgpool_ext calls of dblink",
 										  ALLOCSET_SMALL_SIZES);
 		pgpx_server_catalog_register(invalidate_known);
 	}
@@ -98,308 +114,152 @@ is_open_connection(const char *name)
 	LOCAL_FCINFO(fcinfo, 0);
 	Datum		result;
 	Datum	   *names;
-	int			n;
+	int			n = 0;
 
 	if (get_connections == NULL)
 		get_connections = pgpx_dblink_function("dblink_get_connections");
 	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
 	result = get_connections(fcinfo);
-	if (fcinfo->isnull)
-		return false;
-	deconstruct_array(DatumGetArrayTypeP(result), TEXTOID, -1, false,
-					  TYPALIGN_INT, &names, NULL, &n);
-	for (int i = 0; i < n; i++)
-		if (strcmp(TextDatumGetCString(names[i]), name) == 0)
-			return true;
-	return false;
+	if (!fcinfo->isnull)
+		deconstruct_array(DatumGetArrayTypeP(result), TEXTOID, -1, false,
+						  TYPALIGN_INT, &names, NULL, &n);
+	while (n > 0 && strcmp(TextDatumGetCString(names[n - 1]), name) != 0)
+		n--;
+	return n > 0;
 }
 
-/* Return a copy of a name, cut to the length of an identifier as dblink does. */
-static char *
-cut_name(const char *name)
+/* Return the names of the options that dblink uses of servers or of mappings. */
+static Datum
+options_of_dblink(bool of_mappings)
 {
-	char	   *copy = pstrdup(name);
+	ArrayBuildState *state = NULL;
 
-	truncate_identifier(copy, strlen(copy), false);
-	return copy;
-}
-
-/*
- * Read the options of the mapping of a user, else those of PUBLIC.  Return false
- * if there is none.  *of_public: whether it is that of PUBLIC.
- */
-static bool
-read_mapping(Oid user, Oid server, List **options, bool *of_public)
-{
-	HeapTuple	row = SearchSysCache2(USERMAPPINGUSERSERVER,
-									  ObjectIdGetDatum(user),
-									  ObjectIdGetDatum(server));
-	Datum		value;
-	bool		isnull;
-
-	*of_public = !HeapTupleIsValid(row);
-	if (*of_public)
-		row = SearchSysCache2(USERMAPPINGUSERSERVER,
-							  ObjectIdGetDatum(InvalidOid),
-							  ObjectIdGetDatum(server));
-	if (!HeapTupleIsValid(row))
-		return false;
-	value = SysCacheGetAttr(USERMAPPINGUSERSERVER, row,
-							Anum_pg_user_mapping_umoptions, &isnull);
-	*options = isnull ? NIL : untransformRelOptions(value);
-	ReleaseSysCache(row);
-	return true;
-}
-
-static bool
-has_option(List *server_options, List *mapping_options, const char *name)
-{
-	return pgpx_options_find(server_options, name) != NULL ||
-		pgpx_options_find(mapping_options, name) != NULL;
-}
-
-/*
- * Return whether sessions of a pool begin like those of dblink, and whether a
- * call leaves nothing behind in them.
- */
-static bool
-has_same_sessions(List *server_options, List *mapping_options)
-{
-	/*
-	 * service and passfile name files that may have changed since a connection
-	 * was opened; options is any text for the remote server.
-	 */
-	static const char *const differ[] = {
-		"start_commands",
-		"reset",
-		"reset_command",
-		"use_password_command",
-		"use_scram_passthrough",
-		"service",
-		"passfile",
-		"options",
-	};
-
-	for (int i = 0; i < lengthof(differ); i++)
-		if (has_option(server_options, mapping_options, differ[i]))
-			return false;
-
-	/* without it the pool logs in as the local role, and dblink does not */
-	return pgpx_options_find(mapping_options, "user") != NULL;
-}
-
-/* Return whether dblink uses an option of a server or of a mapping. */
-static bool
-dblink_uses(const char *name, bool in_mapping)
-{
-	const PQconninfoOption *option = pgpx_libpq_options();
-
-	while (option->keyword != NULL && strcmp(option->keyword, name) != 0)
-		option++;
-	if (option->keyword == NULL || strchr(option->dispchar, 'D') != NULL ||
-		strcmp(name, "client_encoding") == 0)
-		return false;
-	return in_mapping ==
-		(strcmp(name, "user") == 0 || strchr(option->dispchar, '*') != NULL);
-}
-
-/*
- * Remove from the string's options those that dblink uses of this list.  Return
- * false if the string does not have one of them with the same value.  nleft:
- * number of options of the string that were not removed yet.
- */
-static bool
-match_options(List *options, bool in_mapping, const PQconninfoOption *string,
-			  int *nleft)
-{
-	ListCell   *lc;
-
-	foreach(lc, options)
+	for (const PQconninfoOption *o = pgpx_libpq_options(); o->keyword; o++)
 	{
-		const DefElem *def = lfirst(lc);
-		const PQconninfoOption *option = string;
+		bool		in_mapping = strcmp(o->keyword, "user") == 0 ||
+			strchr(o->dispchar, '*') != NULL;
 
-		if (!dblink_uses(def->defname, in_mapping))
-			continue;
-		while (option->keyword != NULL &&
-			   strcmp(option->keyword, def->defname) != 0)
-			option++;
-		if (option->keyword == NULL || option->val == NULL ||
-			strcmp(option->val, strVal(def->arg)) != 0)
-			return false;
-		(*nleft)--;
+		if (in_mapping == of_mappings && strchr(o->dispchar, 'D') == NULL &&
+			strcmp(o->keyword, "client_encoding") != 0)
+			state = accumArrayResult(state, CStringGetTextDatum(o->keyword),
+									 false, TEXTOID, CurrentMemoryContext);
 	}
-	return true;
+	return makeArrayResult(state, CurrentMemoryContext);
 }
 
 /*
- * Return whether a string has the options with which dblink would connect to
- * this server.  *same_sessions: whether its pool can be used.
+ * Return the options of a connection string as an array of "keyword=value".
+ * Return 0 if it is not valid, or empty.
  */
-static bool
-is_string_of(const PQconninfoOption *string, Form_pg_foreign_server form,
-			 List *server_options, Oid user, bool *same_sessions)
+static Datum
+parse_string(const char *string)
 {
-	List	   *mapping_options;
-	bool		of_public;
-	int			nleft = 0;
-
-	if (!pgpx_server_catalog_has_pools(form->srvfdw) ||
-		pgpx_options_find(server_options, "base_server") != NULL ||
-		!pgpx_server_catalog_may_use(form->oid, user) ||
-		!read_mapping(user, form->oid, &mapping_options, &of_public))
-		return false;
-
-	/* the rule of the view pg_user_mappings */
-	if (of_public && !superuser_arg(user) &&
-		!has_privs_of_role(user, form->srvowner))
-		return false;
-	for (const PQconninfoOption *o = string; o->keyword != NULL; o++)
-		if (o->val != NULL)
-			nleft++;
-	if (!match_options(server_options, false, string, &nleft) ||
-		!match_options(mapping_options, true, string, &nleft) || nleft != 0)
-		return false;
-	*same_sessions = has_same_sessions(server_options, mapping_options);
-	return true;
-}
-
-/*
- * Search the servers for the one to which a parsed string belongs.  Of several,
- * the oldest is found, so that all sessions use the same pool.
- */
-static void
-search_servers(const PQconninfoOption *string, Oid user, Known *result)
-{
-	Relation	rel = table_open(ForeignServerRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, ForeignServerOidIndexId, true,
-										  NULL, 0, NULL);
-	HeapTuple	row;
-
-	result->reason = PGPX_DBLINK_NO_SERVER;
-	while (result->server == NULL &&
-		   HeapTupleIsValid(row = systable_getnext(scan)))
-	{
-		Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
-		bool		isnull;
-		Datum		value = heap_getattr(row, Anum_pg_foreign_server_srvoptions,
-										 RelationGetDescr(rel), &isnull);
-		bool		same_sessions;
-
-		if (!is_string_of(string, form,
-						  isnull ? NIL : untransformRelOptions(value), user,
-						  &same_sessions))
-			continue;
-		if (same_sessions)
-			result->server = pstrdup(NameStr(form->srvname));
-		else
-			result->reason = PGPX_DBLINK_OTHER_SESSION;
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-}
-
-/* As search_servers, and free the parsed string. */
-static void
-search_and_free(PQconninfoOption *string, Oid user, Known *result)
-{
-	PG_TRY();
-	{
-		search_servers(string, user, result);
-	}
-	PG_CATCH();
-	{
-		PQconninfoFree(string);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	PQconninfoFree(string);
-}
-
-/* Parse a connection string, search its server, and remember the result. */
-static const Known *
-learn_string(const char *string, Oid user)
-{
-	Known		found = {.reason = PGPX_DBLINK_NO_SERVER};
-	Known	   *result;
+	ArrayBuildState *state = NULL;
 	char	   *message = NULL;
 	PQconninfoOption *options = PQconninfoParse(string, &message);
-	MemoryContext old;
 
 	if (message != NULL)
 		PQfreemem(message);
-	if (options != NULL)
-		search_and_free(options, user, &found);
-
-	old = MemoryContextSwitchTo(known_cxt);
-	result = palloc(sizeof(Known));
-	result->string = pstrdup(string);
-	result->user = user;
-	result->server = found.server != NULL ? pstrdup(found.server) : NULL;
-	result->reason = found.reason;
-	known = lappend(known, result);
-	MemoryContextSwitchTo(old);
-	return result;
+	for (const PQconninfoOption *o = options; o && o->keyword != NULL; o++)
+		if (o->val != NULL)
+			state = accumArrayResult(state,
+									 CStringGetTextDatum(psprintf("%s=%s", o->keyword, o->val)),
+									 false, TEXTOID, CurrentMemoryContext);
+	PQconninfoFree(options);
+	return state == NULL ? (Datum) 0 :
+		makeArrayResult(state, CurrentMemoryContext);
 }
 
-static const char *
-find_by_string(const char *string, PgpxDblinkOutcome *reason)
+/* Execute find_sql, which reads catalogs that only superusers may read. */
+static void
+search_server(const char *name, Known *result)
 {
-	Oid			user = GetUserId();
-	const Known *found = NULL;
-	ListCell   *lc;
+	Oid			types[] = {
+		NAMEOID,
+		TEXTARRAYOID,
+		TEXTARRAYOID,
+		TEXTARRAYOID,
+		OIDOID,
+	};
+	NameData	cut;
+	Datum		string = parse_string(result->connection);
+	Datum		values[] = {
+		NameGetDatum(&cut),
+		string,
+		options_of_dblink(false),
+		options_of_dblink(true),
+		ObjectIdGetDatum(result->user),
+	};
+	const char	nulls[] = {' ', string == 0 ? 'n' : ' ', ' ', ' ', ' ', '\0'};
+	int			level = NewGUCNestLevel();
+	Oid			user;
+	int			context;
+	bool		isnull;
 
-	prepare_known();
-	foreach(lc, known)
+	namestrcpy(&cut, name);
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
+						   context | SECURITY_LOCAL_USERID_CHANGE);
+	SPI_connect();
+	if (SPI_execute_with_args(find_sql, lengthof(values), types, values, nulls,
+							  true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not search the server of a call");
+	result->outcome = PGPX_DBLINK_NO_SERVER;
+	if (SPI_processed > 0)
 	{
-		const Known *k = lfirst(lc);
+		HeapTuple	row = SPI_tuptable->vals[0];
+		TupleDesc	tupdesc = SPI_tuptable->tupdesc;
 
-		if (k->user == user && strcmp(k->string, string) == 0)
-			found = k;
+		result->only_pool =
+			DatumGetBool(SPI_getbinval(row, tupdesc, 2, &isnull));
+		if (result->only_pool ||
+			DatumGetBool(SPI_getbinval(row, tupdesc, 3, &isnull)))
+			result->server = MemoryContextStrdup(known_cxt,
+												 SPI_getvalue(row, tupdesc, 1));
+		else
+			result->outcome = PGPX_DBLINK_OTHER_SESSION;
 	}
-	if (found == NULL)
-		found = learn_string(string, user);
-	*reason = found->reason;
-	return found->server;
-}
-
-static const char *
-find_by_server(const ForeignServer *server, bool *only_pool,
-			   PgpxDblinkOutcome *reason)
-{
-	List	   *mapping_options;
-	bool		of_public;
-
-	*only_pool = pgpx_server_catalog_has_pools(server->fdwid) &&
-		pgpx_options_find(server->options, "base_server") != NULL;
-	if (*only_pool)
-		return server->servername;
-
-	/* dblink raises the errors for a missing mapping or privilege */
-	*reason = PGPX_DBLINK_NO_SERVER;
-	if (!pgpx_server_catalog_has_pools(server->fdwid) ||
-		!pgpx_server_catalog_may_use(server->serverid, GetUserId()) ||
-		!read_mapping(GetUserId(), server->serverid, &mapping_options,
-					  &of_public))
-		return NULL;
-	*reason = PGPX_DBLINK_OTHER_SESSION;
-	return has_same_sessions(server->options, mapping_options) ?
-		server->servername : NULL;
+	SPI_finish();
+	SetUserIdAndSecContext(user, context);
+	AtEOXact_GUC(true, level);
 }
 
 const char *
 pgpx_dblink_find_server(const char *connection, bool *only_pool,
-						PgpxDblinkOutcome *reason)
+						PgpxDblinkOutcome *outcome)
 {
-	char	   *name = cut_name(connection);
-	ForeignServer *server;
+	char	   *name = pstrdup(connection);
+	Known	   *found = NULL;
+	ListCell   *lc;
 
 	*only_pool = false;
-	*reason = PGPX_DBLINK_OPEN_CONNECTION;
+	*outcome = PGPX_DBLINK_OPEN_CONNECTION;
+	truncate_identifier(name, strlen(name), false);
 	if (is_open_connection(name))
 		return NULL;
-	server = GetForeignServerByName(name, true);
-	if (server != NULL)
-		return find_by_server(server, only_pool, reason);
-	return find_by_string(connection, reason);
+	prepare_known();
+	foreach(lc, known)
+	{
+		Known	   *k = lfirst(lc);
+
+		if (k->user == GetUserId() && strcmp(k->connection, connection) == 0)
+			found = k;
+	}
+	if (found == NULL)
+	{
+		MemoryContext old;
+
+		found = MemoryContextAllocZero(known_cxt, sizeof(Known));
+		found->connection = MemoryContextStrdup(known_cxt, connection);
+		found->user = GetUserId();
+		search_server(name, found);
+		old = MemoryContextSwitchTo(known_cxt);
+		known = lappend(known, found);
+		MemoryContextSwitchTo(old);
+	}
+	*only_pool = found->only_pool;
+	*outcome = found->outcome;
+	return found->server;
 }

@@ -74,13 +74,10 @@ SELECT test.called();
 -- the pool's only connection is leased by this session
 SELECT pgpool.checkout('calls') AS a \gset
 SELECT * FROM dblink('calls', 'select 1') AS t(a int);
-SET pgpool_ext.dblink_wait = off;
-SELECT * FROM dblink('calls', 'select 1') AS t(a int);
 SELECT test.called();
 SELECT pgpool.checkin(:a);
 SELECT * FROM dblink('calls', 'select 1') AS t(a int);
 SELECT test.called();
-RESET pgpool_ext.dblink_wait;
 
 -- the views of the privileged
 SET ROLE regress_pgpool_app;

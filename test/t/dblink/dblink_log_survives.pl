@@ -12,7 +12,7 @@ use Test::More;
 my $nsessions = $ENV{PGPX_TEST_SESSIONS} // 20;
 my $per_session = 20;
 my $remote = remote_node('remote');
-my $local = local_node('local', conf => ['pgpool_ext.dblink_wait = on']);
+my $local = local_node('local');
 
 make_pool($local, $remote, options => { pool_size => 4 });
 $remote->safe_psql('remote_db', 'CREATE TABLE log(id text); GRANT ALL ON log TO remote_app');
