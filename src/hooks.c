@@ -26,6 +26,7 @@
 
 #include "session/lease.h"
 #include "session/server_spec.h"
+#include "dblink/dblink.h"
 #include "fdw/handler.h"
 #include "fdw/remote_transaction.h"
 #include "locks/lock_session.h"
@@ -92,6 +93,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 	if (access != OAT_DROP)
 		return;
 	pgpx_attach_check_drop(classId, objectId);
+	pgpx_dblink_check_drop(classId, objectId);
 	pgpx_catalog_note_drop(classId);
 }
 

@@ -18,7 +18,6 @@
 #include "protocol/control_message.h"
 #include "session/server_spec.h"
 #include "worker/worker.h"
-#include "dblink/dblink.h"
 #include "fdw/handler.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
@@ -35,7 +34,6 @@ _PG_init(void)
 	pgpx_lock_hooks_init();
 	pgpx_settings_init();
 	pgpx_hooks_init();
-	pgpx_dblink_init();
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	pgpx_shmem_init();

@@ -19,7 +19,6 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/objectaccess.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
@@ -56,8 +55,6 @@ static const char functions_sql[] =
 	"  JOIN pg_proc AS a ON a.oid = $2"
 	"  WHERE e.extname = 'dblink' AND p.proname IN ('dblink', 'dblink_exec') AND p.proargtypes[1] = 25) AS f"
 	" WHERE prosrc <> CASE WHEN $1 THEN ours ELSE theirs END";
-
-static object_access_hook_type prev_object_access = NULL;
 
 /* Replace the functions.  Return how many were replaced. */
 static int
@@ -165,20 +162,15 @@ is_attached(const char *name)
 }
 
 /*
- * object_access_hook: refuse to drop pgpool_ext while dblink is attached.
- *
  * A command locks all objects that it drops before it drops the first one.  So
  * the lock on extension dblink shows that it is dropped, too, which is allowed.
  */
-static void
-object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
-			  void *arg)
+void
+pgpx_dblink_check_drop(Oid classId, Oid objectId)
 {
 	LOCKTAG		tag;
 
-	if (prev_object_access)
-		prev_object_access(access, classId, objectId, subId, arg);
-	if (access != OAT_DROP || classId != ExtensionRelationId ||
+	if (classId != ExtensionRelationId ||
 		objectId != get_extension_oid("pgpool_ext", true) ||
 		!(is_attached("dblink") || is_attached("dblink_exec")))
 		return;
@@ -190,11 +182,4 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 				 errmsg("cannot drop extension pgpool_ext while functions of extension %s are attached to it",
 						"dblink"),
 				 errhint("Call pgpool.detach_dblink() first.")));
-}
-
-void
-pgpx_dblink_init(void)
-{
-	prev_object_access = object_access_hook;
-	object_access_hook = object_access;
 }

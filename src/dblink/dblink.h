@@ -43,7 +43,7 @@ extern const char *pgpx_dblink_find_server(const char *connection,
 										   bool *only_pool,
 										   PgpxDblinkOutcome *outcome);
 
-/* Install the hook of attach.c.  Called once, when the library is loaded. */
-extern void pgpx_dblink_init(void);
+/* Before an object is dropped: refuse pgpool_ext while dblink is attached. */
+extern void pgpx_dblink_check_drop(Oid classId, Oid objectId);
 
 #endif							/* PGPX_DBLINK_H */
