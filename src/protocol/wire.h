@@ -448,12 +448,6 @@ extern void pgpx_wire_send_pipeline(PgpxWire *wire,
 									const PgpxPipeline *pipeline);
 
 /*
- * pgpx_wire_send_describe
- *		Send Parse, Describe of the statement, Sync; execute nothing.
- */
-extern void pgpx_wire_send_describe(PgpxWire *wire, const char *sql);
-
-/*
  * pgpx_wire_put_extended
  *		Write the messages of pgpx_wire_send_extended, without a token, into a
  *		buffer that another session sends.
@@ -509,12 +503,6 @@ extern int	pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
  * pgpx_wire_begin_reset.
  */
 extern void pgpx_wire_send_reset_behind(PgpxWire *wire);
-
-/*
- * Return an upper bound of the size of a reset in the output buffer, without
- * the text of the reset command.
- */
-extern size_t pgpx_wire_reset_size(const char *start_commands);
 
 /*
  * pgpx_wire_send_check

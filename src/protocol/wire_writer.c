@@ -304,19 +304,6 @@ pgpx_wire_send_extended(PgpxWire *wire, const PgpxStatement *statement,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
-void
-pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
-{
-	uint32		exchange = begin_exchange(wire);
-	StringInfo	buf = &wire->out;
-
-	put_parse(buf, "", sql);
-	put_describe(buf);
-	put_sync(buf);
-	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_DESCRIBE_PARSE,
-					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
-}
-
 size_t
 pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
 					 bool reset)
@@ -465,12 +452,6 @@ pgpx_wire_send_reset_behind(PgpxWire *wire)
 	wire->reset_at = wire->out.len;
 	put_token(&wire->out, wire->sender, PGPX_EXCHANGE_FINAL);
 	put_query(&wire->out, "DISCARD ALL");
-}
-
-size_t
-pgpx_wire_reset_size(const char *start_commands)
-{
-	return PGPX_WIRE_RESET_MAX + strlen(start_commands);
 }
 
 void

@@ -290,18 +290,12 @@ extern void pgpx_hand_over_prepare(const PgpxServerSpec *spec,
  *		Append the reset to the statement in the output buffer, if the options
  *		and the text allow that.
  *
- * several: without parameters, the text may contain several statements.
+ * statement: NULL if it is the COMMIT of foreign tables.  several: without
+ * parameters, the text may contain several statements.
  */
 extern void pgpx_lease_send_reset_behind(PgpxLease *lease,
 										 const PgpxStatement *statement,
 										 bool several);
-
-/*
- * pgpx_lease_send_reset_behind_commit
- *		Append the reset to the COMMIT in the output buffer, if the options
- *		allow that.
- */
-extern void pgpx_lease_send_reset_behind_commit(PgpxLease *lease);
 
 /*
  * pgpx_lease_return

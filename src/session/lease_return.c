@@ -243,32 +243,21 @@ hand_over_lease(PgpxLease *lease)
 #define RESET_REST_MAX (1024 * 1024)
 #define RESET_REST_US (50 * 1000)
 
-static bool
-may_send_reset_behind(const PgpxLease *lease)
-{
-	const PgpxServerSpec *spec = lease->spec;
-	const volatile PgpxPool *pool = &pgpx_pools[spec->pool];
-
-	/* "nwaiting" without the lock: a stale value only costs time */
-	return pgpx_server_spec_reset(spec) == PGPX_SENT_DISCARD_ALL &&
-		lease->sock->wire.out.len <= RESET_BEHIND_MAX && pool->nwaiting == 0;
-}
-
-void
-pgpx_lease_send_reset_behind_commit(PgpxLease *lease)
-{
-	if (may_send_reset_behind(lease))
-		pgpx_wire_send_reset_behind(&lease->sock->wire);
-}
-
 void
 pgpx_lease_send_reset_behind(PgpxLease *lease, const PgpxStatement *statement,
 							 bool several)
 {
-	if (may_send_reset_behind(lease) &&
-		pgpx_statement_can_precede_reset(statement->sql,
-										 !several || statement->nparams > 0))
-		pgpx_wire_send_reset_behind(&lease->sock->wire);
+	const PgpxServerSpec *spec = lease->spec;
+	PgpxWire   *wire = &lease->sock->wire;
+	const volatile PgpxPool *pool = &pgpx_pools[spec->pool];
+
+	/* "nwaiting" without the lock: a stale value only costs time */
+	if (pgpx_server_spec_reset(spec) == PGPX_SENT_DISCARD_ALL &&
+		wire->out.len <= RESET_BEHIND_MAX && pool->nwaiting == 0 &&
+		(statement == NULL ||
+		 pgpx_statement_can_precede_reset(statement->sql,
+										  !several || statement->nparams > 0)))
+		pgpx_wire_send_reset_behind(wire);
 }
 
 /*
@@ -347,8 +336,8 @@ drop_in_flight(PgpxLease *lease)
 static size_t
 reset_size(const PgpxLease *lease)
 {
-	return pgpx_wire_reset_size(lease->spec->start_commands) +
-		strlen(lease->spec->reset_command);
+	return PGPX_WIRE_RESET_MAX + strlen(lease->spec->reset_command) +
+		strlen(lease->spec->start_commands);
 }
 
 void

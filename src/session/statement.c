@@ -515,15 +515,13 @@ pgpx_run_send(PgpxRun *run, bool several)
 	}
 	if (run->pipeline != NULL)
 		pgpx_wire_send_pipeline(wire, run->pipeline);
-	else if (run->describe)
-		pgpx_wire_send_describe(wire, statement->sql);
 	else if (statement->nparams == 0 && run->nformats == 0 &&
 			 (several || pgpx_statement_can_be_simple(statement->sql)))
 		pgpx_wire_send_query(wire, statement->sql);
 	else
 		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
 	if (run->commit)
-		pgpx_lease_send_reset_behind_commit(lease);
+		pgpx_lease_send_reset_behind(lease, NULL, false);
 	else if (run->last && run->nformats == 0)	/* else it may be repeated */
 		pgpx_lease_send_reset_behind(lease, statement, several);
 
@@ -825,10 +823,12 @@ pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 			  PgpxDescription *description)
 {
 	PgpxSink	sink = {.columns = copy_columns, .arg = description};
+	PgpxPipeline pipeline = {.statement = statement, .describe_only = true};
 	PgpxRun		run = {
 		.lease = lease,
 		.statement = statement,
 		.sink = &sink,
+		.pipeline = &pipeline,
 		.describe = true,
 	};
 
