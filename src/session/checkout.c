@@ -59,11 +59,11 @@ step_deadline(const PgpxCheckout *c, bool sent)
 }
 
 /*
- * Free the lease record of a checkout that has failed, or whose connection could
- * not be validated, and release the connection.
+ * Free the lease record of a checkout that has failed, or whose connection
+ * could not be validated, and release the connection.
  *
- * may_reuse: the connection is not known to be unusable, so it stays open if its
- * stream was not touched.
+ * may_reuse: the connection is not known to be unusable, so it stays open if
+ * its stream was not touched.
  */
 static void
 drop_lease(PgpxCheckout *c, bool may_reuse)

@@ -14,8 +14,8 @@
  * cost more than all other processing of the packet.  Also, Linux refuses
  * (EINVAL, also to the worker) to register a socket that is in 500 epoll sets
  * which are themselves in epoll sets.  So a session registers a socket when it
- * waits for it, and unregisters it when it waits for another one, and at the end
- * of the lease.
+ * waits for it, and unregisters it when it waits for another one, and at the
+ * end of the lease.
  *
  *-------------------------------------------------------------------------
  */
