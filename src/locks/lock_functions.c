@@ -78,70 +78,53 @@ arg_token(FunctionCallInfo fcinfo, int at)
 	return PG_GETARG_INT64(at);
 }
 
-/* (pool text, name text, timeout interval, ttl interval, why text) */
-static Datum
-lock(FunctionCallInfo fcinfo, PgpxScope scope)
-{
-	PgpxLockCall call = {.scope = scope};
-
-	pgpx_shmem_require();
-	pgpx_lease_require_unrestricted();
-	call.server = pgpx_arg_text(fcinfo, 0, "pool");
-	call.name = arg_name(fcinfo, 1);
-	call.timeout_ms = pgpx_arg_timeout(fcinfo, 2);
-	call.ttl_ms = arg_ttl(fcinfo, 3);
-	call.why = pgpx_arg_text_or_null(fcinfo, 4);
-	PG_RETURN_INT64(pgpx_lock_acquire(&call));
-}
-
 /*
- * (pool text, name text, ttl interval, why text): NULL if the lock is not free
+ * lock, lock_xact (pool text, name text, timeout interval, ttl interval, why
+ * text); try_lock, try_lock_xact without timeout: NULL if the lock is not free
  */
 static Datum
-try_lock(FunctionCallInfo fcinfo, PgpxScope scope)
+acquire(FunctionCallInfo fcinfo, PgpxScope scope, bool only_try)
 {
-	PgpxLockCall call = {.scope = scope, .only_try = true};
+	PgpxLockCall call = {.scope = scope, .only_try = only_try};
+	int			at = 2;
 	int64		token;
 
 	pgpx_shmem_require();
 	pgpx_lease_require_unrestricted();
 	call.server = pgpx_arg_text(fcinfo, 0, "pool");
 	call.name = arg_name(fcinfo, 1);
-	call.timeout_ms = PGPX_TIMEOUT_DEFAULT;
-	call.ttl_ms = arg_ttl(fcinfo, 2);
-	call.why = pgpx_arg_text_or_null(fcinfo, 3);
+	call.timeout_ms = only_try ? PGPX_TIMEOUT_DEFAULT :
+		pgpx_arg_timeout(fcinfo, at++);
+	call.ttl_ms = arg_ttl(fcinfo, at++);
+	call.why = pgpx_arg_text_or_null(fcinfo, at);
 	token = pgpx_lock_acquire(&call);
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
 }
 
-/* lock(..) returns bigint: the token */
 Datum
 pgpx_lock(PG_FUNCTION_ARGS)
 {
-	return lock(fcinfo, PGPX_SCOPE_SESSION);
+	return acquire(fcinfo, PGPX_SCOPE_SESSION, false);
 }
 
-/* lock_xact(..) returns bigint */
 Datum
 pgpx_lock_xact(PG_FUNCTION_ARGS)
 {
-	return lock(fcinfo, PGPX_SCOPE_TRANSACTION);
+	return acquire(fcinfo, PGPX_SCOPE_TRANSACTION, false);
 }
 
-/* try_lock(..) returns bigint */
 Datum
 pgpx_try_lock(PG_FUNCTION_ARGS)
 {
-	return try_lock(fcinfo, PGPX_SCOPE_SESSION);
+	return acquire(fcinfo, PGPX_SCOPE_SESSION, true);
 }
 
-/* try_lock_xact(..) returns bigint */
 Datum
 pgpx_try_lock_xact(PG_FUNCTION_ARGS)
 {
-	return try_lock(fcinfo, PGPX_SCOPE_TRANSACTION);
+	return acquire(fcinfo, PGPX_SCOPE_TRANSACTION, true);
 }
 
 /* lock_valid(pool text, name text, token bigint) returns boolean */
@@ -171,9 +154,9 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 	switch (pgpx_lock_unlock(server, arg_name(fcinfo, 1),
 							 arg_token(fcinfo, 2)))
 	{
-		case PGPX_LOCK_UNLOCKED:
+		case PGPX_LOCK_RELEASED:
 			PG_RETURN_BOOL(true);
-		case PGPX_LOCK_WAS_NOT_HELD:
+		case PGPX_LOCK_NOT_OWNER:
 			PG_RETURN_BOOL(false);
 		default:
 			PG_RETURN_NULL();
@@ -238,7 +221,6 @@ enum
 	S_TOKEN,
 	S_LAST_PING,
 	S_EXPIRES,
-	S_COUNT,
 };
 
 /*
@@ -247,22 +229,25 @@ enum
  * was released, names no local role.
  */
 static bool
-may_see_row(const PgpxServerSpec *spec, const Datum *values, const bool *nulls)
+may_see_row(const PgpxServerSpec *spec, TupleTableSlot *row)
 {
 	PgpxLock	lock;
 
 	if (pgpx_lock_may_see_all())
 		return true;
-	if (nulls[S_NAME] || nulls[S_INSTANCE] || nulls[S_TOKEN] ||
-		strcmp(TextDatumGetCString(values[S_INSTANCE]),
+	for (int at = S_NAME; at <= S_TOKEN; at++)
+		if (row->tts_isnull[at] && at != S_WHY)
+			return false;
+	if (strcmp(TextDatumGetCString(row->tts_values[S_INSTANCE]),
 			   pgpx_shared->instance) != 0)
 		return false;
 	for (int i = 0; i < pgpx_locks_end(); i++)
 		if (pgpx_lock_copy(i, &lock) &&
 			lock.key.database == spec->key.database &&
 			lock.key.server == spec->key.server &&
-			lock.token == DatumGetInt64(values[S_TOKEN]) &&
-			strcmp(lock.name, TextDatumGetCString(values[S_NAME])) == 0)
+			lock.token == DatumGetInt64(row->tts_values[S_TOKEN]) &&
+			strcmp(lock.name,
+				   TextDatumGetCString(row->tts_values[S_NAME])) == 0)
 			return pgpx_lock_may_see(&lock);
 	return false;
 }
@@ -279,19 +264,15 @@ do_status(PgpxLease *lease, void *arg)
 	pgpx_lock_list(lease, rsinfo->setDesc, store);
 	while (tuplestore_gettupleslot(store, true, false, slot))
 	{
-		Datum		values[S_COUNT];
-		bool		nulls[S_COUNT];
-
 		slot_getallattrs(slot);
-		memcpy(values, slot->tts_values, sizeof(values));
-		memcpy(nulls, slot->tts_isnull, sizeof(nulls));
-		if (!may_see_row(lease->spec, values, nulls))
+		if (!may_see_row(lease->spec, slot))
 		{
-			values[S_HOLDER] = values[S_WHY] = hidden;
-			nulls[S_HOLDER] = nulls[S_WHY] = false;
-			nulls[S_TOKEN] = true;
+			slot->tts_values[S_HOLDER] = slot->tts_values[S_WHY] = hidden;
+			slot->tts_isnull[S_HOLDER] = slot->tts_isnull[S_WHY] = false;
+			slot->tts_isnull[S_TOKEN] = true;
 		}
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 slot->tts_values, slot->tts_isnull);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	tuplestore_end(store);
@@ -371,8 +352,6 @@ static void
 check_lock(PgpxCheck *check, int slot, PgpxTime now)
 {
 	PgpxLock   *lock = &pgpx_locks[slot];
-	PgpxTime	until;
-	bool		owned = lock->state != PGPX_LOCK_RELEASING || lock->awaited;
 
 	if (lock->state < PGPX_LOCK_FREE || lock->state > PGPX_LOCK_DONE)
 	{
@@ -385,7 +364,8 @@ check_lock(PgpxCheck *check, int slot, PgpxTime now)
 						 slot);
 
 	/* the exit callback releases a lock before the process is gone */
-	if (owned && !pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
+	if ((lock->state != PGPX_LOCK_RELEASING || lock->awaited) &&
+		!pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
 		pgpx_check_fault(check, "lock in slot %d belongs to PID %d, which does not exist",
 						 slot, lock->owner_pid);
 	if (lock->state == PGPX_LOCK_DONE && !lock->awaited)
@@ -393,8 +373,9 @@ check_lock(PgpxCheck *check, int slot, PgpxTime now)
 						 slot);
 	if (lock->state != PGPX_LOCK_HELD)
 		return;
-	until = pgpx_lock_certain_until(lock->sent_at, lock->ttl_ms);
-	if (lock->token <= 0 || lock->sent_at > now || lock->valid_until != until)
+	if (lock->token <= 0 || lock->sent_at > now ||
+		lock->valid_until !=
+			pgpx_lock_certain_until(lock->sent_at, lock->ttl_ms))
 		pgpx_check_fault(check, "lock in slot %d is held without a token, or for longer than its ttl",
 						 slot);
 	for (int i = 0; i < slot; i++)
@@ -406,50 +387,19 @@ check_lock(PgpxCheck *check, int slot, PgpxTime now)
 							 i, slot);
 }
 
-/* Verify the list of the sessions that wait for locks. */
-static void
-check_waiters(PgpxCheck *check)
-{
-	uint64		position = 0;
-	int			prev = -1;
-	int			n = 0;
-
-	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
-		if (pgpx_lock_waiters[i].position != 0)
-			n++;
-	for (int i = pgpx_shared->lock_head; i >= 0;
-		 i = pgpx_lock_waiters[i].next)
-	{
-		PgpxLockWaiter *waiter = &pgpx_lock_waiters[i];
-
-		if (n-- <= 0 || waiter->prev != prev || waiter->position <= position)
-			break;
-		position = waiter->position;
-		prev = i;
-	}
-	if (n != 0 || prev != pgpx_shared->lock_tail)
-		pgpx_check_fault(check, "list of the waiters for locks is not in order");
-}
-
 /* Verify the table of locks.  Under locks_lock, faults are only recorded. */
 static void
 check_locks(PgpxCheck *check)
 {
-	int			end;
-
 	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
-	end = pgpx_locks_end();
 	for (int i = 0; i < pgpx_shared->max_locks; i++)
 	{
-		bool		used = pgpx_locks[i].state != PGPX_LOCK_FREE;
-
-		if (used)
+		if (pgpx_locks[i].state != PGPX_LOCK_FREE)
 			check_lock(check, i, pgpx_steady_now());
-		if (used ? i >= end : i == end - 1)
-			pgpx_check_fault(check, "lock slots end at %d, but slot %d is %s", end,
-							 i, used ? "in use" : "free");
+		if (pgpx_locks[i].state != PGPX_LOCK_FREE && i >= pgpx_locks_end())
+			pgpx_check_fault(check, "lock in slot %d is in use, but slots end at %d",
+							 i, pgpx_locks_end());
 	}
-	check_waiters(check);
 	LWLockRelease(pgpx_shared->locks_lock);
 }
 
@@ -458,18 +408,13 @@ check_locks(PgpxCheck *check)
 static Size
 shmem_size(void)
 {
-	Size		size = MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxLock)));
-
-	return add_size(size,
-					MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxLockWaiter))));
+	return MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxLock)));
 }
 
 static void
 shmem_attach(char *at)
 {
 	pgpx_locks = (PgpxLock *) at;
-	at += MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxLock)));
-	pgpx_lock_waiters = (PgpxLockWaiter *) at;
 }
 
 static const PgpxLockHooks hooks = {

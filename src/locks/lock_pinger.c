@@ -739,7 +739,7 @@ run_pool(PgpxPinger *p)
 	/* pings first: releases can arrive at any rate and must not delay them */
 	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
 	{
-		p->nwork = pgpx_lock_list_held(p->pool, p->pool_id, p->work);
+		p->nwork = pgpx_lock_list_work(p->pool, p->pool_id, false, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_PING, pgpx_lock_ping_sql,
 					  phase_timeout(p, &due));
@@ -747,7 +747,7 @@ run_pool(PgpxPinger *p)
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
 	{
-		p->nwork = pgpx_lock_list_releases(p->pool, p->pool_id, p->work);
+		p->nwork = pgpx_lock_list_work(p->pool, p->pool_id, true, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_RELEASE, pgpx_lock_release_sql,
 					  phase_timeout(p, &due));

@@ -136,38 +136,42 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	error_context_stack = hint.previous;
 }
 
-/* Execute a statement that returns text columns, and return its rows. */
-static Tuplestorestate *
-run_texts(PgpxLease *lease, const PgpxStatement *statement, int ncolumns,
-		  PgpxTime deadline, TupleDesc *tupdesc, bool *refused)
+/*
+ * Execute a statement and set *values to the texts of its first row; NULL for
+ * null values, and if there is no row.
+ */
+static void
+run_row(PgpxLease *lease, const PgpxStatement *statement, PgpxTime deadline,
+		bool *refused, int ncolumns, char **values)
 {
 	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
+	TupleDesc	tupdesc = CreateTemplateTupleDesc(ncolumns);
+	TupleTableSlot *slot;
 	PgpxRows   *rows;
+	bool		found;
 
-	*tupdesc = CreateTemplateTupleDesc(ncolumns);
 	for (int i = 1; i <= ncolumns; i++)
-		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
-	TupleDescFinalize(*tupdesc);
-	rows = pgpx_rows_begin(*tupdesc, store, InvalidOid);
+		TupleDescInitEntry(tupdesc, i, NULL, TEXTOID, -1, 0);
+	TupleDescFinalize(tupdesc);
+	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	execute(lease, statement, pgpx_rows_sink(rows), deadline, refused);
 	pgpx_rows_end(rows);
-	return store;
-}
+	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
+	found = tuplestore_gettupleslot(store, true, false, slot);
+	for (int i = 0; i < ncolumns; i++)
+	{
+		bool		isnull = true;
+		Datum		value = found ? slot_getattr(slot, i + 1, &isnull) : 0;
 
-static char *
-column_text(TupleTableSlot *slot, int at)
-{
-	bool		isnull;
-	Datum		value = slot_getattr(slot, at, &isnull);
-
-	return isnull ? NULL : TextDatumGetCString(value);
+		values[i] = isnull ? NULL : TextDatumGetCString(value);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	tuplestore_end(store);
 }
 
 static bool
-is_true(TupleTableSlot *slot, int at)
+is_true(const char *value)
 {
-	char	   *value = column_text(slot, at);
-
 	return value != NULL && strcmp(value, "t") == 0;
 }
 
@@ -186,55 +190,42 @@ parse_number(const char *text)
 
 void
 pgpx_lock_request(PgpxLease *lease, const PgpxLock *lock, bool waits,
-				  int64 lock_timeout, PgpxTime deadline,
-				  PgpxLockAnswer *answer)
+				  int64 lock_timeout, PgpxTime deadline, PgpxLockAnswer *answer)
 {
-	const char *values[8];
+	const char *values[] = {
+		lock->name,
+		pgpx_shared->instance,
+		psprintf(UINT64_FORMAT, lock->request),
+		lock->holder,
+		lock->why[0] == '\0' ? NULL : lock->why,
+		psprintf(INT64_FORMAT " milliseconds", lock->ttl_ms),
+		psprintf(INT64_FORMAT, lock_timeout),
+		waits ? "true" : "false",
+	};
 	PgpxStatement statement = {request_sql, lengthof(values), values};
-	TupleDesc	tupdesc;
-	Tuplestorestate *store;
-	TupleTableSlot *slot;
+	char	   *row[REQUEST_COLUMNS];
+	bool		has_holder;
 
-	values[0] = lock->name;
-	values[1] = pgpx_shared->instance;
-	values[2] = psprintf(UINT64_FORMAT, lock->request);
-	values[3] = lock->holder;
-	values[4] = lock->why[0] == '\0' ? NULL : lock->why;
-	values[5] = psprintf(INT64_FORMAT " milliseconds", lock->ttl_ms);
-	values[6] = psprintf(INT64_FORMAT, lock_timeout);
-	values[7] = waits ? "true" : "false";
 	memset(answer, 0, sizeof(*answer));
-	store = run_texts(lease, &statement, REQUEST_COLUMNS, deadline, &tupdesc,
-					  &answer->refused);
-
-	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
-	if (tuplestore_gettupleslot(store, true, false, slot))
-	{
-		char	   *token = column_text(slot, 1);
-		int64		left;
-
-		answer->token = parse_number(token);
-		if (token != NULL && answer->token <= 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_PROTOCOL_VIOLATION),
-					 errmsg("server \"%s\" has granted a lock with token \"%s\"",
-							NameStr(lease->spec->server_name), token)));
-		answer->holder = column_text(slot, 2);
-		answer->why = column_text(slot, 3);
-		answer->since = column_text(slot, 4);
-		answer->expires = column_text(slot, 5);
-		left = parse_number(column_text(slot, 6));
-		answer->left_ms = Min(left, INT_MAX);	/* fits in microseconds, too */
-		answer->already_released = token == NULL && is_true(slot, 7);
-		answer->expired = answer->token != 0 && answer->holder != NULL &&
-			answer->since != NULL && answer->expires != NULL;
-		answer->held = token == NULL && !answer->already_released &&
-			answer->holder != NULL &&
-			answer->since != NULL && answer->expires != NULL &&
-			answer->left_ms > 0;
-	}
-	ExecDropSingleTupleTableSlot(slot);
-	tuplestore_end(store);
+	run_row(lease, &statement, deadline, &answer->refused, REQUEST_COLUMNS,
+			row);
+	answer->token = parse_number(row[0]);
+	if (row[0] != NULL && answer->token <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("server \"%s\" has granted a lock with token \"%s\"",
+						NameStr(lease->spec->server_name), row[0])));
+	answer->holder = row[1];
+	answer->why = row[2];
+	answer->since = row[3];
+	answer->expires = row[4];
+	/* fits in microseconds, too */
+	answer->left_ms = Min(parse_number(row[5]), INT_MAX);
+	answer->already_released = answer->token == 0 && is_true(row[6]);
+	has_holder = row[1] != NULL && row[3] != NULL && row[4] != NULL;
+	answer->expired = answer->token != 0 && has_holder;
+	answer->held = answer->token == 0 && !answer->already_released &&
+		has_holder && answer->left_ms > 0;
 }
 
 void
@@ -249,18 +240,10 @@ bool
 pgpx_lock_release_by_force(PgpxLease *lease, const char *name)
 {
 	PgpxStatement statement = {force_sql, 1, &name};
-	TupleDesc	tupdesc;
-	Tuplestorestate *store;
-	TupleTableSlot *slot;
-	bool		held = false;
+	char	   *held;
 
-	store = run_texts(lease, &statement, 1, 0, &tupdesc, NULL);
-	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
-	if (tuplestore_gettupleslot(store, true, false, slot))
-		held = is_true(slot, 1);
-	ExecDropSingleTupleTableSlot(slot);
-	tuplestore_end(store);
-	return held;
+	run_row(lease, &statement, 0, NULL, 1, &held);
+	return is_true(held);
 }
 
 void
@@ -275,20 +258,6 @@ pgpx_lock_list(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 
 /* --- statements of the worker ------------------------------------------- */
 
-/* Append a text as an element of an array literal. */
-static void
-append_element(StringInfo buf, const char *text)
-{
-	appendStringInfoChar(buf, '"');
-	for (; *text != '\0'; text++)
-	{
-		if (*text == '"' || *text == '\\')
-			appendStringInfoChar(buf, '\\');
-		appendStringInfoChar(buf, *text);
-	}
-	appendStringInfoChar(buf, '"');
-}
-
 void
 pgpx_lock_work_params(const PgpxLockWork *work, int n,
 					  const char *values[PGPX_LOCK_PARAMS])
@@ -296,19 +265,25 @@ pgpx_lock_work_params(const PgpxLockWork *work, int n,
 	StringInfoData names;
 	StringInfoData requests;
 	StringInfoData tokens;
+	char		separator = '{';
 
 	initStringInfo(&names);
 	initStringInfo(&requests);
 	initStringInfo(&tokens);
 	for (int i = 0; i < n; i++)
 	{
-		char		separator = i == 0 ? '{' : ',';
-
-		appendStringInfoChar(&names, separator);
-		append_element(&names, work[i].name);
+		appendStringInfo(&names, "%c\"", separator);
+		for (const char *c = work[i].name; *c != '\0'; c++)
+		{
+			if (*c == '"' || *c == '\\')
+				appendStringInfoChar(&names, '\\');
+			appendStringInfoChar(&names, *c);
+		}
+		appendStringInfoChar(&names, '"');
 		appendStringInfo(&requests, "%c" UINT64_FORMAT, separator,
 						 work[i].request);
 		appendStringInfo(&tokens, "%c" INT64_FORMAT, separator, work[i].token);
+		separator = ',';
 	}
 	appendStringInfoChar(&names, '}');
 	appendStringInfoChar(&requests, '}');

@@ -286,6 +286,13 @@ request_lock(LockWait *w)
 	return answered;
 }
 
+/* Return a purpose as part of a message; "" if there is none. */
+static char *
+purpose(const char *why)
+{
+	return why == NULL || why[0] == '\0' ? "" : psprintf(" for \"%s\"", why);
+}
+
 /*
  * Log that the lock was acquired from a holder that did not release it.  The
  * server of that holder logs the loss.
@@ -300,11 +307,8 @@ log_takeover(const LockWait *w)
 					w->lock.name, NameStr(w->lock.server_name),
 					NameStr(w->lock.database_name), answer->token,
 					answer->holder),
-			 errdetail("The lock was held%s%s%s since %s, and was not pinged before it expired at %s.",
-					   answer->why ? " for \"" : "",
-					   answer->why ? answer->why : "",
-					   answer->why ? "\"" : "", answer->since,
-					   answer->expires)));
+			 errdetail("The lock was held%s since %s, and was not pinged before it expired at %s.",
+					   purpose(answer->why), answer->since, answer->expires)));
 }
 
 /*
@@ -344,18 +348,6 @@ accept_grant(LockWait *w)
 #define CHECK_US (1000 * 1000)
 
 static void
-set_deadline(LockWait *w)
-{
-	int64		timeout_ms = w->call->timeout_ms;
-
-	w->started = pgpx_now();
-	timeout_ms = pgpx_effective_checkout_timeout(w->spec, timeout_ms);
-	w->timeout_ms = timeout_ms;
-	w->deadline = w->call->only_try || timeout_ms == 0 ? 0 :
-		w->started + timeout_ms * 1000;
-}
-
-static void
 copy_clipped(char *to, size_t size, const char *from)
 {
 	int			len = strlen(from);
@@ -366,7 +358,7 @@ copy_clipped(char *to, size_t size, const char *from)
 	to[len] = '\0';
 }
 
-/* Fill in the fields of the lock that are known before the first request. */
+/* Set the deadline, and the fields of the lock that are known now. */
 static void
 init_lock(LockWait *w)
 {
@@ -374,7 +366,10 @@ init_lock(LockWait *w)
 	PgpxLock   *lock = &w->lock;
 	char		host[256] = "";
 
-	memset(lock, 0, sizeof(*lock));
+	w->started = pgpx_now();
+	w->timeout_ms = pgpx_effective_checkout_timeout(w->spec, call->timeout_ms);
+	w->deadline = call->only_try || w->timeout_ms == 0 ? 0 :
+		w->started + w->timeout_ms * 1000;
 	(void) gethostname(host, sizeof(host) - 1);
 	strlcpy(lock->name, call->name, sizeof(lock->name));
 	set_key(w, w->spec);
@@ -394,28 +389,22 @@ init_lock(LockWait *w)
 static char *
 timeout_detail(const LockWait *w)
 {
-	if (w->local)
-	{
-		bool		say_why = w->other.why[0] != '\0' &&
-			pgpx_lock_may_see(&w->other);
+	const PgpxLockAnswer *answer = &w->answer;
 
-		return psprintf("It is held by PID %d of this server%s%s%s since %s.",
-						w->other.owner_pid, say_why ? " for \"" : "",
-						say_why ? w->other.why : "", say_why ? "\"" : "",
+	if (w->local)
+		return psprintf("It is held by PID %d of this server%s since %s.",
+						w->other.owner_pid,
+						pgpx_lock_may_see(&w->other) ? purpose(w->other.why) : "",
 						timestamptz_to_str(pgpx_timestamp(w->other.since)));
-	}
 	if (w->error != NULL)
 		return psprintf("The last answer of the remote server: %s", w->error->message);
-	if (w->answer.held && !pgpx_lock_may_see_all())
-		return psprintf("It is held by another server since %s, and expires at %s if it is not pinged.",
-						w->answer.since, w->answer.expires);
-	if (w->answer.held)
-		return psprintf("It is held by \"%s\"%s%s%s since %s, and expires at %s if it is not pinged.",
-						w->answer.holder, w->answer.why ? " for \"" : "",
-						w->answer.why ? w->answer.why : "",
-						w->answer.why ? "\"" : "", w->answer.since,
-						w->answer.expires);
-	return pstrdup("Other sessions wait for the lock, too.");
+	if (answer->held)
+		return psprintf("It is held by %s since %s, and expires at %s if it is not pinged.",
+						pgpx_lock_may_see_all() ?
+							psprintf("\"%s\"%s", answer->holder, purpose(answer->why)) :
+							"another server",
+						answer->since, answer->expires);
+	return "Other sessions wait for the lock, too.";
 }
 
 pg_noreturn static void
@@ -524,7 +513,6 @@ pgpx_lock_acquire(const PgpxLockCall *call)
 	pgpx_server_spec_pin(w->spec);
 	PG_TRY();
 	{
-		set_deadline(w);
 		init_lock(w);
 		if (is_held_by_me(w->lock.queue, call->name))
 		{
@@ -617,16 +605,27 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxLock *lock)
 /*
  * Find a lock of this server.  If this transaction has a pool of its own, look
  * under the key of the pool with the committed options, because locks are
- * acquired only through that pool.
+ * acquired only through that pool.  own: also find a lock that this session
+ * acquired through another pool of the server, because it had another user
+ * mapping or another user then.  Return -1 if there is none.
  */
 static int
-find_lock(const PgpxServerSpec *spec, const char *name, int64 token,
+find_lock(const PgpxServerSpec *spec, const char *name, int64 token, bool own,
 		  PgpxLock *lock)
 {
 	PgpxPoolKey key = spec->key;
+	int			slot;
 
 	key.xid = InvalidTransactionId;
-	return pgpx_lock_find(&key, name, token, lock);
+	slot = pgpx_lock_find(&key, name, token, lock);
+	if (slot >= 0 || !own)
+		return slot;
+	while ((slot = pgpx_lock_next_own(slot, lock)) >= 0)
+		if (lock->key.database == spec->key.database &&
+			lock->key.server == spec->key.server && lock->token == token &&
+			strcmp(lock->name, name) == 0)
+			return pgpx_lock_find(&lock->key, name, token, lock);
+	return -1;
 }
 
 bool
@@ -634,7 +633,7 @@ pgpx_lock_is_valid(const char *server, const char *name, int64 token)
 {
 	PgpxServerSpec *spec = pgpx_server_spec_get(server);
 	PgpxLock	lock;
-	int			slot = find_lock(spec, name, token, &lock);
+	int			slot = find_lock(spec, name, token, false, &lock);
 
 	if (slot < 0)
 		return false;
@@ -658,18 +657,14 @@ is_held_by_me(uint64 queue, const char *name)
 	bool		held = false;
 	PgpxLock	lock;
 
-	if (pgpx_lock_own_count == 0)
-		return false;
 	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
 	{
-		PgpxLock	now;
-
 		if (lock.queue != queue ||
-			pgpx_lock_find(&lock.key, lock.name, lock.token, &now) != i)
+			pgpx_lock_find(&lock.key, lock.name, lock.token, &lock) != i)
 			continue;
-		if (now.state == PGPX_LOCK_LOST)
+		if (lock.state == PGPX_LOCK_LOST)
 		{
-			warn_of_loss(i, &now);
+			warn_of_loss(i, &lock);
 			pgpx_lock_release(i, false);
 		}
 		else if (strcmp(lock.name, name) == 0)
@@ -689,13 +684,10 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxLock *lock,
 	static uint32 wait_event = 0;
 	PgpxTime	deadline = pgpx_now() + spec->opts.operation_timeout * 1000;
 
-	for (;;)
+	while (!pgpx_lock_result(slot, result))
 	{
-		PgpxTime	now;
+		PgpxTime	now = pgpx_now();
 
-		if (pgpx_lock_result(slot, result))
-			return true;
-		now = pgpx_now();
 		if (now >= deadline)
 			return false;
 		publish_conninfo(spec, lock);
@@ -703,38 +695,18 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxLock *lock,
 										Min(deadline, now + 1000 * 1000),
 										pgpx_wait_event(&wait_event, "PgpoolUnlock"));
 	}
+	return true;
 }
 
-/*
- * Find a lock that this session acquired through another pool of the server,
- * because it had another user mapping or another user then.  Return -1 if there
- * is none.
- */
-static int
-find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
-			  PgpxLock *lock)
-{
-	int			slot = -1;
-
-	while ((slot = pgpx_lock_next_own(slot, lock)) >= 0)
-		if (lock->key.database == spec->key.database &&
-			lock->key.server == spec->key.server && lock->token == token &&
-			strcmp(lock->name, name) == 0)
-			break;
-	return slot < 0 ? -1 : pgpx_lock_find(&lock->key, name, token, lock);
-}
-
-PgpxLockUnlocked
+PgpxLockResult
 pgpx_lock_unlock(const char *server, const char *name, int64 token)
 {
 	PgpxServerSpec *spec = pgpx_server_spec_get(server);
 	PgpxLockResult result = PGPX_LOCK_UNKNOWN;
 	PgpxLock	lock;
-	int			slot = find_lock(spec, name, token, &lock);
+	int			slot = find_lock(spec, name, token, true, &lock);
 	volatile bool done = false;
 
-	if (slot < 0)
-		slot = find_own_lock(spec, name, token, &lock);
 	if (slot < 0)
 	{
 		ereport(WARNING,
@@ -743,7 +715,7 @@ pgpx_lock_unlock(const char *server, const char *name, int64 token)
 						name, NameStr(spec->server_name)),
 				 errdetail("Token " INT64_FORMAT " was released, or was never granted to this server.",
 						   token)));
-		return PGPX_LOCK_WAS_NOT_HELD;
+		return PGPX_LOCK_NOT_OWNER;
 	}
 	if (!is_owned_by_me(&lock))
 		ereport(ERROR,
@@ -762,7 +734,7 @@ pgpx_lock_unlock(const char *server, const char *name, int64 token)
 	{
 		warn_of_loss(slot, &lock);
 		pgpx_lock_release(slot, false);
-		return PGPX_LOCK_WAS_NOT_HELD;
+		return PGPX_LOCK_NOT_OWNER;
 	}
 
 	PGPX_DEBUG_POINT("unlock");
@@ -780,24 +752,27 @@ pgpx_lock_unlock(const char *server, const char *name, int64 token)
 	}
 	PG_END_TRY();
 
-	if (result == PGPX_LOCK_RELEASED)
-		return PGPX_LOCK_UNLOCKED;
-	if (result == PGPX_LOCK_NOT_OWNER)
+	switch (result)
 	{
-		ereport(WARNING,
-				(errcode(ERRCODE_WARNING),
-				 errmsg("lock \"%s\" of server \"%s\" was lost", name, server),
-				 errdetail("The lock expired on the remote server, or was released by force. The token was " INT64_FORMAT ".",
-						   token)));
-		return PGPX_LOCK_WAS_NOT_HELD;
+		case PGPX_LOCK_RELEASED:
+			break;
+		case PGPX_LOCK_NOT_OWNER:
+			ereport(WARNING,
+					(errcode(ERRCODE_WARNING),
+					 errmsg("lock \"%s\" of server \"%s\" was lost", name, server),
+					 errdetail("The lock expired on the remote server, or was released by force. The token was " INT64_FORMAT ".",
+							   token)));
+			break;
+		case PGPX_LOCK_UNKNOWN:
+			ereport(WARNING,
+					(errcode(ERRCODE_WARNING),
+					 errmsg("lock \"%s\" of server \"%s\" was released, but the remote server has not confirmed it",
+							name, server),
+					 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
+							   lock.ttl_ms)));
+			break;
 	}
-	ereport(WARNING,
-			(errcode(ERRCODE_WARNING),
-			 errmsg("lock \"%s\" of server \"%s\" was released, but the remote server has not confirmed it",
-					name, server),
-			 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
-					   lock.ttl_ms)));
-	return PGPX_LOCK_NOT_CONFIRMED;
+	return result;
 }
 
 /*
@@ -809,8 +784,6 @@ release_scope(PgpxScope scope, SubTransactionId subid)
 {
 	PgpxLock	lock;
 
-	if (pgpx_lock_own_count == 0)
-		return;
 	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
 		if (lock.scope == scope &&
 			(subid == InvalidSubTransactionId || lock.subid == subid))
@@ -831,7 +804,6 @@ static void
 check_before_commit(bool prepare)
 {
 	PgpxLock	lock;
-	PgpxLock	now;
 
 	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
 	{
@@ -843,9 +815,9 @@ check_before_commit(bool prepare)
 					 errmsg("cannot PREPARE a transaction that holds lock \"%s\" of server \"%s\"",
 							lock.name, NameStr(lock.server_name)),
 					 errhint("Release it first with pgpool.unlock, or acquire it with pgpool.lock.")));
-		if (pgpx_lock_find(&lock.key, lock.name, lock.token, &now) == i &&
-			now.state == PGPX_LOCK_LOST)
-			warn_of_loss(i, &now);
+		if (pgpx_lock_find(&lock.key, lock.name, lock.token, &lock) == i &&
+			lock.state == PGPX_LOCK_LOST)
+			warn_of_loss(i, &lock);
 	}
 }
 

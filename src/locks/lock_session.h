@@ -36,20 +36,14 @@ typedef struct PgpxLockCall
  */
 extern int64 pgpx_lock_acquire(const PgpxLockCall *call);
 
-typedef enum PgpxLockUnlocked
-{
-	PGPX_LOCK_UNLOCKED,
-	PGPX_LOCK_WAS_NOT_HELD,		/* with a WARNING */
-	PGPX_LOCK_NOT_CONFIRMED		/* with a WARNING; it may last for its ttl */
-} PgpxLockUnlocked;
-
 /*
  * Release a lock of this session and wait for the remote's confirmation, for
- * operation_timeout at most.  Raise 42501 if another session of this server
- * holds the lock, or if this session acquired it as another user.
+ * operation_timeout at most.  NOT_OWNER and UNKNOWN: with a WARNING.  Raise
+ * 42501 if another session of this server holds the lock, or if this session
+ * acquired it as another user.
  */
-extern PgpxLockUnlocked pgpx_lock_unlock(const char *server,
-										 const char *name, int64 token);
+extern PgpxLockResult pgpx_lock_unlock(const char *server, const char *name,
+									   int64 token);
 
 /*
  * Return whether it is certain that this server holds the lock.  Raise a

@@ -27,8 +27,9 @@
 #include "common/hashfn.h"
 #include "storage/procarray.h"
 
+#include "shared/wait_queue.h"
+
 PgpxLock   *pgpx_locks = NULL;
-PgpxLockWaiter *pgpx_lock_waiters = NULL;
 
 int			pgpx_lock_own_count = 0;
 
@@ -142,12 +143,6 @@ pgpx_lock_refused(int slot)
 	LWLockRelease(pgpx_shared->locks_lock);
 }
 
-static bool
-is_held_or_lost(const PgpxLock *lock)
-{
-	return lock->state == PGPX_LOCK_HELD || lock->state == PGPX_LOCK_LOST;
-}
-
 typedef enum LossReason
 {
 	LOSS_EXPIRED = 0,			/* the validity expired */
@@ -172,19 +167,48 @@ log_loss(const PgpxLock *lock, LossReason reason)
 					   lock->ttl_ms)));
 }
 
+/*
+ * HELD -> LOST, unless the slot has another request by now or, with
+ * LOSS_EXPIRED, a ping has just extended the lock.  remote_done: the remote
+ * needs no release, or none can be sent.
+ */
+static void
+lose(int slot, uint64 request, LossReason reason, bool remote_done)
+{
+	PgpxLock   *lock = &pgpx_locks[slot];
+	PgpxLock	copy;
+	bool		lost;
+
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	lost = lock->request == request && lock->state == PGPX_LOCK_HELD &&
+		(reason != LOSS_EXPIRED || pgpx_steady_now() >= lock->valid_until);
+	if (lost)
+	{
+		lock->state = PGPX_LOCK_LOST;
+		lock->remote_done = remote_done;
+	}
+	copy = *lock;
+	LWLockRelease(pgpx_shared->locks_lock);
+	if (!lost)
+		return;
+	log_loss(&copy, reason);
+	wake_lock_worker(copy.worker);
+}
+
 int
 pgpx_lock_find(const PgpxPoolKey *key, const char *name, int64 token,
 			   PgpxLock *copy)
 {
 	int			slot = -1;
-	bool		lost = false;
+	uint64		request;
 
 	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_locks_end() && slot < 0; i++)
 	{
 		PgpxLock   *lock = &pgpx_locks[i];
 
-		if (lock->token == token && is_held_or_lost(lock) &&
+		if (lock->token == token &&
+			(lock->state == PGPX_LOCK_HELD || lock->state == PGPX_LOCK_LOST) &&
 			memcmp(&lock->key, key, sizeof(*key)) == 0 &&
 			strcmp(lock->name, name) == 0)
 		{
@@ -197,28 +221,9 @@ pgpx_lock_find(const PgpxPoolKey *key, const char *name, int64 token,
 	if (slot < 0 || copy->state == PGPX_LOCK_LOST ||
 		pgpx_steady_now() < copy->valid_until)
 		return slot;
-
-	/* recheck: a ping may just have extended it; otherwise it has expired */
-	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	if (pgpx_locks[slot].request != copy->request)
-		slot = -1;				/* released; slot was reused */
-	else
-	{
-		if (pgpx_locks[slot].state == PGPX_LOCK_HELD &&
-			pgpx_steady_now() >= pgpx_locks[slot].valid_until)
-		{
-			pgpx_locks[slot].state = PGPX_LOCK_LOST;
-			lost = true;
-		}
-		*copy = pgpx_locks[slot];
-	}
-	LWLockRelease(pgpx_shared->locks_lock);
-	if (lost)
-	{
-		log_loss(copy, LOSS_EXPIRED);
-		wake_lock_worker(copy->worker);
-	}
-	return slot;
+	request = copy->request;
+	lose(slot, request, LOSS_EXPIRED, false);
+	return pgpx_lock_copy(slot, copy) && copy->request == request ? slot : -1;
 }
 
 bool
@@ -266,11 +271,11 @@ pgpx_lock_mark_loss_reported(int slot, uint64 request)
 }
 
 /*
- * Free a slot whose lock the remote need not release any more; if the owner
- * awaits the result, keep it in state DONE until the owner has read it.
+ * End a release: free the slot or, if the owner awaits the result, keep it in
+ * state DONE until the owner has read it.
  */
 static void
-end_entry_locked(PgpxLock *lock)
+end_release_locked(PgpxLock *lock)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
 	if (lock->awaited)
@@ -279,39 +284,34 @@ end_entry_locked(PgpxLock *lock)
 		free_slot_locked(lock);
 }
 
+/* Begin a release, or change whether the owner awaits its result. */
+static void
+release_locked(PgpxLock *lock, bool awaited)
+{
+	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
+	lock->awaited = awaited;
+	if (lock->state == PGPX_LOCK_LOST)
+		lock->result = PGPX_LOCK_NOT_OWNER;
+	if (lock->remote_done || lock->state == PGPX_LOCK_DONE)
+		end_release_locked(lock);
+	else
+		lock->state = PGPX_LOCK_RELEASING;
+}
+
 void
 pgpx_lock_release(int slot, bool awaited)
 {
 	PgpxLock   *lock = &pgpx_locks[slot];
-	int			worker = -1;
 
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	if (is_own(lock))
 	{
 		if (!awaited)
 			pgpx_lock_own_count--;
-		lock->awaited = awaited;
-
-		/* a ping may have marked it lost since the session's last check */
-		if (lock->state == PGPX_LOCK_LOST)
-			lock->result = PGPX_LOCK_NOT_OWNER;
-		if (lock->remote_done || lock->state == PGPX_LOCK_DONE)
-			end_entry_locked(lock);
-		else
-		{
-			if (lock->state != PGPX_LOCK_RELEASING)
-			{
-				lock->attempts = 0;
-				lock->nsent = 0;
-				lock->retry_at = 0;
-			}
-			lock->state = PGPX_LOCK_RELEASING;
-			worker = lock->worker;
-		}
+		release_locked(lock, awaited);
 	}
 	LWLockRelease(pgpx_shared->locks_lock);
-	if (worker >= 0)
-		wake_lock_worker(worker);
+	wake_lock_worker(lock->worker);
 }
 
 bool
@@ -336,6 +336,8 @@ pgpx_lock_next_own(int after, PgpxLock *copy)
 {
 	int			slot = -1;
 
+	if (pgpx_lock_own_count == 0)
+		return -1;
 	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
 	for (int i = after + 1; i < pgpx_locks_end() && slot < 0; i++)
 		if (is_own(&pgpx_locks[i]))
@@ -383,30 +385,6 @@ pgpx_lock_queue(const PgpxServerSpec *spec, const char *name)
 	return hash | 1;
 }
 
-static bool
-is_in_queue(const PgpxLockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
-{
-	return waiter->position != 0 && waiter->queue == queue &&
-		memcmp(&waiter->key, key, sizeof(*key)) == 0;
-}
-
-static PgpxLockWaiter *
-waiter_at(int procno)
-{
-	return procno < 0 ? NULL : &pgpx_lock_waiters[procno];
-}
-
-static bool
-is_first_locked(const PgpxLockWaiter *self)
-{
-	Assert(LWLockHeldByMe(pgpx_shared->locks_lock));
-	for (PgpxLockWaiter *w = waiter_at(self->prev); w != NULL;
-		 w = waiter_at(w->prev))
-		if (is_in_queue(w, self->queue, &self->key))
-			return false;
-	return true;
-}
-
 /*
  * Add the first waiter of each pool's queue to *wake, because the lock may be
  * free.
@@ -414,93 +392,66 @@ is_first_locked(const PgpxLockWaiter *self)
 static void
 add_firsts_locked(uint64 queue, PgpxWake *wake)
 {
-	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
-	for (PgpxLockWaiter *w = waiter_at(pgpx_shared->lock_head); w != NULL;
-		 w = waiter_at(w->next))
-		if (w->queue == queue && is_first_locked(w))
-			pgpx_wake_add(wake, (int) (w - pgpx_lock_waiters));
-}
+	dlist_iter	iter;
 
-/* Remove a waiter from the list, if it is in the list. */
-static void
-unlink_locked(PgpxLockWaiter *waiter)
-{
 	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
-	if (waiter->position == 0)
-		return;
-	waiter->position = 0;
-	if (waiter->prev >= 0)
-		pgpx_lock_waiters[waiter->prev].next = waiter->next;
-	else
-		pgpx_shared->lock_head = waiter->next;
-	if (waiter->next >= 0)
-		pgpx_lock_waiters[waiter->next].prev = waiter->prev;
-	else
-		pgpx_shared->lock_tail = waiter->prev;
-	waiter->next = waiter->prev = -1;
+	dlist_foreach(iter, &pgpx_shared->lock_queue)
+	{
+		PgpxWaiter *w = dlist_container(PgpxWaiter, lock_link, iter.cur);
+
+		if (w->lock_queue == queue &&
+			pgpx_lock_first_waiter_locked(queue, &w->lock_key) == w)
+			pgpx_wake_add(wake, PGPX_WAITER_INDEX(w));
+	}
 }
 
 void
 pgpx_lock_enqueue(const PgpxLock *lock)
 {
-	PgpxLockWaiter *waiter = &pgpx_lock_waiters[MyProcNumber];
-
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	unlink_locked(waiter);
-	waiter->queue = lock->queue;
-	waiter->key = lock->key;
-	waiter->position = pg_atomic_fetch_add_u64(&pgpx_shared->next_lock, 1);
-	waiter->prev = pgpx_shared->lock_tail;
-	waiter->next = -1;
-	if (waiter->prev >= 0)
-		pgpx_lock_waiters[waiter->prev].next = MyProcNumber;
-	else
-		pgpx_shared->lock_head = MyProcNumber;
-	pgpx_shared->lock_tail = MyProcNumber;
+	pgpx_lock_waiter_enqueue_locked(lock->queue, &lock->key);
 	LWLockRelease(pgpx_shared->locks_lock);
 }
 
-bool
-pgpx_lock_is_first(void)
+static PgpxWaiter *
+first_waiter(uint64 queue, const PgpxPoolKey *key)
 {
-	bool		first;
+	PgpxWaiter *first;
 
 	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
-	first = is_first_locked(&pgpx_lock_waiters[MyProcNumber]);
+	first = pgpx_lock_first_waiter_locked(queue, key);
 	LWLockRelease(pgpx_shared->locks_lock);
 	return first;
 }
 
 bool
+pgpx_lock_is_first(void)
+{
+	PgpxWaiter *self = pgpx_my_waiter();
+
+	return first_waiter(self->lock_queue, &self->lock_key) == self;
+}
+
+bool
 pgpx_lock_has_waiters(const PgpxLock *lock)
 {
-	bool		any = false;
-
-	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
-	for (PgpxLockWaiter *w = waiter_at(pgpx_shared->lock_tail);
-		 w != NULL && !any;
-		 w = waiter_at(w->prev))
-		any = is_in_queue(w, lock->queue, &lock->key);
-	LWLockRelease(pgpx_shared->locks_lock);
-	return any;
+	return first_waiter(lock->queue, &lock->key) != NULL;
 }
 
 void
 pgpx_lock_dequeue(void)
 {
-	PgpxLockWaiter *waiter = &pgpx_lock_waiters[MyProcNumber];
 	PgpxWake	wake = PGPX_WAKE_INIT;
+	uint64		queue;
 
 	/*
 	 * Wake the first waiters of the other pools' queues, too: if this session
 	 * acquired the lock, they must not request it from the remote any more.
 	 */
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	if (waiter->position != 0)
-	{
-		unlink_locked(waiter);
-		add_firsts_locked(waiter->queue, &wake);
-	}
+	queue = pgpx_lock_waiter_dequeue_locked();
+	if (queue != 0)
+		add_firsts_locked(queue, &wake);
 	LWLockRelease(pgpx_shared->locks_lock);
 	pgpx_wake_flush(&wake);
 }
@@ -538,35 +489,19 @@ PgpxTime
 pgpx_lock_expire(int worker)
 {
 	PgpxTime	next = PG_INT64_MAX;
+	PgpxLock	lock;
 
-	for (int i = 0;; i++)
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		PgpxTime	now = pgpx_steady_now();
-		PgpxLock	lost;
-		bool		found = false;
-
-		LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-		for (; i < pgpx_locks_end(); i++)
-		{
-			PgpxLock   *lock = &pgpx_locks[i];
-
-			if (lock->state != PGPX_LOCK_HELD || lock->worker != worker)
-				continue;
-			found = now >= lock->valid_until;
-			if (found)
-				break;
-			next = Min(next, lock->valid_until);
-		}
-		if (found)
-		{
-			pgpx_locks[i].state = PGPX_LOCK_LOST;
-			lost = pgpx_locks[i];
-		}
-		LWLockRelease(pgpx_shared->locks_lock);
-		if (!found)
-			return next;
-		log_loss(&lost, LOSS_EXPIRED);
+		if (!pgpx_lock_copy(i, &lock) || lock.state != PGPX_LOCK_HELD ||
+			lock.worker != worker)
+			continue;
+		if (pgpx_steady_now() >= lock.valid_until)
+			lose(i, lock.request, LOSS_EXPIRED, false);
+		else
+			next = Min(next, lock.valid_until);
 	}
+	return next;
 }
 
 int
@@ -619,46 +554,28 @@ pgpx_lock_find_due(int pool, uint32 pool_id, PgpxLockDue *due)
 	LWLockRelease(pgpx_shared->locks_lock);
 }
 
-static void
-fill_work(PgpxLockWork *work, int slot)
-{
-	const PgpxLock *lock = &pgpx_locks[slot];
-
-	work->slot = slot;
-	work->request = lock->request;
-	work->token = lock->token;
-	work->ttl_ms = lock->ttl_ms;
-	strlcpy(work->name, lock->name, sizeof(work->name));
-}
-
 int
-pgpx_lock_list_held(int pool, uint32 pool_id, PgpxLockWork *work)
-{
-	int			n = 0;
-
-	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_locks_end(); i++)
-		if (is_of_pool(&pgpx_locks[i], pool, pool_id) &&
-			pgpx_locks[i].state == PGPX_LOCK_HELD)
-			fill_work(&work[n++], i);
-	LWLockRelease(pgpx_shared->locks_lock);
-	return n;
-}
-
-int
-pgpx_lock_list_releases(int pool, uint32 pool_id, PgpxLockWork *work)
+pgpx_lock_list_work(int pool, uint32 pool_id, bool release, PgpxLockWork *work)
 {
 	PgpxTime	now = pgpx_now();
 	int			n = 0;
 
-	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_locks_end(); i++)
-		if (is_of_pool(&pgpx_locks[i], pool, pool_id) &&
-			needs_release(&pgpx_locks[i]) && pgpx_locks[i].retry_at <= now)
-		{
-			pgpx_locks[i].nsent++;
-			fill_work(&work[n++], i);
-		}
+	{
+		const PgpxLock *lock = &pgpx_locks[i];
+
+		if (!is_of_pool(lock, pool, pool_id) ||
+			!(release ?
+				  needs_release(lock) && lock->retry_at <= now :
+				  lock->state == PGPX_LOCK_HELD))
+			continue;
+		work[n].slot = i;
+		work[n].request = lock->request;
+		work[n].token = lock->token;
+		strlcpy(work[n].name, lock->name, sizeof(work[n].name));
+		n++;
+	}
 	LWLockRelease(pgpx_shared->locks_lock);
 	return n;
 }
@@ -667,29 +584,18 @@ void
 pgpx_lock_pinged(const PgpxLockWork *work, bool extended, PgpxTime sent_at)
 {
 	PgpxLock   *lock = &pgpx_locks[work->slot];
-	PgpxLock	copy;
-	bool		lost = false;
 
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	if (lock->request == work->request && lock->state == PGPX_LOCK_HELD)
+	if (extended && lock->request == work->request &&
+		lock->state == PGPX_LOCK_HELD && pgpx_steady_now() < lock->valid_until)
 	{
-		if (extended && pgpx_steady_now() < lock->valid_until)
-		{
-			lock->sent_at = sent_at;
-			lock->valid_until = pgpx_lock_certain_until(sent_at, lock->ttl_ms);
-			lock->last_ping = pgpx_now();
-		}
-		else
-		{
-			lock->state = PGPX_LOCK_LOST;
-			lock->remote_done = !extended;
-			copy = *lock;
-			lost = true;
-		}
+		lock->sent_at = sent_at;
+		lock->valid_until = pgpx_lock_certain_until(sent_at, lock->ttl_ms);
+		lock->last_ping = pgpx_now();
 	}
 	LWLockRelease(pgpx_shared->locks_lock);
-	if (lost)
-		log_loss(&copy, extended ? LOSS_EXPIRED : LOSS_REFUSED);
+	lose(work->slot, work->request, extended ? LOSS_EXPIRED : LOSS_REFUSED,
+		 !extended);
 }
 
 /*
@@ -702,14 +608,16 @@ finish_release_locked(PgpxLock *lock, PgpxWake *wake)
 	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
 	lock->remote_done = true;
 	if (lock->state == PGPX_LOCK_RELEASING)
-	{
-		end_entry_locked(lock);
-		if (lock->awaited)
-			pgpx_wake_add(wake, lock->owner_procno);
-	}
+		end_release_locked(lock);
+	if (lock->awaited)
+		pgpx_wake_add(wake, lock->owner_procno);
 	add_firsts_locked(lock->queue, wake);
 }
 
+/*
+ * A lock that is not held any more may have been released by an earlier attempt
+ * whose answer was lost.
+ */
 void
 pgpx_lock_released(const PgpxLockWork *work, bool released)
 {
@@ -719,9 +627,10 @@ pgpx_lock_released(const PgpxLockWork *work, bool released)
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	if (lock->request == work->request && needs_release(lock))
 	{
-		if (lock->result == PGPX_LOCK_UNKNOWN)
+		if (lock->state == PGPX_LOCK_RELEASING &&
+			lock->result == PGPX_LOCK_UNKNOWN)
 			lock->result = released ? PGPX_LOCK_RELEASED :
-				lock->nsent > 1 ? PGPX_LOCK_UNKNOWN : PGPX_LOCK_NOT_OWNER;
+			lock->attempts > 0 ? PGPX_LOCK_UNKNOWN : PGPX_LOCK_NOT_OWNER;
 		finish_release_locked(lock, &wake);
 	}
 	LWLockRelease(pgpx_shared->locks_lock);
@@ -755,17 +664,15 @@ pgpx_lock_release_failed(int pool, uint32 pool_id, const char *reason)
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
 		LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-		if (is_of_pool(lock, pool, pool_id) && needs_release(lock) &&
-			lock->retry_at <= now)
+		if (is_of_pool(lock, pool, pool_id) &&
+			needs_release(lock) && lock->retry_at <= now)
 		{
 			lock->attempts++;
 			lock->retry_at = now + (RELEASE_PAUSE_US << lock->attempts) / 2;
-			if (lock->attempts >= PGPX_LOCK_ATTEMPTS)
-			{
-				copy = *lock;
-				abandoned = true;
+			abandoned = lock->attempts >= PGPX_LOCK_ATTEMPTS;
+			copy = *lock;
+			if (abandoned)
 				finish_release_locked(lock, &wake);
-			}
 		}
 		LWLockRelease(pgpx_shared->locks_lock);
 		if (abandoned)
@@ -797,23 +704,9 @@ pgpx_lock_next_held(Oid database, int *slot, PgpxPoolKey *key, Oid *user)
 void
 pgpx_lock_lose(uint64 request)
 {
-	PgpxLock	copy = {0};
-
-	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < pgpx_locks_end(); i++)
-	{
-		PgpxLock   *lock = &pgpx_locks[i];
-
-		if (lock->state != PGPX_LOCK_HELD || lock->request != request)
-			continue;
-		lock->state = PGPX_LOCK_LOST;
-		copy = *lock;
-	}
-	LWLockRelease(pgpx_shared->locks_lock);
-	if (copy.request == 0)
-		return;
-	log_loss(&copy, LOSS_REVOKED);
-	wake_lock_worker(copy.worker);
+		if (pgpx_locks[i].request == request)
+			lose(i, request, LOSS_REVOKED, false);
 }
 
 void
@@ -822,53 +715,20 @@ pgpx_lock_revoke(int pool, uint32 pool_id)
 	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
 		PgpxLock   *lock = &pgpx_locks[i];
-		PgpxLock	copy;
-		bool		lost = false;
+		uint64		request = 0;
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
 		LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 		if (is_of_pool(lock, pool, pool_id))
 		{
-			lost = lock->state == PGPX_LOCK_HELD;
-			if (lost)
-				lock->state = PGPX_LOCK_LOST;
-			copy = *lock;
+			request = lock->request;
 			if (needs_release(lock))
 				finish_release_locked(lock, &wake);
 		}
 		LWLockRelease(pgpx_shared->locks_lock);
-		if (lost)
-			log_loss(&copy, LOSS_REVOKED);
+		lose(i, request, LOSS_REVOKED, true);
 		pgpx_wake_flush(&wake);
 	}
-}
-
-/*
- * Release the lock of a session that no longer exists, unless the slot has
- * changed since the copy *seen was made.
- */
-static void
-reclaim(PgpxLock *lock, const PgpxLock *seen)
-{
-	bool		unchanged;
-
-	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	unchanged = lock->state == seen->state && lock->request == seen->request;
-	if (unchanged)
-	{
-		lock->awaited = false;
-		if (lock->remote_done || lock->state == PGPX_LOCK_DONE)
-			end_entry_locked(lock);
-		else
-			lock->state = PGPX_LOCK_RELEASING;
-	}
-	LWLockRelease(pgpx_shared->locks_lock);
-	if (!unchanged)
-		return;
-	pg_atomic_fetch_add_u32(&pgpx_shared->locks_changed, 1);
-	ereport(LOG,
-			(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d no longer exists",
-					seen->name, seen->owner_pid)));
 }
 
 bool
@@ -878,21 +738,34 @@ pgpx_lock_sweep(int worker)
 
 	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		PgpxLock	lock;
+		PgpxLock   *lock = &pgpx_locks[i];
+		PgpxLock	copy;
+		bool		abandoned = false;
 
-		if (pgpx_locks[i].state == PGPX_LOCK_FREE ||
-			!pgpx_lock_copy(i, &lock) || lock.worker != worker)
+		LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
+		copy = *lock;
+		if (copy.state != PGPX_LOCK_FREE && copy.worker == worker)
+		{
+			any = true;
+
+			/*
+			 * A process that is no longer in the process array has run its exit
+			 * callback or never will.  A PGPROC keeps its pid until it is
+			 * reused.
+			 */
+			abandoned = (copy.state != PGPX_LOCK_RELEASING || copy.awaited) &&
+				BackendPidGetProc(copy.owner_pid) !=
+					GetPGProcByNumber(copy.owner_procno);
+			if (abandoned)
+				release_locked(lock, false);
+		}
+		LWLockRelease(pgpx_shared->locks_lock);
+		if (!abandoned)
 			continue;
-		any = true;
-
-		/*
-		 * A process that is no longer in the process array has run its exit
-		 * callback or never will.  A PGPROC keeps its pid until it is reused.
-		 */
-		if ((lock.state != PGPX_LOCK_RELEASING || lock.awaited) &&
-			BackendPidGetProc(lock.owner_pid) !=
-				GetPGProcByNumber(lock.owner_procno))
-			reclaim(&pgpx_locks[i], &lock);
+		pg_atomic_fetch_add_u32(&pgpx_shared->locks_changed, 1);
+		ereport(LOG,
+				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d no longer exists",
+						copy.name, copy.owner_pid)));
 	}
 	return any;
 }

@@ -17,17 +17,13 @@
  * REQUESTED -> HELD       the remote granted it
  * REQUESTED -> FREE       the remote refused it
  * REQUESTED -> RELEASING  no answer: the remote may have granted it
- * HELD      -> RELEASING  unlock, or end of the lock's scope
+ * HELD      -> RELEASING  unlock, or end of the lock's scope or of the process
  * HELD      -> LOST       the validity expired, the remote rejected a ping, or
  *						 the user may not use the server any more
  * LOST      -> RELEASING  the session released it
- * LOST      -> DONE, FREE the same, if the remote needs no release any more
- * RELEASING -> DONE       the release ended, and the session awaits its result
- * RELEASING -> FREE       the release ended, and no session waits for it
- * DONE      -> FREE       the session has read the result
- *
- * The entry of a session that no longer exists becomes RELEASING, or FREE if
- * the remote needs no release.
+ * LOST      -> FREE       the same, if the remote needs no release any more
+ * RELEASING -> FREE       the release ended
+ * RELEASING, LOST -> DONE -> FREE  the same, if the session reads the result
  *
  * The first process that notices the expiry changes HELD to LOST: the worker,
  * or a session in pgpx_lock_find.  A LOST lock never becomes HELD again.
@@ -106,27 +102,11 @@ typedef struct PgpxLock
 	bool		remote_done;	/* the remote needs no release */
 	bool		awaited;		/* the session waits for the result */
 	int			attempts;		/* failed attempts */
-	int			nsent;			/* release statements sent */
 	PgpxTime	retry_at;
 	int			result;			/* PgpxLockResult */
 } PgpxLock;
 
-/*
- * A session waiting for a lock.  It waits for one lock at a time, so the array
- * is indexed by MyProcNumber.  All waiters are in one list (lock_head in
- * PgpxShared), in ascending order of their positions.
- */
-typedef struct PgpxLockWaiter
-{
-	uint64		position;		/* in the queue, ascending; 0: unused */
-	int			next;			/* in the list; -1: none */
-	int			prev;
-	uint64		queue;			/* pgpx_lock_queue of the lock */
-	PgpxPoolKey key;			/* waiters of one pool form a queue */
-} PgpxLockWaiter;
-
 extern PgpxLock *pgpx_locks;	/* [max_locks] */
-extern PgpxLockWaiter *pgpx_lock_waiters;	/* by MyProcNumber */
 
 /* Return one more than the highest slot of a lock that is in use. */
 static inline int
@@ -230,9 +210,9 @@ extern void pgpx_lock_reparent(SubTransactionId from, SubTransactionId to);
 extern uint64 pgpx_lock_queue(const PgpxServerSpec *spec, const char *name);
 
 /*
- * Enqueue this session for a lock, in the queue of the pool in lock->key.
- * pgpx_lock_is_first then returns whether it is the first waiter of that
- * queue.
+ * Enqueue this session for a lock, in the queue of the pool in lock->key, with
+ * the functions of wait_queue.h.  pgpx_lock_is_first then returns whether it is
+ * the first waiter of that queue.
  */
 extern void pgpx_lock_enqueue(const PgpxLock *lock);
 extern bool pgpx_lock_is_first(void);
@@ -256,7 +236,6 @@ typedef struct PgpxLockWork
 	int			slot;
 	uint64		request;
 	int64		token;
-	int64		ttl_ms;
 	char		name[PGPX_LOCK_NAME_LEN];
 } PgpxLockWork;
 
@@ -310,12 +289,11 @@ extern int	pgpx_lock_next_pool(int worker, int from, uint32 *pool_id);
 extern void pgpx_lock_find_due(int pool, uint32 pool_id, PgpxLockDue *due);
 
 /*
- * Fill in the locks to ping, or the releases that are due.  Return their
+ * Fill in the releases that are due, or the locks to ping.  Return their
  * number.  "work" must have room for max_locks entries.
  */
-extern int	pgpx_lock_list_held(int pool, uint32 pool_id, PgpxLockWork *work);
-extern int	pgpx_lock_list_releases(int pool, uint32 pool_id,
-									PgpxLockWork *work);
+extern int	pgpx_lock_list_work(int pool, uint32 pool_id, bool release,
+								PgpxLockWork *work);
 
 /*
  * Record the answer to a ping.  extended: the remote extended the lock.

@@ -520,8 +520,7 @@ typedef struct PgpxShared
 	 * the list of the waiters for such locks.
 	 */
 	pg_atomic_uint32 locks_end; /* written under locks_lock */
-	int			lock_head;		/* protected by locks_lock; -1: none */
-	int			lock_tail;
+	dlist_head	lock_queue;		/* waiters for locks, under locks_lock */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

@@ -416,3 +416,45 @@ pgpx_waiter_revoke_reason(int procno, uint64 lease_id)
 	}
 	return PGPX_REVOKE_NONE;
 }
+
+uint64
+pgpx_lock_waiter_dequeue_locked(void)
+{
+	PgpxWaiter *waiter = pgpx_my_waiter();
+	uint64		queue = waiter->lock_queue;
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
+	if (queue != 0)
+		dlist_delete(&waiter->lock_link);
+	waiter->lock_queue = 0;
+	return queue;
+}
+
+void
+pgpx_lock_waiter_enqueue_locked(uint64 queue, const PgpxPoolKey *key)
+{
+	PgpxWaiter *waiter = pgpx_my_waiter();
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->locks_lock, LW_EXCLUSIVE));
+	(void) pgpx_lock_waiter_dequeue_locked();
+	waiter->lock_queue = queue;
+	waiter->lock_key = *key;
+	dlist_push_tail(&pgpx_shared->lock_queue, &waiter->lock_link);
+}
+
+PgpxWaiter *
+pgpx_lock_first_waiter_locked(uint64 queue, const PgpxPoolKey *key)
+{
+	dlist_iter	iter;
+
+	Assert(LWLockHeldByMe(pgpx_shared->locks_lock));
+	dlist_foreach(iter, &pgpx_shared->lock_queue)
+	{
+		PgpxWaiter *w = dlist_container(PgpxWaiter, lock_link, iter.cur);
+
+		if (w->lock_queue == queue &&
+			memcmp(&w->lock_key, key, sizeof(*key)) == 0)
+			return w;
+	}
+	return NULL;
+}

@@ -1,5 +1,4 @@
-# Distributed locks, as far as they depend on times: a server backs off for another one, and a
-# remote server that is too slow for locks with a short ttl does not affect others. A lock with
+# Distributed locks, as far as they depend on times: a remote server that is too slow for locks with a short ttl does not affect others. A lock with
 # the shortest ttl, which equals the interval of pings, is pinged before it expires.
 use strict;
 use warnings;
@@ -17,25 +16,6 @@ my $holder = PgpxSession->new($one);
 my @busy = map { PgpxSession->new($one) } 0 .. 2;
 my $token;
 $holder->run(q{SELECT pgpool.lock_setup('keeper')});
-
-# --- a server whose sessions have kept a lock for a while backs off for a third of a
-# second if another server requests it; here each release reports such a request
-$remote->safe_psql('remote_db', <<'EOT');
-CREATE FUNCTION wants() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.contended := clock_timestamp(); RETURN NEW; END';
-CREATE TRIGGER wants BEFORE UPDATE OF state ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.state = 'free') EXECUTE FUNCTION wants();
-EOT
-$holder->run(<<'EOT', 60);
-DO $$ DECLARE began timestamptz; BEGIN
-	LOOP
-		began := clock_timestamp();
-		IF began > statement_timestamp() + interval '30 s' THEN RAISE 'it never backs off'; END IF;
-		PERFORM pgpool.unlock('keeper', 'wanted', pgpool.lock('keeper', 'wanted', '10 s'));
-		EXIT WHEN clock_timestamp() > began + interval '0.33 s';
-	END LOOP;
-END $$
-EOT
-is($holder->error, '', 'server backs off for another server');
-$remote->safe_psql('remote_db', 'DROP TRIGGER wants ON pgpool_lock.locks');
 
 # --- a remote server that is too slow for locks with a short ttl, of which there is
 # always one: these are lost, locks with a longer ttl are not

@@ -260,30 +260,6 @@ kill 'CONT', $holder->pid;
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'asleep', $token)"), 't', 'lock is still valid');
 is($holder->run("SELECT pgpool.unlock('keeper', 'asleep', $token)"), 't', 'lock can be released');
 
-# --- SIGKILL and a crash of the server: the lock is free after the ttl
-foreach my $how (qw(kill immediate))
-{
-	$holder = PgpxSession->new($one);
-	$token = $holder->run(lock_sql('crash'));
-	if ($how eq 'kill')
-	{
-		kill 'KILL', $holder->pid;
-	}
-	else
-	{
-		$one->stop('immediate');
-	}
-	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'crash')}) . $watch->error, '', "$how: lock survives the crash of the server");
-	my $expires = $remote->safe_psql('remote_db', q{SELECT expires FROM pgpool_lock.locks WHERE name = 'crash'});
-	let_time_pass($remote, $beyond);
-	cmp_ok($watch->run(lock_sql('crash', timeout => '60 s')), '>', $token, "$how: lock is free after the ttl");
-	is($remote->safe_psql('remote_db', "SELECT since >= '$expires' FROM pgpool_lock.locks WHERE name = 'crash'"), 't', "$how: lock is not free before its expiry");
-	$watch->run('DISCARD ALL');
-	$start_one->() if $how eq 'immediate';
-	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: server lists no lock after the crash");
-	check_invariants($one);
-}
-
 # --- restart of the remote server: locks that are pinged again in time are kept, and
 # waiters keep waiting
 $holder = PgpxSession->new($one);

@@ -83,13 +83,11 @@ with_clock($local, sub { $local->start });
 		invalid => fake(\&invalid),
 		flood => fake(sub { $_[0]->receive; $_[0]->flood(@flood_files); sleep }),
 		endless => fake(\&endless),
-		wordless => fake(sub { $_[0]->receive; $_[0]->send(failure(S => 'ERROR', C => 'XX000'), ready()); sleep }),
 		mute => fake(sub { $_[0]->receive; sleep }),
 		garbage => fake(sub { $_[0]->receive; $_[0]->send("\x9F" x 100); sleep }),
 		wide => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('1', ''), message('2', ''), columns(2), row('1', '2'), done('SELECT 1'), ready()); sleep }),
 		no_login => { login => sub { sleep } },
-		gone => fake(sub { $_[0]->receive; }),
-		chatty => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('A', pack('N', 1) . "a\0b\0")); select undef, undef, undef, 0.05; $_[0]->send(failure(S => 'ERROR', C => 'XX000', M => 'chatty'), ready()); sleep }));
+		gone => fake(sub { $_[0]->receive; }));
 	my $fake_host = sub { return "SET port '" . $fake->port . "', SET dbname '$_[0]'" };
 
 	# the failure, and the logged reason
@@ -97,16 +95,12 @@ with_clock($local, sub { $local->start });
 		start_error => [ q{ADD start_commands 'SELECT 1/0'}, qr/division by zero/ ],
 		start_copy => [ q{ADD start_commands 'COPY pg_am TO STDOUT'}, qr/The start commands contain a COPY/ ],
 		start_begin => [ q{ADD start_commands 'BEGIN'}, qr/The start commands left a transaction open/ ],
-		start_ends => [ q{ADD start_commands 'SELECT pg_terminate_backend(pg_backend_pid())'}, qr/terminating connection|closed the connection/ ],
 		database => [ q{SET dbname 'nowhere'}, qr/database "nowhere" does not exist/ ],
-		directory => [ q{SET host '/nowhere'}, qr{/nowhere} ],
-		wordless => [ $fake_host->('wordless'), qr/DETAIL:  \S/ ],
 		mute => [ $fake_host->('mute'), qr/did not answer in time|did not end in time/ ],
 		garbage => [ $fake_host->('garbage'), qr/lost synchronization|message type/ ],
 		wide => [ $fake_host->('wide'), qr/unexpected result/ ],
 		no_login => [ $fake_host->('no_login'), qr/The connection attempt did not end in time/ ],
-		gone => [ $fake_host->('gone'), qr{closed the connection unexpectedly|SSL (?:connection has been closed|error|SYSCALL)} ],
-		chatty => [ $fake_host->('chatty'), qr/chatty/ ]);
+		gone => [ $fake_host->('gone'), qr{closed the connection unexpectedly|SSL (?:connection has been closed|error|SYSCALL)} ]);
 
 	my $holder = PgpxSession->new($local);
 	my $caller = PgpxSession->new($local);
