@@ -13,7 +13,7 @@ use Test::More;
 plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
 
 my $remote = remote_node('remote');
-my $one = local_node('one', start => 0, conf => ['restart_after_crash = on']);
+my $one = local_node('one', start => 0);
 my $two = local_node('two', start => 0);
 with_clock($remote, sub { $remote->restart });
 my $start_one = sub { with_clock($one, sub { $one->start }); return };
@@ -262,7 +262,7 @@ is($holder->run("SELECT pgpool.unlock('keeper', 'asleep', $token)"), 't', 'lock 
 
 # --- restart of the remote server: locks that are pinged again in time are kept, and
 # waiters keep waiting
-$holder = PgpxSession->new($one);
+$holder->run('DISCARD ALL');
 $token = $holder->run(lock_sql('restart'));
 $watch->start(lock_sql('restart', timeout => '1 h'));
 ok(wait_until($remote, sub { $remote->safe_psql('remote_db', q{SELECT contended IS NOT NULL FROM pgpool_lock.locks WHERE name = 'restart'}) }, 't'), 'another server requests the lock');
