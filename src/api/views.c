@@ -6,7 +6,8 @@
  *
  * Locks: the iterator acquires the registry lock to list the pools, and then
  * the lock of each pool, one at a time, all in shared mode.  Under a lock it
- * only copies memory.
+ * only copies memory, which was allocated before.  A row is therefore
+ * consistent.
  *
  * Texts: names and texts come from sessions of any database, so they can be in
  * any encoding.  Some come from remote servers, so they can contain anything.
@@ -32,8 +33,41 @@
 #include "utils/timestamp.h"
 
 #include "base/debug_point.h"
+#include "shared/pool.h"
 #include "shared/registry.h"
+#include "shared/wait_queue.h"
 #include "protocol/remote_message.h"
+
+/* What the iterator copies besides the pool. */
+#define PGPX_VIEW_CONNS		1
+#define PGPX_VIEW_WAITERS	2
+
+typedef struct PgpxView
+{
+	/* the current pool, as of one instant */
+	PgpxPool	pool;
+	PgpxTime	now;
+	int			live;			/* connections that a session can use */
+	int			total;			/* connections in any state */
+	int			cap;			/* pool_size and max_overflow */
+	PgpxGrowthLimit limit;
+	int			nconns;
+	PgpxConn   *conns;			/* none of them is FREE */
+	int		   *conn_index;		/* their indexes */
+	int			nwaiting;
+	PgpxWaiter *waiters;		/* in state WAITING, in queue order */
+
+	/* the caller's privileges */
+	bool		sees_all;		/* as pg_read_all_stats */
+	Oid			user;
+
+	/* the iteration */
+	int			flags;
+	int			npools;			/* pools to visit: */
+	int		   *index;
+	uint32	   *id;
+	int			at;				/* the next of them */
+} PgpxView;
 
 /* Allocate an array of the maximum size.  Unused pages cost no memory. */
 static void *
@@ -42,8 +76,9 @@ alloc_array(int n, Size size)
 	return MemoryContextAllocHuge(CurrentMemoryContext, mul_size(n, size));
 }
 
-PgpxView *
-pgpx_view_begin(int flags)
+/* Start an iteration over all pools that exist now. */
+static PgpxView *
+view_begin(int flags)
 {
 	PgpxView   *view = palloc0(sizeof(PgpxView));
 
@@ -105,8 +140,9 @@ copy_locked(PgpxView *view, int index)
 				   sizeof(PgpxWaiter));
 }
 
-bool
-pgpx_view_next(PgpxView *view)
+/* Copy the next pool; return false at the end. */
+static bool
+view_next(PgpxView *view)
 {
 	while (view->at < view->npools)
 	{
@@ -161,8 +197,14 @@ may_use_shared(const PgpxPoolKey *key, Oid user)
 		pgpx_server_aclcheck(server, user, ACL_USAGE) == ACLCHECK_OK;
 }
 
-bool
-pgpx_view_can_see_pool(const PgpxView *view)
+/*
+ * Return whether the caller may see the texts and addresses of the current
+ * pool.  Unlike for a lease or a waiter, the privileges of the pool's user are
+ * not sufficient: an error can contain the name of the remote user, and
+ * pg_user_mappings shows the options of a user mapping only to the mapped user.
+ */
+static bool
+can_see_pool(const PgpxView *view)
 {
 	const PgpxPoolKey *key = &view->pool.key;
 
@@ -210,14 +252,14 @@ pgpx_row_null(PgpxRow *row)
 	append(row, (Datum) 0, true);
 }
 
-void
-pgpx_row_bool(PgpxRow *row, bool value)
+static void
+row_bool(PgpxRow *row, bool value)
 {
 	append(row, BoolGetDatum(value), false);
 }
 
-void
-pgpx_row_int(PgpxRow *row, int value)
+static void
+row_int(PgpxRow *row, int value)
 {
 	append(row, Int32GetDatum(value), false);
 }
@@ -262,8 +304,8 @@ pgpx_row_role(PgpxRow *row, Oid role)
 		pgpx_row_name(row, name);
 }
 
-void
-pgpx_row_addr(PgpxRow *row, const char *addr)
+static void
+row_addr(PgpxRow *row, const char *addr)
 {
 	char		text[PGPX_ADDR_LEN];
 	char		binary[sizeof(struct in6_addr)];
@@ -290,8 +332,8 @@ pgpx_row_instant(PgpxRow *row, PgpxTime t)
 	append(row, TimestampTzGetDatum(row->zero + t), t == 0);
 }
 
-void
-pgpx_row_ms(PgpxRow *row, PgpxTime duration)
+static void
+row_ms(PgpxRow *row, PgpxTime duration)
 {
 	append(row, Float8GetDatum(duration / 1000.0), false);
 }
@@ -305,10 +347,10 @@ pgpx_row_interval(PgpxRow *row, PgpxTime duration)
 	append(row, IntervalPGetDatum(interval), false);
 }
 
-void
-pgpx_row_pool(PgpxRow *row, const PgpxPool *pool)
+static void
+row_pool(PgpxRow *row, const PgpxPool *pool)
 {
-	pgpx_row_int(row, (int) pool->pool_id);
+	row_int(row, (int) pool->pool_id);
 	pgpx_row_name(row, NameStr(pool->database_name));
 	pgpx_row_name(row, NameStr(pool->server_name));
 }
@@ -413,35 +455,35 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 	PgpxView   *view;
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(PGPX_VIEW_CONNS | PGPX_VIEW_WAITERS);
-	while (pgpx_view_next(view))
+	view = view_begin(PGPX_VIEW_CONNS | PGPX_VIEW_WAITERS);
+	while (view_next(view))
 	{
 		const PgpxPool *pool = &view->pool;
 
-		pgpx_row_pool(&row, pool);
+		row_pool(&row, pool);
 		pgpx_row_name(&row, NameStr(pool->user_name));
 		pgpx_row_text(&row, pool_state(view));
-		pgpx_row_int(&row, pool->worker);
-		pgpx_row_int(&row, pool->opts.pool_size);
-		pgpx_row_int(&row, pool->opts.max_overflow);
-		pgpx_row_int(&row, view->total + pool->nbroken);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_RESET_PENDING]);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_CONNECTING]);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_RESETTING]);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_CHECKING]);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_CANCELLING]);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_CLOSING]);
-		pgpx_row_int(&row, available_connections(pool));
-		pgpx_row_int(&row, view->nwaiting);
+		row_int(&row, pool->worker);
+		row_int(&row, pool->opts.pool_size);
+		row_int(&row, pool->opts.max_overflow);
+		row_int(&row, view->total + pool->nbroken);
+		row_int(&row, pool->count[PGPX_CONN_LEASED]);
+		row_int(&row, pool->count[PGPX_CONN_IDLE]);
+		row_int(&row, pool->count[PGPX_CONN_RESET_PENDING]);
+		row_int(&row, pool->count[PGPX_CONN_CONNECTING]);
+		row_int(&row, pool->count[PGPX_CONN_RESETTING]);
+		row_int(&row, pool->count[PGPX_CONN_CHECKING]);
+		row_int(&row, pool->count[PGPX_CONN_CANCELLING]);
+		row_int(&row, pool->count[PGPX_CONN_CLOSING]);
+		row_int(&row, available_connections(pool));
+		row_int(&row, view->nwaiting);
 		if (view->nwaiting > 0)
-			pgpx_row_ms(&row, oldest_wait(view));
+			row_ms(&row, oldest_wait(view));
 		else
 			pgpx_row_null(&row);
 		pgpx_row_instant(&row, pool->unavailable_since);
 		pgpx_row_instant(&row, pool->remote_full_since);
-		pgpx_row_secret(&row, pgpx_view_can_see_pool(view),
+		pgpx_row_secret(&row, can_see_pool(view),
 						pool->last_error_at != 0 ? pool->last_error : NULL);
 		pgpx_row_instant(&row, pool->last_error_at);
 		pgpx_row_instant(&row, pool->retry_at);
@@ -457,21 +499,21 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	bool		opened = conn->opened_at != 0;
 	bool		relayed = opened && conn->relayed;
 
-	pgpx_row_pool(row, &view->pool);
+	row_pool(row, &view->pool);
 	pgpx_row_name(row, NameStr(view->pool.user_name));
-	pgpx_row_int(row, view->conn_index[i]);
+	row_int(row, view->conn_index[i]);
 	pgpx_row_text(row, pgpx_conn_state_name(conn->state));
 	pgpx_row_instant(row, conn->state_since);
-	pgpx_row_bool(row, is_stale(view, conn));
+	row_bool(row, is_stale(view, conn));
 
 	/* the worker sets these fields before it sets opened_at */
 	pgpx_row_text(row, !opened ? NULL : relayed ? "relay" :
 												  "direct");
 	pgpx_row_text(row, relayed ? conn->tls_version : NULL);
 	pgpx_row_text(row, relayed ? conn->tls_cipher : NULL);
-	if (opened && pgpx_view_can_see_pool(view))
+	if (opened && can_see_pool(view))
 	{
-		pgpx_row_addr(row, conn->remote_addr);
+		row_addr(row, conn->remote_addr);
 		pgpx_row_int_or_null(row, conn->remote_port);
 	}
 	else
@@ -494,8 +536,8 @@ pgpx_view_connections(PG_FUNCTION_ARGS)
 	PgpxView   *view;
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(PGPX_VIEW_CONNS);
-	while (pgpx_view_next(view))
+	view = view_begin(PGPX_VIEW_CONNS);
+	while (view_next(view))
 		for (int i = 0; i < view->nconns; i++)
 			connection_row(&row, view, i);
 	return (Datum) 0;
@@ -527,8 +569,8 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 	int			connections[PGPX_MAX_WORKERS] = {0};
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(0);
-	while (pgpx_view_next(view))
+	view = view_begin(0);
+	while (view_next(view))
 	{
 		pools[view->pool.worker]++;
 		connections[view->pool.worker] += view->total;
@@ -537,13 +579,13 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 	{
 		PgpxWorkerSlot *slot = &pgpx_shared->worker[i];
 
-		pgpx_row_int(&row, i);
+		row_int(&row, i);
 		pgpx_row_int_or_null(&row, (int) pg_atomic_read_u32(&slot->pid));
 		pgpx_row_text(&row, worker_state(slot));
-		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->restarts));
-		pgpx_row_int(&row, pools[i]);
-		pgpx_row_int(&row, connections[i]);
-		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->descriptors));
+		row_int(&row, (int) pg_atomic_read_u32(&slot->restarts));
+		row_int(&row, pools[i]);
+		row_int(&row, connections[i]);
+		row_int(&row, (int) pg_atomic_read_u32(&slot->descriptors));
 		pgpx_row_store(&row);
 	}
 	return (Datum) 0;
@@ -596,8 +638,8 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 	PgpxView   *view;
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(PGPX_VIEW_CONNS);
-	while (pgpx_view_next(view))
+	view = view_begin(PGPX_VIEW_CONNS);
+	while (view_next(view))
 		for (int i = 0; i < view->nconns; i++)
 		{
 			PgpxConn   *conn = &view->conns[i];
@@ -607,8 +649,8 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 				continue;
 			visible = can_see_role(view, conn->owner_user);
 			pgpx_row_bigint(&row, pg_atomic_read_u64(&conn->lease_id));
-			pgpx_row_pool(&row, &view->pool);
-			pgpx_row_int(&row, view->conn_index[i]);
+			row_pool(&row, &view->pool);
+			row_int(&row, view->conn_index[i]);
 			pgpx_row_int_or_null(&row, conn->owner_pid);
 			pgpx_row_role(&row, conn->owner_user);
 			pgpx_row_secret(&row, visible, conn->application_name);
@@ -664,15 +706,15 @@ pgpx_view_waiters(PG_FUNCTION_ARGS)
 	PgpxView   *view;
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(PGPX_VIEW_WAITERS);
-	while (pgpx_view_next(view))
+	view = view_begin(PGPX_VIEW_WAITERS);
+	while (view_next(view))
 		for (int i = 0; i < view->nwaiting; i++)
 		{
 			PgpxWaiter *waiter = &view->waiters[i];
 			bool		visible = can_see_role(view, waiter->user);
 
-			pgpx_row_pool(&row, &view->pool);
-			pgpx_row_int(&row, i + 1);
+			row_pool(&row, &view->pool);
+			row_int(&row, i + 1);
 			pgpx_row_int_or_null(&row, waiter->pid);
 			pgpx_row_role(&row, waiter->user);
 			pgpx_row_secret(&row, visible, waiter->application_name);
@@ -709,15 +751,15 @@ pgpx_view_stats(PG_FUNCTION_ARGS)
 	PgpxView   *view;
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(0);
-	while (pgpx_view_next(view))
+	view = view_begin(0);
+	while (view_next(view))
 	{
 		const PgpxPool *pool = &view->pool;
 
-		pgpx_row_pool(&row, pool);
+		row_pool(&row, pool);
 		pgpx_row_name(&row, NameStr(pool->user_name));
 #define NUMBER(name) pgpx_row_bigint(&row, pool->stats.name);
-#define TIME(name) pgpx_row_ms(&row, pool->stats.name);
+#define TIME(name) row_ms(&row, pool->stats.name);
 		PGPX_COUNTERS(NUMBER, TIME, NUMBER)
 #undef NUMBER
 #undef TIME

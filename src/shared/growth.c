@@ -101,8 +101,12 @@ pgpx_pool_has_conninfo_locked(const PgpxPool *pool)
 		pool->conninfo_version >= pool->connect_version;
 }
 
-int
-pgpx_connections_used(void)
+/*
+ * Return how many connections of all pools count for max_connections: those
+ * that are not broken.  Pools are read without their locks.
+ */
+static int
+connections_used(void)
 {
 	int			used = pgpx_cap_used(&pgpx_shared->cap, NULL);
 
@@ -339,7 +343,7 @@ pgpx_pool_growth_limit_locked(const PgpxPool *pool)
 		return PGPX_LIMIT_UNAVAILABLE;
 	if (pgpx_pool_server_tokens_left(pool) <= 0)
 		return PGPX_LIMIT_SERVER;
-	if (pgpx_connections_used() >= pgpx_shared->max_connections)
+	if (connections_used() >= pgpx_shared->max_connections)
 		return PGPX_LIMIT_ALL;
 	return pgpx_pool_growth_due_locked(pool) != 0 ? PGPX_LIMIT_LEASES :
 		PGPX_LIMIT_NONE;
@@ -395,7 +399,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 static int
 tokens_left(const PgpxPool *pool)
 {
-	int			left = pgpx_shared->max_connections - pgpx_connections_used();
+	int			left = pgpx_shared->max_connections - connections_used();
 
 	return Min(left, pgpx_pool_server_tokens_left(pool));
 }

@@ -341,12 +341,6 @@ extern int	pgpx_pool_count_soon_free_locked(const PgpxPool *pool);
  */
 extern int	pgpx_pool_below_min_locked(const PgpxPool *pool);
 
-/*
- * Return how many connections of all pools count for max_connections: those
- * that are not broken.  Pools are read without their locks.
- */
-extern int	pgpx_connections_used(void);
-
 /* Return whether the worker has the conninfo of the pool's current version. */
 extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
 
