@@ -3,10 +3,9 @@
  * lock_pinger.c
  *	  Pinger: the worker's connections that ping and release distributed locks.
  *
- * Connections: the parameters, the password check and the start commands are
- * those of the pool's connections (connect.c).  The connections stay in this
- * process, so libpq is used on them until they are closed.  Every step is a
- * call that does not block; the login runs in threads (login.c).
+ * Connections: they are opened as those of the pool (connect.c), with a back-off
+ * of their own.  They stay in this process, so libpq is used on them until they
+ * are closed.
  *
  * Validity: this server computes the validity from the time before the ping is
  * sent, and the remote from the later time of its execution.  So the validity
@@ -24,16 +23,13 @@
 #include <sys/epoll.h>
 
 #include "lib/stringinfo.h"
-#include "storage/fd.h"
 #include "utils/memutils.h"
 
+#include "base/backoff.h"
 #include "base/debug_point.h"
 #include "locks/lock_remote.h"
-#include "protocol/remote_message.h"
 #include "shared/pool.h"
-#include "worker/conninfo.h"
-#include "worker/events.h"
-#include "worker/relay_tls.h"
+#include "worker/connect.h"
 #include "worker/worker.h"
 
 /*
@@ -44,206 +40,32 @@
 
 static void fail_pinger(PgpxPinger *p, const char *reason);
 static void set_idle(PgpxPinger *p);
-static void lookup_ended(PgpxLookup *lookup);
-static void password_ended(int pool, uint32 pool_id, uint64 version,
-						   const char *error);
-
-static uint64
-lookup_tag(const PgpxPinger *p)
-{
-	return ((uint64) p->pool << 32) | p->attempt;
-}
+static const PgpxPurpose lock_purpose;
 
 /* Close the connection, if any, without waiting; the phase is NONE then. */
 static void
 drop_connection(PgpxPinger *p)
 {
-	if (p->phase == PGPX_PINGER_LOOKUP)
-		pgpx_lookup_abandon(lookup_ended, lookup_tag(p));
-	if (p->fd >= 0)
-		pgpx_event_unwatch(p->fd);
-	p->fd = -1;
-	p->events = 0;
-	pgpx_hosts_free(&p->hosts);
-	if (pgpx_login_end(p->login))
-	{
-		p->pg = NULL;
-		p->external_fd = false;
-	}
-	p->login = NULL;
-	if (p->pg != NULL)
-	{
-		/* sending Terminate does not block: see handle_login_step() */
-		PQfinish(p->pg);
-		p->pg = NULL;
-	}
-	if (p->external_fd)
-		ReleaseExternalFD();
-	p->external_fd = false;
+	/* sending Terminate does not block: the socket is nonblocking */
+	pgpx_connection_drop(&p->conn);
 	p->deadline = 0;
 	p->nwork = 0;
 	p->answered = false;
 	p->phase = PGPX_PINGER_NONE;
 }
 
-/* Register the connection's socket for these epoll events. */
-static void
-watch_socket(PgpxPinger *p, uint32 events)
-{
-	int			fd = PQsocket(p->pg);
-
-	if (fd < 0 || (p->fd == fd && p->events == events))
-		return;
-	pgpx_event_watch(PGPX_WATCH_PINGER, p->pool, fd, events, p->fd != fd);
-	p->fd = fd;
-	p->events = events;
-}
-
-static void handle_login_step(void *owner, PostgresPollingStatusType status,
-							  int sqlstate, const char *failure);
-
-/* Start a login, or first wait for the password command. */
-static void
-log_in(PgpxPinger *p)
-{
-	PgpxLoginKey key = {p->pool, p->pool_id, p->version};
-
-	if (pgpx_password_is_needed(p->pool, p->started))
-	{
-		const char *reason;
-
-		p->phase = PGPX_PINGER_PASSWORD;
-		reason = pgpx_password_request(p->pool,
-									   (p->deadline - pgpx_now()) / 1000,
-									   password_ended);
-		if (reason != NULL)
-			fail_pinger(p, reason);
-		return;
-	}
-	p->password_at = pgpx_wpools[p->pool].password_at;
-	if (!AcquireExternalFD())
-	{
-		fail_pinger(p, PGPX_NO_DESCRIPTOR);
-		return;
-	}
-	p->external_fd = true;
-
-	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
-	if (p->pg != NULL)
-		p->login = pgpx_login_begin(key, p->pg, handle_login_step, p);
-	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
-	{
-		fail_pinger(p, p->login == NULL ?
-						   "The pool worker is out of memory." :
-						   PQerrorMessage(p->pg));
-		return;
-	}
-	(void) PQsetErrorVerbosity(p->pg, PQERRORS_VERBOSE);
-	pgpx_libpq_mute_notices(p->pg);
-	p->phase = PGPX_PINGER_CONNECT;
-	watch_socket(p, EPOLLOUT);
-}
-
-static void
-start_connect(PgpxPinger *p, PgpxLookup *lookup)
-{
-	p->hosts = pgpx_hosts_create(p->pool, lookup);
-	log_in(p);
-}
-
-/*
- * Start to open the connection.  Return false if the pool's conninfo was not
- * published.
- */
-static bool
-open_connection(PgpxPinger *p, int64 timeout_ms)
-{
-	PgpxWorkerPool *wp = &pgpx_wpools[p->pool];
-
-	if (wp->pool_id != p->pool_id)
-		return false;
-	p->version = wp->conninfo.version;
-	p->attempt++;
-	p->started = pgpx_now();
-	p->phase_since = p->started;
-	p->deadline = p->started + timeout_ms * 1000;
-	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
-	{
-		const char *reason;
-
-		p->phase = PGPX_PINGER_LOOKUP;
-		reason = pgpx_conninfo_start_lookup(p->pool, lookup_ended,
-											lookup_tag(p));
-		if (reason != NULL)
-			fail_pinger(p, reason);
-		return true;
-	}
-	start_connect(p, NULL);
-	return true;
-}
-
-/*
- * Handle an expired deadline: close the connection, and mark a host that has
- * not accepted it as unresponsive, so that the next attempt uses another host.
- */
-static void
-deadline_passed(PgpxPinger *p)
-{
-	/*
-	 * A host that has accepted the connection is not unresponsive: it is slow,
-	 * or this process is, or a login thread is busy.
-	 */
-	if (p->phase == PGPX_PINGER_CONNECT && p->fd >= 0 &&
-		PQstatus(p->pg) == CONNECTION_STARTED &&
-		!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
-		(void) pgpx_hosts_mark_unresponsive(p->pool, p->hosts, p->pg);
-	fail_pinger(p, p->phase > PGPX_PINGER_IDLE ?
-		"The remote server did not answer in time." :
-		psprintf("The connection attempt did not end in time%s.",
-				 pgpx_login_delay_reason(p->login)));
-}
-
-/*
- * Drop the connection if a newer conninfo was published, because the rest of
- * the login would use the host of the old one.  As in connect.c.
- */
-static bool
-drop_outdated(PgpxPinger *p)
-{
-	if (!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
-		return false;
-	drop_connection(p);
-	pgpx_lock_pinger_conninfo_published();
-	return true;
-}
-
-/*
- * Flush a statement that was sent and watch the socket for its result.  The
- * rows are read one by one, so that libpq does not buffer all of them.
- */
+/* Flush a statement that was sent and watch the socket for its result. */
 static void
 flush_statement(PgpxPinger *p)
 {
 	int			flushed;
 
-	(void) PQsetSingleRowMode(p->pg);
-	flushed = PQflush(p->pg);
-	if (PQsocket(p->pg) < 0)
-		fail_pinger(p, PQerrorMessage(p->pg));
+	flushed = PQflush(p->conn.pg);
+	if (PQsocket(p->conn.pg) < 0)
+		fail_pinger(p, PQerrorMessage(p->conn.pg));
 	else
-		watch_socket(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
-}
-
-/* Send one of the statements that precede the first ping. */
-static void
-send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
-{
-	p->phase = phase;
-	p->error[0] = '\0';
-	if (!PQsendQuery(p->pg, sql))
-		fail_pinger(p, PQerrorMessage(p->pg));
-	else
-		flush_statement(p);
+		pgpx_connection_watch(&p->conn,
+							  EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
 }
 
 /* Send the settings, and verify the owners of the tables. */
@@ -253,75 +75,14 @@ send_preparation(PgpxPinger *p)
 	char	   *sql = psprintf(SETTINGS "; %s; %s", pgpx_lock_verify_sql[0],
 							   pgpx_lock_verify_sql[1]);
 
-	send_setting(p, PGPX_PINGER_PREPARE, sql);
+	p->phase = PGPX_PINGER_PREPARE;
+	p->deadline = p->conn.until;
+	p->error[0] = '\0';
+	if (!PQsendQuery(p->conn.pg, sql))
+		fail_pinger(p, PQerrorMessage(p->conn.pg));
+	else
+		flush_statement(p);
 	pfree(sql);
-}
-
-/*
- * The login is complete: check that the connection may be used, then send the
- * start commands.
- */
-static void
-finish_login(PgpxPinger *p)
-{
-	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
-	const char *refusal;
-
-	if (drop_outdated(p))
-		return;
-	(void) PQsetErrorVerbosity(p->pg, PQERRORS_DEFAULT);
-	refusal = pgpx_tls_prepare(p->pg);
-	if (refusal != NULL)
-	{
-		fail_pinger(p, refusal);
-		return;
-	}
-	if (ci->need_password && !PQconnectionUsedPassword(p->pg))
-	{
-		fail_pinger(p, "A session of a non-superuser must be authenticated by a password, "
-					   "and the remote server did not request one.");
-		return;
-	}
-	if (ci->start_commands[0] != '\0')
-		send_setting(p, PGPX_PINGER_START, ci->start_commands);
-	else
-		send_preparation(p);
-}
-
-/* Callback at the end of a step of the login. */
-static void
-handle_login_step(void *owner, PostgresPollingStatusType status,
-				  int sqlstate, const char *failure)
-{
-	PgpxPinger *p = owner;
-	char	   *text;
-
-	/* as in connect.c: before any path closes the connection */
-	if (PQstatus(p->pg) == CONNECTION_OK)
-		(void) PQsetnonblocking(p->pg, 1);
-	if (failure != NULL)
-		fail_pinger(p, failure);
-	else if (status == PGRES_POLLING_OK)
-	{
-		(void) pgpx_login_end(p->login);
-		p->login = NULL;
-		pgpx_hosts_free(&p->hosts);
-		finish_login(p);
-	}
-	else if (status == PGRES_POLLING_FAILED)
-	{
-		/* the password may have expired: the next attempt uses another one */
-		if (pgpx_libpq_is_unauthorized(PQerrorMessage(p->pg)) &&
-			!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
-			(void) pgpx_password_refused(p->pool, p->password_at, p->started);
-		text = pstrdup(PQerrorMessage(p->pg));
-		(void) pgpx_libpq_strip_sqlstates(text);
-		fail_pinger(p, text);
-		pfree(text);
-	}
-	else
-		watch_socket(p, status == PGRES_POLLING_READING ? EPOLLIN :
-															  EPOLLOUT);
 }
 
 static void
@@ -348,7 +109,7 @@ read_pinger_results(PgpxPinger *p,
 	bool		unsent;
 	PGresult   *res;
 
-	if (!pgpx_libpq_exchange(p->pg, &unsent))
+	if (!pgpx_connect_exchange(&p->conn, &unsent))
 	{
 		/*
 		 * If the connection has worked before, the remote may have restarted,
@@ -358,15 +119,15 @@ read_pinger_results(PgpxPinger *p,
 		if (p->answered)
 			drop_connection(p);
 		else
-			fail_pinger(p, PQerrorMessage(p->pg));
+			fail_pinger(p, PQerrorMessage(p->conn.pg));
 		return false;
 	}
-	while (!PQisBusy(p->pg))
+	while (!PQisBusy(p->conn.pg))
 	{
 		ExecStatusType status;
 
 		/* the result is certain only at its end, which follows the commit */
-		res = PQgetResult(p->pg);
+		res = PQgetResult(p->conn.pg);
 		if (res == NULL)
 			return true;
 		status = PQresultStatus(res);
@@ -381,34 +142,22 @@ read_pinger_results(PgpxPinger *p,
 		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
 			status == PGRES_COPY_BOTH)
 		{
-			fail_pinger(p, "The start commands contain a COPY.");
+			fail_pinger(p, p->error);
 			return false;
 		}
 	}
-	watch_socket(p, EPOLLIN | (unsent ? EPOLLOUT : 0));
+	pgpx_connection_watch(&p->conn, EPOLLIN | (unsent ? EPOLLOUT : 0));
 	return false;
 }
 
-/* Continue the login, or the statements that precede the first ping. */
+/* Read the answer to the statements that precede the first ping. */
 static void
-step_connect(PgpxPinger *p)
+step_preparation(PgpxPinger *p)
 {
-	if (p->phase == PGPX_PINGER_CONNECT)
-	{
-		/* libpq may reopen its socket under the same number */
-		pgpx_event_unwatch(p->fd);
-		p->fd = -1;
-		pgpx_login_step(p->login);
-		return;
-	}
 	if (!read_pinger_results(p, NULL))
 		return;
 	if (p->error[0] != '\0')
 		fail_pinger(p, p->error);
-	else if (PQtransactionStatus(p->pg) != PQTRANS_IDLE)
-		fail_pinger(p, "The start commands left a transaction open.");
-	else if (p->phase == PGPX_PINGER_START)
-		send_preparation(p);
 	else
 		set_idle(p);
 }
@@ -446,19 +195,40 @@ get_pinger(int pool, uint32 pool_id)
 		p->confirmed = MemoryContextAllocHuge(TopMemoryContext,
 											  mul_size(pgpx_shared->max_locks,
 													   sizeof(bool)));
-		p->pool = pool;
-		p->fd = -1;
+		p->pool = p->conn.index = p->conn.pool = pool;
+		p->conn.purpose = &lock_purpose;
+		p->conn.fd = -1;
 		pingers[pool] = p;
 	}
 	if (p->pool_id != pool_id)
 	{
 		drop_connection(p);
-		p->pool_id = pool_id;
-		p->retry_at = 0;
+		p->pool_id = p->conn.pool_id = pool_id;
 		p->backoff = 0;
 		p->failing = false;
 	}
 	return p;
+}
+
+static void
+back_off(PgpxPinger *p)
+{
+	p->failed_at = pgpx_now();
+	p->backoff = pgpx_backoff_next(p->backoff, RETRY_MIN_US, RETRY_MAX_US);
+}
+
+/*
+ * Return when to connect next.  The back-off is at most a quarter of the ttl, so
+ * that failures leave time for an attempt that succeeds.
+ */
+static PgpxTime
+retry_at(const PgpxPinger *p, const PgpxLockDue *due)
+{
+	PgpxTime	pause = p->backoff;
+
+	if (due->nheld > 0)
+		pause = Min(pause, due->min_ttl_ms * 1000 / 4);
+	return p->failed_at + pause;
 }
 
 /*
@@ -481,13 +251,11 @@ fail_pinger(PgpxPinger *p, const char *reason)
 	 * the next attempt must not begin with a host that accepts logins but no
 	 * pings, such as a standby
 	 */
-	if (p->phase >= PGPX_PINGER_START &&
-		!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->version))
+	if (p->phase > PGPX_PINGER_CONNECT &&
+		!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->conn.version))
 		pgpx_wpools[p->pool].first_until = 0;
 	drop_connection(p);
-	p->backoff = p->backoff == 0 ? RETRY_MIN_US :
-		Min(p->backoff * 2, RETRY_MAX_US);
-	p->retry_at = pgpx_now() + p->backoff;
+	back_off(p);
 	if (!p->failing && pgpx_lock_pool_has_locks(p->pool, p->pool_id))
 	{
 		p->failing = true;
@@ -509,7 +277,7 @@ set_idle(PgpxPinger *p)
 	p->deadline = 0;
 	p->idle_since = pgpx_now();
 	next_run = 0;
-	watch_socket(p, EPOLLIN | EPOLLRDHUP);
+	pgpx_connection_watch(&p->conn, EPOLLIN | EPOLLRDHUP);
 }
 
 /*
@@ -529,6 +297,13 @@ phase_timeout(const PgpxPinger *p, const PgpxLockDue *due)
 	return Min(ms, ANSWER_MAX_MS);
 }
 
+/* Return the deadline of the statement or the attempt; 0: none. */
+static PgpxTime
+phase_deadline(const PgpxPinger *p)
+{
+	return p->phase == PGPX_PINGER_CONNECT ? p->conn.deadline : p->deadline;
+}
+
 /* Send a statement about the locks in p->work. */
 static void
 send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
@@ -545,9 +320,9 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
 
 	/* taken before sending, so the validity here ends before the remote's */
 	p->sent_at = pgpx_steady_now();
-	if (!PQsendQueryParams(p->pg, sql, PGPX_LOCK_PARAMS, NULL, values, NULL,
-						   NULL, 0))
-		fail_pinger(p, PQerrorMessage(p->pg));
+	if (!PQsendQueryParams(p->conn.pg, sql, PGPX_LOCK_PARAMS, NULL, values,
+						   NULL, NULL, 0))
+		fail_pinger(p, PQerrorMessage(p->conn.pg));
 	else
 		flush_statement(p);
 }
@@ -601,7 +376,6 @@ step_work(PgpxPinger *p)
 						NameStr(pool->database_name))));
 	p->failing = false;
 	p->backoff = 0;
-	p->retry_at = 0;
 	for (int i = 0; i < p->nwork; i++)
 	{
 		if (release)
@@ -620,7 +394,7 @@ read_idle_input(PgpxPinger *p, uint32 events)
 {
 	bool		unsent;
 
-	if (!pgpx_libpq_exchange(p->pg, &unsent) ||
+	if (!pgpx_connect_exchange(&p->conn, &unsent) ||
 		(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0)
 	{
 		drop_connection(p);
@@ -631,8 +405,8 @@ read_idle_input(PgpxPinger *p, uint32 events)
 	 * libpq closes the socket if a message is not valid.  Drop the connection
 	 * before another one registers a socket with the same number.
 	 */
-	(void) PQisBusy(p->pg);
-	if (PQsocket(p->pg) < 0)
+	(void) PQisBusy(p->conn.pg);
+	if (PQsocket(p->conn.pg) < 0)
 		drop_connection(p);
 }
 
@@ -641,19 +415,18 @@ pgpx_lock_pinger_ready(int index, uint32 events)
 {
 	PgpxPinger *p = pingers[index];
 
-	if (p == NULL || p->fd < 0)
+	if (p == NULL || p->conn.fd < 0)
 		return;
 	next_run = 0;
 	switch (p->phase)
 	{
 		case PGPX_PINGER_NONE:
-		case PGPX_PINGER_LOOKUP:
-		case PGPX_PINGER_PASSWORD:
 			break;
 		case PGPX_PINGER_CONNECT:
-		case PGPX_PINGER_START:
+			pgpx_connect_step(&p->conn);
+			break;
 		case PGPX_PINGER_PREPARE:
-			step_connect(p);
+			step_preparation(p);
 			break;
 		case PGPX_PINGER_IDLE:
 			read_idle_input(p, events);
@@ -666,36 +439,40 @@ pgpx_lock_pinger_ready(int index, uint32 events)
 }
 
 static void
-lookup_ended(PgpxLookup *lookup)
+attempt_changed(PgpxWorkerConn *w)
 {
-	uint64		tag = pgpx_lookup_tag(lookup);
-	PgpxPinger *p = pingers[tag >> 32];
-
 	next_run = 0;
-	if (p == NULL || p->phase != PGPX_PINGER_LOOKUP ||
-		p->attempt != (uint32) tag || drop_outdated(p))
-		return;
-	if (pgpx_lookup_error(lookup) != NULL)
-		fail_pinger(p, pgpx_lookup_error(lookup));
-	else
-		start_connect(p, lookup);
 }
 
 static void
-password_ended(int pool, uint32 pool_id, uint64 version,
-			   const char *error)
+attempt_failed(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+			   const char *reason)
 {
-	PgpxPinger *p = pingers[pool];
-
-	next_run = 0;
-	if (p == NULL || p->phase != PGPX_PINGER_PASSWORD ||
-		p->pool_id != pool_id || p->version != version || drop_outdated(p))
-		return;
-	if (error != NULL)
-		fail_pinger(p, error);
-	else
-		log_in(p);
+	fail_pinger(pingers[w->index], reason);
 }
+
+static void
+attempt_outdated(PgpxWorkerConn *w)
+{
+	drop_connection(pingers[w->index]);
+	next_run = 0;
+}
+
+static void
+attempt_opened(PgpxWorkerConn *w)
+{
+	send_preparation(pingers[w->index]);
+}
+
+static const PgpxPurpose lock_purpose = {
+	.watch = PGPX_WATCH_PINGER,
+	.application_name = "pgpool_ext lock",
+	.limit_name = "the time limit for a connection for locks",
+	.changed = attempt_changed,
+	.failed = attempt_failed,
+	.outdated = attempt_outdated,
+	.opened = attempt_opened,
+};
 
 void
 pgpx_lock_pinger_conninfo_published(void)
@@ -711,7 +488,7 @@ pgpx_lock_pinger_descriptors(void)
 	if (pingers == NULL)
 		return 0;
 	for (int i = 0; i < pgpx_pools_end(); i++)
-		if (pingers[i] != NULL && pingers[i]->pg != NULL)
+		if (pingers[i] != NULL && pingers[i]->conn.pg != NULL)
 			n++;
 	return n;
 }
@@ -729,11 +506,13 @@ run_pool(PgpxPinger *p)
 
 	pgpx_lock_find_due(p->pool, p->pool_id, &due);
 	ping_at = due.nheld > 0 ? pgpx_lock_to_now(due.ping_at) : PG_INT64_MAX;
-	if (p->deadline != 0 && now >= p->deadline)
-		deadline_passed(p);
+	if (p->phase == PGPX_PINGER_CONNECT && now >= p->conn.deadline)
+		pgpx_connect_deadline_passed(&p->conn);
+	else if (p->deadline != 0 && now >= p->deadline)
+		fail_pinger(p, "The remote server did not answer in time.");
 	if (p->phase == PGPX_PINGER_IDLE &&
 		pgpx_wpools[p->pool].pool_id == p->pool_id &&
-		pgpx_wpools[p->pool].conninfo.version > p->version)
+		pgpx_wpools[p->pool].conninfo.version > p->conn.version)
 		drop_connection(p);		/* the host may be another one */
 
 	/* pings first: releases can arrive at any rate and must not delay them */
@@ -752,32 +531,46 @@ run_pool(PgpxPinger *p)
 			send_work(p, PGPX_PINGER_RELEASE, pgpx_lock_release_sql,
 					  phase_timeout(p, &due));
 	}
-	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
+	else if (p->phase == PGPX_PINGER_NONE && now >= retry_at(p, &due) &&
 			 (ping_at <= now ||
 			  (due.nreleases > 0 && due.release_at <= now)))
 	{
-		int64		timeout_ms = pgpx_pools[p->pool].opts.connect_timeout;
+		int64		timeout_ms = Min(pgpx_pools[p->pool].opts.connect_timeout,
+									 phase_timeout(p, &due));
 
-		if (!open_connection(p, Min(timeout_ms, phase_timeout(p, &due))))
+		if (pgpx_wpools[p->pool].pool_id == p->pool_id)
+		{
+			p->phase = PGPX_PINGER_CONNECT;
+			p->phase_since = now;
+			pgpx_connect_begin(&p->conn, timeout_ms);
+		}
+		else
 		{
 			pgpx_lock_release_failed(p->pool, p->pool_id,
 									 "the pool worker was restarted, and no session has published the connection parameters yet");
-			p->retry_at = now + RETRY_MAX_US;
+			back_off(p);
 		}
 	}
 
 	/* a lock may have been granted since this phase began: ping it in time */
-	if (p->deadline != 0 && due.nheld > 0)
-		p->deadline = Min(p->deadline,
-						  Max(ping_at, p->phase_since) +
-							  phase_timeout(p, &due) * 1000);
-	if (p->deadline != 0)
-		return p->deadline;		/* of the current phase */
+	if (due.nheld > 0)
+	{
+		PgpxTime	most = Max(ping_at, p->phase_since) +
+			phase_timeout(p, &due) * 1000;
+
+		if (p->phase == PGPX_PINGER_CONNECT)
+			pgpx_connect_set_end(&p->conn, Min(p->conn.until, most));
+		else if (p->deadline != 0)
+			p->deadline = Min(p->deadline, most);
+	}
+	if (phase_deadline(p) != 0)
+		return phase_deadline(p);
 	if (due.nreleases > 0)
 		ping_at = Min(ping_at, due.release_at);
 	if (ping_at == PG_INT64_MAX)
 		return PG_INT64_MAX;	/* until close_idle closes it */
-	return p->phase == PGPX_PINGER_NONE ? Max(ping_at, p->retry_at) : ping_at;
+	return p->phase == PGPX_PINGER_NONE ? Max(ping_at, retry_at(p, &due)) :
+		ping_at;
 }
 
 /*
@@ -802,10 +595,10 @@ close_idle(PgpxTime now)
 			drop_connection(p);
 		else if (p->phase == PGPX_PINGER_IDLE)
 			next = Min(next, Max(p->idle_since + IDLE_US, now + RETRY_MAX_US));
-		else if (p->deadline != 0 && now >= p->deadline)
+		else if (now >= phase_deadline(p))
 			drop_connection(p); /* its pool has no locks */
-		else if (p->deadline != 0)
-			next = Min(next, p->deadline);
+		else
+			next = Min(next, phase_deadline(p));
 	}
 	return next;
 }

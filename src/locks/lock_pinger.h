@@ -13,10 +13,8 @@
 #ifndef PGPX_LOCK_PINGER_H
 #define PGPX_LOCK_PINGER_H
 
-#include "worker/login.h"
+#include "worker/connection.h"
 #include "locks/lock_table.h"
-
-#include "libpq-fe.h"
 
 /*
  * Send the pings and releases that are due.  Return the time (pgpx_now) at
@@ -36,10 +34,7 @@ extern int	pgpx_lock_pinger_descriptors(void);
 typedef enum PgpxPingerPhase
 {
 	PGPX_PINGER_NONE = 0,		/* no PGconn */
-	PGPX_PINGER_LOOKUP,			/* a thread resolves the host name */
-	PGPX_PINGER_PASSWORD,		/* waits for the password command */
-	PGPX_PINGER_CONNECT,		/* the login: see login.c */
-	PGPX_PINGER_START,			/* the start commands run */
+	PGPX_PINGER_CONNECT,		/* attempt to connect: see connect.c */
 	PGPX_PINGER_PREPARE,		/* SETTINGS run */
 	PGPX_PINGER_IDLE,
 	PGPX_PINGER_PING,
@@ -51,21 +46,12 @@ typedef struct PgpxPinger
 	int			pool;			/* index of the pool and the pinger */
 	uint32		pool_id;
 	PgpxPingerPhase phase;
-	uint32		attempt;		/* number of the connection attempt */
-	uint64		version;		/* of the conninfo */
-	PGconn	   *pg;
-	PgpxLogin  *login;			/* in phase CONNECT */
-	PgpxHosts  *hosts;			/* in phases PASSWORD and CONNECT */
-	PgpxTime	started;		/* of the connection attempt */
-	PgpxTime	password_at;	/* of the password that the login uses */
-	int			fd;				/* in the epoll set; -1: none */
-	uint32		events;
-	bool		external_fd;
-	PgpxTime	deadline;		/* of the statement or the attempt; 0: none */
+	PgpxWorkerConn conn;
+	PgpxTime	deadline;		/* of the statement; 0: none */
 	PgpxTime	phase_since;	/* start of the statement or the attempt */
 	bool		answered;		/* a statement succeeded on this connection */
 	PgpxTime	idle_since;
-	PgpxTime	retry_at;		/* after a failure */
+	PgpxTime	failed_at;		/* last failure */
 	PgpxTime	backoff;		/* last pause after a failure; 0: none */
 	bool		failing;		/* the failure was logged */
 

@@ -36,6 +36,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
+#include "base/backoff.h"
 #include "base/debug_point.h"
 #include "protocol/remote_message.h"
 #include "session/checkout.h"
@@ -447,7 +448,7 @@ next_pause(const LockWait *w, PgpxTime *pause)
 {
 	PgpxTime	sleep = *pause * (0.5 + pg_prng_double(&pg_global_prng_state));
 
-	*pause = Min(*pause * 2, PGPX_LOCK_PAUSE_US);
+	*pause = pgpx_backoff_next(*pause, PAUSE_MIN_US, PGPX_LOCK_PAUSE_US);
 	if (w->error == NULL && w->answer.held)
 		sleep = Min(sleep, w->answer.left_ms * 1000 + 1000);
 	return sleep;

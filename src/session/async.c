@@ -99,7 +99,7 @@ repeat_cancels(PgpxLease *const *leases, int n, PgpxTime deadline)
 		else if (now >= lease->cancel_at)
 		{
 			pgpx_stream_cancel(lease);
-			lease->cancel_pause *= 2;
+			lease->cancel_pause = pgpx_cancel_next_pause(lease->cancel_pause);
 			lease->cancel_at = now + lease->cancel_pause;
 		}
 		until = until == 0 ? lease->cancel_at : Min(until, lease->cancel_at);

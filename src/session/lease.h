@@ -16,6 +16,7 @@
 
 #include "lib/ilist.h"
 
+#include "base/backoff.h"
 #include "shared/conn_state.h"
 #include "session/server_spec.h"
 #include "session/socket_cache.h"
@@ -249,9 +250,17 @@ extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
  *
  * A cancel that arrives before its statement has no effect, so a session that
  * waits for the end of the statement repeats the request.  This is the first
- * interval; it is doubled each time.
+ * interval; it is doubled each time, up to the second.
  */
 #define PGPX_CANCEL_AGAIN_US (250 * 1000)
+#define PGPX_CANCEL_AGAIN_MAX_US (8 * 1000 * 1000)
+
+static inline PgpxTime
+pgpx_cancel_next_pause(PgpxTime pause)
+{
+	return pgpx_backoff_next(pause, PGPX_CANCEL_AGAIN_US,
+							 PGPX_CANCEL_AGAIN_MAX_US);
+}
 extern void pgpx_stream_cancel(PgpxLease *lease);
 
 /* --- Lease return ------------------------------------------------------------

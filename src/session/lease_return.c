@@ -406,7 +406,7 @@ pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
 							   true) &&
 			wire->bytes_in == seen && pgpx_now() < until)
 			break;
-		pause *= 2;
+		pause = pgpx_cancel_next_pause(pause);
 	}
 	while (is_usable(lease) && pgpx_wire_statement_ended(wire) &&
 		   pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE &&

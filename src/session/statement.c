@@ -234,7 +234,7 @@ make_ready(PgpxRun *run)
 			break;
 		}
 		CHECK_FOR_INTERRUPTS();
-		pause *= 2;
+		pause = pgpx_cancel_next_pause(pause);
 		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
 			raise_unusable(lease, "a cancelled statement did not end within operation_timeout",
 						   NULL);
@@ -360,7 +360,7 @@ read_answer(PgpxRun *run)
 		/* also while rows keep arriving, because they may never end */
 		if (deadline != 0 && pgpx_now() >= deadline)
 		{
-			pause *= 2;
+			pause = pgpx_cancel_next_pause(pause);
 			deadline = pgpx_now() + pause;
 			pgpx_stream_cancel(lease);
 		}

@@ -18,6 +18,7 @@
 #include "common/pg_prng.h"
 #include "port/pg_bitutils.h"
 
+#include "base/backoff.h"
 #include "shared/conn_state.h"
 #include "shared/registry.h"
 
@@ -327,8 +328,9 @@ pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began, PgpxTime now,
 							   pool->opts.retry_max);
 		return;
 	}
-	pool->backoff_ms = !further ? pool->opts.retry_min :
-		Min(pool->backoff_ms * 2, pool->opts.retry_max);
+	pool->backoff_ms = pgpx_backoff_next(pool->backoff_ms,
+										 pool->opts.retry_min,
+										 pool->opts.retry_max);
 	pool->retry_at = now + pgpx_pool_jitter(pool->backoff_ms * 1000);
 	pool->ramp = 1;
 }

@@ -12,6 +12,7 @@
  */
 #include "shared/wait_queue.h"
 
+#include "base/backoff.h"
 #include "base/debug_point.h"
 #include "shared/pool.h"
 
@@ -90,7 +91,7 @@ await_sender(PgpxPool *pool, PgpxWaiter *waiter)
 			return false;
 		LWLockRelease(pool->lock);
 		pg_usleep(pause);
-		pause = Min(pause * 2, SENDING_LATER_US);
+		pause = pgpx_backoff_next(pause, SENDING_US, SENDING_LATER_US);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	}
 	return true;

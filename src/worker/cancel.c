@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * cancel.c
- *	  Nonblocking cancel requests.
+ *	  Cancel requests.
  *
  * A late cancel request can cancel a later statement, even of another session
  * that has leased the connection since.  So PgpxConn.cancel marks the
@@ -9,18 +9,12 @@
  * connection, which it does after it has sent the signal.  No process may send
  * a statement on the connection before that.
  *
- * libpq 17 and later cancels without blocking (PQcancelStart).  But with TLS
- * the remote determines how much it has to compute, so each step runs in a
- * thread, as in a login (login.c).  While the worker exits, one thread runs a
- * whole request, and may be abandoned.
+ * A thread sends the request and waits for the remote (task_queue.c): PQcancel
+ * has no deadline, and with TLS the remote determines how much PQcancelPoll has
+ * to compute.  A request that has not ended at its deadline is abandoned.
  *
- * Before libpq 17 the worker sends the request itself: 16 bytes to the same
- * address (https://www.postgresql.org/docs/current/protocol-flow.html,
- * "Canceling Requests in Progress").  pgpx_cancel_read_key reads the key from
- * libpq's memory.
- *
- * The libpq that is loaded at run time decides between the two, not the one
- * that the extension was built with.
+ * PQcancelPoll exists from libpq 17 on.  The libpq that is loaded at run time
+ * decides, not the one that the extension was built with.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,17 +22,11 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "port/pg_bswap.h"
 #include "storage/fd.h"
 
 #include "shared/pool_worker.h"
 #include "worker/events.h"
-
-#define CANCEL_REQUEST_CODE ((1234 << 16) | 5678)
 
 #ifndef LIBPQ_HAS_ASYNC_CANCEL
 typedef struct pg_cancel_conn PGcancelConn;
@@ -56,379 +44,179 @@ extern void PQcancelFinish(PGcancelConn *cancelConn);
 #pragma weak PQcancelSocket
 #pragma weak PQcancelFinish
 
-static bool
-can_libpq_cancel(void)
-{
-	return PQlibVersion() >= 170000 && PQcancelCreate != NULL;
-}
-
-static PostgresPollingStatusType
-poll_cancel(void *request)
-{
-	return PQcancelPoll(request);
-}
-
-static int
-socket_of_cancel(const void *request)
-{
-	return PQcancelSocket(request);
-}
-
-static void
-finish_cancel(void *request)
-{
-	PQcancelFinish(request);
-}
-
-static const PgpxLoginKind cancel_kind =
-	{poll_cancel, socket_of_cancel, finish_cancel};
-
-/*
- * A request sent while the worker exits.  The thread owns it; it is never
- * freed.
- */
-struct PgpxLastCancel
+typedef struct CancelTask
 {
 	PgpxTask	task;
-	PGcancelConn *request;
-	pg_atomic_uint32 sent;
-	pg_atomic_uint32 over;
-};
+	PgpxWorkerConn *owner;
+	PGcancel   *cancel;			/* before libpq 17 */
+	PGcancelConn *cancel_conn;	/* else */
+	int			timeout_ms;		/* of each step of cancel_conn */
+	bool		sent;
+	bool		ok;				/* the remote has closed */
+} CancelTask;
 
-/*
- * The beginning of the struct that PQgetCancel returns.
- *
- * Up to libpq 16 that struct contains the key.  It has begun in this way
- * since 2003 (libpq-int.h, struct pg_cancel).  The PID beside the key is
- * known, so the layout can be verified.  PQtrace would show the key, too, but
- * a hostile remote can make it read beyond its buffer: see login.c.
- */
-typedef struct CancelBegin
-{
-	struct
-	{
-		struct sockaddr_storage addr;
-		socklen_t	len;
-	}			to;				/* padded */
-	int			pid;
-	int			key;
-} CancelBegin;
-
-void
-pgpx_cancel_read_key(PgpxWorkerConn *w)
-{
-	CancelBegin begin;
-	PGcancel   *request;
-
-	if (can_libpq_cancel())
-		return;
-	w->have_key = false;
-	request = PQgetCancel(w->pg);
-	if (request == NULL)
-		return;
-	memcpy(&begin, request, sizeof(begin));
-	if (begin.pid == PQbackendPID(w->pg) &&
-		begin.to.len <= sizeof(begin.to.addr))
-	{
-		w->cancel_pid = (uint32) begin.pid;
-		w->cancel_key = (uint32) begin.key;
-		w->cancel_to = begin.to.addr;
-		w->cancel_to_len = begin.to.len;
-		w->have_key = true;
-	}
-	explicit_bzero(&begin, sizeof(begin));
-	PQfreeCancel(request);
-}
-
-/* End a request: the cancel connection has closed, or could not be opened. */
-static void
-end_request(PgpxWorkerConn *w, bool ok)
-{
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	bool		sent = w->cancel.sent;
-	PgpxCancelEnded ended = w->cancel.ended;
-
-	pgpx_cancel_drop(w);
-	ended(w, pgpx_pool_cancel_done(pool, conn, sent, ok));
-}
-
-void
-pgpx_cancel_drop(PgpxWorkerConn *w)
-{
-	PgpxCancel *cancel = &w->cancel;
-
-	if (!cancel->active)
-		return;
-	if (cancel->fd >= 0)
-		pgpx_event_unwatch(cancel->fd);
-	if (!pgpx_login_end(cancel->login))
-	{
-		if (cancel->request != NULL)
-			PQcancelFinish(cancel->request);
-		else if (cancel->fd >= 0)
-			close(cancel->fd);
-		ReleaseExternalFD();
-	}
-	memset(cancel, 0, sizeof(*cancel));
-	cancel->fd = -1;
-}
-
-/*
- * Before libpq 17: connect a socket of our own to the address of the
- * connection.  getpeername() would return the path of a Unix-domain socket as
- * the remote server sees it.
- */
 static bool
-connect_to_peer(PgpxWorkerConn *w)
+create_request(CancelTask *request, PGconn *pg)
 {
-	PgpxCancel *cancel = &w->cancel;
-
-	if (!w->have_key)
-		return false;
-	cancel->fd = socket(w->cancel_to.ss_family,
-						SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (cancel->fd < 0)
-		return false;
-
-	/*
-	 * EAGAIN is a failure: a Unix-domain socket whose peer's backlog is full
-	 * has not started to connect, and polls as writable at once and for ever.
-	 */
-	if (connect(cancel->fd, (struct sockaddr *) &w->cancel_to,
-				w->cancel_to_len) < 0 &&
-		errno != EINPROGRESS && errno != EINTR)
-		return false;
-	return true;
-}
-
-/*
- * Start a request.  Return the events to wait for; 0 if it could not start.
- */
-static uint32
-open_request(PgpxWorkerConn *w)
-{
-	PgpxCancel *cancel = &w->cancel;
-	bool		ok;
-
-	if (w->pg == NULL || !AcquireExternalFD())
-		return 0;
-	memset(cancel, 0, sizeof(*cancel));
-	cancel->active = true;
-	cancel->fd = -1;
-	if (can_libpq_cancel())
-	{
-		cancel->request = PQcancelCreate(w->pg);
-		ok = cancel->request != NULL && PQcancelStart(cancel->request) == 1;
-		if (ok)
-			cancel->fd = PQcancelSocket(cancel->request);
-	}
+	if (PQcancelCreate == NULL)
+		request->cancel = PQgetCancel(pg);
 	else
-		ok = connect_to_peer(w);
-	cancel->events = ok ? EPOLLOUT : 0;
-	return cancel->events;
+		request->cancel_conn = PQcancelCreate(pg);
+	return request->cancel != NULL || request->cancel_conn != NULL;
 }
 
-/*
- * Before libpq 17: send the request, then wait for the remote to close.  Return
- * the events to wait for; 0 when the request is finished, and set *ok.
- */
-static uint32
-step_request(PgpxWorkerConn *w, bool *ok)
-{
-	PgpxCancel *cancel = &w->cancel;
-	char		byte;
-	ssize_t		n;
-
-	if (!cancel->sent)
-	{
-		uint32		packet[4];
-
-		packet[0] = pg_hton32(sizeof(packet));
-		packet[1] = pg_hton32(CANCEL_REQUEST_CODE);
-		packet[2] = pg_hton32(w->cancel_pid);
-		packet[3] = pg_hton32(w->cancel_key);
-		n = send(cancel->fd, packet, sizeof(packet),
-				 MSG_DONTWAIT | MSG_NOSIGNAL);
-		explicit_bzero(packet, sizeof(packet));
-		if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN))
-			return EPOLLOUT;
-		*ok = cancel->sent = n == sizeof(packet);
-		return *ok ? EPOLLIN : 0;
-	}
-
-	/* there is no answer: the remote closes when it has sent the signal */
-	n = recv(cancel->fd, &byte, 1, MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return EPOLLIN;
-	/* any other error means that the request may be lost */
-	*ok = n >= 0 || errno == ECONNRESET;
-	return 0;
-}
-
-/* From libpq 17: a step of the request has ended. */
 static void
-handle_cancel_step(void *owner, PostgresPollingStatusType status,
-				   int sqlstate, const char *failure)
+free_request(CancelTask *request)
 {
-	PgpxWorkerConn *w = owner;
-	PgpxCancel *cancel = &w->cancel;
-	bool		reset = errno == ECONNRESET;
-	bool		failed = failure != NULL || status == PGRES_POLLING_FAILED;
+	if (request->cancel != NULL)
+		PQfreeCancel(request->cancel);
+	if (request->cancel_conn != NULL)
+		PQcancelFinish(request->cancel_conn);
+	free(request);
+}
 
-	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE)
-		cancel->sent = true;
+static void
+poll_request(CancelTask *request)
+{
+	PGcancelConn *conn = request->cancel_conn;
+	PostgresPollingStatusType status = PGRES_POLLING_WRITING;
+
+	if (PQcancelStart(conn) != 1)
+		return;
+	while (status == PGRES_POLLING_WRITING || status == PGRES_POLLING_READING)
+	{
+		struct pollfd ready = {
+			.fd = PQcancelSocket(conn),
+			.events = status == PGRES_POLLING_READING ? POLLIN : POLLOUT,
+		};
+
+		if (poll(&ready, 1, request->timeout_ms) <= 0)
+			return;
+		errno = 0;
+		status = PQcancelPoll(conn);
+		if (PQcancelStatus(conn) == CONNECTION_AWAITING_RESPONSE)
+			request->sent = true;
+	}
 
 	/* a remote that resets the connection has received the request */
-	if (failed || status == PGRES_POLLING_OK)
+	request->ok = status == PGRES_POLLING_OK ||
+		(request->sent && errno == ECONNRESET);
+}
+
+/* Called in the thread. */
+static void
+run_request(PgpxTask *task)
+{
+	CancelTask *request = (CancelTask *) task;
+	char		error[256];
+
+	if (request->cancel_conn != NULL)
+		poll_request(request);
+	else
+		request->ok = PQcancel(request->cancel, error, sizeof(error)) == 1;
+
+	/* if PQcancel fails it has not sent the request */
+	request->sent |= request->ok;
+}
+
+/* End the request of a connection, and report the result. */
+static void
+end_request(PgpxWorkerConn *w, bool sent, bool ok)
+{
+	PgpxCancelEnded ended = w->cancel.ended;
+
+	memset(&w->cancel, 0, sizeof(w->cancel));
+	ended(w, sent, ok);
+}
+
+static void
+finish_request(PgpxTask *task, PgpxTaskEnd end)
+{
+	CancelTask *request = (CancelTask *) task;
+	PgpxWorkerConn *w = request->owner;
+	bool		sent = request->sent;
+	bool		ok = request->ok;
+
+	free_request(request);
+	ReleaseExternalFD();
+	if (end != PGPX_TASK_ABANDONED)
+		end_request(w, sent, ok);
+}
+
+/* Create the task of a request; NULL if it cannot be sent. */
+static PgpxTask *
+create_task(PgpxWorkerConn *w, int64 timeout_ms)
+{
+	CancelTask *request;
+
+	if (w->pg == NULL || !AcquireExternalFD())
+		return NULL;
+	request = calloc(1, sizeof(*request));
+	if (request == NULL || !create_request(request, w->pg))
 	{
-		end_request(w, !failed || (failure == NULL && cancel->sent && reset));
+		free(request);
+		ReleaseExternalFD();
+		return NULL;
+	}
+	request->task.run = run_request;
+	request->task.ended = finish_request;
+	request->owner = w;
+	request->timeout_ms = (int) Min(timeout_ms, PG_INT32_MAX);
+	return &request->task;
+}
+
+void
+pgpx_cancel_send(PgpxWorkerConn *w, PgpxCancelEnded ended)
+{
+	PgpxConninfoKey key = {w->pool, w->pool_id, w->version};
+	int64		timeout_ms = pgpx_pools[w->pool].opts.operation_timeout;
+
+	w->cancel.ended = ended;
+	if (w->cancel.task != NULL)
+		return;
+	w->cancel.task = create_task(w, timeout_ms);
+	if (w->cancel.task == NULL)
+	{
+		end_request(w, false, false);
 		return;
 	}
-	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT;
-
-	/* the step may have replaced the socket */
-	cancel->fd = PQcancelSocket(cancel->request);
-	pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd,
-					 cancel->events, true);
+	w->cancel.deadline = pgpx_now() + timeout_ms * 1000;
+	pgpx_event_due_at(w->cancel.deadline);
+	pgpx_task_submit(w->cancel.task, PGPX_TASK_CANCEL, &key);
 }
 
 void
 pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 {
-	PgpxCancel *cancel = &w->cancel;
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxLoginKey key = {w->pool, w->pool_id, w->version};
-	uint32		events;
+	pg_atomic_write_u32(&pgpx_conns[w->index].cancel, PGPX_CANCEL_SENT);
+	pgpx_cancel_send(w, ended);
+}
 
-	if (cancel->active)
-	{
-		cancel->ended = ended;
-		return;
-	}
-	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_SENT);
-	events = open_request(w);
-	cancel->ended = ended;
-	if (events != 0 && cancel->request != NULL)
-		cancel->login = pgpx_login_begin_kind(&cancel_kind, key,
-											  cancel->request,
-											  handle_cancel_step, w);
-	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
-	{
-		end_request(w, false);
-		return;
-	}
-	cancel->deadline = pgpx_now() +
-		pgpx_pools[w->pool].opts.operation_timeout * 1000;
-	pgpx_event_due_at(cancel->deadline);
-	pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events, true);
+int
+pgpx_cancel_finish(PgpxWorkerConn *w, bool sent, bool ok)
+{
+	return pgpx_pool_cancel_done(&pgpx_pools[w->pool], &pgpx_conns[w->index],
+								 sent, ok);
 }
 
 void
-pgpx_cancel_ready(PgpxWorkerConn *w)
+pgpx_cancel_drop(PgpxWorkerConn *w)
 {
-	PgpxCancel *cancel = &w->cancel;
-	uint32		before = cancel->events;
-	uint32		events;
-	bool		ok = false;
+	PgpxTask   *task = w->cancel.task;
 
-	if (!cancel->active)
-		return;
-	if (cancel->request != NULL)
-	{
-		/* an event that was pending when a step started */
-		if (cancel->fd < 0)
-			return;
-		pgpx_event_unwatch(cancel->fd);
-		cancel->fd = -1;
-		pgpx_login_step(cancel->login);
-		return;
-	}
-	events = step_request(w, &ok);
-	if (events == 0)
-		end_request(w, ok);
-	else if (events != before)
-		pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events,
-						 false);
+	memset(&w->cancel, 0, sizeof(w->cancel));
+	if (task != NULL)
+		pgpx_task_abandon(task);
 }
 
 void
 pgpx_cancel_deadline_passed(PgpxWorkerConn *w)
 {
-	/* a running step may have sent the request: assume that it has */
-	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))
-		w->cancel.sent = true;
-	end_request(w, false);
-}
+	PgpxTask   *task = w->cancel.task;
 
-/* Called in the thread. */
-static void
-run_last(PgpxTask *task)
-{
-	PgpxLastCancel *last = (PgpxLastCancel *) task;
-	struct pollfd ready = {.events = POLLOUT};
-	PostgresPollingStatusType status;
+	/* a thread may have sent the request: assume that it has */
+	bool		sent = pgpx_task_is_running(task);
 
-	do
-	{
-		ready.fd = PQcancelSocket(last->request);
-		(void) poll(&ready, 1, -1);
-		status = PQcancelPoll(last->request);
-		if (PQcancelStatus(last->request) == CONNECTION_AWAITING_RESPONSE)
-			pg_atomic_write_u32(&last->sent, 1);
-		ready.events = status == PGRES_POLLING_READING ? POLLIN : POLLOUT;
-	} while (status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED);
-	PQcancelFinish(last->request);
-	pg_write_barrier();
-	pg_atomic_write_u32(&last->over, 1);
-}
-
-/* Never called: at exit the loop no longer collects finished threads. */
-static void
-ended_last(PgpxTask *task)
-{
-}
-
-uint32
-pgpx_cancel_begin_last(PgpxWorkerConn *w)
-{
-	PgpxCancel *cancel = &w->cancel;
-	PgpxLastCancel *last;
-
-	if (cancel->active)
-		return cancel->events;
-	if (open_request(w) == 0 || cancel->request == NULL)
-		return cancel->events;
-	last = calloc(1, sizeof(*last));
-	if (last == NULL)
-		return 0;
-	last->task.run = run_last;
-	last->task.ended = ended_last;
-	last->request = cancel->request;
-	pg_atomic_init_u32(&last->sent, 0);
-	pg_atomic_init_u32(&last->over, 0);
-	if (!pgpx_task_start(&last->task))
-	{
-		free(last);
-		return 0;
-	}
-	cancel->request = NULL;
-	cancel->fd = -1;
-	cancel->last = last;
-	return cancel->events;
-}
-
-uint32
-pgpx_cancel_step_last(PgpxWorkerConn *w)
-{
-	PgpxCancel *cancel = &w->cancel;
-	bool		over;
-	bool		ok;
-
-	if (cancel->last == NULL)
-		return cancel->events = step_request(w, &ok);
-	over = pg_atomic_read_u32(&cancel->last->over) != 0;
-	pg_read_barrier();
-	cancel->sent = pg_atomic_read_u32(&cancel->last->sent) != 0;
-	return over ? 0 : cancel->events;
+	pgpx_task_abandon(task);
+	end_request(w, sent, false);
 }

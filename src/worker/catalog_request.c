@@ -35,6 +35,7 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
+#include "base/backoff.h"
 #include "shared/registry.h"
 
 /* For how long a pool may lack its conninfo before a reader is started. */
@@ -50,7 +51,7 @@ typedef struct Request
 	uint32		pool_id;
 	Oid			database;
 	PgpxTime	at;				/* not before this time; 0: not needed */
-	int64		pause_ms;		/* after the next attempt */
+	int64		pause_ms;		/* after the last attempt; 0: none */
 } Request;
 
 /* A database whose visit after the start is not complete. */
@@ -58,7 +59,7 @@ typedef struct Visit
 {
 	Oid			database;
 	PgpxTime	at;				/* of the next attempt, not before */
-	int64		pause_ms;		/* after the next attempt */
+	int64		pause_ms;		/* after the last attempt; 0: none */
 } Visit;
 
 static Request *requests = NULL;	/* [max_pools] */
@@ -71,6 +72,12 @@ static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
 static PgpxTime next_start = 0; /* no reader is started before this time */
 static int64 refused_pause_ms = 0;	/* pause while no slot is free for a reader;
 									 * 0: the last reader was registered */
+
+static int64
+next_pause(int64 last_ms)
+{
+	return pgpx_backoff_next(last_ms, PAUSE_MIN_MS, PAUSE_MAX_MS);
+}
 
 bool
 pgpx_try_lock_databases(void)
@@ -193,8 +200,7 @@ start_reader(Oid database, bool check_min_size)
 				 errmsg("pgpool_ext cannot start its catalog reader"),
 				 errdetail("All background worker slots are in use. Until one is free, pools with \"min_size\" are opened only by a checkout, and distributed locks of idle sessions may expire after a restart of the pool worker."),
 				 errhint("Raise \"max_worker_processes\".")));
-	refused_pause_ms = refused_pause_ms == 0 ? PAUSE_MIN_MS :
-		Min(refused_pause_ms * 2, PAUSE_MAX_MS);
+	refused_pause_ms = next_pause(refused_pause_ms);
 	next_start = pgpx_now() + refused_pause_ms * 1000;
 	return false;
 }
@@ -228,7 +234,7 @@ find_needed_database(PgpxTime now, PgpxTime *due)
 		{
 			request->pool_id = pool_id;
 			request->at = now + DELAY_MS * 1000;
-			request->pause_ms = PAUSE_MIN_MS;
+			request->pause_ms = 0;
 		}
 		request->database = key.database;
 		if (request->at <= first)
@@ -245,8 +251,8 @@ find_needed_database(PgpxTime now, PgpxTime *due)
 			continue;
 		if (request->at <= now && request->database == database)
 		{
+			request->pause_ms = next_pause(request->pause_ms);
 			request->at = now + request->pause_ms * 1000;
-			request->pause_ms = Min(request->pause_ms * 2, PAUSE_MAX_MS);
 		}
 		*due = Min(*due, request->at);
 	}
@@ -301,13 +307,13 @@ note_visit(Oid database, PgpxTime now)
 
 		visit = palloc(sizeof(Visit));
 		visit->database = database;
-		visit->pause_ms = PAUSE_MIN_MS;
+		visit->pause_ms = 0;
 		visits = lappend(visits, visit);
 		MemoryContextSwitchTo(old);
 		last_begun = Max(last_begun, database);
 	}
+	visit->pause_ms = next_pause(visit->pause_ms);
 	visit->at = now + visit->pause_ms * 1000;
-	visit->pause_ms = Min(visit->pause_ms * 2, PAUSE_MAX_MS);
 	publish_visits();
 }
 

@@ -1,24 +1,53 @@
 /*-------------------------------------------------------------------------
  *
  * connect.c
- *	  Connection attempts: login, start commands, checks before the first lease.
+ *	  Connection attempts: login, start commands, checks before the first use.
+ *
+ * An attempt looks up the host names (conninfo.c), requests a password if there
+ * is a command for it (password.c), logs in, and runs the start commands.  Its
+ * connection is for a pool or for the locks of a pool (PgpxPurpose).
  *
  * libpq performs the login: it tries several hosts, authenticates, and starts
- * TLS.  Each step of a login is a nonblocking call of libpq in a thread
- * (login.c), between two events of the event loop.
+ * TLS.  The remote determines how much PQconnectPoll has to compute, so each
+ * step of a login is a task in a thread (task_queue.c), between two events of
+ * the event loop.  From the start of a step to its end the thread owns the
+ * PGconn.  No other code may call a function on it, not even PQsocket.
  *
- * Before the first lease the worker checks that the pool's user may use this
- * login, runs the start commands, and checks that the session has the
- * parameters under which values are parsed.  The remote itself reports these
- * properties, so the checks do not protect against false reports.
+ * Two calls in a step can block.  If a message does not fit into the send
+ * buffer, libpq waits until the remote accepts it.  OpenSSL continues a
+ * handshake for as long as the remote sends messages of it.  So the socket of
+ * an abandoned step is shut down.  libpq may have replaced it by the socket for
+ * the next host in the meantime.  In that case the step does not block, because
+ * it only starts to connect to that host.
+ *
+ * After the login the worker checks that the pool's user may use it, runs the
+ * start commands, and checks that the session has the parameters under which
+ * values are parsed.  The remote itself reports these properties, so the checks
+ * do not protect against false reports.
+ *
+ * libpq prints notices to stderr, which is the log, so they are dropped.  It
+ * stores notifications until the caller fetches them, so they are dropped after
+ * each read.  The worker does not use PQtrace, because libpq prints messages
+ * before it has checked them, and a length in one can make it read beyond its
+ * buffer.
+ *
+ * Read-ahead.  libpq also receives bytes after the answer that it waits for.
+ * It discards complete messages.  The beginning of an incomplete message stays
+ * in its buffer.  wire.c then reads the rest, does not find a message header,
+ * and breaks the stream.  No function of libpq reports the buffered beginning,
+ * so this is not prevented.  It needs no prevention: an honest remote hardly
+ * ever sends anything at that point, and only its own connection breaks.
  *
  *-------------------------------------------------------------------------
  */
 #include "worker/connect.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "mb/pg_wchar.h"
 #include "storage/fd.h"
@@ -31,37 +60,39 @@
 #include "worker/relay_tls.h"
 #include "worker/worker.h"
 
-static void handle_login_step(void *owner, PostgresPollingStatusType status,
-							  int sqlstate, const char *failure);
+/* A step of a login. */
+typedef struct LoginStep
+{
+	PgpxTask	task;
+	PgpxWorkerConn *owner;
+	PGconn	   *pg;
+	int			fd;				/* socket in this step; -1: none */
+	struct stat socket;			/* identifies it, since fd may be reused */
+	PostgresPollingStatusType status;
+} LoginStep;
+
+/* Attempts in phase PASSWORD, by password_node. */
+static dlist_head awaiting_password = DLIST_STATIC_INIT(awaiting_password);
+
+static void handle_login_step(PgpxWorkerConn *w,
+							  PostgresPollingStatusType status);
 static void continue_after_login(PgpxWorkerConn *w);
 static void continue_start_commands(PgpxWorkerConn *w);
+static void lookup_ended(void *owner, const PgpxLookup *lookup, bool started);
+static void password_ended(const PgpxConninfoKey *key, const char *error);
 
 /*
- * Fail the attempt.  Drop the connection, or abort it if a statement may be
- * running on it (PGPX_FAILED_RUNNING).  text: the reason that waiters receive;
- * it may be in the memory of w->pg.
+ * Fail the attempt.  how: PGPX_FAILED_RUNNING if a statement may be running on
+ * the connection.  text: the reason; it may be in the memory of w->pg.
  */
 static void
 fail_attempt(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 			 const char *text)
 {
-	bool		running = how == PGPX_FAILED_RUNNING;
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		reason[PGPX_ERROR_LEN];
 
 	pgpx_libpq_one_line(reason, sizeof(reason), text);
-	if (pgpx_log_connections)
-		ereport(LOG,
-				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
-						NameStr(pool->server_name),
-						NameStr(pool->database_name)),
-				 errdetail_internal("%s", reason)));
-	if (!running)
-		pgpx_connection_drop(w);
-	pgpx_pool_connect_failed(pool, conn, how, sqlstate, reason);
-	if (running)
-		pgpx_abort_begin(w);
+	w->purpose->failed(w, how, sqlstate, reason);
 }
 
 /* Fail the attempt with an SQLSTATE; no statement can be running. */
@@ -79,6 +110,28 @@ fail_with_08001(PgpxWorkerConn *w, const char *text)
 					   text);
 }
 
+static void
+fail_out_of_memory(PgpxWorkerConn *w)
+{
+	fail_with_sqlstate(w, ERRCODE_OUT_OF_MEMORY,
+					   "The pool worker is out of memory.");
+}
+
+static PgpxConninfoKey
+conninfo_key(const PgpxWorkerConn *w)
+{
+	PgpxConninfoKey key = {w->pool, w->pool_id, w->version};
+
+	return key;
+}
+
+static void
+set_deadline(PgpxWorkerConn *w, PgpxTime deadline)
+{
+	w->deadline = deadline;
+	pgpx_event_due_at(deadline);
+}
+
 /*
  * Set the deadline for the host that is being tried: each host that is left has
  * the same part of the time that is left, but at least MIN_HOST_US, so that
@@ -92,12 +145,100 @@ set_host_deadline(PgpxWorkerConn *w)
 	PgpxTime	now = pgpx_now();
 	PgpxTime	share = (w->until - now) / w->hosts->n;
 
-	w->deadline = Min(now + Max(share, MIN_HOST_US), w->until);
-	pgpx_event_due_at(w->deadline);
+	set_deadline(w, Min(now + Max(share, MIN_HOST_US), w->until));
 }
 
-static void password_ended(int pool, uint32 pool_id, uint64 version,
-						   const char *error);
+/* --- Steps of a login ---------------------------------------------------- */
+
+/* Called in the thread. */
+static void
+run_step(PgpxTask *task)
+{
+	LoginStep  *step = (LoginStep *) task;
+
+	step->status = PQconnectPoll(step->pg);
+}
+
+/*
+ * Shut down the socket of an abandoned step, so that no call in it blocks.  The
+ * thread may close the socket at any time, and its number may be reused.  So
+ * this verifies that a duplicate is the same socket.
+ */
+static void
+shut_down_socket(PgpxTask *task)
+{
+	const LoginStep *step = (const LoginStep *) task;
+	struct stat now;
+	int			fd;
+
+	if (step->fd < 0 || (fd = fcntl(step->fd, F_DUPFD_CLOEXEC, 0)) < 0)
+		return;
+	if (fstat(fd, &now) == 0 && now.st_dev == step->socket.st_dev &&
+		now.st_ino == step->socket.st_ino)
+		(void) shutdown(fd, SHUT_RDWR);
+	close(fd);
+}
+
+static void
+finish_step(PgpxTask *task, PgpxTaskEnd end)
+{
+	LoginStep  *step = (LoginStep *) task;
+	PgpxWorkerConn *w = step->owner;
+	PostgresPollingStatusType status = step->status;
+
+	if (end == PGPX_TASK_ABANDONED)
+	{
+		/* the remote must not receive the Terminate that PQfinish sends */
+		(void) shutdown(PQsocket(step->pg), SHUT_RDWR);
+		PQfinish(step->pg);
+		ReleaseExternalFD();
+		free(step);
+		return;
+	}
+	free(step);
+	w->task = NULL;
+	w->purpose->changed(w);
+	if (end == PGPX_TASK_NO_THREAD)
+		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES,
+						   "The pool worker could not start a thread for the login.");
+	else
+		handle_login_step(w, status);
+}
+
+/* Submit the next step; called when libpq's socket is ready. */
+static void
+submit_step(PgpxWorkerConn *w)
+{
+	LoginStep  *step = calloc(1, sizeof(*step));
+	PgpxConninfoKey key = conninfo_key(w);
+
+	if (step == NULL)
+	{
+		fail_out_of_memory(w);
+		return;
+	}
+
+	/* libpq may close its socket and open another with the same number */
+	pgpx_event_unwatch(w->fd);
+	w->fd = -1;
+	step->task.run = run_step;
+	step->task.ended = finish_step;
+	step->task.interrupt = shut_down_socket;
+	step->owner = w;
+	step->pg = w->pg;
+	step->fd = PQsocket(w->pg);
+	if (fstat(step->fd, &step->socket) < 0)
+		step->fd = -1;
+	w->task = &step->task;
+	pgpx_task_submit(w->task, PGPX_TASK_LOGIN, &key);
+}
+
+/* --- Lookup, password, login --------------------------------------------- */
+
+static void
+drop_notice(void *arg, const PGresult *res)
+{
+}
 
 /* Request a password; password_ended continues the attempt. */
 static void
@@ -106,49 +247,12 @@ request_password(PgpxWorkerConn *w)
 	const char *reason;
 
 	w->phase = PGPX_PHASE_PASSWORD;
-	w->deadline = w->until;
-	pgpx_event_due_at(w->deadline);
+	dlist_push_tail(&awaiting_password, &w->password_node);
+	set_deadline(w, w->until);
 	reason = pgpx_password_request(w->pool, (w->until - pgpx_now()) / 1000,
 								   password_ended);
 	if (reason != NULL)
 		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, reason);
-}
-
-/* Start a login with the password that is known. */
-static void
-start_login(PgpxWorkerConn *w)
-{
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	PgpxLoginKey key = {w->pool, w->pool_id, ci->version};
-
-	if (!AcquireExternalFD())
-	{
-		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES,
-						   PGPX_NO_DESCRIPTOR);
-		return;
-	}
-	w->external_fd = true;
-
-	w->pg = pgpx_conninfo_login(w->pool, w->hosts, NULL);
-	PGPX_DEBUG_POINT("worker_connects");
-	if (w->pg != NULL)
-		w->login = pgpx_login_begin(key, w->pg, handle_login_step, w);
-	if (w->login == NULL)
-	{
-		fail_with_sqlstate(w, ERRCODE_OUT_OF_MEMORY,
-						   "The pool worker is out of memory.");
-		return;
-	}
-	if (PQstatus(w->pg) == CONNECTION_BAD)
-	{
-		fail_with_08001(w, PQerrorMessage(w->pg));
-		return;
-	}
-	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
-	pgpx_libpq_mute_notices(w->pg);
-	w->phase = PGPX_PHASE_CONNECT;
-	set_host_deadline(w);
-	pgpx_connection_watch(w, EPOLLOUT);
 }
 
 /* Start a login with the hosts that are left. */
@@ -162,7 +266,32 @@ log_in(PgpxWorkerConn *w)
 		return;
 	}
 	w->password_at = pgpx_wpools[w->pool].password_at;
-	start_login(w);
+	if (!AcquireExternalFD())
+	{
+		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES,
+						   PGPX_NO_DESCRIPTOR);
+		return;
+	}
+	w->external_fd = true;
+
+	w->pg = pgpx_conninfo_login(w->pool, w->hosts,
+								w->purpose->application_name);
+	PGPX_DEBUG_POINT("worker_connects");
+	if (w->pg == NULL)
+	{
+		fail_out_of_memory(w);
+		return;
+	}
+	if (PQstatus(w->pg) == CONNECTION_BAD)
+	{
+		fail_with_08001(w, PQerrorMessage(w->pg));
+		return;
+	}
+	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
+	(void) PQsetNoticeReceiver(w->pg, drop_notice, NULL);
+	w->phase = PGPX_PHASE_CONNECT;
+	set_host_deadline(w);
+	pgpx_connection_watch(w, EPOLLOUT);
 }
 
 /*
@@ -182,23 +311,10 @@ log_in_again(PgpxWorkerConn *w)
 
 /* Start the first login, when the addresses are known. */
 static void
-start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
+start_connect(PgpxWorkerConn *w, const PgpxLookup *lookup)
 {
 	w->hosts = pgpx_hosts_create(w->pool, lookup);
 	log_in(w);
-}
-
-void
-pgpx_connect_end_outdated(PgpxWorkerConn *w)
-{
-	bool		running = w->phase == PGPX_PHASE_START;
-	PgpxConn   *conn = &pgpx_conns[w->index];
-
-	if (!running)
-		pgpx_connection_drop(w);
-	pgpx_pool_attempt_outdated(&pgpx_pools[conn->pool], conn, running);
-	if (running)
-		pgpx_abort_begin(w);
 }
 
 /*
@@ -211,91 +327,92 @@ drop_outdated(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_has_changed(w->pool, w->pool_id, w->version))
 		return false;
-	pgpx_connect_end_outdated(w);
+	w->purpose->outdated(w);
 	return true;
 }
 
 /* Continue the logins that wait for the password command. */
 static void
-password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
+password_ended(const PgpxConninfoKey *key, const char *error)
 {
-	pgpx_connection_foreach(w)
+	dlist_head	ready = DLIST_STATIC_INIT(ready);
+	dlist_mutable_iter iter;
+
+	/* first collect them, because a login may wait for another password */
+	dlist_foreach_modify(iter, &awaiting_password)
 	{
-		if (w->phase != PGPX_PHASE_PASSWORD || w->pool != pool ||
-			w->pool_id != pool_id || w->version != version ||
-			drop_outdated(w))
+		PgpxWorkerConn *w =
+			dlist_container(PgpxWorkerConn, password_node, iter.cur);
+
+		if (w->pool != key->pool || w->pool_id != key->pool_id ||
+			w->version != key->version)
+			continue;
+		dlist_delete(&w->password_node);
+		dlist_push_tail(&ready, &w->password_node);
+	}
+	while (!dlist_is_empty(&ready))
+	{
+		PgpxWorkerConn *w =
+			dlist_container(PgpxWorkerConn, password_node,
+							dlist_head_node(&ready));
+
+		w->purpose->changed(w);
+		if (drop_outdated(w))
 			continue;
 		if (error != NULL)
+		{
 			fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
-		else
-			log_in(w);
+			continue;
+		}
+		dlist_delete(&w->password_node);
+		w->phase = PGPX_PHASE_NONE;
+		log_in(w);
 	}
-	pgpx_event_pool_changed(pool);
 }
 
 static void
-lookup_ended(PgpxLookup *lookup)
+lookup_ended(void *owner, const PgpxLookup *lookup, bool started)
 {
-	uint64		tag = pgpx_lookup_tag(lookup);
-	PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
+	PgpxWorkerConn *w = owner;
 
-	/* the attempt may have been dropped in the meantime */
-	if (w->phase != PGPX_PHASE_LOOKUP ||
-		(uint32) w->generation != (uint32) tag)
-		return;
-	pgpx_event_pool_changed(w->pool);
+	w->task = NULL;
+	w->purpose->changed(w);
 	if (drop_outdated(w))
 		return;
-	if (pgpx_lookup_error(lookup) != NULL)
+	if (!started)
+		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES,
+						   "The pool worker could not start a thread for the lookup of the host name.");
+	else if (pgpx_lookup_error(lookup) != NULL)
 		fail_with_08001(w, pgpx_lookup_error(lookup));
 	else
 		start_connect(w, lookup);
 }
 
 void
-pgpx_connect_open(PgpxWorkerConn *w)
+pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 {
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxPool   *pool;
-	PgpxConninfo *ci;
-	uint64		version;
-	int64		timeout_ms;
-
-	w->pool = conn->pool;
-	pool = &pgpx_pools[w->pool];
-	LWLockAcquire(pool->lock, LW_SHARED);
-	w->pool_id = pool->pool_id;
-	w->generation = conn->generation;
-	version = pool->connect_version;
-	timeout_ms = pool->opts.connect_timeout;
-	LWLockRelease(pool->lock);
-
-	ci = &pgpx_wpools[w->pool].conninfo;
-	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version < version)
-	{
-		/* wake the waiters, because a session must send the conninfo */
-		pgpx_pool_conninfo_missing(pool, conn);
-		return;
-	}
+	const PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	PgpxConninfoKey key;
 
 	w->version = ci->version;
 	w->started = pgpx_now();
-	w->until = w->deadline = w->started + timeout_ms * 1000;
-	pgpx_event_due_at(w->deadline);
-	if (pgpx_conninfo_needs_lookup(ci))
+	w->until = w->started + timeout_ms * 1000;
+	set_deadline(w, w->until);
+	if (!pgpx_conninfo_needs_lookup(ci))
 	{
-		const char *reason;
-
-		pgpx_connection_add(w);
-		w->phase = PGPX_PHASE_LOOKUP;
-		w->lookup_answer = lookup_ended;
-		reason = pgpx_conninfo_start_lookup(w->pool, lookup_ended,
-											pgpx_connection_tag(w));
-		if (reason != NULL)
-			fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES, reason);
+		start_connect(w, NULL);
 		return;
 	}
-	start_connect(w, NULL);
+	pgpx_connection_add(w);
+	w->phase = PGPX_PHASE_LOOKUP;
+	w->task = pgpx_lookup_create(w->pool, lookup_ended, w);
+	if (w->task == NULL)
+	{
+		fail_out_of_memory(w);
+		return;
+	}
+	key = conninfo_key(w);
+	pgpx_task_submit(w->task, PGPX_TASK_LOOKUP, &key);
 }
 
 /*
@@ -315,14 +432,10 @@ try_new_password(PgpxWorkerConn *w)
 
 /* A step of the login has ended. */
 static void
-handle_login_step(void *owner, PostgresPollingStatusType status,
-				  int sqlstate, const char *failure)
+handle_login_step(PgpxWorkerConn *w, PostgresPollingStatusType status)
 {
-	PgpxWorkerConn *w = owner;
 	char	   *text;
 	bool		full;
-
-	pgpx_event_pool_changed(w->pool);
 
 	/*
 	 * Before any code can end the connection, make the socket nonblocking, so
@@ -330,16 +443,9 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 	 */
 	if (PQstatus(w->pg) == CONNECTION_OK)
 		(void) PQsetnonblocking(w->pg, 1);
-	if (failure != NULL)
-	{
-		fail_with_sqlstate(w, sqlstate, failure);
-		return;
-	}
 	switch (status)
 	{
 		case PGRES_POLLING_OK:
-			(void) pgpx_login_end(w->login);
-			w->login = NULL;
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 			continue_after_login(w);
 			break;
@@ -350,7 +456,8 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 			text = pstrdup(PQerrorMessage(w->pg));
 			full = pgpx_libpq_strip_sqlstates(text);
 			fail_attempt(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
-								 sqlstate, text);
+						 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+						 text);
 			pfree(text);
 			break;
 		default:
@@ -363,38 +470,29 @@ handle_login_step(void *owner, PostgresPollingStatusType status,
 }
 
 void
-pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout_ms)
+pgpx_connect_set_end(PgpxWorkerConn *w, PgpxTime until)
 {
-	PgpxTime	until = w->started + timeout_ms * 1000;
-
 	if (until == w->until)
 		return;
 	w->until = until;
 	if (w->phase == PGPX_PHASE_CONNECT)
 		set_host_deadline(w);
 	else
-		w->deadline = until;
-	pgpx_event_due_at(w->deadline);
+		set_deadline(w, until);
 }
 
 void
 pgpx_connect_step(PgpxWorkerConn *w)
 {
-	if (w->phase != PGPX_PHASE_CONNECT)
-	{
+	if (w->phase == PGPX_PHASE_CONNECT)
+		submit_step(w);
+	else
 		continue_start_commands(w);
-		return;
-	}
-
-	/* libpq may close its socket and open another with the same number */
-	pgpx_event_unwatch(w->fd);
-	w->fd = -1;
-	pgpx_login_step(w->login);
 }
 
 /*
- * Handle the end of a host's part of connect_timeout.  Return false if all of
- * connect_timeout is used up.
+ * Handle the end of a host's part of the time for the attempt.  Return false if
+ * all of the time is used up.
  *
  * PQconnectPoll has no deadline, and no function makes it go on to the next
  * host.  So if this host has not even accepted the connection, a new login
@@ -404,22 +502,20 @@ pgpx_connect_step(PgpxWorkerConn *w)
 static bool
 try_next_host(PgpxWorkerConn *w)
 {
-	PgpxHosts  *hosts = w->hosts;
-	PgpxTime	until = w->until;
-	const PGconn *pg = pgpx_login_is_running(w->login) ? NULL : w->pg;
+	const PGconn *pg = pgpx_task_is_running(w->task) ? NULL : w->pg;
 
 	if (w->phase != PGPX_PHASE_CONNECT)
 		return false;
 	if (drop_outdated(w))
 		return true;
-	if (pgpx_now() >= until)
+	if (pgpx_now() >= w->until)
 	{
 		/* let the next attempt start with another host, whatever the cause */
-		(void) pgpx_hosts_mark_unresponsive(w->pool, hosts, pg);
+		(void) pgpx_hosts_mark_unresponsive(w->pool, w->hosts, pg);
 		return false;
 	}
 	if (pg == NULL || w->fd < 0 || PQstatus(pg) != CONNECTION_STARTED ||
-		!pgpx_hosts_mark_unresponsive(w->pool, hosts, pg))
+		!pgpx_hosts_mark_unresponsive(w->pool, w->hosts, pg))
 	{
 		set_host_deadline(w);
 		return true;
@@ -433,7 +529,6 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
 	bool		hurried = pgpx_now() < w->deadline;
-	PgpxConnectFailure how;
 
 	if (!hurried && try_next_host(w))
 		return;
@@ -444,62 +539,18 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
 			 hurried ? "the time limit for an attempt while another pool waits for its slot" :
-			 "connect_timeout",
+			 w->purpose->limit_name,
 			 hurried ? PGPX_CONTENDED_KEEP_MS / 1000.0 :
-			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
-			 pgpx_login_delay_reason(w->login));
-	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
-	fail_attempt(w, how,
-						 w->phase == PGPX_PHASE_PASSWORD ?
-						 ERRCODE_EXTERNAL_ROUTINE_EXCEPTION :
-						 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-						 text);
+			 (w->until - w->started) / 1000000.0,
+			 pgpx_task_delay_reason(w->task));
+	fail_attempt(w, w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING :
+				 PGPX_FAILED,
+				 w->phase == PGPX_PHASE_PASSWORD ?
+				 ERRCODE_EXTERNAL_ROUTINE_EXCEPTION :
+				 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 }
 
-#define NOTE(to, text) \
-	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
-
-/* Record the properties of the remote that the views show and sessions use. */
-static void
-note_remote(PgpxWorkerConn *w, PgpxConn *conn)
-{
-	struct sockaddr_storage addr = {0};
-	socklen_t	len = sizeof(addr);
-	char		host[NI_MAXHOST];
-	char		port[NI_MAXSERV];
-	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
-	int			number = PQserverVersion(w->pg);
-
-	/* old servers had float timestamps; other products may not report it */
-	conn->binary = integers != NULL && strcmp(integers, "on") == 0 &&
-		number >= 100000;
-
-	/*
-	 * In older versions an error of a statement in the same Sync undoes a
-	 * DISCARD ALL.
-	 */
-	conn->can_pipeline = number >= 150000 ||
-		(number >= 140005 && number < 150000) ||
-		(number >= 130008 && number < 140000);
-	conn->remote_pid = PQbackendPID(w->pg);
-	conn->relayed = PQsslInUse(w->pg);
-	NOTE(conn->tls_version, PQsslAttribute(w->pg, "protocol"));
-	NOTE(conn->tls_cipher, PQsslAttribute(w->pg, "cipher"));
-	if (getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
-		addr.ss_family != AF_UNIX &&
-		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
-					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-	{
-		strlcpy(conn->remote_addr, host, sizeof(conn->remote_addr));
-		conn->remote_port = atoi(port);
-	}
-	len = sizeof(addr);
-	if (getsockname(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
-		addr.ss_family != AF_UNIX &&
-		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
-					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-		conn->local_port = atoi(port);
-}
+/* --- After the login ----------------------------------------------------- */
 
 /*
  * Return whether the session reports the parameters under which values are
@@ -544,17 +595,11 @@ has_expected_params(PgpxWorkerConn *w, char *text, size_t size)
 	return false;
 }
 
-static void run_start_commands(PgpxWorkerConn *w);
-
-/* Login and start commands are complete: make the connection available. */
+/* Login and start commands are complete. */
 static void
 finish_connect(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxTime	took = pgpx_now() - w->started;
-	const char *wrong;
 
 	if (!has_expected_params(w, text, sizeof(text)))
 	{
@@ -563,73 +608,7 @@ finish_connect(PgpxWorkerConn *w)
 	}
 	w->phase = PGPX_PHASE_OPEN;
 	w->deadline = 0;
-
-	/* a remote can send another PID and key with any answer */
-	note_remote(w, conn);
-	pgpx_cancel_read_key(w);
-	pg_atomic_write_u32(&conn->end_error, 0);
-	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
-	if (wrong != NULL)
-	{
-		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
-		return;
-	}
-	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
-	if (pgpx_log_connections)
-		ereport(LOG,
-				(errmsg("pgpool_ext connected to server \"%s\" of database \"%s\" as connection %d, remote PID %d, in %.3f ms",
-						NameStr(pool->server_name),
-						NameStr(pool->database_name),
-						w->index, conn->remote_pid, took / 1000.0)));
-	pgpx_pool_opened(pool, conn, took);
-}
-
-/*
- * After the login: checks whether it is acceptable, then runs the start
- * commands.
- */
-static void
-continue_after_login(PgpxWorkerConn *w)
-{
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	const char *refusal;
-
-	if (drop_outdated(w))
-		return;
-	pgpx_hosts_free(&w->hosts);
-	w->deadline = w->until;
-	pgpx_event_due_at(w->deadline);
-	refusal = pgpx_tls_prepare(w->pg);
-	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
-	pgpx_cancel_read_key(w);
-	if (PQgssEncInUse(w->pg))
-	{
-		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED,
-						   "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
-						   "Set the server's option gssencmode 'disable'.");
-		return;
-	}
-	if (refusal != NULL)
-	{
-		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
-		return;
-	}
-	pgpx_conns[w->index].used_password = PQconnectionUsedPassword(w->pg) != 0;
-	if (ci->need_password && !pgpx_conns[w->index].used_password)
-	{
-		fail_with_sqlstate(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
-						   "A session of a non-superuser must be authenticated by a password, "
-						   "and the remote server did not request one.");
-		return;
-	}
-	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
-	{
-		/* a proxy may pass on a transaction that another client left open */
-		fail_with_08001(w, "The remote session began inside a transaction.");
-		return;
-	}
-	pgpx_conns[w->index].remote_pid = PQbackendPID(w->pg);
-	run_start_commands(w);
+	w->purpose->opened(w);
 }
 
 /* Run the start commands, if there are any. */
@@ -657,6 +636,63 @@ run_start_commands(PgpxWorkerConn *w)
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
+/*
+ * After the login: check whether it is acceptable, then run the start commands.
+ */
+static void
+continue_after_login(PgpxWorkerConn *w)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char *refusal;
+
+	if (drop_outdated(w))
+		return;
+	pgpx_hosts_free(&w->hosts);
+	set_deadline(w, w->until);
+	refusal = pgpx_tls_prepare(w->pg);
+	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
+	if (PQgssEncInUse(w->pg))
+	{
+		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED,
+						   "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
+						   "Set the server's option gssencmode 'disable'.");
+		return;
+	}
+	if (refusal != NULL)
+	{
+		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
+		return;
+	}
+	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
+	{
+		fail_with_sqlstate(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
+						   "A session of a non-superuser must be authenticated by a password, "
+						   "and the remote server did not request one.");
+		return;
+	}
+	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
+	{
+		/* a proxy may pass on a transaction that another client left open */
+		fail_with_08001(w, "The remote session began inside a transaction.");
+		return;
+	}
+	run_start_commands(w);
+}
+
+bool
+pgpx_connect_exchange(PgpxWorkerConn *w, bool *unsent)
+{
+	int			flushed = PQflush(w->pg);
+	PGnotify   *note;
+
+	*unsent = flushed == 1;
+	if (flushed < 0 || !PQconsumeInput(w->pg))
+		return false;
+	while ((note = PQnotifies(w->pg)) != NULL)
+		PQfreemem(note);
+	return true;
+}
+
 /* Continue the start commands after an event on the socket. */
 static void
 continue_start_commands(PgpxWorkerConn *w)
@@ -664,7 +700,7 @@ continue_start_commands(PgpxWorkerConn *w)
 	PGresult   *res;
 	bool		unsent;
 
-	if (!pgpx_libpq_exchange(w->pg, &unsent))
+	if (!pgpx_connect_exchange(w, &unsent))
 	{
 		fail_with_08001(w, PQerrorMessage(w->pg));
 		return;
@@ -708,4 +744,154 @@ continue_start_commands(PgpxWorkerConn *w)
 		}
 	}
 	pgpx_connection_watch(w, EPOLLIN | (unsent ? EPOLLOUT : 0));
+}
+
+/* --- Connections of pools ------------------------------------------------ */
+
+#define NOTE(to, text) \
+	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
+
+/* Record the properties of the remote that the views show and sessions use. */
+static void
+note_remote(PgpxWorkerConn *w, PgpxConn *conn)
+{
+	struct sockaddr_storage addr = {0};
+	socklen_t	len = sizeof(addr);
+	char		host[NI_MAXHOST];
+	char		port[NI_MAXSERV];
+	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
+	int			number = PQserverVersion(w->pg);
+
+	/* old servers had float timestamps; other products may not report it */
+	conn->binary = integers != NULL && strcmp(integers, "on") == 0 &&
+		number >= 100000;
+
+	/*
+	 * In older versions an error of a statement in the same Sync undoes a
+	 * DISCARD ALL.
+	 */
+	conn->can_pipeline = number >= 150000 ||
+		(number >= 140005 && number < 150000) ||
+		(number >= 130008 && number < 140000);
+	conn->used_password = PQconnectionUsedPassword(w->pg) != 0;
+	conn->remote_pid = PQbackendPID(w->pg);
+	conn->relayed = PQsslInUse(w->pg);
+	NOTE(conn->tls_version, PQsslAttribute(w->pg, "protocol"));
+	NOTE(conn->tls_cipher, PQsslAttribute(w->pg, "cipher"));
+	if (getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
+		addr.ss_family != AF_UNIX &&
+		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
+					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+	{
+		strlcpy(conn->remote_addr, host, sizeof(conn->remote_addr));
+		conn->remote_port = atoi(port);
+	}
+	len = sizeof(addr);
+	if (getsockname(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
+		addr.ss_family != AF_UNIX &&
+		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
+					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		conn->local_port = atoi(port);
+}
+
+static void
+pool_attempt_changed(PgpxWorkerConn *w)
+{
+	pgpx_event_pool_changed(w->pool);
+}
+
+static void
+pool_attempt_failed(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+					const char *reason)
+{
+	bool		running = how == PGPX_FAILED_RUNNING;
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+
+	if (pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name)),
+				 errdetail_internal("%s", reason)));
+	if (!running)
+		pgpx_connection_drop(w);
+	pgpx_pool_connect_failed(pool, conn, how, sqlstate, reason);
+	if (running)
+		pgpx_abort_begin(w);
+}
+
+void
+pgpx_connect_end_outdated(PgpxWorkerConn *w)
+{
+	bool		running = w->phase == PGPX_PHASE_START;
+	PgpxConn   *conn = &pgpx_conns[w->index];
+
+	if (!running)
+		pgpx_connection_drop(w);
+	pgpx_pool_attempt_outdated(&pgpx_pools[conn->pool], conn, running);
+	if (running)
+		pgpx_abort_begin(w);
+}
+
+/* Make the connection available. */
+static void
+pool_attempt_opened(PgpxWorkerConn *w)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxTime	took = pgpx_now() - w->started;
+	const char *wrong;
+
+	/* a remote can send another PID with any answer */
+	note_remote(w, conn);
+	pg_atomic_write_u32(&conn->end_error, 0);
+	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
+	if (wrong != NULL)
+	{
+		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
+		return;
+	}
+	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	if (pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext connected to server \"%s\" of database \"%s\" as connection %d, remote PID %d, in %.3f ms",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						w->index, conn->remote_pid, took / 1000.0)));
+	pgpx_pool_opened(pool, conn, took);
+}
+
+const PgpxPurpose pgpx_pool_purpose = {
+	.watch = PGPX_WATCH_CONN,
+	.limit_name = "connect_timeout",
+	.changed = pool_attempt_changed,
+	.failed = pool_attempt_failed,
+	.outdated = pgpx_connect_end_outdated,
+	.opened = pool_attempt_opened,
+};
+
+void
+pgpx_connect_open(PgpxWorkerConn *w)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool;
+	uint64		version;
+	int64		timeout_ms;
+
+	w->pool = conn->pool;
+	pool = &pgpx_pools[w->pool];
+	LWLockAcquire(pool->lock, LW_SHARED);
+	w->pool_id = pool->pool_id;
+	w->generation = conn->generation;
+	version = pool->connect_version;
+	timeout_ms = pool->opts.connect_timeout;
+	LWLockRelease(pool->lock);
+
+	/* wake the waiters if a session must send the conninfo */
+	if (pgpx_wpools[w->pool].pool_id != w->pool_id ||
+		pgpx_wpools[w->pool].conninfo.version < version)
+		pgpx_pool_conninfo_missing(pool, conn);
+	else
+		pgpx_connect_begin(w, timeout_ms);
 }

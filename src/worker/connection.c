@@ -24,6 +24,7 @@
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
+#include "base/backoff.h"
 #include "shared/conn_state.h"
 #include "shared/pool_worker.h"
 #include "worker/events.h"
@@ -35,8 +36,14 @@ static uint64 *added = NULL;	/* one bit for each slot, see connection.h */
 
 static void close_now(PgpxWorkerConn *w);
 
+static bool
+is_of_pool(const PgpxWorkerConn *w)
+{
+	return w->purpose->watch == PGPX_WATCH_CONN;
+}
+
 void
-pgpx_connections_init(void)
+pgpx_connections_init(const PgpxPurpose *purpose)
 {
 	Size		words = pgpx_shared->max_connections / 64 + 1;
 
@@ -46,16 +53,17 @@ pgpx_connections_init(void)
 	added = MemoryContextAllocZero(TopMemoryContext, words * sizeof(uint64));
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
+		pgpx_wconns[i].purpose = purpose;
 		pgpx_wconns[i].index = i;
 		pgpx_wconns[i].fd = -1;
-		pgpx_wconns[i].cancel.fd = -1;
 	}
 }
 
 void
 pgpx_connection_add(PgpxWorkerConn *w)
 {
-	added[w->index / 64] |= UINT64CONST(1) << (w->index % 64);
+	if (is_of_pool(w))
+		added[w->index / 64] |= UINT64CONST(1) << (w->index % 64);
 }
 
 int
@@ -73,18 +81,22 @@ pgpx_connection_next(int after)
 	return -1;
 }
 
-uint64
-pgpx_connection_tag(const PgpxWorkerConn *w)
-{
-	return ((uint64) w->index << 32) | (uint32) w->generation;
-}
-
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
 {
 	pgpx_cancel_drop(w);
-	if (w->phase == PGPX_PHASE_LOOKUP)
-		pgpx_lookup_abandon(w->lookup_answer, pgpx_connection_tag(w));
+	if (w->phase == PGPX_PHASE_PASSWORD)
+		dlist_delete(&w->password_node);
+	if (w->task != NULL)
+	{
+		if (w->phase == PGPX_PHASE_CONNECT)
+		{
+			w->pg = NULL;
+			w->external_fd = false;
+		}
+		pgpx_task_abandon(w->task);
+	}
+	w->task = NULL;
 	pgpx_hosts_free(&w->hosts);
 	if (w->fd >= 0)
 		pgpx_event_unwatch(w->fd);
@@ -92,12 +104,6 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->events = 0;
 	if (w->relay != NULL)
 		pgpx_relay_end(w);
-	if (pgpx_login_end(w->login))
-	{
-		w->pg = NULL;
-		w->external_fd = false;
-	}
-	w->login = NULL;
 	if (w->pg != NULL)
 	{
 		PQfinish(w->pg);
@@ -109,13 +115,12 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	if (w->external_fd)
 		ReleaseExternalFD();
 	w->external_fd = false;
-	w->have_key = false;
-	w->cancel_key = 0;
 	w->listening = false;
 	w->unsolicited_at_lease = 0;
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;
-	added[w->index / 64] &= ~(UINT64CONST(1) << (w->index % 64));
+	if (is_of_pool(w))
+		added[w->index / 64] &= ~(UINT64CONST(1) << (w->index % 64));
 }
 
 int
@@ -137,7 +142,7 @@ pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 		return;
 	if (w->fd == fd && w->events == events)
 		return;
-	pgpx_event_watch(PGPX_WATCH_CONN, w->index, fd, events, w->fd != fd);
+	pgpx_event_watch(w->purpose->watch, w->index, fd, events, w->fd != fd);
 	w->fd = fd;
 	w->events = events;
 }
@@ -372,7 +377,7 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
 {
 	int			fd;
 
-	if (pgpx_login_is_running(w->login))
+	if (w->task != NULL)
 		return;
 	if (w->relay != NULL)
 	{
@@ -425,9 +430,9 @@ close_now(PgpxWorkerConn *w)
 
 /* Continue pgpx_connection_close after a cancel request has ended. */
 static void
-close_after_cancel(PgpxWorkerConn *w, int state)
+close_after_cancel(PgpxWorkerConn *w, bool sent, bool ok)
 {
-	if (state == PGPX_CONN_CLOSING)
+	if (pgpx_cancel_finish(w, sent, ok) == PGPX_CONN_CLOSING)
 		pgpx_connection_close(w, false);
 }
 
@@ -441,7 +446,7 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 	 * The cancel connection stays open until the remote closes it or its
 	 * deadline passes, because a proxy may still be forwarding the request.
 	 */
-	if (w->cancel.active)
+	if (w->cancel.task != NULL)
 	{
 		pgpx_cancel_start(w, close_after_cancel);
 		return;
@@ -497,10 +502,9 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
  * whether the remote has closed.
  */
 
-/*
- * Pauses before a cancel is repeated; the last one applies from then on.
- */
-static const int pauses_ms[] = {100, 250, 1000};
+/* Pause before a cancel is repeated; doubled after each further one. */
+#define PAUSE_MIN_MS 100
+#define PAUSE_MAX_MS 1000
 
 /* Bytes per read, reads per event, and bytes to read between two cancels. */
 #define READ_BYTES (64 * 1024)
@@ -583,18 +587,18 @@ watch_abort(PgpxWorkerConn *w)
 static bool
 is_abort_over(PgpxWorkerConn *w)
 {
-	return w->aborting.cut && !w->cancel.active &&
+	return w->aborting.cut && w->cancel.task == NULL &&
 		pgpx_connection_is_gone(w, w->aborting.cancels > 1);
 }
 
 /* Continue after a cancel request has ended, or without one. */
 static void
-continue_abort(PgpxWorkerConn *w, int state)
+continue_abort(PgpxWorkerConn *w)
 {
 	PgpxAbort  *aborting = &w->aborting;
-	int			pause = pauses_ms[Min(aborting->cancels,
-									  lengthof(pauses_ms) - 1)];
 
+	aborting->pause_ms = pgpx_backoff_next(aborting->pause_ms, PAUSE_MIN_MS,
+										   PAUSE_MAX_MS);
 	aborting->cancels++;
 	if (is_at_ready(aborting))
 		send_terminate(w, true);
@@ -607,7 +611,14 @@ continue_abort(PgpxWorkerConn *w, int state)
 	}
 	aborting->budget = CANCEL_INTERVAL_BYTES;
 	watch_abort(w);
-	set_wakeup(w, pgpx_now() + pause * 1000);
+	set_wakeup(w, pgpx_now() + aborting->pause_ms * 1000);
+}
+
+static void
+abort_cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
+{
+	(void) pgpx_cancel_finish(w, sent, ok);
+	continue_abort(w);
 }
 
 void
@@ -630,17 +641,17 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	set_wakeup(w, w->aborting.until);
 
 	/* the request needs the peer's address, so it must precede the cut */
-	if (w->cancel.active ||
+	if (w->cancel.task != NULL ||
 		pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
-		pgpx_cancel_start(w, continue_abort);
+		pgpx_cancel_start(w, abort_cancel_ended);
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
 	{
 		w->aborting.cut = w->aborting.terminate_sent = true;
 		pgpx_connection_cut(w, false);
 	}
 	watch_abort(w);
-	if (!w->cancel.active && w->aborting.cancels == 0)
-		continue_abort(w, PGPX_CONN_CANCELLING);	/* ended, or not needed */
+	if (w->cancel.task == NULL && w->aborting.cancels == 0)
+		continue_abort(w);		/* ended, or not needed */
 }
 
 void
@@ -681,21 +692,20 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 		else
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	}
-	else if (is_at_ready(aborting) && !w->cancel.active)
+	else if (is_at_ready(aborting) && w->cancel.task == NULL)
 		send_terminate(w, true);
 }
 
 void
 pgpx_abort_abandon(PgpxWorkerConn *w)
 {
-	if (w->cancel.active)
+	if (w->cancel.task != NULL)
 	{
-		/* count a request that was sent or may have been sent */
-		bool		sent = w->cancel.sent;
+		/* count a request that may have been sent */
+		bool		sent = pgpx_task_is_running(w->cancel.task);
 
 		pgpx_cancel_drop(w);
-		(void) pgpx_pool_cancel_done(&pgpx_pools[w->pool],
-									 &pgpx_conns[w->index], sent, true);
+		(void) pgpx_cancel_finish(w, sent, true);
 	}
 	end_abort(w);
 }
@@ -709,5 +719,5 @@ pgpx_abort_pause_over(PgpxWorkerConn *w)
 		return;
 	}
 	set_wakeup(w, w->aborting.until);
-	pgpx_cancel_start(w, continue_abort);
+	pgpx_cancel_start(w, abort_cancel_ended);
 }

@@ -14,13 +14,14 @@
 #ifndef PGPX_CONNECTION_H
 #define PGPX_CONNECTION_H
 
-#include <sys/socket.h>
-
-#include "protocol/wire.h"
+#include "shared/pool_worker.h"
 
 #include "libpq-fe.h"
 
-#include "worker/login.h"
+#include "protocol/wire.h"
+#include "worker/conninfo.h"
+#include "worker/events.h"
+#include "worker/task_queue.h"
 
 /*
  * Interval of the worker's tick, in ms.  After this time the worker itself
@@ -41,7 +42,7 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_NONE = 0,		/* no PGconn */
 	PGPX_PHASE_LOOKUP,			/* a thread resolves the host name */
 	PGPX_PHASE_PASSWORD,		/* waits for the password command */
-	PGPX_PHASE_CONNECT,			/* the login: see login.c */
+	PGPX_PHASE_CONNECT,			/* the login */
 	PGPX_PHASE_START,			/* the start commands are running */
 	PGPX_PHASE_OPEN,			/* idle or leased; the worker sends nothing */
 	PGPX_PHASE_RESET,			/* the answer to a reset or check is read */
@@ -54,6 +55,7 @@ typedef struct PgpxAbort
 {
 	PgpxTime	until;			/* deadline: then the connection is closed */
 	int			cancels;		/* number of requests sent */
+	int64		pause_ms;		/* after the last of them */
 	size_t		budget;			/* bytes to read before the next request */
 	bool		terminate_sent; /* write side closed, perhaps after Terminate */
 	bool		cut;			/* the socket is shut down, because the former
@@ -62,31 +64,54 @@ typedef struct PgpxAbort
 } PgpxAbort;
 
 typedef struct PgpxRelay PgpxRelay;
-typedef struct PgpxLastCancel PgpxLastCancel;
 
 typedef struct PgpxWorkerConn PgpxWorkerConn;
 
-/* Called when a cancel request has ended.  state: the new state of w. */
-typedef void (*PgpxCancelEnded)(PgpxWorkerConn *w, int state);
+/*
+ * What a connection is for: a pool (connect.c), or the locks of a pool
+ * (lock_pinger.c).
+ */
+typedef struct PgpxPurpose
+{
+	PgpxWatchKind watch;
+	const char *application_name;	/* NULL: that of the conninfo */
+	const char *limit_name;		/* of the time for an attempt */
 
-/* A cancel request in flight. */
+	/* the attempt has progressed, or has ended */
+	void (*changed)(PgpxWorkerConn *w);
+
+	/*
+	 * The attempt has failed: drop the connection.  reason: one line, not in
+	 * the connection's memory.
+	 */
+	void (*failed)(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+				   const char *reason);
+
+	/* other options were published during the attempt */
+	void (*outdated)(PgpxWorkerConn *w);
+
+	/* login and start commands are complete; the phase is OPEN */
+	void (*opened)(PgpxWorkerConn *w);
+} PgpxPurpose;
+
+/*
+ * Called when a cancel request has ended.  sent: it was or may have been sent.
+ * ok: the remote has closed the cancel connection.
+ */
+typedef void (*PgpxCancelEnded)(PgpxWorkerConn *w, bool sent, bool ok);
+
+/* A cancel request in progress. */
 typedef struct PgpxCancel
 {
-	bool		active;
+	PgpxTask   *task;			/* NULL: none */
 	PgpxCancelEnded ended;
-	int			fd;				/* ours with libpq before 17; else libpq's */
-	uint32		events;			/* epoll events to wait for */
-	void	   *request;		/* PGcancelConn, with libpq 17 and later */
-	PgpxLogin  *login;			/* .. and its steps */
-	PgpxLastCancel *last;		/* replaces request and login while the worker
-								 * exits */
-	bool		sent;
 	PgpxTime	deadline;
 } PgpxCancel;
 
 struct PgpxWorkerConn
 {
-	int			index;			/* in pgpx_conns */
+	const PgpxPurpose *purpose;
+	int			index;			/* in pgpx_conns; of a pinger: its pool */
 	PgpxWorkerPhase phase;
 	uint64		generation;
 	int			pool;
@@ -94,8 +119,10 @@ struct PgpxWorkerConn
 
 	PGconn	   *pg;
 	uint64		version;		/* of the conninfo it was opened with */
-	PgpxLookupAnswer lookup_answer; /* in phase LOOKUP */
-	PgpxLogin  *login;			/* in phase CONNECT */
+	PgpxTask   *task;			/* in phase LOOKUP; in phase CONNECT the step
+								 * of the login, which then owns pg and its
+								 * descriptor.  NULL: none */
+	dlist_node	password_node;	/* in phase PASSWORD: see connect.c */
 	PgpxRelay  *relay;			/* with TLS: between remote and sessions */
 	int			fd;				/* registered in the epoll set; -1: none */
 	uint32		events;			/* as registered */
@@ -112,11 +139,6 @@ struct PgpxWorkerConn
 										 * bytes were found, plus 1; 0: never */
 	bool		wire_made;
 
-	bool		have_key;
-	uint32		cancel_pid;
-	uint32		cancel_key;
-	struct sockaddr_storage cancel_to;	/* address of the remote */
-	socklen_t	cancel_to_len;
 	PgpxCancel	cancel;
 	PgpxAbort	aborting;
 };
@@ -129,7 +151,7 @@ extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
  * pgpx_connection_next returns the first one after index "after", or -1.
  * Connections may be added and removed between two calls.
  */
-extern void pgpx_connections_init(void);
+extern void pgpx_connections_init(const PgpxPurpose *purpose);
 extern void pgpx_connection_add(PgpxWorkerConn *w);
 extern int	pgpx_connection_next(int after);
 
@@ -156,9 +178,6 @@ extern int	pgpx_connection_socket(PgpxWorkerConn *w);
  */
 extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_connection_deadline_passed(PgpxWorkerConn *w);
-
-/* Return a tag of this slot and generation, for lookups. */
-extern uint64 pgpx_connection_tag(const PgpxWorkerConn *w);
 
 /*
  * RESETTING: start a reset (send is true), or only read the answers to the
@@ -224,7 +243,7 @@ extern void pgpx_abort_abandon(PgpxWorkerConn *w);
 
 /* --- Cancel ------------------------------------------------------------
  *
- * Nonblocking cancel requests.
+ * Cancel requests.
  */
 
 /*
@@ -232,35 +251,25 @@ extern void pgpx_abort_abandon(PgpxWorkerConn *w);
  *		Start a cancel request for the statement that runs on a connection.
  *
  * "ended" is called once, when the remote has closed the cancel connection, or
- * the request has failed, perhaps before this function returns.  If a request
- * is in flight already, it goes on, and only its "ended" is replaced.
+ * the request has failed, perhaps before this function returns.  It must call
+ * pgpx_cancel_finish, which returns the new state of the connection.  If a
+ * request is in progress already, it goes on, and only its "ended" is replaced.
+ *
+ * pgpx_cancel_send does the same without the shared state, while the worker
+ * exits.
  */
 extern void pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended);
+extern void pgpx_cancel_send(PgpxWorkerConn *w, PgpxCancelEnded ended);
+extern int	pgpx_cancel_finish(PgpxWorkerConn *w, bool sent, bool ok);
 
-/* Handle events on the socket of the request; handle its deadline. */
-extern void pgpx_cancel_ready(PgpxWorkerConn *w);
+/* Handle the deadline of the request. */
 extern void pgpx_cancel_deadline_passed(PgpxWorkerConn *w);
 
 /*
- * Start and continue a request while the worker exits, without the event loop.
- * Both return the events to wait for on cancel.fd, or 0 when the request is
- * finished.  If cancel.fd is -1 a thread runs the request and the caller has to
- * poll.
- */
-extern uint32 pgpx_cancel_begin_last(PgpxWorkerConn *w);
-extern uint32 pgpx_cancel_step_last(PgpxWorkerConn *w);
-
-/*
- * Drop a cancel request in flight because its connection is being closed.
+ * Drop a cancel request in progress because its connection is being closed.
  * "ended" is not called.
  */
 extern void pgpx_cancel_drop(PgpxWorkerConn *w);
-
-/*
- * Read the cancel key from libpq's memory after a login, because libpq before
- * 17 has no function that returns it.
- */
-extern void pgpx_cancel_read_key(PgpxWorkerConn *w);
 
 /* --- Relay ------------------------------------------------------------
  *

@@ -5,21 +5,14 @@
  *
  * Published conninfo: a session reads the options, which the worker cannot,
  * and sends them.  They contain passwords, so they are kept in private memory
- * that is wiped before it is freed.  All connections of the worker to a
- * remote start here, those of a pool (connect.c) and those for its locks
- * (lock_pinger.c).
+ * that is wiped before it is freed.
  *
  * Host name lookups: getaddrinfo() blocks for as long as a dead name server
  * makes it, and libpq calls it inside PQconnectStart and PQconnectPoll.  So a
- * thread resolves the names (events.c has the rules), and libpq receives the
- * addresses (hostaddr) beside the names.  libpq resolves each name whose own
- * element of hostaddr is empty, even if other elements are not.
- *
- * An abandoned getaddrinfo() cannot be interrupted.  Its thread ends when the
- * call returns, and counts until then.  So the number of threads is limited,
- * and each user has a lower limit.  Otherwise a user who starts lookups that
- * no name server answers, abandons them soon and starts again would take all
- * threads from other users.
+ * thread resolves the names (task_queue.c), and libpq receives the addresses
+ * (hostaddr) beside the names.  libpq resolves each name whose own element of
+ * hostaddr is empty, even if other elements are not.  An abandoned lookup ends
+ * after the name that it is resolving.
  *
  * Hosts: PQconnectPoll has no deadline, so a host that does not accept the
  * connection would use up all of connect_timeout in each attempt.  The caller
@@ -35,36 +28,23 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include "lib/ilist.h"
 #include "lib/stringinfo.h"
-#include "port/atomics.h"
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
 #include "shared/lock_hooks.h"
 #include "shared/pool_worker.h"
-#include "worker/events.h"
 #include "worker/worker.h"
 
-/* Limits of threads: in all, of one user, and abandoned ones of one user. */
-#define MAX_RUNNING 64
-#define MAX_OF_USER 48
-#define MAX_ABANDONED 16
-
 #define OUT_OF_MEMORY "The pool worker is out of memory."
-
-#define NO_THREAD "The pool worker could not start a thread for the lookup of the host name."
 
 #define HOST_LEN 512			/* longer than any host name */
 
 struct PgpxLookup
 {
 	PgpxTask	task;
-	dlist_node	node;
-	PgpxThreadUser user;
-	pg_atomic_uint32 abandoned; /* also read in the thread */
-	PgpxLookupAnswer answer;
-	uint64		tag;
+	PgpxLookupEnded ended;
+	void	   *owner;
 	char	   *in_host;
 	char	   *in_hostaddr;	/* NULL: none */
 	char	   *in_port;
@@ -79,10 +59,6 @@ struct PgpxLookup
 	char	   *hostaddr;
 	char	   *port;
 };
-
-/* Lookups with a thread, and those that wait for one, in order. */
-static dlist_head running = DLIST_STATIC_INIT(running);
-static dlist_head queued = DLIST_STATIC_INIT(queued);
 
 static bool
 is_numeric(const char *host)
@@ -203,7 +179,7 @@ resolve_hosts(PgpxTask *task)
 				 "could not match %d port numbers to %d hosts", nports, nhosts);
 		return;
 	}
-	while (pg_atomic_read_u32(&job->abandoned) == 0 &&
+	while (!pgpx_task_is_abandoned(task) &&
 		   next_element(&hosts, host, sizeof(host)))
 	{
 		struct addrinfo hints = {0};
@@ -274,158 +250,40 @@ free_lookup(PgpxLookup *lookup)
 	free(lookup);
 }
 
-/*
- * Return whether a lookup of this user may start.  Set *abandoned to the number
- * of running lookups of this user whose attempts have ended.
- */
-static bool
-may_start(const PgpxThreadUser *user, int *abandoned)
-{
-	dlist_iter	iter;
-	int			all = 0;
-	int			of_user = 0;
-
-	*abandoned = 0;
-	dlist_foreach(iter, &running)
-	{
-		PgpxLookup *other = dlist_container(PgpxLookup, node, iter.cur);
-
-		all++;
-		if (!pgpx_is_same_thread_user(&other->user, user))
-			continue;
-		of_user++;
-		*abandoned += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
-	}
-	return of_user < MAX_OF_USER && all < MAX_RUNNING;
-}
-
-/* Start a thread for a lookup that is in no list. */
-static bool
-start_thread(PgpxLookup *job)
-{
-	if (!pgpx_task_start(&job->task))
-		return false;
-	dlist_push_tail(&running, &job->node);
-	return true;
-}
-
-/*
- * Start the first lookup in the queue that may start.  Return false if there is
- * none.  pgpx_lookup_abandon removes the lookups of attempts that have timed
- * out.
- */
-static bool
-start_next(void)
-{
-	dlist_iter	iter;
-	int			abandoned;
-
-	dlist_foreach(iter, &queued)
-	{
-		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
-
-		if (!may_start(&job->user, &abandoned))
-			continue;
-		dlist_delete(&job->node);
-		if (!start_thread(job))
-		{
-			strlcpy(job->error, NO_THREAD, sizeof(job->error));
-			job->answer(job);
-			free_lookup(job);
-		}
-		return true;
-	}
-	return false;
-}
-
-/* Callback at the end of a lookup's thread. */
 static void
-finish_lookup(PgpxTask *task)
+finish_lookup(PgpxTask *task, PgpxTaskEnd end)
 {
-	PgpxLookup *job = (PgpxLookup *) task;
+	PgpxLookup *lookup = (PgpxLookup *) task;
 
-	dlist_delete(&job->node);
-	if (pg_atomic_read_u32(&job->abandoned) == 0)
-		job->answer(job);
-	free_lookup(job);
-	while (start_next())
-		;
+	if (end != PGPX_TASK_ABANDONED)
+		lookup->ended(lookup->owner, lookup, end == PGPX_TASK_DONE);
+	free_lookup(lookup);
 }
 
-/*
- * Start to resolve the elements of the list "host" that have no address in
- * "hostaddr"; "port" is the list of ports.  Return NULL, or the reason why it
- * could not start: no thread could be started, or too many abandoned
- * lookups of the user are running.  If another limit is reached, the lookup
- * waits for the end of another one.  "tag" is passed on to the answer.
- */
-static const char *
-lookup_start(const PgpxThreadUser *user, const char *host,
-			 const char *hostaddr, const char *port,
-			 PgpxLookupAnswer answer, uint64 tag)
+PgpxTask *
+pgpx_lookup_create(int pool, PgpxLookupEnded ended, void *owner)
 {
-	int			abandoned;
-	bool		can_start = may_start(user, &abandoned);
-	PgpxLookup *job;
+	const PgpxConninfo *ci = &pgpx_wpools[pool].conninfo;
+	const char *hostaddr = pgpx_conninfo_param(ci, "hostaddr");
+	const char *port = pgpx_conninfo_param(ci, "port");
+	PgpxLookup *lookup = calloc(1, sizeof(*lookup));
 
-	if (abandoned >= MAX_ABANDONED)
-		return "Too many host names are being looked up for attempts of this user that have ended.";
-	job = calloc(1, sizeof(*job));
-	if (job == NULL)
-		return OUT_OF_MEMORY;
-	pg_atomic_init_u32(&job->abandoned, 0);
-	job->user = *user;
-	job->task.run = resolve_hosts;
-	job->task.ended = finish_lookup;
-	job->answer = answer;
-	job->tag = tag;
-	job->in_host = strdup(host);
-	job->in_hostaddr = hostaddr != NULL ? strdup(hostaddr) : NULL;
-	job->in_port = strdup(port ? port : "");
-	if (job->in_host == NULL || job->in_port == NULL ||
-		(hostaddr != NULL && job->in_hostaddr == NULL))
+	if (lookup == NULL)
+		return NULL;
+	lookup->task.run = resolve_hosts;
+	lookup->task.ended = finish_lookup;
+	lookup->ended = ended;
+	lookup->owner = owner;
+	lookup->in_host = strdup(pgpx_conninfo_param(ci, "host"));
+	lookup->in_hostaddr = hostaddr != NULL ? strdup(hostaddr) : NULL;
+	lookup->in_port = strdup(port ? port : "");
+	if (lookup->in_host == NULL || lookup->in_port == NULL ||
+		(hostaddr != NULL && lookup->in_hostaddr == NULL))
 	{
-		free_lookup(job);
-		return OUT_OF_MEMORY;
+		free_lookup(lookup);
+		return NULL;
 	}
-	if (!can_start)
-		dlist_push_tail(&queued, &job->node);
-	else if (!start_thread(job))
-	{
-		free_lookup(job);
-		return NO_THREAD;
-	}
-	return NULL;
-}
-
-void
-pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag)
-{
-	dlist_mutable_iter iter;
-
-	/* a thread cannot be stopped, but need not resolve further names */
-	dlist_foreach_modify(iter, &running)
-	{
-		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
-
-		if (job->answer == answer && job->tag == tag)
-			pg_atomic_write_u32(&job->abandoned, 1);
-	}
-	dlist_foreach_modify(iter, &queued)
-	{
-		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
-
-		if (job->answer != answer || job->tag != tag)
-			continue;
-		dlist_delete(&job->node);
-		free_lookup(job);
-	}
-}
-
-uint64
-pgpx_lookup_tag(const PgpxLookup *lookup)
-{
-	return lookup->tag;
+	return &lookup->task;
 }
 
 const char *
@@ -529,17 +387,6 @@ pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 {
 	return needs_lookup(pgpx_conninfo_param(ci, "host"),
 						pgpx_conninfo_param(ci, "hostaddr"));
-}
-
-const char *
-pgpx_conninfo_start_lookup(int index, PgpxLookupAnswer answer, uint64 tag)
-{
-	const PgpxConninfo *ci = &pgpx_wpools[index].conninfo;
-	PgpxThreadUser user = pgpx_pool_thread_user(index);
-
-	return lookup_start(&user, pgpx_conninfo_param(ci, "host"),
-						pgpx_conninfo_param(ci, "hostaddr"),
-						pgpx_conninfo_param(ci, "port"), answer, tag);
 }
 
 static bool

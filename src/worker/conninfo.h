@@ -3,9 +3,7 @@
  * conninfo.h
  *	  Connection parameters: the published conninfo, hosts, host name lookups.
  *
- * Used by all files of the worker that open something: connections, lock
- * pingers and cancel requests.  conninfo.c decides where to connect, login.c
- * performs the login.  Neither lets the worker block.
+ * conninfo.c decides where to connect, connect.c performs the login.
  *
  * Implemented by conninfo.c and password.c (passwords of the password command).
  *
@@ -19,52 +17,23 @@
 #include "libpq-fe.h"
 
 #include "protocol/control_message.h"
+#include "worker/task_queue.h"
 
 typedef struct PgpxLookup PgpxLookup;
 
 /*
- * Receive the result of a lookup.  Called in the event loop; "lookup" is freed
- * when it returns.
+ * Receive the result of a lookup, in the event loop.  "lookup" is freed when it
+ * returns.  started: false if no thread could be started.
  */
-typedef void (*PgpxLookupAnswer)(PgpxLookup *lookup);
+typedef void (*PgpxLookupEnded)(void *owner, const PgpxLookup *lookup,
+								bool started);
 
 /*
- * A user for whom threads run; the number of these threads is limited.  It is a
- * role in a database, whatever servers, options and user mappings it uses.
+ * Create the task that resolves the host names of a pool's conninfo; return
+ * NULL if out of memory.  If it is abandoned, "ended" is not called.
  */
-typedef struct PgpxThreadUser
-{
-	Oid			database;
-	NameData	name;
-} PgpxThreadUser;
-
-static inline PgpxThreadUser
-pgpx_pool_thread_user(int index)
-{
-	PgpxPool   *pool = &pgpx_pools[index];
-	PgpxThreadUser user;
-
-	LWLockAcquire(pool->lock, LW_SHARED);
-	user.database = pool->key.database;
-	user.name = pool->user_name;
-	LWLockRelease(pool->lock);
-	return user;
-}
-
-static inline bool
-pgpx_is_same_thread_user(const PgpxThreadUser *a, const PgpxThreadUser *b)
-{
-	return a->database == b->database &&
-		strcmp(NameStr(a->name), NameStr(b->name)) == 0;
-}
-
-/*
- * Abandon a lookup: its thread ends after the name that it is resolving, and
- * "answer" is not called.
- */
-extern void pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag);
-
-extern uint64 pgpx_lookup_tag(const PgpxLookup *lookup);
+extern PgpxTask *pgpx_lookup_create(int pool, PgpxLookupEnded ended,
+									void *owner);
 
 /* Return the reason why no address was found, or NULL. */
 extern const char *pgpx_lookup_error(const PgpxLookup *lookup);
@@ -136,13 +105,6 @@ extern bool pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version);
 extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
 
 /*
- * Start to resolve the host names of a pool's conninfo.  Return NULL, or the
- * reason why the lookup could not start.
- */
-extern const char *pgpx_conninfo_start_lookup(int pool, PgpxLookupAnswer answer,
-											  uint64 tag);
-
-/*
  * Start a login (PQconnectStartParams) with a pool's conninfo, and the password
  * that the password command has printed, if any.  application_name, unless
  * NULL, replaces the published one.  Return NULL if out of memory.
@@ -168,33 +130,6 @@ extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
 /* Free the hosts and set the pointer to NULL.  NULL is allowed. */
 extern void pgpx_hosts_free(PgpxHosts **hosts);
 
-/* Key of the logins that share a limit on threads (MAX_STEPS in login.c). */
-typedef struct PgpxLoginKey
-{
-	int			pool;
-	uint32		pool_id;
-	uint64		version;		/* of the conninfo */
-} PgpxLoginKey;
-
-/*
- * Called when a step of a login has ended.  If failure is NULL, status is
- * libpq's result and errno is as libpq left it.  Otherwise the login has failed
- * for that reason with that SQLSTATE.  The callback may end the login.
- */
-typedef void (*PgpxLoginStepped)(void *owner, PostgresPollingStatusType status,
-								 int sqlstate, const char *failure);
-
-/*
- * libpq's functions for an operation that proceeds in steps: a login, or a
- * cancel request (cancel.c).
- */
-typedef struct PgpxLoginKind
-{
-	PostgresPollingStatusType (*poll)(void *libpq); /* in the thread */
-	int (*socket)(const void *libpq);
-	void (*finish)(void *libpq);
-} PgpxLoginKind;
-
 /* --- Password ------------------------------------------------------------
  *
  * Passwords that the password command prints, for pools whose user mapping
@@ -206,8 +141,8 @@ typedef struct PgpxLoginKind
  * a pool's conninfo.  error: the reason why there is no password, or NULL.  The
  * callback continues all logins of that version that wait for the password.
  */
-typedef void (*PgpxPasswordAnswer)(int pool, uint32 pool_id, uint64 version,
-								   const char *error);
+typedef void (*PgpxPasswordEnded)(const PgpxConninfoKey *key,
+								  const char *error);
 
 /*
  * Return whether a login that began at this time must request a password first:
@@ -218,13 +153,13 @@ extern bool pgpx_password_is_needed(int pool, PgpxTime since);
 
 /*
  * Run the password command for the conninfo of a pool, unless it is already
- * running for it.  "answer" is called once when it ends, which may be after the
- * caller's own deadline.  timeout_ms: the command is killed after that time, or
- * later if another caller needs it for longer.  Return NULL, or the reason why
- * the command cannot run.
+ * running for it.  "ended" is called once when it ends, perhaps before this
+ * function returns, perhaps after the caller's own deadline.  timeout_ms: the
+ * command is killed after that time, or later if another caller needs it for
+ * longer.  Return NULL, or the reason why the command cannot run.
  */
 extern const char *pgpx_password_request(int pool, int64 timeout_ms,
-										 PgpxPasswordAnswer answer);
+										 PgpxPasswordEnded ended);
 
 /*
  * Handle a login that the remote refused: forget the password that was

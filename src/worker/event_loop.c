@@ -5,8 +5,8 @@
  *
  * The server's WaitEventSet handles the latch and the postmaster's death, but
  * cannot remove a member.  So it contains an epoll descriptor of ours.  That
- * epoll set contains the control socket, the sockets of connections, relays,
- * cancels and lock pingers, and the pipe that reports finished threads.
+ * epoll set contains the control socket, the sockets of connections, relays
+ * and lock pingers, and the pipe that reports finished threads.
  *
  * A connection that sessions use is watched with EPOLLRDHUP alone,
  * edge-triggered, so that the answers that they read do not wake the worker.
@@ -29,6 +29,7 @@
 #include "worker/connect.h"
 #include "worker/connection.h"
 #include "worker/events.h"
+#include "worker/task_queue.h"
 
 #define MAX_EVENTS 64
 #define MAX_MESSAGES 64		/* from the control socket, per round */
@@ -142,9 +143,9 @@ read_control(void)
 
 /* Called when the cancel request of a lease has ended. */
 static void
-cancel_ended(PgpxWorkerConn *w, int state)
+cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
 {
-	if (state == PGPX_CONN_RESETTING)
+	if (pgpx_cancel_finish(w, sent, ok) == PGPX_CONN_RESETTING)
 		pgpx_connection_reset(w, true, 0);
 }
 
@@ -195,7 +196,7 @@ work_on_connection(int index)
 			else if (w->phase == PGPX_PHASE_NONE)
 				pgpx_connect_open(w);
 			else
-				pgpx_connect_renew_timeout(w, connect_timeout);
+				pgpx_connect_set_end(w, w->started + connect_timeout * 1000);
 			break;
 		case PGPX_CONN_LEASED:
 		case PGPX_CONN_CANCELLING:
@@ -206,10 +207,10 @@ work_on_connection(int index)
 			}
 			else if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
 				pgpx_cancel_start(w, cancel_ended);
-			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
+			else if (state == PGPX_CONN_CANCELLING && w->cancel.task == NULL)
 			{
 				/* the cancel ended before the connection was released */
-				cancel_ended(w, pgpx_pool_cancel_done(pool, conn, false, true));
+				cancel_ended(w, false, true);
 			}
 			break;
 		case PGPX_CONN_RESETTING:
@@ -319,9 +320,6 @@ handle_event(const struct epoll_event *event)
 			pgpx_event_pool_changed(w->pool);
 			if (w->fd >= 0)
 				connection_ready(w, event->events);
-			break;
-		case PGPX_WATCH_CANCEL:
-			pgpx_cancel_ready(w);
 			break;
 		case PGPX_WATCH_PINGER:
 			pgpx_lock_hooks->ready((int) (event->data.u64 & 0xffffffff),

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * events.h
- *	  Event sources of the event loop: sockets, deadlines, finished threads.
+ *	  The worker's epoll set, its due time, and the pools that have changed.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,15 +10,12 @@
 
 #include "shared/shmem.h"
 
-#include <sys/types.h>
-
 /* The kind of an epoll event. */
 typedef enum PgpxWatchKind
 {
 	PGPX_WATCH_CONTROL = 1,
 	PGPX_WATCH_TASK,			/* threads have finished */
 	PGPX_WATCH_CONN,
-	PGPX_WATCH_CANCEL,
 	PGPX_WATCH_RELAY_REMOTE,	/* a relay's TLS connection */
 	PGPX_WATCH_RELAY_LOCAL,		/* .. and its end of the socket pair */
 	PGPX_WATCH_PINGER
@@ -45,37 +42,6 @@ extern void pgpx_event_pool_changed(int pool);
 
 /* Return a pool that was noted, and remove the note; -1: there is none. */
 extern int	pgpx_event_next_changed_pool(void);
-
-/*
- * The first member of the malloc'ed object that a thread works on.  From
- * pgpx_task_start until the call of "ended" only the thread may touch the
- * object.
- */
-typedef struct PgpxTask PgpxTask;
-struct PgpxTask
-{
-	void (*run)(PgpxTask *task);	/* called in the thread */
-	void (*ended)(PgpxTask *task);	/* called in the loop; frees the task */
-};
-
-/*
- * Set up the pipe for finished tasks.  Return the descriptor that becomes
- * readable when a task has finished, or -1 on error.
- */
-extern int	pgpx_task_init(void);
-
-/* Start a thread for the task.  Return false if that is impossible. */
-extern bool pgpx_task_start(PgpxTask *task);
-
-/* Call "ended" for each task that has finished. */
-extern void pgpx_task_ready(void);
-
-/*
- * End the process with _exit() if it ever started a thread; otherwise return.
- * Called at the very end, before exit(), because a thread may still use what
- * exit() tears down.
- */
-extern void pgpx_task_exit(int code);
 
 /* The epoll set of the event loop; the time when the loop must run again. */
 extern int	pgpx_epoll_fd;

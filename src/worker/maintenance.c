@@ -64,7 +64,7 @@ is_overdue(PgpxWorkerConn *w, PgpxTime now)
 
 	if (conn->state != PGPX_CONN_RESETTING &&
 		conn->state != PGPX_CONN_CANCELLING &&
-		!(conn->state == PGPX_CONN_CLOSING && w->cancel.active) &&
+		!(conn->state == PGPX_CONN_CLOSING && w->cancel.task != NULL) &&
 		(conn->state != PGPX_CONN_CONNECTING || pool->nwaiting > 0))
 		return false;
 	if (now - conn->state_since < PGPX_CONTENDED_KEEP_MS * 1000)
@@ -115,7 +115,7 @@ end_operation(PgpxWorkerConn *w)
 	}
 	else if (w->phase != PGPX_PHASE_OPEN)
 		deadline_passed(w);
-	else if (w->cancel.active)
+	else if (w->cancel.task != NULL)
 		pgpx_cancel_deadline_passed(w);
 }
 
@@ -231,11 +231,11 @@ handle_deadlines(PgpxTime now)
 
 	pgpx_connection_foreach(w)
 	{
-		if (w->cancel.active && now >= w->cancel.deadline)
+		if (w->cancel.task != NULL && now >= w->cancel.deadline)
 			pgpx_cancel_deadline_passed(w);
 		if (w->deadline != 0 && now >= w->deadline)
 			deadline_passed(w);
-		if (w->cancel.active)
+		if (w->cancel.task != NULL)
 			next = Min(next, w->cancel.deadline);
 		if (w->deadline != 0)
 			next = Min(next, w->deadline);

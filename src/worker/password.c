@@ -27,9 +27,8 @@
  * For each version of a pool's conninfo at most one command runs at a time, and
  * all logins with this version share its result.  Each login has its own
  * deadline, and the command is killed after the latest of them.  A thread
- * starts it and reads its output (events.c has the rules).  After a restart all
- * pools need passwords at once, so at most MAX_RUNNING commands run at a time,
- * in the order of the requests.
+ * starts it and reads its output (task_queue.c, which also limits their number:
+ * after a restart all pools need passwords at once).
  *
  *-------------------------------------------------------------------------
  */
@@ -48,17 +47,10 @@
 #include "lib/ilist.h"
 
 #include "base/settings.h"
-#include "worker/events.h"
 #include "worker/worker.h"
-
-/* Commands that run at once. */
-#define MAX_RUNNING 8
 
 /* Bytes of a password; PostgreSQL accepts less than 64 kB. */
 #define PASSWORD_MAX (32 * 1024)
-
-/* Callers of a request: connections and pingers. */
-#define MAX_ANSWERS 2
 
 #define OWN_VARIABLES 7
 
@@ -69,21 +61,18 @@ typedef struct Request
 {
 	PgpxTask	task;
 	dlist_node	node;			/* in requests */
-	bool		is_running;
-	int			pool;
-	uint32		pool_id;
-	uint64		version;		/* of the conninfo */
+	PgpxConninfoKey key;
 	NameData	server;			/* for the log */
 	NameData	database;
-	PgpxPasswordAnswer answers[MAX_ANSWERS];
-	int			nanswers;
-	PgpxTime	started;
+	PgpxPasswordEnded ended;
+	PgpxTime	requested_at;
 	int64		timeout_ms;		/* from the start */
-	int64		until;			/* monotonic_ms at which the command is
-								 * killed; other logins may extend it */
+	int64		started_ms;		/* monotonic_ms; 0: it has not started */
+	int64		until_ms;		/* when the command is killed; other logins may
+								 * extend it */
 	char	   *command;
 	char	  **environment;	/* the last OWN_VARIABLES are malloc'ed */
-	pthread_mutex_t mutex;		/* protects pid and until */
+	pthread_mutex_t mutex;		/* protects the times and pid */
 	pid_t		pid;			/* of the command; 0: it does not run */
 	char		error[128];		/* empty: no error */
 	size_t		len;
@@ -119,7 +108,7 @@ time_left(Request *request)
 	int64		until;
 
 	pthread_mutex_lock(&request->mutex);
-	until = request->until;
+	until = request->until_ms;
 	pthread_mutex_unlock(&request->mutex);
 	return until - monotonic_ms();
 }
@@ -282,6 +271,10 @@ run_command(PgpxTask *task)
 	bool		complete;
 	int			status;
 
+	pthread_mutex_lock(&request->mutex);
+	request->started_ms = monotonic_ms();
+	request->until_ms = request->started_ms + request->timeout_ms;
+	pthread_mutex_unlock(&request->mutex);
 	if (pipe2(out, O_CLOEXEC) < 0)
 	{
 		set_error(request, "The pool worker could not create a pipe for the password command.");
@@ -321,7 +314,7 @@ run_command(PgpxTask *task)
  * ------------------------------------------------------------------------
  */
 
-static void finish_command(PgpxTask *task);
+static void finish_command(PgpxTask *task, PgpxTaskEnd end);
 
 /* Wipe and free the password of a pool. */
 static void
@@ -439,37 +432,6 @@ make_environment(Request *request, const PgpxConninfo *ci,
 	return true;
 }
 
-/* Start the thread of a request; return false if that is impossible. */
-static bool
-start_thread(Request *request)
-{
-	request->started = pgpx_now();
-	request->until = monotonic_ms() + request->timeout_ms;
-	request->is_running = pgpx_task_start(&request->task);
-	return request->is_running;
-}
-
-static int
-count_running(void)
-{
-	dlist_iter	iter;
-	int			n = 0;
-
-	dlist_foreach(iter, &requests)
-		n += dlist_container(Request, node, iter.cur)->is_running ? 1 : 0;
-	return n;
-}
-
-static void
-add_answer(Request *request, PgpxPasswordAnswer answer)
-{
-	for (int i = 0; i < request->nanswers; i++)
-		if (request->answers[i] == answer)
-			return;
-	Assert(request->nanswers < MAX_ANSWERS);
-	request->answers[request->nanswers++] = answer;
-}
-
 /*
  * Let a command run for at least this time, in ms.  A command that has run for
  * longer than any login waits is not extended: if it hangs it must end,
@@ -478,19 +440,20 @@ add_answer(Request *request, PgpxPasswordAnswer answer)
 static void
 extend_deadline(Request *request, int64 timeout_ms)
 {
-	request->timeout_ms = Max(request->timeout_ms, timeout_ms);
-	if (request->is_running &&
-		pgpx_now() - request->started >= request->timeout_ms * 1000)
-		return;
+	int64		now_ms = monotonic_ms();
+
 	pthread_mutex_lock(&request->mutex);
-	request->until = Max(request->until, monotonic_ms() + timeout_ms);
+	request->timeout_ms = Max(request->timeout_ms, timeout_ms);
+	if (now_ms - request->started_ms < request->timeout_ms)
+		request->until_ms = Max(request->until_ms, now_ms + timeout_ms);
 	pthread_mutex_unlock(&request->mutex);
 }
 
 const char *
-pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordAnswer answer)
+pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordEnded ended)
 {
 	const PgpxWorkerPool *wp = &pgpx_wpools[index];
+	PgpxConninfoKey key = {index, wp->pool_id, wp->conninfo.version};
 	PgpxPool   *pool = &pgpx_pools[index];
 	NameData	local_user;
 	Request    *request;
@@ -499,10 +462,10 @@ pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordAnswer answer)
 	dlist_foreach(iter, &requests)
 	{
 		request = dlist_container(Request, node, iter.cur);
-		if (request->pool != index || request->pool_id != wp->pool_id ||
-			request->version != wp->conninfo.version)
+		if (request->key.pool != index ||
+			pgpx_conninfo_has_changed(index, request->key.pool_id,
+									  request->key.version))
 			continue;
-		add_answer(request, answer);
 		extend_deadline(request, Max(timeout_ms, 1));
 		return NULL;
 	}
@@ -514,16 +477,15 @@ pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordAnswer answer)
 	pthread_mutex_init(&request->mutex, NULL);
 	request->task.run = run_command;
 	request->task.ended = finish_command;
-	request->pool = index;
-	request->pool_id = wp->pool_id;
-	request->version = wp->conninfo.version;
+	request->ended = ended;
+	request->key = key;
+	request->requested_at = pgpx_now();
 	request->timeout_ms = Max(timeout_ms, 1);
 	LWLockAcquire(pool->lock, LW_SHARED);
 	request->server = pool->server_name;
 	request->database = pool->database_name;
 	local_user = pool->user_name;
 	LWLockRelease(pool->lock);
-	add_answer(request, answer);
 	request->command = strdup(pgpx_password_command);
 	if (request->command == NULL ||
 		!make_environment(request, &wp->conninfo, NameStr(local_user)))
@@ -531,12 +493,8 @@ pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordAnswer answer)
 		free_request(request);
 		return "The pool worker is out of memory.";
 	}
-	if (count_running() < MAX_RUNNING && !start_thread(request))
-	{
-		free_request(request);
-		return "The pool worker could not start a thread for the password command.";
-	}
 	dlist_push_tail(&requests, &request->node);
+	pgpx_task_submit(&request->task, PGPX_TASK_PASSWORD, &key);
 	return NULL;
 }
 
@@ -547,24 +505,29 @@ pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordAnswer answer)
 static void
 store_password(const Request *request)
 {
-	PgpxWorkerPool *wp = &pgpx_wpools[request->pool];
+	const PgpxConninfoKey *key = &request->key;
+	PgpxWorkerPool *wp = &pgpx_wpools[key->pool];
 
-	if (wp->cxt == NULL || wp->pool_id != request->pool_id ||
-		wp->conninfo.version != request->version ||
+	if (wp->cxt == NULL ||
+		pgpx_conninfo_has_changed(key->pool, key->pool_id, key->version) ||
 		strcmp(request->command, pgpx_password_command) != 0)
 		return;
 	forget_if_command_changed();
 	forget_password(wp);
 	wp->password = MemoryContextStrdup(wp->cxt, request->output);
-	wp->password_requested_at = request->started;
+	wp->password_requested_at = request->requested_at;
 	wp->password_at = pgpx_now();
 }
 
-/* End a request: store the password or log the error, and answer. */
+/* The command has ended: store the password or log the error, and answer. */
 static void
-finish_request(Request *request)
+finish_command(PgpxTask *task, PgpxTaskEnd end)
 {
+	Request    *request = (Request *) task;
+
 	dlist_delete(&request->node);
+	if (end == PGPX_TASK_NO_THREAD)
+		set_error(request, "The pool worker could not start a thread for the password command.");
 	if (request->error[0] == '\0')
 		store_password(request);
 	else
@@ -573,53 +536,9 @@ finish_request(Request *request)
 				 errmsg("pgpool_ext could not get a password for server \"%s\" of database \"%s\"",
 						NameStr(request->server), NameStr(request->database)),
 				 errdetail_internal("%s", request->error)));
-	for (int i = 0; i < request->nanswers; i++)
-		request->answers[i](request->pool, request->pool_id, request->version,
-							request->error[0] != '\0' ? request->error : NULL);
+	request->ended(&request->key,
+				   request->error[0] != '\0' ? request->error : NULL);
 	free_request(request);
-}
-
-/* Return the first request that waits for others; NULL: there is none. */
-static Request *
-first_waiting(void)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &requests)
-	{
-		Request    *request = dlist_container(Request, node, iter.cur);
-
-		if (!request->is_running)
-			return request;
-	}
-	return NULL;
-}
-
-/*
- * Start waiting requests while there is room for them.  One that cannot start
- * ends, and the next one is tried, because no other event would start it.
- */
-static void
-start_waiting_requests(void)
-{
-	Request    *request;
-
-	while (count_running() < MAX_RUNNING &&
-		   (request = first_waiting()) != NULL)
-	{
-		if (start_thread(request))
-			continue;
-		set_error(request, "The pool worker could not start a thread for the password command.");
-		finish_request(request);
-	}
-}
-
-/* Called in the event loop when the command has ended. */
-static void
-finish_command(PgpxTask *task)
-{
-	finish_request((Request *) task);
-	start_waiting_requests();
 }
 
 void

@@ -27,9 +27,7 @@
  */
 #include "worker/worker.h"
 
-#include <poll.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -50,9 +48,10 @@
 #include "shared/pool.h"
 #include "shared/registry.h"
 #include "shared/shmem.h"
+#include "worker/connect.h"
 #include "worker/connection.h"
 #include "worker/conninfo.h"
-#include "worker/events.h"
+#include "worker/task_queue.h"
 
 int			pgpx_worker_index = -1;
 uint64		pgpx_worker_incarnation = 0;
@@ -118,7 +117,7 @@ clean_environment(void)
 static int
 count_descriptors(void)
 {
-	int			n = pgpx_lock_hooks->descriptors() + pgpx_login_descriptors();
+	int			n = pgpx_lock_hooks->descriptors() + pgpx_task_descriptors();
 
 	pgpx_connection_foreach(w)
 	{
@@ -126,7 +125,7 @@ count_descriptors(void)
 			n++;
 		if (w->relay != NULL)
 			n += 2;
-		if (w->cancel.active)
+		if (w->cancel.task != NULL)
 			n++;
 	}
 	return n;
@@ -199,7 +198,7 @@ set_up(void)
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 
 	allow_descriptors(slot);
-	pgpx_connections_init();
+	pgpx_connections_init(&pgpx_pool_purpose);
 	pgpx_wpools = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_pools,
 												  sizeof(PgpxWorkerPool)));
@@ -300,8 +299,6 @@ typedef struct ExitConn
 } ExitConn;
 
 static ExitConn *exiting = NULL;	/* [max_connections] */
-static struct pollfd *polls = NULL;
-static int *polled = NULL;		/* the connection of each, by index */
 
 /*
  * Remove all connections of this worker's pools from the shared state, because
@@ -389,29 +386,18 @@ has_closed(PgpxWorkerConn *w)
 	return pgpx_connection_is_gone(w, conn->cancelled || !conn->running);
 }
 
-/*
- * Drop a cancel request.  Count it if it was sent and its pool still exists.
- */
+/* Count a cancel request if it was sent and its pool still exists. */
 static void
-end_cancel(PgpxWorkerConn *w)
+cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
 {
 	PgpxPool   *pool = pgpx_pool_lock(w->pool, w->pool_id);
-	bool		sent = w->cancel.sent;
 
 	exiting[w->index].cancelled = true;
-	pgpx_cancel_drop(w);
 	if (pool == NULL)
 		return;
 	if (sent)
 		pool->stats.cancels++;
 	LWLockRelease(pool->lock);
-}
-
-static void
-begin_cancel(PgpxWorkerConn *w)
-{
-	if (pgpx_cancel_begin_last(w) == 0)
-		pgpx_cancel_drop(w);
 }
 
 /*
@@ -425,54 +411,34 @@ cancel_running_statements(void)
 	PgpxTime	now = pgpx_now();
 	PgpxTime	until = now + EXIT_US;
 	PgpxTime	again = now + REPEAT_US;
+	bool		left = true;
 
-	for (; now < until; now = pgpx_now())
+	for (; left && now < until; now = pgpx_now())
 	{
 		bool		repeat = now >= again;
-		bool		left = false;
-		int			n = 0;
 
 		if (repeat)
 			again = now + REPEAT_US;
+		left = false;
 		for (int i = 0; i < pgpx_conns_end(); i++)
 		{
 			PgpxWorkerConn *w = &pgpx_wconns[i];
 
-			if (!exiting[i].open)
+			if (!exiting[i].open ||
+				(w->cancel.task == NULL && has_closed(w)))
 				continue;
-			if (!w->cancel.active)
-			{
-				if (has_closed(w))
-					continue;
-				if (repeat)
-					begin_cancel(w);
-			}
 			left = true;
-			if (!w->cancel.active)
-				continue;
-			polls[n].fd = w->cancel.fd;
-			polls[n].events = w->cancel.events & EPOLLIN ? POLLIN : POLLOUT;
-			polls[n].revents = 0;
-			polled[n++] = i;
+			if (repeat)
+				pgpx_cancel_send(w, cancel_ended);
 		}
-		if (!left)
-			break;
-		(void) poll(polls, n, CHECK_MS);
-		for (int i = 0; i < n; i++)
-		{
-			PgpxWorkerConn *w = &pgpx_wconns[polled[i]];
-
-			/* a thread has no descriptor here: poll it */
-			if ((polls[i].revents != 0 || polls[i].fd < 0) &&
-				pgpx_cancel_step_last(w) == 0)
-				end_cancel(w);
-		}
+		if (left)
+			pgpx_task_wait(CHECK_MS);
 	}
 
 	/* these have not ended in time, but may have been sent */
 	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (exiting[i].open && pgpx_wconns[i].cancel.active)
-			end_cancel(&pgpx_wconns[i]);
+		if (exiting[i].open && pgpx_wconns[i].cancel.task != NULL)
+			pgpx_cancel_deadline_passed(&pgpx_wconns[i]);
 }
 
 static void
@@ -495,26 +461,24 @@ at_exit(int code, Datum arg)
 
 	PGPX_DEBUG_POINT("worker_ends");
 
+	pgpx_task_only_cancels();
+
 	/* revoke first: a holder that sees its socket end then finds the reason */
 	forget_connections();
 	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 
-		if (w->pg == NULL || pgpx_login_is_running(w->login) ||
-			PQsocket(w->pg) < 0)
+		/* a step of a login owns the PGconn */
+		if (w->pg == NULL || w->task != NULL || PQsocket(w->pg) < 0)
 		{
 			exiting[i].open = false;
 			continue;
 		}
 
-		/* its next step needs the event loop, so start a new request below */
-		if (w->cancel.request != NULL)
-			pgpx_cancel_drop(w);
-
 		/* must precede the cut: the request needs the peer's address */
-		if (exiting[i].running)
-			begin_cancel(w);
+		if (exiting[i].running || w->cancel.task != NULL)
+			pgpx_cancel_send(w, cancel_ended);
 		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !exiting[i].open);
 	}
 
@@ -551,10 +515,6 @@ register_exit_callbacks(void)
 	/* exit callbacks must not allocate memory */
 	exiting = MemoryContextAllocZero(TopMemoryContext,
 									 mul_size(n, sizeof(ExitConn)));
-	polls = MemoryContextAllocZero(TopMemoryContext,
-								   mul_size(n, sizeof(struct pollfd)));
-	polled = MemoryContextAllocZero(TopMemoryContext,
-									mul_size(n, sizeof(int)));
 	before_shmem_exit(at_exit, (Datum) 0);
 	on_proc_exit(exit_last, (Datum) 0);
 }

@@ -11,7 +11,7 @@
  *
  * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
  * from a login to it, as in a long computation, but without use of the processor.  The
- * same with a host's name for getaddrinfo, and with "PQcancelPoll" for that function.
+ * same with a host's name for getaddrinfo, and with "PQcancel" for cancel requests.
  * A process listed in pgpool_ext.stop_in_recv stops in its next recv, and creates the
  * file pgpool_ext.stop_in_recv.PID.  A process listed in pgpool_ext.endless receives
  * notices without end, and never waits for one.  A postmaster listed in
@@ -299,8 +299,22 @@ PQcancelPoll(void *request)
 	if (next == NULL)
 		next = (int (*) (void *)) real("PQcancelPoll");
 	if (is_ours(CALLER))
-		hold("PQcancelPoll");
+		hold("PQcancel");
 	return next(request);
+}
+
+int
+PQcancel(void *cancel, char *error, int size)
+{
+	static int	(*next) (void *, char *, int);
+
+	if (fails("PQcancel", CALLER))
+		return 0;
+	if (next == NULL)
+		next = (int (*) (void *, char *, int)) real("PQcancel");
+	if (is_ours(CALLER))
+		hold("PQcancel");
+	return next(cancel, error, size);
 }
 
 int

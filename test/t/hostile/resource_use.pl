@@ -321,7 +321,7 @@ SKIP:
 
 	# --- further attempts start no thread
 	$local->safe_psql('postgres', q{SELECT pgpool.resume('forever')});
-	$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/, 'attempt after a change of an option in place has to wait');
+	$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool have not ended/, 'attempt after a change of an option in place has to wait');
 	is(threads(), 4, "attempt after a change of an option in place has no thread");
 
 	# --- a working address does not queue behind an unresponsive one

@@ -96,10 +96,10 @@ with_clock($local, sub { $local->start });
 		start_copy => [ q{ADD start_commands 'COPY pg_am TO STDOUT'}, qr/The start commands contain a COPY/ ],
 		start_begin => [ q{ADD start_commands 'BEGIN'}, qr/The start commands left a transaction open/ ],
 		database => [ q{SET dbname 'nowhere'}, qr/database "nowhere" does not exist/ ],
-		mute => [ $fake_host->('mute'), qr/did not answer in time|did not end in time/ ],
+		mute => [ $fake_host->('mute'), qr/did not answer in time|did not end within/ ],
 		garbage => [ $fake_host->('garbage'), qr/lost synchronization|message type/ ],
 		wide => [ $fake_host->('wide'), qr/unexpected result/ ],
-		no_login => [ $fake_host->('no_login'), qr/The connection attempt did not end in time/ ],
+		no_login => [ $fake_host->('no_login'), qr/The connection attempt did not end within/ ],
 		gone => [ $fake_host->('gone'), qr{closed the connection unexpectedly|SSL (?:connection has been closed|error|SYSCALL)} ]);
 
 	my $holder = PgpxSession->new($local);

@@ -168,37 +168,30 @@ works($_, 'without failures') foreach qw(one named);
 	$busy->quit;
 }
 
-# --- abandoned lookups: at most sixteen for each user, and they look up no further
-# names
+# --- lookups: at most four for a pool with the same conninfo, abandoned ones included, and
+# they look up no further names. Other pools of the same user are not affected.
 {
 	my $worker = worker_pid($local);
-	my $dead = q{SELECT pgpool.checkout('dead', '10 s')};
-	my $refused = qr/Too many host names are being looked up for attempts of this user that have ended/;
 
 	make_pool($local, $remote, server => 'dead', options => { %quick, connect_timeout => '50ms', host => 'localhost,held.example' });
 	make_pool($local, $remote, server => 'alive', options => { %quick, host => 'LOCALHOST' });
 	hold_logins($local, 'localhost', 'held.example');
-	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts time out before their lookups until there are too many')
-	  or diag($session->error);
-	is($session->sqlstate, '53000', 'refused attempt is an error');
-	ok(wait_until($local, sub { threads_of($worker) }, 16), 'sixteen lookups are abandoned');
-	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('alive', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'names of another user are looked up');
+	ok(wait_until($local, sub {
+		$session->run(q{SELECT pgpool.checkout('dead', '10 s')});
+		return $session->sqlstate eq '08001' && $session->error =~ /The lookup of the host name did not end within connect_timeout \(0\.05 s\): earlier host name lookups of the pool have not ended/ ? 1 : 0;
+	}, 1, 60), 'further lookup of the pool has to wait') or diag($session->error);
+	is(threads_of($worker), 4, 'four lookups are abandoned');
+	works('alive', 'another pool during the lookups');
 	hold_logins($local, 'held.example');
 	ok(wait_until($local, sub { threads_of($worker) }, 0), 'abandoned lookup does not look up further names');
 	hold_logins($local);
-	works('alive', 'lookups');
-}
 
-# --- at most 48 names are looked up at a time for a user; the other lookups wait
-{
-	my $worker = worker_pid($local);
-
-	make_pool($local, $remote, server => 'names', options => { host => 'LocalHost', pool_size => 60, connect_timeout => '10min' });
+	make_pool($local, $remote, server => 'names', options => { host => 'LocalHost', pool_size => 20, connect_timeout => '10min' });
 	hold_logins($local, 'LocalHost');
-	$other->start(q{SELECT pgpool.prewarm('names', 60, '9 min')});
-	ok(wait_until($local, sub { threads_of($worker) }, 48, 30), '48 names are looked up at a time');
+	$other->start(q{SELECT pgpool.prewarm('names', 20, '9 min')});
+	ok(wait_until($local, sub { threads_of($worker) }, 4, 30), 'four lookups of a pool run at a time');
 	hold_logins($local);
-	is($other->finish(600) . $other->error, 60, 'lookups that waited follow');
+	is($other->finish(600) . $other->error, 20, 'lookups that waited follow');
 	is($local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'names'}), 0, 'no attempt has failed');
 	$other->run(q{SELECT pgpool.drain('names', '30 s')});
 }
@@ -210,7 +203,7 @@ works($_, 'without failures') foreach qw(one named);
 	my @held = map { "held$_" } 0 .. 4;
 	my $worker = worker_pid($local);
 	my $threads = sub { return threads_of($worker) };
-	my $before_it = qr/did not end within connect_timeout \(0\.3 s\): earlier logins of the pool are still computing their authentication/;
+	my $before_it = qr/did not end within connect_timeout \(0\.3 s\): earlier logins of the pool have not ended/;
 
 	# on a busy machine another attempt may be needed to reach the computation
 	my $leave_behind = sub {
@@ -227,6 +220,7 @@ works($_, 'without failures') foreach qw(one named);
 			return $threads->();
 		}, $wanted), "$wanted threads are abandoned");
 		$session->run('SELECT pg_terminate_backend(' . $_->pid . ')') foreach values %callers;
+		ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 0), 'no attempt is left');
 		return;
 	};
 	# not every attempt reaches the point at which it has to wait, so attempts are repeated
@@ -275,7 +269,7 @@ works($_, 'without failures') foreach qw(one named);
 	make_pool($local, $remote, server => 'of_others', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1', 'more_db');
 	$leave_behind->(68, map { "more$_" } 0 .. 10);
-	my $too_many = qr/did not end within connect_timeout \(0\.3 s\): too many logins of this user are still computing their authentication/;
+	my $too_many = qr/did not end within connect_timeout \(0\.3 s\): too many logins of this user have not ended/;
 	$fails_with->('more11', $too_many, 'further server of the same user has to wait');
 	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$fails_with->('held1', $too_many, 'new user mapping does not lift the limit');
