@@ -5,7 +5,7 @@
  *
  * The files of this folder run in the worker only.  The worker never blocks:
  * it waits in one epoll set, with a deadline, and threads run the calls that
- * may block (events.c).  In shared memory it changes only the connections of
+ * may block (task_queue.c).  In shared memory it changes only the connections of
  * its own pools, through pool_worker.h.  An eviction under max_connections may
  * also close a free connection of another worker's pool.
  *
