@@ -388,28 +388,6 @@ step_work(PgpxPinger *p)
 	set_idle(p);
 }
 
-/* Read the input of an idle connection: a notice, a parameter, or its end. */
-static void
-read_idle_input(PgpxPinger *p, uint32 events)
-{
-	bool		unsent;
-
-	if (!pgpx_connect_exchange(&p->conn, &unsent) ||
-		(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0)
-	{
-		drop_connection(p);
-		return;
-	}
-
-	/*
-	 * libpq closes the socket if a message is not valid.  Drop the connection
-	 * before another one registers a socket with the same number.
-	 */
-	(void) PQisBusy(p->conn.pg);
-	if (PQsocket(p->conn.pg) < 0)
-		drop_connection(p);
-}
-
 void
 pgpx_lock_pinger_ready(int index, uint32 events)
 {
@@ -429,7 +407,8 @@ pgpx_lock_pinger_ready(int index, uint32 events)
 			step_preparation(p);
 			break;
 		case PGPX_PINGER_IDLE:
-			read_idle_input(p, events);
+			/* its end, or a message that no statement has requested */
+			drop_connection(p);
 			break;
 		case PGPX_PINGER_PING:
 		case PGPX_PINGER_RELEASE:
