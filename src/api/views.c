@@ -681,7 +681,6 @@ wait_reason(const PgpxView *view)
 		[PGPX_LIMIT_UNAVAILABLE] = "unavailable",
 		[PGPX_LIMIT_SERVER] = "server_cap",
 		[PGPX_LIMIT_ALL] = "global_cap",
-		[PGPX_LIMIT_LEASES] = "lease",
 	};
 	const PgpxPool *pool = &view->pool;
 

@@ -462,7 +462,7 @@ enqueue_locked(PgpxCheckout *c, PgpxPool *pool)
 										c->deadline, c->position);
 	c->position = waiter->position;
 	pgpx_pool_grow_locked(pool, 0);
-	c->grow_at = pgpx_pool_growth_due_locked(pool);
+	c->grow_at = pgpx_pool_growth_due_locked(pool, waiter);
 	if (pool->retry_at != 0)
 		pgpx_worker_wake_soon(pool->worker);
 	return waiter;

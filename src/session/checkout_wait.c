@@ -715,13 +715,13 @@ is_enqueued(const volatile PgpxWaiter *waiter)
  * expected.  Return when to do so again; 0: never.
  */
 static PgpxTime
-grow_late(PgpxPool *pool)
+grow_late(PgpxPool *pool, const PgpxWaiter *waiter)
 {
 	PgpxTime	due;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pgpx_pool_grow_locked(pool, 0);
-	due = pgpx_pool_growth_due_locked(pool);
+	due = pgpx_pool_growth_due_locked(pool, waiter);
 	LWLockRelease(pool->lock);
 	return due;
 }
@@ -787,7 +787,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 				if (in_time && is_due(notice_at(c), now))
 					raise_notice(c, pool);
 				if (in_time && is_due(c->grow_at, now))
-					c->grow_at = grow_late(pool);
+					c->grow_at = grow_late(pool, waiter);
 				if (in_time && is_due(check_at, now))
 				{
 					deadlock = pgpx_deadlock_find(waiter);

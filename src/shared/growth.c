@@ -1,23 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * growth.c
- *	  How many connections a pool lacks: sizes, estimates of durations.
+ *	  How many connections a pool lacks.
  *
- * A pool opens connections for min_size and min_idle, and for waiters that
- * would still wait when a new connection is open.  It estimates that by the
- * durations of its connects and leases.  While one of them is unknown, it opens
- * a connection for each waiter.
+ * A pool opens connections for min_size and min_idle, and one for each waiter
+ * that is older than half the last connect took, and than GROW_AFTER_US.  Such a
+ * waiter has waited for so long that a connection of its own is likely to serve
+ * it sooner than the end of a lease.  A pool without leases opens one for each
+ * waiter, because no lease will end.
  *
  *-------------------------------------------------------------------------
  */
 #include "shared/pool.h"
 
 #include "shared/registry.h"
-#include "shared/wait_queue.h"
 
-#define WAITED_CONNECTS 8		/* see served_soon */
-#define ESTIMATE_WEIGHT 8		/* a new duration changes an estimate by this
-								 * part of the difference */
+#define GROW_AFTER_US 1000
 
 int
 pgpx_pool_cap_locked(const PgpxPool *pool)
@@ -147,8 +145,8 @@ count_soon_free(const PgpxPool *pool)
 
 /*
  * Return the most connections that a pool may open for its waiters.  Unlike
- * pgpx_pool_missing_locked, this disregards the estimates of durations, and
- * counts the probe of a pool that pauses after a failure.
+ * pgpx_pool_missing_locked, this disregards the ages of waiters, and counts the
+ * probe of a pool that pauses after a failure.
  *
  * The pool is read without its lock.
  */
@@ -239,95 +237,43 @@ pgpx_pool_count_soon_free_locked(const PgpxPool *pool)
 	return count_soon_free(pool);
 }
 
-/*
- * Return whether the queue is the rest of a burst that will be served within
- * this time.
- *
- * It is the rest of a burst if no session has enqueued in the second half of
- * the queue's age, and if the waiters leave fast enough.  The rate at which
- * they have left is used instead of lease_estimate, because it includes the
- * leases that last longer than others.
- */
-static bool
-is_ending_burst(const PgpxPool *pool, PgpxTime within)
-{
-	const PgpxWaiter *first;
-	const PgpxWaiter *last;
-	PgpxTime	age = pgpx_now() - pool->queued_since;
-	int64		served;			/* waiters that have left the queue */
-
-	if (pool->queue_head < 0)
-		return false;
-	first = &pgpx_waiters[pool->queue_head];
-	last = &pgpx_waiters[pool->queue_tail];
-	served = (int64) (first->position - pool->queued_position);
-	return last->since < pool->queued_since + age / 2 &&
-		pool->nwaiting * age <= served * within;
-}
-
-/*
- * Return until when the estimates of the pool may keep it from growing; 0 if
- * they are unknown.
- *
- * The estimates are not trusted if no lease has begun for half the time of a
- * connect.  The pool then opens a connection for each waiter, because nothing
- * is known about when the leases end.
- *
- * The pool also opens one for each waiter if the queue has not been empty for
- * that time.  Such a pool is too small: a session that calls without a pause
- * waits at each call until it has a connection of its own.  An exception is the
- * rest of a burst: its calls are served before a connection would be open.
- */
+/* Return the age at which a waiter makes the pool grow, in microseconds. */
 static PgpxTime
-trusted_until(const PgpxPool *pool)
+growth_age(const PgpxPool *pool)
 {
-	PgpxTime	half = pool->connect_estimate / 2;
-	PgpxTime	since = pool->last_checkout;
-
-	if (pool->connect_estimate == 0 || pool->lease_estimate == 0)
-		return 0;
-	if (pgpx_now() < pool->queued_since + half || !is_ending_burst(pool, half))
-		since = Min(since, pool->queued_since);
-	return since + half;
+	return pgpx_pool_count_leased_locked(pool) == 0 ? 0 :
+		Max(GROW_AFTER_US, pool->connect_time / 2);
 }
 
-/*
- * Return how many waiters will be granted a connection that is leased now
- * before a new one could be open.  The pool does not grow for them.
- *
- * All leases together end at the rate "leased / lease_estimate".  The function
- * counts the waiters that this rate serves within half the time of a connect.
- * So leases may last twice as long as estimated before a new connection would
- * have served the waiters sooner.
- *
- * In a pool with repeated bursts, sessions would wait in each burst.  Therefore
- * one waiter is not counted once the waits since the last growth add up to the
- * time of WAITED_CONNECTS connects, because a connect costs less than that.
- */
+/* Count the waiters that have reached the age at which the pool grows. */
 static int
-served_soon(const PgpxPool *pool)
+count_due(const PgpxPool *pool)
 {
-	int			leased = pgpx_pool_count_leased_locked(pool);
-	int			soon_free = pgpx_pool_count_soon_free_locked(pool);
-	int			queued = Max(pool->nwaiting - soon_free, 0);
-	PgpxTime	soon;
+	PgpxTime	since;
+	int			n = 0;
 
-	if (queued == 0 || leased <= 0 || pgpx_now() >= trusted_until(pool))
+	if (pool->nwaiting == 0)
 		return 0;
-	soon = leased * (pool->connect_estimate / 2) / pool->lease_estimate;
-	if (pool->waited >= WAITED_CONNECTS * pool->connect_estimate)
-		queued--;
-	return (int) Min(soon, queued);
+	since = pgpx_now() - growth_age(pool);
+	for (int i = pool->queue_head; i >= 0 && pgpx_waiters[i].since <= since;
+		 i = pgpx_waiters[i].next)
+		n++;
+	return n;
 }
 
 PgpxTime
-pgpx_pool_growth_due_locked(const PgpxPool *pool)
+pgpx_pool_growth_due_locked(const PgpxPool *pool, const PgpxWaiter *waiter)
 {
+	PgpxTime	due;
+
 	Assert(LWLockHeldByMe(pool->lock));
-	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool) ||
-		served_soon(pool) == 0)
+	if (waiter == NULL && pool->queue_tail >= 0)
+		waiter = &pgpx_waiters[pool->queue_tail];
+	if (waiter == NULL ||
+		pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
 		return 0;
-	return trusted_until(pool);
+	due = waiter->since + growth_age(pool);
+	return due > pgpx_now() ? due : 0;
 }
 
 PgpxGrowthLimit
@@ -345,8 +291,7 @@ pgpx_pool_growth_limit_locked(const PgpxPool *pool)
 		return PGPX_LIMIT_SERVER;
 	if (connections_used() >= pgpx_shared->max_connections)
 		return PGPX_LIMIT_ALL;
-	return pgpx_pool_growth_due_locked(pool) != 0 ? PGPX_LIMIT_LEASES :
-		PGPX_LIMIT_NONE;
+	return PGPX_LIMIT_NONE;
 }
 
 /*
@@ -359,9 +304,8 @@ int
 pgpx_pool_below_min_locked(const PgpxPool *pool)
 {
 	int			total = pgpx_pool_total_locked(pool);
-	int			queued = pool->nwaiting - served_soon(pool);
 	int			spare = pgpx_pool_count_free_locked(pool) +
-		pgpx_pool_count_soon_free_locked(pool) - queued;
+		pgpx_pool_count_soon_free_locked(pool) - count_due(pool);
 
 	Assert(LWLockHeldByMe(pool->lock));
 	if (!pgpx_pool_has_conninfo_locked(pool))
@@ -379,8 +323,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 	int			missing;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	missing = pool->nwaiting + extra - pgpx_pool_count_soon_free_locked(pool) -
-		served_soon(pool);
+	missing = count_due(pool) + extra - pgpx_pool_count_soon_free_locked(pool);
 	missing = Max(missing, pgpx_pool_below_min_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
 	if (missing <= 0 || is_growth_stopped(pool))
@@ -431,34 +374,4 @@ pgpx_pool_blocked_locked(PgpxPool *pool)
 		served += Max(slots, 0);
 	}
 	return Max(pool->nwaiting - served, 0);
-}
-
-/* Move an estimate toward a new duration. */
-static void
-update_estimate(PgpxTime *estimate, PgpxTime took)
-{
-	if (*estimate == 0)
-		*estimate = Max(took, 1);
-	else
-		*estimate += (took - *estimate) / ESTIMATE_WEIGHT;
-}
-
-void
-pgpx_growth_note_lease_locked(PgpxPool *pool, PgpxTime held)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	update_estimate(&pool->lease_estimate, held);
-}
-
-void
-pgpx_growth_note_connect_locked(PgpxPool *pool, PgpxTime took)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-
-	/*
-	 * a shorter duration replaces the estimate at once, because concurrent
-	 * connects take longer than a single one
-	 */
-	pool->connect_estimate = Min(pool->connect_estimate, took);
-	update_estimate(&pool->connect_estimate, took);
 }

@@ -267,9 +267,11 @@ check_granted(PgpxCheck *check, PgpxWaiter *waiter)
 
 	if (conn->pool != check->index)
 		return;
-	if (same ? conn->owner_procno != index || conn->owner_pid != waiter->pid :
-		pgpx_waiter_revoke_reason(index, waiter->lease_id) == PGPX_REVOKE_NONE &&
-		conn->opened_at != 0 && conn->opened_at < waiter->since)
+	if (same ?
+		conn->owner_procno != index || conn->owner_pid != waiter->pid :
+		conn->opened_at != 0 && conn->opened_at < waiter->since &&
+		pgpx_waiter_revoke_reason(index,
+								  waiter->lease_id) == PGPX_REVOKE_NONE)
 		pgpx_check_fault(check, "waiter %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT " of process %d",
 						 index, waiter->pid, waiter->lease_id, waiter->conn,
 						 pg_atomic_read_u64(&conn->lease_id), conn->owner_pid);

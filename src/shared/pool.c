@@ -234,17 +234,14 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		begin_tests(pool, pool->nwaiting,
 					pgpx_pool_waits_since_locked(pool), pgpx_now());
 
-	/*
-	 * A full pool opens nothing.  Skip the estimates, which read the clock
-	 * several times, because the lock is contended while sessions wait.
-	 */
+	/* a full pool opens nothing: do not read the clock under the lock */
 	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
 		return 0;
 	missing = pgpx_pool_missing_locked(pool, extra);
 	if (missing == 0)
 	{
-		/* the worker grows the pool later if leases last longer */
-		if (pgpx_pool_growth_due_locked(pool) != 0)
+		/* the worker grows the pool for waiters that are still too young */
+		if (pgpx_pool_growth_due_locked(pool, NULL) != 0)
 			pgpx_worker_wake_soon(pool->worker);
 		return 0;
 	}
@@ -261,7 +258,6 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		if (conn == NULL)
 			break;
 		pgpx_conn_notify_worker(conn, pool->worker);
-		pool->waited = 0;
 		requested++;
 	}
 
@@ -595,10 +591,6 @@ count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 			break;
 	}
 
-	/* a lease that was never used says nothing about the next ones */
-	if (end != PGPX_END_RETRIED)
-		pgpx_growth_note_lease_locked(pool, held);
-
 	stats->lease_time += held;
 	stats->max_lease_time = Max(stats->max_lease_time, (uint64) held);
 	if (usage != NULL)
@@ -824,7 +816,7 @@ pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took)
 	PgpxStats  *stats = &pool->stats;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pgpx_growth_note_connect_locked(pool, took);
+	pool->connect_time = took;
 	stats->connects++;
 	stats->connect_time += took;
 }

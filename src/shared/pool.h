@@ -10,7 +10,7 @@
  *
  * The counters of a pool only increase.  Gauges are computed from states.
  *
- * Implemented by pool.c and growth.c (sizes, estimates of durations).
+ * Implemented by pool.c and growth.c (sizes).
  *
  *-------------------------------------------------------------------------
  */
@@ -77,10 +77,9 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
  *		that were requested from the worker.
  *
  * - For each waiter, one test of a free connection that must be tested.
- * - One connect for each waiter beyond the number of connections that are being
- *   opened, reset or tested; and "extra" more connects.  Waiters that will
- *   probably be served before a new connection could be open do not count, as
- *   long as pgpx_pool_growth_due_locked allows it.
+ * - One connect for each waiter of the age that growth.c describes, beyond the
+ *   number of connections that are being opened, reset or tested; and "extra"
+ *   more connects.
  *
  * Connects stay within pool_size plus max_overflow and within the caps over
  * several pools, and none is requested during a back-off.
@@ -365,14 +364,15 @@ extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
 
 /*
  * pgpx_pool_growth_due_locked
- *		Return when pgpx_pool_grow_locked must be called again, because the pool
- *		does not grow now for waiters that should be served by then; 0: it does
- *		not delay its growth.
+ *		Return when a waiter reaches the age at which the pool grows for it.
+ *		Return 0 if it has, if there is none, or if the pool is full.
  *
- * A session that has enqueued calls pgpx_pool_grow_locked itself at that time.
- * After any other event the worker calls it.
+ * waiter: NULL for the last one of the queue.  A session that has enqueued
+ * calls pgpx_pool_grow_locked itself at that time.  After any other event the
+ * worker calls it.
  */
-extern PgpxTime pgpx_pool_growth_due_locked(const PgpxPool *pool);
+extern PgpxTime pgpx_pool_growth_due_locked(const PgpxPool *pool,
+											const PgpxWaiter *waiter);
 
 /*
  * pgpx_pool_note_use_locked
@@ -404,9 +404,7 @@ typedef enum PgpxGrowthLimit
 	PGPX_LIMIT_POOL,			/* pool_size and max_overflow */
 	PGPX_LIMIT_UNAVAILABLE,		/* the pause after a failed attempt */
 	PGPX_LIMIT_SERVER,			/* max_server_connections */
-	PGPX_LIMIT_ALL,				/* pgpool_ext.max_connections */
-	PGPX_LIMIT_LEASES			/* leases will probably end sooner than a
-								 * connect */
+	PGPX_LIMIT_ALL				/* pgpool_ext.max_connections */
 } PgpxGrowthLimit;
 
 /* Return the first limit of this list that applies. */
@@ -419,9 +417,5 @@ extern PgpxGrowthLimit pgpx_pool_growth_limit_locked(const PgpxPool *pool);
  *		slots that are free or about to become free.
  */
 extern int	pgpx_pool_blocked_locked(PgpxPool *pool);
-
-/* Adjust the estimates to a lease that has ended, or to a connect. */
-extern void pgpx_growth_note_lease_locked(PgpxPool *pool, PgpxTime held);
-extern void pgpx_growth_note_connect_locked(PgpxPool *pool, PgpxTime took);
 
 #endif							/* PGPX_POOL_H */

@@ -274,9 +274,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->conninfo_requested_by = 0;
 	pool->conninfo_version = 0;
 	pool->last_position = 0;
-	pool->connect_estimate = 0;
-	pool->lease_estimate = 0;
-	pool->waited = 0;
+	pool->connect_time = 0;
 	pool->last_checkout = 0;
 	memset(&pool->idle_peak, 0, sizeof(pool->idle_peak));
 	memset(&pool->overflow_peak, 0, sizeof(pool->overflow_peak));
@@ -375,13 +373,13 @@ start_version_locked(PgpxPool *pool)
 	pool->version++;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 
-	/* failures and estimates of the old address do not apply to the new one */
+	/* failures and times of the old address do not apply to the new one */
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
 	pool->retry_at = 0;
 	pool->backoff_ms = 0;
 	pool->ramp = 0;
-	pool->connect_estimate = 0;
+	pool->connect_time = 0;
 
 	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
 	notify_attempts_locked(pool);

@@ -389,15 +389,7 @@ typedef struct PgpxPool
 								 * NONE */
 	uint64		last_position;	/* the last one that was assigned */
 
-	/* estimates that decide about growth, see served_soon in growth.c */
-	PgpxTime	connect_estimate;	/* duration of a connect; 0: unknown */
-	PgpxTime	lease_estimate; /* duration of a lease; 0: unknown */
-	PgpxTime	queued_since;	/* start of the checkout that found the queue
-								 * empty */
-	uint64		queued_position;	/* last_position at that time */
-	PgpxTime	waited;			/* sum of the waits that were granted since
-								 * the last request for a connect */
-
+	PgpxTime	connect_time;	/* duration of the last connect; 0: unknown */
 	PgpxTime	last_checkout;
 	PgpxPeak	idle_peak;		/* its period is idle_timeout */
 	PgpxPeak	overflow_peak;	/* its period is overflow_ttl */

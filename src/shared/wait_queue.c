@@ -137,12 +137,8 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	int			after = pool->queue_tail;
 
 	if (pool->nwaiting == 0)
-	{
-		pool->queued_since = waiter->since;
-		pool->queued_position = pool->last_position;
 		pg_atomic_fetch_or_u32(&pgpx_waiting_bits[PGPX_POOL_INDEX(pool) / 32],
 							   waiting_bit(pool));
-	}
 
 	/* after the tail, unless the waiter keeps an earlier position */
 	while (after >= 0 && pgpx_waiters[after].position > waiter->position)
@@ -244,7 +240,6 @@ pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 	if (lease_id == 0)
 		return false;
 	queue_remove(pool, waiter);
-	pool->waited += now - waiter->since;
 	waiter->state = PGPX_WAITER_GRANTED;
 	waiter->granted_at = now;
 	waiter->granted_version = pool->options_version;

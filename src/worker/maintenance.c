@@ -179,7 +179,7 @@ tick(PgpxTime now)
 
 /*
  * Grow the pools with waiters whose back-off has ended, for which another pool
- * has freed a slot, or whose leases last longer than estimated.  Return true if
+ * has freed a slot, or whose waiters have reached the age for growth.  Return true if
  * a pool is still in back-off or must yield to another pool.
  */
 static bool
@@ -213,7 +213,7 @@ grow_waiting_pools(PgpxTime now)
 			else if (missing)
 				pgpx_pool_dispatch_locked(pool, &wake);
 			else
-				due = pgpx_pool_growth_due_locked(pool);
+				due = pgpx_pool_growth_due_locked(pool, NULL);
 			LWLockRelease(pool->lock);
 			pgpx_wake_flush(&wake);
 			if (due != 0)

@@ -418,6 +418,32 @@ SKIP:
 		is(pool($server, $reason), 5 - $rest, "$server: connections were closed by the option");
 	}
 
+	# A pool with leases opens a connection for a waiter that is older than half the last
+	# connect took, which is half an hour here. A younger waiter is granted the next lease.
+	my $gate = PgpxSession->new($remote, dbname => 'remote_db');
+	my $column = sub { return $local->safe_psql('postgres', "SELECT $_[0] FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = 'aged'"); };
+
+	make_pool($local, $remote, server => 'aged', options => { pool_size => 2, max_lifetime => 0, idle_timeout => 0,
+		connect_timeout => '10h', checkout_timeout => '10h', start_commands => 'SELECT pg_advisory_xact_lock(7)' });
+	$gate->run('SELECT pg_advisory_lock(7)');
+	$sessions[0]->start(q{SELECT pgpool.checkout('aged')});
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}, 1), 'aged: connection is being opened');
+	let_time_pass($local, 3600);
+	$gate->run('SELECT pg_advisory_unlock(7)');
+	like($sessions[0]->finish(30), qr/^\d+$/, 'aged: connect lasted an hour');
+	$sessions[1]->start(q{SELECT pgpool.checkout('aged')});
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'aged'}, 1), 'aged: session waits');
+	$sessions[0]->run('SELECT pgpool.checkin_all()');
+	like($sessions[1]->finish(30), qr/^\d+$/, 'aged: waiter is granted the next lease');
+	is($column->('total'), '1', 'aged: no connection was opened for the young waiter');
+	$sessions[0]->start(q{SELECT pgpool.checkout('aged')});
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'aged'}, 1), 'aged: session waits again');
+	let_time_pass($local, 1801);
+	like($sessions[0]->finish(30), qr/^\d+$/, 'aged: waiter is granted a connection of its own');
+	is($column->('total, leased'), '2|2', 'aged: pool has grown');
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	$gate->quit;
+
 	# A call in each half: the spare connections stay open. A connection of the second pool
 	# expires when the worker has maintained both pools.
 	make_pool($local, $remote, server => 'spare', options => { %period, pool_size => 8, min_idle => 2 });
