@@ -330,7 +330,7 @@ hold(0);
 
 # --- the remaining acquisitions, with lost replies only
 my $lost = 0;
-while (all_acquired() < $wanted && time - $began < 3600)
+while ($lost < 3 || (all_acquired() < $wanted && time - $began < 3600))
 {
 	$proxy->command("swallow $question"), $lost++ if $proxy->command('status') eq 'pass';
 	usleep(300_000);
