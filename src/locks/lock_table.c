@@ -560,16 +560,18 @@ pgpx_lock_list_work(int pool, uint32 pool_id, bool release, PgpxLockWork *work)
 	PgpxTime	now = pgpx_now();
 	int			n = 0;
 
-	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
+	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		const PgpxLock *lock = &pgpx_locks[i];
+		PgpxLock   *lock = &pgpx_locks[i];
 
 		if (!is_of_pool(lock, pool, pool_id) ||
 			!(release ?
 				  needs_release(lock) && lock->retry_at <= now :
 				  lock->state == PGPX_LOCK_HELD))
 			continue;
+		if (release)
+			lock->nsent++;
 		work[n].slot = i;
 		work[n].request = lock->request;
 		work[n].token = lock->token;
@@ -630,7 +632,7 @@ pgpx_lock_released(const PgpxLockWork *work, bool released)
 		if (lock->state == PGPX_LOCK_RELEASING &&
 			lock->result == PGPX_LOCK_UNKNOWN)
 			lock->result = released ? PGPX_LOCK_RELEASED :
-			lock->attempts > 0 ? PGPX_LOCK_UNKNOWN : PGPX_LOCK_NOT_OWNER;
+			lock->nsent > 1 ? PGPX_LOCK_UNKNOWN : PGPX_LOCK_NOT_OWNER;
 		finish_release_locked(lock, &wake);
 	}
 	LWLockRelease(pgpx_shared->locks_lock);

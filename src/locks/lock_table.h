@@ -102,6 +102,7 @@ typedef struct PgpxLock
 	bool		remote_done;	/* the remote needs no release */
 	bool		awaited;		/* the session waits for the result */
 	int			attempts;		/* failed attempts */
+	int			nsent;			/* release statements sent */
 	PgpxTime	retry_at;
 	int			result;			/* PgpxLockResult */
 } PgpxLock;
