@@ -1108,7 +1108,7 @@ COMMENT ON TYPE pgpool.dblink_calls_row IS
 
 CREATE FUNCTION pgpool.dblink_calls()
 RETURNS SETOF pgpool.dblink_calls_row
-AS 'MODULE_PATHNAME', 'pgpx_dblink_calls'
+AS 'MODULE_PATHNAME', 'pgpx_view_dblink_calls'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 6;
 REVOKE ALL ON FUNCTION pgpool.dblink_calls() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pgpool.dblink_calls() TO pg_read_all_stats;

@@ -379,6 +379,7 @@ pgpx_row_store(PgpxRow *row)
 PG_FUNCTION_INFO_V1(pgpx_view_pools);
 PG_FUNCTION_INFO_V1(pgpx_view_connections);
 PG_FUNCTION_INFO_V1(pgpx_view_workers);
+PG_FUNCTION_INFO_V1(pgpx_view_dblink_calls);
 
 static bool
 is_stale(const PgpxView *view, const PgpxConn *conn)
@@ -557,6 +558,32 @@ worker_state(PgpxWorkerSlot *slot)
 		default:
 			return "down";
 	}
+}
+
+/* dblink_calls() returns setof dblink_calls_row */
+Datum
+pgpx_view_dblink_calls(PG_FUNCTION_ARGS)
+{
+	static const char *const outcomes[PGPX_DBLINK_OUTCOMES] = {
+		[PGPX_DBLINK_POOLED] = "pooled",
+		[PGPX_DBLINK_OPEN_CONNECTION] = "open connection",
+		[PGPX_DBLINK_NO_SERVER] = "no server",
+		[PGPX_DBLINK_OTHER_SESSION] = "other session",
+		[PGPX_DBLINK_NONE_FREE] = "none free",
+		[PGPX_DBLINK_UNAVAILABLE] = "unavailable",
+	};
+	PgpxRow		row;
+
+	pgpx_row_begin(&row, fcinfo);
+	for (int i = 0; i < PGPX_DBLINK_OUTCOMES; i++)
+	{
+		uint64		calls = pg_atomic_read_u64(&pgpx_shared->dblink_calls[i]);
+
+		pgpx_row_text(&row, outcomes[i]);
+		pgpx_row_bigint(&row, calls);
+		pgpx_row_store(&row);
+	}
+	return (Datum) 0;
 }
 
 /* workers() returns setof workers_row */

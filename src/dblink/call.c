@@ -29,7 +29,6 @@
 
 PG_FUNCTION_INFO_V1(pgpx_dblink_record);
 PG_FUNCTION_INFO_V1(pgpx_dblink_exec);
-PG_FUNCTION_INFO_V1(pgpx_dblink_calls);
 
 /* A call, and its last result. */
 typedef struct Call
@@ -398,36 +397,4 @@ pgpx_dblink_exec(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),
 				 errmsg("statement returning results not allowed")));
 	PG_RETURN_TEXT_P(cstring_to_text(call.tag));
-}
-
-/* dblink_calls() returns setof dblink_calls_row */
-Datum
-pgpx_dblink_calls(PG_FUNCTION_ARGS)
-{
-	static const char *const names[] = {
-		[PGPX_DBLINK_POOLED] = "pooled",
-		[PGPX_DBLINK_OPEN_CONNECTION] = "open connection",
-		[PGPX_DBLINK_NO_SERVER] = "no server",
-		[PGPX_DBLINK_OTHER_SESSION] = "other session",
-		[PGPX_DBLINK_NONE_FREE] = "none free",
-		[PGPX_DBLINK_UNAVAILABLE] = "unavailable",
-	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	StaticAssertStmt(lengthof(names) == PGPX_DBLINK_OUTCOMES,
-					 "shared memory has a counter for each outcome");
-	pgpx_shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		uint64		n = pg_atomic_read_u64(&pgpx_shared->dblink_calls[i]);
-		Datum		values[] = {
-			CStringGetTextDatum(names[i]),
-			Int64GetDatum((int64) n),
-		};
-		bool		nulls[] = {false, false};
-
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	return (Datum) 0;
 }

@@ -15,18 +15,7 @@
 #ifndef PGPX_DBLINK_H
 #define PGPX_DBLINK_H
 
-#include "base/compat.h"
-
-/* What became of a call: counters in PgpxShared, view dblink_calls. */
-typedef enum PgpxDblinkOutcome
-{
-	PGPX_DBLINK_POOLED,
-	PGPX_DBLINK_OPEN_CONNECTION,	/* the argument names an open connection */
-	PGPX_DBLINK_NO_SERVER,		/* no server with this identity */
-	PGPX_DBLINK_OTHER_SESSION,	/* the pool's sessions differ from dblink's */
-	PGPX_DBLINK_NONE_FREE,		/* no connection was free */
-	PGPX_DBLINK_UNAVAILABLE		/* the checkout has failed */
-} PgpxDblinkOutcome;
+#include "shared/shmem.h"
 
 /* Return a C function of dblink.  Errors: 58P01 its library is missing. */
 extern PGFunction pgpx_dblink_function(const char *symbol);

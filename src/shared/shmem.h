@@ -52,7 +52,6 @@
 #include "config/options.h"
 #include "shared/cap.h"
 
-#define PGPX_DBLINK_OUTCOMES 6	/* see PgpxDblinkOutcome */
 #define PGPX_WHY_LEN 128		/* bytes of "why" that are stored, with the
 								 * NUL */
 #define PGPX_ERROR_LEN 512		/* bytes of an error message that are stored */
@@ -453,6 +452,18 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint64 started_at;	/* PgpxTime */
 	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_is_missing */
 } PgpxWorkerSlot;
+
+/* What became of an attached call of dblink: the rows of view dblink_calls. */
+typedef enum PgpxDblinkOutcome
+{
+	PGPX_DBLINK_POOLED,
+	PGPX_DBLINK_OPEN_CONNECTION,	/* the argument names an open connection */
+	PGPX_DBLINK_NO_SERVER,		/* no server with this identity */
+	PGPX_DBLINK_OTHER_SESSION,	/* the pool's sessions differ from dblink's */
+	PGPX_DBLINK_NONE_FREE,		/* no connection was free */
+	PGPX_DBLINK_UNAVAILABLE,	/* the checkout has failed */
+	PGPX_DBLINK_OUTCOMES
+} PgpxDblinkOutcome;
 
 typedef struct PgpxShared
 {

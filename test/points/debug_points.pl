@@ -604,7 +604,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 			is($node->safe_psql('postgres', $state), 'damaged', 'damage: state is unchanged');
 			kill 'CONT', $worker;
 		} ],
-		[ 'checkin', 'leased', sub { my ($holder, $leases) = @_; $holder->run("SELECT pgpool.checkin($leases->[0])"); is($holder->error, '', 'checkin: no error'); } ] ])
+		[ 'checkin', 'leased', sub { my ($holder, $leases) = @_; $holder->run("SELECT pgpool.checkin($leases->[0])"); is($holder->error, '', 'checkin: no error'); } ])
 	{
 		my ($name, $damage, $act) = @$case;
 		my ($holder, $damager) = map { PgpxSession->new($node) } 1 .. 2;

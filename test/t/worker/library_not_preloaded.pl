@@ -36,7 +36,7 @@ SELECT format('SELECT * FROM %s(%s)%s', p.oid::regproc, (
 		FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n)),
 	CASE WHEN p.prorettype = 'record'::regtype AND coalesce(p.proargmodes::text, '') NOT LIKE '%t%' THEN ' AS t(a int)' END)
 FROM pg_proc p
-WHERE p.pronamespace = 'pgpool'::regnamespace AND p.proname NOT IN ('pgpool_fdw_validator', 'pgpool_fdw_handler', 'detach_postgres_fdw') AND p.proname NOT LIKE 'param%'
+WHERE p.pronamespace = 'pgpool'::regnamespace AND p.proname NOT IN ('pgpool_fdw_validator', 'pgpool_fdw_handler', 'detach_postgres_fdw', 'detach_dblink') AND p.proname NOT LIKE 'param%'
 EOT
 cmp_ok(scalar @functions, '>', 20, 'list of functions is complete');
 my @views = split /\n/, $session->run(
