@@ -9,12 +9,16 @@
  * connection, which it does after it has sent the signal.  No process may send
  * a statement on the connection before that.
  *
- * A thread sends the request and waits for the remote (task_queue.c): PQcancel
- * has no deadline, and with TLS the remote determines how much PQcancelPoll has
- * to compute.  A request that has not ended at its deadline is abandoned.
+ * A thread sends the request and waits for the remote (task_queue.c), because
+ * with TLS the remote determines how much PQcancelPoll has to compute.  A
+ * request that has not ended at its deadline is abandoned.
  *
  * PQcancelPoll exists from libpq 17 on.  The libpq that is loaded at run time
- * decides, not the one that the extension was built with.
+ * decides, not the one that the extension was built with.  PQcancel cannot be
+ * abandoned: it waits for as long as the remote keeps the connection open.  So
+ * before libpq 17 the thread itself sends the request: 16 bytes to the same
+ * address (https://www.postgresql.org/docs/current/protocol-flow.html,
+ * "Canceling Requests in Progress").
  *
  *-------------------------------------------------------------------------
  */
@@ -22,7 +26,10 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include "port/pg_bswap.h"
 #include "storage/fd.h"
 
 #include "shared/pool_worker.h"
@@ -44,13 +51,33 @@ extern void PQcancelFinish(PGcancelConn *cancelConn);
 #pragma weak PQcancelSocket
 #pragma weak PQcancelFinish
 
+#define CANCEL_REQUEST_CODE ((1234 << 16) | 5678)
+
+/* How often, in ms, a thread that waits for the remote checks for the end. */
+#define CHECK_ABANDONED_MS 100
+
+/*
+ * The beginning of the struct that PQgetCancel returns up to libpq 16.  It has
+ * begun in this way since 2003 (libpq-int.h, struct pg_cancel).  The PID beside
+ * the key is known, so the layout can be verified.
+ */
+typedef struct CancelBegin
+{
+	struct
+	{
+		struct sockaddr_storage addr;
+		socklen_t	len;
+	}			to;				/* padded */
+	int			pid;
+	int			key;
+} CancelBegin;
+
 typedef struct CancelTask
 {
 	PgpxTask	task;
 	PgpxWorkerConn *owner;
-	PGcancel   *cancel;			/* before libpq 17 */
+	CancelBegin begin;			/* before libpq 17 */
 	PGcancelConn *cancel_conn;	/* else */
-	int			timeout_ms;		/* of each step of cancel_conn */
 	bool		sent;
 	bool		ok;				/* the remote has closed */
 } CancelTask;
@@ -58,21 +85,48 @@ typedef struct CancelTask
 static bool
 create_request(CancelTask *request, PGconn *pg)
 {
-	if (PQcancelCreate == NULL)
-		request->cancel = PQgetCancel(pg);
-	else
+	CancelBegin *begin = &request->begin;
+	PGcancel   *cancel;
+
+	if (PQcancelCreate != NULL)
+	{
 		request->cancel_conn = PQcancelCreate(pg);
-	return request->cancel != NULL || request->cancel_conn != NULL;
+		return request->cancel_conn != NULL;
+	}
+	cancel = PQgetCancel(pg);
+	if (cancel == NULL)
+		return false;
+	memcpy(begin, cancel, sizeof(*begin));
+	PQfreeCancel(cancel);
+	return begin->pid == PQbackendPID(pg) &&
+		begin->to.len <= sizeof(begin->to.addr);
 }
 
 static void
 free_request(CancelTask *request)
 {
-	if (request->cancel != NULL)
-		PQfreeCancel(request->cancel);
 	if (request->cancel_conn != NULL)
 		PQcancelFinish(request->cancel_conn);
+	explicit_bzero(&request->begin, sizeof(request->begin));
 	free(request);
+}
+
+/* Wait for the socket.  Return false if the request was abandoned. */
+static bool
+wait_for_socket(CancelTask *request, int fd, short events)
+{
+	struct pollfd ready = {.fd = fd, .events = events};
+
+	while (!pgpx_task_is_abandoned(&request->task))
+	{
+		int			n = poll(&ready, 1, CHECK_ABANDONED_MS);
+
+		if (n > 0)
+			return true;
+		if (n < 0 && errno != EINTR)
+			return false;
+	}
+	return false;
 }
 
 static void
@@ -85,12 +139,9 @@ poll_request(CancelTask *request)
 		return;
 	while (status == PGRES_POLLING_WRITING || status == PGRES_POLLING_READING)
 	{
-		struct pollfd ready = {
-			.fd = PQcancelSocket(conn),
-			.events = status == PGRES_POLLING_READING ? POLLIN : POLLOUT,
-		};
+		short		events = status == PGRES_POLLING_READING ? POLLIN : POLLOUT;
 
-		if (poll(&ready, 1, request->timeout_ms) <= 0)
+		if (!wait_for_socket(request, PQcancelSocket(conn), events))
 			return;
 		errno = 0;
 		status = PQcancelPoll(conn);
@@ -103,20 +154,56 @@ poll_request(CancelTask *request)
 		(request->sent && errno == ECONNRESET);
 }
 
+/* Send the request through a nonblocking socket. */
+static void
+send_packet(CancelTask *request, int fd)
+{
+	const CancelBegin *begin = &request->begin;
+	uint32		packet[4] = {
+		pg_hton32(sizeof(packet)),
+		pg_hton32(CANCEL_REQUEST_CODE),
+		pg_hton32((uint32) begin->pid),
+		pg_hton32((uint32) begin->key),
+	};
+	char		byte;
+
+	/*
+	 * EAGAIN is a failure: a Unix-domain socket whose peer's backlog is full
+	 * has not started to connect
+	 */
+	if (connect(fd, (const struct sockaddr *) &begin->to.addr,
+				begin->to.len) < 0 &&
+		errno != EINPROGRESS)
+		return;
+	if (!wait_for_socket(request, fd, POLLOUT))
+		return;
+	request->sent = send(fd, packet, sizeof(packet), MSG_NOSIGNAL) ==
+		sizeof(packet);
+	explicit_bzero(packet, sizeof(packet));
+
+	/* there is no answer: the remote closes when it has sent the signal */
+	request->ok = request->sent && wait_for_socket(request, fd, POLLIN) &&
+		(recv(fd, &byte, 1, 0) >= 0 || errno == ECONNRESET);
+}
+
 /* Called in the thread. */
 static void
 run_request(PgpxTask *task)
 {
 	CancelTask *request = (CancelTask *) task;
-	char		error[256];
+	int			fd;
 
 	if (request->cancel_conn != NULL)
+	{
 		poll_request(request);
-	else
-		request->ok = PQcancel(request->cancel, error, sizeof(error)) == 1;
-
-	/* if PQcancel fails it has not sent the request */
-	request->sent |= request->ok;
+		return;
+	}
+	fd = socket(request->begin.to.addr.ss_family,
+				SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	send_packet(request, fd);
+	close(fd);
 }
 
 /* End the request of a connection, and report the result. */
@@ -145,7 +232,7 @@ finish_request(PgpxTask *task, PgpxTaskEnd end)
 
 /* Create the task of a request; NULL if it cannot be sent. */
 static PgpxTask *
-create_task(PgpxWorkerConn *w, int64 timeout_ms)
+create_task(PgpxWorkerConn *w)
 {
 	CancelTask *request;
 
@@ -154,14 +241,14 @@ create_task(PgpxWorkerConn *w, int64 timeout_ms)
 	request = calloc(1, sizeof(*request));
 	if (request == NULL || !create_request(request, w->pg))
 	{
-		free(request);
+		if (request != NULL)
+			free_request(request);
 		ReleaseExternalFD();
 		return NULL;
 	}
 	request->task.run = run_request;
 	request->task.ended = finish_request;
 	request->owner = w;
-	request->timeout_ms = (int) Min(timeout_ms, PG_INT32_MAX);
 	return &request->task;
 }
 
@@ -174,7 +261,7 @@ pgpx_cancel_send(PgpxWorkerConn *w, PgpxCancelEnded ended)
 	w->cancel.ended = ended;
 	if (w->cancel.task != NULL)
 		return;
-	w->cancel.task = create_task(w, timeout_ms);
+	w->cancel.task = create_task(w);
 	if (w->cancel.task == NULL)
 	{
 		end_request(w, false, false);

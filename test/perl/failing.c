@@ -153,7 +153,6 @@ extern int	PQsendQueryParams(PGconn *, const char *, int, const unsigned *,
 
 WRAP(int, socketpair, -1, (int d, int t, int p, int v[2]), (d, t, p, v))
 WRAP(int, socket, -1, (int d, int t, int p), (d, t, p))
-WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t l), (fd, a, l))
 WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int f), (fd, m, f))
 WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int f), (fd, m, f))
 WRAP(int, epoll_create1, -1, (int f), (f))
@@ -303,18 +302,19 @@ PQcancelPoll(void *request)
 	return next(request);
 }
 
+/* pgpool_ext itself connects only for cancel requests, before libpq 17. */
 int
-PQcancel(void *cancel, char *error, int size)
+connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
-	static int	(*next) (void *, char *, int);
+	static int	(*next) (int, const struct sockaddr *, socklen_t);
 
-	if (fails("PQcancel", CALLER))
-		return 0;
+	if (fails("connect", CALLER))
+		return -1;
 	if (next == NULL)
-		next = (int (*) (void *, char *, int)) real("PQcancel");
+		next = (int (*) (int, const struct sockaddr *, socklen_t)) real("connect");
 	if (is_ours(CALLER))
 		hold("PQcancel");
-	return next(cancel, error, size);
+	return next(fd, addr, len);
 }
 
 int

@@ -317,7 +317,7 @@ foreach my $function (qw(send recv))
 }
 
 # --- cancel requests that cannot be sent are repeated, and not counted
-foreach my $function (qw(calloc pthread_create), libpq_cancels() ? () : qw(PQgetCancel PQcancel))
+foreach my $function (qw(calloc pthread_create), libpq_cancels() ? () : qw(PQgetCancel socket connect))
 {
 	my $cancels = q{SELECT cancels FROM pgpool.stats WHERE server = 'one'};
 	my $lease = lease($session, 'one');
