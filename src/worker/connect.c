@@ -125,6 +125,12 @@ conninfo_key(const PgpxWorkerConn *w)
 	return key;
 }
 
+static bool
+is_for_locks(const PgpxWorkerConn *w)
+{
+	return w->purpose->watch == PGPX_WATCH_PINGER;
+}
+
 static void
 set_deadline(PgpxWorkerConn *w, PgpxTime deadline)
 {
@@ -229,6 +235,7 @@ submit_step(PgpxWorkerConn *w)
 	step->fd = PQsocket(w->pg);
 	if (fstat(step->fd, &step->socket) < 0)
 		step->fd = -1;
+	step->task.for_locks = is_for_locks(w);
 	w->task = &step->task;
 	pgpx_task_submit(w->task, PGPX_TASK_LOGIN, &key);
 }
@@ -411,6 +418,7 @@ pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 		fail_out_of_memory(w);
 		return;
 	}
+	w->task->for_locks = is_for_locks(w);
 	key = conninfo_key(w);
 	pgpx_task_submit(w->task, PGPX_TASK_LOOKUP, &key);
 }

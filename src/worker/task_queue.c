@@ -30,6 +30,8 @@
  *	- For each user, because the right to change a user mapping or to create
  *	  servers allows a user to make new conninfos repeatedly.  A user is a role
  *	  in a database.
+ * The tasks of connections for locks have limits of their own, so that the
+ * attempts of pools that hang do not cost locks.
  * Tasks beyond a limit wait in order of submission.  Their owners abandon them
  * at their deadlines.
  *
@@ -123,14 +125,15 @@ start_thread(PgpxTask *task)
 static bool
 has_same_user(const PgpxTask *a, const PgpxTask *b)
 {
-	return a->database == b->database &&
+	return a->for_locks == b->for_locks && a->database == b->database &&
 		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
 }
 
 static bool
 has_same_conninfo(const PgpxTask *a, const PgpxTask *b)
 {
-	return a->kind == b->kind && a->key.pool == b->key.pool &&
+	return a->kind == b->kind && a->for_locks == b->for_locks &&
+		a->key.pool == b->key.pool &&
 		a->key.pool_id == b->key.pool_id && a->key.version == b->key.version;
 }
 

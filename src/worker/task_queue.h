@@ -56,6 +56,8 @@ struct PgpxTask
 	 */
 	void (*interrupt)(PgpxTask *task);
 
+	bool		for_locks;		/* belongs to a connection for locks */
+
 	/* private to task_queue.c */
 	dlist_node	node;
 	PgpxTaskKind kind;

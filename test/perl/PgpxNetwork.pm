@@ -90,7 +90,7 @@ sub resolver
 {
 	my ($self, $address) = @_;
 
-	return etc('resolv.conf', "nameserver $address\noptions timeout:10 attempts:3\n");
+	return etc('resolv.conf', "nameserver $address\noptions timeout:30 attempts:5\n");
 }
 
 sub skip_all_without
