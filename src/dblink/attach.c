@@ -20,6 +20,7 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -33,6 +34,9 @@
 #include "utils/syscache.h"
 
 #include "shared/shmem.h"
+
+/* of the symbols of our functions */
+#define PREFIX "pgpx_dblink_"
 
 PG_FUNCTION_INFO_V1(pgpx_attach_dblink);
 PG_FUNCTION_INFO_V1(pgpx_detach_dblink);
@@ -149,12 +153,16 @@ is_attached(const char *name)
 
 	for (int i = 0; i < list->n_members; i++)
 	{
+		Form_pg_proc proc =
+			(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
 		bool		isnull;
 		Datum		symbol = SysCacheGetAttr(PROCNAMEARGSNSP,
 											 &list->members[i]->tuple,
 											 Anum_pg_proc_prosrc, &isnull);
 
-		if (!isnull && strncmp(TextDatumGetCString(symbol), "pgpx_dblink_", strlen("pgpx_dblink_")) == 0)
+		if (proc->prolang == ClanguageId && !isnull &&
+			strncmp(TextDatumGetCString(symbol), PREFIX,
+					strlen(PREFIX)) == 0)
 			attached = true;
 	}
 	ReleaseSysCacheList(list);

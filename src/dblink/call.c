@@ -44,6 +44,7 @@ typedef struct Call
 	const PgpxSink *sink;		/* of "rows" */
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;		/* NULL: the last result has no rows */
+	bool		converting;		/* a row is being converted */
 	bool		in_rows;		/* between a row description and its command */
 	bool		has_rows;		/* the last result has rows */
 	char		tag[64];		/* else its command tag; "": an empty string */
@@ -103,10 +104,16 @@ static bool
 add_row(void *arg, const PgpxWireMessage *msg)
 {
 	Call	   *call = arg;
+	bool		ok;
 
 	if (call->exec)
 		return true;
-	return call->rows != NULL && call->sink->row(call->sink->arg, msg);
+	if (call->rows == NULL)
+		return false;
+	call->converting = true;
+	ok = call->sink->row(call->sink->arg, msg);
+	call->converting = false;
+	return ok;
 }
 
 static void
@@ -177,11 +184,13 @@ report_error(const Call *call, const PgpxRemoteError *error)
  * again.  Called in PG_CATCH.
  */
 static void
-catch_lost_connection(PgpxRun *run, MemoryContext caller)
+catch_lost_connection(const Call *call, PgpxRun *run, MemoryContext caller)
 {
 	ErrorData  *error;
 
-	if (geterrcode() != ERRCODE_CONNECTION_FAILURE)
+	/* an input function can raise the same code */
+	if (geterrcode() != ERRCODE_CONNECTION_FAILURE || call->converting ||
+		run->lease->sock->wire.phase != PGPX_WIRE_BROKEN)
 		PG_RE_THROW();
 	MemoryContextSwitchTo(caller);
 	error = CopyErrorData();
@@ -199,7 +208,7 @@ catch_lost_connection(PgpxRun *run, MemoryContext caller)
 
 /* Execute the statement on a lease.  The error of the remote is left in *run. */
 static void
-run_statement(PgpxRun *run)
+run_statement(const Call *call, PgpxRun *run)
 {
 	MemoryContext caller = CurrentMemoryContext;
 
@@ -212,18 +221,44 @@ run_statement(PgpxRun *run)
 	PG_CATCH();
 	{
 		pgpx_run_failed(run, true);
-		catch_lost_connection(run, caller);
+		catch_lost_connection(call, run, caller);
 	}
 	PG_END_TRY();
 }
 
 /*
+ * Return whether an error of a checkout is one that it raises on purpose.  Then
+ * nothing must be cleaned up, and the call can be passed to dblink.
+ */
+static bool
+is_checkout_error(int code)
+{
+	switch (code)
+	{
+		case ERRCODE_LOCK_NOT_AVAILABLE:	/* timeout */
+		case ERRCODE_T_R_DEADLOCK_DETECTED:
+		case ERRCODE_TOO_MANY_CONNECTIONS:
+		case ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION:
+		case PGPX_ERRCODE_WORKER_DOWN:
+		case PGPX_ERRCODE_POOL_DAMAGED:
+		case ERRCODE_FEATURE_NOT_SUPPORTED:
+		case ERRCODE_INVALID_PARAMETER_VALUE:
+		case ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
  * Lease a connection for the call.  Return NULL if it must be passed to dblink;
  * *reason is set then.
+ *
+ * No other session sends the statement (pipelined hand-over), so after an error
+ * it has certainly not been executed.
  */
 static PgpxLease *
-lease_for_call(Call *call, const PgpxPendingStatement *pending,
-			   const PgpxRetry *retry, PgpxDblinkOutcome *reason)
+lease_for_call(Call *call, PgpxDblinkOutcome *reason)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	PgpxLease *volatile lease = NULL;
@@ -231,15 +266,14 @@ lease_for_call(Call *call, const PgpxPendingStatement *pending,
 	*reason = PGPX_DBLINK_NONE_FREE;
 	PG_TRY();
 	{
-		lease = pgpx_lease_checkout_call(call->server, pending, retry);
+		lease = pgpx_lease_checkout(call->server, PGPX_TIMEOUT_DEFAULT, false,
+									PGPX_SCOPE_CALL, NULL);
 	}
 	PG_CATCH();
 	{
 		int			code = geterrcode();
 
-		if (call->only_pool || code == ERRCODE_QUERY_CANCELED ||
-			code == ERRCODE_OUT_OF_MEMORY || code == ERRCODE_INTERNAL_ERROR ||
-			ERRCODE_TO_CATEGORY(code) == ERRCODE_OPERATOR_INTERVENTION)
+		if (call->only_pool || !is_checkout_error(code))
 			PG_RE_THROW();
 		MemoryContextSwitchTo(caller);
 		FlushErrorState();
@@ -249,7 +283,13 @@ lease_for_call(Call *call, const PgpxPendingStatement *pending,
 			*reason = PGPX_DBLINK_UNAVAILABLE;
 	}
 	PG_END_TRY();
-	return lease;
+
+	/* the server may have been changed during a wait */
+	if (lease == NULL || call->only_pool || pgpx_dblink_is_current())
+		return lease;
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+	*reason = PGPX_DBLINK_OTHER_SESSION;
+	return NULL;
 }
 
 /*
@@ -266,45 +306,31 @@ run_on_pool(Call *call, PgpxRemoteError *error, PgpxDblinkOutcome *reason)
 		.restore = restore_message,
 		.arg = call,
 	};
-	PgpxPendingStatement pending = {
+	PgpxLease  *lease = lease_for_call(call, reason);
+	PgpxRun		run = {
+		.lease = lease,
 		.statement = &call->statement,
-		.single = strchr(call->statement.sql, ';') == NULL,
+		.sink = &sink,
+		.last = true,
 	};
-	PgpxRetry	retry = {0};
 
-	for (;;)
+	if (lease == NULL)
+		return false;
+	count_call(PGPX_DBLINK_POOLED);
+	PG_TRY();
 	{
-		PgpxLease  *lease = lease_for_call(call, &pending, &retry, reason);
-		PgpxRun		run = {
-			.lease = lease,
-			.statement = &call->statement,
-			.sink = &sink,
-			.last = true,
-		};
-
-		if (lease == NULL)
-			return false;
-		if (retry.queue_position == 0)
-			count_call(PGPX_DBLINK_POOLED);
-		PG_TRY();
-		{
-			run_statement(&run);
-		}
-		PG_CATCH();
-		{
-			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-			PG_RE_THROW();
-		}
-		PG_END_TRY();
-		if (!lease->not_run)
-		{
-			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-			end_rows(call);		/* of a result that an error has ended */
-			*error = run.error;
-			return true;
-		}
-		pgpx_lease_retry(lease, &retry);
+		run_statement(call, &run);
 	}
+	PG_CATCH();
+	{
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+	end_rows(call);				/* of a result that an error has ended */
+	*error = run.error;
+	return true;
 }
 
 /*
@@ -364,13 +390,11 @@ pgpx_dblink_record(PG_FUNCTION_ARGS)
 			dblink_record = pgpx_dblink_function("dblink_record");
 		return dblink_record(fcinfo);
 	}
-	rsinfo->returnMode = SFRM_Materialize;
-	rsinfo->setResult = NULL;
-	rsinfo->setDesc = NULL;
-	if (failed)
-		return (Datum) 0;
-	if (!call.has_rows)
+
+	/* rows before an error that was not raised are returned, as by dblink */
+	if (!failed && !call.has_rows)
 		store_tag(&call);
+	rsinfo->returnMode = SFRM_Materialize;
 	rsinfo->setResult = call.store;
 	rsinfo->setDesc = call.tupdesc;
 	return (Datum) 0;

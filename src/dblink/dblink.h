@@ -32,6 +32,12 @@ extern const char *pgpx_dblink_find_server(const char *connection,
 										   bool *only_pool,
 										   PgpxDblinkOutcome *outcome);
 
+/*
+ * Return whether the result of the last pgpx_dblink_find_server is still valid:
+ * no catalog from which it was read has changed.
+ */
+extern bool pgpx_dblink_is_current(void);
+
 /* Before an object is dropped: refuse pgpool_ext while dblink is attached. */
 extern void pgpx_dblink_check_drop(Oid classId, Oid objectId);
 

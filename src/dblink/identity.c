@@ -18,6 +18,7 @@
 #include "dblink/dblink.h"
 
 #include "catalog/pg_authid.h"
+#include "catalog/pg_foreign_server.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "libpq-fe.h"
@@ -28,6 +29,7 @@
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "config/options.h"
 #include "session/server_spec.h"
@@ -44,7 +46,7 @@
 static const char find_sql[] =
 	"SELECT srvname, base, NOT EXISTS (SELECT FROM unnest(options) AS o WHERE split_part(o, '=', 1) IN"
 	"  ('start_commands', 'reset', 'reset_command', 'use_password_command', 'use_scram_passthrough', 'service', 'passfile', 'options'))"
-	"  AND EXISTS (SELECT FROM unnest(umoptions) AS o WHERE split_part(o, '=', 1) = 'user') AS same"
+	"  AND EXISTS (SELECT FROM unnest(umoptions) AS o WHERE o LIKE 'user=_%') AS same"
 	" FROM (SELECT s.oid, srvname, srvoptions, srvowner, umuser, umoptions, coalesce(srvoptions, '{}') || coalesce(umoptions, '{}') AS options,"
 	"   fdwname = 'pgpool_fdw' AND EXISTS (SELECT FROM unnest(srvoptions) AS o WHERE o LIKE 'base_server=%') AS base"
 	"  FROM pg_foreign_server AS s JOIN pg_foreign_data_wrapper AS w ON w.oid = srvfdw"
@@ -202,6 +204,9 @@ search_server(const char *name, Known *result)
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
 						   context | SECURITY_LOCAL_USERID_CHANGE);
+
+	/* as current as the catalog caches, which the checkout reads */
+	PushActiveSnapshot(GetCatalogSnapshot(ForeignServerRelationId));
 	SPI_connect();
 	if (SPI_execute_with_args(find_sql, lengthof(values), types, values, nulls,
 							  true, 1) != SPI_OK_SELECT)
@@ -222,6 +227,7 @@ search_server(const char *name, Known *result)
 			result->outcome = PGPX_DBLINK_OTHER_SESSION;
 	}
 	SPI_finish();
+	PopActiveSnapshot();
 	SetUserIdAndSecContext(user, context);
 	AtEOXact_GUC(true, level);
 }
@@ -261,5 +267,12 @@ pgpx_dblink_find_server(const char *connection, bool *only_pool,
 	}
 	*only_pool = found->only_pool;
 	*outcome = found->outcome;
-	return found->server;
+	return found->server != NULL ? pstrdup(found->server) : NULL;
+}
+
+bool
+pgpx_dblink_is_current(void)
+{
+	AcceptInvalidationMessages();
+	return known_valid;
 }

@@ -49,6 +49,7 @@ SELECT dblink_exec('calls', 'insert into of_dblink values (1)');
 SELECT dblink_exec('calls', 'insert into of_dblink values (1)', false);
 SELECT * FROM dblink('calls', 'select 1 / 0') AS t(a int);
 SELECT * FROM dblink('calls', 'select 1 / 0', false) AS t(a int);
+SELECT * FROM dblink('calls', 'select 6 / (3 - i) from generate_series(1, 5) as i', false) AS t(a int);
 SELECT * FROM dblink('calls', 'select 1, 2') AS t(a int);
 SELECT dblink_exec('calls', '');
 \echo :LAST_ERROR_SQLSTATE
