@@ -8,6 +8,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
+plan skip_all => 'the timers and clocks do not depend on TLS' if over_tls();
 my $remote = remote_node('remote');
 my $local = local_node('local', start => 0);
 with_clock($local, sub { $local->start });
@@ -16,10 +17,7 @@ with_clock($local, sub { $local->start });
 # max_lifetime: an expired connection is replaced while it is idle or at
 # checkin, never during a lease, and never leased again. Connections of equal age do not
 # all expire at the same time.
-SKIP:
 {
-	skip 'the timers of the worker do not depend on TLS', 1 if over_tls();
-
 	my $session = PgpxSession->new($local);
 	my $row = 'AS t(pid int)';
 
@@ -113,11 +111,7 @@ SKIP:
 # The clock of the local server is set forward and back by an hour, also while the
 # worker or a holder is stopped. No connection expires, no waiter times out early or
 # late, and no lease times out. Only time that has really passed counts.
-SKIP:
 {
-	skip 'clocks do not depend on TLS', 1 if over_tls();
-	skip $CLOCKS_MISSING, 1 unless can_set_clocks();
-
 	make_pool($local, $remote, server => 'three', options => { pool_size => 3, min_size => 0, idle_timeout => '50 min', max_lifetime => '50 min',
 		lease_timeout => '50 min', leak_warning => '50 min', test_period => '50 min' });
 	make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
