@@ -9,7 +9,7 @@
  *	 execute.  This holds until the statement has been sent.
  * - The results are those of dblink: the last result of several statements, the
  *	 tag of a command as a row, errors with dblink's context, and with fail =>
- *	 false a NOTICE and an empty result.
+ *	 false a NOTICE and the rows before it.
  * - The end of the call ends the lease, which rolls back a transaction that the
  *	 statement has left open.  dblink closes its connection instead.
  *

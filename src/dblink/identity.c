@@ -36,8 +36,8 @@
 
 /*
  * The server of a call.  $1: the argument, cut to the length of a name; $2: its
- * options as a connection string, NULL if it is none; $3, $4: the
- * options that dblink uses of servers and of mappings; $5: the user.
+ * options as a connection string, NULL if it is none; $3, $4: the options that
+ * dblink uses of servers and of mappings; $5: the user.
  *
  * Sessions of a pool differ if the options name files that may have changed
  * since a connection was opened, or SQL or settings for the session.  Without
