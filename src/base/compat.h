@@ -77,6 +77,11 @@
 #define PG_SIG_IGN SIG_IGN
 #endif
 
+/* From 19 on, DROP DATABASE and the like end such a worker of the database. */
+#if PG_VERSION_NUM < 190000
+#define BGWORKER_INTERRUPTIBLE 0
+#endif
+
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)
 #endif

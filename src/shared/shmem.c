@@ -12,6 +12,7 @@
 #include "shared/shmem.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include "access/xlog.h"
 #include "storage/ipc.h"

@@ -171,7 +171,7 @@ start_reader(Oid database, bool check_min_size)
 	strlcpy(worker.bgw_type, "pgpool_ext catalog reader",
 			sizeof(worker.bgw_type));
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
+		BGWORKER_BACKEND_DATABASE_CONNECTION | BGWORKER_INTERRUPTIBLE;
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	strlcpy(worker.bgw_library_name, "pgpool_ext",

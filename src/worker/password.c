@@ -128,8 +128,9 @@ set_timeout_error(Request *request)
 
 /*
  * Start the command in a process group of its own, with standard output on a
- * descriptor, and without the other descriptors of this process.  Standard
- * error remains the server's log.  The first shell restores the limit of open
+ * descriptor, and without the other descriptors of this process.  (musl closes
+ * only those that are close-on-exec, which leaves some of the server's.)
+ * Standard error remains the server's log.  The first shell restores the limit of open
  * files, which the worker has raised and posix_spawn cannot change.
  */
 static bool
@@ -147,8 +148,10 @@ spawn(Request *request, int out)
 	(void) posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null",
 											O_RDONLY, 0);
 	(void) posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
+#ifdef __GLIBC__
 	(void) posix_spawn_file_actions_addclosefrom_np(&actions,
 													STDERR_FILENO + 1);
+#endif
 	(void) posix_spawnattr_setflags(&attr, SPAWN_FLAGS);
 	(void) posix_spawnattr_setpgroup(&attr, 0);
 	sigemptyset(&signals);
