@@ -305,7 +305,7 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 	{
 		case PGPX_WAITER_WAITING:
 			queue_remove(pool, waiter);
-			/* FALLTHROUGH */
+			pg_fallthrough;
 		case PGPX_WAITER_EXPIRED:
 			if (how == PGPX_DEQUEUE_TIMEOUT ||
 				(how == PGPX_DEQUEUE_CLAIM && was == PGPX_WAITER_EXPIRED))
