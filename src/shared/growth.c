@@ -7,7 +7,9 @@
  * that is older than half the last connect took, and than GROW_AFTER_US.  Such a
  * waiter has waited for so long that a connection of its own is likely to serve
  * it sooner than the end of a lease.  A pool without leases opens one for each
- * waiter, because no lease will end.
+ * waiter, because no lease will end.  If no waiter is that old, but the queue has
+ * not been empty for that long, the pool opens one: sessions that wait all the
+ * time lack a connection, however short each wait is.
  *
  *-------------------------------------------------------------------------
  */
@@ -245,7 +247,10 @@ growth_age(const PgpxPool *pool)
 		Max(GROW_AFTER_US, pool->connect_time / 2);
 }
 
-/* Count the waiters that have reached the age at which the pool grows. */
+/*
+ * Count the waiters for which the pool grows: those that have reached the age,
+ * and the first one if the queue has not been empty for that long.
+ */
 static int
 count_due(const PgpxPool *pool)
 {
@@ -258,7 +263,7 @@ count_due(const PgpxPool *pool)
 	for (int i = pool->queue_head; i >= 0 && pgpx_waiters[i].since <= since;
 		 i = pgpx_waiters[i].next)
 		n++;
-	return n;
+	return n == 0 && pool->queued_since <= since ? 1 : n;
 }
 
 PgpxTime

@@ -384,6 +384,8 @@ typedef struct PgpxPool
 	int			queue_head;		/* waiters in queue order; -1: none */
 	int			queue_tail;
 	int			nwaiting;		/* waiters in state WAITING */
+	PgpxTime	queued_since;	/* the queue has not been empty since then;
+								 * undefined while it is empty */
 	int			nwaiters;		/* waiters of this pool in any state but
 								 * NONE */
 	uint64		last_position;	/* the last one that was assigned */

@@ -137,8 +137,11 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	int			after = pool->queue_tail;
 
 	if (pool->nwaiting == 0)
+	{
+		pool->queued_since = waiter->since;
 		pg_atomic_fetch_or_u32(&pgpx_waiting_bits[PGPX_POOL_INDEX(pool) / 32],
 							   waiting_bit(pool));
+	}
 
 	/* after the tail, unless the waiter keeps an earlier position */
 	while (after >= 0 && pgpx_waiters[after].position > waiter->position)

@@ -418,16 +418,18 @@ EOS
 # ---------- pgpool_ext.max_connections with several workers
 # Slots under pgpool_ext.max_connections are granted by the age of waiters also between
 # pools of different workers: a busy pool of one worker does not starve a pool of
-# another.
+# another. The sessions of the busy pool wait without interruption, but each of them for
+# less than half the time of a connect.
 {
 	my $local = local_node('local3', conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 2' ]);
-	make_pool($local, $remote, server => $_, options => { pool_size => 2, checkout_timeout => '60 s' }) foreach qw(one two);
+	make_pool($local, $remote, server => 'one', options => { pool_size => 2, checkout_timeout => '60 s' });
+	make_pool($local, $remote, server => 'two', options => { pool_size => 2, checkout_timeout => '60 s', start_commands => 'SELECT pg_sleep(0.1)' });
 
 	my $first = PgpxSession->new($local);
 	is($first->run("SELECT pgpool.exec('$_', 'SELECT 1')"), '1', "pool $_ works") foreach qw(one two);
 	is($local->safe_psql('postgres', "SELECT count(DISTINCT worker) FROM pgpool.pools WHERE server IN ('one', 'two')"), '2', 'pools are served by different workers');
 
-	my @busy = map { PgpxSession->new($local) } 1 .. 4;
+	my @busy = map { PgpxSession->new($local) } 1 .. 8;
 	my $forever = q{SELECT pgpool.exec('two', 'SELECT pg_sleep(0.002)') FROM generate_series(1, 1000000)};
 	$_->start($forever) foreach @busy;
 	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'two'", '2'), 'busy pool has all connections');

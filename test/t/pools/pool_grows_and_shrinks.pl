@@ -442,6 +442,32 @@ SKIP:
 	like($sessions[0]->finish(30), qr/^\d+$/, 'aged: waiter is granted a connection of its own');
 	is($column->('total, leased'), '2|2', 'aged: pool has grown');
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
+	# The queue is not empty for longer than half an hour, but no waiter is that old.
+	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('aged')});
+	ok(wait_until($local, sub { $column->('total') }, 0), 'aged: pool is empty');
+	$gate->run('SELECT pg_advisory_lock(7)');
+	$sessions[0]->start(q{SELECT pgpool.checkout('aged')});
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}, 1), 'aged: connection is being opened again');
+	let_time_pass($local, 3600);
+	$gate->run('SELECT pg_advisory_unlock(7)');
+	like($sessions[0]->finish(30), qr/^\d+$/, 'aged: connect lasted an hour again');
+	$sessions[1]->start(q{SELECT pgpool.checkout('aged')});
+	my $waiters = q{SELECT count(*) FROM pgpool.waiters WHERE server = 'aged'};
+	ok(wait_until($local, $waiters, 1), 'aged: session waits for the new connection');
+	let_time_pass($local, 1000);
+	$sessions[2]->start(q{SELECT pgpool.checkout('aged')});
+	ok(wait_until($local, $waiters, 2), 'aged: two sessions wait');
+	is($column->('total'), '1', 'aged: no connection was opened for young waiters');
+	$sessions[0]->run('SELECT pgpool.checkin_all()');
+	like($sessions[1]->finish(30), qr/^\d+$/, 'aged: first waiter is granted the connection');
+	let_time_pass($local, 1000);
+	$sessions[3]->start(q{SELECT pgpool.checkout('aged')});
+	like($sessions[2]->finish(30), qr/^\d+$/, 'aged: waiter is granted a connection because sessions have waited without interruption');
+	is($column->('total, leased, waiters'), '2|2|1', 'aged: pool has grown by one connection');
+	$sessions[1]->run('SELECT pgpool.checkin_all()');
+	like($sessions[3]->finish(30), qr/^\d+$/, 'aged: last waiter is granted the next lease');
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 	$gate->quit;
 
 	# A call in each half: the spare connections stay open. A connection of the second pool
