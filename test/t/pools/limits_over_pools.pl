@@ -423,7 +423,7 @@ EOS
 {
 	my $local = local_node('local3', conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 2' ]);
 	make_pool($local, $remote, server => 'one', options => { pool_size => 2, checkout_timeout => '60 s' });
-	make_pool($local, $remote, server => 'two', options => { pool_size => 2, checkout_timeout => '60 s', start_commands => 'SELECT pg_sleep(0.1)' });
+	make_pool($local, $remote, server => 'two', options => { pool_size => 2, checkout_timeout => '60 s', start_commands => 'SELECT pg_sleep(0.3)' });
 
 	my $first = PgpxSession->new($local);
 	is($first->run("SELECT pgpool.exec('$_', 'SELECT 1')"), '1', "pool $_ works") foreach qw(one two);
