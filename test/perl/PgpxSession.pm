@@ -97,11 +97,11 @@ sub done
 }
 
 # Wait for the end of the started statement and return its rows. The timeout is not
-# shorter than a minute, so that only a hang exceeds it.
+# shorter than the default, so that only a hang exceeds it.
 sub finish
 {
 	my ($self, $timeout) = @_;
-	my $end = time() + max(60, $timeout // $PostgreSQL::Test::Utils::timeout_default);
+	my $end = time() + max($timeout // 0, $PostgreSQL::Test::Utils::timeout_default);
 
 	$self->read_output(1) until $self->is_complete || time() > $end;
 	die "the statement did not end in time: $self->{text} $self->{error}"
@@ -168,7 +168,7 @@ sub reset_statement_timeout
 sub is_gone
 {
 	my ($self) = @_;
-	my $end = time() + 60;
+	my $end = time() + $PostgreSQL::Test::Utils::timeout_default;
 
 	return 1 if $self->{read}->count == 0;
 	usleep(10_000) while kill(0, $self->{backend}) && time() < $end;

@@ -102,7 +102,7 @@ my $local = local_node('local');
 			$cost = costs { is($session->run(query('huge_reset'), 20) . $session->error, '1', 'reset with an answer of 1 GB closes the connection') } 'VmPeak', $worker;
 		} 'VmPeak', $session->pid;
 
-		cmp_ok($cost + $more, '<', 100, 'no process allocates memory for the announced answer');
+		cmp_ok($cost + $more, '<', 500, 'no process allocates memory for the announced answer');
 	}
 	foreach my $params ([], ['x'])
 	{
@@ -113,7 +113,7 @@ my $local = local_node('local');
 				'session waits for an announced row of 1 GB');
 		} 'VmPeak', $other->pid;
 
-		cmp_ok($cost, '<', 100, 'session does not allocate memory for the announced row');
+		cmp_ok($cost, '<', 500, 'session does not allocate memory for the announced row');
 		$other->quit;
 	}
 
@@ -199,21 +199,29 @@ my $local = local_node('local');
 		return $bytes;
 	};
 	my $mapped = sub { return scalar(() = PostgreSQL::Test::Utils::slurp_file("/proc/$worker/maps") =~ /\n/g); };
-	my ($before, $before_mapped);
-	foreach my $round (0 .. 5)
+
+	# Rounds of connections, until one of them needs no memory: a leak would need some in each.
+	# (Idle connections of the other pools keep their input buffers, from the first reset that the
+	# worker reads.)
+	foreach my $case ([ 'memory of resets and connections', $used ], [ 'thread stacks', $mapped ])
 	{
-		($before, $before_mapped) = ($used->(), $mapped->()) if $round == 1;
-		foreach (1 .. 2)
-		{
-			$session->run(query('honest'));
-			ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 's_honest'}, 'idle'), "round $round: connection is reset by the worker");
-		}
-		$session->run(q{SELECT pgpool.reconnect('s_honest')});
-		ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 's_honest'}, 0), "round $round: connection closes");
+		my ($what, $measure) = @$case;
+		my $before = $measure->();
+
+		ok( wait_until($local, sub {
+					foreach (1 .. 2)
+					{
+						$session->run(query('honest'));
+						wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 's_honest'}, 'idle');
+					}
+					$session->run(q{SELECT pgpool.reconnect('s_honest')});
+					wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 's_honest'}, 0);
+					my $grown = $measure->() - $before;
+
+					$before += $grown;
+					return $grown <= 0 ? 1 : 0;
+				}, 1), "worker frees $what");
 	}
-	# the last connections may still be closing
-	ok(wait_until($local, sub { $used->() - $before < 50_000 ? 1 : 0 }, 1), 'worker frees the memory of resets and connections');
-	ok(wait_until($local, sub { $mapped->() - $before_mapped < 16 ? 1 : 0 }, 1), 'worker frees thread stacks');
 
 	is(worker_pid($local), $worker, 'worker was not restarted');
 	is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
@@ -295,13 +303,11 @@ SKIP:
 		$other->run(q{SELECT pgpool.checkout('late', '30 s')});
 		return $other->sqlstate eq '08001' && $other->error =~ /did not end within connect_timeout \(0\.1 s\): what the remote server asks for takes longer to compute/ ? 1 : 0;
 	}, 1), 'waiter receives the reason') or diag($other->error);
-	ok(wait_until($local, \&threads, 1), 'thread of the abandoned login continues');
-	ok(wait_until($local, $kept, 1), 'abandoned login keeps its socket');
 	ok(wait_until($local, \&threads, 0), 'abandoned login ends');
 	ok(wait_until($local, $kept, 0), 'socket of the abandoned login is closed');
 
 	# --- other pools do not wait
-	$_->start(q{SELECT pgpool.checkout('forever', '1 min')}) foreach @sessions;
+	$_->start(q{SELECT pgpool.checkout('forever', '1 h')}) foreach @sessions;
 	ok(wait_until($local, \&threads, 4), 'pool has four logins in threads');
 	ok(wait_until($local, \&masks, '4 4'), 'threads block signals');
 	like($other->run(q{SELECT pgpool.checkout('other', '20 s')}), qr/^\d+$/, 'another pool of the worker connects meanwhile')
@@ -316,6 +322,7 @@ SKIP:
 	$local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms')});
 	$local->safe_psql('postgres', q{SELECT pgpool.drain('forever')});
 	ok(wait_until($local, \&threads, 4), 'four threads are left');
+	ok(wait_until($local, $kept, 4), 'abandoned logins keep their sockets');
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'forever'}, 0), 'pool has no connections');
 	check_invariants($local);
 

@@ -222,16 +222,16 @@ end_all();
 # connection and were enqueued last
 my @behind = map { PgpxSession->new($local) } 0 .. 2;
 begin_with($behind[2], 'two');
-$s[1]->run("SET deadlock_timeout = '3s'");
 begin_with($s[0], 'a');
 begin_with($s[1], 'b');
+$local->safe_psql('postgres', q{SELECT pgpool.pause('b')});
 waits($s[0], 'b');
-$s[1]->start("SELECT pgpool.checkout_xact('a')");
-ok(wait_until($local, q{SELECT server FROM pgpool.waiters WHERE pid = } . $s[1]->pid, 'a'), 'second session completes a deadlock');
+waits($s[1], 'a');
 waits($behind[0], 'a');
 waits($behind[1], 'b');
 waits($behind[2], 'b');
 is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '5', 'three sessions wait behind the deadlock');
+$local->safe_psql('postgres', q{SELECT pgpool.resume('b')});
 $s[1]->finish;
 $s[1]->failed('40P01', qr/deadlock detected/, 'last session of the deadlock fails with 40P01');
 continues($s[0], 'other session of the deadlock is granted its connection');
@@ -242,7 +242,7 @@ continues($behind[1], 'session behind the deadlock is granted its connection in 
 $behind[2]->finish;
 is($behind[2]->error, '', 'last session behind the deadlock is granted its connection in turn');
 $_->run('ROLLBACK') foreach @behind;
-$s[1]->run('ROLLBACK; RESET deadlock_timeout');
+$s[1]->run('ROLLBACK');
 end_all();
 
 # --- no false positives: a single holder that does not wait is enough, in the same pool

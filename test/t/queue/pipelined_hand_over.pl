@@ -228,9 +228,9 @@ ok(wait_until($local, sub {
 # another one.
 $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 10', 'a int'));
 my $worker = worker_pid($local);
+my $ending = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.leases WHERE lease = $lease");
 kill 'STOP', $worker;
-is($remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/one'}),
-	't', 'remote session ends while the connection is leased');
+terminate($remote, $ending);
 $first->run("SELECT pgpool.checkin($lease)");
 kill 'CONT', $worker;
 is($second->finish(30), '10', 'connection that ended during the lease is replaced') or diag($second->error);
@@ -247,27 +247,25 @@ if (!over_tls())
 	is($second->finish(30), '14', 'statement of the next session is not cancelled') or diag($second->error);
 }
 
-# A pipelined statement is that of its owner: it ends by cancel, timeout, terminate, the
-# administrative function, the end of the worker, and the end of the remote session.
+# A pipelined statement is that of its owner: it ends by cancel, terminate, the administrative
+# function, the end of the worker, and the end of the remote session.
 my $sleep = query('one', 'SELECT 1 FROM pg_sleep(600)', 'a int');
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
 my %ends = (
 	cancel => [ sub { 'SELECT pg_cancel_backend(' . $_[0]->pid . ')' }, '57014' ],
-	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '2 s'; " ],
 	terminate => [ sub { 'SELECT pg_terminate_backend(' . $_[0]->pid . ', 20000)' } ],
 	revoke => [ sub { 'SELECT pgpool.terminate(lease) FROM pgpool.leases' }, 'PX001' ],
 	worker => [ sub { 'SELECT pg_terminate_backend(pid, 20000) FROM pgpool.workers' }, '08006' ],
 );
 foreach my $how (sort keys %ends)
 {
-	my ($end, $sqlstate, $prepare) = @{ $ends{$how} };
+	my ($end, $sqlstate) = @{ $ends{$how} };
 	my $victim = PgpxSession->new($local);
 
-	$victim->run($prepare) if $prepare;
 	$before = pipelined_count('one');
 	$lease = queue_behind('one', ['SELECT 1'], $victim, $sleep);
 	$first->run("SELECT pgpool.checkin($lease)");
-	wait_until($remote, $asleep, '1', 20, 'remote_db') if $how ne 'timeout';
+	wait_until($remote, $asleep, '1');
 	# its owner counts it when it wakes, behind a relay at the next tick at the latest
 	ok(wait_until($local, sub { pipelined_count('one') }, $before + 1, 20), "$how: statement was pipelined");
 	$third->run($end->($victim));
@@ -351,11 +349,16 @@ is($second->finish(30), '1', 'owner receives the answer') or diag($second->error
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '1', 'statement ran once only');
 
 # a waiter moves to another pool with its pending statement
-$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 21 FROM pg_sleep(2)', 'a int'));
+my $gate = PgpxSession->new($remote, dbname => 'remote_db');
+$gate->run('SELECT pg_advisory_lock(21)');
+$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 21 FROM pg_advisory_xact_lock(21)', 'a int'));
 my $fourth = PgpxSession->new($local);
-$fourth->start(query('one', 'SELECT 22 FROM pg_sleep(0.2)', 'a int'));
+$fourth->start(query('one', 'SELECT 22 FROM pg_advisory_xact_lock(21)', 'a int'));
 wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
 $third->run($mapping->('one'));
+ok(wait_until($remote, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}, '1'), 'one statement runs in the new pool');
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters WHERE pool_id = (SELECT max(pool_id) FROM pgpool.stats)', '1'), 'the other one waits in the new pool');
+$gate->quit;
 is($second->finish(30), '21', 'waiter moves to the pool of the new mapping') or diag($second->error);
 is($fourth->finish(30), '22', 'next waiter moves, too') or diag($fourth->error);
 ok(wait_until($local, "SELECT max(pipelined) FROM pgpool.stats WHERE server = 'one' AND pool_id = (SELECT max(pool_id) FROM pgpool.stats)", '1'),
@@ -394,10 +397,10 @@ foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a 
 }
 
 # a pending statement must not remain when its session leaves the queue
-$lease = queue_behind('one', ['SELECT 1'], $second, "SET statement_timeout = '4 s'; " . query('one', 'SELECT 12', 'a int'));
+$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 12', 'a int'));
+$third->run('SELECT pg_cancel_backend(' . $second->pid . ')');
 $second->finish(30);
-$second->failed('57014', qr/statement timeout/, 'session with a pending statement leaves the queue');
-$second->reset_statement_timeout;
+$second->failed('57014', qr/user request/, 'session with a pending statement leaves the queue');
 $second->start("SELECT pgpool.checkout('one')");
 wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
 $before = pipelined_count('one');
@@ -414,7 +417,7 @@ foreach my $what (grep { $_ ne 'gone' } sort keys %behaviours)
 
 	$first->run(<<"EOT");
 CREATE SERVER s_$what FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$what',
-	sslmode 'disable', pool_size '1', operation_timeout '5s', test_period '-1');
+	sslmode 'disable', pool_size '1', operation_timeout '${\ ($what eq 'silent' ? '1s' : '60s')}', test_period '-1');
 CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'any_user', password 'something');
 EOT
 	$lease = lease($first, "s_$what");

@@ -40,11 +40,17 @@ my $local = local_node('local');
 
 	my %lease = map { $_ => lease($session, $_) } qw(p q);
 	is(watched($session), 0, 'no socket is registered before the first wait');
+	my $gate = PgpxSession->new($remote, dbname => 'remote_db');
 	foreach my $server (qw(p q))
 	{
-		$session->run("SELECT pgpool.exec($lease{$server}, 'select pg_sleep(0.1)')");
+		$gate->run('SELECT pg_advisory_lock(1)');
+		$session->start("SELECT pgpool.exec($lease{$server}, 'select pg_advisory_xact_lock(1)')");
+		ok(wait_until($local, sub { watched($session) }, 1), "$server: session waits for an answer");
+		$gate->run('SELECT pg_advisory_unlock(1)');
+		$session->finish;
 		is(watched($session), 1, "$server: only the socket of the last wait is registered");
 	}
+	$gate->quit;
 	$session->run("SELECT pgpool.checkin($lease{p})");
 	is(watched($session), 1, 'end of another lease changes nothing');
 	$session->run("SELECT pgpool.checkin($lease{q})");
