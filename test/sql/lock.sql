@@ -86,7 +86,7 @@ SELECT test.err(format($$SELECT pgpool.try_lock('locker', 'a', %L)$$, ttl))
 SELECT count(*) FROM pgpool.locks;
 
 -- unusual names are pinged and released unchanged
-SELECT left(name, 20) AS name, pgpool.try_lock('locker', name, '1 s') AS token INTO TEMP odd
+SELECT left(name, 20) AS name, pgpool.try_lock('locker', name, '1 min') AS token INTO TEMP odd
   FROM unnest(ARRAY['"', '''', '\', '{a,b}', '$1', E'\n', ' ', 'NULL', 'Größe €', repeat('x', 255), repeat('€', 85), '\000', 'a\0b', '%s', '--', U&'\+01F512']) AS name;
 SELECT test.wait_for('SELECT bool_and(last_ping > since) FROM pgpool.locks');
 SELECT count(*), bool_and(state = 'held') AS held, count(DISTINCT token) AS tokens, max(length(name)) FROM pgpool.locks;
@@ -134,20 +134,18 @@ SET ROLE regress_pgpool_app;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '1 ms')$$) AS e;
 RESET ROLE;
 REVOKE pg_read_all_stats FROM regress_pgpool_app;
-SET statement_timeout = '200 ms';
-SELECT pgpool.lock('locker', 'b', '1 min');
+SET LOCAL statement_timeout = '200 ms'\; SELECT pgpool.lock('locker', 'b', '1 min');
 -- 0 means no limit
 SET pgpool_ext.checkout_timeout = '20 ms';
-SELECT pgpool.lock('locker', 'b', '0');
-SELECT pgpool.lock_xact('locker', 'b', '0');
+SET LOCAL statement_timeout = '200 ms'\; SELECT pgpool.lock('locker', 'b', '0');
+SET LOCAL statement_timeout = '200 ms'\; SELECT pgpool.lock_xact('locker', 'b', '0');
 RESET pgpool_ext.checkout_timeout;
-RESET statement_timeout;
 SELECT pgpool.lock_valid('locker', 'b', :theirs);
 SELECT :mask FROM test.err(format('SELECT pgpool.unlock(%L, %L, %s)', 'locker', 'b', :theirs)) AS e;
 -- the view of another local server
 SELECT pgpool.try_lock('locker2', 'b');
 SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
-  FROM test.err($$SELECT pgpool.lock('locker2', 'b', '10 ms')$$) AS e;
+  FROM test.err($$SELECT pgpool.lock('locker2', 'b', '500 ms')$$) AS e;
 SELECT test.other('other', format($$SELECT pgpool.unlock('locker', 'b', %s)$$, :theirs));
 SELECT pgpool.lock('locker2', 'b', '5 s') > :theirs AS granted;
 -- the end of a session releases its locks
@@ -339,7 +337,7 @@ SELECT pgpool.lock_valid('locker', 'app', :token);
 RESET client_min_messages;
 RESET ROLE;
 DISCARD ALL;
-SELECT count(*) FROM pgpool.locks;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT pgpool.lock_force_release('locker', 'app');
 -- a pool for all users: each one releases and sees its own locks only
 SELECT test.server('common');
@@ -388,7 +386,7 @@ SELECT test.drop('going');
 SELECT test.err(format('SELECT pgpool.unlock(''going'', ''app'', %s)', :token));
 SELECT test.wait_for('SELECT state = ''lost'' FROM pgpool.locks');
 DISCARD ALL;
-SELECT count(*) FROM pgpool.locks;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT pgpool.lock_force_release('locker', 'app');
 SELECT name, state FROM pgpool.lock_status('locker') WHERE name = 'app';
 

@@ -215,7 +215,7 @@ SELECT err FROM test.err($$SELECT pgpool.checkout('failing')$$) AS err WHERE err
 ALTER SERVER failing OPTIONS (SET start_commands 'SELECT pg_sleep(60)', ADD connect_timeout '2s');
 SELECT test.err($$SELECT pgpool.checkout('failing')$$);
 -- the pool works again as soon as they succeed
-ALTER SERVER failing OPTIONS (SET start_commands 'SELECT 1', SET connect_timeout '5s');
+ALTER SERVER failing OPTIONS (SET start_commands 'SELECT 1', SET connect_timeout '1min');
 SELECT pgpool.exec('failing', 'select 1');
 -- start_commands that succeed only once: the connection cannot be reused, and no
 -- other can be opened

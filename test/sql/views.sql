@@ -18,6 +18,7 @@ SELECT test.mapping('PUBLIC', 'views_public');
 
 -- sessions of earlier tests may still be ending
 SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
+SELECT test.wait_for('SELECT bool_and(state = ''idle'') FROM pgpool.connections');
 
 --
 -- Before the first lease
