@@ -103,7 +103,7 @@ make_debian() {
       # pgTAP is SQL only, so a package for another major version serves
       [ -z "$pgtap" ] || exit 0
       cd /var/cache/apt/archives
-      apt-get -qq download "$(apt-cache depends pgtap | sed -n "s/.*Depends: //p")"
+      apt-get -qq download "$(apt-cache search --names-only "^postgresql-[0-9]+-pgtap\$" | sed "s/ .*//" | sort -V | tail -n 1)"
       dpkg-deb --fsys-tarfile postgresql-*-pgtap_*.deb |
         tar -x --strip-components=6 -C "/usr/share/postgresql/$1/extension" --wildcards "*/extension/*"
       ' install "$server" "$from" >>"$log" 2>&1 || {
