@@ -28,12 +28,14 @@ with_clock($local, sub { $local->start });
 		$fake->receive;
 		sleep 3600;
 	};
+	# Statements are answered when this file exists.
+	my $answers = PostgreSQL::Test::Utils::tempdir . '/answers';
 	my $slow = sub {
 		my ($fake) = @_;
 
 		while (my $sql = $fake->receive)
 		{
-			select undef, undef, undef, 0.1;
+			select undef, undef, undef, 0.01 until $sql !~ /^select/ || -e $answers;
 			$fake->send($sql =~ /^select/ ? $fake->answer('1') : (PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::ready()));
 		}
 	};
@@ -45,6 +47,17 @@ with_clock($local, sub { $local->start });
 		cancel => sub { sleep 3600 });
 	my %fakes = (held => $fake, unresponsive => $unresponsive);
 	my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
+
+	# A statement whose cancel request does not end, and which ends by itself.
+	my $ends_by_itself = sub {
+		my ($lease, $name) = @_;
+
+		unlink $answers;
+		is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "$name: statement is cancelled");
+		append_to_file($answers, 'x');
+		is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "$name: statement ends before the cancel request");
+		return;
+	};
 
 	# --- a connection attempt may last for years if its options allow it (checked at the end)
 	make_pool($local, $endless, server => 'years', remote_dbname => 'login', options => { pool_size => 1, sslmode => 'disable', connect_timeout => '3650d' });
@@ -66,8 +79,7 @@ with_clock($local, sub { $local->start });
 		my $lease = lease($session, $server);
 		my $query = "SELECT * FROM pgpool.query($lease, 'select 1') $row";
 
-		$session->fails("SET statement_timeout = '200ms'; $query", '57014', qr/statement timeout/, "$server: statement times out");
-		$session->reset_statement_timeout;
+		cancel_running($local, $session, $query, "$server: statement is cancelled");
 		$other->start("SELECT pgpool.checkout('$server', '60 s')");
 		$session->fails($query, '08006', qr/was lost/, "$server: lease is unusable after operation_timeout");
 		$session->run("SELECT pgpool.checkin($lease)");
@@ -75,18 +87,15 @@ with_clock($local, sub { $local->start });
 		$other->run('SELECT pgpool.checkin_all()');
 
 		# a call, whose connection the worker has to abort
-		$session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query('$server', 'select 1') $row",
-			'57014', qr/statement timeout/, "$server: call times out");
-		$session->reset_statement_timeout;
+		cancel_running($local, $session, "SELECT * FROM pgpool.query('$server', 'select 1') $row", "$server: call is cancelled");
 		like(lease($other, $server), qr/^\d+$/, "$server: slot is free at operation_timeout");
 		$other->run('SELECT pgpool.checkin_all()');
 	}
 
 	# --- a cancel request that does not end, for a statement that ends by itself
-	make_pool($local, $fake, server => 'late', remote_dbname => 'slow', options => { pool_size => 1, sslmode => 'disable', operation_timeout => '500ms' });
+	make_pool($local, $fake, server => 'late', remote_dbname => 'slow', options => { pool_size => 1, sslmode => 'disable', operation_timeout => '1s' });
 	my $lease = lease($session, 'late');
-	is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', 'late: statement is cancelled');
-	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', 'late: statement ends before the cancel request');
+	$ends_by_itself->($lease, 'late');
 	$session->run("SELECT pgpool.checkin($lease)");
 	like(lease($other, 'late'), qr/^\d+$/, 'late: connection is not leased while the cancel request could hit the next statement');
 	$other->run('SELECT pgpool.checkin_all()');
@@ -99,8 +108,7 @@ with_clock($local, sub { $local->start });
 		my $port = $local->safe_psql('postgres', $place);
 		my $cancels = $local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'late'");
 
-		is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "next $next: statement is cancelled");
-		is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "next $next: statement ends before the cancel request");
+		$ends_by_itself->($lease, "next $next");
 		ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'late'", $cancels + 1), "next $next: cancel request times out");
 		$session->fails("SELECT * FROM pgpool.query($lease, 'select 1') $row", '08006', qr/A cancel request did not end within operation_timeout/, 'lease is unusable after a lost cancel request')
 		  if $next eq 'own statement';
@@ -130,8 +138,7 @@ with_clock($local, sub { $local->start });
 	foreach my $server (qw(asked revoked))
 	{
 		$lease = lease($session, $server);
-		is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "$server: cancel request does not end");
-		is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "$server: statement ends");
+		$ends_by_itself->($lease, $server);
 	}
 
 	# a session that waits for the end of the cancel request receives the error of terminate
@@ -188,8 +195,8 @@ with_clock($local, sub { $local->start });
 	my %stuck = map { $_ => PgpxSession->new($local) } qw(silent no_backlog);
 	my @more = map { PgpxSession->new($local) } 1 .. 2;
 
-	$stuck{$_}->start("SELECT pgpool.checkout('$_', '60 s')") foreach keys %stuck;
-	$_->start("SELECT pgpool.checkout('silent', '60 s')") foreach @more;
+	$stuck{$_}->start("SELECT pgpool.checkout('$_', '1 h')") foreach keys %stuck;
+	$_->start("SELECT pgpool.checkout('silent', '1 h')") foreach @more;
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '4'), 'four sessions wait for unresponsive servers');
 
 	# the first of these opens a connection, which needs the worker, too
@@ -250,12 +257,12 @@ with_clock($local, sub { $local->start });
 	$session->run('DROP SERVER hurried CASCADE');
 
 	# --- several hosts: after a failure the next one is tried
-	my %two = (host => '127.0.0.1,127.0.0.1', pool_size => 3, connect_timeout => '2s', sslmode => over_tls() ? 'require' : 'disable');
+	my %two = (host => '127.0.0.1,127.0.0.1', pool_size => 3, connect_timeout => '8s', sslmode => over_tls() ? 'require' : 'disable');
 	make_pool($local, $remote, server => 'no_backlog_first', options => { %two, port => $full->sockport . ',' . $remote->port });
 	make_pool($local, $remote, server => 'no_standby', options => { %two, target_session_attrs => 'prefer-standby', port => $remote->port . ',' . $full->sockport });
 	make_pool($local, $remote, server => 'names', options => { %two, host => 'localhost,localhost', port => $full->sockport . ',' . $remote->port });
 	make_pool($local, $remote, server => 'no_backlog_both', options => { %two, port => $full->sockport . ',' . $full->sockport, connect_timeout => '500ms' });
-	make_pool($local, $remote, server => 'silent_first', options => { %two, port => $silent->sockport . ',' . $remote->port, connect_timeout => '1s' });
+	make_pool($local, $remote, server => 'silent_first', options => { %two, port => $silent->sockport . ',' . $remote->port, connect_timeout => '3s' });
 	sub accepted
 	{
 		my $n = 0;
@@ -266,22 +273,23 @@ with_clock($local, sub { $local->start });
 	}
 	sub connects { return $local->safe_psql('postgres', "SELECT connects, connects_failed FROM pgpool.stats WHERE server = '$_[0]'"); }
 
-	foreach my $server (qw(no_backlog_first names no_standby))
-	{
-		like($session->run("SELECT pgpool.checkout('$server', '60 s')"), qr/^\d+$/, "$server: host that drops packets has its share of connect_timeout, then the next host is tried")
-		  or diag($session->error);
-		is(connects($server), '1|0', "$server: both hosts are tried in one attempt");
-	}
-
 	# after the login the start commands may use all remaining time, not only the host's
 	# share
-	make_pool($local, $remote, server => 'slow_start', options => { %two, connect_timeout => '3s', port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(1.6)' });
-	like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands may last longer than the share of a host') or diag($session->error);
+	make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(4.1)' });
+	my %asks = (no_backlog_first => $session, names => $more[0], no_standby => $more[1], slow_start => $stuck{silent});
+	$asks{$_}->start("SELECT pgpool.checkout('$_', '60 s')") foreach sort keys %asks;
+	foreach my $server (sort keys %asks)
+	{
+		like($asks{$server}->finish, qr/^\d+$/, "$server: host that drops packets has its share of connect_timeout, then the next host is tried")
+		  or diag($asks{$server}->error);
+		is(connects($server), '1|0', "$server: both hosts are tried in one attempt");
+	}
+	$_->run('SELECT pgpool.checkin_all()') foreach values %asks;
 
 	$session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'connect_timeout covers all hosts if all of them drop packets');
 
 	accepted();
-	$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(1 s\)/, 'host that accepts and does not answer uses up connect_timeout');
+	$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(3 s\)/, 'host that accepts and does not answer uses up connect_timeout');
 	is(accepted(), 1, 'first host was tried');
 	ok(wait_until($local, sub { $session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}) =~ /^\d+$/ ? 1 : 0 }, 1), 'next attempt begins with the next host');
 	is(connects('silent_first'), '1|1', 'next attempt succeeds');
@@ -292,14 +300,15 @@ with_clock($local, sub { $local->start });
 	is(accepted(), 1, 'first host is tried with the changed options');
 
 	$local->safe_psql('postgres', q{SELECT pgpool.lock_setup('no_backlog_first')});
-	my $token = $session->run(q{SELECT pgpool.lock('no_backlog_first', 'a', ttl => '12 s')});
-	ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks WHERE last_ping > '-infinity'}, '1'), 'lock is pinged at the host that the pool has found');
+	my $token = $session->run(q{SELECT pgpool.lock('no_backlog_first', 'a', ttl => '1 h')});
+	ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks'), 'lock is pinged at the host that the pool has found');
 
 	# after a failed ping the next one begins with the first host, which drops packets
 	my $failed = qr/cannot ping the locks of server "no_backlog_first"/;
 	my $again = qr/pings the locks of server "no_backlog_first" of database "postgres" again/;
 	my $log = -s $local->logfile;
 	$remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.locks RENAME expires TO elapses');
+	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
 	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $failed ? 1 : 0 }, 1), 'ping fails');
 	$remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.locks RENAME elapses TO expires');
 	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $again ? 1 : 0 }, 1), 'ping moves from a host that drops packets to one that answers');
