@@ -681,8 +681,8 @@ COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the pool in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(pool text, id bigint)';
 
 --
--- Views.  Each is defined on a function of the same name, which returns a row type of
--- its own, because \df would otherwise list all columns.  Rows of all databases are
+-- Views.  Each is defined on a function of the same name.  A view with many columns has
+-- a row type, because \df would otherwise list them all.  Rows of all databases are
 -- visible to each role; texts of other users only to roles with the privileges of
 -- pg_read_all_stats.
 --
@@ -695,7 +695,6 @@ CREATE TYPE pgpool.pools_row AS (
 	state pg_catalog.text,
 	worker pg_catalog.int4,
 	pool_size pg_catalog.int4,
-	max_overflow pg_catalog.int4,
 	total pg_catalog.int4,
 	leased pg_catalog.int4,
 	idle pg_catalog.int4,
@@ -705,7 +704,6 @@ CREATE TYPE pgpool.pools_row AS (
 	checking pg_catalog.int4,
 	cancelling pg_catalog.int4,
 	closing pg_catalog.int4,
-	available pg_catalog.int4,
 	waiters pg_catalog.int4,
 	oldest_wait pg_catalog.float8,
 	unavailable_since pg_catalog.timestamptz,
@@ -713,8 +711,6 @@ CREATE TYPE pgpool.pools_row AS (
 	last_error pg_catalog.text,
 	last_error_at pg_catalog.timestamptz,
 	next_try_at pg_catalog.timestamptz);
-COMMENT ON TYPE pgpool.pools_row IS
-'row of function pools';
 
 CREATE FUNCTION pgpool.pools()
 RETURNS SETOF pgpool.pools_row
@@ -724,7 +720,6 @@ COMMENT ON FUNCTION pgpool.pools() IS
 'returns the rows of view pools: one for each pool of all databases';
 
 CREATE VIEW pgpool.pools AS SELECT * FROM pgpool.pools();
-GRANT SELECT ON pgpool.pools TO PUBLIC;
 COMMENT ON VIEW pgpool.pools IS
 'pools of all databases: their connections and their waiters; a pool is created by its first checkout, or with min_size or min_idle at the start of the server, and removed when it is empty and its slot is needed';
 COMMENT ON COLUMN pgpool.pools.pool_id IS
@@ -741,8 +736,6 @@ COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.pool_size IS
 'option of the server: maximum number of connections that stay open when they are idle';
-COMMENT ON COLUMN pgpool.pools.max_overflow IS
-'option of the server: maximum number of further connections under load';
 COMMENT ON COLUMN pgpool.pools.total IS
 'connections in any state: the sum of the eight columns that follow';
 COMMENT ON COLUMN pgpool.pools.leased IS
@@ -761,8 +754,6 @@ COMMENT ON COLUMN pgpool.pools.cancelling IS
 'connections without a lease on which a cancel request or an abandoned statement has not ended';
 COMMENT ON COLUMN pgpool.pools.closing IS
 'connections that are being closed';
-COMMENT ON COLUMN pgpool.pools.available IS
-'open connections that a checkout can lease at once: idle plus reset_pending';
 COMMENT ON COLUMN pgpool.pools.waiters IS
 'sessions that wait for a connection; see view waiters';
 COMMENT ON COLUMN pgpool.pools.oldest_wait IS
@@ -793,11 +784,8 @@ CREATE TYPE pgpool.connections_row AS (
 	remote_addr pg_catalog.inet,
 	remote_port pg_catalog.int4,
 	remote_pid pg_catalog.int4,
-	local_port pg_catalog.int4,
 	opened_at pg_catalog.timestamptz,
 	last_used pg_catalog.timestamptz);
-COMMENT ON TYPE pgpool.connections_row IS
-'row of function connections';
 
 CREATE FUNCTION pgpool.connections()
 RETURNS SETOF pgpool.connections_row
@@ -807,7 +795,6 @@ COMMENT ON FUNCTION pgpool.connections() IS
 'returns the rows of view connections: one for each connection of all pools';
 
 CREATE VIEW pgpool.connections AS SELECT * FROM pgpool.connections();
-GRANT SELECT ON pgpool.connections TO PUBLIC;
 COMMENT ON VIEW pgpool.connections IS
 'connections of all pools: state, age and holder';
 COMMENT ON COLUMN pgpool.connections.pool_id IS
@@ -838,8 +825,6 @@ COMMENT ON COLUMN pgpool.connections.remote_port IS
 'port of the remote server; NULL in the same cases as remote_addr';
 COMMENT ON COLUMN pgpool.connections.remote_pid IS
 'process ID of the remote session; NULL while it is being opened';
-COMMENT ON COLUMN pgpool.connections.local_port IS
-'local port; NULL while it is being opened and for a Unix-domain socket';
 COMMENT ON COLUMN pgpool.connections.opened_at IS
 'time when it was opened; NULL while it is being opened, and while unfinished start commands are being cancelled';
 COMMENT ON COLUMN pgpool.connections.last_used IS
@@ -859,8 +844,6 @@ CREATE TYPE pgpool.leases_row AS (
 	leased_at pg_catalog.timestamptz,
 	why pg_catalog.text,
 	remote_pid pg_catalog.int4);
-COMMENT ON TYPE pgpool.leases_row IS
-'row of function leases';
 
 CREATE FUNCTION pgpool.leases()
 RETURNS SETOF pgpool.leases_row
@@ -870,7 +853,6 @@ COMMENT ON FUNCTION pgpool.leases() IS
 'returns the rows of view leases: one for each lease of all sessions';
 
 CREATE VIEW pgpool.leases AS SELECT * FROM pgpool.leases();
-GRANT SELECT ON pgpool.leases TO PUBLIC;
 COMMENT ON VIEW pgpool.leases IS
 'leases of all sessions: holder, start and purpose';
 COMMENT ON COLUMN pgpool.leases.lease IS
@@ -912,8 +894,6 @@ CREATE TYPE pgpool.waiters_row AS (
 	deadline pg_catalog.timestamptz,
 	why pg_catalog.text,
 	reason pg_catalog.text);
-COMMENT ON TYPE pgpool.waiters_row IS
-'row of function waiters';
 
 CREATE FUNCTION pgpool.waiters()
 RETURNS SETOF pgpool.waiters_row
@@ -923,7 +903,6 @@ COMMENT ON FUNCTION pgpool.waiters() IS
 'returns the rows of view waiters: one for each session that waits for a connection';
 
 CREATE VIEW pgpool.waiters AS SELECT * FROM pgpool.waiters();
-GRANT SELECT ON pgpool.waiters TO PUBLIC;
 COMMENT ON VIEW pgpool.waiters IS
 'sessions that wait for a connection, in the order of the queue';
 COMMENT ON COLUMN pgpool.waiters.pool_id IS
@@ -947,7 +926,7 @@ COMMENT ON COLUMN pgpool.waiters.deadline IS
 COMMENT ON COLUMN pgpool.waiters.why IS
 'argument why of the checkout, or the foreign table or remote statement, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'first of these that applies: "damaged", "paused", "remote_full", "connecting", "checking", "cancelling", "full", "unavailable", "server_cap", "global_cap", "lease"';
+'first of these that applies: "damaged", "paused", "remote_full", "connecting", "checking", "cancelling", "full", "unavailable", "server_cap", "global_cap"';
 
 CREATE TYPE pgpool.stats_row AS (
 	pool_id pg_catalog.int4,
@@ -995,8 +974,6 @@ CREATE TYPE pgpool.stats_row AS (
 	closed_with_lease pg_catalog.int8,
 	wait_histogram pg_catalog.int8[],
 	stats_reset pg_catalog.timestamptz);
-COMMENT ON TYPE pgpool.stats_row IS
-'row of function stats';
 
 CREATE FUNCTION pgpool.stats()
 RETURNS SETOF pgpool.stats_row
@@ -1006,7 +983,6 @@ COMMENT ON FUNCTION pgpool.stats() IS
 'returns the rows of view stats: one with the counters of each pool';
 
 CREATE VIEW pgpool.stats AS SELECT * FROM pgpool.stats();
-GRANT SELECT ON pgpool.stats TO PUBLIC;
 COMMENT ON VIEW pgpool.stats IS
 'counters of all pools since stats_reset; they are removed with the pool';
 COMMENT ON COLUMN pgpool.stats.pool_id IS
@@ -1100,14 +1076,10 @@ COMMENT ON COLUMN pgpool.stats.wait_histogram IS
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
 'time when the pool was created, or the counters were set to 0';
 
-CREATE TYPE pgpool.dblink_calls_row AS (
-	outcome pg_catalog.text,
-	calls pg_catalog.int8);
-COMMENT ON TYPE pgpool.dblink_calls_row IS
-'row of function dblink_calls';
-
 CREATE FUNCTION pgpool.dblink_calls()
-RETURNS SETOF pgpool.dblink_calls_row
+RETURNS TABLE (
+	outcome pg_catalog.text,
+	calls pg_catalog.int8)
 AS 'MODULE_PATHNAME', 'pgpx_view_dblink_calls'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 6;
 REVOKE ALL ON FUNCTION pgpool.dblink_calls() FROM PUBLIC;
@@ -1132,8 +1104,6 @@ CREATE TYPE pgpool.workers_row AS (
 	pools pg_catalog.int4,
 	connections pg_catalog.int4,
 	descriptors pg_catalog.int4);
-COMMENT ON TYPE pgpool.workers_row IS
-'row of function workers';
 
 CREATE FUNCTION pgpool.workers()
 RETURNS SETOF pgpool.workers_row
@@ -1143,7 +1113,6 @@ COMMENT ON FUNCTION pgpool.workers() IS
 'returns the rows of view workers: one for each pool worker';
 
 CREATE VIEW pgpool.workers AS SELECT * FROM pgpool.workers();
-GRANT SELECT ON pgpool.workers TO PUBLIC;
 COMMENT ON VIEW pgpool.workers IS
 'background workers that own the connections: their state and load';
 COMMENT ON COLUMN pgpool.workers.worker IS
@@ -1259,8 +1228,6 @@ CREATE TYPE pgpool.lock_status_row AS (
 	token pg_catalog.int8,
 	last_ping pg_catalog.timestamptz,
 	expires pg_catalog.timestamptz);
-COMMENT ON TYPE pgpool.lock_status_row IS
-'row of function lock_status';
 
 CREATE FUNCTION pgpool.lock_status(
 	pool pg_catalog.text)
@@ -1283,8 +1250,6 @@ CREATE TYPE pgpool.locks_row AS (
 	last_ping pg_catalog.timestamptz,
 	valid_until pg_catalog.timestamptz,
 	ttl pg_catalog.interval);
-COMMENT ON TYPE pgpool.locks_row IS
-'row of function locks';
 
 CREATE FUNCTION pgpool.locks()
 RETURNS SETOF pgpool.locks_row
@@ -1294,7 +1259,6 @@ COMMENT ON FUNCTION pgpool.locks() IS
 'returns the rows of view locks: one for each distributed lock of a session of this server';
 
 CREATE VIEW pgpool.locks AS SELECT * FROM pgpool.locks();
-GRANT SELECT ON pgpool.locks TO PUBLIC;
 COMMENT ON VIEW pgpool.locks IS
 'distributed locks that sessions of this server hold, have lost, or are releasing';
 COMMENT ON COLUMN pgpool.locks.database IS
@@ -1321,6 +1285,10 @@ COMMENT ON COLUMN pgpool.locks.valid_until IS
 'time until which no other session can hold it; each ping extends it';
 COMMENT ON COLUMN pgpool.locks.ttl IS
 'time for which the lock remains held after the last ping';
+
+-- (for view dblink_calls see above)
+GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters, pgpool.stats, pgpool.workers,
+	pgpool.locks TO PUBLIC;
 
 CREATE FUNCTION pgpool.check_invariants()
 RETURNS pg_catalog.void

@@ -466,7 +466,6 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_text(&row, pool_state(view));
 		row_int(&row, pool->worker);
 		row_int(&row, pool->opts.pool_size);
-		row_int(&row, pool->opts.max_overflow);
 		row_int(&row, view->total + pool->nbroken);
 		row_int(&row, pool->count[PGPX_CONN_LEASED]);
 		row_int(&row, pool->count[PGPX_CONN_IDLE]);
@@ -476,7 +475,6 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		row_int(&row, pool->count[PGPX_CONN_CHECKING]);
 		row_int(&row, pool->count[PGPX_CONN_CANCELLING]);
 		row_int(&row, pool->count[PGPX_CONN_CLOSING]);
-		row_int(&row, available_connections(pool));
 		row_int(&row, view->nwaiting);
 		if (view->nwaiting > 0)
 			row_ms(&row, oldest_wait(view));
@@ -523,7 +521,6 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 		pgpx_row_null(row);
 	}
 	pgpx_row_int_or_null(row, opened ? conn->remote_pid : 0);
-	pgpx_row_int_or_null(row, opened ? conn->local_port : 0);
 	pgpx_row_instant(row, conn->opened_at);
 	pgpx_row_instant(row, conn->last_used);
 	pgpx_row_store(row);
@@ -560,7 +557,7 @@ worker_state(PgpxWorkerSlot *slot)
 	}
 }
 
-/* dblink_calls() returns setof dblink_calls_row */
+/* dblink_calls() returns table (outcome text, calls bigint) */
 Datum
 pgpx_view_dblink_calls(PG_FUNCTION_ARGS)
 {

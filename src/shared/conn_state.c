@@ -390,7 +390,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->statements = 0;
 	conn->remote_pid = 0;
 	conn->remote_port = 0;
-	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
 	conn->used_password = false;
 	conn->relayed = false;

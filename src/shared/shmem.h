@@ -181,7 +181,6 @@ typedef struct PgpxConn
 
 	int			remote_pid;
 	int			remote_port;
-	int			local_port;
 	char		remote_addr[PGPX_ADDR_LEN];
 	bool		used_password;	/* the remote requested a password */
 	bool		relayed;		/* TLS; the worker relays the bytes */

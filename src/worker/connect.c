@@ -794,12 +794,6 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 		strlcpy(conn->remote_addr, host, sizeof(conn->remote_addr));
 		conn->remote_port = atoi(port);
 	}
-	len = sizeof(addr);
-	if (getsockname(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
-		addr.ss_family != AF_UNIX &&
-		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
-					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-		conn->local_port = atoi(port);
 }
 
 static void

@@ -34,7 +34,7 @@ SELECT test.based('oltp', 'data', 'pool_size', '2', 'max_overflow', '1', 'min_si
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 SELECT test.server('data', 'pool_size', '4', 'start_commands', 'SET work_mem = ''6MB''');
 SELECT s, w.* FROM unnest('{data,batch,oltp}'::text[]) AS s, test.who(s) AS w;
-SELECT server, pool_size, max_overflow FROM pgpool.pools
+SELECT server, pool_size FROM pgpool.pools
  WHERE server IN ('data', 'batch', 'oltp') ORDER BY server;
 -- each pool has its own connections
 SELECT test.pid('data') AS data, test.pid('batch') AS batch, test.pid('oltp') AS oltp \gset

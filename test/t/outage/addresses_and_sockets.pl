@@ -76,7 +76,8 @@ my $local = local_node('local');
 	{
 		my ($server) = @_;
 		my $pid = worker_pid($local);
-		my $port = $local->safe_psql('postgres', "SELECT local_port FROM pgpool.connections WHERE server = '$server'");
+		my $remote_pid = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server'");
+		my $port = $remote->safe_psql('postgres', "SELECT client_port FROM pg_stat_activity WHERE pid = $remote_pid");
 		my $hex = sprintf ':%04X', $port;
 
 		# other sockets of this machine may use the same port with another address

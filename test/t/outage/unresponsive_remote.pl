@@ -101,11 +101,11 @@ with_clock($local, sub { $local->start });
 	$other->run('SELECT pgpool.checkin_all()');
 
 	# the lease is returned after the cancel request has timed out; it may still be executed
-	my $place = "SELECT local_port FROM pgpool.connections WHERE server = 'late'";
+	my $place = "SELECT opened_at FROM pgpool.connections WHERE server = 'late'";
 	foreach my $next ('own statement', 'lease', 'call')
 	{
 		$lease = lease($session, 'late');
-		my $port = $local->safe_psql('postgres', $place);
+		my $opened = $local->safe_psql('postgres', $place);
 		my $cancels = $local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'late'");
 
 		$ends_by_itself->($lease, "next $next");
@@ -115,7 +115,7 @@ with_clock($local, sub { $local->start });
 		$session->run("SELECT pgpool.checkin($lease)");
 		is($other->run($next eq 'call' ? "SELECT * FROM pgpool.query('late', 'select 1') $row"
 				: "SELECT a FROM pgpool.checkout('late') l, pgpool.query(l, 'select 1') $row") . $other->error, '1', "next $next: next session is granted a connection");
-		isnt($local->safe_psql('postgres', $place), $port, "next $next: connection is another one");
+		isnt($local->safe_psql('postgres', $place), $opened, "next $next: connection is another one");
 		$other->run('SELECT pgpool.checkin_all()');
 	}
 
