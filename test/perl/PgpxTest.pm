@@ -33,7 +33,7 @@ our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
   worker_pid threads_of in_shared_memory terminate lease connects_of
-  one_leased_one_idle idle_of alive closes takes_effect clean_slate is_logged reader_has_ended over_tls descriptors_wanted
+  cancel_running are_idle one_leased_one_idle idle_of alive closes takes_effect clean_slate is_logged reader_has_ended over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
 
@@ -386,6 +386,27 @@ sub lease
 
 	die "no lease: " . $session->error unless $lease =~ /^\d+$/;
 	return $lease;
+}
+
+# Wait until all connections to a server are idle, so that the next lease opens no other one.
+sub are_idle
+{
+	my ($node, $server) = @_;
+
+	return wait_until($node, "SELECT bool_and(state = 'idle') FROM pgpool.connections WHERE server = '$server'");
+}
+
+# Cancel a statement once it runs on a lease, and assert that it fails.
+sub cancel_running
+{
+	my ($node, $session, $sql, $name) = @_;
+	my $pid = $session->pid;
+
+	$session->start($sql);
+	wait_until($node, "SELECT state FROM pgpool.leases WHERE pid = $pid AND state = 'active'", 'active');
+	$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+	$session->finish;
+	return $session->failed('57014', qr/canceling statement due to user request/, $name);
 }
 
 # Assert that a node logs a text, at or behind an offset.

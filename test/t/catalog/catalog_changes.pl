@@ -278,7 +278,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	};
 
 	make_pool($local, $remote, server => 'late', options => { port => $closed_port, pool_size => 2, retry_min => '10 ms', retry_max => '20 ms' });
-	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
+	$holder->start(q(SELECT pgpool.prewarm('late', 2, '10 min')));
 	$goes_on->('prewarm waits for connections that are refused');
 	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (ADD connect_timeout '3s')));
 	$goes_on->('prewarm waits on after a change of an option');
@@ -290,11 +290,11 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	my @old = split /\n/, $local->safe_psql('postgres', q(SELECT remote_pid FROM pgpool.connections WHERE server = 'late'));
 	kill 'STOP', @old;
 	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (SET connect_timeout '5s')));
-	is($holder->run(q(SELECT pgpool.prewarm('late', 2, '30 s'))) . $holder->error, '2', 'prewarm waits for slots that are about to be free');
+	is($holder->run(q(SELECT pgpool.prewarm('late', 2, '10 min'))) . $holder->error, '2', 'prewarm waits for slots that are about to be free');
 	kill 'CONT', @old;
 
 	$local->safe_psql('postgres', qq(ALTER SERVER late OPTIONS (SET port '$closed_port')));
-	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
+	$holder->start(q(SELECT pgpool.prewarm('late', 2, '10 min')));
 	$goes_on->('prewarm waits again');
 	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (SET connect_timeout '4s')));
 	$goes_on->('prewarm waits on after another change');

@@ -494,8 +494,7 @@ foreach my $what (qw(endless_rows endless_tiny))
 	my $lease = lease($session, "s_$what");
 	my $query = query("s_$what") =~ s/'s_$what'/$lease/r;
 
-	$session->fails("SET statement_timeout = '200ms';\n$query", '57014', qr/statement timeout/, "$what: query on a lease can be cancelled");
-	$session->reset_statement_timeout;
+	cancel_running($local, $session, $query, "$what: query on a lease can be cancelled");
 	$session->fails($query, '08006', qr/was lost/, "$what: lease is lost");
 	$session->run("SELECT pgpool.checkin($lease)");
 }

@@ -80,7 +80,7 @@ foreach my $case ([ client_encoding => 'latin1' ], [ datestyle => 'German, DMY' 
 }
 
 # --- a server is altered while a connection to it is being opened, which is then closed
-make_pool($local, $proxy, server => 'slow', options => { %options, connect_timeout => '20 s' });
+make_pool($local, $proxy, server => 'slow', options => { %options, connect_timeout => '20 s', operation_timeout => '10 min' });
 $proxy->command('freeze');
 $other->start(q{SELECT a FROM pgpool.query('slow', 'select current_setting($$geqo$$)') AS t(a text)});
 ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'slow'}, 'connecting'), 'connection is being opened');
@@ -92,13 +92,16 @@ is($other->finish(60), 'off', 'waiter is granted a connection with the new optio
 # --- a cancel request is in progress when the lease is returned, and the server is
 # altered or the worker ends
 $session->run(q{SELECT pgpool.checkin_all()});
+my $gate = PgpxSession->new($remote, dbname => 'remote_db');
 my $cancelling = q{SELECT state FROM pgpool.connections WHERE server = 'slow'};
 foreach my $how (qw(alter worker))
 {
 	$session->run(q{SELECT pgpool.checkout('slow', '10 s') AS lease \gset});
-	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(0.5)')});
+	$gate->run('SELECT pg_advisory_lock(5)');
+	$session->run(q{SELECT pgpool.send(:lease, 'select pg_advisory_xact_lock(5)')});
 	$proxy->command(over_tls() ? 'hold all' : 'hold');
 	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: statement is cancelled");
+	$gate->run('SELECT pg_advisory_unlock(5)');
 	$session->run('SELECT * FROM pgpool.result(:lease) AS t(a text)', 30);
 	is($session->run('SELECT pgpool.checkin(:lease)') . $session->error, '', "$how: lease is returned after the end of the statement");
 	is($local->safe_psql('postgres', $cancelling), 'cancelling', "$how: cancel request is still in progress");
@@ -258,6 +261,7 @@ $local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout 
 kill 'STOP', $worker;
 is($session->run("SELECT pgpool.unlock('one', 'g', $token)"), '', 'release is not confirmed in time');
 like($session->error, qr/WARNING:.*lock "g".*was released, but the remote server has not confirmed it/, 'warning reports the unconfirmed release');
+$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (SET operation_timeout '10 min')});
 $session->run(q{SET statement_timeout = '100 ms'});
 $session->fails("SELECT pgpool.unlock('one', 'h', $second)", '57014', qr/statement timeout/, 'wait for a release can be cancelled');
 kill 'CONT', $worker;
@@ -269,7 +273,7 @@ $session->run(q{SELECT pgpool.lock_force_release('one', 'g')});
 like($session->error, qr/ERROR/, 'lock_force_release without tables fails');
 is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'no lease is left');
 
-$_->quit foreach $session, $other;
+$_->quit foreach $session, $other, $gate;
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

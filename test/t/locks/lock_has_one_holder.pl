@@ -386,7 +386,7 @@ sub grant_without_answer
 
 # the remote server crashes after the grant and before the reply: the outcome
 # is requested again, not assumed
-my $granted = grant_without_answer('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
+my $granted = grant_without_answer('crash', q{pgpool.lock('keeper', 'crash', '1 hour', '1 hour')});
 $remote->stop('immediate');
 $proxy->command('drop');
 started($remote, 'start');
@@ -394,7 +394,7 @@ is($session->finish(40), $granted, 'crash: session acquires the lock with the to
 is($session->run("SELECT pgpool.lock_valid('keeper', 'crash', $granted), pgpool.unlock('keeper', 'crash', $granted)"), 't|t', 'crash: lock is valid and can be released');
 
 # the session's lease is terminated: the lock is not left behind
-$granted = grant_without_answer('revoked', q{pgpool.lock('keeper', 'revoked', '30 s', '1 hour')});
+$granted = grant_without_answer('revoked', q{pgpool.lock('keeper', 'revoked', '1 hour', '1 hour')});
 is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'revoked: lease is terminated');
 $proxy->command('drop');
 is($session->finish(40) . $session->sqlstate, 'PX001', 'revoked: session has no lock') or diag($session->error);

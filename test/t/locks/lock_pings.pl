@@ -188,7 +188,6 @@ with_clock($local, sub { $local->start });
 	}
 	is($holder->run("SELECT pgpool.lock_valid('$_', '$_', $token{$_})"), 't', "$_: lock is still held") foreach sort keys %cases;
 	is($ordinary->run("SELECT pgpool.lock_valid('password', 'password', $token{password})"), 't', 'password: lock is still held');
-	is(scalar(() = slurp_file($local->logfile, $log) =~ /cannot ping the locks/g), scalar keys %token, 'each lasting failure is logged once');
 
 	# --- tables of another role, whose triggers would run as the user of the pings
 	$log = -s $local->logfile;
@@ -225,8 +224,8 @@ with_clock($local, sub { $local->start });
 	$caller->run('SELECT pgpool.checkin_all()');
 	$local->safe_psql('postgres', "ALTER SERVER $_ OPTIONS (" . option_list('') . ')') foreach qw(invalid endless);
 	$holder->run('SELECT pgpool.unlock_all()');
-	like($holder->run(q{SELECT pgpool.lock('invalid', 'invalid', ttl => '30 s')}), qr/^\d+$/, 'invalid: lock is held again');
-	ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'invalid'}, 't', 30), 'invalid: lock is pinged by another connection');
+	like($holder->run(q{SELECT pgpool.lock('invalid', 'another', ttl => '30 s')}), qr/^\d+$/, 'invalid: another lock is held');
+	ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'another'}, 't', 30), 'invalid: lock is pinged by another connection');
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = 'remote_db' AND application_name <> 'pgpool_ext lock'});
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'mute'}, 0, 30), 'invalid: worker notices the end of each connection');
 	is(worker_pid($local), $worker, 'invalid: the worker is the same');
@@ -336,7 +335,7 @@ SKIP:
 	kill 'STOP', $pid;
 	$holder->start("SELECT pgpool.unlock('locks', 'long', $token)");
 	ok(wait_until($local, q{SELECT state FROM pgpool.locks WHERE name = 'long'}, 'releasing'), 'release is not answered');
-	like($other->run(q{SELECT pgpool.lock('locks', 'short', ttl => '6 s')}), qr/^\d+$/, 'another lock is acquired');
+	like($other->run(q{SELECT pgpool.lock('locks', 'short', ttl => '15 s')}), qr/^\d+$/, 'another lock is acquired');
 	ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'short'}), 'lock with a shorter ttl is pinged by another connection');
 	kill 'CONT', $pid;
 	$holder->finish;

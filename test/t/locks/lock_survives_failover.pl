@@ -45,7 +45,7 @@ foreach my $call (q{pgpool.try_lock('standby', 'a')}, q{pgpool.lock('standby', '
 }
 is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'refused request leaves no lock');
 
-my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '20 s')});
+my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '10 min')});
 like($token, qr/^\d+$/, 'lock is held') or diag($holder->error);
 
 # a session behind other sessions of its own server is refused without a request
@@ -80,7 +80,7 @@ like($other->run(q{SELECT pgpool.lock('keeper', 'c', '1 min', '1 min')}), qr/^\d
 
 	make_pool($one, $primary, server => 'any_host',
 		options => { host => $options{host}, port => $options{port}, pool_size => 2, connect_timeout => '4s', retry_max => '200ms' });
-	my $d = $holder->run(q{SELECT pgpool.lock('any_host', 'd', ttl => '1 min')});
+	my $d = $holder->run(q{SELECT pgpool.lock('any_host', 'd', ttl => '10 min')});
 	ok(wait_until($one, q{SELECT last_ping > '-infinity' FROM pgpool.locks WHERE name = 'd'}, 't'), 'lock of any host is pinged at the first one');
 	kill 'STOP', $postmaster;
 	$holder->run(q{SELECT pgpool.prewarm('any_host', 2)});
@@ -102,7 +102,7 @@ is($holder->run("SELECT pgpool.lock_valid('keeper', 'a', $token)"), 't', 'lock i
 $other->run(q{SELECT pgpool.lock('keeper', 'a', '1 s')});
 is($other->sqlstate, '55P03', 'no other session acquires the lock') or diag($other->error);
 is($holder->run("SELECT pgpool.unlock('keeper', 'a', $token)"), 't', 'lock is released at the new primary');
-my $next = $other->run(q{SELECT pgpool.lock('keeper', 'a', '10 s')});
+my $next = $other->run(q{SELECT pgpool.lock('keeper', 'a', '10 min')});
 cmp_ok($next, '>', $token, 'next session acquires the lock with a higher token') or diag($other->error);
 is($replica->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE name = 'a' AND state = 'held'}), '1', 'new primary has the lock');
 
