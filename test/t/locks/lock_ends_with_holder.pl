@@ -295,7 +295,7 @@ my @waiters = map { PgpxSession->new($one) } 1 .. 9;
 my @others = 3 .. $#waiters;
 foreach my $i (0 .. $#waiters)
 {
-	$waiters[$i]->start(lock_sql('queue'));
+	$waiters[$i]->start(lock_sql('queue', timeout => '1 h'));
 	ok(wait_until($one, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = @{[ $waiters[$i]->pid ]}", 'Extension'), "session $i waits");
 }
 is($holder->run(q{SELECT pgpool.try_lock('keeper', 'queue')}) . $holder->error, '', 'session cannot acquire its own lock twice');
@@ -316,8 +316,7 @@ foreach my $i (0, @others)
 
 # --- all locks are pinged on one connection
 $holder->run(lock_sql("many $_")) foreach 1 .. 20;
-is($remote->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}) <= 2 ? 1 : 0,
-	1, 'each server has one connection for pings');
+ok(wait_until($remote, q{SELECT count(*) <= 2 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}), 'each server has one connection for pings');
 ok(wait_until($one, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '1'), 'connection for pings counts as a file descriptor');
 ok(wait_until($one, q{SELECT bool_and(last_ping IS NOT NULL) FROM pgpool.locks}), 'all locks are pinged');
 $_->run('DISCARD ALL') foreach $holder, $watch;

@@ -120,7 +120,7 @@ my $local = local_node('local');
 		$own->quit;
 	}
 
-	# --- the only connection is being tested and does not answer: try_checkout waits for a
+	# --- the only connection is being tested: try_checkout waits for a
 	# moment and returns NULL
 	make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '1ms' });
 	{
@@ -128,15 +128,13 @@ my $local = local_node('local');
 		my $pid = $own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
 
 		ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'tested'}, 'idle'), 'tested: connection is idle');
-		kill 'STOP', $pid;
-
-		# in one message, because the test of the connection fails after 2 s
+		kill 'STOP', $worker;
 		my ($tried, $state, $waiting) = split /\n/, $own->run(q{SELECT pgpool.try_checkout('tested');
 			SELECT state FROM pgpool.connections WHERE server = 'tested'; SELECT count(*) FROM pgpool.waiters});
 		is($tried . $own->error, '', 'tested: try_checkout returns NULL');
 		is($state, 'checking', 'tested: connection is being tested');
 		is($waiting, 0, 'tested: no session waits');
-		kill 'CONT', $pid;
+		kill 'CONT', $worker;
 		is($own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'tested: connection is leased after the test');
 		$own->quit;
 	}

@@ -80,14 +80,14 @@ works($_, 'without failures') foreach qw(one named);
 	my $old = IO::Socket::INET->new(Listen => 5, LocalAddr => '127.0.0.1') or die "no socket: $!";
 	my $pinged = q{SELECT count(*) FROM pgpool.locks WHERE server = 'moved' AND last_ping > '%s'};
 
-	make_pool($local, $remote, server => 'moved', options => { %quick, pool_size => 4, host => 'localhost', connect_timeout => '1min' });
+	make_pool($local, $remote, server => 'moved', options => { %quick, pool_size => 4, host => 'localhost', connect_timeout => '10min' });
 	$session->run(q{SELECT pgpool.lock_setup('moved')});
-	my $moved = $session->run(q{SELECT pgpool.lock('moved', 'a', ttl => '1 min')});
+	my $moved = $session->run(q{SELECT pgpool.lock('moved', 'a', ttl => '10 min')});
 	ok(wait_until($local, sprintf($pinged, '-infinity'), 1), 'lock is pinged');
 	$session->run('SELECT pgpool.checkin_all()');
 	hold_logins($local, 'localhost');
 	$session->run(q{ALTER SERVER moved OPTIONS (SET port '} . $old->sockport . q{')});
-	$other->start(q{SELECT pgpool.checkout('moved', '1 min')});
+	$other->start(q{SELECT pgpool.checkout('moved', '10 min')});
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 2, 60), 'host is looked up by the pool and by the pinger');
 	$session->run(q{ALTER SERVER moved OPTIONS (SET host '127.0.0.1', SET port '} . $remote->port . q{')});
 	$session->start(q{SELECT a FROM pgpool.query('moved', 'select 1') AS t(a int)});
@@ -150,14 +150,14 @@ works($_, 'without failures') foreach qw(one named);
 		$_->run('SELECT pgpool.checkin_all()') foreach $session, $other;
 	};
 
-	make_pool($local, $remote, server => 'at_once', options => { %quick, connect_timeout => '1min', host => 'localhost', port => $old->sockport });
+	make_pool($local, $remote, server => 'at_once', options => { %quick, connect_timeout => '10min', host => 'localhost', port => $old->sockport });
 	hold_logins($local, 'localhost');
-	$other->start(q{SELECT pgpool.checkout('at_once', '1 min')});
+	$other->start(q{SELECT pgpool.checkout('at_once', '10 min')});
 	$at_once->('at_once', 'a lookup', q{SET host '127.0.0.1', SET port '} . $remote->port . q{'});
 	ok(!IO::Select->new($old)->can_read(0.5), 'no connection to the old host is opened');
 
-	make_pool($local, $fake, server => 'overtaken', remote_dbname => 'overtaken', options => { %quick, connect_timeout => '1min', sslmode => PgpxFakeServer::sslmode() });
-	$other->start(q{SELECT pgpool.checkout('overtaken', '1 min')});
+	make_pool($local, $fake, server => 'overtaken', remote_dbname => 'overtaken', options => { %quick, connect_timeout => '10min', sslmode => PgpxFakeServer::sslmode() });
+	$other->start(q{SELECT pgpool.checkout('overtaken', '10 min')});
 	ok(wait_until($local, sub { -e $journal ? 1 : 0 }, 1), 'login begins');
 	hold_logins($local, 'overtaken');
 	append_to_file($said, '');
@@ -214,7 +214,7 @@ works($_, 'without failures') foreach qw(one named);
 		ok(wait_until($local, sub {
 			foreach my $server (@servers)
 			{
-				$callers{$server}->start("SELECT pgpool.prewarm('$server', 4, timeout => '1 min')")
+				$callers{$server}->start("SELECT pgpool.prewarm('$server', 4, timeout => '10 min')")
 				  if !$begun{$server}++ || $callers{$server}->done;
 			}
 			return $threads->();
@@ -245,7 +245,7 @@ works($_, 'without failures') foreach qw(one named);
 	$session->run(qq{ALTER SERVER in_use OPTIONS (SET connect_timeout '$hasty{connect_timeout}')});
 	hold_logins($local, 'remote_db');
 	$leave_behind->(4, 'in_use');
-	$session->run(q{ALTER SERVER in_use OPTIONS (SET dbname 'postgres', SET connect_timeout '1min')});
+	$session->run(q{ALTER SERVER in_use OPTIONS (SET dbname 'postgres', SET connect_timeout '10min')});
 	is($other->run(q{SELECT a FROM pgpool.query('in_use', 'select 1') AS t(a int)}) . $other->error, '1', 'pool connects at once with other options');
 	ok(wait_until($local, $threads, 4), 'abandoned logins still compute');
 	hold_logins($local);
@@ -279,9 +279,9 @@ works($_, 'without failures') foreach qw(one named);
 	hold_logins($local, 'remote_db', 'template1');
 	ok(wait_until($local, $threads, 24), 'abandoned logins of these servers end');
 
-	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '1min')") foreach @held;
-	$session->start(q{SELECT pgpool.checkout('held2', '1 min')});
-	$other->start(q{SELECT pgpool.checkout('held0', '1 min')});
+	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '10min')") foreach @held;
+	$session->start(q{SELECT pgpool.checkout('held2', '10 min')});
+	$other->start(q{SELECT pgpool.checkout('held0', '10 min')});
 	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 2), 'two logins queue for a thread');
 	ok(wait_until($local, $threads, 24), 'queued logins have no thread');
 	hold_logins($local, 'remote_db');

@@ -158,7 +158,7 @@ my $local = local_node('local', conf => ['restart_after_crash = on', 'max_connec
 		$sessions[2]->start("SELECT pgpool.exec($leases[2], 'select pg_sleep(300)')");
 		$sessions[5]->start("SELECT pgpool.checkout('shard1', '60 s')");
 		ok( wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'one session executes a query, and one waits');
-		is(remote_sessions($remote), 5, 'remote server has five sessions');
+		ok(wait_until($remote, sub { remote_sessions($remote) }, 5), 'remote server has five sessions');
 
 		# first the holder, then the waiter
 		crash($sessions[ $round == 1 ? 2 : 5 ]->pid, $round == 1 ? 'holder killed' : 'waiter killed');
@@ -208,7 +208,7 @@ my $local = local_node('local', conf => ['restart_after_crash = on', 'max_connec
 	my @waiters = map { PgpxSession->new($local) } 1 .. 40;
 	$_->start("SELECT pgpool.checkout('shard1', '10 min')") foreach @waiters;
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '40'), '40 sessions wait');
-	is(remote_sessions($remote), 4, 'remote server has four sessions');
+	ok(wait_until($remote, sub { remote_sessions($remote) }, 4), 'remote server has four sessions');
 	is($local->safe_psql('postgres', q{SELECT pgpool.exec('spare', 'select 1')}), '1', 'another pool is used');
 	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'spare'}, 'idle'), 'connection of the other pool is idle');
 	check_invariants($local);

@@ -32,7 +32,7 @@ sub running
 sub processes_are_gone
 {
 	my ($name, @pids) = @_;
-	my $end = time() + 30;
+	my $end = time() + $PostgreSQL::Test::Utils::timeout_default;
 
 	usleep(20_000) while time() < $end && grep { running($_) } @pids;
 	return is(scalar(grep { running($_) } @pids), 0, $name);
