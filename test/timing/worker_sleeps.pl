@@ -1,5 +1,5 @@
 # The worker sleeps while nothing happens: with free connections, with leases, and while sessions
-# wait because of a cap.
+# wait because of a cap. Sessions find answers by busy polling.
 use strict;
 use warnings;
 
@@ -62,6 +62,17 @@ ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'server_cap'), 'cappe
 worker_sleeps('wait for a cap');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $app->finish;
+
+# --- busy polling
+SKIP:
+{
+	skip 'a machine with a single processor does not poll', 1 if 2 > grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo');
+	make_pool($local, $remote, server => 'polled', options => { pool_size => 1 });
+	ok(wait_until($local, sub {
+		$sessions[0]->run(q{SET pgpool_ext.busy_poll = 1000; SELECT pgpool.exec('polled', 'select 1') FROM generate_series(1, 50)});
+		return $local->safe_psql('postgres', q{SELECT polled > 0 FROM pgpool.stats WHERE server = 'polled'});
+	}), 'answers are found by polling');
+}
 
 if (!over_tls())
 {
