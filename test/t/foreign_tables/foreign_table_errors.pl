@@ -30,7 +30,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON items TO remote_other;
 INSERT INTO other_types VALUES ('one', 2);
 EOT
 	make_pool($local, $remote, server => 'shard',
-		options => { pool_size => 2, checkout_timeout => '20s', retry_max => '100ms', operation_timeout => '5s' });
+		options => { pool_size => 2, checkout_timeout => '10min', retry_max => '100ms', operation_timeout => '5s' });
 	$local->safe_psql('postgres', <<'EOT');
 CREATE ROLE nobody_here LOGIN;
 CREATE ROLE writer LOGIN;
@@ -173,23 +173,24 @@ EOT
 	recovers('prepared statement');
 
 	# The pool cannot serve
-	$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '300ms')");
 	$local->safe_psql('postgres', "SELECT pgpool.pause('shard')");
+	$session->run("SET pgpool_ext.checkout_timeout = '300ms'");
 	$session->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'write to a paused pool times out');
 	$session->fails("SELECT count(*) FROM items", '55P03', qr/timeout/, 'read from a paused pool times out');
 	my @utilities = ('TRUNCATE items', 'ANALYZE items', "COPY items FROM PROGRAM 'echo 1,x' CSV", 'IMPORT FOREIGN SCHEMA public LIMIT TO (fewer) FROM SERVER shard INTO imported');
 	$session->fails($_, '55P03', qr/timeout/, "statement on a paused pool times out: $_") foreach @utilities;
+	$session->run('RESET pgpool_ext.checkout_timeout');
 	$local->safe_psql('postgres', "SELECT pgpool.resume('shard')");
 	recovers('paused');
 	$session->run('BEGIN; SELECT count(*) FROM items');
 	lease($other, 'shard');
 	my $third = PgpxSession->new($local);
+	$third->run("SET pgpool_ext.checkout_timeout = '300ms'");
 	$third->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'statement times out if all connections are leased');
 	$third->quit;
 	is($session->run("INSERT INTO items VALUES (1, 'x') RETURNING id; ROLLBACK") . $session->error, '1', 'transaction that has a connection continues');
 	$other->run('SELECT pgpool.checkin_all()');
 	recovers('full');
-	$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '20s')");
 	$remote->stop('immediate');
 	ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'shard' AND state IN ('idle', 'reset_pending')", 0), 'worker notices the end of the connections');
 	$session->fails("INSERT INTO items VALUES (1, 'x')", '08001', qr/could not connect/, 'statement fails while the remote server is down');

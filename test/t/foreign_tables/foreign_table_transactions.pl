@@ -487,13 +487,13 @@ foreach my $name ('operation_timeout', 'cancel', 'terminate', 'worker', 'stateme
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $aborting->pid . ')') if $name eq 'cancel';
 	terminate($local, $aborting->pid) if $name eq 'terminate';
 	terminate($local, worker_pid($local)) if $name eq 'worker';
-	$aborting->finish(60);
+	$aborting->finish;
+	$aborting->reset_statement_timeout if $checkin;
 	is($session->run('SELECT 1'), '1', "$name: rollback ends although the remote session is stopped");
 	kill 'CONT', $pid;
 	nothing_is_left("$name ends a rollback");
 	$local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP operation_timeout)');
 }
-$session->run('RESET statement_timeout');
 
 # a rollback to a savepoint that is late breaks the connection, so that those to outer
 # savepoints do not wait again

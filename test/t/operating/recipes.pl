@@ -287,6 +287,8 @@ sub metrics
 	my %groups = groups();
 	my %names;
 
+	wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state <> 'idle'}, '0');
+
 	foreach my $group (sort keys %groups)
 	{
 		my ($query, @columns) = ($groups{$group}{query}, @{ $groups{$group}{columns} });

@@ -119,14 +119,17 @@ $token = 'second of the tokens';
 put('token', "$token\r\n");
 $remote->safe_psql('remote_db', "ALTER ROLE remote_app PASSWORD '$token'");
 $before = runs();
+are_idle($local, 'shard1');
 is($app->run(q{SELECT a FROM pgpool.query('shard1', 'select pg_backend_pid()') AS t(a int)}), $pid, 'open connection continues after the password was changed');
 is(runs() - $before, 0, 'command is not run for an open connection');
+are_idle($local, 'shard1');
 is($app->run(q{SELECT pgpool.discard(pgpool.checkout('shard1'))}) . $run->($app, 'shard1'), '1', 'new connection is made with the new password');
 is(runs() - $before, 1, 'command was run once, when the remote server had refused the old password');
 
 put('token', 'not the password');
 $remote->safe_psql('remote_db', q{ALTER ROLE remote_app PASSWORD 'another one'});
 $before = runs();
+are_idle($local, 'shard1');
 $app->run(q{SELECT pgpool.discard(pgpool.checkout('shard1'))});
 $app->fails(sprintf($one, 'shard1'), '08001', qr/DETAIL:.*password authentication failed/, 'wrong new password is refused');
 is(runs() - $before, 1, 'command was run once');
