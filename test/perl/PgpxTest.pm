@@ -36,9 +36,11 @@ our @EXPORT = qw(
   cancel_running are_idle one_leased_one_idle idle_of alive closes takes_effect clean_slate is_logged reader_has_ended over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
+our @EXPORT_OK = qw(pool becomes);
 
 our $REMOTE_APP_PASSWORD = 'secret of the remote';
 our $REMOTE_SUPER_PASSWORD = 'root secret';
+my $first;    # the first node of local_node
 
 # A server with the library preloaded.
 #   conf => [lines]   appended to postgresql.conf
@@ -56,6 +58,7 @@ sub local_node
 
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pgpool_ext'")
 	  if $args{preload} // 1;
+	$first //= $node;
 	return configure($node, %args);
 }
 
@@ -473,6 +476,23 @@ sub idle_of
 	is($session->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$user may use $server");
 	return $local->safe_psql('postgres',
 		"SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND local_user = '$user'");
+}
+
+# Columns of a pool of the first local node, from pgpool.pools and pgpool.stats.
+sub pool
+{
+	my ($server, $columns) = @_;
+
+	return $first->safe_psql('postgres', "SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, database, server, local_user) WHERE server = '$server'");
+}
+
+# Assert that they become as expected.
+sub becomes
+{
+	my ($server, $columns, $expected, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return ok(wait_until($first, sub { pool($server, $columns) }, $expected), "$server: $name");
 }
 
 # True if a remote session exists.

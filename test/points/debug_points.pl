@@ -56,7 +56,7 @@ sub works
 }
 
 # A holder; a session that waits behind it with a debug point armed; and another
-# session.
+# session.  The worker is stopped until the timeout, because it removes late waiters.
 sub waiting
 {
 	my ($point, $timeout) = @_;
@@ -64,9 +64,13 @@ sub waiting
 
 	disarm();
 	lease($holder, 'one');
+	my @worker = $point eq 'timed_out' ? worker_pid($local) : ();
 	$waiter->run("SET pgpool_ext.debug_point = '$point wait'");
+	kill 'STOP', @worker;
 	$waiter->start("SELECT pgpool.checkout('one', '$timeout')");
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+	reached($point) if @worker;
+	kill 'CONT', @worker;
 	return ($holder, $waiter, $next);
 }
 

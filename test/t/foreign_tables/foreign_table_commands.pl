@@ -386,12 +386,11 @@ EOT
 	is($third->error, '', 'predecessor has changed a setting');
 	is($second->finish(30), '0.30000000000000004', 'scan that waited while the options changed returns all digits');
 
-	# A statement that was sent belongs to its owner: it ends by cancel, timeout, terminate,
+	# A statement that was sent belongs to its owner: it ends by cancel, terminate,
 	# the administrative function, the end of the worker, and the end of the remote session.
 	my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
 	my %ends = (
 		cancel => [ sub { 'SELECT pg_cancel_backend(' . $_[0]->pid . ')' }, '57014' ],
-		timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '2 s'; " ],
 		terminate => [ sub { 'SELECT pg_terminate_backend(' . $_[0]->pid . ', 20000)' } ],
 		revoke => [ sub { 'SELECT pgpool.terminate(lease) FROM pgpool.leases' }, 'PX001' ],
 		worker => [ sub { 'SELECT pg_terminate_backend(pid, 20000) FROM pgpool.workers' }, '08006' ],
@@ -399,14 +398,13 @@ EOT
 	);
 	foreach my $how (sort keys %ends)
 	{
-		my ($end, $sqlstate, $prepare) = @{ $ends{$how} };
+		my ($end, $sqlstate) = @{ $ends{$how} };
 		my $victim = PgpxSession->new($local);
 
-		$victim->run($prepare) if $prepare;
 		queue_behind($read, $victim, 'BEGIN; SAVEPOINT a; SELECT n FROM ft."pg_sleep(600)"');
 		$first->run('COMMIT');
 		is($first->error, '', "$how: predecessor has committed");
-		wait_until($remote, $asleep, '1', 20, 'remote_db') if $how ne 'timeout';
+		wait_until($remote, $asleep, '1');
 		ok(wait_until($local, sub { pipelined() }, 1, 20), "$how: statement was pipelined");
 		$third->run($end->($victim)) if $end;
 		$remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'}) if !$end;
@@ -420,7 +418,7 @@ EOT
 		}
 		elsif ($sqlstate)
 		{
-			is($victim->run("ROLLBACK TO a; RESET statement_timeout; $read; COMMIT"), 'number 7', "$how: transaction continues")
+			is($victim->run("ROLLBACK TO a; $read; COMMIT"), 'number 7', "$how: transaction continues")
 			  or diag($victim->error);
 		}
 		is($third->run($read), 'number 7', "$how: next statement receives its own answer") or diag($third->error);

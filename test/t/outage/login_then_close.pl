@@ -5,7 +5,7 @@ use strict;
 use warnings;
 
 use PgpxClock;
-use PgpxTest;
+use PgpxTest qw(:DEFAULT becomes pool);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -16,20 +16,6 @@ my $remote = remote_node('remote');
 my $local = local_node('local', start => 0);
 with_clock($local, sub { $local->start });
 my $session = PgpxSession->new($local);
-
-sub pool
-{
-	my ($server, $columns) = @_;
-
-	return $local->safe_psql('postgres', "SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = '$server'");
-}
-
-sub becomes
-{
-	my ($server, $columns, $expected, $name) = @_;
-
-	return ok(wait_until($local, sub { pool($server, $columns) }, $expected), "$server: $name");
-}
 
 # The same; the pauses between attempts pass meanwhile.
 sub passes

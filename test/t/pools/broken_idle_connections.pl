@@ -6,7 +6,7 @@ use warnings;
 
 use PgpxClock;
 use PgpxFakeServer;
-use PgpxTest;
+use PgpxTest qw(:DEFAULT becomes pool);
 use PostgreSQL::Test::Utils;
 use Socket;
 use Test::More;
@@ -63,24 +63,6 @@ sub by_turns
 }
 my $fake = PgpxFakeServer->new((map { my $name = $_; $name => sub { by_turns($name, @_) } } keys %turns), map { $_ => send_on_flag($stray{$_} // $harmless{$_}) } keys %stray, keys %harmless);
 my $session = PgpxSession->new($local);    # after the fake server, whose processes would otherwise inherit the session's pipes
-
-sub pool
-{
-	my ($server, $columns) = @_;
-
-	return $local->safe_psql('postgres',
-		"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server, local_user) WHERE server = '$server'");
-}
-
-sub becomes
-{
-	my ($server, $columns, $expected, $name) = @_;
-
-	return ok(
-		wait_until($local,
-			"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server, local_user) WHERE server = '$server'", $expected, 60),
-		"$server: $name");
-}
 
 # Do something, and assert that the worker closes the expected number of connections of each
 # server. No call is made meanwhile that could cause the close.

@@ -3,7 +3,7 @@ use strict;
 use warnings;
 
 use PgpxClock;
-use PgpxTest;
+use PgpxTest qw(:DEFAULT becomes);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -20,16 +20,6 @@ with_clock($local, sub { $local->start });
 {
 	my $session = PgpxSession->new($local);
 	my $row = 'AS t(pid int)';
-
-	sub becomes
-	{
-		my ($server, $columns, $expected, $name) = @_;
-
-		return ok(
-			wait_until($local,
-				"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = '$server'", $expected),
-			"$server: $name");
-	}
 
 	# --- without other activity: the worker is not woken by a checkin without a reset, and
 	# must have a timer for the expiry

@@ -3,7 +3,7 @@ use strict;
 use warnings;
 
 use PgpxClock;
-use PgpxTest;
+use PgpxTest qw(:DEFAULT becomes pool);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -16,23 +16,6 @@ can_set_clocks() ? with_clock($local, sub { $local->start }) : $local->start;
 # max_overflow and overflow_ttl, idle_timeout, min_size. Changes of the options take
 # effect while the pool is in use.
 {
-	# Wait until columns of a pool have the expected values.
-	sub becomes
-	{
-		my ($server, $columns, $expected, $name) = @_;
-
-		return ok(wait_until($local, "SELECT $columns FROM pgpool.pools WHERE server = '$server'", $expected),
-			"$server: $name");
-	}
-
-	sub pool
-	{
-		my ($server, $columns) = @_;
-
-		return $local->safe_psql('postgres',
-			"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = '$server'");
-	}
-
 	# Wait until $n connections of the pool have been unused for longer than $time.
 	sub untouched
 	{

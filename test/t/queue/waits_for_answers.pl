@@ -85,7 +85,7 @@ my $local = local_node('local');
 # ---------- busy polling
 # pgpool_ext.busy_poll in sessions: a session polls for an answer before it sleeps. The
 # counter "polled" counts answers found by polling. (How often one is found depends on the
-# machine: see timing/busy_poll.)
+# machine: see timing/worker_sleeps.)
 SKIP:
 {
 	skip 'a machine with a single processor does not poll', 1 if processors() < 2;

@@ -199,6 +199,7 @@ EOT
 	is($stuck[0]->done, 0, 'stream: stream is still in progress');
 
 	# --- a worker ends
+	are_idle($local, $theirs);
 	my $theirs_before = $local->safe_psql('postgres', "SELECT connection, opened_at, remote_pid FROM pgpool.connections WHERE server = '$theirs'");
 	my $lease = lease($session, $theirs);
 	terminate($local, $pid{0});
