@@ -397,7 +397,7 @@ pgpx_catalog_request(PgpxTime now)
 
 	repeated = visit ? database : InvalidOid;
 	if (!look_up_database(&database))
-		next_start = now + PGPX_CONTENDED_CHECK_MS * 1000;
+		next_start = now + PGPX_LOCK_RETRY_MS * 1000;
 	else if (!OidIsValid(database))
 	{
 		if (OidIsValid(repeated))

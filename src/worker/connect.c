@@ -110,13 +110,6 @@ fail_with_08001(PgpxWorkerConn *w, const char *text)
 					   text);
 }
 
-static void
-fail_out_of_memory(PgpxWorkerConn *w)
-{
-	fail_with_sqlstate(w, ERRCODE_OUT_OF_MEMORY,
-					   "The pool worker is out of memory.");
-}
-
 static PgpxConninfoKey
 conninfo_key(const PgpxWorkerConn *w)
 {
@@ -198,10 +191,10 @@ finish_step(PgpxTask *task, PgpxTaskEnd end)
 		(void) shutdown(PQsocket(step->pg), SHUT_RDWR);
 		PQfinish(step->pg);
 		ReleaseExternalFD();
-		free(step);
+		pfree(step);
 		return;
 	}
-	free(step);
+	pfree(step);
 	w->task = NULL;
 	w->purpose->changed(w);
 	if (end == PGPX_TASK_NO_THREAD)
@@ -215,14 +208,8 @@ finish_step(PgpxTask *task, PgpxTaskEnd end)
 static void
 submit_step(PgpxWorkerConn *w)
 {
-	LoginStep  *step = calloc(1, sizeof(*step));
+	LoginStep  *step = MemoryContextAllocZero(TopMemoryContext, sizeof(*step));
 	PgpxConninfoKey key = conninfo_key(w);
-
-	if (step == NULL)
-	{
-		fail_out_of_memory(w);
-		return;
-	}
 
 	/* libpq may close its socket and open another with the same number */
 	pgpx_event_unwatch(w->fd);
@@ -256,8 +243,7 @@ request_password(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_PASSWORD;
 	dlist_push_tail(&awaiting_password, &w->password_node);
 	set_deadline(w, w->until);
-	reason = pgpx_password_request(w->pool, (w->until - pgpx_now()) / 1000,
-								   password_ended);
+	reason = pgpx_password_request(w->pool, password_ended);
 	if (reason != NULL)
 		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, reason);
 }
@@ -266,7 +252,6 @@ request_password(PgpxWorkerConn *w)
 static void
 log_in(PgpxWorkerConn *w)
 {
-	pgpx_connection_add(w);
 	if (pgpx_password_is_needed(w->pool, w->started))
 	{
 		request_password(w);
@@ -286,7 +271,8 @@ log_in(PgpxWorkerConn *w)
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg == NULL)
 	{
-		fail_out_of_memory(w);
+		fail_with_sqlstate(w, ERRCODE_OUT_OF_MEMORY,
+						   "The pool worker is out of memory.");
 		return;
 	}
 	if (PQstatus(w->pg) == CONNECTION_BAD)
@@ -410,14 +396,8 @@ pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 		start_connect(w, NULL);
 		return;
 	}
-	pgpx_connection_add(w);
 	w->phase = PGPX_PHASE_LOOKUP;
 	w->task = pgpx_lookup_create(w->pool, lookup_ended, w);
-	if (w->task == NULL)
-	{
-		fail_out_of_memory(w);
-		return;
-	}
 	w->task->for_locks = is_for_locks(w);
 	key = conninfo_key(w);
 	pgpx_task_submit(w->task, PGPX_TASK_LOOKUP, &key);
@@ -536,9 +516,8 @@ void
 pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
-	bool		hurried = pgpx_now() < w->deadline;
 
-	if (!hurried && try_next_host(w))
+	if (try_next_host(w))
 		return;
 	snprintf(text, sizeof(text),
 			 "%s did not end within %s (%.3g s)%s.",
@@ -546,10 +525,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 w->phase == PGPX_PHASE_PASSWORD ? "The password command" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
-			 hurried ? "the time limit for an attempt while another pool waits for its slot" :
-			 w->purpose->limit_name,
-			 hurried ? PGPX_CONTENDED_KEEP_MS / 1000.0 :
-			 (w->until - w->started) / 1000000.0,
+			 w->purpose->limit_name, (w->until - w->started) / 1000000.0,
 			 pgpx_task_delay_reason(w->task));
 	fail_attempt(w, w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING :
 				 PGPX_FAILED,

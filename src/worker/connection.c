@@ -20,7 +20,6 @@
 #include <sys/socket.h>
 
 #include "mb/pg_wchar.h"
-#include "port/pg_bitutils.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
@@ -32,53 +31,20 @@
 /* How long, in ms, to wait for the remote to close after Terminate. */
 #define CLOSE_MS 1000
 
-static uint64 *added = NULL;	/* one bit for each slot, see connection.h */
-
 static void close_now(PgpxWorkerConn *w);
-
-static bool
-is_of_pool(const PgpxWorkerConn *w)
-{
-	return w->purpose->watch == PGPX_WATCH_CONN;
-}
 
 void
 pgpx_connections_init(const PgpxPurpose *purpose)
 {
-	Size		words = pgpx_shared->max_connections / 64 + 1;
-
 	pgpx_wconns = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_connections,
 												  sizeof(PgpxWorkerConn)));
-	added = MemoryContextAllocZero(TopMemoryContext, words * sizeof(uint64));
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
 		pgpx_wconns[i].purpose = purpose;
 		pgpx_wconns[i].index = i;
 		pgpx_wconns[i].fd = -1;
 	}
-}
-
-void
-pgpx_connection_add(PgpxWorkerConn *w)
-{
-	if (is_of_pool(w))
-		added[w->index / 64] |= UINT64CONST(1) << (w->index % 64);
-}
-
-int
-pgpx_connection_next(int after)
-{
-	int			end = pgpx_conns_end();
-
-	for (int i = after + 1; i < end; i = (i | 63) + 1)
-	{
-		uint64		bits = added[i / 64] >> (i % 64);
-
-		if (bits != 0)
-			return i + pg_rightmost_one_pos64(bits);
-	}
-	return -1;
 }
 
 void
@@ -115,12 +81,8 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	if (w->external_fd)
 		ReleaseExternalFD();
 	w->external_fd = false;
-	w->listening = false;
-	w->unsolicited_at_lease = 0;
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;
-	if (is_of_pool(w))
-		added[w->index / 64] &= ~(UINT64CONST(1) << (w->index % 64));
 }
 
 int
@@ -223,8 +185,6 @@ begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 	pgpx_wire_begin_reset(&w->wire, sender++, pgpx_conns[w->index].reset_by,
 						  unread_reset);
 	w->phase = PGPX_PHASE_RESET;
-	w->listening = false;
-	w->unsolicited_at_lease = 0;
 	set_deadline(w, timeout_ms);
 }
 
@@ -251,53 +211,6 @@ pgpx_connection_check(PgpxWorkerConn *w)
 	step_reset(w);
 }
 
-/*
- * Handle bytes that arrived on an idle connection.  If it has been leased in
- * the meantime they are an answer.  Otherwise only notices, notifications and
- * parameter reports are allowed; the next session skips them.  Any other
- * message closes the connection.
- */
-static void
-check_stray_bytes(PgpxWorkerConn *w)
-{
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	uint64		leases;
-	char		first;
-	bool		idle;
-	bool		stray;
-
-	w->listening = false;
-	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
-	LWLockAcquire(pool->lock, LW_SHARED);
-	idle = conn->state == PGPX_CONN_IDLE;
-	leases = conn->leases;
-	LWLockRelease(pool->lock);
-	stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
-		first != 'N' && first != 'A' && first != 'S';
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (idle && conn->state == PGPX_CONN_IDLE && conn->leases == leases)
-	{
-		/* it was not leased meanwhile, so the bytes are unsolicited */
-		if (stray)
-			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-
-		/* leave them unread, but do not watch: the watch would fire for ever */
-		w->unsolicited_at_lease = leases + 1;
-	}
-	LWLockRelease(pool->lock);
-}
-
-void
-pgpx_connection_listen(PgpxWorkerConn *w)
-{
-	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0 ||
-		w->unsolicited_at_lease == pgpx_conns[w->index].leases + 1)
-		return;
-	w->listening = true;
-	pgpx_connection_watch(w, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
-}
-
 void
 pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 {
@@ -314,14 +227,12 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 				close_now(w);
 			break;
 		case PGPX_PHASE_OPEN:
+			/* an event of a former phase may be left */
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
-				check_stray_bytes(w);
-			else
-			{
-				pgpx_event_unwatch(w->fd);
-				w->fd = -1;
-				pgpx_pool_lost(pool, conn);
-			}
+				break;
+			pgpx_event_unwatch(w->fd);
+			w->fd = -1;
+			pgpx_pool_lost(pool, conn);
 			break;
 		default:
 			break;
@@ -463,7 +374,6 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 		shutdown(w->fd, SHUT_WR) == 0)
 	{
 		w->phase = PGPX_PHASE_CLOSING;
-		w->listening = false;
 		set_deadline(w, CLOSE_MS);
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 		return;
@@ -632,7 +542,6 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 		return;
 	}
 	w->phase = PGPX_PHASE_ABORT;
-	w->listening = false;
 	memset(&w->aborting, 0, sizeof(w->aborting));
 	w->aborting.budget = CANCEL_INTERVAL_BYTES;
 	w->aborting.until = pgpx_now() + 1000 *

@@ -134,9 +134,6 @@ struct PgpxWorkerConn
 	PgpxTime	until;			/* end of connect_timeout, for all hosts */
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a check */
-	bool		listening;		/* watched for unsolicited bytes */
-	uint64		unsolicited_at_lease;	/* number of leases when unsolicited
-										 * bytes were found, plus 1; 0: never */
 	bool		wire_made;
 
 	PgpxCancel	cancel;
@@ -145,25 +142,16 @@ struct PgpxWorkerConn
 
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
 
-/*
- * The set of this worker's connections, so that loops need not read all slots.
- * pgpx_connection_add adds a connection, and pgpx_connection_drop removes it.
- * pgpx_connection_next returns the first one after index "after", or -1.
- * Connections may be added and removed between two calls.
- */
 extern void pgpx_connections_init(const PgpxPurpose *purpose);
-extern void pgpx_connection_add(PgpxWorkerConn *w);
-extern int	pgpx_connection_next(int after);
 
+/*
+ * Loop over this worker's connections.  The body may begin and drop
+ * connections.
+ */
 #define pgpx_connection_foreach(w) \
-	for (PgpxWorkerConn *w = pgpx_connection_at(pgpx_connection_next(-1)); \
-		 w != NULL; w = pgpx_connection_at(pgpx_connection_next(w->index)))
-
-static inline PgpxWorkerConn *
-pgpx_connection_at(int index)
-{
-	return index < 0 ? NULL : &pgpx_wconns[index];
-}
+	for (PgpxWorkerConn *w = pgpx_wconns; \
+		 w < pgpx_wconns + pgpx_conns_end(); w++) \
+		if (w->phase != PGPX_PHASE_NONE)
 
 /*
  * Return the socket that sessions receive and on which the worker itself
@@ -188,13 +176,6 @@ extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send,
 
 /* CHECKING: start a round trip to the remote. */
 extern void pgpx_connection_check(PgpxWorkerConn *w);
-
-/*
- * Watch an idle connection for unsolicited bytes.  The watch is one-shot: the
- * first answer to a session ends it, so that a busy connection does not wake
- * the worker.
- */
-extern void pgpx_connection_listen(PgpxWorkerConn *w);
 
 /*
  * CLOSING: end the connection for all processes that hold its socket.  With

@@ -53,7 +53,7 @@ struct PgpxLookup
 	/*
 	 * Lists of equal length for libpq.  A resolved host appears once for each
 	 * of its addresses, in the resolver's order; any other host once, with the
-	 * address it has.
+	 * address it has.  Allocated with malloc, in the thread.
 	 */
 	char	   *host;
 	char	   *hostaddr;
@@ -239,25 +239,20 @@ resolve_hosts(PgpxTask *task)
 }
 
 static void
-free_lookup(PgpxLookup *lookup)
-{
-	free(lookup->in_host);
-	free(lookup->in_hostaddr);
-	free(lookup->in_port);
-	free(lookup->host);
-	free(lookup->hostaddr);
-	free(lookup->port);
-	free(lookup);
-}
-
-static void
 finish_lookup(PgpxTask *task, PgpxTaskEnd end)
 {
 	PgpxLookup *lookup = (PgpxLookup *) task;
 
 	if (end != PGPX_TASK_ABANDONED)
 		lookup->ended(lookup->owner, lookup, end == PGPX_TASK_DONE);
-	free_lookup(lookup);
+	pfree(lookup->in_host);
+	if (lookup->in_hostaddr != NULL)
+		pfree(lookup->in_hostaddr);
+	pfree(lookup->in_port);
+	free(lookup->host);
+	free(lookup->hostaddr);
+	free(lookup->port);
+	pfree(lookup);
 }
 
 PgpxTask *
@@ -266,23 +261,18 @@ pgpx_lookup_create(int pool, PgpxLookupEnded ended, void *owner)
 	const PgpxConninfo *ci = &pgpx_wpools[pool].conninfo;
 	const char *hostaddr = pgpx_conninfo_param(ci, "hostaddr");
 	const char *port = pgpx_conninfo_param(ci, "port");
-	PgpxLookup *lookup = calloc(1, sizeof(*lookup));
+	PgpxLookup *lookup =
+		MemoryContextAllocZero(TopMemoryContext, sizeof(*lookup));
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	if (lookup == NULL)
-		return NULL;
 	lookup->task.run = resolve_hosts;
 	lookup->task.ended = finish_lookup;
 	lookup->ended = ended;
 	lookup->owner = owner;
-	lookup->in_host = strdup(pgpx_conninfo_param(ci, "host"));
-	lookup->in_hostaddr = hostaddr != NULL ? strdup(hostaddr) : NULL;
-	lookup->in_port = strdup(port ? port : "");
-	if (lookup->in_host == NULL || lookup->in_port == NULL ||
-		(hostaddr != NULL && lookup->in_hostaddr == NULL))
-	{
-		free_lookup(lookup);
-		return NULL;
-	}
+	lookup->in_host = pstrdup(pgpx_conninfo_param(ci, "host"));
+	lookup->in_hostaddr = hostaddr != NULL ? pstrdup(hostaddr) : NULL;
+	lookup->in_port = pstrdup(port ? port : "");
+	MemoryContextSwitchTo(old);
 	return &lookup->task;
 }
 

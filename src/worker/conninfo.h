@@ -29,8 +29,7 @@ typedef void (*PgpxLookupEnded)(void *owner, const PgpxLookup *lookup,
 								bool started);
 
 /*
- * Create the task that resolves the host names of a pool's conninfo; return
- * NULL if out of memory.  If it is abandoned, "ended" is not called.
+ * Create the task that resolves the host names of a pool's conninfo.  If it is abandoned, "ended" is not called.
  */
 extern PgpxTask *pgpx_lookup_create(int pool, PgpxLookupEnded ended,
 									void *owner);
@@ -154,12 +153,11 @@ extern bool pgpx_password_is_needed(int pool, PgpxTime since);
 /*
  * Run the password command for the conninfo of a pool, unless it is already
  * running for it.  "ended" is called once when it ends, perhaps before this
- * function returns, perhaps after the caller's own deadline.  timeout_ms: the
- * command is killed after that time, or later if another caller needs it for
- * longer.  Return NULL, or the reason why the command cannot run.
+ * function returns, perhaps after the caller's own deadline.  The command is
+ * killed connect_timeout after its start.  Return NULL, or the reason why the
+ * command cannot run.
  */
-extern const char *pgpx_password_request(int pool, int64 timeout_ms,
-										 PgpxPasswordEnded ended);
+extern const char *pgpx_password_request(int pool, PgpxPasswordEnded ended);
 
 /*
  * Handle a login that the remote refused: forget the password that was

@@ -35,18 +35,49 @@
 #define MAX_MESSAGES 64		/* from the control socket, per round */
 
 static WaitEventSet *waits = NULL;
+static int	epoll_fd = -1;
 static PgpxTime next_maintenance = 0;
 static bool more_messages = false;
 static char *message = NULL;	/* from the control socket; has secrets */
+
+void
+pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+				 bool add)
+{
+	struct epoll_event ev = {0};
+
+	ev.events = events;
+	ev.data.u64 = ((uint64) kind << 32) | (uint32) index;
+	if (epoll_ctl(epoll_fd, add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+				  fd, &ev) < 0 &&
+		!(add && errno == EEXIST &&
+		  epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &ev) == 0))
+		ereport(ERROR,
+				(errcode_for_socket_access(),
+				 errmsg("pgpool_ext could not add a socket to its event loop: %m")));
+}
+
+void
+pgpx_event_unwatch(int fd)
+{
+	struct epoll_event ev = {0};
+
+	/*
+	 * remove it explicitly: other processes hold the socket, so close() does
+	 * not
+	 */
+	if (fd >= 0)
+		epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &ev);
+}
 
 void
 pgpx_event_loop_init(void)
 {
 	int			tasks;
 
-	pgpx_epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	tasks = pgpx_task_init();
-	if (pgpx_epoll_fd < 0 || tasks < 0)
+	if (epoll_fd < 0 || tasks < 0)
 		ereport(FATAL,
 				(errcode_for_socket_access(),
 				 errmsg("pgpool_ext could not initialize its worker: %m")));
@@ -60,7 +91,7 @@ pgpx_event_loop_init(void)
 	waits = pgpx_create_wait_event_set(3);
 	AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	AddWaitEventToSet(waits, WL_SOCKET_READABLE, pgpx_epoll_fd, NULL, NULL);
+	AddWaitEventToSet(waits, WL_SOCKET_READABLE, epoll_fd, NULL, NULL);
 }
 
 /* SOCKET: send the socket to the session, if it still holds the lease. */
@@ -361,7 +392,7 @@ pgpx_event_loop_run_once(void)
 	struct epoll_event events[MAX_EVENTS];
 	bool		all = sleep_until_due();	/* other work than relaying may be
 											 * pending */
-	int			n = epoll_wait(pgpx_epoll_fd, events, MAX_EVENTS, 0);
+	int			n = epoll_wait(epoll_fd, events, MAX_EVENTS, 0);
 
 	for (int i = 0; i < n; i++)
 		all |= handle_event(&events[i]);

@@ -1,7 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * events.h
- *	  The worker's epoll set, its due time, and the pools that have changed.
+ *	  The worker's epoll set and due time.
+ *
+ * Implemented by event_loop.c and maintenance.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,12 +41,5 @@ extern void pgpx_event_due_at(PgpxTime at);
  * needs maintenance in this round.
  */
 extern void pgpx_event_pool_changed(int pool);
-
-/* Return a pool that was noted, and remove the note; -1: there is none. */
-extern int	pgpx_event_next_changed_pool(void);
-
-/* The epoll set of the event loop; the time when the loop must run again. */
-extern int	pgpx_epoll_fd;
-extern PgpxTime pgpx_next_deadline;
 
 #endif							/* PGPX_EVENTS_H */

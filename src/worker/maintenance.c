@@ -13,7 +13,8 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
-#include "storage/latch.h"
+#include "postmaster/interrupt.h"
+#include "utils/guc.h"
 #include "utils/syscache.h"
 
 #include "base/debug_point.h"
@@ -29,13 +30,12 @@ static PgpxTime next_tick = 0;
 static PgpxTime next_maintenance = 0;	/* of any pool */
 static PgpxTime *maintain_at = NULL;	/* for each pool */
 static PgpxTime request_at = 0; /* of the catalog reader */
-static bool maintain_all = true;
+static PgpxTime next_deadline = PG_INT64_MAX;	/* of any connection */
 
 void
-pgpx_maintenance_request(void)
+pgpx_event_due_at(PgpxTime at)
 {
-	maintain_all = true;
-	SetLatch(MyLatch);
+	next_deadline = Min(next_deadline, at);
 }
 
 /* Have a pool maintained at this time at the latest. */
@@ -46,37 +46,10 @@ maintain_soon(int pool, PgpxTime at)
 	next_maintenance = Min(next_maintenance, at);
 }
 
-/*
- * Return whether the worker's own operation on a connection has occupied its
- * slot for too long, although the options still allow it (they may allow ten
- * years).
- *
- * The limit is PGPX_CONTENDED_KEEP_MS.  It applies if the options have been
- * replaced since the operation began, or if a pool waits for a slot under
- * max_connections.  It does not apply to a connection attempt for which
- * sessions wait, because then the waiters' deadlines limit it.
- */
-static bool
-is_overdue(PgpxWorkerConn *w, PgpxTime now)
+void
+pgpx_event_pool_changed(int pool)
 {
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-
-	if (conn->state != PGPX_CONN_RESETTING &&
-		conn->state != PGPX_CONN_CANCELLING &&
-		!(conn->state == PGPX_CONN_CLOSING && w->cancel.task != NULL) &&
-		(conn->state != PGPX_CONN_CONNECTING || pool->nwaiting > 0))
-		return false;
-	if (now - conn->state_since < PGPX_CONTENDED_KEEP_MS * 1000)
-	{
-		pgpx_event_due_at(conn->state_since + PGPX_CONTENDED_KEEP_MS * 1000);
-		return false;
-	}
-	if (conn->version != pool->version ||
-		pgpx_cap_next_in_line(&pgpx_shared->cap, NULL) >= 0)
-		return true;
-	pgpx_event_due_at(now + PGPX_CONTENDED_CHECK_MS * 1000);
-	return false;
+	maintain_soon(pool, 0);
 }
 
 /* Handle the expiry of the deadline of a connection's phase. */
@@ -102,23 +75,6 @@ deadline_passed(PgpxWorkerConn *w)
 	}
 }
 
-/* End the current operation on a connection as if its deadline had passed. */
-static void
-end_operation(PgpxWorkerConn *w)
-{
-	if (pgpx_conns[w->index].state == PGPX_CONN_CLOSING)
-		pgpx_cancel_deadline_passed(w);
-	else if (w->phase == PGPX_PHASE_ABORT)
-	{
-		pgpx_event_pool_changed(w->pool);
-		pgpx_abort_abandon(w);
-	}
-	else if (w->phase != PGPX_PHASE_OPEN)
-		deadline_passed(w);
-	else if (w->cancel.task != NULL)
-		pgpx_cancel_deadline_passed(w);
-}
-
 /*
  * Do the periodic work on connections.  Return true if the worker must tick
  * again, because work is left that no event will report.
@@ -133,8 +89,6 @@ tick(PgpxTime now)
 		PgpxConn   *conn = &pgpx_conns[w->index];
 		int			unread_reset;
 
-		if (is_overdue(w, now))
-			end_operation(w);
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 
@@ -143,8 +97,6 @@ tick(PgpxTime now)
 		 */
 		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
 			again = true;
-		else if (conn->state == PGPX_CONN_IDLE)
-			pgpx_connection_listen(w);
 		if (conn->state != PGPX_CONN_RESET_PENDING)
 			continue;
 		if (now - conn->state_since < PGPX_TICK_MS * 1000)
@@ -240,7 +192,7 @@ handle_deadlines(PgpxTime now)
 		if (w->deadline != 0)
 			next = Min(next, w->deadline);
 	}
-	pgpx_next_deadline = next;
+	next_deadline = next;
 }
 
 /*
@@ -283,7 +235,7 @@ check_databases(void)
 	{
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(pgpx_worker_cxt);
-		next_database_check = pgpx_now() + PGPX_CONTENDED_CHECK_MS * 1000;
+		next_database_check = pgpx_now() + PGPX_LOCK_RETRY_MS * 1000;
 		pgpx_event_due_at(next_database_check);
 		return;
 	}
@@ -389,33 +341,26 @@ needs_reader(int i)
 }
 
 /*
- * Maintain the pools whose connections have changed and those whose maintenance
- * is due, or all.
+ * Maintain the pools whose maintenance is due, among them those whose
+ * connections have changed, or all.
  */
 static void
 maintain_pools(PgpxTime now, bool all)
 {
 	bool		request = all || now >= request_at;
-	bool		changed = false;
-	int			i;
 
-	while ((i = pgpx_event_next_changed_pool()) >= 0)
-	{
-		changed = true;
-		if (all)
-			continue;
-		maintain_pool(i, now);
-		request = request || needs_reader(i);
-	}
-	if (changed || all || now >= next_maintenance)
+	if (all || now >= next_maintenance)
 	{
 		int			end = pgpx_pools_end();
 
 		next_maintenance = PG_INT64_MAX;
-		for (i = 0; i < end; i++)
+		for (int i = 0; i < end; i++)
 		{
 			if (all || now >= maintain_at[i])
+			{
 				maintain_pool(i, now);
+				request = request || needs_reader(i);
+			}
 			next_maintenance = Min(next_maintenance, maintain_at[i]);
 		}
 	}
@@ -434,6 +379,14 @@ have_pools_changed(void)
 	return changed;
 }
 
+void
+pgpx_maintenance_init(void)
+{
+	maintain_at = MemoryContextAllocZero(TopMemoryContext,
+										 mul_size(pgpx_shared->max_pools,
+												  sizeof(PgpxTime)));
+}
+
 PgpxTime
 pgpx_maintenance_run(void)
 {
@@ -441,15 +394,17 @@ pgpx_maintenance_run(void)
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
 	PgpxTime	next_ping;
-	bool		all = maintain_all;
+	bool		all = false;
 	bool		ticks;
 	bool		waiting;
 
-	if (maintain_at == NULL)
-		maintain_at = MemoryContextAllocZero(TopMemoryContext,
-											 mul_size(pgpx_shared->max_pools,
-													  sizeof(PgpxTime)));
-	if (now >= pgpx_next_deadline)
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+		all = true;				/* pools follow the settings */
+	}
+	if (now >= next_deadline)
 		handle_deadlines(now);
 
 	/*
@@ -475,7 +430,6 @@ pgpx_maintenance_run(void)
 		pgpx_event_due_at(next_tick);
 	}
 	check_databases();
-	maintain_all = false;
 	all |= have_pools_changed();
 	all |= pgpx_catalog_request_has_ended();
 	maintain_pools(now, all);
@@ -483,6 +437,6 @@ pgpx_maintenance_run(void)
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = pgpx_lock_hooks->release_abandoned(pgpx_worker_index) ?
 			now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
-	return Min(Min(pgpx_next_deadline, next_ping),
+	return Min(Min(next_deadline, next_ping),
 			   Min(next_sweep, Min(next_maintenance, request_at)));
 }

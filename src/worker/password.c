@@ -26,7 +26,7 @@
  *
  * For each version of a pool's conninfo at most one command runs at a time, and
  * all logins with this version share its result.  Each login has its own
- * deadline, and the command is killed after the latest of them.  A thread
+ * deadline, and the command is killed connect_timeout after its start.  A thread
  * starts it and reads its output (task_queue.c, which also limits their number:
  * after a restart all pools need passwords at once).
  *
@@ -52,34 +52,32 @@
 /* Bytes of a password; PostgreSQL accepts less than 64 kB. */
 #define PASSWORD_MAX (32 * 1024)
 
-#define OWN_VARIABLES 7
-
 #define SPAWN_FLAGS \
 	(POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF)
 
-typedef struct Request
+/* A run of the command. */
+typedef struct Command
 {
 	PgpxTask	task;
-	dlist_node	node;			/* in requests */
+	dlist_node	node;			/* in commands */
+	MemoryContext cxt;			/* holds all of it */
 	PgpxConninfoKey key;
 	NameData	server;			/* for the log */
 	NameData	database;
 	PgpxPasswordEnded ended;
 	PgpxTime	requested_at;
 	int64		timeout_ms;		/* from the start */
-	int64		started_ms;		/* monotonic_ms; 0: it has not started */
-	int64		until_ms;		/* when the command is killed; other logins may
-								 * extend it */
-	char	   *command;
-	char	  **environment;	/* the last OWN_VARIABLES are malloc'ed */
-	pthread_mutex_t mutex;		/* protects the times and pid */
-	pid_t		pid;			/* of the command; 0: it does not run */
+	int64		until_ms;		/* monotonic_ms at which it is killed */
+	char	   *text;
+	char	  **environment;
+	pthread_mutex_t mutex;		/* protects pid */
+	pid_t		pid;			/* 0: it does not run */
 	char		error[128];		/* empty: no error */
 	size_t		len;
 	char		output[PASSWORD_MAX + 3];	/* "\r\n", and one byte too many */
-} Request;
+} Command;
 
-static dlist_head requests = DLIST_STATIC_INIT(requests);
+static dlist_head commands = DLIST_STATIC_INIT(commands);
 
 /* The soft limit of open files for commands, as an argument of "ulimit". */
 static char nofile[32] = "unlimited";
@@ -101,30 +99,14 @@ monotonic_ms(void)
 	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Return the time until the command is killed, in ms. */
-static int64
-time_left(Request *request)
-{
-	int64		until;
-
-	pthread_mutex_lock(&request->mutex);
-	until = request->until_ms;
-	pthread_mutex_unlock(&request->mutex);
-	return until - monotonic_ms();
-}
-
 static void
-set_error(Request *request, const char *text)
+set_error(Command *command, const char *text)
 {
-	strlcpy(request->error, text, sizeof(request->error));
+	strlcpy(command->error, text, sizeof(command->error));
 }
 
-static void
-set_timeout_error(Request *request)
-{
-	snprintf(request->error, sizeof(request->error),
-			 "The password command did not end within connect_timeout.");
-}
+#define TIMED_OUT "The password command did not end within connect_timeout."
+#define TOO_LONG "The password command printed more than 32768 bytes."
 
 /*
  * Start the command in a process group of its own, with standard output on a
@@ -134,10 +116,10 @@ set_timeout_error(Request *request)
  * files, which the worker has raised and posix_spawn cannot change.
  */
 static bool
-spawn(Request *request, int out)
+spawn(Command *command, int out)
 {
 	char	   *argv[] = {"sh", "-c", "ulimit -S -n \"$1\"; exec /bin/sh -c \"$0\"",
-					request->command, nofile, NULL};
+					command->text, nofile, NULL};
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attr;
 	sigset_t	signals;
@@ -159,16 +141,16 @@ spawn(Request *request, int out)
 	sigfillset(&signals);
 	(void) posix_spawnattr_setsigdefault(&attr, &signals);
 
-	pthread_mutex_lock(&request->mutex);
-	rc = posix_spawn(&request->pid, "/bin/sh", &actions, &attr, argv,
-					 request->environment);
+	pthread_mutex_lock(&command->mutex);
+	rc = posix_spawn(&command->pid, "/bin/sh", &actions, &attr, argv,
+					 command->environment);
 	if (rc != 0)
-		request->pid = 0;
-	pthread_mutex_unlock(&request->mutex);
+		command->pid = 0;
+	pthread_mutex_unlock(&command->mutex);
 	posix_spawnattr_destroy(&attr);
 	posix_spawn_file_actions_destroy(&actions);
 	if (rc != 0)
-		snprintf(request->error, sizeof(request->error),
+		snprintf(command->error, sizeof(command->error),
 				 "The password command could not be started (error %d).", rc);
 	return rc == 0;
 }
@@ -178,35 +160,33 @@ spawn(Request *request, int out)
  * long, or does not end in time.
  */
 static bool
-read_output(Request *request, int in)
+read_output(Command *command, int in)
 {
-	while (request->len < sizeof(request->output))
+	while (command->len < sizeof(command->output))
 	{
 		struct pollfd ready = {.fd = in, .events = POLLIN};
-		int64		left = time_left(request);
+		int64		left = command->until_ms - monotonic_ms();
 		ssize_t		n;
 
-		if (left > 0 && poll(&ready, 1, (int) Min(left, PG_INT32_MAX)) == 0)
-			continue;			/* the time may have been extended */
-		if (left <= 0)
+		if (left <= 0 ||
+			poll(&ready, 1, (int) Min(left, PG_INT32_MAX)) == 0)
 		{
-			set_timeout_error(request);
+			set_error(command, TIMED_OUT);
 			return false;
 		}
-		n = read(in, request->output + request->len,
-				 sizeof(request->output) - request->len);
+		n = read(in, command->output + command->len,
+				 sizeof(command->output) - command->len);
 		if (n == 0)
 			return true;
 		if (n > 0)
-			request->len += n;
+			command->len += n;
 		else if (errno != EINTR && errno != EAGAIN)
 		{
-			set_error(request, "The output of the password command could not be read.");
+			set_error(command, "The output of the password command could not be read.");
 			return false;
 		}
 	}
-	snprintf(request->error, sizeof(request->error),
-			 "The password command printed more than %d bytes.", PASSWORD_MAX);
+	set_error(command, TOO_LONG);
 	return false;
 }
 
@@ -216,21 +196,21 @@ read_output(Request *request, int in)
  * without a limit.
  */
 static int
-await_end(Request *request, bool killed)
+await_end(Command *command, bool killed)
 {
 	for (;;)
 	{
 		int			status = -1;
 		pid_t		pid;
 
-		pthread_mutex_lock(&request->mutex);
-		pid = waitpid(request->pid, &status, WNOHANG);
+		pthread_mutex_lock(&command->mutex);
+		pid = waitpid(command->pid, &status, WNOHANG);
 		if (pid != 0)
-			request->pid = 0;
-		pthread_mutex_unlock(&request->mutex);
+			command->pid = 0;
+		pthread_mutex_unlock(&command->mutex);
 		if (pid != 0)
 			return status;
-		if (!killed && time_left(request) <= 0)
+		if (!killed && monotonic_ms() >= command->until_ms)
 			return -1;
 		usleep(1000);
 	}
@@ -238,76 +218,71 @@ await_end(Request *request, bool killed)
 
 /* Kill all processes of the command. */
 static void
-kill_command(Request *request)
+kill_command(Command *command)
 {
-	pthread_mutex_lock(&request->mutex);
-	if (request->pid > 0)
-		(void) kill(-request->pid, SIGKILL);
-	pthread_mutex_unlock(&request->mutex);
+	pthread_mutex_lock(&command->mutex);
+	if (command->pid > 0)
+		(void) kill(-command->pid, SIGKILL);
+	pthread_mutex_unlock(&command->mutex);
 }
 
 /* Remove the line end, and check that the output is one line. */
 static void
-check_output(Request *request)
+check_output(Command *command)
 {
-	if (request->len > 0 && request->output[request->len - 1] == '\n')
-		request->len--;
-	if (request->len > 0 && request->output[request->len - 1] == '\r')
-		request->len--;
-	request->output[request->len] = '\0';
-	if (request->len == 0)
-		set_error(request, "The password command printed no password.");
-	else if (request->len > PASSWORD_MAX)
-		snprintf(request->error, sizeof(request->error),
-				 "The password command printed more than %d bytes.",
-				 PASSWORD_MAX);
-	else if (strlen(request->output) != request->len ||
-			 strpbrk(request->output, "\r\n") != NULL)
-		set_error(request, "The password command printed more than one line.");
+	if (command->len > 0 && command->output[command->len - 1] == '\n')
+		command->len--;
+	if (command->len > 0 && command->output[command->len - 1] == '\r')
+		command->len--;
+	command->output[command->len] = '\0';
+	if (command->len == 0)
+		set_error(command, "The password command printed no password.");
+	else if (command->len > PASSWORD_MAX)
+		set_error(command, TOO_LONG);
+	else if (strlen(command->output) != command->len ||
+			 strpbrk(command->output, "\r\n") != NULL)
+		set_error(command, "The password command printed more than one line.");
 }
 
 static void
 run_command(PgpxTask *task)
 {
-	Request    *request = (Request *) task;
+	Command    *command = (Command *) task;
 	int			out[2];
 	bool		complete;
 	int			status;
 
-	pthread_mutex_lock(&request->mutex);
-	request->started_ms = monotonic_ms();
-	request->until_ms = request->started_ms + request->timeout_ms;
-	pthread_mutex_unlock(&request->mutex);
+	command->until_ms = monotonic_ms() + command->timeout_ms;
 	if (pipe2(out, O_CLOEXEC) < 0)
 	{
-		set_error(request, "The pool worker could not create a pipe for the password command.");
+		set_error(command, "The pool worker could not create a pipe for the password command.");
 		return;
 	}
-	if (!spawn(request, out[1]))
+	if (!spawn(command, out[1]))
 	{
 		close(out[0]);
 		close(out[1]);
 		return;
 	}
 	close(out[1]);
-	complete = read_output(request, out[0]);
+	complete = read_output(command, out[0]);
 	close(out[0]);
-	status = complete ? await_end(request, false) : -1;
+	status = complete ? await_end(command, false) : -1;
 	if (status == -1)
 	{
 		if (complete)
-			set_timeout_error(request);
-		kill_command(request);
-		(void) await_end(request, true);
+			set_error(command, TIMED_OUT);
+		kill_command(command);
+		(void) await_end(command, true);
 	}
 	else if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-		check_output(request);
+		check_output(command);
 	else if (WIFEXITED(status))
-		snprintf(request->error, sizeof(request->error),
+		snprintf(command->error, sizeof(command->error),
 				 "The password command ended with exit code %d.",
 				 WEXITSTATUS(status));
 	else
-		snprintf(request->error, sizeof(request->error),
+		snprintf(command->error, sizeof(command->error),
 				 "The password command was terminated by signal %d.",
 				 WTERMSIG(status));
 }
@@ -369,156 +344,111 @@ pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since)
 	return used_at < since;
 }
 
-static void
-free_request(Request *request)
-{
-	size_t		n = 0;
-
-	explicit_bzero(request->output, sizeof(request->output));
-	while (request->environment != NULL && request->environment[n] != NULL)
-		n++;
-	for (size_t i = n < OWN_VARIABLES ? 0 : n - OWN_VARIABLES; i < n; i++)
-		free(request->environment[i]);
-	free(request->environment);
-	free(request->command);
-	pthread_mutex_destroy(&request->mutex);
-	free(request);
-}
-
-/* Return "name=value", malloc'ed; NULL if out of memory. */
 static char *
 make_variable(const char *name, const char *value)
 {
-	char	   *text;
-
-	return asprintf(&text, "%s=%s", name, value != NULL ? value : "") < 0 ?
-		NULL : text;
+	return psprintf("%s=%s", name, value != NULL ? value : "");
 }
 
 /*
- * Make the environment of the command: that of the worker, and the variables
- * that describe the connection.  Return false if out of memory.
+ * Return the environment of the command, in the current memory context: that of
+ * the worker, and the variables that describe the connection.
  */
-static bool
-make_environment(Request *request, const PgpxConninfo *ci,
+static char **
+make_environment(const Command *command, const PgpxConninfo *ci,
 				 const char *local_user)
 {
 	const char *host = pgpx_conninfo_param(ci, "host");
-	char	   *own[OWN_VARIABLES] = {
-		make_variable("PGPOOL_DATABASE", NameStr(request->database)),
-		make_variable("PGPOOL_SERVER", NameStr(request->server)),
+	char	   *own[] = {
+		make_variable("PGPOOL_DATABASE", NameStr(command->database)),
+		make_variable("PGPOOL_SERVER", NameStr(command->server)),
 		make_variable("PGPOOL_LOCAL_USER", local_user),
 		make_variable("PGPOOL_HOST", host != NULL ? host :
 				 pgpx_conninfo_param(ci, "hostaddr")),
 		make_variable("PGPOOL_PORT", pgpx_conninfo_param(ci, "port")),
 		make_variable("PGPOOL_DBNAME", pgpx_conninfo_param(ci, "dbname")),
 		make_variable("PGPOOL_USER", pgpx_conninfo_param(ci, "user")),
+		NULL,
 	};
+	char	  **environment;
 	size_t		n = 0;
-	bool		complete = true;
 
 	while (environ[n] != NULL)
 		n++;
-	request->environment = calloc(n + OWN_VARIABLES + 1, sizeof(char *));
-	for (int i = 0; i < OWN_VARIABLES; i++)
-		complete = complete && own[i] != NULL;
-	if (!complete || request->environment == NULL)
-	{
-		for (int i = 0; i < OWN_VARIABLES; i++)
-			free(own[i]);
-		free(request->environment);
-		request->environment = NULL;
-		return false;
-	}
-	memcpy(request->environment, environ, n * sizeof(char *));
-	memcpy(request->environment + n, own, sizeof(own));
-	return true;
-}
-
-/*
- * Let a command run for at least this time, in ms.  A command that has run for
- * longer than any login waits is not extended: if it hangs it must end,
- * although further logins request it again and again.
- */
-static void
-extend_deadline(Request *request, int64 timeout_ms)
-{
-	int64		now_ms = monotonic_ms();
-
-	pthread_mutex_lock(&request->mutex);
-	request->timeout_ms = Max(request->timeout_ms, timeout_ms);
-	if (now_ms - request->started_ms < request->timeout_ms)
-		request->until_ms = Max(request->until_ms, now_ms + timeout_ms);
-	pthread_mutex_unlock(&request->mutex);
+	environment = palloc(n * sizeof(char *) + sizeof(own));
+	memcpy(environment, environ, n * sizeof(char *));
+	memcpy(environment + n, own, sizeof(own));
+	return environment;
 }
 
 const char *
-pgpx_password_request(int index, int64 timeout_ms, PgpxPasswordEnded ended)
+pgpx_password_request(int index, PgpxPasswordEnded ended)
 {
 	const PgpxWorkerPool *wp = &pgpx_wpools[index];
-	PgpxConninfoKey key = {index, wp->pool_id, wp->conninfo.version};
 	PgpxPool   *pool = &pgpx_pools[index];
 	NameData	local_user;
-	Request    *request;
+	MemoryContext cxt;
+	MemoryContext old;
+	Command    *command;
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &requests)
+	dlist_foreach(iter, &commands)
 	{
-		request = dlist_container(Request, node, iter.cur);
-		if (request->key.pool != index ||
-			pgpx_conninfo_has_changed(index, request->key.pool_id,
-									  request->key.version))
-			continue;
-		extend_deadline(request, Max(timeout_ms, 1));
-		return NULL;
+		const PgpxConninfoKey *key =
+			&dlist_container(Command, node, iter.cur)->key;
+
+		if (key->pool == index &&
+			!pgpx_conninfo_has_changed(index, key->pool_id, key->version))
+			return NULL;
 	}
 	if (pgpx_password_command[0] == '\0')
 		return "The setting \"pgpool_ext.password_command\" is empty.";
-	request = calloc(1, sizeof(*request));
-	if (request == NULL)
-		return "The pool worker is out of memory.";
-	pthread_mutex_init(&request->mutex, NULL);
-	request->task.run = run_command;
-	request->task.ended = finish_command;
-	request->ended = ended;
-	request->key = key;
-	request->requested_at = pgpx_now();
-	request->timeout_ms = Max(timeout_ms, 1);
+	cxt = AllocSetContextCreate(TopMemoryContext, "pgpool_ext password",
+								ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(cxt);
+	command = palloc0(sizeof(*command));
+	command->cxt = cxt;
+	pthread_mutex_init(&command->mutex, NULL);
+	command->task.run = run_command;
+	command->task.ended = finish_command;
+	command->ended = ended;
+	command->key.pool = index;
+	command->key.pool_id = wp->pool_id;
+	command->key.version = wp->conninfo.version;
+	command->requested_at = pgpx_now();
 	LWLockAcquire(pool->lock, LW_SHARED);
-	request->server = pool->server_name;
-	request->database = pool->database_name;
+	command->timeout_ms = pool->opts.connect_timeout;
+	command->server = pool->server_name;
+	command->database = pool->database_name;
 	local_user = pool->user_name;
 	LWLockRelease(pool->lock);
-	request->command = strdup(pgpx_password_command);
-	if (request->command == NULL ||
-		!make_environment(request, &wp->conninfo, NameStr(local_user)))
-	{
-		free_request(request);
-		return "The pool worker is out of memory.";
-	}
-	dlist_push_tail(&requests, &request->node);
-	pgpx_task_submit(&request->task, PGPX_TASK_PASSWORD, &key);
+	command->text = pstrdup(pgpx_password_command);
+	command->environment = make_environment(command, &wp->conninfo,
+											NameStr(local_user));
+	MemoryContextSwitchTo(old);
+	dlist_push_tail(&commands, &command->node);
+	pgpx_task_submit(&command->task, PGPX_TASK_PASSWORD, &command->key);
 	return NULL;
 }
 
 /*
- * Store the password of a request that has ended, unless the conninfo or the
+ * Store the password of a command that has ended, unless the conninfo or the
  * command has changed meanwhile.  The waiting logins then request another one.
  */
 static void
-store_password(const Request *request)
+store_password(const Command *command)
 {
-	const PgpxConninfoKey *key = &request->key;
+	const PgpxConninfoKey *key = &command->key;
 	PgpxWorkerPool *wp = &pgpx_wpools[key->pool];
 
 	if (wp->cxt == NULL ||
 		pgpx_conninfo_has_changed(key->pool, key->pool_id, key->version) ||
-		strcmp(request->command, pgpx_password_command) != 0)
+		strcmp(command->text, pgpx_password_command) != 0)
 		return;
 	forget_if_command_changed();
 	forget_password(wp);
-	wp->password = MemoryContextStrdup(wp->cxt, request->output);
-	wp->password_requested_at = request->requested_at;
+	wp->password = MemoryContextStrdup(wp->cxt, command->output);
+	wp->password_requested_at = command->requested_at;
 	wp->password_at = pgpx_now();
 }
 
@@ -526,22 +456,24 @@ store_password(const Request *request)
 static void
 finish_command(PgpxTask *task, PgpxTaskEnd end)
 {
-	Request    *request = (Request *) task;
+	Command    *command = (Command *) task;
 
-	dlist_delete(&request->node);
+	dlist_delete(&command->node);
 	if (end == PGPX_TASK_NO_THREAD)
-		set_error(request, "The pool worker could not start a thread for the password command.");
-	if (request->error[0] == '\0')
-		store_password(request);
+		set_error(command, "The pool worker could not start a thread for the password command.");
+	if (command->error[0] == '\0')
+		store_password(command);
 	else
 		ereport(LOG,
 				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
 				 errmsg("pgpool_ext could not get a password for server \"%s\" of database \"%s\"",
-						NameStr(request->server), NameStr(request->database)),
-				 errdetail_internal("%s", request->error)));
-	request->ended(&request->key,
-				   request->error[0] != '\0' ? request->error : NULL);
-	free_request(request);
+						NameStr(command->server), NameStr(command->database)),
+				 errdetail_internal("%s", command->error)));
+	command->ended(&command->key,
+				   command->error[0] != '\0' ? command->error : NULL);
+	explicit_bzero(command->output, sizeof(command->output));
+	pthread_mutex_destroy(&command->mutex);
+	MemoryContextDelete(command->cxt);
 }
 
 void
@@ -555,6 +487,6 @@ pgpx_password_kill_commands(void)
 {
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &requests)
-		kill_command(dlist_container(Request, node, iter.cur));
+	dlist_foreach(iter, &commands)
+		kill_command(dlist_container(Command, node, iter.cur));
 }

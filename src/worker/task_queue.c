@@ -19,8 +19,8 @@
  * Rules for the code in a thread:
  *	- All signals are blocked.
  *	- It calls no function of the server: no palloc, no ereport, no latch.
- *	- It works on a malloc'ed task that no other code touches until the task's
- *	  address comes back through a pipe.
+ *	- It works on a task that no other code touches until the task's address
+ *	  comes back through a pipe.
  *
  * Limits: the threads of each kind are limited, abandoned ones included.
  *	- For each version of a pool's conninfo.  So a remote or a name server that

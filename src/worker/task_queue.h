@@ -38,8 +38,8 @@ typedef enum PgpxTaskEnd
 } PgpxTaskEnd;
 
 /*
- * The first member of a malloc'ed object.  From pgpx_task_submit until the call
- * of "ended" only the thread may touch the object.
+ * The first member of an object of the owner.  From pgpx_task_submit until the
+ * call of "ended" only the thread may touch the object.
  */
 typedef struct PgpxTask PgpxTask;
 struct PgpxTask

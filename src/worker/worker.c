@@ -40,7 +40,6 @@
 #include "storage/procsignal.h"
 #include "storage/sinval.h"
 #include "tcop/tcopprot.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
@@ -220,6 +219,7 @@ set_up(void)
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_incarnation, 1);
 	register_exit_callbacks();
 	PGPX_DEBUG_POINT("worker_set_up");
+	pgpx_maintenance_init();
 	pgpx_event_loop_init();
 
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_RUNNING);
@@ -256,12 +256,6 @@ pgpx_worker_main(Datum arg)
 			continue;
 		MemoryContextReset(pgpx_worker_cxt);
 
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-			pgpx_maintenance_request(); /* pools follow the settings */
-		}
 		if (catchupInterruptPending)
 		{
 			ProcessCatchupInterrupt();
@@ -290,15 +284,8 @@ pgpx_worker_main(Datum arg)
 /* Interval, in ms, at which the connections are checked for closed remotes. */
 #define CHECK_MS 10
 
-/* State of a connection while the worker exits. */
-typedef struct ExitConn
-{
-	bool		open;			/* its end is awaited: leased, or running */
-	bool		running;		/* a statement may be running */
-	bool		cancelled;		/* a cancel request has finished */
-} ExitConn;
-
-static ExitConn *exiting = NULL;	/* [max_connections] */
+/* The connections whose ends are awaited while the worker exits. */
+static bool *exiting = NULL;	/* [max_connections] */
 
 /*
  * Remove all connections of this worker's pools from the shared state, because
@@ -340,50 +327,21 @@ forget_connections(void)
 	}
 }
 
-/* Return whether the holder's activity says that a statement is in flight. */
-static bool
-is_active(PgpxConn *conn)
-{
-	PgpxActivity activity = pgpx_conn_activity(conn);
-
-	return activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING ||
-		activity == PGPX_ACT_BROKEN;
-}
-
 /*
- * Return whether a statement may be running on the connection.  Must be called
- * before the shared state is cleared.
+ * Return whether a statement may be running on the connection, or may be sent
+ * before the lease is revoked.  Must be called before the shared state is
+ * cleared.
  */
 static bool
-is_running(PgpxWorkerConn *w)
+may_run_statement(const PgpxWorkerConn *w)
 {
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	char		byte;
+	int			state = pgpx_conns[w->index].state;
 
-	if (w->phase != PGPX_PHASE_OPEN)
-		return w->phase == PGPX_PHASE_START || w->phase == PGPX_PHASE_RESET ||
-			w->phase == PGPX_PHASE_ABORT;
-	switch (conn->state)
-	{
-		case PGPX_CONN_LEASED:
-			return is_active(conn);
-		case PGPX_CONN_CANCELLING:
-			return true;
-		case PGPX_CONN_RESET_PENDING:
-			/* the reset is running if none of its answer has arrived */
-			return recv(pgpx_connection_socket(w), &byte, 1,
-						MSG_PEEK | MSG_DONTWAIT) < 0;
-		default:
-			return false;
-	}
-}
-
-static bool
-has_closed(PgpxWorkerConn *w)
-{
-	const ExitConn *conn = &exiting[w->index];
-
-	return pgpx_connection_is_gone(w, conn->cancelled || !conn->running);
+	if (w->phase == PGPX_PHASE_OPEN)
+		return state == PGPX_CONN_LEASED || state == PGPX_CONN_CANCELLING ||
+			state == PGPX_CONN_RESET_PENDING;
+	return w->phase == PGPX_PHASE_START || w->phase == PGPX_PHASE_RESET ||
+		w->phase == PGPX_PHASE_ABORT;
 }
 
 /* Count a cancel request if it was sent and its pool still exists. */
@@ -392,7 +350,6 @@ cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
 {
 	PgpxPool   *pool = pgpx_pool_lock(w->pool, w->pool_id);
 
-	exiting[w->index].cancelled = true;
 	if (pool == NULL)
 		return;
 	if (sent)
@@ -424,8 +381,9 @@ cancel_running_statements(void)
 		{
 			PgpxWorkerConn *w = &pgpx_wconns[i];
 
-			if (!exiting[i].open ||
-				(w->cancel.task == NULL && has_closed(w)))
+			if (!exiting[i])
+				continue;
+			if (w->cancel.task == NULL && pgpx_connection_is_gone(w, true))
 				continue;
 			left = true;
 			if (repeat)
@@ -437,7 +395,7 @@ cancel_running_statements(void)
 
 	/* these have not ended in time, but may have been sent */
 	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (exiting[i].open && pgpx_wconns[i].cancel.task != NULL)
+		if (exiting[i] && pgpx_wconns[i].cancel.task != NULL)
 			pgpx_cancel_deadline_passed(&pgpx_wconns[i]);
 }
 
@@ -448,16 +406,8 @@ at_exit(int code, Datum arg)
 
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
 	pg_atomic_write_u64(&slot->incarnation, 0);
-	memset(exiting, 0, pgpx_shared->max_connections * sizeof(ExitConn));
-	for (int i = 0; i < pgpx_conns_end(); i++)
-	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
-		exiting[i].running = w->pg != NULL && is_running(w);
-		exiting[i].open = exiting[i].running ||
-			(w->phase == PGPX_PHASE_OPEN &&
-			 pgpx_conns[i].state == PGPX_CONN_LEASED);
-	}
+	pgpx_connection_foreach(w)
+		exiting[w->index] = may_run_statement(w);
 
 	PGPX_DEBUG_POINT("worker_ends");
 
@@ -472,14 +422,14 @@ at_exit(int code, Datum arg)
 		/* a step of a login owns the PGconn */
 		if (w->pg == NULL || w->task != NULL || PQsocket(w->pg) < 0)
 		{
-			exiting[i].open = false;
+			exiting[i] = false;
 			continue;
 		}
 
 		/* must precede the cut: the request needs the peer's address */
-		if (exiting[i].running || w->cancel.task != NULL)
+		if (exiting[i] || w->cancel.task != NULL)
 			pgpx_cancel_send(w, cancel_ended);
-		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !exiting[i].open);
+		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !exiting[i]);
 	}
 
 	/*
@@ -514,7 +464,7 @@ register_exit_callbacks(void)
 
 	/* exit callbacks must not allocate memory */
 	exiting = MemoryContextAllocZero(TopMemoryContext,
-									 mul_size(n, sizeof(ExitConn)));
+									 mul_size(n, sizeof(bool)));
 	before_shmem_exit(at_exit, (Datum) 0);
 	on_proc_exit(exit_last, (Datum) 0);
 }

@@ -42,16 +42,11 @@ extern bool pgpx_event_loop_run_once(void);
 #define PGPX_SWEEP_MS 5000
 
 /*
- * Request maintenance of all pools in the next round: the settings have
- * changed.
- */
-extern void pgpx_maintenance_request(void);
-
-/*
- * Do all maintenance that is due, also of the pools that were noted with
- * pgpx_event_pool_changed.  Return the time of the next run, PG_INT64_MAX if
+ * Do all maintenance that is due; of all pools if the settings have changed.
+ * Return the time of the next run, PG_INT64_MAX if
  * only an event makes one necessary.
  */
+extern void pgpx_maintenance_init(void);
 extern PgpxTime pgpx_maintenance_run(void);
 
 /*
@@ -79,13 +74,8 @@ extern bool pgpx_catalog_request_has_ended(void);
  */
 extern bool pgpx_try_lock_databases(void);
 
-/*
- * PGPX_CONTENDED_KEEP_MS: maximum time for which the worker's own operation on
- * a connection may occupy a contended slot, even if the options allow more.
- * PGPX_CONTENDED_CHECK_MS: interval at which it checks for contention.
- */
-#define PGPX_CONTENDED_KEEP_MS 10000
-#define PGPX_CONTENDED_CHECK_MS 1000
+/* Pause after a try to lock pg_database that has failed. */
+#define PGPX_LOCK_RETRY_MS 1000
 
 /*
  * Find the pools that a cap starves, and evict connections of other pools for

@@ -348,15 +348,3 @@ calloc(size_t n, size_t size)
 {
 	return fails("calloc", CALLER) ? NULL : __libc_calloc(n, size);
 }
-
-char *
-strdup(const char *text)
-{
-	size_t		size = strlen(text) + 1;
-	char	   *copy;
-
-	if (fails("strdup", CALLER))
-		return NULL;
-	copy = malloc(size);
-	return copy == NULL ? NULL : memcpy(copy, text, size);
-}

@@ -410,10 +410,6 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 		# the connection may survive notices, and no connection sends them again
 		next if $what =~ /notice/;
 		unlink request_file($what), sent_file($what);
-
-		# over TLS a session notices the end only after the worker has
-		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what' AND state IN ('idle', 'reset_pending')", 0), "$what: worker has noticed the message")
-		  if over_tls();
 	}
 }
 harmless('unsolicited answers');

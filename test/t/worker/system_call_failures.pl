@@ -106,15 +106,11 @@ SKIP:
 # --- a host name lookup, a login, or its start commands cannot begin
 foreach my $case (
 	[ named => 'pthread_create', { errno => EAGAIN }, '53000', qr/DETAIL:  The pool worker could not start a thread for the lookup of the host name\.$/m ],
-	[ named => 'calloc', {}, '53200', qr/out of memory/ ],
-	[ named => 'strdup', {}, '53200', qr/out of memory/ ],
-	[ named => 'strdup', { skip => 1 }, '53200', qr/out of memory/ ],
 	[ named => 'getnameinfo', { times => 4 }, '08001', qr/found no address/ ],
 	[ named => 'PQconnectStartParams', {}, '53200', qr/out of memory/ ],
 	[ named => 'pthread_create', { errno => EAGAIN, skip => 1 }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
 	[ one => 'pthread_create', { errno => EAGAIN }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
 	[ one => 'pthread_create', { errno => EAGAIN, skip => 2 }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
-	[ one => 'calloc', {}, '53200', qr/out of memory/ ],
 	[ one => 'PQgssEncInUse', {}, '0A000', qr/connection to server "one" is encrypted in a way that is not supported\n.*GSS encryption/ ],
 	[ started => 'PQsendQuery', {}, '08001', qr/could not connect to server "started"/ ])
 {
@@ -396,7 +392,6 @@ my $token = $session->run(q{SELECT pgpool.lock('started', 'a', ttl => '10 min')}
 ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'lock is held and pinged');
 foreach my $case (
 	[ PQconnectStartParams => qr/out of memory/ ],
-	[ calloc => qr/out of memory/ ],
 	[ pthread_create => qr/could not start a thread for the login/ ],
 	[ PQsendQuery => qr// ],
 	[ PQsendQueryParams => qr// ])
