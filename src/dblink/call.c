@@ -162,22 +162,6 @@ store_tag(Call *call)
 
 /* --- the statement ------------------------------------------------------- */
 
-/* Report an error of the remote in the form of dblink_res_error. */
-static void
-report_error(const Call *call, const PgpxRemoteError *error)
-{
-	ereport(call->fail ? ERROR : NOTICE,
-			(errcode(error->sqlstate),
-			 error->primary != NULL && error->primary[0] != '\0' ?
-			 errmsg_internal("%s", error->primary) :
-			 errmsg("could not obtain message string for remote error"),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0,
-			 error->context ? errcontext("%s", error->context) : 0,
-			 errcontext("while executing %s on unnamed dblink connection",
-						call->exec ? "command" : "query")));
-}
-
 /*
  * If the lease was lost while a statement ran, fill in run->error, so that it
  * is reported like any other error of the remote.  Otherwise raise the error
@@ -369,7 +353,9 @@ execute(FunctionCallInfo fcinfo, bool exec, Call *call, bool *failed)
 	}
 	*failed = error.set;
 	if (error.set)
-		report_error(call, &error);
+		pgpx_remote_error_report(call->fail ? ERROR : NOTICE, &error,
+								 exec ? "while executing command on unnamed dblink connection" :
+								 "while executing query on unnamed dblink connection");
 	return true;
 }
 

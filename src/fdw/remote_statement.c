@@ -21,15 +21,9 @@
 void
 pgpx_remote_raise(const PgpxRemoteError *error, const char *sql)
 {
-	ereport(ERROR,
-			(errcode(error->sqlstate),
-			 error->primary != NULL && error->primary[0] != '\0' ?
-			 errmsg_internal("%s", error->primary) :
-			 errmsg("could not obtain message string for remote error"),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0,
-			 error->context ? errcontext("%s", error->context) : 0,
-			 errcontext("remote SQL command: %s", sql)));
+	pgpx_remote_error_report(ERROR, error,
+							 psprintf("remote SQL command: %s", sql));
+	pg_unreachable();
 }
 
 void

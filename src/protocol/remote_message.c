@@ -409,6 +409,21 @@ pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,
 }
 
 void
+pgpx_remote_error_report(int elevel, const PgpxRemoteError *error,
+						 const char *context)
+{
+	ereport(elevel,
+			(errcode(error->sqlstate),
+			 error->primary != NULL && error->primary[0] != '\0' ?
+			 errmsg_internal("%s", error->primary) :
+			 errmsg("could not obtain message string for remote error"),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0,
+			 error->context ? errcontext("%s", error->context) : 0,
+			 errcontext("%s", context)));
+}
+
+void
 pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 {
 	PgpxRemoteFields fields;

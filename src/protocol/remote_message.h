@@ -90,6 +90,14 @@ pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
 												const char *server);
 
 /*
+ * pgpx_remote_error_report
+ *		Report a remote error in the form of postgres_fdw and dblink: without a
+ *		position, and with "context" as the last line of the context.
+ */
+extern void pgpx_remote_error_report(int elevel, const PgpxRemoteError *error,
+									 const char *context);
+
+/*
  * pgpx_remote_notice
  *		Report a NoticeResponse of the remote.
  *
