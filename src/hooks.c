@@ -64,23 +64,14 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				QueryEnvironment *queryEnv, DestReceiver *dest,
 				QueryCompletion *qc)
 {
-	bool		outer = pgpx_attach_begin_utility(pstmt->utilityStmt);
 	PgpxUtility utility = pgpx_catalog_begin_utility(pstmt->utilityStmt);
 
-	PG_TRY();
-	{
-		if (prev_process_utility)
-			prev_process_utility(pstmt, queryString, readOnlyTree, context,
-								 params, queryEnv, dest, qc);
-		else
-			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-									params, queryEnv, dest, qc);
-	}
-	PG_FINALLY();
-	{
-		pgpx_attach_end_utility(outer);
-	}
-	PG_END_TRY();
+	if (prev_process_utility)
+		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
+							 queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+								params, queryEnv, dest, qc);
 	pgpx_catalog_end_utility(utility);
 }
 

@@ -22,10 +22,10 @@
  *	   lock all foreign tables of the wrapper, as ALTER TABLE would.
  *	 - Sessions keep the FdwRoutine of a handler in their relation cache, and
  *	   ALTER FOREIGN DATA WRAPPER does not invalidate it.  So the functions
- *	   invalidate the relation cache of all foreign tables.
+ *	   invalidate the relation cache.
  *	 - The wrapper depends on the handler and therefore on pgpool_ext.  DROP
  *	   EXTENSION pgpool_ext CASCADE would drop postgres_fdw with all servers and
- *	   tables.  Two hooks prevent this.
+ *	   tables.  The object access hook prevents this.
  *	 The wrapper is a member of extension postgres_fdw, whose state pg_dump does
  *	 not dump.  So a dump restores plain postgres_fdw.
  *
@@ -106,59 +106,11 @@ pgpx_postgres_fdw_preload(void)
 	(void) load_handler(&reason);
 }
 
-/* Raise the error for a handler that pgpool_ext cannot use. */
-pg_noreturn static void
-raise_handler(const char *detail)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FDW_ERROR),
-			 errmsg("unrecognized handler of postgres_fdw %s",
-					GetConfigOption("server_version", false, false)),
-			 errdetail_internal("%s", detail),
-			 errhint(PGPX_FDW_VERSION_HINT)));
-}
-
-/*
- * Check that the callbacks that are inherited exist.  Those for joins and upper
- * relations are optional: without them no join or upper relation is pushed
- * down.
- */
-static void
-check_callbacks(const FdwRoutine *theirs)
-{
-#define CALLBACK(name) {#name, theirs->name != NULL}
-	const struct
-	{
-		const char *name;
-		bool		exists;
-	}			callbacks[] = {
-		CALLBACK(GetForeignRelSize),
-		CALLBACK(GetForeignPaths),
-		CALLBACK(GetForeignPlan),
-		CALLBACK(AddForeignUpdateTargets),
-		CALLBACK(PlanForeignModify),
-		CALLBACK(PlanDirectModify),
-		CALLBACK(IsForeignRelUpdatable),
-		CALLBACK(RecheckForeignScan),
-		CALLBACK(ExplainForeignScan),
-		CALLBACK(ExplainForeignModify),
-		CALLBACK(ExplainDirectModify),
-		CALLBACK(IsForeignPathAsyncCapable),
-	};
-#undef CALLBACK
-
-	for (int i = 0; i < lengthof(callbacks); i++)
-		if (!callbacks[i].exists)
-			raise_handler(psprintf("Callback %s is missing.",
-								   callbacks[i].name));
-}
-
 /*
  * Return the callbacks of postgres_fdw.  Load its library if that has not been
  * done yet.
  *
- * Errors: HV00L it cannot be loaded; HV000 a callback that must be inherited is
- * missing.
+ * Errors: HV00L it cannot be loaded.
  */
 static const FdwRoutine *
 postgres_fdw(void)
@@ -166,7 +118,7 @@ postgres_fdw(void)
 	static FdwRoutine *routine = NULL;
 	char	   *reason = NULL;
 	PGFunction	handler;
-	FdwRoutine *theirs;
+	MemoryContext old;
 
 	if (routine != NULL)
 		return routine;
@@ -177,13 +129,10 @@ postgres_fdw(void)
 				 errmsg("foreign tables on pools need the library of postgres_fdw"),
 				 errdetail_internal("%s", reason),
 				 errhint("Install PostgreSQL's contrib modules on this server. The extension postgres_fdw need not be created.")));
-	theirs = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(handler,
-																(Datum) 0));
-	if (theirs == NULL || !IsA(theirs, FdwRoutine))
-		raise_handler("It does not return an FdwRoutine.");
-	check_callbacks(theirs);
-	routine = MemoryContextAlloc(TopMemoryContext, sizeof(*routine));
-	memcpy(routine, theirs, sizeof(*routine));
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	routine = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(handler,
+																 (Datum) 0));
+	MemoryContextSwitchTo(old);
 	return routine;
 }
 
@@ -210,52 +159,42 @@ estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 /*
  * With ANALYZE and VERBOSE, show the pool that a node has used, the time for
  * which the remote transaction waited for its lease, and the node's number of
- * remote rows.  rt: NULL if the node was not executed; then show nothing.
+ * remote rows.  Show nothing if the node was not executed.
  */
 static void
-show_pool(ExplainState *es, const PgpxRemoteTransaction *rt, uint64 rows)
+show_pool(ExplainState *es, const PgpxNodeUsage *usage)
 {
+	const PgpxRemoteTransaction *rt = usage != NULL ? usage->transaction : NULL;
+
 	if (!es->analyze || !es->verbose || rt == NULL)
 		return;
 	ExplainPropertyText("Pool", NameStr(rt->lease->spec->server_name), es);
 	if (es->timing)
 		ExplainPropertyFloat("Pool Wait", "ms", rt->wait_time / 1000.0, 3, es);
-	ExplainPropertyInteger("Remote Rows", NULL, (int64) rows, es);
+	ExplainPropertyInteger("Remote Rows", NULL, (int64) usage->rows, es);
 }
 
 static void
 explain_scan(ForeignScanState *node, ExplainState *es)
 {
-	const PgpxRemoteTransaction *rt;
-	uint64		rows = 0;
-
 	postgres_fdw()->ExplainForeignScan(node, es);
-	rt = pgpx_scan_statistics(node, &rows);
-	show_pool(es, rt, rows);
+	show_pool(es, node->fdw_state);
 }
 
 static void
 explain_modify(ModifyTableState *mtstate, ResultRelInfo *result_rel,
 			   List *fdw_private, int subplan_index, ExplainState *es)
 {
-	const PgpxRemoteTransaction *rt;
-	uint64		rows = 0;
-
 	postgres_fdw()->ExplainForeignModify(mtstate, result_rel, fdw_private,
 										 subplan_index, es);
-	rt = pgpx_modify_statistics(result_rel, &rows);
-	show_pool(es, rt, rows);
+	show_pool(es, result_rel->ri_FdwState);
 }
 
 static void
 explain_direct_modify(ForeignScanState *node, ExplainState *es)
 {
-	const PgpxRemoteTransaction *rt;
-	uint64		rows = 0;
-
 	postgres_fdw()->ExplainDirectModify(node, es);
-	rt = pgpx_direct_modify_statistics(node, &rows);
-	show_pool(es, rt, rows);
+	show_pool(es, node->fdw_state);
 }
 
 PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
@@ -318,13 +257,9 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 #define FDW_EXTENSION "postgres_fdw"
 #define FDW_WRAPPER "postgres_fdw"
 #define FDW_HANDLER "postgres_fdw_handler"
-#define ESTIMATE "use_remote_estimate"
 
 PG_FUNCTION_INFO_V1(pgpx_attach_postgres_fdw);
 PG_FUNCTION_INFO_V1(pgpx_detach_postgres_fdw);
-
-/* whether the current command is DROP EXTENSION of both extensions */
-static bool drops_both = false;
 
 /*
  * Find the handler function of this name that is a member of an extension, in
@@ -377,161 +312,43 @@ is_attached(Oid wrapper)
 		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != ext;
 }
 
-pg_noreturn static void
-refuse_drop(const char *wrapper)
+/*
+ * A command locks all objects that it drops before it drops the first one.  So
+ * the lock on the handler shows that the handler will be dropped, too.  Without
+ * that lock the wrapper is dropped with postgres_fdw, which is allowed.
+ */
+void
+pgpx_attach_check_drop(Oid classId, Oid objectId)
 {
+	const char *wrapper;
+	LOCKTAG		tag;
+
+	if (classId != ForeignDataWrapperRelationId || !is_attached(objectId))
+		return;
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ProcedureRelationId,
+					   wrapper_handler(objectId), 0);
+	if (!pgpx_lock_is_held(&tag, AccessExclusiveLock))
+		return;
+	wrapper = GetForeignDataWrapper(objectId)->fdwname;
 	ereport(ERROR,
 			(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
-			 errmsg("cannot drop extension %s while foreign-data wrapper %s is "
-					"attached to it",
+			 errmsg("cannot drop extension %s while foreign-data wrapper %s is attached to it",
 					PGPOOL_EXTENSION, wrapper),
-			 errdetail("The servers and foreign tables of the wrapper would be "
-					   "dropped as well."),
+			 errdetail("The servers and foreign tables of the wrapper would be dropped as well."),
 			 strcmp(wrapper, FDW_WRAPPER) == 0 ?
 			 errhint("Call pgpool.detach_postgres_fdw() first.") :
 			 errhint("Drop the wrapper first, or give it another handler.")));
 }
 
-/* Return whether a DROP names an extension. */
-static bool
-is_dropped(const DropStmt *stmt, const char *extension)
-{
-	ListCell   *lc;
-
-	if (stmt->removeType != OBJECT_EXTENSION)
-		return false;
-	foreach(lc, stmt->objects)
-		if (strcmp(strVal(lfirst(lc)), extension) == 0)
-			return true;
-	return false;
-}
-
 /*
- * Refuse DROP EXTENSION pgpool_ext while postgres_fdw is attached.  PostgreSQL
- * would refuse it too, but with the hint to use CASCADE.
- */
-static void
-check_drop(void)
-{
-	Oid			wrapper = get_foreign_data_wrapper_oid(FDW_WRAPPER, true);
-
-	if (OidIsValid(wrapper) && is_attached(wrapper))
-		refuse_drop(FDW_WRAPPER);
-}
-
-bool
-pgpx_attach_begin_utility(Node *stmt)
-{
-	bool		outer = drops_both;
-
-	drops_both = false;
-	if (IsA(stmt, DropStmt))
-	{
-		const DropStmt *drop = (DropStmt *) stmt;
-
-		drops_both = is_dropped(drop, PGPOOL_EXTENSION) &&
-			is_dropped(drop, FDW_EXTENSION);
-		if (!drops_both && is_dropped(drop, PGPOOL_EXTENSION))
-			check_drop();
-	}
-	return outer;
-}
-
-void
-pgpx_attach_end_utility(bool outer)
-{
-	drops_both = outer;
-}
-
-/*
- * A command locks all objects that it drops before it drops the first one.  So
- * the lock on the handler shows that the handler will be dropped, too.  Without
- * that lock the wrapper is dropped with postgres_fdw, which is allowed.  DROP
- * EXTENSION of both extensions is allowed, too.
- */
-void
-pgpx_attach_check_drop(Oid classId, Oid objectId)
-{
-	LOCKTAG		tag;
-
-	if (classId != ForeignDataWrapperRelationId || drops_both ||
-		!is_attached(objectId))
-		return;
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ProcedureRelationId,
-					   wrapper_handler(objectId), 0);
-	if (pgpx_lock_is_held(&tag, AccessExclusiveLock))
-		refuse_drop(GetForeignDataWrapper(objectId)->fdwname);
-}
-
-/*
- * Return the OIDs of the servers of a wrapper, including those that an
- * unfinished transaction has created.
- */
-static List *
-servers_of(Oid wrapper)
-{
-	Relation	rel = table_open(ForeignServerRelationId, AccessShareLock);
-	SnapshotData dirty;
-	SysScanDesc scan;
-	List	   *servers = NIL;
-	HeapTuple	row;
-
-	InitDirtySnapshot(dirty);
-	scan = systable_beginscan(rel, InvalidOid, false, &dirty, 0, NULL);
-	while (HeapTupleIsValid(row = systable_getnext(scan)))
-	{
-		Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
-
-		if (form->srvfdw == wrapper)
-			servers = list_append_unique_oid(servers, form->oid);
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return servers;
-}
-
-/*
- * Return the sorted OIDs of the foreign tables of a wrapper.  If an unfinished
- * transaction has created one of them, set *creator to that transaction,
- * otherwise to InvalidTransactionId.
- *
- * rel: pg_foreign_table, on which the caller holds ShareLock.
- */
-static List *
-tables_of(Oid wrapper, Relation rel, TransactionId *creator)
-{
-	List	   *servers = servers_of(wrapper);
-	SnapshotData dirty;
-	SysScanDesc scan;
-	List	   *tables = NIL;
-	HeapTuple	row;
-
-	*creator = InvalidTransactionId;
-	InitDirtySnapshot(dirty);
-	scan = systable_beginscan(rel, InvalidOid, false, &dirty, 0, NULL);
-	while (HeapTupleIsValid(row = systable_getnext(scan)))
-	{
-		Form_pg_foreign_table form = (Form_pg_foreign_table) GETSTRUCT(row);
-
-		if (!list_member_oid(servers, form->ftserver))
-			continue;
-		if (TransactionIdIsValid(dirty.xmin))
-			*creator = dirty.xmin;
-		tables = list_append_unique_oid(tables, form->ftrelid);
-	}
-	systable_endscan(scan);
-	list_sort(tables, list_oid_cmp);
-	return tables;
-}
-
-/*
- * Return the foreign tables of a wrapper, and prevent the creation of others
- * until the end of this transaction.
+ * Return the sorted OIDs of the foreign tables of a wrapper, and prevent the
+ * creation of others until the end of this transaction.
  *
  * CREATE FOREIGN TABLE releases its lock on pg_foreign_table before its
  * transaction ends.  So a table can exist that is not visible yet, and whose
- * creator may already have used it.  This function waits for the creator.  It
- * holds no lock meanwhile, because the creator may create another table.
+ * creator may already have used it.  This function waits for the creators of
+ * such tables of any wrapper.  It holds no lock meanwhile, because a creator may
+ * create another table.
  */
 static List *
 freeze_tables(Oid wrapper)
@@ -539,68 +356,39 @@ freeze_tables(Oid wrapper)
 	for (;;)
 	{
 		Relation	rel = table_open(ForeignTableRelationId, ShareLock);
-		TransactionId creator;
-		List	   *tables = tables_of(wrapper, rel, &creator);
+		TransactionId creator = InvalidTransactionId;
+		SnapshotData dirty;
+		SysScanDesc scan;
+		List	   *tables = NIL;
+		HeapTuple	row;
 
+		InitDirtySnapshot(dirty);
+		scan = systable_beginscan(rel, InvalidOid, false, &dirty, 0, NULL);
+		while (HeapTupleIsValid(row = systable_getnext(scan)))
+		{
+			Form_pg_foreign_table form =
+				(Form_pg_foreign_table) GETSTRUCT(row);
+			ForeignServer *server;
+
+			if (TransactionIdIsValid(dirty.xmin))
+			{
+				creator = dirty.xmin;
+				continue;
+			}
+			server = GetForeignServerExtended(form->ftserver, FSV_MISSING_OK);
+			if (server != NULL && server->fdwid == wrapper)
+				tables = list_append_unique_oid(tables, form->ftrelid);
+		}
+		systable_endscan(scan);
 		if (!TransactionIdIsValid(creator))
 		{
 			table_close(rel, NoLock);
+			list_sort(tables, list_oid_cmp);
 			return tables;
 		}
 		table_close(rel, ShareLock);
 		XactLockTableWait(creator, NULL, NULL, XLTW_None);
 	}
-}
-
-/* Return whether option use_remote_estimate is on. */
-static bool
-has_estimate(List *options)
-{
-	DefElem    *def = pgpx_options_find(options, ESTIMATE);
-
-	return def != NULL && defGetBoolean(def);
-}
-
-/*
- * Raise a warning if servers or tables have option use_remote_estimate, because
- * postgres_fdw then opens a connection of its own to plan a query.
- */
-static void
-warn_of_estimates(Oid wrapper, List *tables)
-{
-	const char *first = NULL;
-	int			n = 0;
-	ListCell   *lc;
-
-	foreach(lc, servers_of(wrapper))
-	{
-		ForeignServer *server = GetForeignServerExtended(lfirst_oid(lc),
-														 FSV_MISSING_OK);
-
-		if (server == NULL || !has_estimate(server->options))
-			continue;
-		if (n++ == 0)
-			first = psprintf("server \"%s\"", server->servername);
-	}
-	foreach(lc, tables)
-	{
-		Oid			table = lfirst_oid(lc);
-
-		if (!SearchSysCacheExists1(FOREIGNTABLEREL, ObjectIdGetDatum(table)) ||
-			!has_estimate(GetForeignTable(table)->options))
-			continue;
-		if (n++ == 0)
-			first = psprintf("foreign table \"%s\"", get_rel_name(table));
-	}
-	if (n > 0)
-		ereport(WARNING,
-				(errcode(ERRCODE_WARNING),
-				 errmsg("postgres_fdw still opens connections of its own because of option \"%s\"",
-						ESTIMATE),
-				 n == 1 ? errdetail("The option is on for %s.", first) :
-				 errdetail("The option is on for %d servers and foreign tables, for example for %s.",
-						   n, first),
-				 errhint("Drop the option, and run ANALYZE on the foreign tables.")));
 }
 
 /*
@@ -687,8 +475,6 @@ change_handler(Oid ext, bool attach)
 	Oid			old_handler;
 	Oid			new_handler;
 	Oid			current;
-	List	   *tables;
-	ListCell   *lc;
 
 	if (!OidIsValid(theirs))
 		ereport(ERROR,
@@ -735,20 +521,10 @@ change_handler(Oid ext, bool attach)
 	if (attach)
 		(void) GetFdwRoutine(new_handler);
 
-	tables = freeze_tables(wrapper);
-	lock_tables(tables);
+	lock_tables(freeze_tables(wrapper));
 	set_handler(new_handler);
-	foreach(lc, tables)
-	{
-		Oid			table = lfirst_oid(lc);
-
-		/* it may have been dropped before it was locked */
-		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(table)))
-			CacheInvalidateRelcacheByRelid(table);
-	}
+	CacheInvalidateRelcacheAll();
 	CommandCounterIncrement();
-	if (attach)
-		warn_of_estimates(wrapper, tables);
 	return true;
 }
 

@@ -21,17 +21,10 @@
 #include "fdw/remote_transaction.h"
 
 /*
- * For hooks.c: prevent DROP EXTENSION pgpool_ext from dropping postgres_fdw with
- * all its servers and tables.
- *
- * begin_utility refuses DROP EXTENSION pgpool_ext while postgres_fdw is
- * attached, and returns the argument of end_utility, which is called after the
- * statement or its error.  check_drop raises an error if the object is an
- * attached wrapper that is dropped because its handler is dropped, for example
- * by DROP EXTENSION CASCADE or DROP OWNED CASCADE.
+ * For hooks.c: raise an error if the object is an attached wrapper that is
+ * dropped because its handler is dropped, for example by DROP EXTENSION
+ * pgpool_ext CASCADE or DROP OWNED CASCADE.
  */
-extern bool pgpx_attach_begin_utility(Node *stmt);
-extern void pgpx_attach_end_utility(bool outer);
 extern void pgpx_attach_check_drop(Oid classId, Oid objectId);
 
 /*
@@ -44,6 +37,18 @@ extern void pgpx_attach_check_drop(Oid classId, Oid objectId);
  */
 extern void pgpx_postgres_fdw_preload(void);
 
+/*
+ * What EXPLAIN shows of a node or of a target table.  It is the first member of
+ * the states in fdw_state and ri_FdwState.
+ */
+typedef struct PgpxNodeUsage
+{
+	PgpxRemoteTransaction *transaction; /* NULL until the first row */
+
+	/* that were read, before local filters, or that were modified */
+	uint64		rows;
+} PgpxNodeUsage;
+
 /* scans of foreign tables and of foreign joins */
 extern void pgpx_scan_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_scan_iterate(ForeignScanState *node);
@@ -54,16 +59,6 @@ extern void pgpx_scan_end(ForeignScanState *node);
 extern void pgpx_scan_async_request(AsyncRequest *request);
 extern void pgpx_scan_async_configure_wait(AsyncRequest *request);
 extern void pgpx_scan_async_notify(AsyncRequest *request);
-
-/*
- * pgpx_scan_statistics
- *		Return the remote transaction and the number of rows of a scan.
- *
- * The rows are those that were read and converted, before local filters.
- * Return NULL if the scan was not executed.
- */
-extern const PgpxRemoteTransaction *
-pgpx_scan_statistics(ForeignScanState *node, uint64 *rows);
 
 /*
  * pgpx_scan_tupdesc
@@ -105,16 +100,6 @@ extern TupleTableSlot **pgpx_modify_insert_batch(EState *estate,
 												 int *nslots);
 extern int	pgpx_modify_batch_size(ResultRelInfo *result_rel);
 
-/*
- * pgpx_modify_statistics
- *		Return the remote transaction of a target table, and the number of rows
- *		that the remote has modified.
- *
- * Return NULL if the statement was not executed for this table.
- */
-extern const PgpxRemoteTransaction *
-pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows);
-
 /* TRUNCATE */
 extern void pgpx_truncate(List *rels, DropBehavior behavior,
 						  bool restart_seqs);
@@ -128,15 +113,10 @@ extern void pgpx_truncate(List *rels, DropBehavior behavior,
  */
 extern void pgpx_truncate_note_estimate(Oid server);
 
-/*
- * Direct modification: UPDATE and DELETE that the remote executes as a whole.
- * pgpx_direct_modify_statistics is as pgpx_modify_statistics.
- */
+/* UPDATE and DELETE that the remote executes as a whole */
 extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
 extern void pgpx_direct_modify_end(ForeignScanState *node);
-extern const PgpxRemoteTransaction *
-pgpx_direct_modify_statistics(const ForeignScanState *node, uint64 *rows);
 
 /* ANALYZE, IMPORT FOREIGN SCHEMA */
 extern bool pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,

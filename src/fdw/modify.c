@@ -38,111 +38,6 @@
 #include "fdw/remote_transaction.h"
 
 /* ------------------------------------------------------------------------
- * The row that a statement for one row returns
- *
- * The row is converted while the answer is read.  When the answer is complete,
- * the converted row replaces the row in the executor's slot.  A rule on the
- * remote table can add rows to the answer, which are discarded.
- * ------------------------------------------------------------------------
- */
-
-typedef struct Returning
-{
-	PgpxSink	sink;			/* calls rows_sink, and keeps the first row */
-	Relation	rel;
-	PgpxRows   *rows;
-	const PgpxSink *rows_sink;
-	MemoryContext cxt;			/* of the row */
-	HeapTuple	tuple;			/* the row; NULL: none so far */
-} Returning;
-
-static bool
-begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
-{
-	Returning  *r = arg;
-
-	return r->rows_sink->columns(r->rows_sink->arg, msg, wire);
-}
-
-static bool
-store_first_row(void *arg, const PgpxWireMessage *msg)
-{
-	Returning  *r = arg;
-	MemoryContext old;
-	Datum	   *values;
-	bool	   *nulls;
-
-	if (!r->rows_sink->row(r->rows_sink->arg, msg))
-		return false;
-	if (r->tuple != NULL)
-		return true;
-	pgpx_rows_values(r->rows, &values, &nulls);
-	old = MemoryContextSwitchTo(r->cxt);
-	r->tuple = pgpx_tuple_form(RelationGetDescr(r->rel), values, nulls);
-	MemoryContextSwitchTo(old);
-	return true;
-}
-
-static void
-restore(void *arg)
-{
-	Returning  *r = arg;
-
-	r->rows_sink->restore(r->rows_sink->arg);
-}
-
-/*
- * Begin to convert returned rows of a foreign table.
- *
- * retrieved_attrs: as for pgpx_rows_begin_attributes.  The result is allocated
- * in the current memory context.
- */
-static Returning *
-returning_begin(Relation rel, const List *retrieved_attrs)
-{
-	Returning  *r = palloc0(sizeof(*r));
-
-	r->sink.columns = begin_result;
-	r->sink.row = store_first_row;
-	r->sink.restore = restore;
-	r->sink.arg = r;
-	r->rel = rel;
-	r->rows = pgpx_rows_begin_attributes(RelationGetDescr(rel), retrieved_attrs,
-										 pgpx_table_context, rel);
-	r->rows_sink = pgpx_rows_sink(r->rows);
-	return r;
-}
-
-/*
- * Return the sink for the next execution; NULL if returning is NULL.  The row
- * will be allocated in the current memory context.
- */
-static const PgpxSink *
-returning_sink(Returning *returning)
-{
-	if (returning == NULL)
-		return NULL;
-	returning->tuple = NULL;
-	returning->cxt = CurrentMemoryContext;
-	return &returning->sink;
-}
-
-/*
- * Store the first row of the last execution in a slot.  Return false, and leave
- * the slot as it is, if there was none.
- */
-static bool
-returning_store(Returning *returning, TupleTableSlot *slot)
-{
-	pgpx_rows_end(returning->rows);
-	if (returning->tuple == NULL)
-		return false;
-	ExecForceStoreHeapTuple(returning->tuple, slot, true);
-	returning->tuple = NULL;
-	return true;
-}
-
-/* ------------------------------------------------------------------------
  * Modification row by row
  * ------------------------------------------------------------------------
  */
@@ -150,11 +45,10 @@ returning_store(Returning *returning, TupleTableSlot *slot)
 /* State of one target table, in ResultRelInfo.ri_FdwState. */
 typedef struct PgpxModify
 {
+	PgpxNodeUsage usage;
 	Relation	rel;
 	Oid			server;
 	Oid			user;			/* whose mapping is used */
-	PgpxRemoteTransaction *transaction; /* NULL until the first row */
-	uint64		nmodified;		/* rows that the remote has modified */
 
 	const char *row_sql;		/* the statement for one row */
 	const char *sql;			/* the statement for nrows rows */
@@ -173,7 +67,10 @@ typedef struct PgpxModify
 	const char **values;		/* the parameters of nrows rows */
 	char		ctid[32];		/* text of the parameter */
 
-	Returning  *returning;		/* NULL: no RETURNING */
+	/* RETURNING */
+	PgpxRows   *rows;			/* NULL: none */
+	PgpxRemoteScan *scan;		/* NULL until the first row */
+
 	MemoryContext cxt;			/* of this struct */
 	MemoryContext row_cxt;		/* reset after each execution */
 } PgpxModify;
@@ -249,7 +146,9 @@ begin_modify(EState *estate, ResultRelInfo *result_rel, CmdType operation,
 									   ALLOCSET_SMALL_SIZES);
 	m->values = palloc(sizeof(char *) * (m->ncolumns + 1));
 	if (retrieved_attrs != NIL)
-		m->returning = returning_begin(m->rel, retrieved_attrs);
+		m->rows = pgpx_rows_begin_attributes(RelationGetDescr(m->rel),
+											 retrieved_attrs,
+											 pgpx_table_context, m->rel);
 	return m;
 }
 
@@ -262,8 +161,7 @@ pgpx_modify_begin(ModifyTableState *mtstate, ResultRelInfo *result_rel,
 	/* EXPLAIN: ri_FdwState stays NULL */
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
 		return;
-	pgpx_read_modify_plan(fdw_private, mtstate->operation,
-						  RelationGetDescr(result_rel->ri_RelationDesc), &plan);
+	pgpx_read_modify_plan(fdw_private, &plan);
 	result_rel->ri_FdwState =
 		begin_modify(mtstate->ps.state, result_rel, mtstate->operation,
 					 outerPlanState(mtstate)->plan, plan.sql,
@@ -332,6 +230,38 @@ set_values(PgpxModify *m, ItemPointer ctid, TupleTableSlot **slots)
 }
 
 /*
+ * Execute a statement for one row with RETURNING.  Store the returned row in the
+ * slot.  Return the number of rows: 0 or 1.  A rule on the remote table can add
+ * rows to the answer, which are discarded.
+ */
+static int
+execute_returning(PgpxModify *m, const PgpxStatement *statement,
+				  TupleTableSlot *slot)
+{
+	HeapTuple	tuple = NULL;
+	Datum	   *values;
+	bool	   *nulls;
+
+	if (m->scan == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(m->cxt);
+
+		m->scan = pgpx_remote_scan_begin(m->usage.transaction, m->row_sql,
+										 m->rows, RelationGetDescr(m->rel),
+										 PGPX_FETCH_ALL, 0, NULL);
+		MemoryContextSwitchTo(old);
+	}
+	pgpx_remote_scan_open(m->scan, statement->nparams, statement->values);
+	while (pgpx_remote_scan_next(m->scan, &values, &nulls))
+		if (tuple == NULL)
+			tuple = pgpx_tuple_form(RelationGetDescr(m->rel), values, nulls);
+	if (tuple == NULL)
+		return 0;
+	ExecForceStoreHeapTuple(tuple, slot, true);
+	return 1;
+}
+
+/*
  * Execute the statement for *nslots rows.  Set *nslots to the number of rows
  * that the remote has inserted, updated or deleted.  Return NULL if that is 0,
  * otherwise the slots.  With RETURNING, the first slot has the returned row.
@@ -344,8 +274,8 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	PgpxStatement statement;
 	uint64		n;
 
-	if (m->transaction == NULL)
-		m->transaction =
+	if (m->usage.transaction == NULL)
+		m->usage.transaction =
 			pgpx_remote_transaction_get(m->server, m->user,
 										RelationGetRelationName(m->rel), NULL);
 	set_nrows(m, *nslots);
@@ -362,15 +292,13 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	statement.sql = m->sql;
 	statement.nparams = set_values(m, ctid, slots);
 	statement.values = m->values;
-	n = pgpx_remote_execute(m->transaction, &statement,
-							returning_sink(m->returning));
+	n = m->rows != NULL ? execute_returning(m, &statement, slots[0]) :
+		pgpx_remote_execute(m->usage.transaction, &statement, NULL);
 	MemoryContextReset(m->row_cxt);
-	if (m->returning != NULL)
-		n = returning_store(m->returning, slots[0]) ? 1 : 0;
 
 	/* the remote's number is untrusted: it must not exceed the rows sent */
 	*nslots = Min(n, *nslots);
-	m->nmodified += *nslots;
+	m->usage.rows += *nslots;
 	return *nslots > 0 ? slots : NULL;
 }
 
@@ -484,17 +412,6 @@ pgpx_modify_begin_insert(ModifyTableState *mtstate, ResultRelInfo *result_rel)
 					 target_attrs, values_end, retrieved_attrs);
 }
 
-const PgpxRemoteTransaction *
-pgpx_modify_statistics(const ResultRelInfo *result_rel, uint64 *rows)
-{
-	const PgpxModify *m = result_rel->ri_FdwState;
-
-	if (m == NULL)
-		return NULL;
-	*rows = m->nmodified;
-	return m->transaction;
-}
-
 /* ------------------------------------------------------------------------
  * TRUNCATE
  * ------------------------------------------------------------------------
@@ -597,6 +514,7 @@ pgpx_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 /* State of a node, in ForeignScanState.fdw_state. */
 typedef struct PgpxDirectModify
 {
+	PgpxNodeUsage usage;
 	Relation	rel;			/* the target */
 	Oid			server;
 	Oid			user;			/* whose mapping is used */
@@ -604,11 +522,10 @@ typedef struct PgpxDirectModify
 
 	PgpxQueryParams params;
 
-	PgpxRemoteTransaction *transaction; /* NULL until it is executed */
 	bool		executed;
 	PgpxRemoteScan *scan;		/* NULL: the statement returns no rows */
-	uint64		nrows;			/* affected rows; not known with a scan */
-	uint64		nreturned;		/* rows that were passed to the executor */
+	uint64		nreturned;		/* without a scan: rows of RETURNING that were
+								 * passed to the executor */
 
 	/*
 	 * For a join: for each attribute of the target, and for its ctid, the
@@ -655,9 +572,7 @@ pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
 		return;
 	d = palloc0(sizeof(*d));
 	node->fdw_state = d;
-	pgpx_read_direct_modify_plan(scan->fdw_private,
-								 node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
-								 &d->plan);
+	pgpx_read_direct_modify_plan(scan->fdw_private, &d->plan);
 	target = node->resultRelInfo->ri_RangeTableIndex;
 	d->rel = join ? ExecOpenScanRelation(node->ss.ps.state, target, eflags) :
 		node->ss.ss_currentRelation;
@@ -678,8 +593,8 @@ begin_returning_scan(PgpxDirectModify *d, ForeignScanState *node)
 												  d->plan.retrieved_attrs,
 												  pgpx_scan_context, node);
 
-	d->scan = pgpx_remote_scan_begin(d->transaction, d->plan.sql, rows, tupdesc,
-									 PGPX_FETCH_ALL);
+	d->scan = pgpx_remote_scan_begin(d->usage.transaction, d->plan.sql, rows,
+									 tupdesc, PGPX_FETCH_ALL, 0, NULL);
 	MemoryContextSwitchTo(old);
 }
 
@@ -690,13 +605,14 @@ execute_direct(ForeignScanState *node)
 	PgpxDirectModify *d = node->fdw_state;
 	PgpxStatement statement = {.sql = d->plan.sql, .nparams = d->params.n};
 
-	d->transaction =
+	d->usage.transaction =
 		pgpx_remote_transaction_get(d->server, d->user,
 									RelationGetRelationName(d->rel), NULL);
 	statement.values = pgpx_query_params_evaluate(&d->params,
 												  node->ss.ps.ps_ExprContext);
 	if (!d->plan.has_returning)
-		d->nrows = pgpx_remote_execute(d->transaction, &statement, NULL);
+		d->usage.rows = pgpx_remote_execute(d->usage.transaction, &statement,
+											NULL);
 	else
 	{
 		begin_returning_scan(d, node);
@@ -756,17 +672,18 @@ pgpx_direct_modify_iterate(ForeignScanState *node)
 	if (projection == NULL)
 	{
 		if (d->plan.set_processed)
-			estate->es_processed += d->nrows;
+			estate->es_processed += d->usage.rows;
 		if (node->ss.ps.instrument != NULL)
-			node->ss.ps.instrument->tuplecount += d->nrows;
+			node->ss.ps.instrument->tuplecount += d->usage.rows;
 		return ExecClearTuple(slot);
 	}
 
 	if (d->scan == NULL)
 	{
 		/* RETURNING of constants: as many rows as were affected */
-		if (d->nreturned == d->nrows)
+		if (d->nreturned == d->usage.rows)
 			return ExecClearTuple(slot);
+		d->nreturned++;
 		ExecStoreAllNullTuple(slot);
 	}
 	else
@@ -777,8 +694,8 @@ pgpx_direct_modify_iterate(ForeignScanState *node)
 		ExecStoreHeapTuple(tuple, slot, false);
 		if (d->target_columns != NULL)
 			target = extract_target(d, node, slot);
+		d->usage.rows++;
 	}
-	d->nreturned++;
 	if (d->plan.set_processed)
 		estate->es_processed++;
 	projection->pi_exprContext->ecxt_scantuple = target;
@@ -792,15 +709,4 @@ pgpx_direct_modify_end(ForeignScanState *node)
 
 	if (d != NULL && d->scan != NULL)
 		pgpx_remote_scan_end(d->scan);
-}
-
-const PgpxRemoteTransaction *
-pgpx_direct_modify_statistics(const ForeignScanState *node, uint64 *rows)
-{
-	const PgpxDirectModify *d = node->fdw_state;
-
-	if (d == NULL)
-		return NULL;
-	*rows = d->scan != NULL ? d->nreturned : d->nrows;
-	return d->transaction;
 }

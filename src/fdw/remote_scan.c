@@ -14,9 +14,9 @@
  * other statements.  Within a batch it is not: before another statement
  * is sent, the rest of the batch is moved to a tuplestore.
  *
- * Each portal has a name, because the next statement would replace the unnamed
- * portal.  The Close of a portal is sent with a later statement; otherwise the
- * portal ends with the remote transaction.
+ * A portal that is executed in batches has a name, because the next statement
+ * would replace the unnamed portal.  The Close of a portal is sent with a later
+ * statement; otherwise the portal ends with the remote transaction.
  *
  * A scan is allocated in the executor's memory, which can be freed before the
  * scan is ended.  A reset callback of its memory context then unlinks it.
@@ -180,14 +180,11 @@ struct PgpxRemoteScan
 	TupleDesc	tupdesc;
 	int			fetch_size;		/* see pgpx_remote_scan_begin */
 	double		expected;		/* number of rows; 0: not known */
-
-	/* see pgpx_remote_scan_set_group */
-	const void *group;			/* NULL: none */
-	const bool *waiting;
+	const AsyncRequest *request;	/* of an Append; NULL: not asynchronous */
 
 	PgpxScanState state;
 	int			level;			/* of subtransactions, when it was opened */
-	char		portal[PGPX_REMOTE_NAME_LEN];	/* 'P' and its name; "": none */
+	char		portal[PGPX_REMOTE_NAME_LEN];	/* 'P' and its name; "": unnamed */
 	uint32		batch_size;		/* rows to execute for; 0: all */
 	PgpxTime	sent_at;		/* when the batch was requested */
 	PgpxRun		run;
@@ -232,7 +229,8 @@ unlink_scan(void *arg)
 
 PgpxRemoteScan *
 pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
-					   PgpxRows *rows, TupleDesc tupdesc, int fetch_size)
+					   PgpxRows *rows, TupleDesc tupdesc, int fetch_size,
+					   double expected, const AsyncRequest *request)
 {
 	PgpxRemoteScan *scan = palloc0(sizeof(PgpxRemoteScan));
 
@@ -242,6 +240,8 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 	scan->rows = rows;
 	scan->tupdesc = tupdesc;
 	scan->fetch_size = fetch_size;
+	scan->expected = expected;
+	scan->request = request;
 	scan->state = PGPX_SCAN_CLOSED;
 	scan->callback.func = unlink_scan;
 	scan->callback.arg = scan;
@@ -262,12 +262,6 @@ bool
 pgpx_remote_scan_is_large(const PgpxRows *rows, double expected)
 {
 	return expected * pgpx_rows_estimate_gain(rows) >= MIN_DESCRIBE_GAIN_NS;
-}
-
-void
-pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows)
-{
-	scan->expected = rows;
 }
 
 /* Raise an error if the scan cannot be continued. */
@@ -339,13 +333,13 @@ pgpx_remote_scan_stop(PgpxRemoteScan *scan)
 /*
  * Begin the prediction of formats.  If there is none for a result that is
  * expected to be large, first ask the remote for the types of its columns, at
- * most once for a scan.  A scan of a group does not ask, because it must not
+ * most once for a scan.  An asynchronous scan does not ask, because it must not
  * wait.
  */
 static void
 begin_prediction(PgpxRemoteScan *scan)
 {
-	double		expected = scan->group == NULL ? scan->expected : 0;
+	double		expected = scan->request == NULL ? scan->expected : 0;
 
 	pgpx_prediction_begin(&scan->prediction, &scan->run);
 	scan->expected = 0;
@@ -376,7 +370,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 
 	if (scan->portal[0] != '\0')
 		pgpx_remote_close_later(rt, scan->portal);
-	else
+	else if (scan->fetch_size != PGPX_FETCH_ALL)
 		snprintf(scan->portal, sizeof(scan->portal), "P" PGPX_REMOTE_PORTAL, ++rt->nnames);
 	memset(&scan->run, 0, sizeof(scan->run));
 	memset(p, 0, sizeof(*p));
@@ -387,7 +381,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	scan->batch_size = pgpx_remote_scan_first_batch(scan->fetch_size);
 	scan->level = GetCurrentTransactionNestLevel();
 	p->statement = &scan->statement;
-	p->portal = scan->portal + 1;
+	p->portal = scan->portal[0] == '\0' ? "" : scan->portal + 1;
 	p->nformats = scan->run.nformats;
 	p->formats = scan->run.formats;
 	p->max_rows = scan->batch_size;
@@ -630,28 +624,22 @@ pgpx_remote_scan_try_next(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 	return next_row(scan, false, values, nulls);
 }
 
-void
-pgpx_remote_scan_set_group(PgpxRemoteScan *scan, const void *group,
-						   const bool *waiting)
-{
-	scan->group = group;
-	scan->waiting = waiting;
-}
-
 bool
 pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan)
 {
 	const PgpxRemoteScan *other =
 		scan->rt != NULL ? scan->rt->streaming : NULL;
 
-	return other != NULL && other != scan && scan->group != NULL &&
-		other->group == scan->group;
+	return other != NULL && other != scan && scan->request != NULL &&
+		other->request != NULL &&
+		other->request->requestor == scan->request->requestor;
 }
 
 void
 pgpx_remote_scan_buffer_other(PgpxRemoteScan *scan)
 {
-	if (pgpx_remote_scan_must_wait(scan) && !*scan->rt->streaming->waiting)
+	if (pgpx_remote_scan_must_wait(scan) &&
+		!scan->rt->streaming->request->callback_pending)
 		pgpx_remote_scan_buffer(scan->rt->streaming);
 }
 

@@ -88,11 +88,21 @@ typedef struct PgpxRemoteScan PgpxRemoteScan;
  * holds the scan.  rows: from pgpx_rows_begin_attributes for tupdesc.
  * fetch_size: the number of rows of each batch, or PGPX_FETCH_*.  With one
  * batch for all rows, the remote may use a parallel plan.
+ *
+ * expected: the number of rows that the scan is expected to return; 0: not
+ * known.  If the result is large (pgpx_remote_scan_is_large), and the session
+ * has no formats for the statement yet, pgpx_remote_scan_open first asks the
+ * remote for the columns' types, because the columns that are cheaper in binary
+ * must be known before the execution.
+ *
+ * request: of an asynchronous scan; NULL: none.  The asynchronous scans of one
+ * Append are read at the same time.
  */
 extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  const char *sql, PgpxRows *rows,
 											  TupleDesc tupdesc,
-											  int fetch_size);
+											  int fetch_size, double expected,
+											  const AsyncRequest *request);
 
 /* Return the number of rows of the first batch; 0: all rows. */
 extern uint32 pgpx_remote_scan_first_batch(int fetch_size);
@@ -104,22 +114,11 @@ extern uint32 pgpx_remote_scan_first_batch(int fetch_size);
 extern bool pgpx_remote_scan_is_large(const PgpxRows *rows, double expected);
 
 /*
- * pgpx_remote_scan_expect
- *		Set the number of rows that the scan is expected to return.
- *
- * If the result is large (pgpx_remote_scan_is_large), and the session has no
- * formats for the statement yet, pgpx_remote_scan_open first asks the remote
- * for the columns' types, because the columns that are cheaper in binary must
- * be known before the execution.
- */
-extern void pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows);
-
-/*
  * pgpx_remote_scan_open
  *		Send the statement with new parameters, for the first time or again.
  *
  * The call does not wait for the answer, unless it first asks for the columns'
- * types (pgpx_remote_scan_expect).  The values must remain valid until the scan
+ * types (pgpx_remote_scan_begin).  The values must remain valid until the scan
  * is opened again or ends, because a refused statement is sent again.
  */
 extern void pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
@@ -149,30 +148,21 @@ typedef enum PgpxScanStep
  * pgpx_remote_scan_try_next
  *		Read the next row if it has arrived.
  *
- * While another scan of the same group (see pgpx_remote_scan_set_group) reads a
- * batch from the lease, return PGPX_SCAN_STEP_WAIT instead of sending the
+ * While another scan of the same Append reads a batch from the lease, return PGPX_SCAN_STEP_WAIT instead of sending the
  * Execute for the next batch of this scan.
  */
 extern PgpxScanStep pgpx_remote_scan_try_next(PgpxRemoteScan *scan,
 											  Datum **values, bool **nulls);
 
 /*
- * Add a scan to a group of scans that are read at the same time.  *waiting:
- * whether the reader of this scan waits for its socket; must be valid as long
- * as the scan.
- */
-extern void pgpx_remote_scan_set_group(PgpxRemoteScan *scan,
-									   const void *group, const bool *waiting);
-
-/*
- * Return whether another scan of the group reads a batch from the lease, so
+ * Return whether another scan of the same Append reads a batch from the lease, so
  * that this scan should not be opened yet.
  */
 extern bool pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan);
 
 /*
- * If another scan of the group reads a batch from the lease, buffer the rest of
- * that batch, so that the lease is free.  Do nothing if the reader of that scan
+ * If another scan of the same Append reads a batch from the lease, buffer the
+ * rest of that batch, so that the lease is free.  Do nothing if the reader of that scan
  * waits for the socket, because it then reads the rest itself.
  */
 extern void pgpx_remote_scan_buffer_other(PgpxRemoteScan *scan);

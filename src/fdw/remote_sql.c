@@ -12,8 +12,8 @@
  * do not depend on the search_path of the remote session.
  *
  * All other statements are part of the private list of a plan, whose layout
- * PostgreSQL does not guarantee.  So each element is checked, and an unexpected
- * one raises an error.  The elements are in the order of the enums
+ * PostgreSQL does not guarantee.  So the type of each element is checked, and an
+ * unexpected one raises an error.  The elements are in the order of the enums
  * FdwScanPrivateIndex, FdwModifyPrivateIndex and FdwDirectModifyPrivateIndex in
  * postgres_fdw.c, which are the same in PostgreSQL 15 to 18.
  *
@@ -287,159 +287,50 @@ pgpx_deparse_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 	return buf.data;
 }
 
-/* Prefix of the statement of a scan that reads no column. */
-#define SELECT_NOTHING "SELECT NULL "
-
-/* Raise the error for a plan whose private list is not as expected. */
-pg_noreturn static void
-raise_plan(const char *kind, const char *element)
+/*
+ * Return an element of a plan's private list.  An empty list of attributes is
+ * NULL.
+ */
+static void *
+read_element(List *list, int at, NodeTag tag)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_FDW_ERROR),
-			 errmsg("unrecognized plan of postgres_fdw %s",
-					GetConfigOption("server_version", false, false)),
-			 errdetail("Element \"%s\" of the %s plan is missing, of another type, or out of range.",
-					   element, kind),
-			 errhint(PGPX_FDW_VERSION_HINT)));
-}
+	Node	   *node = at < list_length(list) ? list_nth(list, at) : NULL;
 
-static void
-check_length(List *list, int least, int most, const char *kind)
-{
-	if (list == NIL || !IsA(list, List) ||
-		list_length(list) < least || list_length(list) > most)
-		raise_plan(kind, "length");
-}
-
-static Node *
-read_element(List *list, int at, NodeTag tag, const char *kind,
-			 const char *name)
-{
-	Node	   *node = list_nth(list, at);
-
-	if (node == NULL || nodeTag(node) != tag)
-		raise_plan(kind, name);
+	if (node == NULL ? tag != T_IntList : nodeTag(node) != tag)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_ERROR),
+				 errmsg("unrecognized plan of postgres_fdw %s",
+						GetConfigOption("server_version", false, false)),
+				 errdetail("Element %d of the plan's private list is missing or has another type.",
+						   at),
+				 errhint("Install a version of pgpool_ext that knows this version of PostgreSQL.")));
 	return node;
 }
 
-static const char *
-read_string(List *list, int at, const char *kind, const char *name)
-{
-	const char *text = strVal(read_element(list, at, T_String, kind, name));
-
-	if (text == NULL)
-		raise_plan(kind, name);
-	return text;
-}
-
-static bool
-read_bool(List *list, int at, const char *kind, const char *name)
-{
-	return boolVal(read_element(list, at, T_Boolean, kind, name));
-}
-
-static int
-read_int(List *list, int at, const char *kind, const char *name)
-{
-	return intVal(read_element(list, at, T_Integer, kind, name));
-}
-
-/*
- * Read a list of attribute numbers, which can be empty.  with_ctid: the number
- * of ctid is allowed.
- */
-static List *
-read_attrs(List *list, int at, TupleDesc tupdesc, bool with_ctid,
-		   const char *kind, const char *name)
-{
-	List	   *attrs;
-	ListCell   *lc;
-
-	if (list_nth(list, at) == NULL)
-		return NIL;
-	attrs = (List *) read_element(list, at, T_IntList, kind, name);
-	foreach(lc, attrs)
-	{
-		int			attnum = lfirst_int(lc);
-
-		if (with_ctid && attnum == SelfItemPointerAttributeNumber)
-			continue;
-		if (attnum < 1 || attnum > tupdesc->natts ||
-			TupleDescAttr(tupdesc, attnum - 1)->attisdropped)
-			raise_plan(kind, name);
-	}
-	return attrs;
-}
-
-/*
- * Return whether the statement has RETURNING, and set *retrieved_attrs to the
- * attributes in it.
- */
-static bool
-read_returning(List *list, int at, int attrs_at, TupleDesc tupdesc,
-			   List **retrieved_attrs, const char *kind)
-{
-	bool		has_returning = read_bool(list, at, kind, "has RETURNING");
-
-	*retrieved_attrs = read_attrs(list, attrs_at, tupdesc, true, kind,
-								  "retrieved attributes");
-	if (has_returning != (*retrieved_attrs != NIL))
-		raise_plan(kind, "has RETURNING");
-	return has_returning;
-}
-
 void
-pgpx_read_scan_plan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
+pgpx_read_scan_plan(List *fdw_private, PgpxScanPlan *plan)
 {
-	const char *kind = "scan";
-
-	check_length(fdw_private, 3, 4, kind);
-	plan->sql = read_string(fdw_private, 0, kind, "statement");
-	plan->retrieved_attrs = read_attrs(fdw_private, 1, tupdesc, true, kind,
-									   "retrieved attributes");
-
-	/* without attributes, all columns of the result would be ignored */
-	if (plan->retrieved_attrs == NIL &&
-		strncmp(plan->sql, SELECT_NOTHING, strlen(SELECT_NOTHING)) != 0)
-		raise_plan(kind, "retrieved attributes");
-	plan->fetch_size = read_int(fdw_private, 2, kind, "fetch_size");
+	plan->sql = strVal(read_element(fdw_private, 0, T_String));
+	plan->retrieved_attrs = read_element(fdw_private, 1, T_IntList);
+	plan->fetch_size = intVal(read_element(fdw_private, 2, T_Integer));
 	plan->relations = list_length(fdw_private) < 4 ? NULL :
-		read_string(fdw_private, 3, kind, "relations");
-	if (plan->fetch_size <= 0)
-		raise_plan(kind, "fetch_size");
+		strVal(read_element(fdw_private, 3, T_String));
 }
 
 void
-pgpx_read_modify_plan(List *fdw_private, CmdType operation, TupleDesc tupdesc,
-					  PgpxModifyPlan *plan)
+pgpx_read_modify_plan(List *fdw_private, PgpxModifyPlan *plan)
 {
-	const char *kind = "modify";
-	int			length;
-
-	check_length(fdw_private, 5, 5, kind);
-	plan->sql = read_string(fdw_private, 0, kind, "statement");
-	length = (int) strlen(plan->sql);
-	plan->target_attrs = read_attrs(fdw_private, 1, tupdesc, false, kind,
-									"target attributes");
-	plan->values_end = read_int(fdw_private, 2, kind, "end of VALUES");
-	if (operation == CMD_INSERT ?
-			plan->values_end < 1 || plan->values_end > length :
-			plan->values_end != -1)
-		raise_plan(kind, "end of VALUES");
-	plan->has_returning = read_returning(fdw_private, 3, 4, tupdesc,
-										 &plan->retrieved_attrs, kind);
+	plan->sql = strVal(read_element(fdw_private, 0, T_String));
+	plan->target_attrs = read_element(fdw_private, 1, T_IntList);
+	plan->values_end = intVal(read_element(fdw_private, 2, T_Integer));
+	plan->retrieved_attrs = read_element(fdw_private, 4, T_IntList);
 }
 
 void
-pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
-							 PgpxDirectModifyPlan *plan)
+pgpx_read_direct_modify_plan(List *fdw_private, PgpxDirectModifyPlan *plan)
 {
-	const char *kind = "direct modify";
-
-	check_length(fdw_private, 4, 4, kind);
-	plan->sql = read_string(fdw_private, 0, kind, "statement");
-	plan->has_returning = read_returning(fdw_private, 1, 2, tupdesc,
-										 &plan->retrieved_attrs, kind);
-	plan->set_processed = read_bool(fdw_private, 3, kind,
-									"set es_processed");
+	plan->sql = strVal(read_element(fdw_private, 0, T_String));
+	plan->has_returning = boolVal(read_element(fdw_private, 1, T_Boolean));
+	plan->retrieved_attrs = read_element(fdw_private, 2, T_IntList);
+	plan->set_processed = boolVal(read_element(fdw_private, 3, T_Boolean));
 }

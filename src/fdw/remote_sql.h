@@ -15,10 +15,6 @@
 #include "nodes/parsenodes.h"
 #include "utils/rel.h"
 
-/* Hint of errors about a postgres_fdw that pgpool_ext does not support. */
-#define PGPX_FDW_VERSION_HINT \
-	"Install a version of pgpool_ext that knows this version of PostgreSQL."
-
 /* Append the remote name of a foreign table, qualified and quoted. */
 extern void pgpx_deparse_relation(StringInfo buf, Relation rel);
 
@@ -83,7 +79,6 @@ typedef struct PgpxModifyPlan
 	List	   *target_attrs;	/* of integers */
 	int			values_end;		/* of INSERT: length of sql to the end of
 								 * VALUES; else -1 */
-	bool		has_returning;
 	List	   *retrieved_attrs;	/* of integers */
 } PgpxModifyPlan;
 
@@ -96,18 +91,13 @@ typedef struct PgpxDirectModifyPlan
 } PgpxDirectModifyPlan;
 
 /*
- * Check and read the private list of a plan.  The results point into the list.
- *
- * tupdesc: of the scan's rows; for modify, of the target table.  Each attribute
- * number in the plan must be one of its columns, or that of ctid.
+ * Read the private list of a plan.  The results point into the list.
  *
  * Errors: HV000, with the version of the server, for an unexpected list.
  */
-extern void pgpx_read_scan_plan(List *fdw_private, TupleDesc tupdesc,
-								PgpxScanPlan *plan);
-extern void pgpx_read_modify_plan(List *fdw_private, CmdType operation,
-								  TupleDesc tupdesc, PgpxModifyPlan *plan);
-extern void pgpx_read_direct_modify_plan(List *fdw_private, TupleDesc tupdesc,
+extern void pgpx_read_scan_plan(List *fdw_private, PgpxScanPlan *plan);
+extern void pgpx_read_modify_plan(List *fdw_private, PgpxModifyPlan *plan);
+extern void pgpx_read_direct_modify_plan(List *fdw_private,
 										 PgpxDirectModifyPlan *plan);
 
 #endif							/* PGPX_REMOTE_SQL_H */

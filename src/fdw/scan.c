@@ -37,6 +37,7 @@
 
 typedef struct PgpxScan
 {
+	PgpxNodeUsage usage;
 	PgpxScanPlan plan;
 	Oid			server;
 	Oid			user;			/* whose mapping is used */
@@ -44,9 +45,7 @@ typedef struct PgpxScan
 	TupleDesc	tupdesc;		/* of the remote rows */
 	PgpxRows   *rows;
 	bool		heap_tuples;	/* rows need system columns */
-	const PgpxRemoteTransaction *transaction;	/* NULL until the first row */
 	PgpxRemoteScan *remote;		/* NULL until the first row */
-	uint64		nrows;			/* that were read from the remote */
 	bool		opened;			/* sent, with the current parameters */
 
 	/* asynchronous execution */
@@ -235,9 +234,7 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 	Oid			relid;
 	PgpxScan   *scan = palloc0(sizeof(*scan));
 
-	pgpx_read_scan_plan(plan->fdw_private,
-						node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
-						&scan->plan);
+	pgpx_read_scan_plan(plan->fdw_private, &scan->plan);
 
 	/* EXPLAIN: fdw_state stays NULL */
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
@@ -318,13 +315,10 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 	MemoryContext old =
 		MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
 
-	scan->transaction = rt;
+	scan->usage.transaction = rt;
 	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
-										  scan->tupdesc, fetch_size);
-	pgpx_remote_scan_expect(scan->remote, expected);
-	if (scan->request != NULL)
-		pgpx_remote_scan_set_group(scan->remote, scan->request->requestor,
-								   &scan->request->callback_pending);
+										  scan->tupdesc, fetch_size, expected,
+										  scan->request);
 	MemoryContextSwitchTo(old);
 }
 
@@ -388,7 +382,7 @@ next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)
 		return true;
 	if (!next_remote_row(node, scan, values, nulls))
 		return false;
-	scan->nrows++;
+	scan->usage.rows++;
 
 	/* the row is added at the end, which is where the next read begins */
 	if (scan->kept != NULL)
@@ -455,17 +449,6 @@ pgpx_scan_end(ForeignScanState *node)
 	}
 	if (scan->remote != NULL)
 		pgpx_remote_scan_end(scan->remote);
-}
-
-const PgpxRemoteTransaction *
-pgpx_scan_statistics(ForeignScanState *node, uint64 *rows)
-{
-	const PgpxScan *scan = node->fdw_state;
-
-	if (scan == NULL)
-		return NULL;
-	*rows = scan->nrows;
-	return scan->transaction;
 }
 
 /* Pass to the Append node a row, the end, or that it must wait. */

@@ -30,96 +30,45 @@
  * ------------------------------------------------------------------------
  */
 
-/* A result whose values are texts. */
-typedef struct TextRows
-{
-	int			ncolumns;
-	int			n;
-	int			room;			/* rows for which values has space */
-	char	  **values;			/* [n * ncolumns]; NULL for SQL's NULL */
-} TextRows;
-
-static bool
-check_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
-{
-	const TextRows *rows = arg;
-	int			n = pgpx_wire_parse_ncolumns(msg);
-
-	if (n >= 0 && n != rows->ncolumns)
-		ereport(ERROR,
-				(errcode(ERRCODE_FDW_ERROR),
-				 errmsg("remote query result does not match the foreign table"),
-				 errdetail("The remote statement returns %d columns, and %d are expected.",
-						   n, rows->ncolumns)));
-	return n >= 0;
-}
-
-static bool
-add_row(void *arg, const PgpxWireMessage *msg)
-{
-	TextRows   *rows = arg;
-	PgpxField  *fields = palloc(sizeof(PgpxField) * rows->ncolumns);
-	char	  **values;
-
-	if (!pgpx_wire_parse_row(msg, rows->ncolumns, fields))
-		return false;
-	if (rows->n == rows->room)
-	{
-		size_t		size = sizeof(char *) * rows->ncolumns * rows->room * 2;
-
-		rows->room *= 2;
-		rows->values = repalloc_huge(rows->values, size);
-	}
-	values = &rows->values[rows->n * rows->ncolumns];
-	rows->n++;
-	for (int i = 0; i < rows->ncolumns; i++)
-	{
-		values[i] = NULL;
-		if (fields[i].data == NULL)
-			continue;
-		(void) pg_verifymbstr(fields[i].data, fields[i].len, false);
-		values[i] = pnstrdup(fields[i].data, fields[i].len);
-	}
-	pfree(fields);
-	return true;
-}
-
-static void
-restore(void *arg)
-{
-}
-
 /*
- * Run a query on a remote transaction and return its rows.
+ * Run a query on a remote transaction and return its rows.  A row is an array of
+ * ncolumns texts; NULL for SQL's NULL.
  *
  * The result is allocated in the current memory context.  Errors: those of
  * pgpx_remote_execute; HV000 if the number of columns is not ncolumns.
  */
-static TextRows *
+static List *
 text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
 {
-	TextRows   *rows = palloc(sizeof(*rows));
-	PgpxStatement statement = {.sql = sql};
-	PgpxSink	sink = {
-		.columns = check_columns,
-		.row = add_row,
-		.restore = restore,
-		.arg = rows,
-	};
+	TupleDesc	tupdesc = CreateTemplateTupleDesc(ncolumns);
+	List	   *attnums = NIL;
+	List	   *rows = NIL;
+	PgpxRemoteScan *scan;
+	Datum	   *values;
+	bool	   *nulls;
 
-	rows->ncolumns = ncolumns;
-	rows->n = 0;
-	rows->room = 16;
-	rows->values = palloc(sizeof(char *) * rows->room * ncolumns);
-	(void) pgpx_remote_execute(rt, &statement, &sink);
+	for (int i = 1; i <= ncolumns; i++)
+	{
+		TupleDescInitEntry(tupdesc, i, "text", TEXTOID, -1, 0);
+		attnums = lappend_int(attnums, i);
+	}
+	TupleDescFinalize(tupdesc);
+	scan = pgpx_remote_scan_begin(rt, sql,
+								  pgpx_rows_begin_attributes(tupdesc, attnums,
+															 NULL, NULL),
+								  tupdesc, PGPX_FETCH_ALL, 0, NULL);
+	pgpx_remote_scan_open(scan, 0, NULL);
+	while (pgpx_remote_scan_next(scan, &values, &nulls))
+	{
+		char	  **row = palloc0(sizeof(char *) * ncolumns);
+
+		for (int i = 0; i < ncolumns; i++)
+			if (!nulls[i])
+				row[i] = TextDatumGetCString(values[i]);
+		rows = lappend(rows, row);
+	}
+	pgpx_remote_scan_end(scan);
 	return rows;
-}
-
-/* Return a value; NULL for SQL's NULL. */
-static const char *
-text_value(const TextRows *rows, int row, int column)
-{
-	return rows->values[row * rows->ncolumns + column];
 }
 
 /* ------------------------------------------------------------------------
@@ -187,7 +136,8 @@ append_sampling(StringInfo buf, Relation rel, int targrows)
 {
 	const char *method = pgpx_table_option(RelationGetRelid(rel),
 										   "analyze_sampling");
-	TextRows   *rows;
+	List	   *rows;
+	char	  **row;
 	StringInfoData sql;
 	double		reltuples;
 	char		relkind;
@@ -201,11 +151,11 @@ append_sampling(StringInfo buf, Relation rel, int targrows)
 	appendStringInfoString(&sql, "SELECT reltuples, relkind FROM pg_catalog.pg_class WHERE oid = ");
 	append_regclass(&sql, rel);
 	rows = text_query(get_transaction(rel), sql.data, 2);
-	if (rows->n != 1 || text_value(rows, 0, 0) == NULL ||
-		text_value(rows, 0, 1) == NULL)
+	row = rows != NIL ? linitial(rows) : NULL;
+	if (row == NULL || row[0] == NULL || row[1] == NULL)
 		elog(ERROR, "unexpected result of \"%s\"", sql.data);
-	reltuples = strtod(text_value(rows, 0, 0), NULL);
-	relkind = text_value(rows, 0, 1)[0];
+	reltuples = strtod(row[0], NULL);
+	relkind = row[1][0];
 
 	/* the number of rows is unknown (negative), or small */
 	if (!(reltuples > targrows))
@@ -284,7 +234,8 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 										   rel);
 	scan = pgpx_remote_scan_begin(get_transaction(rel), sql.data, converter,
 								  tupdesc,
-								  pgpx_table_fetch_size(RelationGetRelid(rel)));
+								  pgpx_table_fetch_size(RelationGetRelid(rel)),
+								  0, NULL);
 	pgpx_remote_scan_open(scan, 0, NULL);
 	nread = choose_rows(scan, tupdesc, rows, targrows, &n);
 	pgpx_remote_scan_end(scan);
@@ -300,7 +251,8 @@ bool
 pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
 					 BlockNumber *totalpages)
 {
-	TextRows   *rows;
+	List	   *rows;
+	char	  **row;
 	StringInfoData sql;
 
 	*func = acquire_rows;
@@ -309,9 +261,10 @@ pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
 	append_regclass(&sql, rel);
 	appendStringInfo(&sql, ") / %d", BLCKSZ);
 	rows = text_query(get_transaction(rel), sql.data, 1);
-	if (rows->n != 1 || text_value(rows, 0, 0) == NULL)
+	row = rows != NIL ? linitial(rows) : NULL;
+	if (row == NULL || row[0] == NULL)
 		elog(ERROR, "unexpected result of \"%s\"", sql.data);
-	*totalpages = strtoul(text_value(rows, 0, 0), NULL, 10);
+	*totalpages = strtoul(row[0], NULL, 10);
 	return true;
 }
 
@@ -381,7 +334,7 @@ read_options(List *options, Import *import)
 static bool
 check_schema(PgpxRemoteTransaction *rt, const char *schema, const char *server)
 {
-	TextRows   *rows;
+	List	   *rows;
 	char	   *sql;
 
 	sql = psprintf("SELECT (SELECT 1 FROM pg_catalog.pg_attribute"
@@ -390,12 +343,12 @@ check_schema(PgpxRemoteTransaction *rt, const char *schema, const char *server)
 				   " FROM pg_catalog.pg_namespace WHERE nspname = %s",
 				   quote_literal_cstr(schema));
 	rows = text_query(rt, sql, 1);
-	if (rows->n != 1)
+	if (rows == NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_SCHEMA_NOT_FOUND),
 				 errmsg("schema \"%s\" is not present on foreign server \"%s\"",
 						schema, server)));
-	return text_value(rows, 0, 0) != NULL;
+	return ((char **) linitial(rows))[0] != NULL;
 }
 
 /*
@@ -425,11 +378,12 @@ append_table_filter(StringInfo buf, const ImportForeignSchemaStmt *stmt)
 }
 
 /* Read the tables of the schema with their columns. */
-static TextRows *
+static List *
 read_tables(PgpxRemoteTransaction *rt, const ImportForeignSchemaStmt *stmt,
 			bool has_generated)
 {
-	TextRows   *rows;
+	List	   *rows;
+	ListCell   *lc;
 	StringInfoData sql;
 
 	initStringInfo(&sql);
@@ -459,11 +413,14 @@ read_tables(PgpxRemoteTransaction *rt, const ImportForeignSchemaStmt *stmt,
 	append_table_filter(&sql, stmt);
 	appendStringInfoString(&sql, " ORDER BY c.relname, a.attnum");
 	rows = text_query(rt, sql.data, C_COUNT);
-	for (int i = 0; i < rows->n; i++)
-		if (text_value(rows, i, C_TABLE) == NULL ||
-			(text_value(rows, i, C_NAME) != NULL &&
-			 text_value(rows, i, C_TYPE) == NULL))
+	foreach(lc, rows)
+	{
+		char	  **row = lfirst(lc);
+
+		if (row[C_TABLE] == NULL ||
+			(row[C_NAME] != NULL && row[C_TYPE] == NULL))
 			elog(ERROR, "unexpected NULL in the result of \"%s\"", sql.data);
+	}
 	return rows;
 }
 
@@ -524,12 +481,12 @@ is_expression(const char *select)
  * another command.  See also end_of.
  */
 static void
-check_text(const TextRows *rows, int row, int column)
+check_text(char **row, int column)
 {
 	RemoteText	text = {
-		.table = text_value(rows, row, C_TABLE),
-		.column = text_value(rows, row, C_NAME),
-		.sql = text_value(rows, row, column),
+		.table = row[C_TABLE],
+		.column = row[C_NAME],
+		.sql = row[column],
 	};
 	ErrorContextCallback context = {
 		.previous = error_context_stack,
@@ -560,19 +517,18 @@ end_of(const char *text)
 
 /* Append the definition of a column to CREATE FOREIGN TABLE. */
 static void
-append_column(StringInfo buf, const Import *import, const TextRows *rows,
-			  int row)
+append_column(StringInfo buf, const Import *import, char **row)
 {
-	const char *name = text_value(rows, row, C_NAME);
-	const char *type = text_value(rows, row, C_TYPE);
-	const char *not_null = text_value(rows, row, C_NOT_NULL);
-	const char *value = text_value(rows, row, C_DEFAULT);
-	const char *generated = text_value(rows, row, C_GENERATED);
-	const char *collation = text_value(rows, row, C_COLLATION);
-	const char *schema = text_value(rows, row, C_COLLATION_SCHEMA);
+	const char *name = row[C_NAME];
+	const char *type = row[C_TYPE];
+	const char *not_null = row[C_NOT_NULL];
+	const char *value = row[C_DEFAULT];
+	const char *generated = row[C_GENERATED];
+	const char *collation = row[C_COLLATION];
+	const char *schema = row[C_COLLATION_SCHEMA];
 	char		kind = generated != NULL ? generated[0] : '\0';
 
-	check_text(rows, row, C_TYPE);
+	check_text(row, C_TYPE);
 	appendStringInfo(buf, "  %s %s%s OPTIONS (column_name %s)",
 					 quote_identifier(name), type, end_of(type),
 					 quote_literal_cstr(name));
@@ -581,13 +537,13 @@ append_column(StringInfo buf, const Import *import, const TextRows *rows,
 						 quote_identifier(collation));
 	if (import->default_value && value != NULL && kind == '\0')
 	{
-		check_text(rows, row, C_DEFAULT);
+		check_text(row, C_DEFAULT);
 		appendStringInfo(buf, " DEFAULT (%s%s)", value, end_of(value));
 	}
 	if (import->generated && value != NULL &&
 		kind == ATTRIBUTE_GENERATED_STORED)
 	{
-		check_text(rows, row, C_DEFAULT);
+		check_text(row, C_DEFAULT);
 		appendStringInfo(buf, " GENERATED ALWAYS AS (%s%s) STORED", value,
 						 end_of(value));
 	}
@@ -601,16 +557,18 @@ pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
 	const char *name = GetForeignServer(server)->servername;
 	List	   *commands = NIL;
 	PgpxRemoteTransaction *rt;
-	TextRows   *rows;
+	List	   *rows;
 	Import		import;
+	int			i = 0;
 
 	read_options(stmt->options, &import);
 	rt = pgpx_remote_transaction_get(server, GetUserId(),
 									 "IMPORT FOREIGN SCHEMA", NULL);
 	rows = read_tables(rt, stmt, check_schema(rt, stmt->remote_schema, name));
-	for (int row = 0; row < rows->n;)
+	while (i < list_length(rows))
 	{
-		const char *table = text_value(rows, row, C_TABLE);
+		char	  **row = list_nth(rows, i);
+		const char *table = row[C_TABLE];
 		const char *separator = "";
 		StringInfoData buf;
 
@@ -619,13 +577,13 @@ pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
 						 quote_identifier(table));
 		do
 		{
-			if (text_value(rows, row, C_NAME) == NULL)
+			if (row[C_NAME] == NULL)
 				continue;
 			appendStringInfoString(&buf, separator);
 			separator = ",\n";
-			append_column(&buf, &import, rows, row);
-		} while (++row < rows->n &&
-				 strcmp(text_value(rows, row, C_TABLE), table) == 0);
+			append_column(&buf, &import, row);
+		} while (++i < list_length(rows) &&
+				 strcmp((row = list_nth(rows, i))[C_TABLE], table) == 0);
 		appendStringInfo(&buf,
 						 "\n) SERVER %s\nOPTIONS (schema_name %s, table_name %s);",
 						 quote_identifier(name),
