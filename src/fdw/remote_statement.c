@@ -66,12 +66,12 @@ find_statement(PgpxRemoteTransaction *rt, const char *sql)
 }
 
 /*
- * Choose how to send a statement of a level: unnamed at its first use, and
+ * Choose how to send a statement: unnamed at its first use, and
  * prepared from then on.  Return the entry to mark as prepared when the
  * statement was sent; NULL: none.
  */
 static PgpxRemoteStatement *
-choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
+choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 {
 	const char *sql = p->statement->sql;
 	PgpxRemoteStatement *s;
@@ -82,7 +82,6 @@ choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 		return NULL;
 	s = find_statement(rt, sql);
 	s->last_used = ++rt->nuses;
-	s->level = s->level == 0 ? level : Min(s->level, level);
 	if (s->sql == NULL)
 	{
 		s->sql = MemoryContextStrdup(rt->cxt, sql);
@@ -114,21 +113,10 @@ pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt, const char *sql)
 }
 
 void
-pgpx_remote_statements_end(PgpxRemoteTransaction *rt, int level,
-						   bool rolled_back)
+pgpx_remote_forget_all_prepared(PgpxRemoteTransaction *rt)
 {
 	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
-	{
-		PgpxRemoteStatement *s = &rt->statements[i];
-
-		if (s->sql == NULL || s->level < level)
-			continue;
-		if (rolled_back)
-			s->prepared = false;
-
-		/* the rollback has released the locks on the remote tables */
-		s->level = rolled_back ? 0 : level - 1;
-	}
+		rt->statements[i].prepared = false;
 }
 
 /* Add a command that precedes a statement. */
@@ -172,7 +160,7 @@ start_command(void)
 	const char *isolation = IsolationIsSerializable() ? "SERIALIZABLE" :
 		"REPEATABLE READ";
 
-	return psprintf("START TRANSACTION ISOLATION LEVEL %s%s%s", isolation,
+	return psprintf(PGPX_REMOTE_START " ISOLATION LEVEL %s%s%s", isolation,
 					top_is_read_only() ? " READ ONLY" : "",
 					XactDeferrable ? " DEFERRABLE" : "");
 }
@@ -190,14 +178,11 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 		.begun = true,
 		.depth = level,
 		.target_depth = level,
-		.read_only = now->read_only > now->target_depth ? 0 : now->read_only,
+		.read_only = now->read_only,
 	};
 	if (!now->begun)
 	{
-		/* undo an attempt whose commands or first statement have failed */
-		if (rt->lease != NULL && rt->lease->sock->wire.tx != 'I')
-			add_command(&commands, &n, "ROLLBACK TRANSACTION");
-		after->read_only = top_is_read_only() ? 1 : 0;
+		after->read_only = top_is_read_only();
 		add_command(&commands, &n, start_command());
 
 		/*
@@ -223,12 +208,8 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 					psprintf("RELEASE SAVEPOINT s%d", now->target_depth + 1));
 	for (int i = now->target_depth + 1; i <= level; i++)
 		add_command(&commands, &n, psprintf("SAVEPOINT s%d", i));
-	if (XactReadOnly && after->read_only == 0)
-	{
+	if (XactReadOnly && !after->read_only)
 		add_command(&commands, &n, "SET TRANSACTION READ ONLY");
-		after->read_only = level;
-		after->sets_read_only = true;
-	}
 	p->nbefore = n;
 	p->before = commands;
 }
@@ -256,7 +237,7 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	PgpxRemoteNesting after;
 
 	if (choose_name)
-		prepared = choose_statement(rt, p, level);
+		prepared = choose_statement(rt, p);
 	pgpx_remote_collect_commands(rt, rt->lease->spec, p, level, &after);
 	collect_closes(rt, p);
 	resetStringInfo(&rt->sent);
@@ -271,7 +252,6 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	pgpx_run_send(run, false);
 
 	/* an error above skips this, because the remote has executed nothing */
-	rt->before = rt->nesting;
 	rt->nesting = after;
 	rt->failure.set = false;
 	list_free_deep(rt->closes);

@@ -67,22 +67,6 @@ is_cancelled(const PgpxRemoteTransaction *rt)
 		PGPX_CANCEL_NONE;
 }
 
-/* Unlink all remote transactions.  Do not end their leases. */
-static void
-forget_all(void)
-{
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &transactions)
-	{
-		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
-													iter.cur);
-
-		pgpx_remote_scans_forget(rt);
-		dlist_delete(&rt->node);
-	}
-}
-
 /*
  * Record an error that has aborted the remote transaction.  Until a rollback,
  * each further statement raises the error again.  The session may not have seen
@@ -166,80 +150,48 @@ finish_answer(PgpxRemoteTransaction *rt)
 	rt->abandoned = false;
 }
 
-/* Set rt->sent to the command with this number, from 0. */
-static void
-note_failed_command(PgpxRemoteTransaction *rt, int number)
+/*
+ * Return whether a command that preceded the last statement has failed.  Then it
+ * is not known which savepoints the remote has, so that the remote transaction
+ * cannot continue.
+ */
+static bool
+has_failed_command(const PgpxRemoteTransaction *rt)
 {
+	return rt->lease->sock->wire.nbefore > 0;
+}
+
+/*
+ * If a command that preceded the last statement has failed, set rt->sent to that
+ * command.  If it was START TRANSACTION, the remote transaction can begin again.
+ */
+static void
+note_failed_command(PgpxRemoteTransaction *rt)
+{
+	PgpxWire   *wire = &rt->lease->sock->wire;
+	int			number = rt->ncommands - wire->nbefore;
 	const char *command = rt->commands.data;
 
+	if (!has_failed_command(rt) || number < 0)
+		return;
 	while (number-- > 0)
 		command += strlen(command) + 1;
 	resetStringInfo(&rt->sent);
 	appendStringInfoString(&rt->sent, command);
-}
-
-/*
- * If a command that preceded the last statement has failed, determine which
- * savepoints the remote has.  The commands are START TRANSACTION or ROLLBACK TO
- * and RELEASE, then one SAVEPOINT for each level from before.target_depth + 1
- * on, and then possibly SET TRANSACTION READ ONLY.
- *
- * The remote transaction is aborted.  It can be rolled back to the first of
- * these savepoints, or begin again if it began with the failed commands,
- * because no statement was executed after them.
- */
-static void
-check_commands(PgpxRemoteTransaction *rt)
-{
-	PgpxWire   *wire = &rt->lease->sock->wire;
-	PgpxRemoteNesting *now = &rt->nesting;
-	const PgpxRemoteNesting *before = &rt->before;
-	int			missing = wire->nbefore;	/* commands not completed */
-	int			savepoints = now->depth - before->target_depth;
-
-	if (wire->phase != PGPX_WIRE_IDLE || missing == 0)
-		return;
-	wire->nbefore = 0;
-	if (missing <= rt->ncommands)
-		note_failed_command(rt, rt->ncommands - missing);
-
-	/* SET TRANSACTION READ ONLY was the last command */
-	if (now->sets_read_only)
+	if (strncmp(command, PGPX_REMOTE_START, strlen(PGPX_REMOTE_START)) == 0)
 	{
-		now->read_only = 0;
-		now->sets_read_only = false;
-		if (--missing == 0 && savepoints > 0 && now->rollback_level == 0)
-			now->rollback_level = before->target_depth + 1;
-		if (missing == 0)
-			return;
+		rt->nesting.begun = false;
+		wire->nbefore = 0;
 	}
-
-	/* a pending rollback to one of these savepoints is no longer valid */
-	if (now->rollback_level > before->target_depth)
-		now->rollback_level = 0;
-	if (missing >= savepoints)
-		now->begun = before->begun;
-	if (missing > savepoints)
-	{
-		now->depth = before->depth;
-		if (now->rollback_level == 0)
-			now->rollback_level = before->rollback_level;
-	}
-	else
-	{
-		now->depth -= missing;
-		if (now->rollback_level == 0 && missing < savepoints)
-			now->rollback_level = before->target_depth + 1;
-	}
-	now->target_depth = Min(now->target_depth, before->target_depth);
 }
 
 /* Raise an error if the remote transaction is aborted. */
 static void
 check_failure(PgpxRemoteTransaction *rt)
 {
-	if (!rt->nesting.begun || rt->nesting.rollback_level > 0 ||
-		rt->lease->sock->wire.tx == 'T')
+	if (!has_failed_command(rt) &&
+		(!rt->nesting.begun || rt->nesting.rollback_level > 0 ||
+		 rt->lease->sock->wire.tx == 'T'))
 		return;
 	if (rt->failure.set)
 		pgpx_remote_raise(&rt->failure, rt->sent.data);
@@ -270,7 +222,7 @@ pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 	if (rt->streaming != NULL)
 		pgpx_remote_scan_buffer(rt->streaming);
 	finish_answer(rt);
-	check_commands(rt);
+	note_failed_command(rt);
 	check_failure(rt);
 }
 
@@ -279,7 +231,7 @@ pgpx_remote_end_statement(PgpxRemoteTransaction *rt, PgpxRun *run)
 {
 	pgpx_run_finish(run);
 	note_failure(rt, &run->error);
-	check_commands(rt);
+	note_failed_command(rt);
 	if (run->error.set && !run->described && !run->pipeline->resume)
 		pgpx_remote_forget_prepared(rt, run->statement->sql);
 
@@ -479,7 +431,7 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	PgpxPipeline p = {.nbefore = lengthof(commands), .before = commands};
 
 	if (!has_lease(rt) || lease->broken != NULL || lease->in_use ||
-		wire->tx == 'I' || wire->nbefore > 0 ||
+		wire->tx == 'I' || has_failed_command(rt) ||
 		!pgpx_wire_is_at_boundary(wire) ||
 		is_cancelled(rt) || wire->out.data == NULL ||
 		wire->out.maxlen < ROLLBACK_SIZE)
@@ -490,10 +442,8 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 			 now->target_depth + 1);
 	pgpx_wire_send_pipeline(wire, &p);
 	(void) pgpx_wire_flush(wire);
-	rt->before = *now;
 	now->depth = now->target_depth;
 	now->rollback_level = 0;
-	now->sets_read_only = false;
 	rt->ncommands = 0;			/* these need no text for an error */
 	PGPX_DEBUG_POINT("fdw_rollback_sent");
 	(void) pgpx_stream_drain(lease, ROLLBACK_ANSWER_MAX, deadline, true);
@@ -502,24 +452,35 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	rt->abandoned = wire->phase != PGPX_WIRE_IDLE;
 }
 
+/*
+ * End a remote transaction before the local one ends, and return its lease: it
+ * is committed, or is rolled back by the return.
+ */
 static void
-before_commit(void)
+end_transaction(PgpxRemoteTransaction *rt)
+{
+	pgpx_remote_scans_forget(rt);
+	dlist_delete(&rt->node);
+	pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
+}
+
+static void
+end_all(void)
 {
 	dlist_mutable_iter iter;
 
+	dlist_foreach_modify(iter, &transactions)
+		end_transaction(dlist_container(PgpxRemoteTransaction, node, iter.cur));
+}
+
+static void
+before_commit(void)
+{
 	/* its errors must precede the first COMMIT */
 	pgpx_lease_check_commit();
 	commit_all();
 	PGPX_DEBUG_POINT("fdw_committed");
-	dlist_foreach_modify(iter, &transactions)
-	{
-		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
-													iter.cur);
-
-		pgpx_remote_scans_forget(rt);
-		dlist_delete(&rt->node);
-		pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
-	}
+	end_all();
 }
 
 static void
@@ -544,25 +505,24 @@ before_prepare(void)
 static void
 at_abort(void)
 {
-	dlist_iter	iter;
+	dlist_mutable_iter iter;
 
 	PGPX_DEBUG_POINT("fdw_abort");
-	dlist_foreach(iter, &transactions)
+	dlist_foreach_modify(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
 		if (has_lease(rt) && (rt->lease->in_use || rt->abandoned))
 			pgpx_run_abandon(rt->lease);
+		pgpx_remote_scans_forget(rt);
+		dlist_delete(&rt->node);
 	}
-	forget_all();
 }
 
 void
 pgpx_remote_transaction_at_xact(XactEvent event)
 {
-	dlist_mutable_iter iter;
-
 	if (dlist_is_empty(&transactions))
 		return;
 	switch (event)
@@ -578,29 +538,11 @@ pgpx_remote_transaction_at_xact(XactEvent event)
 			break;
 		case XACT_EVENT_COMMIT:
 			/* callbacks that ran after ours have begun these: roll back */
-			dlist_foreach_modify(iter, &transactions)
-				pgpx_lease_return(dlist_container(PgpxRemoteTransaction, node,
-												  iter.cur)
-									  ->lease,
-								  PGPX_END_CHECKIN, false);
-			forget_all();
+			end_all();
 			break;
 		default:
 			break;
 	}
-}
-
-/*
- * End a remote transaction after an error that came before this session has
- * read the answer to the first statement, which the previous holder has sent.
- * The local transaction has seen nothing of it.  The connection is closed.
- */
-static void
-drop_unused(PgpxRemoteTransaction *rt)
-{
-	pgpx_remote_scans_forget(rt);
-	dlist_delete(&rt->node);
-	pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
 }
 
 /*
@@ -639,16 +581,20 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 													iter.cur);
 		PgpxTime	deadline;
 
+		/*
+		 * This session has not read the answer to the first statement, which
+		 * the previous holder has sent, so the local transaction has seen
+		 * nothing of it.  The connection is closed.
+		 */
 		if (aborts && rt->lease->pending_state == PGPX_PENDING_SENT)
 		{
-			drop_unused(rt);
+			end_transaction(rt);
 			continue;
 		}
 		if (aborts)
 			pgpx_remote_scans_rolled_back(rt, level);
 		else
 			pgpx_remote_scans_released(rt, level);
-		pgpx_remote_statements_end(rt, level, aborts);
 
 		/* nothing was sent in this subtransaction */
 		if (!rt->nesting.begun || rt->nesting.target_depth < level)
@@ -658,6 +604,7 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 			continue;
 
 		rt->nesting.rollback_level = level;
+		pgpx_remote_forget_all_prepared(rt);
 		if (!has_lease(rt))
 			continue;
 		deadline = now + (proc_exit_inprogress ? 0 :
@@ -781,7 +728,7 @@ static void
 lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 				const char *why, const PgpxFirstStatement *first)
 {
-	char		portal[PGPX_REMOTE_NAME_LEN];
+	char		portal[PGPX_REMOTE_NAME_LEN] = "";
 	PgpxPipeline p = {
 		.name = "",
 		.parse = true,
@@ -797,7 +744,8 @@ lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 
 	if (first != NULL)
 	{
-		snprintf(portal, sizeof(portal), PGPX_REMOTE_PORTAL, 1);
+		if (first->max_rows > 0)
+			snprintf(portal, sizeof(portal), PGPX_REMOTE_PORTAL, 1);
 		p.statement = pending.statement = &first->statement;
 		p.max_rows = first->max_rows;
 		pending.types_hash = first->types_hash;

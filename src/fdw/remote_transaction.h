@@ -28,8 +28,6 @@ typedef struct PgpxRemoteStatement
 	char	   *sql;			/* NULL: the entry is not in use */
 	bool		prepared;		/* it exists at the remote, and this transaction
 								 * has executed it, so its tables are locked */
-	int			level;			/* lowest level of subtransactions at which it
-								 * was executed */
 	uint64		last_used;
 
 	/* 'S' and its name; "": it was not prepared */
@@ -48,9 +46,7 @@ typedef struct PgpxRemoteNesting
 	int			depth;
 	int			target_depth;
 	int			rollback_level;
-	int			read_only;		/* level from which on the remote transaction is
-								 * READ ONLY; 0: none */
-	bool		sets_read_only; /* .. since the last statement */
+	bool		read_only;		/* START TRANSACTION was READ ONLY */
 } PgpxRemoteNesting;
 
 typedef struct PgpxRemoteTransaction
@@ -62,8 +58,6 @@ typedef struct PgpxRemoteTransaction
 	PgpxTime	wait_time;		/* how long it waited for the lease */
 	MemoryContext cxt;			/* holds this struct */
 	PgpxRemoteNesting nesting;
-	PgpxRemoteNesting before;	/* before the last statement and the commands
-								 * that preceded it */
 
 	/* the last statement */
 	StringInfoData sent;		/* its text; if a command that preceded it has
@@ -90,6 +84,9 @@ typedef struct PgpxRemoteTransaction
 	uint32		nnames;			/* names given to statements and portals */
 	List	   *closes;			/* pgpx_remote_close_later: list of strings */
 } PgpxRemoteTransaction;
+
+/* the command that begins a remote transaction begins with this */
+#define PGPX_REMOTE_START "START TRANSACTION"
 
 #define PGPX_REMOTE_PORTAL "p%u"	/* name of the portal with this number */
 
@@ -197,7 +194,8 @@ extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
  * They are START TRANSACTION with its settings, or ROLLBACK TO and RELEASE for
  * the subtransactions that have ended since the last statement; then SAVEPOINT
  * for each level up to "level" that has none yet; then SET TRANSACTION READ
- * ONLY, if the local subtransaction is READ ONLY and the remote is not.  The
+ * ONLY, if the local subtransaction is READ ONLY and the remote transaction is not
+ * (again before each statement).  The
  * strings are allocated in the current memory context.  rt->lease may be NULL.
  * *after is the nesting when these commands have been executed.
  */
@@ -242,12 +240,11 @@ extern void pgpx_remote_close_later(PgpxRemoteTransaction *rt,
 									const char *name);
 
 /*
- * Update the prepared statements at the end of a subtransaction.  Those that it
- * has executed are not used again after a rollback, which releases the remote
- * locks on their tables.  The tables can then be altered so that the statement
- * fails with "cached plan must not change result type".
+ * Do not use the prepared statements again after a rollback to a savepoint,
+ * which releases the remote locks on their tables.  The tables can then be
+ * altered so that a statement fails with "cached plan must not change result
+ * type".
  */
-extern void pgpx_remote_statements_end(PgpxRemoteTransaction *rt, int level,
-									   bool rolled_back);
+extern void pgpx_remote_forget_all_prepared(PgpxRemoteTransaction *rt);
 
 #endif							/* PGPX_REMOTE_TRANSACTION_H */

@@ -224,9 +224,10 @@ extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
  * Return whether the session is to end its wait, although the caller cannot
  * process interrupts.
  *
- * A recovery conflict and a barrier do not end the wait, which ends at
- * operation_timeout at the latest.  Only InterruptPending shows a recovery
- * conflict, and harmless requests set that, too.
+ * In PostgreSQL 15 and 16 a recovery conflict sets one of the two flags.  From
+ * 17 on, the server does not export its flag, and InterruptPending is also set
+ * by harmless requests.  So a recovery conflict does not end the wait there,
+ * and neither does a barrier.  operation_timeout does.
  */
 static inline bool
 pgpx_interrupt_pending(void)
