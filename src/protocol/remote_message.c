@@ -76,9 +76,9 @@ pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned)
 		memcpy(&len, wire->in + at + 1, sizeof(len));
 		len = pg_ntoh32(len);
 
-		/* the reader reports a bad length; COPY blocks until it is refused */
+		/* the reader breaks the stream at a bad length, and at a COPY */
 		if (len < 4 || len > pgpx_wire_max_length(wire, wire->in[at]) ||
-			wire->in[at] == 'G')
+			wire->in[at] == 'G' || wire->in[at] == 'H')
 			return true;
 
 		/* an error in place of the token's echo breaks the stream */

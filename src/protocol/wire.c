@@ -43,9 +43,7 @@ typedef enum PgpxWireClass
 	M_NOTICE,
 	M_NOTIFICATION,
 	M_PARAMETER,
-	M_COPY_IN,
-	M_COPY_OUT,
-	M_COPY_DATA,				/* CopyData, CopyDone */
+	M_COPY,						/* CopyInResponse, CopyOutResponse */
 	M_READY,
 	M_NCLASSES
 } PgpxWireClass;
@@ -74,10 +72,8 @@ static const uint8 classes[256] = {
 	['N'] = M_NOTICE,
 	['A'] = M_NOTIFICATION,
 	['S'] = M_PARAMETER,
-	['G'] = M_COPY_IN,
-	['H'] = M_COPY_OUT,
-	['d'] = M_COPY_DATA,
-	['c'] = M_COPY_DATA,
+	['G'] = M_COPY,
+	['H'] = M_COPY,
 	['Z'] = M_READY,
 };
 
@@ -114,8 +110,7 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),
 		[M_COMMAND] = R(COMMAND, SIMPLE),
 		[M_ERROR] = R(ERROR, SIMPLE),
-		[M_COPY_IN] = R(COPY, COPY_SIMPLE),
-		[M_COPY_OUT] = R(COPY, COPY_SIMPLE),
+		[M_COPY] = R(COPY, BROKEN),
 		[M_READY] = R(READY, IDLE),
 	},
 	[PGPX_WIRE_SIMPLE_ROWS] = {
@@ -124,21 +119,6 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),	/* of a rule */
 		[M_COMMAND] = R(COMMAND, SIMPLE),
 		[M_ERROR] = R(ERROR, SIMPLE),
-	},
-	[PGPX_WIRE_AHEAD_PARSE] = {
-		ASYNC(AHEAD_PARSE),
-		[M_PARSE_COMPLETE] = R(NONE, AHEAD_BIND),
-		[M_ERROR] = R(NOT_RUN, BROKEN),
-	},
-	[PGPX_WIRE_AHEAD_BIND] = {
-		ASYNC(AHEAD_BIND),
-		[M_BIND_COMPLETE] = R(NONE, AHEAD_EXECUTE),
-		[M_ERROR] = R(NOT_RUN, BROKEN),
-	},
-	[PGPX_WIRE_AHEAD_EXECUTE] = {
-		ASYNC(AHEAD_EXECUTE),
-		[M_COMMAND] = R(NONE, NEXT_PART),
-		[M_ERROR] = R(NOT_RUN, BROKEN),
 	},
 	[PGPX_WIRE_BEFORE_PARSE] = {
 		ASYNC(BEFORE_PARSE),
@@ -186,15 +166,7 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_CLOSE_COMPLETE] = R(NONE, EXECUTE_NO_ROWS),
 		[M_COMMAND] = R(COMMAND, SYNC),
 		[M_ERROR] = R(ERROR, SYNC),
-
-		/*
-		 * The server discards the Sync that was sent with Execute if it has
-		 * begun to read COPY data, and answers that Sync if the COPY fails
-		 * earlier.  So after CopyFail and another Sync the number of
-		 * ReadyForQuery messages would be unknown.
-		 */
-		[M_COPY_IN] = R(COPY, BROKEN),
-		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
+		[M_COPY] = R(COPY, BROKEN),
 	},
 	[PGPX_WIRE_REBIND] = {
 		ASYNC(REBIND),
@@ -225,18 +197,6 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_ERROR] = R(ERROR, SYNC), /* a deferred constraint, at the commit */
 		[M_READY] = R(READY, IDLE),
 	},
-	[PGPX_WIRE_COPY_SIMPLE] = {
-		ASYNC(COPY_SIMPLE),
-		[M_COPY_DATA] = R(NONE, COPY_SIMPLE),
-		[M_COMMAND] = R(COMMAND, SIMPLE),
-		[M_ERROR] = R(ERROR, SIMPLE),
-	},
-	[PGPX_WIRE_COPY_EXTENDED] = {
-		ASYNC(COPY_EXTENDED),
-		[M_COPY_DATA] = R(NONE, COPY_EXTENDED),
-		[M_COMMAND] = R(COMMAND, SYNC),
-		[M_ERROR] = R(ERROR, SYNC),
-	},
 	[PGPX_WIRE_ROLLBACK] = {
 		ASYNC(ROLLBACK),
 		[M_COMMAND] = R(NONE, RESET_END),
@@ -247,18 +207,13 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	},
 	[PGPX_WIRE_RESET] = {
 		ASYNC(RESET),
-		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),
-		[M_COMMAND] = R(NONE, RESET_MORE),
-	},
-	[PGPX_WIRE_RESET_ROWS] = {
-		ASYNC(RESET_ROWS),
-		[M_DATA_ROW] = R(NONE, RESET_ROWS),
-		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),	/* of a rule */
+		[M_ROW_DESCRIPTION] = R(NONE, RESET),
+		[M_DATA_ROW] = R(NONE, RESET),
 		[M_COMMAND] = R(NONE, RESET_MORE),
 	},
 	[PGPX_WIRE_RESET_MORE] = {
 		ASYNC(RESET_MORE),
-		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),
+		[M_ROW_DESCRIPTION] = R(NONE, RESET),
 		[M_COMMAND] = R(NONE, RESET_MORE),
 		[M_READY] = R(READY, NEXT_PART),
 	},
@@ -270,13 +225,9 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 
 /* True for the phases of a reset, whose answer is discarded. */
 static const bool discards[PGPX_WIRE_NPHASES] = {
-	[PGPX_WIRE_AHEAD_PARSE] = true,
-	[PGPX_WIRE_AHEAD_BIND] = true,
-	[PGPX_WIRE_AHEAD_EXECUTE] = true,
 	[PGPX_WIRE_ROLLBACK] = true,
 	[PGPX_WIRE_DISCARD_ALL] = true,
 	[PGPX_WIRE_RESET] = true,
-	[PGPX_WIRE_RESET_ROWS] = true,
 	[PGPX_WIRE_RESET_MORE] = true,
 	[PGPX_WIRE_RESET_END] = true,
 };
@@ -321,26 +272,6 @@ pgpx_wire_output(PgpxWire *wire)
 }
 
 /*
- * Send CopyFail, for COPY FROM STDIN in the simple protocol.  If no memory may
- * be allocated and the output buffer is full, break the stream instead.
- */
-static void
-refuse_copy(PgpxWire *wire)
-{
-	static const char message[] =
-		"f\0\0\0\045pgpool_ext does not support COPY";
-
-	if (wire->no_oom &&
-		(wire->out.data == NULL ||
-		 wire->out.maxlen - wire->out.len <= (int) sizeof(message)))
-	{
-		pgpx_wire_break(wire, "a COPY could not be refused");
-		return;
-	}
-	appendBinaryStringInfo(pgpx_wire_output(wire), message, sizeof(message));
-}
-
-/*
  * Assume that the tracked parameters have their start values, as after a reset.
  * The remote then reports those that differ.
  */
@@ -363,6 +294,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->nbefore = 0;
 	wire->reset_behind = 0;
 	wire->sent_ahead = false;
+	wire->reset_ahead = false;
 	wire->discarding = false;
 	wire->reset_error[0] = '\0';
 	wire->tx = 'I';
@@ -663,8 +595,8 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 					return has_tag(msg, "ROLLBACK");
 				case PGPX_WIRE_DISCARD_ALL:
 					return has_tag(msg, "DISCARD ALL");
-				case PGPX_WIRE_AHEAD_EXECUTE:
-					return has_tag(msg, "DISCARD ALL");
+				case PGPX_WIRE_BEFORE_EXECUTE:
+					return !wire->reset_ahead || has_tag(msg, "DISCARD ALL");
 				default:
 					return true;
 			}
@@ -720,21 +652,27 @@ static bool
 enter_phase(PgpxWire *wire, int phase)
 {
 	if (wire->phase == PGPX_WIRE_BEFORE_EXECUTE &&
-		phase == PGPX_WIRE_BEFORE_PARSE && --wire->nbefore == 0)
-		phase = PGPX_WIRE_NEXT_PART;
+		phase == PGPX_WIRE_BEFORE_PARSE)
+	{
+		/* the remote does not report restored values before the Sync */
+		if (wire->reset_ahead)
+			assume_start_values(wire);
+		else
+			wire->nbefore--;
+		wire->reset_ahead = wire->discarding = false;
+		if (wire->nbefore == 0)
+			phase = PGPX_WIRE_NEXT_PART;
+	}
 	if (phase != PGPX_WIRE_NEXT_PART)
 	{
 		wire->phase = phase;
 		return true;
 	}
 
-	/* the remote does not report restored values before the exchange's end */
-	if (wire->phase == PGPX_WIRE_AHEAD_EXECUTE)
-		assume_start_values(wire);
 	wire->phase = wire->parts[wire->part++];
 	if (wire->phase == PGPX_WIRE_IDLE && wire->part == 1)
 		wire->phase = PGPX_WIRE_RESET_END;	/* the token is the only part */
-	wire->discarding = discards[wire->phase];
+	wire->discarding = discards[wire->phase] || wire->reset_ahead;
 	return wire->phase == PGPX_WIRE_IDLE;
 }
 
@@ -830,18 +768,19 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 
 		if (rule.event == PGPX_EV_NO_ECHO)
 			return handle_missing_echo(wire, msg);
-		if (rule.event == PGPX_EV_NOT_RUN)
+		if (reset_failed)
 		{
 			PgpxRemoteFields fields;
 
+			/* the reset before the statement, which is not executed */
 			pgpx_wire_break(wire, "the reset was not answered as expected");
-			if (!pgpx_wire_parse_error(msg, &fields) ||
-				pgpx_wire_is_fatal_by_proxy(&fields))
-				return PGPX_EV_BROKEN;
+			return !pgpx_wire_parse_error(msg, &fields) ||
+				pgpx_wire_is_fatal_by_proxy(&fields) ? PGPX_EV_BROKEN :
+				PGPX_EV_NOT_RUN;
 		}
-		else if (rule.next == PGPX_WIRE_BROKEN)
-			pgpx_wire_break(wire, class == M_COPY_IN ?
-							"after a COPY FROM STDIN the number of pending answers is unknown" :
+		if (rule.next == PGPX_WIRE_BROKEN)
+			pgpx_wire_break(wire, class == M_COPY ?
+							"a COPY from or to the client was executed" :
 							"the remote server ended the session");
 		else if (!enter_phase(wire, rule.next))
 			rule.event = PGPX_EV_NONE;
@@ -853,9 +792,6 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			return PGPX_EV_BEGUN;
 		}
 
-		if (class == M_COPY_IN && wire->phase != PGPX_WIRE_BROKEN)
-			refuse_copy(wire);
-
 		if (rule.event == PGPX_EV_READY && wire->reset_behind != 0 &&
 			wire->token.exchange != PGPX_EXCHANGE_FINAL)
 		{
@@ -866,8 +802,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		}
 
 		/* input during a reset belongs to the previous holder: discard it */
-		if (rule.event == PGPX_EV_NONE ||
-			(wire->discarding && rule.event != PGPX_EV_NOT_RUN))
+		if (rule.event == PGPX_EV_NONE || wire->discarding)
 			continue;
 		return rule.event;
 	}

@@ -38,9 +38,6 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_TOKEN_NO_DATA,	/* NoData */
 	PGPX_WIRE_SIMPLE,			/* Query was sent */
 	PGPX_WIRE_SIMPLE_ROWS,		/* .. and a result has begun */
-	PGPX_WIRE_AHEAD_PARSE,		/* a reset was sent ahead, in the same Sync */
-	PGPX_WIRE_AHEAD_BIND,
-	PGPX_WIRE_AHEAD_EXECUTE,
 	PGPX_WIRE_BEFORE_PARSE,		/* commands precede the statement in the same */
 	PGPX_WIRE_BEFORE_BIND,		/* Sync, each as Parse, Bind, Execute */
 	PGPX_WIRE_BEFORE_EXECUTE,
@@ -54,13 +51,10 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_DESCRIBE_PARAMS,
 	PGPX_WIRE_DESCRIBE_ROWS,
 	PGPX_WIRE_SYNC,				/* done or failed; ReadyForQuery is expected */
-	PGPX_WIRE_COPY_SIMPLE,		/* the data of a refused COPY are discarded */
-	PGPX_WIRE_COPY_EXTENDED,	/* the same, for COPY TO STDOUT only */
 	PGPX_WIRE_ROLLBACK,			/* the ROLLBACK of a reset was sent */
 	PGPX_WIRE_DISCARD_ALL,		/* Query "DISCARD ALL" was sent */
 	PGPX_WIRE_RESET,			/* Query with another reset command was sent */
-	PGPX_WIRE_RESET_ROWS,		/* .. and one of its results has begun */
-	PGPX_WIRE_RESET_MORE,		/* .. and one of its results has ended */
+	PGPX_WIRE_RESET_MORE,		/* .. and one of its commands has ended */
 	PGPX_WIRE_RESET_END,		/* ReadyForQuery is expected */
 	PGPX_WIRE_BROKEN,			/* out of sync or ended; see "broken" */
 	PGPX_WIRE_NPHASES,
@@ -139,7 +133,8 @@ typedef enum PgpxWireEvent
 	PGPX_EV_ERROR,
 	PGPX_EV_NOTICE,
 	PGPX_EV_NOTIFICATION,
-	PGPX_EV_COPY,				/* the statement is a COPY, which is refused */
+	PGPX_EV_COPY,				/* the statement is a COPY from or to the client;
+								 * the stream is broken */
 	PGPX_EV_BEGUN,				/* the commands that the previous holder sent
 								 * ahead of its successor's statement have
 								 * ended, so that statement is executed */
@@ -199,6 +194,8 @@ typedef struct PgpxWire
 								 * completed; not 0 if one has failed */
 	bool		sent_ahead;		/* the previous holder sent this statement, and
 								 * it has not begun */
+	bool		reset_ahead;	/* the first of the commands before it is a
+								 * DISCARD ALL that is not in nbefore */
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
@@ -400,18 +397,6 @@ extern void pgpx_wire_abandon(PgpxWire *wire);
 extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
 
 /*
- * pgpx_wire_send_extended
- *		Send one statement as Parse, Bind, Describe, Execute, Sync.
- *
- * formats: for each column of the result 0 for text or 1 for binary.  nformats
- * is 0 (all columns in text) or the number of columns of the result; with any
- * other number the remote rejects the statement before it executes it.
- */
-extern void pgpx_wire_send_extended(PgpxWire *wire,
-									const PgpxStatement *statement,
-									int nformats, const int16 *formats);
-
-/*
  * A statement in the extended protocol, with commands that precede it.  All of
  * it is sent with one Sync, so after an error the server executes none of the
  * rest.
@@ -433,28 +418,37 @@ typedef struct PgpxPipeline
 	bool		describe_only;	/* describe the result of the unnamed
 								 * statement, and execute nothing */
 	bool		can_omit_describe;	/* .. if the statement was parsed before */
-	int			nformats;
-	const int16 *formats;
+	int			nformats;		/* 0: all columns in text; or the number of
+								 * columns: with any other the remote rejects
+								 * the statement before it executes it */
+	const int16 *formats;		/* of each column: 0 text, 1 binary */
 	uint32		max_rows;		/* limit on the rows returned; 0: none */
 } PgpxPipeline;
 
 /*
- * pgpx_wire_send_pipeline
- *		Send the commands and the statement of a pipeline, and Sync.
- *
- * nformats and formats are those of pgpx_wire_send_extended.
+ * Return the pipeline of one statement without a name: Parse, Bind, Describe,
+ * Execute, Sync.
  */
+static inline PgpxPipeline
+pgpx_wire_pipeline_of(const PgpxStatement *statement, int nformats,
+					  const int16 *formats)
+{
+	PgpxPipeline pipeline = {
+		.statement = statement,
+		.name = "",
+		.portal = "",
+		.parse = true,
+		.describe = true,
+		.nformats = nformats,
+		.formats = formats,
+	};
+
+	return pipeline;
+}
+
+/* Send the commands and the statement of a pipeline, and Sync. */
 extern void pgpx_wire_send_pipeline(PgpxWire *wire,
 									const PgpxPipeline *pipeline);
-
-/*
- * pgpx_wire_put_extended
- *		Write the messages of pgpx_wire_send_extended, without a token, into a
- *		buffer that another session sends.
- */
-extern void pgpx_wire_put_extended(StringInfo buf,
-								   const PgpxStatement *statement,
-								   int nformats, const int16 *formats);
 
 /*
  * pgpx_wire_put_pipeline

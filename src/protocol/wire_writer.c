@@ -19,6 +19,8 @@
 /* A larger output buffer is freed when it is empty. */
 #define OUT_KEEP_MAX (256 * 1024)
 
+#define DISCARD_ALL "DISCARD ALL"
+
 /*
  * Append to the buffer, as appendBinaryStringInfo does.  This is inline because
  * a statement takes about thirty calls.
@@ -209,17 +211,6 @@ put_sync(StringInfo buf)
 	end_message(buf, begin_message(buf, 'S'));
 }
 
-void
-pgpx_wire_put_extended(StringInfo buf, const PgpxStatement *statement,
-					   int nformats, const int16 *formats)
-{
-	put_parse(buf, "", statement->sql);
-	put_bind(buf, "", "", statement, nformats, formats);
-	put_describe_portal(buf, "");
-	put_execute(buf, "", 0);
-	put_sync(buf);
-}
-
 /* Append the commands of a pipeline. */
 static void
 put_commands(StringInfo buf, const PgpxPipeline *p)
@@ -293,31 +284,16 @@ pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
 					 before ? first : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
-void
-pgpx_wire_send_extended(PgpxWire *wire, const PgpxStatement *statement,
-						int nformats, const int16 *formats)
-{
-	uint32		exchange = begin_exchange(wire);
-
-	pgpx_wire_put_extended(&wire->out, statement, nformats, formats);
-	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_PARSE,
-					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
-}
-
 size_t
 pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
 					 bool reset)
 {
+	static const char *const commands[] = {DISCARD_ALL};
 	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
-	const PgpxStatement none = {0};
+	PgpxPipeline p = {.nbefore = reset ? 1 : 0, .before = commands};
 
 	put_token(&out, sender, PGPX_EXCHANGE_FINAL);
-	if (reset)
-	{
-		put_parse(&out, "", "DISCARD ALL");
-		put_bind(&out, "", "", &none, 0, NULL);
-		put_execute(&out, "", 0);
-	}
+	put_commands(&out, &p);
 	return out.len;
 }
 
@@ -325,8 +301,7 @@ void
 pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 					 bool reset, int nbefore, size_t bytes)
 {
-	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
-	int			n = 0;
+	bool		before = reset || nbefore > 0;
 
 	/* bytes that were buffered before cannot be the answer */
 	if (wire->in_start != wire->in_end)
@@ -334,14 +309,12 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 	pgpx_wire_begin(wire, sender);
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;
-	if (reset)
-		parts[n++] = PGPX_WIRE_AHEAD_PARSE;
-	if (nbefore > 0)
-		parts[n++] = PGPX_WIRE_BEFORE_PARSE;
-	parts[n] = PGPX_WIRE_PARSE;
-	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL, parts[0], parts[1],
-					 parts[2]);
+	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL,
+					 before ? PGPX_WIRE_BEFORE_PARSE : PGPX_WIRE_PARSE,
+					 before ? PGPX_WIRE_PARSE : PGPX_WIRE_IDLE,
+					 PGPX_WIRE_IDLE);
 	wire->nbefore = nbefore;
+	wire->reset_ahead = reset;
 	wire->sent_ahead = true;
 	wire->bytes_out = bytes;
 }
@@ -423,7 +396,7 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 	int			sent = wire->tx == 'I' ? 0 : PGPX_SENT_ROLLBACK;
 
 	if (reset_command[0] != '\0')
-		sent |= pg_strcasecmp(reset_command, "DISCARD ALL") == 0 ?
+		sent |= pg_strcasecmp(reset_command, DISCARD_ALL) == 0 ?
 			PGPX_SENT_DISCARD_ALL : PGPX_SENT_RESET;
 	if (start_commands[0] != '\0')
 		sent |= PGPX_SENT_START;
@@ -451,7 +424,7 @@ pgpx_wire_send_reset_behind(PgpxWire *wire)
 	wire->reset_behind = PGPX_SENT_DISCARD_ALL;
 	wire->reset_at = wire->out.len;
 	put_token(&wire->out, wire->sender, PGPX_EXCHANGE_FINAL);
-	put_query(&wire->out, "DISCARD ALL");
+	put_query(&wire->out, DISCARD_ALL);
 }
 
 void

@@ -546,11 +546,6 @@ drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				if (pgpx_wire_is_at_boundary(wire))
 					return true;
 				break;
-			case PGPX_EV_COPY:
-				/* the wire has put CopyFail into the output buffer */
-				if (pgpx_wire_flush(wire) != 1)
-					return false;
-				break;
 			case PGPX_EV_ERROR:
 			case PGPX_EV_NOTICE:
 				pgpx_lease_note_end(lease, &msg);

@@ -77,6 +77,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 	const PgpxStatement *statement = pending->statement;
 	int16		formats[PGPX_FORMATS_COLUMNS];
 	PgpxFormatsKey key;
+	PgpxPipeline alone = pgpx_wire_pipeline_of(statement, 0, NULL);
 	StringInfoData buf;
 	size_t		len = strlen(statement->sql);
 
@@ -106,10 +107,8 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 			return;
 	}
 	initStringInfo(&buf);
-	if (pending->pipeline != NULL)
-		pgpx_wire_put_pipeline(&buf, pending->pipeline);
-	else
-		pgpx_wire_put_extended(&buf, statement, 0, NULL);
+	pgpx_wire_put_pipeline(&buf, pending->pipeline != NULL ?
+						   pending->pipeline : &alone);
 	pgpx_pending_statement_set(buf.data, buf.len);
 	pfree(buf.data);
 }

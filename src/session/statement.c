@@ -125,8 +125,6 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 			pgpx_lease_store_note(lease, msg);
 			break;
 		case PGPX_EV_COPY:
-			/* the wire has put CopyFail into the output buffer */
-			(void) pgpx_stream_flush(lease, 0);
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("COPY FROM STDIN and COPY TO STDOUT are not supported on a lease"),
@@ -519,7 +517,12 @@ pgpx_run_send(PgpxRun *run, bool several)
 			 (several || pgpx_statement_can_be_simple(statement->sql)))
 		pgpx_wire_send_query(wire, statement->sql);
 	else
-		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
+	{
+		PgpxPipeline alone = pgpx_wire_pipeline_of(statement, run->nformats,
+												   run->formats);
+
+		pgpx_wire_send_pipeline(wire, &alone);
+	}
 	if (run->commit)
 		pgpx_lease_send_reset_behind(lease, NULL, false);
 	else if (run->last && run->nformats == 0)	/* else it may be repeated */

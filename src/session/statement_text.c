@@ -107,8 +107,7 @@ pgpx_statement_is_query(const char *sql)
 bool
 pgpx_statement_can_be_simple(const char *sql)
 {
-	static const char *const words[] = {"select", "values", "show", "with", "table",
-										"copy"};
+	static const char *const words[] = {"select", "values", "show", "with", "table"};
 
 	if (strchr(sql, ';') != NULL)
 		return false;

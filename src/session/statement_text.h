@@ -22,13 +22,11 @@ extern bool pgpx_statement_is_query(const char *sql);
 /*
  * pgpx_statement_can_be_simple
  *		Return whether the text is a single statement that begins as one that
- *		reads, or a COPY.
+ *		reads.
  *
  * For a statement that reads, the simple protocol returns the same result for
  * less work on both sides.  For a statement that writes, the result may differ,
- * because only the simple protocol returns the results that a rule adds.  After
- * a refused COPY the lease stays usable only in the simple protocol, see the
- * rules of PGPX_WIRE_EXECUTE_NO_ROWS.
+ * because only the simple protocol returns the results that a rule adds.
  */
 extern bool pgpx_statement_can_be_simple(const char *sql);
 

@@ -142,34 +142,27 @@ SELECT count(*) FROM pgpool.query(:lease, 'select 1 from t where a = 81') AS t(a
 SELECT * FROM pgpool.query(:lease, 'select 1; commit') AS t(a int);
 
 --
--- COPY is refused in each form and by each function; the lease stays usable
+-- COPY from or to the client is refused: the connection is closed, and the lease can
+-- only be returned
 --
 
-SELECT pgpool.exec(:lease, 'copy t from stdin');
-SELECT pgpool.exec(:lease, 'select 1');
-SELECT pgpool.exec(:lease, 'copy t to stdout');
-SELECT pgpool.exec(:lease, 'select 1');
-SELECT * FROM pgpool.query(:lease, 'copy t from stdin') AS t(a int);
-SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
-SELECT * FROM pgpool.query(:lease, 'copy (select generate_series(1, 10000)) to stdout') AS t(a int);
-SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
-SELECT pgpool.exec(:lease, 'insert into t values (71); copy t from stdin; insert into t values (72)');
-SELECT pgpool.exec(:lease, 'copy (select 1) to stdout; copy t from stdin; copy (select 1) to stdout');
-SELECT * FROM pgpool.query(:lease, 'select count(*) from t where a > 70') AS t(a int);
--- in a transaction COPY IN fails it, as any error does
-SELECT pgpool.exec(:lease, 'begin');
-SELECT pgpool.exec(:lease, 'copy t from stdin');
-SELECT pgpool.exec(:lease, 'select 1');
-SELECT pgpool.exec(:lease, 'rollback');
 SELECT pgpool.checkin(:lease);
--- in the extended protocol the number of answers to a refused COPY FROM STDIN is
--- unknown: the connection is closed, and the lease can only be returned
-SELECT pgpool.checkout('one') AS lease \gset
-SELECT pgpool.exec(:lease, 'create temp table t (a int)');
-SELECT * FROM pgpool.query(:lease, '/* */ copy t from stdin') AS t(a int);
-SELECT state FROM pgpool.leases WHERE lease = :lease;
-SELECT line FROM test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease)) AS line;
-SELECT pgpool.checkin(:lease);
+CREATE FUNCTION pg_temp.refuses(copy text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+	held bigint;
+	call text;
+BEGIN
+	FOREACH call IN ARRAY ARRAY ['SELECT pgpool.exec(%s, %L)', 'SELECT * FROM pgpool.query(%s, %L) AS t(a int)'] LOOP
+		held := pgpool.checkout('one');
+		PERFORM pgpool.exec(held, 'create temp table tt (a int)');
+		RETURN QUERY SELECT * FROM test.err(format(call, held, copy));
+		RETURN QUERY SELECT state FROM pgpool.leases WHERE lease = held;
+		PERFORM pgpool.checkin(held);
+	END LOOP;
+END $$;
+SELECT pg_temp.refuses('copy tt from stdin');
+SELECT pg_temp.refuses('/* */ copy tt from stdin');
+SELECT pg_temp.refuses('copy (select generate_series(1, 10000)) to stdout');
 -- no later lease reads the answers to a COPY, wherever on the remote it has failed
 CREATE FUNCTION pg_temp.after_copy(copy text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE

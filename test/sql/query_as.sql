@@ -181,7 +181,6 @@ SELECT pgpool.query_as(0, :lease, 'select $1', VARIADIC NULL::text[]);
 SELECT pgpool.query_as(0, :lease, 'nonsense');
 SELECT pgpool.query_as(0, :lease, '');
 SELECT pgpool.query_as(0, :lease, 'select 1; select 2');
-SELECT pgpool.query_as(0, :lease, 'copy (select 1) to stdout');
 -- values
 SELECT pgpool.query_as(0, :lease, 'select ''x''');
 SELECT pgpool.query_as(0::smallint, :lease, 'select 32768');
