@@ -18,8 +18,6 @@
 #include "base/debug_point.h"
 #include "shared/shmem.h"
 
-#define MAX_FDS 4				/* more than one, to receive and close others */
-
 int
 pgpx_fd_send(int sock, const void *data, size_t len, int fd)
 {
@@ -72,11 +70,10 @@ pgpx_fd_recv(int sock, void *data, size_t cap, int *fd)
 	union
 	{
 		struct cmsghdr align;
-		char		buf[CMSG_SPACE(sizeof(int) * MAX_FDS)];
+		char		buf[CMSG_SPACE(sizeof(int))];
 	}			control;
 	struct cmsghdr *cmsg;
 	ssize_t		n;
-	int			nfds = 0;
 
 	*fd = -1;
 	iov.iov_base = data;
@@ -93,39 +90,18 @@ pgpx_fd_recv(int sock, void *data, size_t cap, int *fd)
 	if (n < 0)
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
 
-	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg != NULL; cmsg = CMSG_NXTHDR(&msg,
-																	  cmsg))
+	cmsg = CMSG_FIRSTHDR(&msg);
+	if (cmsg != NULL && cmsg->cmsg_type == SCM_RIGHTS)
 	{
-		int			n_here;
-
-		if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
-			continue;
-		n_here = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (int i = 0; i < n_here; i++)
-		{
-			int			got;
-
-			memcpy(&got, CMSG_DATA(cmsg) + i * sizeof(int), sizeof(int));
-			if (nfds++ == 0)
-				*fd = got;
-			else
-				close(got);
-		}
+		Assert(cmsg->cmsg_len == CMSG_LEN(sizeof(int)));
+		memcpy(fd, CMSG_DATA(cmsg), sizeof(int));
 	}
-
-	if (n == 0)
+	if (n == 0 || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0)
 	{
 		if (*fd >= 0)
 			close(*fd);
 		*fd = -1;
-		return -1;
-	}
-	if ((msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || nfds > 1)
-	{
-		if (*fd >= 0)
-			close(*fd);
-		*fd = -1;
-		return 1;
+		return n == 0 ? -1 : 1;
 	}
 	return n;
 }
@@ -256,29 +232,25 @@ pgpx_control_send_request(int worker, PgpxSocketRequest *request, int reply_fd)
 }
 
 ssize_t
-pgpx_control_receive(int worker, uint64 incarnation, void *buffer, int *fd,
-					 bool *more)
+pgpx_control_receive(int worker, uint64 incarnation, void *buffer, int *fd)
 {
 	ssize_t		len;
 	PgpxMessageHeader *header = buffer;
 
-	*more = false;
-	len = pgpx_fd_recv(control[worker][1], buffer, PGPX_MESSAGE_MAX, fd);
-	if (len <= 0)
-		return 0;
-	*more = true;
-	if (len < (ssize_t) sizeof(*header) || header->length != len ||
-		header->boot_id != pgpx_shared->boot_id ||
-		header->incarnation != incarnation ||
-		header->pool < 0 || header->pool >= pgpx_shared->max_pools)
+	while ((len = pgpx_fd_recv(control[worker][1], buffer, PGPX_MESSAGE_MAX,
+							   fd)) > 0)
 	{
+		if (len >= (ssize_t) sizeof(*header) && header->length == len &&
+			header->boot_id == pgpx_shared->boot_id &&
+			header->incarnation == incarnation &&
+			header->pool >= 0 && header->pool < pgpx_shared->max_pools)
+			return len;
 		if (*fd >= 0)
 			close(*fd);
-		*fd = -1;
 		explicit_bzero(buffer, len);	/* it may contain a password */
-		return 0;
 	}
-	return len;
+	*fd = -1;
+	return 0;
 }
 
 /* Return the next NUL-terminated string, NULL if there is none. */

@@ -22,8 +22,8 @@
  * The control socket and its unread messages survive a crash restart.  So each
  * message contains the boot id of shared memory and the incarnation of the
  * worker.  The worker drops a message in which either does not match, and
- * closes its descriptor.  The session does the same with a reply that does not
- * match its request.
+ * closes its descriptor.  The session does the same with a reply to an earlier
+ * request.
  *
  * Because each SOCKET request contains the descriptor for its reply, the worker
  * keeps no descriptors of sessions.
@@ -50,9 +50,9 @@ extern int	pgpx_fd_send(int sock, const void *data, size_t len, int fd);
  *
  * *fd is set to the descriptor, which is close-on-exec, or to -1 if the message
  * has none.  Return the length; 0 if no message is available; -1 on an error or
- * at the end of the stream.  For a truncated message, or one with more than one
- * descriptor, the function closes the descriptors and returns 1, which is
- * shorter than any valid message.
+ * at the end of the stream.  For a message that was truncated, or whose
+ * descriptor could not be received, return 1, which is shorter than any valid
+ * message.
  */
 extern ssize_t pgpx_fd_recv(int sock, void *data, size_t cap, int *fd);
 
@@ -80,20 +80,15 @@ typedef struct PgpxSocketRequest
 	int32		conn;
 	uint64		generation;
 	uint64		lease_id;
-	uint64		request;
+	uint64		number;
 } PgpxSocketRequest;
 
 typedef struct PgpxReply
 {
-	uint64		boot_id;
-	uint64		incarnation;
-	int32		conn;
-	int16		ok;				/* 0: refused, the connection is gone */
-	int16		again;			/* refused, because too many descriptors are
+	uint64		number;			/* that of the request */
+	bool		ok;				/* false: refused, the connection is gone */
+	bool		again;			/* refused, because too many descriptors are
 								 * in flight */
-	uint64		generation;
-	uint64		lease_id;
-	uint64		request;
 } PgpxReply;
 
 /*
@@ -155,12 +150,11 @@ extern int	pgpx_control_send_request(int worker, PgpxSocketRequest *request,
  *		Receive the next message for this worker.
  *
  * Only the worker may call this; the lint control_reader checks it.  buffer has
- * PGPX_MESSAGE_MAX bytes.  Return the message's length.  Return 0 with *more
- * false if there is none, and 0 with *more true if a malformed message, or one
- * of another boot or incarnation, was dropped.
+ * PGPX_MESSAGE_MAX bytes.  Return the message's length, or 0 if there is none.
+ * Drop malformed messages, and those of another boot or incarnation.
  */
 extern ssize_t pgpx_control_receive(int worker, uint64 incarnation,
-									void *buffer, int *fd, bool *more);
+									void *buffer, int *fd);
 
 /*
  * pgpx_control_parse_conninfo

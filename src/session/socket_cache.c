@@ -305,7 +305,7 @@ static int	ncached = 0;
 
 static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] is passed to the
 										 * worker */
-static uint64 last_request = 0;
+static uint64 last_number = 0;
 
 PgpxCachedSocket *
 pgpx_socket_cache_find(int conn, uint64 generation)
@@ -537,16 +537,6 @@ receive_reply(PgpxReply *reply, int *fd)
 	return len;
 }
 
-/* Return whether a reply is the one to this request. */
-static bool
-is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
-{
-	return reply->boot_id == pgpx_shared->boot_id &&
-		reply->request == request->request && reply->conn == request->conn &&
-		reply->generation == request->generation &&
-		reply->lease_id == request->lease_id;
-}
-
 /* Wait for a reply.  Return false if the deadline has passed. */
 static bool
 wait_for_reply(PgpxTime deadline)
@@ -561,7 +551,7 @@ wait_for_reply(PgpxTime deadline)
 static PgpxFetch
 send_request(PgpxPool *pool, PgpxSocketRequest *request, PgpxTime deadline)
 {
-	request->request = ++last_request;
+	request->number = ++last_number;
 	for (;;)
 	{
 		int			sent = pgpx_control_send_request(pool->worker, request,
@@ -607,7 +597,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 		int			fd;
 		ssize_t		len = receive_reply(&reply, &fd);
 
-		if (len == sizeof(reply) && is_answer(&reply, &request))
+		if (len == sizeof(reply) && reply.number == request.number)
 		{
 			if (reply.ok && fd >= 0)
 			{

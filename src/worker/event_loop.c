@@ -37,7 +37,6 @@
 static WaitEventSet *waits = NULL;
 static int	epoll_fd = -1;
 static PgpxTime next_maintenance = 0;
-static bool more_messages = false;
 static char *message = NULL;	/* from the control socket; has secrets */
 
 void
@@ -120,13 +119,8 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 		fd = pgpx_connection_socket(w);
 	LWLockRelease(pool->lock);
 
-	reply.boot_id = pgpx_shared->boot_id;
-	reply.incarnation = pgpx_worker_incarnation;
-	reply.conn = request->conn;
+	reply.number = request->number;
 	reply.ok = fd >= 0;
-	reply.generation = request->generation;
-	reply.lease_id = request->lease_id;
-	reply.request = request->request;
 	if (pgpx_fd_send(reply_fd, &reply, sizeof(reply), fd) == 0 && fd >= 0)
 	{
 		/*
@@ -140,6 +134,7 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 	}
 }
 
+/* Read messages of sessions.  epoll reports again if some are left. */
 static void
 read_control(void)
 {
@@ -147,18 +142,13 @@ read_control(void)
 	{
 		int			fd;
 		ssize_t		len;
-		bool		more;
 		PgpxMessageHeader *header = (PgpxMessageHeader *) message;
 
 		len = pgpx_control_receive(pgpx_worker_index, pgpx_worker_incarnation,
-								   message,
-								   &fd, &more);
-		if (len == 0 && !more)
-		{
-			more_messages = false;
+								   message, &fd);
+		if (len == 0)
 			return;
-		}
-		if (len > 0 && header->type == PGPX_MESSAGE_CONNINFO)
+		if (header->type == PGPX_MESSAGE_CONNINFO)
 		{
 			pgpx_conninfo_store(message, len);
 			explicit_bzero(message, len);
@@ -169,7 +159,6 @@ read_control(void)
 		if (fd >= 0)
 			close(fd);
 	}
-	more_messages = true;
 }
 
 /* Called when the cancel request of a lease has ended. */
@@ -316,7 +305,7 @@ wait_timeout(void)
 	PgpxTime	at = next_maintenance;
 	PgpxTime	now;
 
-	if (more_messages || pgpx_relay_has_more())
+	if (pgpx_relay_has_more())
 		return 0;
 	if (at == PG_INT64_MAX)
 		return -1;
@@ -375,7 +364,7 @@ sleep_until_due(void)
 
 	n = WaitEventSetWait(waits, wait_timeout(), occurred, lengthof(occurred),
 						 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
-	all = more_messages || (n == 0 && !relaying);
+	all = n == 0 && !relaying;
 	for (int i = 0; i < n; i++)
 		if (occurred[i].events & WL_LATCH_SET)
 		{
@@ -401,8 +390,6 @@ pgpx_event_loop_run_once(void)
 	if (!all && pgpx_now() < next_maintenance)
 		return false;
 
-	if (more_messages)
-		read_control();
 	work_on_connections();
 	next_maintenance = pgpx_maintenance_run();
 	return true;

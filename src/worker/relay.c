@@ -65,7 +65,7 @@ struct PgpxRelay
 	Unsent		inward;			/* to the session */
 	Unsent		outward;		/* to the remote */
 
-	bool		more;			/* tls.pending, and inward is empty */
+	bool		more;			/* tls.buffered, and inward is empty */
 	bool		local_ended;
 	bool		local_write_closed;
 };
@@ -251,7 +251,7 @@ watch_both(PgpxWorkerConn *w)
 		local |= EPOLLIN;
 	if (!is_empty(&relay->inward))
 		local |= EPOLLOUT;
-	set_more(relay, relay->tls.pending && is_empty(&relay->inward));
+	set_more(relay, relay->tls.buffered && is_empty(&relay->inward));
 	watch(PGPX_WATCH_RELAY_REMOTE, w->index, relay->remote,
 		  &relay->remote_events, remote);
 	watch(PGPX_WATCH_RELAY_LOCAL, w->index, relay->pair[1],

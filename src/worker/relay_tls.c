@@ -226,7 +226,7 @@ pgpx_tls_end(PgpxTlsStream *tls)
 
 /*
  * epoll does not report bytes that OpenSSL holds.  So on return, unless
- * "pending" is set, OpenSSL must hold nothing but the beginning of a record,
+ * "buffered" is set, OpenSSL must hold nothing but the beginning of a record,
  * whose rest will arrive by the socket.  This holds after a read found the
  * socket empty, or on_read refused a read; epoll reports bytes that are still
  * in the socket again.  SSL_has_pending cannot test this: it also counts the
@@ -238,7 +238,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	size_t		len = 0;
 
 	tls->read_wants_write = false;
-	tls->pending = false;
+	tls->buffered = false;
 	tls->taken = 0;
 	tls->input_drained = false;
 	for (int i = 0; i < MAX_READS && len < size; i++)
@@ -275,7 +275,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 		}
 		return len;
 	}
-	tls->pending = true;
+	tls->buffered = true;
 	return len;
 }
 
@@ -311,7 +311,7 @@ write_data(PgpxTlsStream *tls, const char *data, size_t len)
 				 * bytes that the remote sent before it closed can still be read
 				 */
 				tls->write_closed = true;
-				tls->pending = true;
+				tls->buffered = true;
 				break;
 		}
 	}
@@ -324,7 +324,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 	size_t		sent = write_data(tls, data, len);
 
 	/* epoll does not report bytes that SSL_write has read */
-	tls->pending |= tls->taken > 0;
+	tls->buffered |= tls->taken > 0;
 	return sent;
 }
 

@@ -25,7 +25,7 @@ extern const char *pgpx_tls_prepare(PGconn *pg);
 typedef struct PgpxTlsStream
 {
 	SSL		   *ssl;			/* libpq's */
-	bool		pending;		/* OpenSSL holds bytes unseen by epoll */
+	bool		buffered;		/* OpenSSL holds bytes unseen by epoll */
 	bool		ended;			/* nothing more will be received */
 	int			error;			/* errno of the first failure; 0: none */
 	bool		write_closed;	/* bytes that are sent are discarded */

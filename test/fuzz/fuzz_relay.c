@@ -74,7 +74,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	size_t		n;
 
 	tls->read_wants_write = false;
-	tls->pending = false;
+	tls->buffered = false;
 	if (remote_broken)
 	{
 		tls->ended = tls->write_closed = true;
@@ -90,7 +90,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 		data[i] = byte_at(remote_sent - readable + i, true);
 	readable -= n;
 	if (n == size)
-		tls->pending = true;
+		tls->buffered = true;
 	else if (remote_ended)
 		tls->ended = tls->write_closed = true;
 	return n;
@@ -106,7 +106,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 		return len;
 	if (remote_broken)
 	{
-		tls->write_closed = tls->pending = true;
+		tls->write_closed = tls->buffered = true;
 		return len;
 	}
 	if (write_blocked)
