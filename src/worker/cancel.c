@@ -33,7 +33,7 @@
 #include "storage/fd.h"
 
 #include "shared/pool_worker.h"
-#include "worker/events.h"
+#include "worker/worker.h"
 
 #ifndef LIBPQ_HAS_ASYNC_CANCEL
 typedef struct pg_cancel_conn PGcancelConn;

@@ -56,7 +56,6 @@
 #include "protocol/remote_message.h"
 #include "worker/connection.h"
 #include "worker/conninfo.h"
-#include "worker/events.h"
 #include "worker/relay_tls.h"
 #include "worker/worker.h"
 

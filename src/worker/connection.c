@@ -26,7 +26,7 @@
 #include "base/backoff.h"
 #include "shared/conn_state.h"
 #include "shared/pool_worker.h"
-#include "worker/events.h"
+#include "worker/worker.h"
 
 /* How long, in ms, to wait for the remote to close after Terminate. */
 #define CLOSE_MS 1000
@@ -606,8 +606,14 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 }
 
 void
-pgpx_abort_abandon(PgpxWorkerConn *w)
+pgpx_abort_pause_over(PgpxWorkerConn *w)
 {
+	if (pgpx_now() < w->aborting.until && !is_abort_over(w))
+	{
+		set_wakeup(w, w->aborting.until);
+		pgpx_cancel_start(w, abort_cancel_ended);
+		return;
+	}
 	if (w->cancel.task != NULL)
 	{
 		/* count a request that may have been sent */
@@ -617,16 +623,4 @@ pgpx_abort_abandon(PgpxWorkerConn *w)
 		(void) pgpx_cancel_finish(w, sent, true);
 	}
 	end_abort(w);
-}
-
-void
-pgpx_abort_pause_over(PgpxWorkerConn *w)
-{
-	if (pgpx_now() >= w->aborting.until || is_abort_over(w))
-	{
-		pgpx_abort_abandon(w);
-		return;
-	}
-	set_wakeup(w, w->aborting.until);
-	pgpx_cancel_start(w, abort_cancel_ended);
 }

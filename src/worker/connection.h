@@ -20,8 +20,8 @@
 
 #include "protocol/wire.h"
 #include "worker/conninfo.h"
-#include "worker/events.h"
 #include "worker/task_queue.h"
+#include "worker/worker.h"
 
 /*
  * Interval of the worker's tick, in ms.  After this time the worker itself
@@ -218,9 +218,6 @@ extern void pgpx_abort_begin(PgpxWorkerConn *w);
  */
 extern void pgpx_abort_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_abort_pause_over(PgpxWorkerConn *w);
-
-/* Close the connection at once, in whatever state the remote is. */
-extern void pgpx_abort_abandon(PgpxWorkerConn *w);
 
 /* --- Cancel ------------------------------------------------------------
  *

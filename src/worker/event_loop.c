@@ -28,7 +28,6 @@
 #include "shared/shmem.h"
 #include "worker/connect.h"
 #include "worker/connection.h"
-#include "worker/events.h"
 #include "worker/task_queue.h"
 
 #define MAX_EVENTS 64

@@ -23,7 +23,6 @@
 #include "shared/registry.h"
 #include "worker/connect.h"
 #include "worker/connection.h"
-#include "worker/events.h"
 
 static PgpxTime next_sweep = PG_INT64_MAX;
 static PgpxTime next_tick = 0;
@@ -287,15 +286,6 @@ check_databases(void)
 	MemoryContextSwitchTo(pgpx_worker_cxt);
 }
 
-/* Wipe the conninfo if the pool that it was for no longer exists. */
-static void
-forget_former_pool(int i)
-{
-	if (pgpx_wpools[i].cxt != NULL &&
-		pgpx_wpools[i].pool_id != pgpx_pools[i].pool_id)
-		pgpx_conninfo_forget(i);
-}
-
 /* Maintain a pool, and set the time of its next maintenance. */
 static void
 maintain_pool(int i, PgpxTime now)
@@ -304,7 +294,9 @@ maintain_pool(int i, PgpxTime now)
 	uint32		pool_id = pool->pool_id;
 	bool		ended;
 
-	forget_former_pool(i);
+	/* wipe the conninfo of a pool that no longer exists */
+	if (pgpx_wpools[i].pool_id != pool_id)
+		pgpx_conninfo_forget(i);
 	maintain_at[i] = PG_INT64_MAX;
 
 	/* unlocked read: pgpx_pool_maintain checks again under the lock */

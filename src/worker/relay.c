@@ -40,8 +40,8 @@
 
 #include "base/debug_point.h"
 #include "shared/pool.h"
-#include "worker/events.h"
 #include "worker/relay_tls.h"
+#include "worker/worker.h"
 
 /* Bytes moved at once, and stored at most, in each direction. */
 #define CHUNK (64 * 1024)

@@ -84,4 +84,39 @@ extern bool pgpx_try_lock_databases(void);
  */
 extern bool pgpx_admission_run(bool all_servers);
 
+/* --- Events ------------------------------------------------------------
+ *
+ * The epoll set of the event loop, and its due time.
+ */
+
+/* The kind of an epoll event. */
+typedef enum PgpxWatchKind
+{
+	PGPX_WATCH_CONTROL = 1,
+	PGPX_WATCH_TASK,			/* threads have finished */
+	PGPX_WATCH_CONN,
+	PGPX_WATCH_RELAY_REMOTE,	/* a relay's TLS connection */
+	PGPX_WATCH_RELAY_LOCAL,		/* .. and its end of the socket pair */
+	PGPX_WATCH_PINGER
+} PgpxWatchKind;
+
+/*
+ * Add a descriptor to the epoll set (add is true), or change its events.  Raise
+ * an error if epoll refuses.
+ */
+extern void pgpx_event_watch(PgpxWatchKind kind, int index, int fd,
+							 uint32 events, bool add);
+
+/* Remove a descriptor from the epoll set. */
+extern void pgpx_event_unwatch(int fd);
+
+/* Make the event loop run at this time at the latest. */
+extern void pgpx_event_due_at(PgpxTime at);
+
+/*
+ * Note that connections of a pool have changed their states, so that the pool
+ * needs maintenance in this round.
+ */
+extern void pgpx_event_pool_changed(int pool);
+
 #endif							/* PGPX_WORKER_H */

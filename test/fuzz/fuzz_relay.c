@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "worker/events.h"
+#include "worker/worker.h"
 #include "worker/connection.h"
 #include "worker/relay_tls.h"
 
