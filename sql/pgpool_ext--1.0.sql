@@ -93,7 +93,7 @@ CREATE FUNCTION pgpool.try_checkout(
 	pool pg_catalog.text,
 	why pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_try_checkout'
+AS 'MODULE_PATHNAME', 'pgpx_checkout'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_checkout(pg_catalog.text, pg_catalog.text) IS
 'leases a connection until checkin or the end of the session without waiting; returns the lease, or NULL if no connection is free';
@@ -102,7 +102,7 @@ CREATE FUNCTION pgpool.try_checkout_xact(
 	pool pg_catalog.text,
 	why pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_try_checkout_xact'
+AS 'MODULE_PATHNAME', 'pgpx_checkout_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_checkout_xact(pg_catalog.text, pg_catalog.text) IS
 'leases a connection as checkout_xact does, but without waiting; returns the lease, or NULL if no connection is free';
@@ -593,7 +593,7 @@ COMMENT ON FUNCTION pgpool.wait(pg_catalog.int8, pg_catalog.interval) IS
 
 CREATE FUNCTION pgpool.try_wait(lease pg_catalog.int8)
 RETURNS pg_catalog.bool
-AS 'MODULE_PATHNAME', 'pgpx_try_wait'
+AS 'MODULE_PATHNAME', 'pgpx_wait'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_wait(pg_catalog.int8) IS
 'returns whether the answer to the statement that was sent on a lease has arrived, without waiting';
@@ -609,7 +609,7 @@ COMMENT ON FUNCTION pgpool.wait_any(pg_catalog.int8[], pg_catalog.interval) IS
 
 CREATE FUNCTION pgpool.try_wait_any(leases pg_catalog.int8[])
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_try_wait_any'
+AS 'MODULE_PATHNAME', 'pgpx_wait_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_wait_any(pg_catalog.int8[]) IS
 'returns the first lease of an array whose statement has its answer, without waiting; NULL if none has';
@@ -645,7 +645,7 @@ RETURNS TABLE (
 	channel pg_catalog.text,
 	payload pg_catalog.text,
 	remote_pid pg_catalog.int4)
-AS 'MODULE_PATHNAME', 'pgpx_wait_notifications'
+AS 'MODULE_PATHNAME', 'pgpx_notifications'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
 COMMENT ON FUNCTION pgpool.wait_notifications(pg_catalog.int8, pg_catalog.interval) IS
 'returns the notifications that have arrived on a lease after a LISTEN, and waits for one if there is none; no rows if the timeout is reached; timeout 0 or NULL means no limit';

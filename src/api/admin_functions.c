@@ -420,16 +420,14 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 			continue;
 
 		/* the rule of pg_terminate_backend */
-		if (superuser_arg(owner) && !superuser())
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("permission denied to terminate lease " INT64_FORMAT, id),
-					 errdetail("Only superusers can terminate the lease of a superuser.")));
-		if (!has_privs_of_role(GetUserId(), owner) &&
+		if (superuser_arg(owner) ? !superuser() :
+			!has_privs_of_role(GetUserId(), owner) &&
 			!has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("permission denied to terminate lease " INT64_FORMAT, id),
+					 superuser_arg(owner) ?
+					 errdetail("Only superusers can terminate the lease of a superuser.") :
 					 errdetail("Only members of the lease's role or of pg_signal_backend can terminate it.")));
 
 		pool = &pgpx_pools[index];

@@ -31,69 +31,48 @@
 
 PG_FUNCTION_INFO_V1(pgpx_checkout);
 PG_FUNCTION_INFO_V1(pgpx_checkout_xact);
-PG_FUNCTION_INFO_V1(pgpx_try_checkout);
-PG_FUNCTION_INFO_V1(pgpx_try_checkout_xact);
 PG_FUNCTION_INFO_V1(pgpx_checkin);
 PG_FUNCTION_INFO_V1(pgpx_discard);
 PG_FUNCTION_INFO_V1(pgpx_checkin_all);
 
+/*
+ * The functions of checkout and try_checkout, which has no timeout, and returns
+ * NULL if no connection is free.
+ */
 static Datum
 checkout(FunctionCallInfo fcinfo, PgpxScope scope)
 {
+	bool		only_try = PG_NARGS() == 2;
 	char	   *server;
 	PgpxLease  *lease;
 
 	pgpx_shmem_require();
 	pgpx_lease_require_unrestricted();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	lease = pgpx_lease_checkout(server, pgpx_arg_timeout(fcinfo, 1), false,
-								scope,
-								pgpx_arg_text_or_null(fcinfo, 2));
+	lease = pgpx_lease_checkout(server,
+								only_try ? PGPX_TIMEOUT_DEFAULT :
+								pgpx_arg_timeout(fcinfo, 1),
+								only_try, scope,
+								pgpx_arg_text_or_null(fcinfo,
+													  only_try ? 1 : 2));
+	if (lease == NULL)
+		PG_RETURN_NULL();
 	PG_RETURN_INT64((int64) lease->id);
 }
 
 /* checkout(pool text, timeout interval, why text) returns bigint */
+/* try_checkout(pool text, why text) returns bigint */
 Datum
 pgpx_checkout(PG_FUNCTION_ARGS)
 {
 	return checkout(fcinfo, PGPX_SCOPE_SESSION);
 }
 
-/* checkout_xact(pool text, timeout interval, why text) returns bigint */
+/* checkout_xact and try_checkout_xact, with the same arguments */
 Datum
 pgpx_checkout_xact(PG_FUNCTION_ARGS)
 {
 	return checkout(fcinfo, PGPX_SCOPE_TRANSACTION);
-}
-
-static Datum
-try_checkout(FunctionCallInfo fcinfo, PgpxScope scope)
-{
-	char	   *server;
-	PgpxLease  *lease;
-
-	pgpx_shmem_require();
-	pgpx_lease_require_unrestricted();
-	server = pgpx_arg_text(fcinfo, 0, "pool");
-	lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, true, scope,
-								pgpx_arg_text_or_null(fcinfo, 1));
-	if (lease == NULL)
-		PG_RETURN_NULL();
-	PG_RETURN_INT64((int64) lease->id);
-}
-
-/* try_checkout(pool text, why text) returns bigint: NULL if none is free */
-Datum
-pgpx_try_checkout(PG_FUNCTION_ARGS)
-{
-	return try_checkout(fcinfo, PGPX_SCOPE_SESSION);
-}
-
-/* try_checkout_xact(pool text, why text) returns bigint */
-Datum
-pgpx_try_checkout_xact(PG_FUNCTION_ARGS)
-{
-	return try_checkout(fcinfo, PGPX_SCOPE_TRANSACTION);
 }
 
 /* checkin(lease bigint) returns void */
@@ -490,12 +469,9 @@ PG_FUNCTION_INFO_V1(pgpx_send);
 PG_FUNCTION_INFO_V1(pgpx_send_any);
 PG_FUNCTION_INFO_V1(pgpx_wait);
 PG_FUNCTION_INFO_V1(pgpx_wait_any);
-PG_FUNCTION_INFO_V1(pgpx_try_wait);
-PG_FUNCTION_INFO_V1(pgpx_try_wait_any);
 PG_FUNCTION_INFO_V1(pgpx_result);
 PG_FUNCTION_INFO_V1(pgpx_cancel);
 PG_FUNCTION_INFO_V1(pgpx_notifications);
-PG_FUNCTION_INFO_V1(pgpx_wait_notifications);
 PG_FUNCTION_INFO_V1(pgpx_fanout_text);
 PG_FUNCTION_INFO_V1(pgpx_fanout_any);
 
@@ -545,28 +521,26 @@ lease_in_flight(int64 id)
 	return lease;
 }
 
+/*
+ * Return the deadline of a wait: that of the timeout in the second argument.
+ * The functions without this argument do not wait.
+ */
+static PgpxTime
+wait_deadline(FunctionCallInfo fcinfo)
+{
+	return PG_NARGS() == 1 ? pgpx_now() : pgpx_arg_deadline(fcinfo, 1);
+}
+
 /* wait(lease bigint, timeout interval) returns boolean: false if timed out */
+/* try_wait(lease bigint) returns boolean: true if the answer has arrived */
 Datum
 pgpx_wait(PG_FUNCTION_ARGS)
 {
 	PgpxLease  *lease;
-	PgpxTime	deadline;
 
 	pgpx_shmem_require();
 	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
-	deadline = pgpx_arg_deadline(fcinfo, 1);
-	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, deadline) != NULL);
-}
-
-/* try_wait(lease bigint) returns boolean: true if the answer has arrived */
-Datum
-pgpx_try_wait(PG_FUNCTION_ARGS)
-{
-	PgpxLease  *lease;
-
-	pgpx_shmem_require();
-	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
-	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, pgpx_now()) != NULL);
+	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, wait_deadline(fcinfo)) != NULL);
 }
 
 /*
@@ -611,10 +585,8 @@ read_leases(FunctionCallInfo fcinfo, int *count)
 	return leases;
 }
 
-/*
- * wait_any(leases bigint[], timeout interval) returns bigint: NULL if timed
- * out
- */
+/* wait_any(leases bigint[], timeout interval) returns bigint: NULL if none */
+/* try_wait_any(leases bigint[]) returns bigint */
 Datum
 pgpx_wait_any(PG_FUNCTION_ARGS)
 {
@@ -624,23 +596,7 @@ pgpx_wait_any(PG_FUNCTION_ARGS)
 
 	pgpx_shmem_require();
 	leases = read_leases(fcinfo, &n);
-	found = pgpx_async_wait(leases, n, pgpx_arg_deadline(fcinfo, 1));
-	if (found == NULL)
-		PG_RETURN_NULL();
-	PG_RETURN_INT64((int64) found->id);
-}
-
-/* try_wait_any(leases bigint[]) returns bigint: NULL if none has its answer */
-Datum
-pgpx_try_wait_any(PG_FUNCTION_ARGS)
-{
-	PgpxLease **leases;
-	PgpxLease  *found;
-	int			n;
-
-	pgpx_shmem_require();
-	leases = read_leases(fcinfo, &n);
-	found = pgpx_async_wait(leases, n, pgpx_now());
+	found = pgpx_async_wait(leases, n, wait_deadline(fcinfo));
 	if (found == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64((int64) found->id);
@@ -675,21 +631,21 @@ pgpx_cancel(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(pgpx_async_cancel(lease));
 }
 
-/*
- * Store the notifications of a lease as the rows of the call, and free them.
- * If there is none, first wait for one until the deadline (0: no limit).
- */
-static void
-return_notifications(FunctionCallInfo fcinfo, PgpxLease *lease,
-					 PgpxTime deadline)
+/* notifications(lease bigint) returns table: those that have arrived */
+/* wait_notifications(lease bigint, timeout interval) returns table */
+Datum
+pgpx_notifications(PG_FUNCTION_ARGS)
 {
+	PgpxLease  *lease;
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
+	pgpx_shmem_require();
+	lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
 	pgpx_run_check(lease, NULL);
 	InitMaterializedSRF(fcinfo, 0);
-	pgpx_async_wait_for_note(lease, deadline);
+	pgpx_async_wait_for_note(lease, wait_deadline(fcinfo));
 	if (lease->notes == NULL)
-		return;
+		return (Datum) 0;
 
 	for (PgpxNote *note = lease->notes->first; note != NULL; note = note->next)
 	{
@@ -708,29 +664,6 @@ return_notifications(FunctionCallInfo fcinfo, PgpxLease *lease,
 						lease->id, lease->notes->dropped),
 				 errdetail("They were invalid, or exceeded the limit of 1 MB for unread notifications.")));
 	pgpx_lease_drop_notes(lease);
-}
-
-/* notifications(lease bigint) returns table: those that have arrived */
-Datum
-pgpx_notifications(PG_FUNCTION_ARGS)
-{
-	PgpxLease  *lease;
-
-	pgpx_shmem_require();
-	lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
-	return_notifications(fcinfo, lease, pgpx_now());
-	return (Datum) 0;
-}
-
-/* wait_notifications(lease bigint, timeout interval) returns table */
-Datum
-pgpx_wait_notifications(PG_FUNCTION_ARGS)
-{
-	PgpxLease  *lease;
-
-	pgpx_shmem_require();
-	lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
-	return_notifications(fcinfo, lease, pgpx_arg_deadline(fcinfo, 1));
 	return (Datum) 0;
 }
 
