@@ -323,7 +323,7 @@ CREATE FUNCTION pgpool.query(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_lease'
+AS 'MODULE_PATHNAME', 'pgpx_query_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text); params are $1, $2, ..';
@@ -333,7 +333,7 @@ CREATE FUNCTION pgpool.query(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_lease'
+AS 'MODULE_PATHNAME', 'pgpx_query_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
@@ -343,7 +343,7 @@ CREATE FUNCTION pgpool.query(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_lease_any'
+AS 'MODULE_PATHNAME', 'pgpx_query_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
@@ -353,7 +353,7 @@ CREATE FUNCTION pgpool.query(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_pool'
+AS 'MODULE_PATHNAME', 'pgpx_query_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text); params are $1, $2, ..';
@@ -363,7 +363,7 @@ CREATE FUNCTION pgpool.query(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_pool'
+AS 'MODULE_PATHNAME', 'pgpx_query_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
@@ -373,7 +373,7 @@ CREATE FUNCTION pgpool.query(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_pool_any'
+AS 'MODULE_PATHNAME', 'pgpx_query_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
@@ -384,7 +384,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_lease'
+AS 'MODULE_PATHNAME', 'pgpx_query_as_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -395,7 +395,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_lease'
+AS 'MODULE_PATHNAME', 'pgpx_query_as_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -406,7 +406,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_lease_any'
+AS 'MODULE_PATHNAME', 'pgpx_query_as_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -417,7 +417,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_pool'
+AS 'MODULE_PATHNAME', 'pgpx_query_as_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -428,7 +428,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_pool'
+AS 'MODULE_PATHNAME', 'pgpx_query_as_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -439,7 +439,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_pool_any'
+AS 'MODULE_PATHNAME', 'pgpx_query_as_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -449,7 +449,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_lease'
+AS 'MODULE_PATHNAME', 'pgpx_exec_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
 'runs statements on a lease, discards their rows, and returns the number of rows affected or returned; several statements are allowed without parameters';
@@ -459,7 +459,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_lease'
+AS 'MODULE_PATHNAME', 'pgpx_exec_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a lease, discards its rows, and returns the number of rows affected or returned';
@@ -469,7 +469,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_lease_any'
+AS 'MODULE_PATHNAME', 'pgpx_exec_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease, discards its rows, and returns the number of rows affected or returned';
@@ -479,7 +479,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_pool'
+AS 'MODULE_PATHNAME', 'pgpx_exec_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
 'runs statements on a connection to a server, leased for this call, discards their rows, and returns the number of rows affected or returned; several statements are allowed without parameters';
@@ -489,7 +489,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_pool'
+AS 'MODULE_PATHNAME', 'pgpx_exec_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a connection to a server, leased for this call, discards its rows, and returns the number of rows affected or returned';
@@ -499,7 +499,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_pool_any'
+AS 'MODULE_PATHNAME', 'pgpx_exec_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, discards its rows, and returns the number of rows affected or returned';
@@ -514,7 +514,7 @@ CREATE FUNCTION pgpool.describe(
 RETURNS TABLE (
 	name pg_catalog.text,
 	type pg_catalog.text)
-AS 'MODULE_PATHNAME', 'pgpx_describe_lease'
+AS 'MODULE_PATHNAME', 'pgpx_describe_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
 COMMENT ON FUNCTION pgpool.describe(pg_catalog.int8, pg_catalog.text) IS
 'returns names and types of the columns of a statement, which is parsed on a lease and not executed; its parameters need no values';
@@ -525,7 +525,7 @@ CREATE FUNCTION pgpool.describe(
 RETURNS TABLE (
 	name pg_catalog.text,
 	type pg_catalog.text)
-AS 'MODULE_PATHNAME', 'pgpx_describe_pool'
+AS 'MODULE_PATHNAME', 'pgpx_describe_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
 COMMENT ON FUNCTION pgpool.describe(pg_catalog.text, pg_catalog.text) IS
 'returns names and types of the columns of a statement, which is parsed on a connection to a server, leased for this call, and not executed; its parameters need no values';
@@ -534,7 +534,7 @@ CREATE FUNCTION pgpool.column_list(
 	lease pg_catalog.int8,
 	sql pg_catalog.text)
 RETURNS pg_catalog.text
-AS 'MODULE_PATHNAME', 'pgpx_column_list_lease'
+AS 'MODULE_PATHNAME', 'pgpx_column_list_of'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.column_list(pg_catalog.int8, pg_catalog.text) IS
 'returns the column list that query(..) needs for a statement, which is parsed on a lease and not executed; NULL if the statement returns no rows';
@@ -543,7 +543,7 @@ CREATE FUNCTION pgpool.column_list(
 	pool pg_catalog.text,
 	sql pg_catalog.text)
 RETURNS pg_catalog.text
-AS 'MODULE_PATHNAME', 'pgpx_column_list_pool'
+AS 'MODULE_PATHNAME', 'pgpx_column_list_of'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.column_list(pg_catalog.text, pg_catalog.text) IS
 'returns the column list that query(..) needs for a statement, which is parsed on a connection to a server, leased for this call, and not executed; NULL if the statement returns no rows';

@@ -108,18 +108,12 @@ pgpx_checkin_all(PG_FUNCTION_ARGS)
 }
 
 PG_FUNCTION_INFO_V1(pgpx_param);
-PG_FUNCTION_INFO_V1(pgpx_query_lease);
-PG_FUNCTION_INFO_V1(pgpx_query_lease_any);
-PG_FUNCTION_INFO_V1(pgpx_query_pool);
-PG_FUNCTION_INFO_V1(pgpx_query_pool_any);
-PG_FUNCTION_INFO_V1(pgpx_query_as_lease);
-PG_FUNCTION_INFO_V1(pgpx_query_as_lease_any);
-PG_FUNCTION_INFO_V1(pgpx_query_as_pool);
-PG_FUNCTION_INFO_V1(pgpx_query_as_pool_any);
-PG_FUNCTION_INFO_V1(pgpx_exec_lease);
-PG_FUNCTION_INFO_V1(pgpx_exec_lease_any);
-PG_FUNCTION_INFO_V1(pgpx_exec_pool);
-PG_FUNCTION_INFO_V1(pgpx_exec_pool_any);
+PG_FUNCTION_INFO_V1(pgpx_query_text);
+PG_FUNCTION_INFO_V1(pgpx_query_any);
+PG_FUNCTION_INFO_V1(pgpx_query_as_text);
+PG_FUNCTION_INFO_V1(pgpx_query_as_any);
+PG_FUNCTION_INFO_V1(pgpx_exec_text);
+PG_FUNCTION_INFO_V1(pgpx_exec_any);
 
 /* The arguments of a call: a lease or a pool, and a statement. */
 typedef struct Call
@@ -130,14 +124,24 @@ typedef struct Call
 	PgpxStatement statement;
 } Call;
 
+/*
+ * Return whether the argument is the name of a pool; otherwise it is the id of a
+ * lease.  Each SQL function exists for both.
+ */
+static bool
+is_pool(FunctionCallInfo fcinfo, int at)
+{
+	return get_fn_expr_argtype(fcinfo->flinfo, at) == TEXTOID;
+}
+
 /* Read the arguments from index "at" on: lease or pool, sql, params. */
 static void
-read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
+read_call(FunctionCallInfo fcinfo, int at, bool any, Call *call)
 {
 	pgpx_shmem_require();
 	memset(call, 0, sizeof(*call));
-	call->by_pool = by_pool;
-	if (by_pool)
+	call->by_pool = is_pool(fcinfo, at);
+	if (call->by_pool)
 		call->server = pgpx_arg_text(fcinfo, at, "pool");
 	else
 		call->lease = pgpx_arg_lease(fcinfo, at);
@@ -218,19 +222,19 @@ return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
 }
 
 static Datum
-query(FunctionCallInfo fcinfo, bool by_pool, bool any)
+query(FunctionCallInfo fcinfo, bool any)
 {
 	Call		call;
 
 	(void) pgpx_arg_column_list(fcinfo, "pgpool.query",
 								" To discard the rows, call pgpool.exec instead.");
-	read_call(fcinfo, 0, by_pool, any, &call);
+	read_call(fcinfo, 0, any, &call);
 	return return_rows(fcinfo, &call, InvalidOid);
 }
 
 /* Use only the type of the template, not its value. */
 static Datum
-query_as(FunctionCallInfo fcinfo, bool by_pool, bool any)
+query_as(FunctionCallInfo fcinfo, bool any)
 {
 	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
 	Call		call;
@@ -243,16 +247,16 @@ query_as(FunctionCallInfo fcinfo, bool by_pool, bool any)
 				 errdetail("The type of the template determines the columns of the result."),
 				 errhint("Use a NULL of a table's or composite type, as NULL::orders, a value of a scalar type, or pgpool.query with a column list.")));
 
-	read_call(fcinfo, 1, by_pool, any, &call);
+	read_call(fcinfo, 1, any, &call);
 	return return_rows(fcinfo, &call, type);
 }
 
 static Datum
-exec(FunctionCallInfo fcinfo, bool by_pool, bool any)
+exec(FunctionCallInfo fcinfo, bool any)
 {
 	Call		call;
 
-	read_call(fcinfo, 0, by_pool, any, &call);
+	read_call(fcinfo, 0, any, &call);
 	PG_RETURN_INT64((int64) run_call(&call, NULL));
 }
 
@@ -270,94 +274,50 @@ pgpx_param(PG_FUNCTION_ARGS)
 		cstring_to_text(pgpx_params_text(type, PG_GETARG_DATUM(0))));
 }
 
-/* query(lease bigint, sql text, VARIADIC params text[]) returns setof record */
+/* query(lease or pool, sql text, VARIADIC params text[]) */
 Datum
-pgpx_query_lease(PG_FUNCTION_ARGS)
+pgpx_query_text(PG_FUNCTION_ARGS)
 {
-	return query(fcinfo, false, false);
+	return query(fcinfo, false);
 }
 
-/* query(lease bigint, sql text, VARIADIC params "any") returns setof record */
+/* query(lease or pool, sql text, VARIADIC params "any") */
 Datum
-pgpx_query_lease_any(PG_FUNCTION_ARGS)
+pgpx_query_any(PG_FUNCTION_ARGS)
 {
-	return query(fcinfo, false, true);
+	return query(fcinfo, true);
 }
 
-/* query(pool text, sql text, VARIADIC params text[]) returns setof record */
+/* query_as(template anyelement, lease or pool, sql text, VARIADIC text[]) */
 Datum
-pgpx_query_pool(PG_FUNCTION_ARGS)
+pgpx_query_as_text(PG_FUNCTION_ARGS)
 {
-	return query(fcinfo, true, false);
+	return query_as(fcinfo, false);
 }
 
-/* query(pool text, sql text, VARIADIC params "any") returns setof record */
+/* query_as(template anyelement, lease or pool, sql text, VARIADIC "any") */
 Datum
-pgpx_query_pool_any(PG_FUNCTION_ARGS)
+pgpx_query_as_any(PG_FUNCTION_ARGS)
 {
-	return query(fcinfo, true, true);
+	return query_as(fcinfo, true);
 }
 
-/* query_as(template anyelement, lease bigint, sql text, VARIADIC text[]) */
+/* exec(lease or pool, sql text, VARIADIC params text[]) returns bigint */
 Datum
-pgpx_query_as_lease(PG_FUNCTION_ARGS)
+pgpx_exec_text(PG_FUNCTION_ARGS)
 {
-	return query_as(fcinfo, false, false);
+	return exec(fcinfo, false);
 }
 
-/* query_as(template anyelement, lease bigint, sql text, VARIADIC "any") */
+/* exec(lease or pool, sql text, VARIADIC params "any") returns bigint */
 Datum
-pgpx_query_as_lease_any(PG_FUNCTION_ARGS)
+pgpx_exec_any(PG_FUNCTION_ARGS)
 {
-	return query_as(fcinfo, false, true);
+	return exec(fcinfo, true);
 }
 
-/* query_as(template anyelement, pool text, sql text, VARIADIC text[]) */
-Datum
-pgpx_query_as_pool(PG_FUNCTION_ARGS)
-{
-	return query_as(fcinfo, true, false);
-}
-
-/* query_as(template anyelement, pool text, sql text, VARIADIC "any") */
-Datum
-pgpx_query_as_pool_any(PG_FUNCTION_ARGS)
-{
-	return query_as(fcinfo, true, true);
-}
-
-/* exec(lease bigint, sql text, VARIADIC params text[]) returns bigint */
-Datum
-pgpx_exec_lease(PG_FUNCTION_ARGS)
-{
-	return exec(fcinfo, false, false);
-}
-
-/* exec(lease bigint, sql text, VARIADIC params "any") returns bigint */
-Datum
-pgpx_exec_lease_any(PG_FUNCTION_ARGS)
-{
-	return exec(fcinfo, false, true);
-}
-
-/* exec(pool text, sql text, VARIADIC params text[]) returns bigint */
-Datum
-pgpx_exec_pool(PG_FUNCTION_ARGS)
-{
-	return exec(fcinfo, true, false);
-}
-
-/* exec(pool text, sql text, VARIADIC params "any") returns bigint */
-Datum
-pgpx_exec_pool_any(PG_FUNCTION_ARGS)
-{
-	return exec(fcinfo, true, true);
-}
-
-PG_FUNCTION_INFO_V1(pgpx_describe_lease);
-PG_FUNCTION_INFO_V1(pgpx_describe_pool);
-PG_FUNCTION_INFO_V1(pgpx_column_list_lease);
-PG_FUNCTION_INFO_V1(pgpx_column_list_pool);
+PG_FUNCTION_INFO_V1(pgpx_describe_statement);
+PG_FUNCTION_INFO_V1(pgpx_column_list_of);
 
 typedef struct DescribeCall
 {
@@ -378,13 +338,12 @@ do_describe(PgpxLease *lease, void *arg)
  * acquired for it.
  */
 static void
-describe_call(FunctionCallInfo fcinfo, bool by_pool,
-			  PgpxDescription *description)
+describe_call(FunctionCallInfo fcinfo, PgpxDescription *description)
 {
 	DescribeCall call = {.description = description};
 
 	pgpx_shmem_require();
-	if (by_pool)
+	if (is_pool(fcinfo, 0))
 	{
 		char	   *server = pgpx_arg_text(fcinfo, 0, "pool");
 
@@ -400,14 +359,15 @@ describe_call(FunctionCallInfo fcinfo, bool by_pool,
 	}
 }
 
-static Datum
-describe(FunctionCallInfo fcinfo, bool by_pool)
+/* describe(lease or pool, sql text) returns table (name text, type text) */
+Datum
+pgpx_describe_statement(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	PgpxDescription description;
 
 	InitMaterializedSRF(fcinfo, 0);
-	describe_call(fcinfo, by_pool, &description);
+	describe_call(fcinfo, &description);
 	for (int i = 0; i < description.n; i++)
 	{
 		Datum		values[2];
@@ -423,46 +383,19 @@ describe(FunctionCallInfo fcinfo, bool by_pool)
 	return (Datum) 0;
 }
 
-static Datum
-column_list(FunctionCallInfo fcinfo, bool by_pool)
+/* column_list(lease or pool, sql text) returns text */
+Datum
+pgpx_column_list_of(PG_FUNCTION_ARGS)
 {
 	PgpxDescription description;
 
-	describe_call(fcinfo, by_pool, &description);
+	describe_call(fcinfo, &description);
 	if (description.n == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(CStringGetTextDatum(pgpx_column_list(description.n,
 														 description.columns,
 														 description.types,
 														 NULL)));
-}
-
-/* describe(lease bigint, sql text) returns table (name text, type text) */
-Datum
-pgpx_describe_lease(PG_FUNCTION_ARGS)
-{
-	return describe(fcinfo, false);
-}
-
-/* describe(pool text, sql text) returns table (name text, type text) */
-Datum
-pgpx_describe_pool(PG_FUNCTION_ARGS)
-{
-	return describe(fcinfo, true);
-}
-
-/* column_list(lease bigint, sql text) returns text */
-Datum
-pgpx_column_list_lease(PG_FUNCTION_ARGS)
-{
-	return column_list(fcinfo, false);
-}
-
-/* column_list(pool text, sql text) returns text */
-Datum
-pgpx_column_list_pool(PG_FUNCTION_ARGS)
-{
-	return column_list(fcinfo, true);
 }
 
 PG_FUNCTION_INFO_V1(pgpx_send);
