@@ -52,7 +52,7 @@ COMMENT ON FUNCTION pgpool.detach_postgres_fdw() IS
 CREATE FUNCTION pgpool.attach_dblink()
 RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_attach_dblink'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp;
 REVOKE ALL ON FUNCTION pgpool.attach_dblink() FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.attach_dblink() IS
 'lets dblink(connection, sql) and dblink_exec(connection, sql) in this database run on pools instead of a connection per call; returns false if they do already';
@@ -60,7 +60,7 @@ COMMENT ON FUNCTION pgpool.attach_dblink() IS
 CREATE FUNCTION pgpool.detach_dblink()
 RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_detach_dblink'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp;
 REVOKE ALL ON FUNCTION pgpool.detach_dblink() FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.detach_dblink() IS
 'undoes attach_dblink: each call opens a connection again; returns false if no function of dblink is attached';

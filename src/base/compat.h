@@ -34,6 +34,13 @@
 
 #include "base/debug_point.h"
 
+/*
+ * The domain of the messages of this extension, by which src/dblink
+ * distinguishes its errors from those of the server.
+ */
+#undef TEXTDOMAIN
+#define TEXTDOMAIN "pgpool_ext"
+
 #if PG_VERSION_NUM < 150000
 #error "pgpool_ext needs PostgreSQL 15 or newer"
 #endif

@@ -17,114 +17,75 @@
  */
 #include "dblink/dblink.h"
 
-#include "access/htup_details.h"
-#include "access/xact.h"
 #include "catalog/pg_extension.h"
-#include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "executor/spi.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
-#include "utils/guc.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "shared/shmem.h"
-
-/* of the symbols of our functions */
-#define PREFIX "pgpx_dblink_"
 
 PG_FUNCTION_INFO_V1(pgpx_attach_dblink);
 PG_FUNCTION_INFO_V1(pgpx_detach_dblink);
 
 /*
- * The one-shot forms that do not have the new C function: name, C function, that
- * to be replaced, and the command.  $1: attach.  The functions with one argument
- * are never attached, so they have the library of dblink.
+ * The commands that replace the C functions of the one-shot forms.  $1: true to
+ * replace those of dblink by ours, false for the reverse.  A function with any
+ * other C function was replaced by somebody, and stays.
  */
-static const char functions_sql[] =
-	"SELECT name::text, prosrc, CASE WHEN $1 THEN theirs ELSE ours END,"
-	"  left(definition, -length(clause)) || format('AS %L, $function$%s$function$',"
-	"   CASE WHEN $1 THEN our_library ELSE library END, CASE WHEN $1 THEN ours ELSE theirs END)"
-	" FROM (SELECT p.oid::regprocedure AS name, p.prosrc, o.probin AS library, a.probin AS our_library,"
-	"   o.prosrc AS theirs, 'pgpx_' || CASE p.proname WHEN 'dblink' THEN 'dblink_record' ELSE 'dblink_exec' END AS ours,"
-	"   pg_get_functiondef(p.oid) AS definition, format(E'AS %L, $function$%s$function$\\n', p.probin, p.prosrc) AS clause"
-	"  FROM pg_extension AS e JOIN pg_depend AS d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'"
-	"  JOIN pg_proc AS p ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid"
-	"  JOIN pg_proc AS o ON o.proname = p.proname AND o.pronamespace = p.pronamespace AND o.proargtypes = '25'"
-	"  JOIN pg_proc AS a ON a.oid = $2"
-	"  WHERE e.extname = 'dblink' AND p.proname IN ('dblink', 'dblink_exec') AND p.proargtypes[1] = 25) AS f"
-	" WHERE prosrc <> CASE WHEN $1 THEN ours ELSE theirs END";
+static const char commands_sql[] =
+	"SELECT left(pg_get_functiondef(oid), -length(format(E'AS %L, $function$%s$function$\\n', probin, prosrc)))"
+	"   || CASE WHEN $1 THEN format('AS %L, %L', '$libdir/pgpool_ext', 'pgpx_' || prosrc)"
+	"   ELSE format('AS %L, %L', '$libdir/dblink', substr(prosrc, 6)) END"
+	" FROM pg_proc WHERE proname IN ('dblink', 'dblink_exec') AND proargtypes[1] = 25"
+	"  AND prosrc IN (SELECT CASE WHEN $1 THEN '' ELSE 'pgpx_' END || name FROM unnest('{dblink_record,dblink_exec}'::text[]) AS name)"
+	"  AND oid IN (SELECT objid FROM pg_depend JOIN pg_extension AS e ON refobjid = e.oid"
+	"   WHERE refclassid = 'pg_extension'::regclass AND classid = 'pg_proc'::regclass AND deptype = 'e' AND extname = 'dblink')";
 
-/* Replace the functions.  Return how many were replaced. */
-static int
-replace_functions(Oid caller, bool attach)
+/*
+ * Attach or detach; return whether a function was replaced.  The SQL functions
+ * set search_path.  Only superusers can execute the commands.
+ */
+static bool
+attach_or_detach(bool attach)
 {
-	Oid			types[] = {BOOLOID, OIDOID};
-	Datum		values[] = {BoolGetDatum(attach), ObjectIdGetDatum(caller)};
+	Oid			extension = get_extension_oid("dblink", true);
+	Oid			types[] = {BOOLOID};
+	Datum		values[] = {BoolGetDatum(attach)};
 	SPITupleTable *table;
 	int			n;
 
-	if (SPI_execute_with_args(functions_sql, lengthof(values), types, values,
-							  NULL, false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read the functions of dblink");
-	table = SPI_tuptable;
-	n = SPI_processed;
-	for (int i = 0; i < n; i++)
-	{
-		HeapTuple	row = table->vals[i];
-		const char *symbol = SPI_getvalue(row, table->tupdesc, 2);
-		const char *expected = SPI_getvalue(row, table->tupdesc, 3);
-
-		if (strcmp(symbol, expected) != 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("function %s is not the one of extension \"%s\"",
-							SPI_getvalue(row, table->tupdesc, 1), "dblink"),
-					 errdetail("Its C function is \"%s\", and \"%s\" was expected.",
-							   symbol, expected),
-					 errhint("Reinstall the extension with DROP EXTENSION and CREATE EXTENSION.")));
-		(void) SPI_execute(SPI_getvalue(row, table->tupdesc, 4), false, 0);
-	}
-	return n;
-}
-
-static bool
-attach_or_detach(Oid caller, bool attach)
-{
-	Oid			extension = get_extension_oid("dblink", true);
-	int			level = NewGUCNestLevel();
-	int			n;
-
-	if (!superuser())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to change functions of extension \"%s\"",
-						"dblink"),
-				 errdetail("Only superusers can change the C functions of an extension.")));
-	PreventCommandIfReadOnly(attach ? "pgpool.attach_dblink()" :
-							 "pgpool.detach_dblink()");
-	if (!OidIsValid(extension))
+	/* against a concurrent call, and against DROP EXTENSION */
+	if (OidIsValid(extension))
+		LockDatabaseObject(ExtensionRelationId, extension, 0,
+						   ShareUpdateExclusiveLock);
+	if (!OidIsValid(extension) ||
+		get_extension_oid("dblink", true) != extension)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"%s\" is not installed in this database",
 						"dblink"),
 				 errhint("Install it with CREATE EXTENSION.")));
 
-	/* against a concurrent call, and against DROP EXTENSION */
-	LockDatabaseObject(ExtensionRelationId, extension, 0,
-					   ShareUpdateExclusiveLock);
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
-							 0, false);
 	SPI_connect();
-	n = replace_functions(caller, attach);
+
+	/* also in REPEATABLE READ: as current as pg_get_functiondef */
+	PushActiveSnapshot(GetCatalogSnapshot(ProcedureRelationId));
+	if (SPI_execute_with_args(commands_sql, lengthof(values), types, values,
+							  NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the functions of dblink");
+	PopActiveSnapshot();
+	table = SPI_tuptable;
+	n = SPI_processed;
+	for (int i = 0; i < n; i++)
+		(void) SPI_execute(SPI_getvalue(table->vals[i], table->tupdesc, 1),
+						   false, 0);
 	SPI_finish();
-	AtEOXact_GUC(true, level);
 	return n > 0;
 }
 
@@ -133,14 +94,14 @@ Datum
 pgpx_attach_dblink(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
-	PG_RETURN_BOOL(attach_or_detach(fcinfo->flinfo->fn_oid, true));
+	PG_RETURN_BOOL(attach_or_detach(true));
 }
 
 /* detach_dblink() returns bool: works without the preloaded library */
 Datum
 pgpx_detach_dblink(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(attach_or_detach(fcinfo->flinfo->fn_oid, false));
+	PG_RETURN_BOOL(attach_or_detach(false));
 }
 
 /* Return whether a function of this name has one of our C functions. */
@@ -153,38 +114,24 @@ is_attached(const char *name)
 
 	for (int i = 0; i < list->n_members; i++)
 	{
-		Form_pg_proc proc =
-			(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
 		bool		isnull;
 		Datum		symbol = SysCacheGetAttr(PROCNAMEARGSNSP,
 											 &list->members[i]->tuple,
 											 Anum_pg_proc_prosrc, &isnull);
 
-		if (proc->prolang == ClanguageId && !isnull &&
-			strncmp(TextDatumGetCString(symbol), PREFIX,
-					strlen(PREFIX)) == 0)
-			attached = true;
+		attached |= strstr(TextDatumGetCString(symbol),
+						   "pgpx_dblink_") != NULL;
 	}
 	ReleaseSysCacheList(list);
 	return attached;
 }
 
-/*
- * A command locks all objects that it drops before it drops the first one.  So
- * the lock on extension dblink shows that it is dropped, too, which is allowed.
- */
 void
 pgpx_dblink_check_drop(Oid classId, Oid objectId)
 {
-	LOCKTAG		tag;
-
-	if (classId != ExtensionRelationId ||
-		objectId != get_extension_oid("pgpool_ext", true) ||
-		!(is_attached("dblink") || is_attached("dblink_exec")))
-		return;
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ExtensionRelationId,
-					   get_extension_oid("dblink", true), 0);
-	if (!pgpx_lock_is_held(&tag, AccessExclusiveLock))
+	if (classId == ExtensionRelationId &&
+		objectId == get_extension_oid("pgpool_ext", true) &&
+		(is_attached("dblink") || is_attached("dblink_exec")))
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 				 errmsg("cannot drop extension pgpool_ext while functions of extension %s are attached to it",

@@ -90,22 +90,64 @@ SELECT count(*) FROM pgpool.dblink_calls;
 RESET ROLE;
 REVOKE pg_read_all_stats FROM regress_pgpool_app;
 
--- pgpool_ext cannot be dropped, unless dblink is
-BEGIN;
-SET LOCAL client_min_messages = error;
-DROP EXTENSION pgpool_ext, dblink CASCADE;
-ROLLBACK;
+-- a mapping of PUBLIC equals a string only for those who may read it
+SELECT test.server('shared', 'keepalives', '1');
+SELECT test.mapping('PUBLIC', 'shared');
+GRANT USAGE ON FOREIGN SERVER shared TO regress_pgpool_app;
+SELECT string_agg(format('%s=''%s''', option_name, option_value), ' ') || ' user=remote_app password=''secret of the remote''' AS string
+FROM pg_foreign_server, pg_options_to_table(srvoptions) WHERE srvname = 'shared' \gset
+SET ROLE regress_pgpool_app;
+SELECT * FROM dblink(:'string', 'select 1') AS t(a int);
+RESET ROLE;
+SELECT test.called();
+ALTER SERVER shared OWNER TO regress_pgpool_app;
+SET ROLE regress_pgpool_app;
+SELECT * FROM dblink(:'string', 'select 1') AS t(a int);
+RESET ROLE;
+SELECT test.called();
+
+-- an empty user is none, and an empty option in a string hides that of the environment
+ALTER USER MAPPING FOR CURRENT_USER SERVER shared OPTIONS (SET user '');
+DO $$ BEGIN PERFORM dblink_exec('shared', 'select 1'); EXCEPTION WHEN OTHERS THEN NULL; END $$;
+SELECT test.called();
+SELECT * FROM dblink(:'string' || ' application_name=''''', 'select 1') AS t(a int);
+SELECT test.called();
+
+-- several hosts can lead to another server than the pool's
+ALTER USER MAPPING FOR CURRENT_USER SERVER shared OPTIONS (SET user 'remote_app');
+SELECT max(option_value) FILTER (WHERE option_name = 'host') AS host, max(option_value) FILTER (WHERE option_name = 'port') AS port
+FROM pg_foreign_server, pg_options_to_table(srvoptions) WHERE srvname = 'shared' \gset
+\set hosts :host ',' :host
+\set ports :port ',' :port
+ALTER SERVER shared OPTIONS (SET host :'hosts', SET port :'ports');
+SELECT * FROM dblink('shared', 'select 1') AS t(a int);
+SELECT test.called();
+
+-- a server is changed while a call waits: its pool gets other sessions than dblink
+SELECT pgpool.checkout('calls') AS a \gset
+SELECT test.other_session('other');
+SELECT dblink_send_query('other', $$SELECT dblink_exec('calls', 'set work_mem = 64')$$);
+SELECT test.wait_for('SELECT test.waiting(''calls'') = 1');
+ALTER SERVER calls OPTIONS (ADD start_commands 'set work_mem = ''5MB''');
+SELECT pgpool.checkin(:a);
+SELECT * FROM dblink_get_result('other') AS t(result text);
+SELECT dblink_disconnect('other');
+SELECT test.called();
+ALTER SERVER calls OPTIONS (DROP start_commands);
+
+-- pgpool_ext cannot be dropped while functions are attached
 SET client_min_messages = error;
 DROP EXTENSION pgpool_ext CASCADE;
 RESET client_min_messages;
 
--- a function that was replaced by somebody
+-- a function that was replaced by somebody stays
 SELECT pgpool.detach_dblink();
 SELECT pgpool.detach_dblink();
 SELECT bool_and(p = q) AS all_equal FROM pg_proc AS p JOIN pg_proc AS q USING (oid) JOIN test.functions AS f ON p.oid = f.id AND p.prosrc = f.prosrc AND p.probin = f.probin;
 BEGIN;
 CREATE OR REPLACE FUNCTION dblink_exec(text, text) RETURNS text AS '$libdir/dblink', 'dblink_error_message' LANGUAGE C STRICT;
 SELECT pgpool.attach_dblink();
+SELECT oid::regprocedure, prosrc FROM pg_proc WHERE proname = 'dblink_exec' ORDER BY 1;
 ROLLBACK;
 SELECT count(*) FROM pg_proc WHERE prosrc ~ '^pgpx_dblink_(record|exec)';
 BEGIN;
@@ -122,4 +164,4 @@ REVOKE EXECUTE ON FUNCTION dblink(text, text, boolean) FROM regress_pgpool_app;
 DROP VIEW test.of_dblink;
 DROP TABLE test.before, test.functions;
 DROP FUNCTION test.calls, test.called;
-SELECT test.drop('calls');
+SELECT test.drop('calls', 'shared');

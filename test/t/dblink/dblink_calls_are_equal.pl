@@ -75,7 +75,8 @@ EOT
 		[ 'name in other case', undef, 'SHARD1', 'no server' ],
 		[ 'name without privilege', 'other', 'shard1', 'no server' ],
 		[ 'name without mapping', 'other', 'of_fdw', 'no server' ],
-		[ 'mapping of PUBLIC', 'other', 'hosts', 'pooled' ],
+		[ 'mapping of PUBLIC', 'other', 'owned', 'pooled' ],
+		[ 'server with several hosts', 'other', 'hosts', 'other session' ],
 		[ 'mapping without user', undef, 'no_user', 'other session' ],
 		[ 'server with start commands', undef, 'commands', 'other session' ],
 		[ 'server without reset', undef, 'keeps', 'other session' ],
@@ -92,8 +93,8 @@ EOT
 		[ 'string with another database', undef, "host=127.0.0.1 port=$port dbname=postgres user=remote_app password='$REMOTE_APP_PASSWORD'", 'no server' ],
 		[ 'string with a keyword twice', undef, "$string dbname=postgres", 'no server' ],
 		[ 'string of a server without privilege', 'other', $string, 'no server' ],
-		[ 'string of several hosts', undef, "host=127.0.0.1,127.0.0.1 port=1,$port dbname=remote_db user=remote_app password='$REMOTE_APP_PASSWORD'", 'pooled' ],
-		[ 'string of a mapping of PUBLIC that the user may not read', 'other', "host=127.0.0.1,127.0.0.1 port=1,$port dbname=remote_db user=remote_app password='$REMOTE_APP_PASSWORD'", 'no server' ],
+		[ 'string of several hosts', undef, "host=127.0.0.1,127.0.0.1 port=1,$port dbname=remote_db user=remote_app password='$REMOTE_APP_PASSWORD'", 'other session' ],
+		[ 'string of a mapping of PUBLIC that the user may not read', 'other', "$string target_session_attrs=any", 'no server' ],
 		[ 'string of a mapping of PUBLIC, as owner', 'owner', "$string target_session_attrs=any", 'pooled' ],
 		[ 'string of a server with start commands', undef, "$where connect_timeout=7s user=remote_super password='$REMOTE_SUPER_PASSWORD'", 'other session' ],
 		[ 'string of a server with options', undef, "$where options='-c search_path=x' user=remote_app password='$REMOTE_APP_PASSWORD'", 'other session' ],
@@ -159,8 +160,15 @@ EOT
 	$session->quit;
 }
 
-# ---------- a full pool and a stopped remote
+# ---------- settings in the environment of the server, a full pool and a stopped remote
 {
+	$ENV{PGOPTIONS} = '-c search_path=far';
+	$local->restart;
+	delete $ENV{PGOPTIONS};
+	is($local->safe_psql('postgres', q{SELECT * FROM dblink('shard1', 'show search_path') AS t(a text)}), 'far', 'PGOPTIONS of the server applies to a call,');
+	is(outcomes(), 'pooled|1', 'also on a pool');
+	$local->restart;
+
 	$local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (ADD pool_size '1', ADD checkout_timeout '100ms')");
 	my $holder = PgpxSession->new($local);
 	my $lease = lease($holder, 'shard1');
