@@ -165,8 +165,6 @@ run_on_pool(const char *server, const PgpxStatement *statement,
 		.statement = statement,
 		.single = sink != NULL || statement->nparams > 0 ||
 			strchr(statement->sql, ';') == NULL,
-		.predictable = sink != NULL && sink->formats != NULL,
-		.types_hash = sink != NULL ? sink->types_hash : 0,
 	};
 	PgpxRetry	retry = {0};
 

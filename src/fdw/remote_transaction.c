@@ -738,7 +738,6 @@ lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 	PgpxPendingStatement pending = {
 		.pipeline = &p,
 		.single = true,
-		.predictable = true,
 	};
 	PgpxRemoteNesting after;
 
@@ -748,7 +747,6 @@ lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
 			snprintf(portal, sizeof(portal), PGPX_REMOTE_PORTAL, 1);
 		p.statement = pending.statement = &first->statement;
 		p.max_rows = first->max_rows;
-		pending.types_hash = first->types_hash;
 		pgpx_remote_collect_commands(rt, spec, &p,
 									 GetCurrentTransactionNestLevel(), &after);
 	}

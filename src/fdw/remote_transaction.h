@@ -98,7 +98,6 @@ typedef struct PgpxFirstStatement
 {
 	PgpxStatement statement;
 	uint32		max_rows;		/* of the first batch; 0: all rows */
-	uint64		types_hash;		/* of the sink */
 } PgpxFirstStatement;
 
 /*

@@ -299,7 +299,6 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 	PgpxFirstStatement first = {
 		.statement = {scan->plan.sql, scan->params.n, values},
 		.max_rows = pgpx_remote_scan_first_batch(fetch_size),
-		.types_hash = pgpx_rows_sink(scan->rows)->types_hash,
 	};
 
 	/*

@@ -165,8 +165,10 @@ wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
 PgpxLease *
 pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
 {
-	if (n > 1)
-		return wait_for_several(leases, n, deadline);
+	PgpxLease  *found = find_answered(leases, n);
+
+	if (found != NULL || n > 1)
+		return found != NULL ? found : wait_for_several(leases, n, deadline);
 	while (!read_ahead(leases[0]))
 	{
 		PgpxTime	until = repeat_cancels(leases, n, deadline);
@@ -311,11 +313,22 @@ add_server_context(void *arg)
 		errcontext("fanout to server \"%s\"", branch->server);
 }
 
-/* Process the available input of a branch.  At its end, raise its error. */
+/*
+ * Process the available input of a branch.  At its end, raise its error.
+ */
 static void
 process_input(Branch *branch)
 {
+	PgpxLease  *lease = branch->run.lease;
+	PgpxWire   *wire = &lease->sock->wire;
+
+	/* in the middle of a long message, nothing can be processed */
+	if (wire->in_end - wire->in_start > AHEAD_MAX &&
+		!pgpx_wire_is_answered(wire, &lease->scanned) && lease->scanned == 0)
+		(void) pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, 0,
+								 pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
 	branch->done = pgpx_run_process_input(&branch->run);
+	lease->scanned = 0;
 
 	/* this server's DateStyle must not apply to rows of the next one */
 	pgpx_rows_end(branch->rows);
@@ -331,89 +344,29 @@ process_input(Branch *branch)
 	(void) pgpx_run_end(&branch->run);
 }
 
-/*
- * Wait for input of the incomplete branches and process it, until at least one
- * more branch is complete.  The caller must then create another wait set,
- * because sockets cannot be removed from a wait set.
- */
-static void
-wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
-				 Branch **current)
-{
-	static uint32 wait_event = 0;
-	bool		done = false;
-
-	AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-	AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	for (int i = 0; i < n; i++)
-		if (!branches[i].done)
-			AddWaitEventToSet(waits, WL_SOCKET_READABLE,
-							  branches[i].run.lease->sock->fd, NULL,
-							  &branches[i]);
-	while (!done)
-	{
-		WaitEvent	occurred[16];
-		int			nevents;
-
-		nevents = WaitEventSetWait(waits, -1, occurred, lengthof(occurred),
-								   pgpx_wait_event(&wait_event, "PgpoolFanout"));
-		for (int i = 0; i < nevents; i++)
-		{
-			if (occurred[i].events & WL_LATCH_SET)
-				ResetLatch(MyLatch);
-			if (occurred[i].user_data == NULL)
-				continue;
-			*current = occurred[i].user_data;
-			process_input(*current);
-			done |= (*current)->done;
-			*current = NULL;
-		}
-		CHECK_FOR_INTERRUPTS();
-	}
-}
-
-static int
-count_remaining(const Branch *branches, int n)
-{
-	int			remaining = 0;
-
-	for (int i = 0; i < n; i++)
-		remaining += branches[i].done ? 0 : 1;
-	return remaining;
-}
-
-/* Wait until at least one of the remaining branches is complete. */
-static void
-collect_some(Branch *branches, int n, int remaining, Branch **current)
-{
-	WaitEventSet *waits = pgpx_create_wait_event_set(remaining + 2);
-
-	PG_TRY();
-	{
-		wait_and_advance(waits, branches, n, current);
-	}
-	PG_FINALLY();
-	{
-		FreeWaitEventSet(waits);
-	}
-	PG_END_TRY();
-}
-
 /* Wait until all branches are complete. */
 static void
 collect_results(Branch *branches, int n, Branch **current)
 {
-	int			remaining;
+	PgpxLease **waiting = palloc(sizeof(PgpxLease *) * Max(n, 1));
 
-	/* input may have arrived while the statement was sent to the others */
-	for (int i = 0; i < n; i++)
+	for (;;)
 	{
-		*current = &branches[i];
+		PgpxLease  *ready;
+		int			nwaiting = 0;
+
+		*current = NULL;
+		for (int i = 0; i < n; i++)
+			if (!branches[i].done)
+				waiting[nwaiting++] = branches[i].run.lease;
+		if (nwaiting == 0)
+			return;
+		ready = pgpx_async_wait(waiting, nwaiting, 0);
+		for (*current = branches; (*current)->run.lease != ready;)
+			(*current)++;
 		process_input(*current);
+		CHECK_FOR_INTERRUPTS();
 	}
-	*current = NULL;
-	while ((remaining = count_remaining(branches, n)) > 0)
-		collect_some(branches, n, remaining, current);
 }
 
 /*

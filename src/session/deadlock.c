@@ -342,29 +342,18 @@ collect_waits(PgpxDeadlock *deadlock)
 	return true;
 }
 
-/* Return whether two collections found the same. */
+/*
+ * Return whether two collections found the same.  Their memory was zeroed, so
+ * padding is equal, too.
+ */
 static bool
 is_same_state(const PgpxDeadlock *a, const PgpxDeadlock *b)
 {
-	if (a->nwaits != b->nwaits || a->nheld != b->nheld)
-		return false;
-	for (int i = 0; i < a->nwaits; i++)
-		if (a->waits[i].wait_id != b->waits[i].wait_id ||
-			a->waits[i].procno != b->waits[i].procno ||
-			a->waits[i].pool != b->waits[i].pool)
-			return false;
-	for (int i = 0; i < a->nheld; i++)
-		if (a->held[i].lease_id != b->held[i].lease_id ||
-			a->held[i].holder != b->held[i].holder)
-			return false;
-	for (int i = 0; i < pgpx_pools_end(); i++)
-		if (a->pools[i].has_waiter != b->pools[i].has_waiter ||
-			a->pools[i].limit != b->pools[i].limit ||
-			a->pools[i].pool_id != b->pools[i].pool_id ||
-			a->pools[i].options_version != b->pools[i].options_version ||
-			a->pools[i].moves != b->pools[i].moves)
-			return false;
-	return true;
+	return a->nwaits == b->nwaits && a->nheld == b->nheld &&
+		memcmp(a->waits, b->waits, sizeof(Wait) * a->nwaits) == 0 &&
+		memcmp(a->held, b->held, sizeof(Held) * a->nheld) == 0 &&
+		memcmp(a->pools, b->pools,
+			   sizeof(PoolState) * pgpx_shared->max_pools) == 0;
 }
 
 /* Return whether the release of this lease could end the wait. */

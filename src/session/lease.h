@@ -264,6 +264,13 @@ pgpx_cancel_next_pause(PgpxTime pause)
 }
 extern void pgpx_stream_cancel(PgpxLease *lease);
 
+/*
+ * Limit on the input to drain after a cancel.  It exceeds what the socket
+ * buffers of both servers hold, so only a server that ignores the cancel sends
+ * more.
+ */
+#define PGPX_CANCEL_BYTES (16 * 1024 * 1024)
+
 /* --- Lease return ------------------------------------------------------------
  *
  * The return of a lease: at checkin, or with the transaction,
@@ -284,8 +291,6 @@ typedef struct PgpxPendingStatement
 									 * pgpx_server_spec_can_keep_settings.
 									 * NULL: there are none */
 	bool		single;			/* certainly a single statement */
-	bool		predictable;	/* its result formats can be predicted */
-	uint64		types_hash;		/* if predictable: hash of the target types */
 } PgpxPendingStatement;
 
 /*

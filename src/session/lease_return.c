@@ -20,7 +20,6 @@
 
 #include "base/debug_point.h"
 #include "shared/lock_hooks.h"
-#include "values/binary_input.h"
 #include "session/statement_text.h"
 
 /* ------------------------------------------------------------------------
@@ -75,8 +74,6 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 					   const PgpxPendingStatement *pending)
 {
 	const PgpxStatement *statement = pending->statement;
-	int16		formats[PGPX_FORMATS_COLUMNS];
-	PgpxFormatsKey key;
 	PgpxPipeline alone = pgpx_wire_pipeline_of(statement, 0, NULL);
 	StringInfoData buf;
 	size_t		len = strlen(statement->sql);
@@ -98,14 +95,6 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 		!pgpx_wire_can_send_before_answer(pgpx_server_spec_reset(spec)) ||
 		len >= PGPX_PENDING_MAX || statement->nparams >= PGPX_PENDING_MAX)
 		return;
-	if (pending->predictable)
-	{
-		/* do not hand over: the waiter will request binary columns */
-		pgpx_formats_key(&key, spec->pool_id, statement->sql,
-						 pending->types_hash);
-		if (pgpx_formats_find(&key, formats) > 0)
-			return;
-	}
 	initStringInfo(&buf);
 	pgpx_wire_put_pipeline(&buf, pending->pipeline != NULL ?
 						   pending->pipeline : &alone);
@@ -370,13 +359,6 @@ has_start_params_after_reset(const PgpxLease *lease)
 		lease->spec->discards_all;
 }
 
-/*
- * Limit on the rows to drain after a cancel.  It exceeds what the socket
- * buffers of both servers hold, so only a server that ignores the cancel sends
- * more.
- */
-#define CANCEL_BYTES (16 * 1024 * 1024)
-
 void
 pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
 {
@@ -388,7 +370,7 @@ pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
 
 	HOLD_INTERRUPTS();
 	while (is_usable(lease) && !pgpx_wire_statement_ended(wire) &&
-		   wire->bytes_in - start < CANCEL_BYTES &&
+		   wire->bytes_in - start < PGPX_CANCEL_BYTES &&
 		   pgpx_now() < deadline && !pgpx_interrupt_pending())
 	{
 		uint64		seen = wire->bytes_in;
@@ -401,7 +383,7 @@ pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
 		 * without memory for a long message, or if the output cannot be
 		 * flushed, it does not wait: another attempt would fail at once, too
 		 */
-		if (!pgpx_stream_drain(lease, CANCEL_BYTES - (seen - start), until,
+		if (!pgpx_stream_drain(lease, PGPX_CANCEL_BYTES - (seen - start), until,
 							   true) &&
 			wire->bytes_in == seen && pgpx_now() < until)
 			break;
@@ -563,7 +545,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 		return pgpx_wire_is_in_reset(wire) && !wire->eof ?
 			PGPX_RELEASE_CANCEL_CLOSE : PGPX_RELEASE_CLOSE;
 	}
-	return sent == PGPX_SENT_ROLLBACK ? PGPX_RELEASE_ROLLED_BACK :
+	return sent == PGPX_SENT_ROLLBACK ? PGPX_RELEASE_DIRTY :
 		PGPX_RELEASE_RESET_PENDING;
 }
 

@@ -29,7 +29,6 @@
 /* Bounds of the input to drain after an error in the middle of a result. */
 #define DRAIN_BYTES (1024 * 1024)
 #define DRAIN_US (50 * 1000)
-#define CANCEL_BYTES (16 * 1024 * 1024) /* after a cancel */
 
 /* An answer with more bytes than this is large. */
 #define LARGE_BYTES (1024 * 1024)
@@ -463,7 +462,7 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 	 */
 	if (clean_up(lease, drains ? pgpx_now() + DRAIN_US : 0) && may_drain &&
 		code == ERRCODE_QUERY_CANCELED && lease->scope != PGPX_SCOPE_CALL &&
-		pgpx_stream_drain(lease, CANCEL_BYTES, pgpx_now() + DRAIN_US, true))
+		pgpx_stream_drain(lease, PGPX_CANCEL_BYTES, pgpx_now() + DRAIN_US, true))
 		publish_state(lease);
 }
 

@@ -481,11 +481,11 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	if (action != PGPX_RELEASE_UNCHANGED)
 	{
 		conn->unread_reset = action == PGPX_RELEASE_RESET_PENDING ||
-			action == PGPX_RELEASE_ROLLED_BACK ?
+			action == PGPX_RELEASE_DIRTY ?
 			unread_reset : 0;
 		conn->reset_by = lease_id;
 	}
-	if (action == PGPX_RELEASE_DIRTY || action == PGPX_RELEASE_ROLLED_BACK)
+	if (action == PGPX_RELEASE_DIRTY)
 		conn->dirty = true;
 	else if (action == PGPX_RELEASE_RESET_PENDING ||
 			 action == PGPX_RELEASE_RESET)

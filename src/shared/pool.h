@@ -113,9 +113,9 @@ typedef enum PgpxEnd
 typedef enum PgpxReleaseAction
 {
 	PGPX_RELEASE_CLEAN,			/* idle, no reset pending */
-	PGPX_RELEASE_DIRTY,			/* idle, used, no reset needed now */
+	PGPX_RELEASE_DIRTY,			/* idle, used, no reset needed now; a ROLLBACK
+								 * may have been sent */
 	PGPX_RELEASE_RESET_PENDING, /* the reset has been sent */
-	PGPX_RELEASE_ROLLED_BACK,	/* ROLLBACK has been sent, and no reset */
 	PGPX_RELEASE_UNCHANGED,		/* nothing was read or sent during the lease */
 	PGPX_RELEASE_RESET,			/* the worker has to reset it */
 	PGPX_RELEASE_CANCEL,		/* a cancel is in flight; reset after it */

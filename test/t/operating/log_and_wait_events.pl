@@ -188,7 +188,7 @@ EOT
 	$holder->run("SELECT pgpool.checkin($lease)");
 
 	shows('PgpoolQuery', q{SELECT pgpool.exec('one', 'select pg_sleep(300)')});
-	shows('PgpoolFanout', q{SELECT * FROM pgpool.fanout('{one,two}', 'select 1 from pg_sleep(300)') AS t(pool text, a int)});
+	shows('PgpoolAnswer', q{SELECT * FROM pgpool.fanout('{one,two}', 'select 1 from pg_sleep(300)') AS t(pool text, a int)});
 	shows('PgpoolPrewarm', q{SELECT pgpool.prewarm('hole', 1, '300 s')});
 
 	$lease = lease($session, 'two');

@@ -190,13 +190,6 @@ is(pipelined_count($_), '0', "$_: no statement was pipelined") foreach qw(own_re
 is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: next session finds the unreset session');
 is(pipelined_count('never'), '1', 'never: statement was pipelined');
 
-# a statement whose large result is requested in binary is not pipelined
-my $large = 'SELECT count(*) FROM (' . query('one', 'SELECT generate_series(1, 1000)', 'a int') . ') s';
-$second->run($large) foreach 1, 2;
-$before = pipelined_count('one');
-is(behind('one', ['SELECT 1'], $large), '1000', 'large result is received');
-is(pipelined_count('one'), $before, 'statement was not pipelined');
-
 # the reset fails: the statement has not run, and runs on another connection
 my $tables = 'DO $d$BEGIN FOR i IN 1 .. 400 LOOP EXECUTE \'CREATE TEMP TABLE t\' || i || \' (a int)\'; END LOOP; END$d$';
 $remote->safe_psql('remote_db', 'TRUNCATE log');
