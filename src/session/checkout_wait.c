@@ -361,68 +361,42 @@ write_usage(PgpxPool *pool, char *buf, size_t size)
 }
 
 /*
- * If "reason", the error of a connection attempt, is that the pool's worker has
- * no descriptor left, append the numbers to a detail and return true.
+ * Return the hint of a timeout, which names the limit to raise.  It does not
+ * tell where the timeout or the size of the pool was set: an argument, a setting
+ * or an option, which not all servers can have.
  */
-static bool
-append_descriptors(const PgpxPool *pool, const char *reason, char *buf,
-				   size_t size)
+static const char *
+limit_hint(PgpxGrowthLimit limit)
 {
-	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
-	size_t		len = strlen(buf);
-
-	if (strstr(reason, PGPX_NO_DESCRIPTOR) == NULL)
-		return false;
-	snprintf(buf + len, size - len, "%sThe pool worker has too many open descriptors: it uses %u of the %u that it may have for connections.",
-			 len > 0 ? " " : "",
-			 pg_atomic_read_u32(&slot->descriptors),
-			 pg_atomic_read_u32(&slot->max_descriptors));
-	return true;
+	switch (limit)
+	{
+		case PGPX_LIMIT_CONNECTING:
+		case PGPX_LIMIT_CHECKING:
+		case PGPX_LIMIT_CANCELLING:
+			return "Raise the timeout, or check why the remote server has not answered.";
+		case PGPX_LIMIT_POOL:
+			return "Raise \"pool_size\" or the timeout, or return leases earlier.";
+		case PGPX_LIMIT_SERVER:
+			return "Raise \"max_server_connections\" or the timeout, or return leases earlier.";
+		case PGPX_LIMIT_ALL:
+			return "Raise the setting \"pgpool_ext.max_connections\" or the timeout, or return leases earlier.";
+		default:
+			return "Raise the timeout, or return leases earlier.";
+	}
 }
-
-/* Append to a detail that the remote accepts no more connections. */
-static void
-append_remote_full(const char *reason, PgpxTime full_for, char *buf,
-				   size_t size)
-{
-	snprintf(buf + strlen(buf), size - strlen(buf),
-			 " The remote server has accepted no more connections for %.3f s: %s",
-			 full_for / 1e6, pgpx_text_clean(pstrdup(reason)));
-	pgpx_text_clean(buf);		/* may end within a character */
-}
-
-/* Append to a detail the error of the last attempt to connect. */
-static void
-append_failure(const char *reason, char *buf, size_t size)
-{
-	snprintf(buf + strlen(buf), size - strlen(buf),
-			 " The last attempt to connect has failed: %s",
-			 pgpx_text_clean(pstrdup(reason)));
-	pgpx_text_clean(buf);		/* may end within a character */
-}
-
-/* The causes of a wait; each has its own hint. */
-typedef enum WaitCause
-{
-	WAIT_LIMIT,					/* see PgpxGrowthLimit */
-	WAIT_PAUSED,
-	WAIT_REMOTE_FULL,
-	WAIT_DESCRIPTORS,
-	WAIT_FAILED					/* the last attempt to connect has failed */
-} WaitCause;
 
 /*
  * Write a detail about the use of the pool and about the cause of the wait, and
- * return the cause.  The detail has the error of the last attempt to connect, if
- * it has failed since the checkout began, or if no attempt has succeeded since.
- * Set *limit if the cause is WAIT_LIMIT.
+ * return the hint for this cause.  The detail has the error of the last attempt
+ * to connect, if it has failed since the checkout began, or if no attempt has
+ * succeeded since.
  */
-static WaitCause
-write_wait_cause(const PgpxCheckout *c, PgpxPool *pool, char *buf, size_t size,
-				 PgpxGrowthLimit *limit)
+static const char *
+write_wait_cause(const PgpxCheckout *c, PgpxPool *pool, char *buf, size_t size)
 {
 	char		reason[PGPX_ERROR_LEN] = "";
 	PgpxTime	full_for = 0;
+	PgpxGrowthLimit limit;
 	bool		failing;
 	int			connecting;
 	int			checking;
@@ -430,7 +404,7 @@ write_wait_cause(const PgpxCheckout *c, PgpxPool *pool, char *buf, size_t size,
 
 	write_usage(pool, buf, size);
 	if (pgpx_pool_is_paused(pool))
-		return WAIT_PAUSED;
+		return "Call pgpool.resume to end the pause.";
 	LWLockAcquire(pool->lock, LW_SHARED);
 	failing = pool->unavailable_since != 0;
 	if (failing || pool->remote_full_since != 0 ||
@@ -441,48 +415,26 @@ write_wait_cause(const PgpxCheckout *c, PgpxPool *pool, char *buf, size_t size,
 	cancelling = pool->count[PGPX_CONN_CANCELLING];
 	if (pool->remote_full_since != 0)
 		full_for = pgpx_now() - pool->remote_full_since;
-	*limit = pgpx_pool_growth_limit_locked(pool);
+	limit = pgpx_pool_growth_limit_locked(pool);
 	LWLockRelease(pool->lock);
+	pgpx_text_clean(reason);
 	if (connecting + checking + cancelling > 0)
 		snprintf(buf + strlen(buf), size - strlen(buf),
 				 " Being opened: %d, being tested: %d, being cancelled: %d.",
 				 connecting, checking, cancelling);
 	if (full_for != 0)
-	{
-		append_remote_full(reason, full_for, buf, size);
-		return WAIT_REMOTE_FULL;
-	}
-	if (append_descriptors(pool, reason, buf, size))
-		return WAIT_DESCRIPTORS;
-	if (reason[0] == '\0')
-		return WAIT_LIMIT;
-	append_failure(reason, buf, size);
-	return failing ? WAIT_FAILED : WAIT_LIMIT;
-}
-
-/*
- * Add the hint of a timeout, which names the limit to raise.  It does not tell
- * where the timeout or the size of the pool was set: an argument, a setting or
- * an option, which not all servers can have.
- */
-static int
-add_limit_hint(PgpxGrowthLimit limit)
-{
-	switch (limit)
-	{
-		case PGPX_LIMIT_CONNECTING:
-		case PGPX_LIMIT_CHECKING:
-		case PGPX_LIMIT_CANCELLING:
-			return errhint("Raise the timeout, or check why the remote server has not answered.");
-		case PGPX_LIMIT_POOL:
-			return errhint("Raise \"pool_size\" or the timeout, or return leases earlier.");
-		case PGPX_LIMIT_SERVER:
-			return errhint("Raise \"max_server_connections\" or the timeout, or return leases earlier.");
-		case PGPX_LIMIT_ALL:
-			return errhint("Raise the setting \"pgpool_ext.max_connections\" or the timeout, or return leases earlier.");
-		default:
-			return errhint("Raise the timeout, or return leases earlier.");
-	}
+		snprintf(buf + strlen(buf), size - strlen(buf),
+				 " The remote server has accepted no more connections for %.3f s: %s",
+				 full_for / 1e6, reason);
+	else if (reason[0] != '\0')
+		snprintf(buf + strlen(buf), size - strlen(buf),
+				 " The last attempt to connect has failed: %s", reason);
+	pgpx_text_clean(buf);		/* may end within a character */
+	return full_for != 0 ?
+		"Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it." :
+		failing && reason[0] != '\0' ?
+		"Check the remote server, and the options of the server and of its user mapping." :
+		limit_hint(limit);
 }
 
 /* Raise the NOTICE for a session that has waited for notice_after. */
@@ -490,22 +442,14 @@ static void
 raise_notice(PgpxCheckout *c, PgpxPool *pool)
 {
 	char		detail[DETAIL_LEN];
-	PgpxGrowthLimit limit;
 
 	c->noticed = true;
-	(void) write_wait_cause(c, pool, detail, sizeof(detail), &limit);
+	(void) write_wait_cause(c, pool, detail, sizeof(detail));
 	ereport(NOTICE,
 			(errmsg("still waiting for a connection to server \"%s\" after " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name),
 					(pgpx_now() - c->started) / 1000),
 			 errdetail_internal("%s", detail)));
-}
-
-/* Add the hint of an error for lack of descriptors in a worker. */
-static int
-add_descriptors_hint(void)
-{
-	return errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\"), or use fewer connections for a worker.");
 }
 
 /*
@@ -518,16 +462,7 @@ raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
 				  int64 wait_ms)
 {
 	char	   *reason = pgpx_text_clean(pstrdup(text));
-	char		detail[DETAIL_LEN] = "";
 
-	if (append_descriptors(&pgpx_pools[c->spec->pool], text, detail,
-						   sizeof(detail)))
-		ereport(ERROR,
-				(errcode(sqlstate),
-				 errmsg("could not connect to server \"%s\"",
-						NameStr(c->spec->server_name)),
-				 errdetail_internal("%s", detail),
-				 add_descriptors_hint()));
 	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
@@ -562,33 +497,43 @@ raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text,
 }
 
 /*
+ * Release the pool lock, which the caller must hold, and raise the error of the
+ * last connection attempt.
+ */
+pg_noreturn static void
+raise_last_error_locked(PgpxCheckout *c, PgpxPool *pool)
+{
+	char		text[PGPX_ERROR_LEN];
+	int			sqlstate = pool->last_sqlstate;
+	PgpxTime	now = pgpx_now();
+	int64		wait_ms = pool->retry_at > now ?
+		(pool->retry_at - now) / 1000 + 1 : 0;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	strlcpy(text, pool->last_error, sizeof(text));
+	LWLockRelease(pool->lock);
+	raise_unreachable(c, sqlstate, text, wait_ms);
+}
+
+/*
  * Raise the error of the last connection attempt if no attempt has succeeded
  * since and the pool has no live connection, unless it is paused.
  */
 static void
 raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
 {
-	char		text[PGPX_ERROR_LEN];
-	int			sqlstate;
-	PgpxTime	now = pgpx_now();
-	int64		wait_ms;
-
 	LWLockAcquire(pool->lock, LW_SHARED);
-	sqlstate = pool->unavailable_since != 0 && !pgpx_pool_is_paused(pool) &&
-		pgpx_pool_count_live_locked(pool) == 0 ? pool->last_sqlstate : 0;
-	strlcpy(text, pool->last_error, sizeof(text));
-	wait_ms = pool->retry_at > now ? (pool->retry_at - now) / 1000 + 1 : 0;
+	if (pool->unavailable_since != 0 && !pgpx_pool_is_paused(pool) &&
+		pgpx_pool_count_live_locked(pool) == 0 && pool->last_sqlstate != 0)
+		raise_last_error_locked(c, pool);
 	LWLockRelease(pool->lock);
-	if (sqlstate != 0)
-		raise_unreachable(c, sqlstate, text, wait_ms);
 }
 
 void
 pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 {
 	char		detail[DETAIL_LEN];
-	WaitCause	cause = WAIT_LIMIT;
-	PgpxGrowthLimit limit = PGPX_LIMIT_NONE;
+	const char *hint = "Raise the timeout.";
 
 	if (pgpx_pool_worker_incarnation(pool) == 0)
 		ereport(ERROR,
@@ -601,19 +546,13 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		strlcpy(detail, "A connection was granted in time, but its socket or the answer to its reset arrived after the timeout.",
 				sizeof(detail));
 	else
-		cause = write_wait_cause(c, pool, detail, sizeof(detail), &limit);
+		hint = write_wait_cause(c, pool, detail, sizeof(detail));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" became available within " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name), c->timeout_ms),
 			 errdetail_internal("%s", detail),
-			 cause == WAIT_PAUSED ?
-			 errhint("Call pgpool.resume to end the pause.") :
-			 cause == WAIT_DESCRIPTORS ? add_descriptors_hint() :
-			 cause == WAIT_REMOTE_FULL ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
-			 cause == WAIT_FAILED ? errhint("Check the remote server, and the options of the server and of its user mapping.") :
-			 granted ? errhint("Raise the timeout.") :
-			 add_limit_hint(limit)));
+			 errhint("%s", hint)));
 }
 
 void
@@ -634,45 +573,26 @@ pgpx_checkout_raise_lost(PgpxCheckout *c)
 
 /*
  * Publish the conninfo and request connections again, after the worker has
- * restarted or the options have changed during the wait.  If the options of the
- * spec are not the pool's, read the catalogs again; if they still differ,
- * publish nothing.  Return false if the spec now has another pool.
+ * restarted or the options have changed during the wait.  Return false if the
+ * spec now has another pool.
  */
 static bool
 publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 {
-	bool		current = false;
-	bool		unread = false;
-	uint64		version = 0;
-	uint64		read_at = 0;	/* as in pgpx_checkout_lock_pool */
+	PgpxPool   *current;
+	uint64		version;
 
 	PGPX_DEBUG_POINT("publish");
-	for (int attempt = 0; !current && (attempt < 2 || unread); attempt++)
-	{
-		if (attempt > 0 && !pgpx_checkout_refresh(c))
-			return false;
-		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		unread = pgpx_pool_needs_options_locked(pool);
-		if (unread && read_at == pool->options_version)
-			pgpx_pool_adopt_locked(pool, NameStr(c->spec->server_name),
-								   NameStr(c->spec->user_name),
-								   &c->spec->fingerprint, &c->spec->opts);
-		read_at = pool->options_version;
-		version = pool->version;
-		current = pgpx_pool_is_current_locked(pool, &c->spec->fingerprint);
+	current = pgpx_checkout_lock_pool(c);
+	version = current->version;
 
-		/* 0: do not send the statement, which other options have prepared */
+	/* 0: do not send the statement, which other options have prepared */
+	if (current == pool)
 		pgpx_my_waiter()->options_version =
-			current && (c->pending == NULL || c->prepared) ?
-			pool->options_version : 0;
-		LWLockRelease(pool->lock);
-	}
-
-	/* if not current, the session that set the new options publishes them */
-	c->published_incarnation = incarnation;
-	c->published_version = version;
-	if (!current)
-		return true;
+			c->pending == NULL || c->prepared ? pool->options_version : 0;
+	LWLockRelease(current->lock);
+	if (current != pool)
+		return false;
 	send_conninfo(c, pool->worker, incarnation, version);
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pgpx_pool_grow_locked(pool, 0);
@@ -874,7 +794,6 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {
 	int			size;
 	const char *cap;
-	PgpxTime	now;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->damaged)
@@ -913,20 +832,13 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 				 errhint("Raise the server's option \"max_waiters\" or \"pool_size\", or return leases earlier.")));
 	}
 
-	now = pgpx_now();
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-		pool->unavailable_since != 0 && pool->retry_at > now &&
+		pool->unavailable_since != 0 && pool->retry_at > pgpx_now() &&
 		pgpx_pool_count_live_locked(pool) == 0 &&
 		pool->count[PGPX_CONN_CONNECTING] == 0 && !pgpx_pool_is_paused(pool) &&
 		pool->remote_full_since == 0)
 	{
-		char		text[PGPX_ERROR_LEN];
-		int			sqlstate = pool->last_sqlstate;
-		int64		wait_ms = (pool->retry_at - now) / 1000 + 1;
-
-		strlcpy(text, pool->last_error, sizeof(text));
 		pool->stats.unavailable++;
-		LWLockRelease(pool->lock);
-		raise_unreachable(c, sqlstate, text, wait_ms);
+		raise_last_error_locked(c, pool);
 	}
 }

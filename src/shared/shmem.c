@@ -192,7 +192,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u32(&worker->restarts, 0);
 		pg_atomic_init_u32(&worker->must_restart, 0);
 		pg_atomic_init_u32(&worker->descriptors, 0);
-		pg_atomic_init_u32(&worker->max_descriptors, 0);
 		pg_atomic_init_u64(&worker->started_at, 0);
 		pg_atomic_init_u64(&worker->missed_at, 0);
 	}

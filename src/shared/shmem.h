@@ -449,7 +449,6 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint32 restarts;
 	pg_atomic_uint32 must_restart;	/* one of its pools is damaged */
 	pg_atomic_uint32 descriptors;
-	pg_atomic_uint32 max_descriptors;	/* limit for connections */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
 	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_is_missing */
 } PgpxWorkerSlot;

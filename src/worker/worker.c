@@ -179,7 +179,6 @@ allow_descriptors(PgpxWorkerSlot *slot)
 		most = max_files_per_process;
 	most = Max(most - SERVER_FDS, max_safe_fds / 3);
 	max_safe_fds = Max(max_safe_fds, most * 3);
-	pg_atomic_write_u32(&slot->max_descriptors, most);
 
 	/* all connections may be those of one worker's pools */
 	if (pgpx_worker_index == 0 && most < connections * CONNECTION_FDS)

@@ -65,7 +65,7 @@ while ($refused->run("SELECT pgpool.checkout('$mine->[0]', '2 s')") =~ /^\d/) { 
 like(slurp_file($local->logfile), qr/WARNING:  a pool worker might not be able to open as many connections as "pgpool_ext.max_connections" allows
 .*DETAIL:  Each pool worker can use 36 descriptors for connections\. .*"pgpool_ext.max_connections" is 100\.
 .*HINT:  Raise the limit of open files of the server's processes \("ulimit -Hn"\) to at least 364/, 'warning at start reports that there are too few file descriptors');
-like($refused->error, qr/DETAIL:  .* of .* connections are leased .* The pool worker has too many open descriptors: it uses \d+ of the 36 .*\nHINT:  Raise the limit of open files/,
+like($refused->error, qr/DETAIL:  .* of .* connections are leased .*: the pool worker has too many open descriptors/,
 	'checkout that timed out reports why no connection was opened');
 cmp_ok($n, '>=', 5, "worker opens some connections ($n)");
 cmp_ok($n, '<', 48, 'worker opens fewer connections than the pool allows');
@@ -100,7 +100,7 @@ $local->safe_psql('postgres', "SELECT pgpool.resume('$mine->[1]')");
 my $extra = $holders[-1]->run("SELECT pgpool.checkout('$mine->[0]', '30 s')");
 like($extra, qr/^\d+$/, 'first pool takes the free descriptor');
 $more[0]->fails("SELECT pgpool.checkout('$mine->[1]', '3 s')", '53000',
-	qr/could not connect to server "$mine->[1]".*too many open descriptors: it uses \d+ of the 36 .*HINT:  Raise the limit of open files/s, 'pool without a connection reports the shortage');
+	qr/could not connect to server "$mine->[1]".*too many open descriptors/s, 'pool without a connection reports the shortage');
 
 # the other worker has its own descriptors
 is($more[1]->run("SELECT pgpool.exec('$_', 'select 1')") . $more[1]->error, '1', "$_: pool of the other worker works") foreach @$theirs;
