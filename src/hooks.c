@@ -12,7 +12,7 @@
  *					remote transactions, leases, locks, catalog changes
  *
  * A lock is released after the remote work that it protects has ended.  The
- * exit of a session is in lease_return.c.
+ * exit of a session is in lease.c.
  *
  *-------------------------------------------------------------------------
  */

@@ -26,7 +26,6 @@
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
 #include "session/checkout.h"
-#include "session/checkout_wait.h"
 #include "session/server_spec.h"
 #include "api/arguments.h"
 
@@ -39,7 +38,6 @@ PG_FUNCTION_INFO_V1(pgpx_reset_stats);
 PG_FUNCTION_INFO_V1(pgpx_terminate);
 
 #define DRAIN_CHECK_US (20 * 1000)	/* polling interval of drain */
-#define PREWARM_CHECK_US (10 * 1000)	/* polling interval of prewarm */
 
 /*
  * Return the servers that a call acts on: the server in the first argument, or
@@ -293,88 +291,6 @@ pgpx_drain(PG_FUNCTION_ARGS)
 }
 
 /*
- * Request the connections that the pool lacks, and evict one of another pool if
- * a cap is full.  Return the number of open connections.  Set *more to whether
- * the number can still grow.
- */
-static int
-grow_to(PgpxCheckout *c, int n, bool *more)
-{
-	PgpxCap    *full = NULL;
-	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
-	int			live;
-	int			missing;
-	int			soon_free;
-
-	if (pgpx_checkout_publish_if_missing(c, pool))
-		pool = pgpx_checkout_lock_pool(c);
-
-	/* growth subtracts connections that will become free anyway */
-	n = Min(n, pgpx_pool_cap_locked(pool));
-	missing = n - pgpx_pool_total_locked(pool);
-	soon_free = pgpx_pool_count_soon_free_locked(pool);
-	if (missing > 0)
-	{
-		pgpx_pool_grow_locked(pool, missing + soon_free);
-		missing = n - pgpx_pool_total_locked(pool);
-		soon_free = pgpx_pool_count_soon_free_locked(pool);
-	}
-	if (missing > 0 && !pgpx_pool_must_yield_locked(pool))
-		full = pgpx_pool_binding_cap_locked(pool, missing + soon_free);
-	live = pgpx_pool_count_live_locked(pool);
-
-	/* the others are being opened, or are closing and will make room */
-	*more = live < n &&
-		(pgpx_pool_total_locked(pool) > live ||
-		 (pool->retry_at != 0 && !pgpx_pool_is_paused(pool)));
-	LWLockRelease(pool->lock);
-	if (full != NULL &&
-		pgpx_pool_evict(c->spec->pool, full != &pgpx_shared->cap,
-						PGPX_EVICT_SURPLUS))
-		*more = true;
-	return live;
-}
-
-/*
- * Have the current user's pool of a server open n connections, within its caps.
- *
- * Wait until they are open or the deadline (monotonic, 0: none) has passed.
- * Return the number of open connections.  Errors: as of pgpx_lease_checkout.
- */
-static int
-prewarm(const char *server, int n, PgpxTime deadline)
-{
-	static uint32 wait_event = 0;
-	PgpxCheckout c = {0};
-	volatile int live = 0;
-
-	pgpx_session_register_exit();
-	c.spec = pgpx_server_spec_get(server);
-	c.deadline = deadline;
-	pgpx_server_spec_pin(c.spec);
-	PG_TRY();
-	{
-		bool		more = true;
-
-		for (;;)
-		{
-			live = grow_to(&c, n, &more);
-			if (!more || (deadline != 0 && pgpx_now() >= deadline))
-				break;
-			(void) pgpx_session_wait_worker(pgpx_pools[c.spec->pool].worker,
-											pgpx_now() + PREWARM_CHECK_US,
-											pgpx_wait_event(&wait_event, "PgpoolPrewarm"));
-		}
-	}
-	PG_FINALLY();
-	{
-		pgpx_server_spec_unpin(c.spec);
-	}
-	PG_END_TRY();
-	return live;
-}
-
-/*
  * prewarm(pool text, n integer, timeout interval) returns integer: the number
  * of open connections
  */
@@ -396,7 +312,7 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 				 errmsg("n must not be negative")));
 	(void) servers_of_call(fcinfo, false);	/* check privileges */
 	deadline = pgpx_arg_deadline(fcinfo, 2);
-	PG_RETURN_INT32(prewarm(server, n, deadline));
+	PG_RETURN_INT32(pgpx_checkout_prewarm(server, n, deadline));
 }
 
 /* terminate(lease bigint) returns boolean: true if the lease was active */

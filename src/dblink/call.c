@@ -121,8 +121,9 @@ equals_string(List *string, List *server, List *mapping)
 			strchr(o->dispchar, '*') != NULL;
 		bool		used = strchr(o->dispchar, 'D') == NULL &&
 			strcmp(o->keyword, "client_encoding") != 0;
+		List	   *options = in_mapping ? mapping : server;
 		const char *own = !used ? NULL :
-			pgpx_server_catalog_value(in_mapping ? mapping : server, o->keyword);
+			pgpx_server_catalog_value(options, o->keyword);
 		const char *given = pgpx_server_catalog_value(string, o->keyword);
 
 		if (own == NULL || given == NULL ? own != given :
@@ -143,8 +144,14 @@ static bool
 has_same_sessions(List *server, List *mapping)
 {
 	static const char *const differ[] = {
-		"start_commands", "reset", "reset_command", "use_password_command",
-		"use_scram_passthrough", "service", "passfile", "options",
+		"start_commands",
+		"reset",
+		"reset_command",
+		"use_password_command",
+		"use_scram_passthrough",
+		"service",
+		"passfile",
+		"options",
 	};
 	const char *host = pgpx_server_catalog_value(server, "host");
 	const char *addr = pgpx_server_catalog_value(server, "hostaddr");
@@ -251,7 +258,7 @@ find_server(const char *connection, bool *only_pool,
 	namestrcpy(name, cut);
 	server = get_foreign_server_oid(cut, true);
 	*outcome = OidIsValid(server) ? check_server(server, NIL, only_pool) :
-		search_string(connection, name);
+									search_string(connection, name);
 	return *outcome == PGPX_DBLINK_POOLED ? NameStr(*name) : NULL;
 }
 
@@ -343,7 +350,8 @@ end_command(void *arg, const PgpxWireMessage *msg)
 static void
 store_tag(Call *call)
 {
-	MemoryContext old = MemoryContextSwitchTo(call->rsinfo->econtext->ecxt_per_query_memory);
+	ExprContext *econtext = call->rsinfo->econtext;
+	MemoryContext old = MemoryContextSwitchTo(econtext->ecxt_per_query_memory);
 	TupleDesc	tupdesc = CreateTemplateTupleDesc(1);
 	Datum		value = CStringGetTextDatum(call->tag);
 	bool		isnull = false;
@@ -377,7 +385,7 @@ run_on_lease(Call *call, PgpxLease *lease)
 		.last = true,
 	};
 	MemoryContext caller = CurrentMemoryContext;
-	ErrorData  *volatile lost = NULL;
+	ErrorData *volatile lost = NULL;
 
 	PG_TRY();
 	{

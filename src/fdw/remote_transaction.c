@@ -21,7 +21,7 @@
  *   there is no two-phase commit.  From the first COMMIT on, the session defers
  *   interrupts for a second at most, until all answers have arrived.
  * - At an abort this file cancels the statements that are running.
- *   lease_return.c waits for their end, sends ROLLBACK and the reset, and reads
+ *   lease.c waits for their end, sends ROLLBACK and the reset, and reads
  *   the answers, within operation_timeout.
  *
  *-------------------------------------------------------------------------
@@ -500,7 +500,7 @@ before_prepare(void)
 
 /*
  * Cancel the statements that have not ended, all before the first wait.
- * lease_return.c then returns the leases.
+ * lease.c then returns the leases.
  */
 static void
 at_abort(void)

@@ -16,7 +16,7 @@
  * for the result, and the ends of transactions and sessions, in which nothing
  * may wait or raise an error.
  *
- * The transaction callbacks differ from those of lease_return.c.  A lease is
+ * The transaction callbacks differ from those of lease.c.  A lease is
  * returned before the commit, because an open remote transaction must be able
  * to prevent the commit.  A lock is released after the commit.
  *
@@ -40,7 +40,7 @@
 #include "base/debug_point.h"
 #include "protocol/remote_message.h"
 #include "session/checkout.h"
-#include "session/checkout_wait.h"
+#include "session/deadlock.h"
 #include "session/lease.h"
 
 /* lock_timeout at the remote: transactions with fence_check hold row locks. */

@@ -58,7 +58,7 @@
 #include "utils/snapmgr.h"
 
 #include "shared/registry.h"
-#include "session/checkout_wait.h"
+#include "session/checkout.h"
 #include "session/server_spec.h"
 
 /* worker/catalog_request.c starts it; arg: OID of the database */

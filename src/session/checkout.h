@@ -98,4 +98,30 @@ extern void pgpx_call_with_lease(const char *server,
 								 void (*work)(PgpxLease *lease, void *arg),
 								 void *arg);
 
+/* Raise an error if a spec may not be used. */
+typedef void (*PgpxSpecCheck)(const PgpxServerSpec *spec);
+
+/*
+ * pgpx_checkout_publish_conninfo
+ *		Send the conninfo to the pool's worker unless the worker has it.
+ *
+ * Create the pool if there is none.  Wait while the control socket is full,
+ * until the deadline (monotonic, not 0); the conninfo is not sent after it.
+ * check: raises an error if the spec may not be published; NULL: none.  It is
+ * called again whenever the spec was read again, before the pool adopts its
+ * options.
+ */
+extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec,
+										   PgpxTime deadline,
+										   PgpxSpecCheck check);
+
+/*
+ * pgpx_checkout_prewarm
+ *		Have the current user's pool of a server open n connections, within its caps.
+ *
+ * Wait until they are open or the deadline (monotonic, 0: none) has passed.
+ * Return the number of open connections.  Errors: as of pgpx_lease_checkout.
+ */
+extern int	pgpx_checkout_prewarm(const char *server, int n, PgpxTime deadline);
+
 #endif							/* PGPX_CHECKOUT_H */

@@ -45,7 +45,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "session/checkout_wait.h"
+#include "session/deadlock.h"
 
 #include "lib/stringinfo.h"
 #include "miscadmin.h"

@@ -2,10 +2,7 @@
  *
  * lease.h
  *	  The leases of this session: their records, checks before use,
- *	  notifications, and stream.
- *
- * Implemented by lease.c (records, checks, stream) and lease_return.c (return
- * of a lease).
+ *	  notifications, stream, and return.
  *
  *-------------------------------------------------------------------------
  */
@@ -299,18 +296,6 @@ typedef struct PgpxPendingStatement
  */
 extern void pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 								   const PgpxPendingStatement *pending);
-
-/*
- * pgpx_lease_send_reset_behind
- *		Append the reset to the statement in the output buffer, if the options
- *		and the text allow that.
- *
- * statement: NULL if it is the COMMIT of foreign tables.  several: without
- * parameters, the text may contain several statements.
- */
-extern void pgpx_lease_send_reset_behind(PgpxLease *lease,
-										 const PgpxStatement *statement,
-										 bool several);
 
 /*
  * pgpx_lease_return

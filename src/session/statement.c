@@ -15,6 +15,8 @@
  */
 #include "session/statement.h"
 
+#include <ctype.h>
+
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -24,7 +26,6 @@
 
 #include "base/debug_point.h"
 #include "session/lease.h"
-#include "session/statement_text.h"
 
 /* Bounds of the input to drain after an error in the middle of a result. */
 #define DRAIN_BYTES (1024 * 1024)
@@ -36,6 +37,167 @@
 static uint32 wait_query = 0;
 static const char malformed[] = "the remote server sent a malformed message";
 static const char cancel_is_late[] = "a cancel request did not end within operation_timeout";
+
+/* ------------------------------------------------------------------------
+ * What the text of a statement shows about it, without parsing it
+ *
+ * The text is split into words, also within quotes and comments, except for
+ * comments at its beginning.  So a word in a literal counts, too.  If a text is
+ * uncertain, each function returns the more cautious answer.
+ * ------------------------------------------------------------------------
+ */
+
+#define WORD_MAX 16				/* longer words are truncated */
+
+static bool
+is_word_char(char c)
+{
+	return isalpha((unsigned char) c) || c == '_' || IS_HIGHBIT_SET(c);
+}
+
+/*
+ * Return the position after the white space, comments and opening parentheses
+ * at p.
+ */
+static const char *
+skip_lead(const char *p)
+{
+	int			depth = 0;		/* comments can be nested */
+
+	for (;; p++)
+	{
+		if (p[0] == '/' && p[1] == '*')
+		{
+			depth++;
+			p++;
+		}
+		else if (depth > 0 && p[0] == '*' && p[1] == '/')
+		{
+			depth--;
+			p++;
+		}
+		else if (*p == '\0')
+			return p;
+		else if (depth > 0)
+			continue;
+		else if (p[0] == '-' && p[1] == '-')
+		{
+			p += strcspn(p, "\r\n");
+			if (*p == '\0')
+				return p;
+		}
+		else if (strchr(" \t\n\r\f\v(", *p) == NULL)
+			return p;
+	}
+}
+
+/* Read the word at p in lower case.  Return the position after it. */
+static const char *
+read_word(const char *p, char word[WORD_MAX])
+{
+	int			n = 0;
+
+	for (; is_word_char(*p); p++)
+		if (n < WORD_MAX - 1)
+			word[n++] = pg_ascii_tolower((unsigned char) *p);
+	word[n] = '\0';
+	return p;
+}
+
+/* Return whether the text contains a word, which must be in lower case. */
+static bool
+has_word(const char *sql, const char *word)
+{
+	char		found[WORD_MAX];
+
+	while (*sql != '\0')
+	{
+		if (!is_word_char(*sql))
+		{
+			sql++;
+			continue;
+		}
+		sql = read_word(sql, found);
+		if (strcmp(found, word) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Return whether the text is a SELECT, VALUES, TABLE, or a WITH that does not
+ * write.  The result of another statement, such as FETCH or EXECUTE, can have
+ * other columns at each execution.
+ */
+static bool
+is_query(const char *sql)
+{
+	char		word[WORD_MAX];
+
+	(void) read_word(skip_lead(sql), word);
+	if (strcmp(word, "with") == 0)
+		return !has_word(sql, "insert") &&
+			!has_word(sql, "update") &&
+			!has_word(sql, "delete") &&
+			!has_word(sql, "merge");
+	return strcmp(word, "select") == 0 || strcmp(word, "values") == 0 ||
+		strcmp(word, "table") == 0;
+}
+
+/*
+ * Return whether the text is a single statement that begins as one that
+ * reads.
+ *
+ * For a statement that reads, the simple protocol returns the same result for
+ * less work on both sides.  For a statement that writes, the result may differ,
+ * because only the simple protocol returns the results that a rule adds.
+ */
+static bool
+can_be_simple(const char *sql)
+{
+	static const char *const words[] = {"select", "values", "show", "with", "table"};
+
+	if (strchr(sql, ';') != NULL)
+		return false;
+	sql += strspn(sql, " \t\n\r");
+	for (int i = 0; i < lengthof(words); i++)
+	{
+		size_t		len = strlen(words[i]);
+
+		if (pg_strncasecmp(sql, words[i], len) == 0 &&
+			!isalnum((unsigned char) sql[len]) && sql[len] != '_')
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Return whether the text is a single statement that can neither leave a
+ * transaction open nor begin a COPY.
+ *
+ * single: the remote accepts the text only as a single statement.
+ */
+static bool
+can_precede_reset(const char *sql, bool single)
+{
+	static const char *const words[] = {"select", "insert", "update", "delete",
+										"with", "values", "table", "merge"};
+	char		word[WORD_MAX];
+	const char *end = strchr(sql, ';');
+
+	if (!single && end != NULL && end[strspn(end, " \t\n\r;")] != '\0')
+		return false;
+	(void) read_word(skip_lead(sql), word);
+	for (int i = 0; i < lengthof(words); i++)
+		if (strcmp(word, words[i]) == 0)
+			return true;
+	return false;
+}
+
+/* ------------------------------------------------------------------------
+ * Send, read, errors
+ * ------------------------------------------------------------------------
+ */
 
 /* Break the stream and raise 08006.  remote_text may be NULL. */
 pg_noreturn static void
@@ -462,7 +624,8 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 	 */
 	if (clean_up(lease, drains ? pgpx_now() + DRAIN_US : 0) && may_drain &&
 		code == ERRCODE_QUERY_CANCELED && lease->scope != PGPX_SCOPE_CALL &&
-		pgpx_stream_drain(lease, PGPX_CANCEL_BYTES, pgpx_now() + DRAIN_US, true))
+		pgpx_stream_drain(lease, PGPX_CANCEL_BYTES, pgpx_now() + DRAIN_US,
+						  true))
 		publish_state(lease);
 }
 
@@ -482,6 +645,37 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				 errdetail("There are %d parameters; the protocol allows %d.",
 						   statement->nparams, PGPX_WIRE_PARAMS_MAX),
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
+}
+
+/*
+ * The messages of the statement and the reset fit into the receive buffer of a
+ * backend (8192 bytes).  A longer statement may not be sent in one system
+ * call, and classifying its text would take noticeable time.
+ */
+#define RESET_BEHIND_MAX (8192 - PGPX_WIRE_RESET_MAX)
+
+/*
+ * Append the reset to the statement in the output buffer, if the options and
+ * the text allow that.
+ *
+ * statement: NULL if it is the COMMIT of foreign tables.  several: without
+ * parameters, the text may contain several statements.
+ */
+static void
+send_reset_behind(PgpxLease *lease, const PgpxStatement *statement,
+				  bool several)
+{
+	const PgpxServerSpec *spec = lease->spec;
+	PgpxWire   *wire = &lease->sock->wire;
+	const volatile PgpxPool *pool = &pgpx_pools[spec->pool];
+
+	/* "nwaiting" without the lock: a stale value only costs time */
+	if (pgpx_server_spec_reset(spec) == PGPX_SENT_DISCARD_ALL &&
+		wire->out.len <= RESET_BEHIND_MAX && pool->nwaiting == 0 &&
+		(statement == NULL ||
+		 can_precede_reset(statement->sql,
+						   !several || statement->nparams > 0)))
+		pgpx_wire_send_reset_behind(wire);
 }
 
 void
@@ -513,7 +707,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	if (run->pipeline != NULL)
 		pgpx_wire_send_pipeline(wire, run->pipeline);
 	else if (statement->nparams == 0 && run->nformats == 0 &&
-			 (several || pgpx_statement_can_be_simple(statement->sql)))
+			 (several || can_be_simple(statement->sql)))
 		pgpx_wire_send_query(wire, statement->sql);
 	else
 	{
@@ -523,9 +717,9 @@ pgpx_run_send(PgpxRun *run, bool several)
 		pgpx_wire_send_pipeline(wire, &alone);
 	}
 	if (run->commit)
-		pgpx_lease_send_reset_behind(lease, NULL, false);
+		send_reset_behind(lease, NULL, false);
 	else if (run->last && run->nformats == 0)	/* else it may be repeated */
-		pgpx_lease_send_reset_behind(lease, statement, several);
+		send_reset_behind(lease, statement, several);
 
 	/* ignore a failure here: the reader reports it with the remote's reason */
 	(void) pgpx_stream_flush(lease, 0);
@@ -597,7 +791,7 @@ pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 	PgpxLease  *lease = run->lease;
 
 	prediction->on = run->sink != NULL && pgpx_conns[lease->conn].binary &&
-		pgpx_statement_is_query(run->statement->sql);
+		is_query(run->statement->sql);
 	prediction->any_type = prediction->on && run->sink->formats == NULL;
 	run->nformats = 0;
 	run->formats = prediction->formats;

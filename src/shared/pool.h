@@ -245,10 +245,7 @@ extern void pgpx_pool_close_free_locked(PgpxPool *pool,
  */
 extern void pgpx_pool_trim_locked(PgpxPool *pool);
 
-/*
- * Value of last_error when the worker has no descriptor; checkout_wait.c adds
- * numbers.
- */
+/* The error of a connection attempt if the worker has no descriptor left. */
 #define PGPX_NO_DESCRIPTOR "the pool worker has too many open descriptors"
 
 /*

@@ -20,7 +20,7 @@
  *
  * A waiter also contains
  *	- the pending statement, which a releasing session may send for it
- *	  (lease_return.c);
+ *	  (lease.c);
  *	- the reasons why leases of its process were revoked.  They are stored here
  *	  because the waiter is the only shared slot that belongs to the process.
  *
@@ -44,7 +44,7 @@ typedef enum PgpxWaiterState
 /*
  * A waiter that will run one statement may set it as its pending statement.
  * The session that releases a connection then sends it together with the
- * reset, see lease_return.c.
+ * reset, see lease.c.
  */
 #define PGPX_PENDING_MAX 2048		/* bytes of messages */
 

@@ -460,7 +460,7 @@ proctype Session(byte s)
 			note_change()
 		};
 
-		/* pgpx_checkout_wait */
+		/* wait_in_queue */
 		do
 		:: waits[s] == 0 -> break
 		:: atomic { waits[s] != 0 && b_cancel > 0 ->

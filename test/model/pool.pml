@@ -730,7 +730,7 @@ checkout:
 			goto validate
 		:: else
 		fi;
-		/* pgpx_checkout_check_locked: during a back-off */
+		/* check_wait_locked: during a back-off */
 		count_live();
 		k = n;
 		count_conns(conn[i].state == CONNECTING);
@@ -778,7 +778,7 @@ checkout:
 	};
 
 wait:
-	/* pgpx_checkout_wait: no lock, so the check and the sleep are two steps */
+	/* wait_in_queue: no lock, so the check and the sleep are two steps */
 	atomic {
 		if
 #ifdef PIPELINE
@@ -821,7 +821,7 @@ publish:
 	fi;
 
 publish_again:
-	/* publish_again in checkout_wait.c */
+	/* publish_again in checkout.c */
 	atomic {
 		published = incarnation;
 		if
@@ -1133,7 +1133,7 @@ back:
 		:: else -> got = 0; goto no_pipeline
 		fi
 	};
-	/* send_and_wake in lease_return.c: one call, without interrupts */
+	/* send_and_wake in lease.c: one call, without interrupts */
 	atomic {
 		if
 #if STOPS > 0
