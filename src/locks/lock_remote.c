@@ -116,7 +116,7 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	PG_TRY();
 	{
 		pgpx_run_send(&run, sink == NULL);
-		while (!pgpx_run_process_input(&run))
+		while (pgpx_run_try_next(&run) != PGPX_RUN_END)
 			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
 				ereport(ERROR,

@@ -327,7 +327,7 @@ process_input(Branch *branch)
 		!pgpx_wire_is_answered(wire, &lease->scanned) && lease->scanned == 0)
 		(void) pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, 0,
 								 pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
-	branch->done = pgpx_run_process_input(&branch->run);
+	branch->done = pgpx_run_try_next(&branch->run) == PGPX_RUN_END;
 	lease->scanned = 0;
 
 	/* this server's DateStyle must not apply to rows of the next one */

@@ -182,6 +182,7 @@ lock_pool(Checkout *c)
 	{
 		PgpxServerSpec *spec;
 		PgpxPool   *pool;
+		bool		current;
 
 		/*
 		 * Read the spec again if its catalog entries or privileges changed
@@ -232,16 +233,16 @@ lock_pool(Checkout *c)
 			spec->pool_id = pool_id;
 			continue;
 		}
-		if (pgpx_pool_is_current_locked(pool, &spec->fingerprint))
-		{
-			pool->by_table |= spec->by_table;
-			return pool;
-		}
-		if (read_at == pool->options_version)
+		current = pgpx_pool_is_current_locked(pool, &spec->fingerprint);
+		if (!current && read_at == pool->options_version)
 		{
 			pgpx_pool_adopt_locked(pool, NameStr(spec->server_name),
 								   NameStr(spec->user_name),
 								   &spec->fingerprint, &spec->opts);
+			current = true;
+		}
+		if (current)
+		{
 			pool->by_table |= spec->by_table;
 			return pool;
 		}
@@ -1323,7 +1324,6 @@ static void
 set_deadline(Checkout *c, int64 timeout_ms)
 {
 	c->started = pgpx_now();
-	c->noticed = false;
 	c->no_wait = c->only_try;
 	timeout_ms = pgpx_effective_checkout_timeout(c->spec, timeout_ms);
 	c->timeout_ms = timeout_ms;
@@ -1618,32 +1618,26 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 			 const PgpxPendingStatement *statement,
 			 const PgpxRetry *retry)
 {
-	Checkout	c;
+	Checkout	c = {
+		.spec = spec,
+		.only_try = only_try,
+		.pending = statement,
+		.holder = {
+			.procno = MyProcNumber,
+			.pid = MyProcPid,
+			.user = user,
+			.scope = scope,
+			.application_name = application_name,
+		},
+	};
 	volatile bool done = false;
 
 	pgpx_session_register_exit();
-
-	/* assign the fields one by one: memset of the struct is slow */
-	c.position = 0;
-	c.waited = 0;
-	c.published_incarnation = 0;
-	c.published_version = 0;
-	c.stale = false;
-	c.check = NULL;
-	c.spec = spec;
-	c.lease = NULL;
-	c.only_try = only_try;
-	c.holder.procno = MyProcNumber;
-	c.holder.pid = MyProcPid;
-	c.holder.user = user;
-	c.holder.scope = scope;
 	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
 		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
 	c.holder.why = why;
-	c.holder.application_name = application_name;
 	c.holder.user_name =
 		OidIsValid(spec->user) ? NULL : GetUserNameFromId(user, true);
-	c.pending = statement;
 	set_deadline(&c, timeout_ms);
 	if (retry != NULL && retry->queue_position != 0 &&
 		retry->pool_id == c.spec->pool_id)

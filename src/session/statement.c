@@ -483,18 +483,6 @@ check_answer(PgpxRun *run)
 					   run->error.primary);
 }
 
-bool
-pgpx_run_process_input(PgpxRun *run)
-{
-	bool		more;
-
-	(void) pgpx_wire_fill(&run->lease->sock->wire, &more);
-	if (process_messages(run) != PGPX_RUN_END)
-		return false;
-	check_answer(run);
-	return true;
-}
-
 /*
  * Read to the message boundary, or up to the next event "stop_at".
  *
@@ -567,7 +555,6 @@ pgpx_run_try_next(PgpxRun *run)
 	PgpxRunStep reached;
 	bool		more;
 
-	Assert(run->stop_at != PGPX_EV_NONE);
 	while ((reached = process_messages(run)) == PGPX_RUN_WAIT)
 	{
 		if (pgpx_wire_fill(&run->lease->sock->wire, &more) == 0)

@@ -58,12 +58,6 @@ extern void pgpx_run_check(const PgpxLease *lease,
  */
 extern void pgpx_run_send(PgpxRun *run, bool several);
 
-/*
- * Process the available input without waiting.  Return true if the answer is
- * complete.
- */
-extern bool pgpx_run_process_input(PgpxRun *run);
-
 /* Wait for the answer and process it to its end. */
 extern void pgpx_run_read(PgpxRun *run);
 
@@ -86,7 +80,10 @@ typedef enum PgpxRunStep
 	PGPX_RUN_END				/* the answer has ended */
 } PgpxRunStep;
 
-/* As pgpx_run_next, but without waiting for input. */
+/*
+ * As pgpx_run_next, but without waiting for input.  If "stop_at" is NONE, only
+ * the end of the answer stops it.
+ */
 extern PgpxRunStep pgpx_run_try_next(PgpxRun *run);
 
 /*
