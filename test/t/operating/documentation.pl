@@ -82,7 +82,7 @@ sub rows
 sub all_pages
 {
 	my @there = map { s{.*/}{}r } glob "$FindBin::Bin/../../../doc/*.md";
-	my @read = map { s{.*/}{}r } @pages;
+	my @read = map { m{^doc/(.*)} ? $1 : () } @pages;
 
 	same([ @read, 'recipes.md' ], \@there, 'tests read all pages');
 	return;
@@ -356,7 +356,8 @@ sub questions
 		'could not determine polymorphic type because input has type unknown' => q{SELECT pgpool.query_as(NULL, 'shard1', 'select 1')},
 		'function pgpool.exec(..) does not exist' => q{SELECT pgpool.exec(pool => 'shard1', sql => 'select 1')},
 		'invalid input syntax for type interval' => q{SELECT pgpool.checkout('shard1', 'month report')},
-		'option "pool_size" not found' => q{ALTER SERVER crowded OPTIONS (DROP pool_size)},
+		'option "leak_warning" not found' => q{ALTER SERVER crowded OPTIONS (DROP leak_warning)},
+		'option "leak_warning" provided more than once' => q{ALTER SERVER crowded OPTIONS (ADD leak_warning '10min', ADD leak_warning '20min')},
 		'schema "pgpool" does not exist' => "\\connect template1\nSELECT pgpool.checkin_all()",
 		'permission denied for function pause' => q{SET ROLE web; SELECT pgpool.pause('shard1')},
 		'too many connections for role' => q{SELECT pgpool.checkout('crowded', '200 ms')});
