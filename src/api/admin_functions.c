@@ -22,8 +22,8 @@
 #include "utils/snapmgr.h"
 
 #include "base/debug_point.h"
+#include "shared/cap.h"
 #include "shared/invariants.h"
-#include "shared/pool_worker.h"
 #include "shared/registry.h"
 #include "session/checkout.h"
 #include "session/server_spec.h"

@@ -35,7 +35,7 @@
 #include "utils/lsyscache.h"
 
 #include "base/debug_point.h"
-#include "shared/pool_worker.h"
+#include "shared/cap.h"
 #include "shared/registry.h"
 #include "shared/wait_queue.h"
 #include "protocol/control_message.h"
@@ -385,27 +385,25 @@ pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline,
 static int
 grow_to(Checkout *c, int n, bool *more)
 {
-	PgpxCap    *full = NULL;
 	PgpxPool   *pool = lock_pool(c);
+	bool		lacks = false;
+	bool		lacks_all = false;
 	int			live;
 	int			missing;
-	int			soon_free;
 
 	if (publish_if_missing(c, pool))
 		pool = lock_pool(c);
 
-	/* growth subtracts connections that will become free anyway */
 	n = Min(n, pgpx_pool_cap_locked(pool));
 	missing = n - pgpx_pool_total_locked(pool);
-	soon_free = pgpx_pool_count_soon_free_locked(pool);
 	if (missing > 0)
 	{
-		pgpx_pool_grow_locked(pool, missing + soon_free);
-		missing = n - pgpx_pool_total_locked(pool);
-		soon_free = pgpx_pool_count_soon_free_locked(pool);
+		/* growth subtracts connections that will become free anyway */
+		pgpx_pool_grow_locked(pool,
+							  missing + pgpx_pool_count_soon_free_locked(pool));
+		lacks = pool->lacks > 0;
+		lacks_all = pool->lacks_all;
 	}
-	if (missing > 0 && !pgpx_pool_must_yield_locked(pool))
-		full = pgpx_pool_binding_cap_locked(pool, missing + soon_free);
 	live = pgpx_pool_count_live_locked(pool);
 
 	/* the others are being opened, or are closing and will make room */
@@ -413,9 +411,8 @@ grow_to(Checkout *c, int n, bool *more)
 		(pgpx_pool_total_locked(pool) > live ||
 		 (pool->retry_at != 0 && !pgpx_pool_is_paused(pool)));
 	LWLockRelease(pool->lock);
-	if (full != NULL &&
-		pgpx_pool_evict(c->spec->pool, full != &pgpx_shared->cap,
-						PGPX_EVICT_SURPLUS))
+	if (lacks &&
+		pgpx_cap_evict(c->spec->pool, lacks_all, PGPX_EVICT_SURPLUS))
 		*more = true;
 	return live;
 }

@@ -52,7 +52,7 @@
 #include "storage/proc.h"
 
 #include "base/debug_point.h"
-#include "shared/pool.h"
+#include "shared/cap.h"
 #include "shared/registry.h"
 #include "session/lease.h"
 

@@ -1,151 +1,292 @@
 /*-------------------------------------------------------------------------
  *
  * cap.c
- *	  A cap over several pools: its tokens, and the pool that is next in line.
+ *	  Caps over several pools: tokens, the rule for a full cap, and eviction.
  *
- * Shared memory only.  A denied pool is recorded as next in line in the same
- * critical section, under the cap's spinlock.  So no pool with a younger
- * waiter gets a token that is released in between.  The pool remains next in
- * line until the worker (admission.c) finds that the cap no longer keeps it
- * from growing.
+ * Shared memory only.  cap.h states the rule.
+ *
+ * Pingora's pool of upstream connections evicts by the same rule, the least
+ * recently used of all groups (https://github.com/cloudflare/pingora,
+ * pingora-pool).
  *
  *-------------------------------------------------------------------------
  */
 #include "shared/cap.h"
 
-#include "storage/spin.h"
+/* PgpxCap.tokens: the number in use, and above it the number of changes */
+#define ONE_CHANGE (UINT64CONST(1) << 32)
 
-void
-pgpx_cap_init(PgpxCap *cap)
+static int
+used_of(uint64 tokens)
 {
-	SpinLockInit(&cap->mutex);
-	cap->used = 0;
-	cap->moves = 0;
-	cap->next_in_line = -1;
-	cap->line_changes = 0;
-	pg_atomic_init_u64(&cap->since, 0);
-}
-
-/*
- * Return whether another pool is next in line, with an older waiter.  The
- * caller must hold the spinlock.
- */
-static bool
-has_older(PgpxCap *cap, int pool, int64 since)
-{
-	int64		oldest = (int64) pg_atomic_read_u64(&cap->since);
-
-	return oldest != 0 && cap->next_in_line != pool &&
-		(since == 0 || oldest < since);
-}
-
-PgpxToken
-pgpx_cap_acquire(PgpxCap *cap, int limit, int pool, int64 since)
-{
-	PgpxToken	token = PGPX_TOKEN_DENIED;
-
-	SpinLockAcquire(&cap->mutex);
-	if (!has_older(cap, pool, since))
-	{
-		if (limit == 0 || cap->used < limit)
-		{
-			cap->used++;
-			cap->moves++;
-			token = PGPX_TOKEN_ACQUIRED;
-		}
-		else if (since != 0 &&
-				 (cap->next_in_line != pool ||
-				  (int64) pg_atomic_read_u64(&cap->since) == 0))
-		{
-			cap->next_in_line = pool;
-			cap->line_changes++;
-			pg_atomic_write_u64(&cap->since, (uint64) since);
-			token = PGPX_TOKEN_DENIED_NEXT;
-		}
-	}
-	SpinLockRelease(&cap->mutex);
-	return token;
-}
-
-int
-pgpx_cap_release(PgpxCap *cap)
-{
-	int			before;
-
-	SpinLockAcquire(&cap->mutex);
-	before = cap->used--;
-	cap->moves++;
-	SpinLockRelease(&cap->mutex);
-	Assert(before > 0);
-	return before;
+	return (int) (uint32) tokens;
 }
 
 int
 pgpx_cap_used(PgpxCap *cap, uint32 *moves)
 {
-	int			used;
+	uint64		tokens = pg_atomic_read_u64(&cap->tokens);
 
-	SpinLockAcquire(&cap->mutex);
-	used = cap->used;
 	if (moves != NULL)
-		*moves = cap->moves;
-	SpinLockRelease(&cap->mutex);
-	return used;
+		*moves = (uint32) (tokens / ONE_CHANGE);
+	return used_of(tokens);
 }
 
-bool
-pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since)
+/* Acquire a token.  limit: the number of tokens; 0: no limit. */
+static bool
+acquire(PgpxCap *cap, int limit)
 {
-	bool		older;
+	uint64		tokens = pg_atomic_read_u64(&cap->tokens);
 
-	/* each checkin calls this, and nearly always no pool is next in line */
-	if (pg_atomic_read_u64(&cap->since) == 0)
-		return false;
-	SpinLockAcquire(&cap->mutex);
-	older = has_older(cap, pool, since);
-	SpinLockRelease(&cap->mutex);
-	return older;
-}
-
-int
-pgpx_cap_next_in_line(PgpxCap *cap, uint32 *line_changes)
-{
-	int			pool;
-
-	/* without the lock, because the worker calls this for each server */
-	if (line_changes == NULL && pg_atomic_read_u64(&cap->since) == 0)
-		return -1;
-
-	SpinLockAcquire(&cap->mutex);
-	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->next_in_line : -1;
-	if (line_changes != NULL)
-		*line_changes = cap->line_changes;
-	SpinLockRelease(&cap->mutex);
-	return pool;
-}
-
-bool
-pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
-						  uint32 line_changes)
-{
-	bool		ended = false;
-
-	SpinLockAcquire(&cap->mutex);
-	if (cap->line_changes == line_changes)
+	do
 	{
-		ended = since == 0 && pg_atomic_read_u64(&cap->since) != 0;
-		cap->next_in_line = pool;
-		pg_atomic_write_u64(&cap->since, (uint64) since);
-	}
-	SpinLockRelease(&cap->mutex);
-	return ended;
+		if (limit != 0 && used_of(tokens) >= limit)
+			return false;
+	} while (!pg_atomic_compare_exchange_u64(&cap->tokens, &tokens,
+											 tokens + ONE_CHANGE + 1));
+	return true;
+}
+
+/* Release a token, and return how many were in use before. */
+static int
+release(PgpxCap *cap)
+{
+	int			before = used_of(pg_atomic_fetch_add_u64(&cap->tokens,
+														 ONE_CHANGE - 1));
+
+	Assert(before > 0);
+	return before;
+}
+
+static int
+limit_of(const PgpxPool *pool, bool all)
+{
+	return all ? pgpx_shared->max_connections :
+		pool->opts.max_server_connections;
+}
+
+bool
+pgpx_cap_acquire_locked(PgpxPool *pool)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->lacks_all = false;
+	if (pgpx_cap_left_locked(pool, false, false) <= 0 ||
+		!acquire(&pgpx_servers[pool->server].cap, limit_of(pool, false)))
+		return false;
+	if (pgpx_cap_left_locked(pool, true, false) > 0 &&
+		acquire(&pgpx_shared->cap, limit_of(pool, true)))
+		return true;
+	(void) release(&pgpx_servers[pool->server].cap);
+	pool->lacks_all = true;
+	return false;
 }
 
 void
-pgpx_cap_forget(PgpxCap *cap, int pool)
+pgpx_cap_release_server(PgpxPool *pool)
 {
-	SpinLockAcquire(&cap->mutex);
-	if (cap->next_in_line == pool)
-		pg_atomic_write_u64(&cap->since, 0);
-	SpinLockRelease(&cap->mutex);
+	(void) release(&pgpx_servers[pool->server].cap);
+}
+
+void
+pgpx_cap_release(PgpxPool *pool, bool broken)
+{
+	int			before = release(&pgpx_shared->cap);
+
+	if (!broken)
+		pgpx_cap_release_server(pool);
+
+	/* pools of any worker may lack a token */
+	if (before == pgpx_shared->max_connections)
+		pgpx_worker_wake_all();
+}
+
+/*
+ * Return how many tokens of a cap another pool lacks whose first waiter is
+ * older than "since"; 0: whatever its age.
+ *
+ * A pool whose worker does not run opens no connection.
+ */
+static int
+lacked_by(const PgpxPool *other, const PgpxPool *pool, bool all, PgpxTime since)
+{
+	int			first = *(const volatile int *) &other->queue_head;
+
+	if (other == pool || first < 0 || other->lacks == 0 ||
+		other->lacks_all != all || (!all && other->server != pool->server) ||
+		(since != 0 && pgpx_waiters[first].since >= since) ||
+		pgpx_pool_worker_incarnation(other) == 0)
+		return 0;
+	return Min(other->lacks, other->nwaiting);
+}
+
+/*
+ * Return how many tokens of a cap the connections of a pool are about to
+ * release.  A broken connection has released that of the server, and loses that
+ * of all pools to a pool that lacks it.  Some of the broken ones may be closing.
+ */
+static int
+released_soon(const PgpxPool *pool, bool all)
+{
+	int			closing = pool->count[PGPX_CONN_CLOSING];
+
+	return all ? Max(closing, pool->nbroken) :
+		Max(closing - pool->nbroken, 0);
+}
+
+int
+pgpx_cap_left_locked(const PgpxPool *pool, bool all, bool soon)
+{
+	PgpxCap    *cap = all ? &pgpx_shared->cap : &pgpx_servers[pool->server].cap;
+	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
+	int			limit = limit_of(pool, all);
+	int			left;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (limit == 0)
+		return PG_INT32_MAX;
+	left = limit - pgpx_cap_used(cap, NULL);
+	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
+		left -= lacked_by(&pgpx_pools[i], pool, all, since);
+	for (int i = 0; soon && i < pgpx_pools_end(); i++)
+		if (pgpx_pools[i].pool_id != 0 &&
+			(all || pgpx_pools[i].server == pool->server))
+			left += released_soon(&pgpx_pools[i], all);
+	return left;
+}
+
+/*
+ * The released connection is one more free token, so "left" may be 0.  Closing
+ * connections are counted only if it matters, because each checkin calls this.
+ */
+static bool
+may_keep(const PgpxPool *pool, bool all)
+{
+	return pgpx_cap_left_locked(pool, all, false) >= 0 ||
+		pgpx_cap_left_locked(pool, all, true) >= 0;
+}
+
+bool
+pgpx_cap_must_close_locked(const PgpxPool *pool)
+{
+	return !may_keep(pool, false) || !may_keep(pool, true);
+}
+
+int
+pgpx_cap_surplus_locked(const PgpxPool *pool)
+{
+	int			limit = limit_of(pool, false);
+
+	if (limit == 0 || pgpx_cap_used(&pgpx_servers[pool->server].cap,
+									NULL) <= limit)
+		return 0;
+	return Max(-pgpx_cap_left_locked(pool, false, true), 0);
+}
+
+/* Return whether min_size and min_idle allow closing a free connection. */
+static bool
+has_surplus(const PgpxPool *pool)
+{
+	return pgpx_pool_count_open_locked(pool) >
+		pgpx_pool_min_size_locked(pool) &&
+		pgpx_pool_count_free_locked(pool) > pgpx_pool_min_idle_locked(pool);
+}
+
+/*
+ * Return the least recently used free connection of a pool if it may be
+ * evicted; NULL: there is none.  Set *surplus to whether the pool has more than
+ * its min_size and min_idle.
+ */
+static PgpxConn *
+find_victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now,
+				   bool *surplus)
+{
+	PgpxConn   *oldest = pgpx_conn_at(pool->lru_tail);
+
+	Assert(LWLockHeldByMe(pool->lock));
+	*surplus = has_surplus(pool);
+	if (oldest == NULL || (which != PGPX_EVICT_ANY && !*surplus) ||
+		(which == PGPX_EVICT_UNUSED_SURPLUS &&
+		 now - oldest->last_used < PGPX_EVICT_UNUSED_US))
+		return NULL;
+	return oldest;
+}
+
+/*
+ * Revoke the lease of a broken connection of any pool, so that its slot becomes
+ * free.  Return false if there is none.
+ */
+static bool
+revoke_broken_lease(void)
+{
+	bool		revoked = false;
+
+	for (int i = 0; i < pgpx_pools_end() && !revoked; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+
+		/* check without the lock first, because most pools have none */
+		if (pool->nbroken == 0)
+			continue;
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		pgpx_conn_foreach_locked(conn, pool)
+		{
+			if (!conn->broken || conn->state != PGPX_CONN_LEASED)
+				continue;
+			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_BROKEN, &wake);
+			revoked = true;
+			break;
+		}
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+	return revoked;
+}
+
+bool
+pgpx_cap_evict(int beneficiary, bool all, PgpxEvict which)
+{
+	PgpxPool   *best = NULL;
+	PgpxTime	best_used = 0;
+	bool		best_surplus = false;
+	bool		closing = false;
+	bool		surplus;
+	PgpxTime	now = pgpx_now();
+	PgpxConn   *victim;
+
+	for (int i = 0; i < pgpx_pools_end() && !closing; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+
+		if (pool->pool_id == 0 || i == beneficiary ||
+			(!all && pool->server != pgpx_pools[beneficiary].server))
+			continue;
+
+		/* check without the lock first, because most pools have none */
+		closing = pool->count[PGPX_CONN_CLOSING] > 0;
+		if (pool->lru_tail < 0)
+			continue;
+		LWLockAcquire(pool->lock, LW_SHARED);
+		victim = find_victim_locked(pool, which, now, &surplus);
+		if (victim != NULL &&
+			(best == NULL || surplus > best_surplus ||
+			 (surplus == best_surplus && victim->last_used < best_used)))
+		{
+			best = pool;
+			best_used = victim->last_used;
+			best_surplus = surplus;
+		}
+		LWLockRelease(pool->lock);
+	}
+	if (closing || (all && revoke_broken_lease()))
+		return true;
+	if (best == NULL)
+		return false;
+
+	LWLockAcquire(best->lock, LW_EXCLUSIVE);
+	victim = find_victim_locked(best, which, now, &surplus);
+	if (victim != NULL)
+		pgpx_pool_close_locked(best, victim, PGPX_CLOSE_EVICTED);
+	LWLockRelease(best->lock);
+	return true;
 }

@@ -1,95 +1,101 @@
 /*-------------------------------------------------------------------------
  *
  * cap.h
- *	  A cap over several pools: max_server_connections for the pools of a
+ *	  Caps over several pools: max_server_connections for the pools of a
  *	  server, max_connections for all pools.
  *
- * Each connection has a token of each cap.  The token is acquired before the
- * worker connects and released after the connection has closed.  A pool that is
- * denied a token for a waiter competes by the age of that waiter: the cap
- * records the pool with the oldest waiter as next in line, and while it is
- * recorded no pool with a younger waiter gets a token.
+ * Each connection has a token of each cap.  The tokens are acquired before the
+ * worker connects and released after the connection has closed.
+ *
+ * The rule for a full cap.  A pool that a cap keeps from opening connections
+ * for its waiters records how many it lacks (PgpxPool.lacks).  Free tokens are
+ * for the pools that lack some, in the order of their first waiters:
+ *	- a pool acquires a token only if more are free than pools with older
+ *	  waiters lack;
+ *	- a connection that is released counts as a free token, so under the same
+ *	  condition it is kept, and otherwise closed;
+ *	- for a pool that lacks tokens, the worker evicts the connection of another
+ *	  pool that has been idle longest.
+ * So tokens are assigned by the age of waiters, and no pool starves.  Nothing is
+ * reserved: a waiter that leaves, or a worker that exits, leaves nothing behind.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_CAP_H
 #define PGPX_CAP_H
 
-#include "base/compat.h"
-
-#include "port/atomics.h"
-#include "storage/s_lock.h"
-
-typedef struct PgpxCap
-{
-	slock_t		mutex;
-
-	/* protected by mutex */
-	int			used;			/* tokens in use */
-	uint32		moves;			/* incremented by each acquire and release */
-	int			next_in_line;	/* index of a pool; valid unless since is 0 */
-	uint32		line_changes;	/* incremented when a denied pool becomes
-								 * next in line */
-
-	/*
-	 * written under mutex: start of the wait of the first waiter of that
-	 * pool; 0: no pool is next in line
-	 */
-	pg_atomic_uint64 since;
-} PgpxCap;
-
-typedef enum PgpxToken
-{
-	PGPX_TOKEN_ACQUIRED,
-	PGPX_TOKEN_DENIED,
-	PGPX_TOKEN_DENIED_NEXT		/* denied, and the pool has become next in
-								 * line */
-} PgpxToken;
-
-extern void pgpx_cap_init(PgpxCap *cap);
-
-/*
- * pgpx_cap_acquire
- *		Acquire a token for a pool.
- *
- * limit: the number of tokens; 0: no limit.  since: start of the wait of the
- * first waiter of the pool; 0: it has no waiter.
- */
-extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit, int pool,
-								  int64 since);
-
-/* Release a token, and return how many were in use before. */
-extern int	pgpx_cap_release(PgpxCap *cap);
+#include "shared/pool.h"
 
 /* Return the tokens in use. *moves changes with each acquire and release. */
 extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 
 /*
- * Return whether another pool is next in line, with an older waiter than this
- * pool's first one.  since: start of the wait of that one; 0: this pool has no
- * waiter, so any other pool's waiter is older.
+ * pgpx_cap_acquire_locked
+ *		Acquire a token of each cap for a pool.  On false it has acquired none,
+ *		and lacks_all tells which cap denied it.
  */
-extern bool pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since);
+extern bool pgpx_cap_acquire_locked(PgpxPool *pool);
 
 /*
- * Return the pool that is next in line; -1: none.  Pass *line_changes to
- * pgpx_cap_set_next_in_line.
+ * Release the tokens of a connection.  The first function releases that of the
+ * server alone: for a broken connection, which the second one then leaves out.
  */
-extern int	pgpx_cap_next_in_line(PgpxCap *cap, uint32 *line_changes);
+extern void pgpx_cap_release_server(PgpxPool *pool);
+extern void pgpx_cap_release(PgpxPool *pool, bool broken);
 
 /*
- * pgpx_cap_set_next_in_line
- *		Record the pool that is next in line after all pools were checked; since
- *		0: none is.
+ * pgpx_cap_left_locked
+ *		Return how many tokens of a cap the pool may have: those that are free,
+ *		without those that pools with older waiters lack.
  *
- * Do nothing if a denied pool has become next in line since "line_changes" was
- * read, because that denial requested another check.  Return true if a pool was
- * next in line before the call, and none is after it.
+ * all: the cap over all pools; else that of the server.  soon: the tokens of
+ * connections that are closing, or broken, count as free.  The result is
+ * negative if more are lacking than free, or if the limit was lowered, and
+ * PG_INT32_MAX without a limit.  Other pools are read without their locks.
  */
-extern bool pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
-									  uint32 line_changes);
+extern int	pgpx_cap_left_locked(const PgpxPool *pool, bool all, bool soon);
 
-/* If this pool is next in line, clear the record: the pool no longer exists. */
-extern void pgpx_cap_forget(PgpxCap *cap, int pool);
+/*
+ * Return whether a connection that is released to this pool must be closed
+ * instead of kept.
+ */
+extern bool pgpx_cap_must_close_locked(const PgpxPool *pool);
+
+/*
+ * Return how many free connections of the pool must be closed because
+ * max_server_connections was lowered.
+ */
+extern int	pgpx_cap_surplus_locked(const PgpxPool *pool);
+
+/*
+ * How long connections of other pools must be unused to be evicted for
+ * min_size or min_idle.
+ */
+#define PGPX_EVICT_UNUSED_US (1000 * 1000)
+
+typedef enum PgpxEvict
+{
+	PGPX_EVICT_ANY,				/* for waiters: any free connection, but
+								 * preferably one of a pool above its min_size
+								 * and min_idle */
+	PGPX_EVICT_SURPLUS,			/* for prewarm: only such a one */
+	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size and min_idle: of these, one
+								 * that was not used for PGPX_EVICT_UNUSED_US;
+								 * otherwise two pools would evict each
+								 * other's connections continually */
+} PgpxEvict;
+
+/*
+ * pgpx_cap_evict
+ *		Close the least recently used free connection of another pool than
+ *		"beneficiary" under the same cap.
+ *
+ * all: the cap is that over all pools.  Then a lease of a broken connection is
+ * revoked instead, if there is one.
+ *
+ * Return whether a token is about to be released; a connection that is already
+ * closing counts.  The caller must not hold a pool lock.
+ */
+extern bool pgpx_cap_evict(int beneficiary, bool all, PgpxEvict which);
 
 #endif							/* PGPX_CAP_H */

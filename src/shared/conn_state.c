@@ -23,7 +23,7 @@
 #include "storage/latch.h"
 #include "storage/spin.h"
 
-#include "shared/wait_queue.h"
+#include "shared/cap.h"
 
 /* Minimum interval between reminders that a worker is not running. */
 #define REMIND_US (1000 * 1000)
@@ -261,35 +261,6 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	return true;
 }
 
-/* Acquire a token of a cap for the pool. */
-static bool
-acquire_token(PgpxCap *cap, int limit, PgpxPool *pool)
-{
-	int			index = PGPX_POOL_INDEX(pool);
-	PgpxToken	token = pgpx_cap_acquire(cap, limit, index,
-										 pgpx_pool_waits_since_locked(pool));
-
-	/* the worker decides which connection to evict */
-	if (token == PGPX_TOKEN_DENIED_NEXT)
-		pgpx_worker_wake(pool->worker);
-	return token == PGPX_TOKEN_ACQUIRED;
-}
-
-/* Release a connection's token of each cap. */
-static void
-release_tokens(PgpxPool *pool, bool broken)
-{
-	int			before = pgpx_cap_release(&pgpx_shared->cap);
-
-	/* a broken connection has released the token of the server already */
-	if (!broken)
-		pgpx_cap_release(&pgpx_servers[pool->server].cap);
-
-	/* pools of any worker may wait for a slot */
-	if (before == pgpx_shared->max_connections)
-		pgpx_worker_wake_all();
-}
-
 /*
  * Remove the first connection from the free list and assign it to a pool.  The
  * pool has a token of each cap, so the list is not empty.  Return NULL if it is
@@ -349,22 +320,15 @@ unlink_from_pool(PgpxPool *pool, PgpxConn *conn)
 PgpxConn *
 pgpx_conn_alloc_locked(PgpxPool *pool)
 {
-	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
 	PgpxConn   *conn;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (!acquire_token(cap, pool->opts.max_server_connections, pool))
+	if (!pgpx_cap_acquire_locked(pool))
 		return NULL;
-	if (!acquire_token(&pgpx_shared->cap, pgpx_shared->max_connections, pool))
-	{
-		pgpx_cap_release(cap);
-		return NULL;
-	}
-
 	conn = pop_free(pool);
 	if (conn == NULL)
 	{
-		release_tokens(pool, false);
+		pgpx_cap_release(pool, false);
 		condemn_pool_locked(pool, "The list of free connection slots led to one that is in use.");
 		return NULL;
 	}
@@ -426,10 +390,8 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	pgpx_shared->nfree++;
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
-	/*
-	 * tokens last: a process with a token must find a connection in the list
-	 */
-	release_tokens(pool, broken);
+	/* tokens last: a process with a token must find a connection in the list */
+	pgpx_cap_release(pool, broken);
 	pgpx_pool_notify_end_locked(pool);
 }
 
@@ -486,7 +448,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 	pool->conn_head = pool->conn_tail = -1;
 	relink_free();
 	while (n-- > 0)
-		release_tokens(pool, n < pool->nbroken);
+		pgpx_cap_release(pool, n < pool->nbroken);
 	pool->nbroken = 0;
 	pool->damaged = false;
 	pgpx_pool_notify_end_locked(pool);
@@ -543,6 +505,8 @@ pgpx_conn_notify_worker(PgpxConn *conn, int worker)
 void
 pgpx_worker_wake_soon(int worker)
 {
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
+
 	/*
 	 * The stores of the caller precede the read of "ticking".  Pairs with the
 	 * barrier of pgpx_maintenance_run, which clears "ticking" before it
@@ -550,7 +514,8 @@ pgpx_worker_wake_soon(int worker)
 	 * has stored.
 	 */
 	pg_memory_barrier();
-	if (pg_atomic_read_u32(&pgpx_shared->worker[worker].ticking) == 0)
+	if (pg_atomic_read_u32(&slot->ticking) == 0 &&
+		(int) pg_atomic_read_u32(&slot->procno) != MyProcNumber)
 		pgpx_worker_wake(worker);
 }
 

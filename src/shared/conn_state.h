@@ -138,8 +138,7 @@ extern const char *pgpx_conn_state_name(int state);
  *		new generation and a token of each cap.
  *
  * The caller must hold the pool lock exclusively.  Return NULL if a cap does
- * not allow another connection, or if the pool or the free list is damaged.  If
- * the denied pool becomes next in line at that cap, its worker is woken.
+ * not allow another connection, or if the pool or the free list is damaged.
  */
 extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
 
@@ -252,7 +251,8 @@ extern void pgpx_worker_wake_all(void);
 
 /*
  * Wake a worker for work that can wait until its next tick, unless it is
- * ticking.
+ * ticking.  A worker that calls this itself finds the work at the end of its
+ * round.
  */
 extern void pgpx_worker_wake_soon(int worker);
 
@@ -310,18 +310,5 @@ extern void pgpx_pool_notify_end_locked(PgpxPool *pool);
  * removed.  False for a damaged pool, whose lists cannot be trusted.
  */
 extern bool pgpx_pool_is_empty_locked(const PgpxPool *pool);
-
-/*
- * Return how many more connections max_server_connections allows; 0 or less:
- * none.
- */
-static inline int
-pgpx_pool_server_tokens_left(const PgpxPool *pool)
-{
-	int			limit = pool->opts.max_server_connections;
-
-	return limit == 0 ? PG_INT32_MAX :
-		limit - pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
-}
 
 #endif							/* PGPX_CONN_STATE_H */

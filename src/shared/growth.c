@@ -13,9 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "shared/pool.h"
-
-#include "shared/registry.h"
+#include "shared/cap.h"
 
 #define GROW_AFTER_US 1000
 
@@ -101,31 +99,6 @@ pgpx_pool_has_conninfo_locked(const PgpxPool *pool)
 		pool->conninfo_version >= pool->connect_version;
 }
 
-/*
- * Return how many connections of all pools count for max_connections: those
- * that are not broken.  Pools are read without their locks.
- */
-static int
-connections_used(void)
-{
-	int			used = pgpx_cap_used(&pgpx_shared->cap, NULL);
-
-	for (int i = 0; i < pgpx_pools_end(); i++)
-		used -= pgpx_pools[i].nbroken;
-	return Max(used, 0);
-}
-
-bool
-pgpx_pool_must_yield_locked(PgpxPool *pool)
-{
-	int			index = PGPX_POOL_INDEX(pool);
-	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
-
-	Assert(LWLockHeldByMe(pool->lock));
-	return pgpx_cap_has_older(&pgpx_servers[pool->server].cap, index, since) ||
-		pgpx_cap_has_older(&pgpx_shared->cap, index, since);
-}
-
 /* Return whether the pool opens no connections, whatever it lacks. */
 static bool
 is_growth_stopped(const PgpxPool *pool)
@@ -134,109 +107,16 @@ is_growth_stopped(const PgpxPool *pool)
 		pgpx_pool_is_awaiting_conninfo(pool);
 }
 
-/* Return how many of the connections that are not free yet will be soon. */
-static int
-count_soon_free(const PgpxPool *pool)
+int
+pgpx_pool_count_soon_free_locked(const PgpxPool *pool)
 {
 	int			n = pool->count[PGPX_CONN_CONNECTING] +
 		pool->count[PGPX_CONN_RESETTING];
 
+	Assert(LWLockHeldByMe(pool->lock));
+
 	/* after a test that has timed out, the others probably do, too */
 	return pool->tests_time_out ? n : n + pool->count[PGPX_CONN_CHECKING];
-}
-
-/*
- * Return the most connections that a pool may open for its waiters.  Unlike
- * pgpx_pool_missing_locked, this disregards the ages of waiters, and counts the
- * probe of a pool that pauses after a failure.
- *
- * The pool is read without its lock.
- */
-static int
-count_wanted(const PgpxPool *pool)
-{
-	int			connecting = pool->count[PGPX_CONN_CONNECTING];
-	int			room = pool->opts.pool_size + pool->opts.max_overflow +
-		pool->nbroken;
-	int			wanted = pool->nwaiting - count_soon_free(pool);
-
-	if (is_growth_stopped(pool))
-		return 0;
-	for (int s = PGPX_CONN_FREE + 1; s < PGPX_CONN_NSTATES; s++)
-		room -= pool->count[s];
-	wanted = Min(wanted, room);
-	if (pool->retry_at != 0)
-		wanted = Min(wanted, 1 - connecting);	/* a probe */
-	if (pool->ramp > 0)
-		wanted = Min(wanted, pool->ramp - connecting);
-	return Max(wanted, 0);
-}
-
-/*
- * Return whether the pool that is next in line under a cap needs more tokens
- * than are free or held by closing connections.
- *
- * Nothing is reserved for it.  So if its waiters leave or a worker exits, no
- * reservation is left behind.  Pools that release connections at the same
- * instant may miss each other's closing connections, and close more than
- * necessary.
- */
-static bool
-is_token_needed(PgpxCap *cap)
-{
-	bool		all = cap == &pgpx_shared->cap;
-	int			next = pgpx_cap_next_in_line(cap, NULL);
-	int			server = next < 0 ? -1 : pgpx_pools[next].server;
-	int			needed;
-	int			left;
-
-	if (server < 0)
-		return false;
-	needed = count_wanted(&pgpx_pools[next]);
-	left = pgpx_pool_server_tokens_left(&pgpx_pools[next]);
-	if (all)
-	{
-		needed = Min(needed, left);
-		left = pgpx_shared->max_connections - pgpx_cap_used(cap, NULL);
-	}
-	needed -= left;
-	for (int i = 0; needed > 0 && i < pgpx_pools_end(); i++)
-	{
-		const PgpxPool *pool = &pgpx_pools[i];
-		int			closing = pool->count[PGPX_CONN_CLOSING];
-
-		if (pool->pool_id == 0 || (!all && pool->server != server))
-			continue;
-
-		/*
-		 * A broken connection has released the token of the server already,
-		 * and loses its slot to a pool that needs it.  Some of the broken ones
-		 * may be closing.
-		 */
-		needed -= all ? Max(closing, pool->nbroken) :
-			Max(closing - pool->nbroken, 0);
-	}
-	return needed > 0;
-}
-
-bool
-pgpx_pool_must_close_for_other_locked(PgpxPool *pool)
-{
-	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
-	int			index = PGPX_POOL_INDEX(pool);
-	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
-
-	Assert(LWLockHeldByMe(pool->lock));
-	return (pgpx_cap_has_older(cap, index, since) && is_token_needed(cap)) ||
-		(pgpx_cap_has_older(&pgpx_shared->cap, index, since) &&
-		 is_token_needed(&pgpx_shared->cap));
-}
-
-int
-pgpx_pool_count_soon_free_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return count_soon_free(pool);
 }
 
 /* Return the age at which a waiter makes the pool grow, in microseconds. */
@@ -292,9 +172,9 @@ pgpx_pool_growth_limit_locked(const PgpxPool *pool)
 			PGPX_LIMIT_POOL;
 	if (pool->retry_at > pgpx_now())
 		return PGPX_LIMIT_UNAVAILABLE;
-	if (pgpx_pool_server_tokens_left(pool) <= 0)
+	if (pgpx_cap_left_locked(pool, false, false) <= 0)
 		return PGPX_LIMIT_SERVER;
-	if (connections_used() >= pgpx_shared->max_connections)
+	if (pgpx_cap_left_locked(pool, true, false) <= 0)
 		return PGPX_LIMIT_ALL;
 	return PGPX_LIMIT_NONE;
 }
@@ -343,15 +223,6 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 	return Max(missing, 0);
 }
 
-/* Return how many more connections the caps over several pools allow. */
-static int
-tokens_left(const PgpxPool *pool)
-{
-	int			left = pgpx_shared->max_connections - connections_used();
-
-	return Min(left, pgpx_pool_server_tokens_left(pool));
-}
-
 int
 pgpx_pool_blocked_locked(PgpxPool *pool)
 {
@@ -365,17 +236,16 @@ pgpx_pool_blocked_locked(PgpxPool *pool)
 	 * after the loss of an unused connection the pause may have passed, without
 	 * a connect since
 	 */
-	if ((pool->retry_at == 0 ||
-		 (pool->unavailable_since == 0 && pool->remote_full_since == 0 &&
-		  pool->retry_at <= pgpx_now())) &&
-		!pgpx_pool_must_yield_locked(pool))
+	if (pool->retry_at == 0 ||
+		(pool->unavailable_since == 0 && pool->remote_full_since == 0 &&
+		 pool->retry_at <= pgpx_now()))
 	{
-		int			slots = pgpx_pool_cap_locked(pool) -
-			pgpx_pool_total_locked(pool);
-
 		/* a closing connection frees its slot within a second */
-		slots = Min(slots, tokens_left(pool));
-		slots += pool->count[PGPX_CONN_CLOSING];
+		int			slots = pgpx_pool_cap_locked(pool) -
+			pgpx_pool_total_locked(pool) + pool->count[PGPX_CONN_CLOSING];
+
+		slots = Min(slots, pgpx_cap_left_locked(pool, false, true));
+		slots = Min(slots, pgpx_cap_left_locked(pool, true, true));
 		served += Max(slots, 0);
 	}
 	return Max(pool->nwaiting - served, 0);

@@ -26,7 +26,7 @@
 #include "storage/spin.h"
 
 #include "shared/lock_hooks.h"
-#include "shared/pool.h"
+#include "shared/cap.h"
 #include "shared/registry.h"
 
 void

@@ -19,7 +19,7 @@
 #include "port/pg_bitutils.h"
 
 #include "base/backoff.h"
-#include "shared/conn_state.h"
+#include "shared/cap.h"
 #include "shared/registry.h"
 
 #define FRESH_US (1000 * 1000)	/* how long a test counts as recent for a
@@ -221,10 +221,12 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
+	int			lacked = pool->lacks;
 	int			missing;
 	int			requested = 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->lacks = 0;
 
 	/*
 	 * test idle connections first: a checkout that is enqueued behind other
@@ -245,12 +247,6 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 			pgpx_worker_wake_soon(pool->worker);
 		return 0;
 	}
-	if (pgpx_pool_must_yield_locked(pool))
-	{
-		/* the worker checks whether the other pool still needs the token */
-		pgpx_worker_wake_soon(pool->worker);
-		return 0;
-	}
 	while (requested < missing)
 	{
 		PgpxConn   *conn = pgpx_conn_alloc_locked(pool);
@@ -261,9 +257,19 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		requested++;
 	}
 
-	/* have the worker evict for min_idle; for waiters a denial wakes it */
-	if (requested < missing && pool->nwaiting == 0)
-		pgpx_worker_wake_soon(pool->worker);
+	if (requested < missing && !pool->damaged)
+	{
+		pool->lacks = missing - requested;
+		if (pool->lacks_all)
+			pool->lacks = Min(pool->lacks,
+							  Max(pgpx_cap_left_locked(pool, false, false), 1));
+
+		/* have the worker evict; it ticks while a pool with waiters lacks some */
+		if (pool->nwaiting == 0)
+			pgpx_worker_wake_soon(pool->worker);
+		else if (lacked == 0)
+			pgpx_worker_wake(pool->worker);
+	}
 	return requested;
 }
 
@@ -418,25 +424,6 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 	return memcmp(&pool->fingerprint, fingerprint, sizeof(*fingerprint)) == 0;
 }
 
-int
-pgpx_pool_server_surplus_locked(const PgpxPool *pool)
-{
-	int			cap = pool->opts.max_server_connections;
-	int			surplus;
-
-	Assert(LWLockHeldByMe(pool->lock));
-	if (cap == 0)
-		return 0;
-	surplus = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) - cap;
-
-	/* other pools are read without their locks */
-	for (int i = 0; surplus > 0 && i < pgpx_pools_end(); i++)
-		if (pgpx_pools[i].pool_id != 0 &&
-			pgpx_pools[i].server == pool->server)
-			surplus -= pgpx_pools[i].count[PGPX_CONN_CLOSING];
-	return Max(surplus, 0);
-}
-
 /*
  * Return the reason to close a connection at its release, or NONE.  It takes
  * precedence over a release action that keeps the connection.
@@ -453,8 +440,7 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_STALE;
 	if (pgpx_pool_count_open_locked(pool) > pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
-	if (pgpx_pool_must_close_for_other_locked(pool) ||
-		pgpx_pool_server_surplus_locked(pool) > 0)
+	if (pgpx_cap_must_close_locked(pool))
 		return PGPX_CLOSE_EVICTED;
 	if (pgpx_conn_has_expired(conn, now))
 		return PGPX_CLOSE_LIFETIME;

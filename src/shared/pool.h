@@ -82,7 +82,8 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
  *   more connects.
  *
  * Connects stay within pool_size plus max_overflow and within the caps over
- * several pools, and none is requested during a back-off.
+ * several pools, and none is requested during a back-off.  PgpxPool.lacks is the
+ * number that the caps have denied; the worker is woken to evict for waiters.
  */
 extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 
@@ -249,33 +250,6 @@ extern void pgpx_pool_trim_locked(PgpxPool *pool);
 #define PGPX_NO_DESCRIPTOR "the pool worker has too many open descriptors"
 
 /*
- * How long connections of other pools must be unused to be evicted for
- * min_size or min_idle.
- */
-#define PGPX_EVICT_UNUSED_US (1000 * 1000)
-
-typedef enum PgpxEvict
-{
-	PGPX_EVICT_ANY,				/* for waiters: any free connection */
-	PGPX_EVICT_SURPLUS,			/* for prewarm, and preferred for waiters: a
-								 * free connection of a pool above its
-								 * min_size and min_idle */
-	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size and min_idle: of these, one
-								 * that was not used for PGPX_EVICT_UNUSED_US;
-								 * otherwise two pools would evict each
-								 * other's connections continually */
-} PgpxEvict;
-
-/*
- * pgpx_pool_server_surplus_locked
- *		Return how many open connections all pools of the server have beyond
- *		max_server_connections, after it was lowered.  Connections that are
- *		closing do not count.  The result is an estimate because only this
- *		pool is locked.
- */
-extern int	pgpx_pool_server_surplus_locked(const PgpxPool *pool);
-
-/*
  * pgpx_pool_report_reset
  *		Report the error of a reset that has failed, in the log and as the
  *		pool's last_error.
@@ -339,19 +313,6 @@ extern int	pgpx_pool_below_min_locked(const PgpxPool *pool);
 
 /* Return whether the worker has the conninfo of the pool's current version. */
 extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
-
-/*
- * Return whether this pool must yield tokens to another pool, whose first
- * waiter has waited for longer.
- */
-extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
-
-/*
- * Return whether a connection that is released to this pool must be closed,
- * because a pool with an older waiter is next in line under a cap and needs
- * more tokens than are free or held by closing connections.
- */
-extern bool pgpx_pool_must_close_for_other_locked(PgpxPool *pool);
 
 /*
  * Return how many connects the pool would request, disregarding the caps over

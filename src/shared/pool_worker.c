@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * pool_worker.c
- *	  The worker's part of a pool: its connection state transitions,
- *	  maintenance, and eviction.
+ *	  The worker's part of a pool: its connection state transitions and
+ *	  maintenance.
  *
- * Only the worker calls these functions, except for pgpx_pool_evict and the
- * functions that only read.  Shared memory only.
+ * Only the worker calls these functions.  Shared memory only.
  *
  * Transitions.  Each function is one step of the state machine in
  * conn_state.h: it acquires the pool lock, changes the state, dispatches the
@@ -16,12 +15,6 @@
  * pool lock, and returns when it must be called again, so that a pool in which
  * nothing is due costs nothing.
  *
- * Eviction makes room under a cap: it closes the least recently used free
- * connection of another pool.  A pool that has waiters may evict any free
- * connection (admission.c).  min_size, min_idle and prewarm, for which no
- * session waits, may only evict surplus connections: those of pools above their
- * own min_size and min_idle.
- *
  *-------------------------------------------------------------------------
  */
 #include "shared/pool_worker.h"
@@ -30,6 +23,7 @@
 #include "utils/timestamp.h"
 
 #include "base/debug_point.h"
+#include "shared/cap.h"
 #include "shared/registry.h"
 
 /*
@@ -441,7 +435,7 @@ pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn)
 	{
 		conn->broken = true;
 		pool->nbroken++;
-		(void) pgpx_cap_release(&pgpx_servers[pool->server].cap);
+		pgpx_cap_release_server(pool);
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -495,15 +489,6 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 /* Minimum interval between checks of a pool with connections in use. */
 #define CHECK_INTERVAL_US (500 * 1000)
 
-/* Return whether min_size and min_idle allow closing a free connection. */
-static bool
-has_surplus(const PgpxPool *pool)
-{
-	return pgpx_pool_count_open_locked(pool) >
-		pgpx_pool_min_size_locked(pool) &&
-		pgpx_pool_count_free_locked(pool) > pgpx_pool_min_idle_locked(pool);
-}
-
 /*
  * Return how many connections the pool has needed at the same time within a
  * period, in ms.  Return PG_INT32_MAX if the current half of the period has not
@@ -552,7 +537,7 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 	int			usable = pgpx_pool_count_usable_locked(pool);
 	int			min_idle = pgpx_pool_min_idle_locked(pool);
 	int			min_size = pgpx_pool_min_size_locked(pool);
-	int			surplus = pgpx_pool_server_surplus_locked(pool);
+	int			surplus = pgpx_cap_surplus_locked(pool);
 	int			keep_overflow = PG_INT32_MAX;
 	int			keep_idle = PG_INT32_MAX;
 	int			prev;
@@ -743,8 +728,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	PgpxPool   *pool = pgpx_pool_lock(index, pool_id);
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxTime	due = PG_INT64_MAX;
-	PgpxCap    *full = NULL;	/* the cap that keeps the pool below min_size
-								 * or min_idle */
+	bool		lacks = false;	/* a cap keeps it below min_size or min_idle */
+	bool		lacks_all = false;
 	Leak		leaks[MAX_LEAKS];
 	int			nleaks;
 	NameData	server;
@@ -762,7 +747,14 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;
 	pgpx_pool_dispatch_locked(pool, &wake);
-	if (pool->nwaiting == 0)
+	if (pool->nwaiting > 0)
+	{
+		PgpxTime	grow_at = pgpx_pool_growth_due_locked(pool, NULL);
+
+		if (grow_at != 0)
+			due = Min(due, grow_at);
+	}
+	else
 	{
 		pgpx_pool_grow_locked(pool, 0);
 
@@ -774,125 +766,14 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 		if (pgpx_pool_below_min_locked(pool) > 0)
 			due = Min(due, pool->retry_at > now ? pool->retry_at :
 					  now + PGPX_EVICT_UNUSED_US);
-
-		/* evict no connection in favor of an unreachable remote */
-		if (pool->retry_at <= now && !pgpx_pool_must_yield_locked(pool))
-			full = pgpx_pool_binding_cap_locked(pool, 0);
+		lacks = pool->lacks > 0;
+		lacks_all = pool->lacks_all;
 	}
 	*ended = pgpx_pool_has_ended_locked(pool);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
-	if (full != NULL)
-		(void) pgpx_pool_evict(index, full != &pgpx_shared->cap,
-							   PGPX_EVICT_UNUSED_SURPLUS);
+	if (lacks)
+		(void) pgpx_cap_evict(index, lacks_all, PGPX_EVICT_UNUSED_SURPLUS);
 	log_leaks(NameStr(server), leaks, nleaks);
 	return due;
-}
-
-PgpxCap *
-pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	if (pgpx_pool_missing_locked(pool, extra) == 0)
-		return NULL;
-	if (pgpx_pool_server_tokens_left(pool) <= 0)
-		return &pgpx_servers[pool->server].cap;
-	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
-		return &pgpx_shared->cap;
-	return NULL;
-}
-
-/*
- * Return the least recently used free connection of a pool if it may be
- * evicted, -1 if there is none.
- */
-static int
-find_victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now)
-{
-	int			oldest = pool->lru_tail;
-
-	Assert(LWLockHeldByMe(pool->lock));
-	if (oldest < 0 || which == PGPX_EVICT_ANY)
-		return oldest;
-	if (!has_surplus(pool))
-		return -1;
-	if (which == PGPX_EVICT_UNUSED_SURPLUS &&
-		now - pgpx_conns[oldest].last_used < PGPX_EVICT_UNUSED_US)
-		return -1;
-	return oldest;
-}
-
-/*
- * Revoke the lease of a broken connection of any pool, so that its slot becomes
- * free.  Return false if there is none.
- */
-static bool
-revoke_broken_lease(void)
-{
-	bool		revoked = false;
-
-	for (int i = 0; i < pgpx_pools_end() && !revoked; i++)
-	{
-		PgpxPool   *pool = &pgpx_pools[i];
-		PgpxWake	wake = PGPX_WAKE_INIT;
-
-		/* check without the lock first, because most pools have none */
-		if (pool->nbroken == 0)
-			continue;
-		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		pgpx_conn_foreach_locked(conn, pool)
-		{
-			if (!conn->broken || conn->state != PGPX_CONN_LEASED)
-				continue;
-			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_BROKEN, &wake);
-			revoked = true;
-			break;
-		}
-		LWLockRelease(pool->lock);
-		pgpx_wake_flush(&wake);
-	}
-	return revoked;
-}
-
-bool
-pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
-{
-	PgpxPool   *best = NULL;
-	PgpxTime	best_used = PG_INT64_MAX;
-	PgpxTime	now = pgpx_now();
-	int			oldest;
-
-	for (int i = 0; i < pgpx_pools_end(); i++)
-	{
-		PgpxPool   *pool = &pgpx_pools[i];
-
-		if (pool->pool_id == 0 || i == beneficiary ||
-			(same_server && pool->server != pgpx_pools[beneficiary].server))
-			continue;
-
-		/* check without the lock first, because most pools have none */
-		if (pool->lru_tail < 0 && pool->count[PGPX_CONN_CLOSING] == 0)
-			continue;
-		LWLockAcquire(pool->lock, LW_SHARED);
-		if (pool->count[PGPX_CONN_CLOSING] > 0)
-			best_used = -1;		/* a slot is about to become free */
-		oldest = find_victim_locked(pool, which, now);
-		if (oldest >= 0 && pgpx_conns[oldest].last_used < best_used)
-		{
-			best = pool;
-			best_used = pgpx_conns[oldest].last_used;
-		}
-		LWLockRelease(pool->lock);
-	}
-	if (best_used < 0 || (!same_server && revoke_broken_lease()))
-		return true;
-	if (best == NULL)
-		return false;
-
-	LWLockAcquire(best->lock, LW_EXCLUSIVE);
-	oldest = find_victim_locked(best, which, now);
-	if (oldest >= 0)
-		pgpx_pool_close_locked(best, &pgpx_conns[oldest], PGPX_CLOSE_EVICTED);
-	LWLockRelease(best->lock);
-	return true;
 }

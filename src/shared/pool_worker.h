@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * pool_worker.h
- *	  The worker's part of a pool: its connection state transitions,
- *	  maintenance, and eviction.
+ *	  The worker's part of a pool: its connection state transitions and
+ *	  maintenance.
  *
  *-------------------------------------------------------------------------
  */
@@ -125,7 +125,7 @@ extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok,
  * messages of the remote, but is broken from now on.  It counts neither for
  * the size of the pool nor for max_server_connections, so that a replacement
  * can be opened.  Its slot of max_connections is occupied until the lease ends;
- * pgpx_pool_evict ends the lease if a pool needs the slot.
+ * pgpx_cap_evict ends the lease if a pool needs the slot.
  *
  * In any other state the connection is closed.
  */
@@ -140,28 +140,6 @@ extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
 
 /* CLOSING -> FREE, after the descriptor was closed; then dispatch the queue. */
 extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
-
-/*
- * pgpx_pool_binding_cap_locked
- *		Return the cap over several pools that prevents the pool from opening
- *		the connections that it lacks (pgpx_pool_missing_locked, with the same
- *		"extra").  NULL: no cap does, or it lacks none.
- */
-extern PgpxCap *pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra);
-
-/*
- * pgpx_pool_evict
- *		Close the least recently used free connection of another pool than
- *		"beneficiary" under the same cap.
- *
- * same_server: the cap is that of the server.  If it is max_connections, a
- * lease of a broken connection is revoked instead, if there is one.
- *
- * Return whether a token is about to be released; a connection that is already
- * closing counts.  The caller must not hold a pool lock.
- */
-extern bool pgpx_pool_evict(int beneficiary, bool same_server,
-							PgpxEvict which);
 
 /*
  * pgpx_pool_maintain

@@ -141,8 +141,6 @@ free_slot_locked(PgpxPool *pool)
 
 	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pgpx_cap_forget(&server->cap, PGPX_POOL_INDEX(pool));
-	pgpx_cap_forget(&pgpx_shared->cap, PGPX_POOL_INDEX(pool));
 	remove_from_bucket_locked(pool);
 	pool->pool_id = 0;
 	server->npools--;

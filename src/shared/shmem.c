@@ -200,7 +200,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	{
 		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
 		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
-		pgpx_cap_init(&pgpx_servers[i].cap);
+		pg_atomic_init_u64(&pgpx_servers[i].cap.tokens, 0);
 	}
 	for (int i = 0; i < pgpx_max_pools; i++)
 	{
@@ -213,7 +213,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		init_conn(&pgpx_conns[i]);
 		pgpx_conns[i].next = i + 1 < pgpx_max_connections ? i + 1 : -1;
 	}
-	pgpx_cap_init(&shared->cap);
+	pg_atomic_init_u64(&shared->cap.tokens, 0);
 	SpinLockInit(&shared->free_mutex);
 	shared->free_head = 0;
 	shared->nfree = pgpx_max_connections;

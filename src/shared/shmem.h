@@ -22,12 +22,7 @@
  *	2. pool lock		LWLock, per		the fields of PgpxPool below "protected
  *						pool			by lock", and every connection and
  *										waiter whose "pool" is this pool.
- *	3. cap mutex		spinlock, per	the tokens of a cap, and the pool that
- *						server, and		is next in line for one (cap.h).  First
- *						one for all		the server's, then the one for all; the
- *										first is released before the second is
- *										acquired.
- *	4. free_mutex		spinlock, one	the list of FREE connections.
+ *	3. free_mutex		spinlock, one	the list of FREE connections.
  *	-  locks_lock		LWLock, one		distributed locks (lock_table.h);
  *										acquired alone or under the registry
  *										lock.
@@ -50,7 +45,6 @@
 #include "storage/s_lock.h"
 
 #include "config/options.h"
-#include "shared/cap.h"
 
 #define PGPX_WHY_LEN 128		/* bytes of "why" that are stored, with the
 								 * NUL */
@@ -303,6 +297,12 @@ typedef struct PgpxPoolKey
 	uint32		scram_digest[3];	/* keyed digest of these keys */
 } PgpxPoolKey;
 
+/* A cap over several pools, see cap.h. */
+typedef struct PgpxCap
+{
+	pg_atomic_uint64 tokens;	/* tokens in use, and changes of that number */
+} PgpxCap;
+
 /*
  * State that the pools of one foreign server share.  The slot is occupied
  * with the first pool or pause, and freed with the last.
@@ -319,7 +319,7 @@ typedef struct PgpxServer
 								 * continue */
 	pg_atomic_uint32 draining;	/* also close free connections */
 
-	PgpxCap		cap;			/* max_server_connections; has its own lock */
+	PgpxCap		cap;			/* max_server_connections */
 } PgpxServer;
 
 /*
@@ -385,6 +385,10 @@ typedef struct PgpxPool
 	int			nwaiting;		/* waiters in state WAITING */
 	PgpxTime	queued_since;	/* the queue has not been empty since then;
 								 * undefined while it is empty */
+	int			lacks;			/* connections that it lacks for its waiters
+								 * because a cap is full (cap.h), as of the
+								 * last pgpx_pool_grow_locked */
+	bool		lacks_all;		/* that cap is the one over all pools */
 	int			nwaiters;		/* waiters of this pool in any state but
 								 * NONE */
 	uint64		last_position;	/* the last one that was assigned */
@@ -530,7 +534,7 @@ typedef struct PgpxShared
 	int			free_head;
 	int			nfree;
 
-	PgpxCap		cap;			/* max_connections; has its own lock */
+	PgpxCap		cap;			/* max_connections */
 
 	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
 } PgpxShared;

@@ -139,6 +139,7 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	if (pool->nwaiting == 0)
 	{
 		pool->queued_since = waiter->since;
+		pool->lacks = 0;
 		pg_atomic_fetch_or_u32(&pgpx_waiting_bits[PGPX_POOL_INDEX(pool) / 32],
 							   waiting_bit(pool));
 	}

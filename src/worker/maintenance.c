@@ -18,6 +18,7 @@
 #include "utils/syscache.h"
 
 #include "base/debug_point.h"
+#include "shared/cap.h"
 #include "shared/lock_hooks.h"
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
@@ -129,47 +130,43 @@ tick(PgpxTime now)
 }
 
 /*
- * Grow the pools with waiters whose back-off has ended, for which another pool
- * has freed a slot, or whose waiters have reached the age for growth.  Return true if
- * a pool is still in back-off or must yield to another pool.
+ * Serve the queues: expire waiters, grant connections, and grow the pools whose
+ * back-off has ended, for which another pool has freed a slot, or whose waiters
+ * have reached the age for growth.  For a pool that a full cap keeps from
+ * growing, evict a connection of another pool.
+ *
+ * Return true if a pool is still in back-off or lacks a token.
  */
 static bool
-grow_waiting_pools(PgpxTime now)
+serve_waiting_pools(PgpxTime now)
 {
 	bool		again = false;
 
 	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+		PgpxTime	due;
+		bool		lacks;
+		bool		lacks_all;
 
 		if (pool->worker != pgpx_worker_index)
 			continue;
 		if (pool->retry_at > now && pool->remote_full_since != 0)
 			pgpx_pool_retry_if_room(pool, now);
-		if (pool->retry_at > now)
-		{
-			pgpx_event_due_at(pool->retry_at);
-			again = true;
-		}
-		else
-		{
-			PgpxWake	wake = PGPX_WAKE_INIT;
-			PgpxTime	due = 0;
-			bool		missing;
-
-			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-			missing = pgpx_pool_missing_locked(pool, 0) > 0;
-			if (missing && pgpx_pool_must_yield_locked(pool))
-				again = true;	/* until it is this one's turn */
-			else if (missing)
-				pgpx_pool_dispatch_locked(pool, &wake);
-			else
-				due = pgpx_pool_growth_due_locked(pool, NULL);
-			LWLockRelease(pool->lock);
-			pgpx_wake_flush(&wake);
-			if (due != 0)
-				pgpx_event_due_at(due);
-		}
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		pgpx_pool_dispatch_locked(pool, &wake);
+		lacks = pool->nwaiting > 0 && pool->lacks > 0;
+		lacks_all = pool->lacks_all;
+		due = pool->retry_at > now ? pool->retry_at :
+			pgpx_pool_growth_due_locked(pool, NULL);
+		again |= lacks || pool->retry_at > now;
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+		if (due != 0)
+			pgpx_event_due_at(due);
+		if (lacks)
+			(void) pgpx_cap_evict(i, lacks_all, PGPX_EVICT_ANY);
 	}
 	return again;
 }
@@ -407,8 +404,7 @@ pgpx_maintenance_run(void)
 	pg_atomic_write_u32(&slot->ticking, 0);
 	pg_memory_barrier();
 	ticks = now >= next_tick;
-	waiting = pgpx_admission_run(ticks);
-	waiting |= grow_waiting_pools(now);
+	waiting = serve_waiting_pools(now);
 	if (ticks)
 	{
 		in_use = tick(now);

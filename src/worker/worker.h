@@ -9,8 +9,8 @@
  * its own pools, through pool_worker.h.  An eviction under max_connections may
  * also close a free connection of another worker's pool.
  *
- * Implemented by worker.c (start and end), event_loop.c, maintenance.c,
- * admission.c (eviction) and catalog_request.c (start of the catalog reader).
+ * Implemented by worker.c (start and end), event_loop.c, maintenance.c and
+ * catalog_request.c (start of the catalog reader).
  *
  *-------------------------------------------------------------------------
  */
@@ -76,13 +76,6 @@ extern bool pgpx_try_lock_databases(void);
 
 /* Pause after a try to lock pg_database that has failed. */
 #define PGPX_LOCK_RETRY_MS 1000
-
-/*
- * Find the pools that a cap starves, and evict connections of other pools for
- * them.  Return true if any pool of this worker is starved.  all_servers: look
- * for stale entries also in the caps of servers whose pools have no waiters.
- */
-extern bool pgpx_admission_run(bool all_servers);
 
 /* --- Events ------------------------------------------------------------
  *

@@ -127,7 +127,7 @@ inline acquire(s, c, p)
 	lease[c] = lease[c] + 1
 }
 
-/* pgpx_pool_dispatch_locked, and admission by the age of waiters */
+/* pgpx_pool_dispatch_locked, and the tokens of a cap by the age of waiters */
 inline dispatch()
 {
 	do

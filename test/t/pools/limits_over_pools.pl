@@ -108,7 +108,7 @@ EOS
 	}
 	$_->run('SELECT pgpool.checkin_all()') foreach @u1, $u2[0], $u3;
 
-	# --- a refused pool is recorded as next in line at once, not by the worker later
+	# --- a refused pool records what it lacks at once, not the worker later
 	@leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
 	my $worker = worker_pid($local);
 	kill 'STOP', $worker;
