@@ -168,6 +168,7 @@ may_keep(const PgpxPool *pool, bool all)
 bool
 pgpx_cap_must_close_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return !may_keep(pool, false) || !may_keep(pool, true);
 }
 
@@ -175,9 +176,10 @@ int
 pgpx_cap_surplus_locked(const PgpxPool *pool)
 {
 	int			limit = limit_of(pool, false);
+	int			used = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
 
-	if (limit == 0 || pgpx_cap_used(&pgpx_servers[pool->server].cap,
-									NULL) <= limit)
+	Assert(LWLockHeldByMe(pool->lock));
+	if (limit == 0 || used <= limit)
 		return 0;
 	return Max(-pgpx_cap_left_locked(pool, false, true), 0);
 }

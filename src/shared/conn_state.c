@@ -279,7 +279,6 @@ pop_free(PgpxPool *pool)
 	{
 		conn = &pgpx_conns[head];
 		pgpx_shared->free_head = conn->next;
-		pgpx_shared->nfree--;
 		conn->pool = PGPX_POOL_INDEX(pool);
 		if (head >= pgpx_conns_end())
 			pg_atomic_write_u32(&pgpx_shared->conns_end, head + 1);
@@ -337,28 +336,12 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	link_to_pool(pool, conn);
 	conn->generation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
+
+	/* "version" and the fields after it describe the remote session */
+	memset((char *) conn + offsetof(PgpxConn, version), 0,
+		   sizeof(PgpxConn) - offsetof(PgpxConn, version));
 	conn->version = pool->version;
-	conn->unread_reset = 0;
-	conn->dirty = false;
-	conn->close_reason = PGPX_CLOSE_NONE;
-	conn->broken = false;
 	conn->owner_procno = -1;
-	conn->owner_pid = 0;
-	conn->last_pid = 0;
-	conn->last_user = InvalidOid;
-	conn->opened_at = 0;
-	conn->connect_time = 0;
-	conn->last_used = 0;
-	conn->last_checked = 0;
-	conn->leases = 0;
-	conn->statements = 0;
-	conn->remote_pid = 0;
-	conn->remote_port = 0;
-	conn->remote_addr[0] = '\0';
-	conn->used_password = false;
-	conn->relayed = false;
-	conn->tls_version[0] = '\0';
-	conn->tls_cipher[0] = '\0';
 	pg_atomic_write_u64(&conn->lease_id, 0);
 	pg_atomic_write_u64(&conn->packed_activity, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
@@ -387,7 +370,6 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	conn->prev = -1;
 	conn->next = pgpx_shared->free_head;
 	pgpx_shared->free_head = PGPX_CONN_INDEX(conn);
-	pgpx_shared->nfree++;
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
 	/* tokens last: a process with a token must find a connection in the list */
@@ -404,7 +386,6 @@ relink_free(void)
 {
 	SpinLockAcquire(&pgpx_shared->free_mutex);
 	pgpx_shared->free_head = -1;
-	pgpx_shared->nfree = 0;
 	for (int i = pgpx_shared->max_connections - 1; i >= 0; i--)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
@@ -414,7 +395,6 @@ relink_free(void)
 		conn->state = PGPX_CONN_FREE;
 		conn->next = pgpx_shared->free_head;
 		pgpx_shared->free_head = i;
-		pgpx_shared->nfree++;
 	}
 	SpinLockRelease(&pgpx_shared->free_mutex);
 }

@@ -150,7 +150,6 @@ check_conns(PgpxCheck *check)
 	PgpxPool   *pool = check->pool;
 	int			count[PGPX_CONN_NSTATES] = {0};
 	int			open = 0;
-	int			current = 0;
 	int			broken = 0;
 	int			n = 0;
 
@@ -171,8 +170,6 @@ check_conns(PgpxCheck *check)
 			open++;
 		if (conn->broken)
 			broken++;
-		else if (conn->version == pool->version)
-			current++;
 		check_conn(check, conn);
 	}
 
@@ -185,11 +182,6 @@ check_conns(PgpxCheck *check)
 	check_list(check, true, pool->lru_head, pool->lru_tail,
 			   count[PGPX_CONN_IDLE] + count[PGPX_CONN_RESET_PENDING]);
 	check_list(check, false, pool->conn_head, pool->conn_tail, n);
-
-	/* connections of older versions may exceed the new cap */
-	if (current > pool->version_cap)
-		pgpx_check_fault(check, "%d connections, but pool_size and max_overflow allow %d",
-						 current, pool->version_cap);
 	return open;
 }
 
@@ -252,32 +244,6 @@ check_counters(PgpxCheck *check, int open)
 }
 
 /*
- * Check that a granted waiter has the lease that it records.
- *
- * The lease may have been revoked between grant and dequeue.  Then its reason
- * is recorded with the waiter (for the last PGPX_REVOKED_MAX leases of a
- * process), or the slot has a connection that was opened after the wait began.
- */
-static void
-check_granted(PgpxCheck *check, PgpxWaiter *waiter)
-{
-	int			index = PGPX_WAITER_INDEX(waiter);
-	PgpxConn   *conn = &pgpx_conns[waiter->conn];
-	bool		same = pg_atomic_read_u64(&conn->lease_id) == waiter->lease_id;
-
-	if (conn->pool != check->index)
-		return;
-	if (same ?
-		conn->owner_procno != index || conn->owner_pid != waiter->pid :
-		conn->opened_at != 0 && conn->opened_at < waiter->since &&
-		pgpx_waiter_revoke_reason(index,
-								  waiter->lease_id) == PGPX_REVOKE_NONE)
-		pgpx_check_fault(check, "waiter %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT " of process %d",
-						 index, waiter->pid, waiter->lease_id, waiter->conn,
-						 pg_atomic_read_u64(&conn->lease_id), conn->owner_pid);
-}
-
-/*
  * Check the links, the order and the processes of the queue, and the waiters
  * that have left it.
  */
@@ -320,14 +286,11 @@ check_waiters(PgpxCheck *check)
 	{
 		PgpxWaiter *waiter = &pgpx_waiters[i];
 
-		if (waiter->pool != check->index ||
-			(waiter->state != PGPX_WAITER_GRANTED &&
-			 waiter->state != PGPX_WAITER_FAILED &&
-			 waiter->state != PGPX_WAITER_EXPIRED))
-			continue;
-		served++;
-		if (waiter->state == PGPX_WAITER_GRANTED)
-			check_granted(check, waiter);
+		if (waiter->pool == check->index &&
+			(waiter->state == PGPX_WAITER_GRANTED ||
+			 waiter->state == PGPX_WAITER_FAILED ||
+			 waiter->state == PGPX_WAITER_EXPIRED))
+			served++;
 	}
 	check_sum(check, "number of waiters", n + served, "that of the pool",
 			  pool->nwaiters);
@@ -366,79 +329,52 @@ count_free_list(void)
 		 i = pgpx_conns[i].next, n++)
 		if (pgpx_conns[i].state != PGPX_CONN_FREE || pgpx_conns[i].pool != -1)
 			break;
-	if (i != -1 || n != pgpx_shared->nfree)
+	if (i != -1)
 		n = -1;
 	SpinLockRelease(&pgpx_shared->free_mutex);
 	return n;
 }
 
-/* Tokens of a cap before the connections were counted. */
-typedef struct CapSeen
-{
-	int			used;
-	uint32		moves;
-	int			counted;
-} CapSeen;
-
 /*
- * Compare the tokens with the connections.  Return false if the tokens have
- * changed meanwhile.
+ * Compare the tokens of a cap with the connections, and with the free list if it
+ * is the cap over all pools (server: -1).
  */
-static bool
-compare_tokens(PgpxCheck *check, PgpxCap *cap, const CapSeen *seen,
-			   const char *what, int slot)
+static void
+check_cap(PgpxCheck *check, PgpxCap *cap, int server)
 {
 	uint32		moves;
-
-	pgpx_cap_used(cap, &moves);
-	if (moves != seen->moves)
-		return false;
-	if (seen->used != seen->counted)
-		pgpx_check_fault(check, "%s (slot %d) has %d tokens in use, but %d connections",
-						 what, slot, seen->used, seen->counted);
-	return true;
-}
-
-/* Check the tokens of the caps over several pools, and the free list. */
-static void
-check_caps(PgpxCheck *check)
-{
-	int			n = pgpx_pools_end();
-	CapSeen		all = {0};
-	CapSeen    *seen = palloc0(mul_size(n + 1, sizeof(CapSeen)));
+	uint32		moves_after;
+	int			used = pgpx_cap_used(cap, &moves);
+	int			counted = 0;
 	int			nfree;
 
-	all.used = pgpx_cap_used(&pgpx_shared->cap, &all.moves);
-	for (int i = 0; i < n; i++)
-		seen[i].used = pgpx_cap_used(&pgpx_servers[i].cap, &seen[i].moves);
-
 	/* wait for processes that are acquiring or releasing a token */
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		LWLockAcquire(pgpx_pools[i].lock, LW_SHARED);
 		LWLockRelease(pgpx_pools[i].lock);
 	}
 	nfree = count_free_list();
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
-		int			total;
 
 		LWLockAcquire(pool->lock, LW_SHARED);
-		total = pgpx_pool_total_locked(pool);
-		all.counted += total + pool->nbroken;
-		if (total > 0)
-			seen[pool->server].counted += total;
+		if (server < 0)
+			counted += pgpx_pool_total_locked(pool) + pool->nbroken;
+		else if (pool->server == server)
+			counted += pgpx_pool_total_locked(pool);
 		LWLockRelease(pool->lock);
 	}
-	if (compare_tokens(check, &pgpx_shared->cap, &all, "max_connections", 0) &&
-		nfree != pgpx_shared->max_connections - all.used)
+	(void) pgpx_cap_used(cap, &moves_after);
+	if (moves_after != moves)
+		return;
+	if (used != counted)
+		pgpx_check_fault(check, "cap of server slot %d (-1: of all pools) has %d tokens in use, but %d connections",
+						 server, used, counted);
+	if (server < 0 && nfree != pgpx_shared->max_connections - used)
 		pgpx_check_fault(check, "free list has %d connections (-1: it is wrong), but %d are free",
-						 nfree, pgpx_shared->max_connections - all.used);
-	for (int i = 0; i < n; i++)
-		(void) compare_tokens(check, &pgpx_servers[i].cap, &seen[i], "server",
-							  i);
-	pfree(seen);
+						 nfree, pgpx_shared->max_connections - used);
 }
 
 void
@@ -449,6 +385,8 @@ pgpx_invariants_check(PgpxFaults *faults)
 	memset(faults, 0, sizeof(*faults));
 	for (int i = 0; i < pgpx_pools_end(); i++)
 		check_pool(&check, i);
-	check_caps(&check);
+	check_cap(&check, &pgpx_shared->cap, -1);
+	for (int i = 0; i < pgpx_pools_end(); i++)
+		check_cap(&check, &pgpx_servers[i].cap, i);
 	pgpx_lock_hooks->check(&check);
 }

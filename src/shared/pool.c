@@ -16,7 +16,6 @@
 #include "shared/pool.h"
 
 #include "common/pg_prng.h"
-#include "port/pg_bitutils.h"
 
 #include "base/backoff.h"
 #include "shared/cap.h"
@@ -746,21 +745,6 @@ pgpx_pool_end_worker_locked(PgpxPool *pool, PgpxWake *wake)
 	pgpx_conn_free_all_locked(pool);
 }
 
-/*
- * Histogram bucket of a wait: 0 for less than 1 us, then one for each power
- * of two.
- */
-static int
-histogram_bucket(PgpxTime waited)
-{
-	int			bucket;
-
-	if (waited < 1)
-		return 0;
-	bucket = pg_leftmost_one_pos64((uint64) waited) + 1;
-	return Min(bucket, PGPX_HISTOGRAM_BUCKETS - 1);
-}
-
 void
 pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn, const char *error)
 {
@@ -786,64 +770,26 @@ pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn, const char *error)
 }
 
 void
-pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
-						 PgpxTime waited_before)
-{
-	PgpxStats  *stats = &pool->stats;
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	stats->wait_time += waited - waited_before;
-	stats->histogram[histogram_bucket(waited)]++;
-}
-
-void
-pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took)
-{
-	PgpxStats  *stats = &pool->stats;
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->connect_time = took;
-	stats->connects++;
-	stats->connect_time += took;
-}
-
-void
 pgpx_stats_closed_locked(PgpxPool *pool, const PgpxConn *conn)
 {
 	PgpxStats  *stats = &pool->stats;
+	uint64	   *counters[PGPX_CLOSE_NREASONS] = {
+		[PGPX_CLOSE_NONE] = &stats->closed_broken,
+		[PGPX_CLOSE_IDLE] = &stats->closed_idle,
+		[PGPX_CLOSE_LIFETIME] = &stats->closed_lifetime,
+		[PGPX_CLOSE_OVERFLOW] = &stats->closed_overflow,
+		[PGPX_CLOSE_EVICTED] = &stats->closed_evicted,
+		[PGPX_CLOSE_RESET] = &stats->closed_reset,
+		[PGPX_CLOSE_BROKEN] = &stats->closed_broken,
+		[PGPX_CLOSE_STALE] = &stats->closed_stale,
+		[PGPX_CLOSE_TERMINATED] = &stats->closed_with_lease,
+		[PGPX_CLOSE_HOLDER_DIED] = &stats->closed_with_lease,
+		[PGPX_CLOSE_DISCARDED] = &stats->closed_with_lease,
+	};
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (conn->opened_at == 0)
-		return;
-	switch (conn->close_reason)
-	{
-		case PGPX_CLOSE_IDLE:
-			stats->closed_idle++;
-			break;
-		case PGPX_CLOSE_LIFETIME:
-			stats->closed_lifetime++;
-			break;
-		case PGPX_CLOSE_OVERFLOW:
-			stats->closed_overflow++;
-			break;
-		case PGPX_CLOSE_EVICTED:
-			stats->closed_evicted++;
-			break;
-		case PGPX_CLOSE_RESET:
-			stats->closed_reset++;
-			break;
-		case PGPX_CLOSE_STALE:
-			stats->closed_stale++;
-			break;
-		case PGPX_CLOSE_TERMINATED:
-		case PGPX_CLOSE_HOLDER_DIED:
-		case PGPX_CLOSE_DISCARDED:
-			stats->closed_with_lease++;
-			break;
-		default:
-			stats->closed_broken++;
-			break;
-	}
+	if (conn->opened_at != 0)
+		++*counters[conn->close_reason];
 }
 
 uint64

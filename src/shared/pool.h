@@ -260,17 +260,6 @@ extern void pgpx_pool_trim_locked(PgpxPool *pool);
 extern void pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn,
 								   const char *error);
 
-/*
- * Count a wait of a checkout.  waited: duration since the start of the
- * checkout.  waited_before: the same at the end of an earlier wait, after which
- * the granted connection could not be used; 0: there was none.
- */
-extern void pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited,
-									 PgpxTime waited_before);
-
-/* Count a successful connect that took this long. */
-extern void pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took);
-
 /* Count the close of a connection, for its close reason, if it was open. */
 extern void pgpx_stats_closed_locked(PgpxPool *pool, const PgpxConn *conn);
 

@@ -33,6 +33,29 @@
 #define LOG_INTERVAL_US (10 * 1000 * 1000)
 
 /*
+ * Begin a step: lock the pool, and return true if the connection is in this
+ * state.  Otherwise return false without the lock.
+ */
+static bool
+begin_step(PgpxPool *pool, PgpxConn *conn, PgpxConnState state)
+{
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == (int) state)
+		return true;
+	LWLockRelease(pool->lock);
+	return false;
+}
+
+/* End a step: dispatch the queue, release the lock, and wake the waiters. */
+static void
+end_step(PgpxPool *pool, PgpxWake *wake)
+{
+	pgpx_pool_dispatch_locked(pool, wake);
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(wake);
+}
+
+/*
  * Make a connection idle after the worker's work on it succeeded.  Close it
  * instead if it has expired, or if the options have changed or privileges were
  * revoked meanwhile.
@@ -64,39 +87,39 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxTime	outage = 0;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->state == PGPX_CONN_CONNECTING)
+	if (!begin_step(pool, conn, PGPX_CONN_CONNECTING))
+		return;
+	conn->opened_at = pgpx_now();
+	conn->last_used = conn->opened_at;
+	conn->connect_time = connect_time;
+	pool->connect_time = connect_time;
+	pool->stats.connects++;
+	pool->stats.connect_time += connect_time;
+	if (pool->outage_logged && fails_since_locked(pool) != 0)
+		outage = conn->opened_at - fails_since_locked(pool);
+	pool->outage_logged = false;
+	pool->unavailable_since = 0;
+	pool->remote_full_since = 0;
+	conn->expires_at = pgpx_choose_expiry(conn->opened_at,
+										  pool->opts.max_lifetime);
+
+	/*
+	 * Another connection was lost unused since this attempt began: the pause
+	 * goes on, because this login does not show more.
+	 */
+	if (pool->backoff_ms == 0 || !pool->lost_unused ||
+		conn->state_since > pool->last_error_at)
 	{
-		conn->opened_at = pgpx_now();
-		conn->last_used = conn->opened_at;
-		conn->connect_time = connect_time;
-		pgpx_stats_connected_locked(pool, connect_time);
-		if (pool->outage_logged && fails_since_locked(pool) != 0)
-			outage = conn->opened_at - fails_since_locked(pool);
-		pool->outage_logged = false;
-		pool->unavailable_since = 0;
-		pool->remote_full_since = 0;
-		conn->expires_at = pgpx_choose_expiry(conn->opened_at,
-											  pool->opts.max_lifetime);
+		pool->retry_at = 0;
 
-		/*
-		 * Another connection was lost unused since this attempt began: the
-		 * pause goes on, because this login does not show more.
-		 */
-		if (pool->backoff_ms == 0 || !pool->lost_unused ||
-			conn->state_since > pool->last_error_at)
-		{
-			pool->retry_at = 0;
-
-			/* after an outage 1, 2, 4 .. concurrent connects */
-			if (pool->ramp > 0)
-				pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
-					pool->ramp * 2;
-		}
-		make_idle_locked(pool, conn, pgpx_now());
-		pgpx_pool_note_use_locked(pool, pgpx_pool_count_usable_locked(pool));
-		pgpx_pool_dispatch_locked(pool, &wake);
+		/* after an outage 1, 2, 4 .. concurrent connects */
+		if (pool->ramp > 0)
+			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
+				pool->ramp * 2;
 	}
+	make_idle_locked(pool, conn, pgpx_now());
+	pgpx_pool_note_use_locked(pool, pgpx_pool_count_usable_locked(pool));
+	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	PGPX_DEBUG_POINT("granted");
 	pgpx_wake_flush(&wake);
@@ -212,44 +235,39 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxTime	began;
+	bool		stale;
 	bool		log_outage = false;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->state == PGPX_CONN_CONNECTING)
+	if (!begin_step(pool, conn, PGPX_CONN_CONNECTING))
+		return;
+	began = conn->state_since;
+	stale = conn->version != pool->version;
+	pool->stats.connects_failed++;
+	end_attempt_locked(pool, conn, how == PGPX_FAILED_RUNNING,
+					   PGPX_CLOSE_BROKEN);
+	if (!stale)
 	{
-		bool		stale = conn->version != pool->version;
-		PgpxTime	began = conn->state_since;
+		bool		first = fails_since_locked(pool) == 0;
+		PgpxTime	now = pgpx_now();
 
-		pool->stats.connects_failed++;
-		end_attempt_locked(pool, conn, how == PGPX_FAILED_RUNNING,
-						   PGPX_CLOSE_BROKEN);
-		if (!stale)
+		pgpx_pool_back_off_locked(pool, began, now, sqlstate, text);
+		pool->lost_unused = false;
+		log_outage = (first || !pool->outage_logged) &&
+			may_log_locked(pool, now);
+		if (log_outage)
+			pool->outage_logged = true;
+		if (how == PGPX_FAILED_FULL)
+			note_remote_full_locked(pool, now);
+		else
 		{
-			bool		first = fails_since_locked(pool) == 0;
-			PgpxTime	now = pgpx_now();
-
-			pgpx_pool_back_off_locked(pool, began, now, sqlstate, text);
-			pool->lost_unused = false;
-			log_outage = (first || !pool->outage_logged) &&
-				may_log_locked(pool, now);
-			if (log_outage)
-				pool->outage_logged = true;
-			if (how == PGPX_FAILED_FULL)
-				note_remote_full_locked(pool, now);
-			else
-			{
-				pool->remote_full_since = 0;
-				if (pool->unavailable_since == 0)
-					pool->unavailable_since = now;
-			}
-		}
-
-		if (!stale && how != PGPX_FAILED_FULL)
+			pool->remote_full_since = 0;
+			if (pool->unavailable_since == 0)
+				pool->unavailable_since = now;
 			fail_waiters_locked(pool, &wake);
-		pgpx_pool_dispatch_locked(pool, &wake);
+		}
 	}
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+	end_step(pool, &wake);
 
 	/* with log_connections each attempt is logged already */
 	if (log_outage && !pgpx_log_connections)
@@ -268,14 +286,10 @@ pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->state == PGPX_CONN_CONNECTING)
-	{
-		end_attempt_locked(pool, conn, running, PGPX_CLOSE_STALE);
-		pgpx_pool_dispatch_locked(pool, &wake);
-	}
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+	if (!begin_step(pool, conn, PGPX_CONN_CONNECTING))
+		return;
+	end_attempt_locked(pool, conn, running, PGPX_CLOSE_STALE);
+	end_step(pool, &wake);
 }
 
 void
@@ -283,16 +297,13 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->state == PGPX_CONN_CONNECTING)
-	{
-		end_attempt_locked(pool, conn, false, PGPX_CLOSE_NONE);
-		pool->conninfo_incarnation = 0;
-		pool->conninfo_requested_by = pgpx_pool_worker_incarnation(pool);
-		pgpx_pool_wake_waiters_locked(pool, &wake);
-	}
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+	if (!begin_step(pool, conn, PGPX_CONN_CONNECTING))
+		return;
+	end_attempt_locked(pool, conn, false, PGPX_CLOSE_NONE);
+	pool->conninfo_incarnation = 0;
+	pool->conninfo_requested_by = pgpx_pool_worker_incarnation(pool);
+	pgpx_pool_wake_waiters_locked(pool, &wake);
+	end_step(pool, &wake);
 }
 
 void
@@ -312,10 +323,8 @@ pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation, uint64 version)
 	 * is too old, the next attempt requests the conninfo again
 	 */
 	pool->conninfo_requested_by = 0;
-	pgpx_pool_dispatch_locked(pool, &wake);
 	pgpx_pool_grow_locked(pool, 0);
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+	end_step(pool, &wake);
 }
 
 bool
@@ -323,11 +332,10 @@ pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *unread_reset)
 {
 	bool		began;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	began = conn->state == PGPX_CONN_RESET_PENDING &&
-		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
-	if (began)
-		*unread_reset = conn->unread_reset;
+	if (!begin_step(pool, conn, PGPX_CONN_RESET_PENDING))
+		return false;
+	began = pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
+	*unread_reset = conn->unread_reset;
 	LWLockRelease(pool->lock);
 	return began;
 }
@@ -337,32 +345,25 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->state == PGPX_CONN_RESETTING)
+	if (!begin_step(pool, conn, PGPX_CONN_RESETTING))
+		return;
+
+	/* a pending answer may be that of a ROLLBACK, which resets nothing */
+	if (conn->unread_reset == 0)
+		conn->dirty = false;
+	conn->unread_reset = 0;
+	if (ok)
+		make_idle_locked(pool, conn, pgpx_now());
+	else if (late)
 	{
-		/* a pending answer may be that of a ROLLBACK, which resets nothing */
-		if (conn->unread_reset == 0)
-			conn->dirty = false;
-		conn->unread_reset = 0;
-		if (!ok)
-		{
-			if (late)
-			{
-				conn->close_reason = PGPX_CLOSE_RESET;
-				pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING,
-									pgpx_now());
-				pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_REQUESTED);
-				pgpx_conn_notify_worker(conn, pool->worker);
-			}
-			else
-				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
-		}
-		else
-			make_idle_locked(pool, conn, pgpx_now());
-		pgpx_pool_dispatch_locked(pool, &wake);
+		conn->close_reason = PGPX_CLOSE_RESET;
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
+		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_REQUESTED);
+		pgpx_conn_notify_worker(conn, pool->worker);
 	}
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+	else
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
+	end_step(pool, &wake);
 }
 
 void
@@ -370,20 +371,18 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->state == PGPX_CONN_CHECKING)
-	{
-		pool->stats.checks++;
-		conn->last_checked = pgpx_now();
-		if (ok)
-			make_idle_locked(pool, conn, conn->last_checked);
-		else
-			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-		pool->tests_time_out = late || (pool->tests_time_out && !ok);
-		pgpx_pool_dispatch_locked(pool, &wake);
-		if (pool->count[PGPX_CONN_CHECKING] == 0)
-			pool->tests_time_out = false;
-	}
+	if (!begin_step(pool, conn, PGPX_CONN_CHECKING))
+		return;
+	pool->stats.checks++;
+	conn->last_checked = pgpx_now();
+	if (ok)
+		make_idle_locked(pool, conn, conn->last_checked);
+	else
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	pool->tests_time_out = late || (pool->tests_time_out && !ok);
+	pgpx_pool_dispatch_locked(pool, &wake);
+	if (pool->count[PGPX_CONN_CHECKING] == 0)
+		pool->tests_time_out = false;
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 }
@@ -465,18 +464,14 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	bool		log_end = false;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->state == PGPX_CONN_CLOSING)
-	{
-		if (pool->lost_unused && conn->close_reason == PGPX_CLOSE_BROKEN &&
-			pgpx_conn_statements(conn) == 0)
-			log_end = may_log_locked(pool, pgpx_now());
-		pgpx_stats_closed_locked(pool, conn);
-		pgpx_conn_free_locked(pool, conn);
-		pgpx_pool_dispatch_locked(pool, &wake);
-	}
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+	if (!begin_step(pool, conn, PGPX_CONN_CLOSING))
+		return;
+	if (pool->lost_unused && conn->close_reason == PGPX_CLOSE_BROKEN &&
+		pgpx_conn_statements(conn) == 0)
+		log_end = may_log_locked(pool, pgpx_now());
+	pgpx_stats_closed_locked(pool, conn);
+	pgpx_conn_free_locked(pool, conn);
+	end_step(pool, &wake);
 	if (log_end)
 		ereport(LOG,
 				(errmsg("pgpool_ext lost an unused connection to server \"%s\" of database \"%s\" for user \"%s\"",
@@ -738,7 +733,6 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	if (pool == NULL)
 		return PG_INT64_MAX;
 	pgpx_options_follow(&pool->opts);
-	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
 	pgpx_pool_trim_locked(pool);
 
 	close_unneeded_locked(pool, now, &due);

@@ -233,6 +233,9 @@ set_opts(PgpxPool *pool, const PgpxPoolOptions *opts)
 static bool
 make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 {
+	PgpxPool	fresh = PGPX_POOL_INIT;
+	int			server;
+
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (pool->pool_id != 0 && !pgpx_pool_is_empty_locked(pool))
 	{
@@ -243,53 +246,29 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	if (pool->pool_id != 0)
 		free_slot_locked(pool);
 	use_slot_locked(PGPX_POOL_INDEX(pool));
-	pool->server = find_server_locked(ref->key.database, ref->key.server, true);
-	if (pool->server < 0)
+	server = find_server_locked(ref->key.database, ref->key.server, true);
+	if (server < 0)
 	{
 		LWLockRelease(pool->lock);
 		return false;
 	}
-	pgpx_servers[pool->server].npools++;
-	pool->pool_id = pg_atomic_fetch_add_u32(&pgpx_shared->next_pool, 1);
-	pool->key = ref->key;
-	add_to_bucket_locked(pool);
+	pgpx_servers[server].npools++;
+	fresh.lock = pool->lock;
+	fresh.server = server;
+	fresh.worker = server % pgpx_shared->nworkers;
+	fresh.key = ref->key;
+	fresh.user = ref->user;
+	fresh.created_at = fresh.stats_reset = pgpx_now();
+	fresh.version = fresh.connect_version = pool->version + 1;
+	fresh.options_version = pool->options_version + 1;
+	fresh.fingerprint = ref->fingerprint;
+	*pool = fresh;
 	namestrcpy(&pool->database_name, ref->database_name);
 	namestrcpy(&pool->server_name, ref->server_name);
-	pool->user = ref->user;
 	namestrcpy(&pool->user_name, ref->user_name);
-	pool->worker = pool->server % pgpx_shared->nworkers;
-	pool->created_at = pgpx_now();
-
-	pool->version++;
-	pool->connect_version = pool->version;
-	pool->options_version++;
-	pool->gone = false;
-	pool->by_table = false;
-	pool->fingerprint = ref->fingerprint;
 	set_opts(pool, ref->opts);
-	pool->version_cap = pgpx_pool_cap_locked(pool);
-	pool->conninfo_incarnation = 0;
-	pool->conninfo_requested_by = 0;
-	pool->conninfo_version = 0;
-	pool->last_position = 0;
-	pool->connect_time = 0;
-	pool->last_checkout = 0;
-	memset(&pool->idle_peak, 0, sizeof(pool->idle_peak));
-	memset(&pool->overflow_peak, 0, sizeof(pool->overflow_peak));
-	pool->tests_time_out = false;
-	pool->unavailable_since = 0;
-	pool->remote_full_since = 0;
-	pool->outage_logged_at = 0;
-	pool->outage_logged = false;
-	pool->retry_at = 0;
-	pool->backoff_ms = 0;
-	pool->ramp = 0;
-	pool->last_error_at = 0;
-	pool->last_sqlstate = 0;
-	pool->last_error[0] = '\0';
-	pool->damaged = false;
-	pool->stats_reset = pool->created_at;
-	memset(&pool->stats, 0, sizeof(pool->stats));
+	add_to_bucket_locked(pool);
+	pool->pool_id = pg_atomic_fetch_add_u32(&pgpx_shared->next_pool, 1);
 	LWLockRelease(pool->lock);
 	return true;
 }
@@ -360,16 +339,11 @@ notify_attempts_locked(PgpxPool *pool)
 	}
 }
 
-/*
- * Start a new version: close free connections of the old one.  Leased ones
- * close at checkin, and the worker abandons those that are being opened.
- */
-static void
-start_version_locked(PgpxPool *pool)
+void
+pgpx_pool_reconnect_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->version++;
-	pool->version_cap = pgpx_pool_cap_locked(pool);
 
 	/* failures and times of the old address do not apply to the new one */
 	pool->unavailable_since = 0;
@@ -395,7 +369,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 		pgpx_pool_set_options_locked(pool, fingerprint, opts);
 		return;
 	}
-	start_version_locked(pool);
+	pgpx_pool_reconnect_locked(pool);
 	pool->connect_version = pool->version;
 	pool->options_version++;
 	pool->gone = false;
@@ -404,7 +378,6 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	namestrcpy(&pool->user_name, user_name);
 	pool->fingerprint = *fingerprint;
 	set_opts(pool, opts);
-	pool->version_cap = pgpx_pool_cap_locked(pool);
 }
 
 PgpxTime
@@ -447,7 +420,6 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 	pool->options_version++;
 	pool->fingerprint = *fingerprint;
 	set_opts(pool, opts);
-	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
 	pgpx_pool_trim_locked(pool);
 	if (connects)
 	{
@@ -513,7 +485,7 @@ void
 pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	start_version_locked(pool);
+	pgpx_pool_reconnect_locked(pool);
 	pool->connect_version = pool->version;
 	pool->options_version++;
 	pool->gone = gone;
@@ -525,13 +497,6 @@ pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 	}
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
 	request_conninfo_locked(pool, wake);
-}
-
-void
-pgpx_pool_reconnect_locked(PgpxPool *pool)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	start_version_locked(pool);
 }
 
 void

@@ -62,22 +62,44 @@ bit_words(void)
 	return work_words() + PGPX_WAITING_WORDS;
 }
 
-static Size
-shmem_size(void)
+/*
+ * Append an array to the segment.  Return its address; NULL if the segment does
+ * not exist yet.
+ */
+static void *
+place(char *segment, Size *end, Size n, Size size)
 {
-	Size		size = MAXALIGN(sizeof(PgpxShared));
+	Size		start = *end;
 
-	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool))));
-	size = add_size(size,
-					MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer))));
-	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(int))));
-	size = add_size(size,
-					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
-	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter))));
-	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_PENDING_MAX));
-	size = add_size(size,
-					MAXALIGN(mul_size(bit_words(), sizeof(pg_atomic_uint32))));
-	return add_size(size, pgpx_lock_hooks->shmem_size());
+	*end = add_size(start, MAXALIGN(mul_size(n, size)));
+	return segment == NULL ? NULL : segment + start;
+}
+
+/*
+ * Set the pointers to the parts of the segment, and return its size.  NULL: the
+ * segment does not exist yet.
+ */
+static Size
+place_all(char *segment)
+{
+	Size		end = 0;
+
+	pgpx_shared = place(segment, &end, 1, sizeof(PgpxShared));
+	pgpx_pools = place(segment, &end, pgpx_max_pools, sizeof(PgpxPool));
+	pgpx_servers = place(segment, &end, pgpx_max_pools, sizeof(PgpxServer));
+	pgpx_pool_buckets = place(segment, &end, pgpx_max_pools, sizeof(int));
+	pgpx_conns = place(segment, &end, pgpx_max_connections, sizeof(PgpxConn));
+	pgpx_waiters = place(segment, &end, PGPX_NPROCS, sizeof(PgpxWaiter));
+	pgpx_pending_statements = place(segment, &end, PGPX_NPROCS,
+									PGPX_PENDING_MAX);
+	pgpx_work_bits = place(segment, &end, bit_words(),
+						   sizeof(pg_atomic_uint32));
+	if (segment != NULL)
+	{
+		pgpx_waiting_bits = pgpx_work_bits + work_words();
+		pgpx_lock_hooks->shmem_attach(segment + end);
+	}
+	return add_size(end, pgpx_lock_hooks->shmem_size());
 }
 
 static void
@@ -85,17 +107,8 @@ shmem_request(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	RequestAddinShmemSpace(shmem_size());
+	RequestAddinShmemSpace(place_all(NULL));
 	RequestNamedLWLockTranche(TRANCHE, 2 + pgpx_max_pools);
-}
-
-static void
-init_pool(PgpxPool *pool, LWLock *lock)
-{
-	pool->lock = lock;
-	pool->lru_head = pool->lru_tail = -1;
-	pool->conn_head = pool->conn_tail = -1;
-	pool->queue_head = pool->queue_tail = -1;
 }
 
 static void
@@ -204,7 +217,8 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	}
 	for (int i = 0; i < pgpx_max_pools; i++)
 	{
-		init_pool(&pgpx_pools[i], &locks[2 + i].lock);
+		pgpx_pools[i] = (PgpxPool) PGPX_POOL_INIT;
+		pgpx_pools[i].lock = &locks[2 + i].lock;
 		pgpx_pool_buckets[i] = -1;
 	}
 
@@ -216,7 +230,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->cap.tokens, 0);
 	SpinLockInit(&shared->free_mutex);
 	shared->free_head = 0;
-	shared->nfree = pgpx_max_connections;
 
 	for (int i = 0; i < PGPX_NPROCS; i++)
 		init_waiter(&pgpx_waiters[i]);
@@ -229,40 +242,20 @@ static void
 shmem_startup(void)
 {
 	bool		found;
-	char	   *p;
+	char	   *segment;
+	Size		size;
 
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 
-	/* reset in case this is a restart within the postmaster */
-	pgpx_shared = NULL;
+	/* in case this is a restart within the postmaster, forget the old one */
+	size = place_all(NULL);
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	p = ShmemInitStruct("pgpool_ext", shmem_size(), &found);
+	segment = ShmemInitStruct("pgpool_ext", size, &found);
 	if (!found)
-		memset(p, 0, shmem_size());
-
-	pgpx_shared = (PgpxShared *) p;
-	p += MAXALIGN(sizeof(PgpxShared));
-	pgpx_pools = (PgpxPool *) p;
-	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool)));
-	pgpx_servers = (PgpxServer *) p;
-	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer)));
-	pgpx_pool_buckets = (int *) p;
-	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(int)));
-	pgpx_conns = (PgpxConn *) p;
-	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
-	pgpx_waiters = (PgpxWaiter *) p;
-	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter)));
-	pgpx_pending_statements = p;
-	p += mul_size(PGPX_NPROCS, PGPX_PENDING_MAX);
-	pgpx_work_bits = (pg_atomic_uint32 *) p;
-	pgpx_waiting_bits = pgpx_work_bits + work_words();
-	p += MAXALIGN(mul_size(bit_words(), sizeof(pg_atomic_uint32)));
-	pgpx_lock_hooks->shmem_attach(p);
-	Assert(p + pgpx_lock_hooks->shmem_size() ==
-		   (char *) pgpx_shared + shmem_size());
-
+		memset(segment, 0, size);
+	(void) place_all(segment);
 	if (!found)
 	{
 		init_shared(pgpx_shared, GetNamedLWLockTranche(TRANCHE));

@@ -140,6 +140,11 @@ typedef struct PgpxConn
 	int			pool_prev;
 	uint64		generation;		/* increases with each new remote session of
 								 * this slot */
+
+	/*
+	 * protected by the pool lock; cleared when the slot is allocated for a
+	 * new remote session
+	 */
 	uint64		version;		/* pool version at the time of the connect */
 	int			unread_reset;	/* PGPX_SENT_* bits of a reset whose answer
 								 * is unread; 0: none */
@@ -370,7 +375,6 @@ typedef struct PgpxPool
 										 * requested the conninfo from the
 										 * waiters; 0: none */
 
-	int			version_cap;	/* highest cap that this version has had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
 	int			nbroken;		/* broken connections among them */
 	int			conn_head;		/* all connections of the pool, in the order
@@ -427,6 +431,13 @@ typedef struct PgpxPool
 	PgpxTime	stats_reset;
 	PgpxStats	stats;
 } PgpxPool;
+
+/* A pool with empty lists. */
+#define PGPX_POOL_INIT \
+	{ \
+		.conn_head = -1, .conn_tail = -1, .lru_head = -1, .lru_tail = -1, \
+		.queue_head = -1, .queue_tail = -1 \
+	}
 
 typedef enum PgpxWorkerState
 {
@@ -532,7 +543,6 @@ typedef struct PgpxShared
 	/* protected by free_mutex */
 	slock_t		free_mutex;
 	int			free_head;
-	int			nfree;
 
 	PgpxCap		cap;			/* max_connections */
 

@@ -281,6 +281,21 @@ pgpx_pool_first_waiter_locked(PgpxPool *pool, PgpxTime now)
 	return NULL;
 }
 
+/*
+ * Histogram bucket of a wait: 0 for less than 1 us, then one for each power
+ * of two.
+ */
+static int
+histogram_bucket(PgpxTime waited)
+{
+	int			bucket;
+
+	if (waited < 1)
+		return 0;
+	bucket = pg_leftmost_one_pos64((uint64) waited) + 1;
+	return Min(bucket, PGPX_HISTOGRAM_BUCKETS - 1);
+}
+
 PgpxWaiterState
 pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 					uint64 *lease_id, int *sqlstate, char *text,
@@ -351,7 +366,8 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 	if (waiter->pending_len > 0)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nwaiters--;
-	pgpx_stats_waited_locked(pool, *waited, waiter->waited_before);
+	pool->stats.wait_time += *waited - waiter->waited_before;
+	pool->stats.histogram[histogram_bucket(*waited)]++;
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 
