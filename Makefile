@@ -45,7 +45,7 @@ include $(PGXS)
 # PostgreSQL's headers are not tracked, ours are. Objects for another server are built again.
 $(shell echo '$(includedir_server)' | cmp -s - .built_for || echo '$(includedir_server)' >.built_for)
 $(OBJS): $(wildcard src/*/*.h) Makefile .built_for
-src/locks/lock_remote.o: src/locks/lock_schema.inc
+src/locks/lock_session.o src/locks/lock_pinger.o: src/locks/lock_schema.inc
 
 # installcheck tests the installed extension; "test" needs no installation
 installcheck:

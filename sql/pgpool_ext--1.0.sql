@@ -1140,7 +1140,7 @@ RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_lock_setup'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_setup(pg_catalog.text) IS
-'creates the tables and functions of distributed locks in schema pgpool_lock of a remote database, or verifies the tables and replaces the functions; call it once for each database that keeps locks';
+'creates the table and the functions of distributed locks in schema pgpool_lock of a remote database, or replaces the functions; call it once for each database that keeps locks';
 
 CREATE FUNCTION pgpool.lock(
 	pool pg_catalog.text,

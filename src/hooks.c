@@ -29,7 +29,7 @@
 #include "dblink/dblink.h"
 #include "fdw/handler.h"
 #include "fdw/remote_transaction.h"
-#include "locks/lock_session.h"
+#include "locks/locks.h"
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;

@@ -3,6 +3,11 @@
  * lock_pinger.c
  *	  Pinger: the worker's connections that ping and release distributed locks.
  *
+ * Each pool that has locks has one pinger connection, beside the pool's
+ * connections.  It pings all locks of the pool with one statement, and sends
+ * their releases.  It is opened when a ping or release is due, and closed some
+ * seconds after the last lock.
+ *
  * Connections: they are opened as those of the pool (connect.c), with a back-off
  * of their own.  They stay in this process, so libpq is used on them until they
  * are closed.
@@ -18,149 +23,37 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "locks/lock_pinger.h"
+#include "locks/locks.h"
 
 #include <sys/epoll.h>
 
-#include "lib/stringinfo.h"
+#include "utils/json.h"
 #include "utils/memutils.h"
 
 #include "base/backoff.h"
-#include "base/debug_point.h"
-#include "locks/lock_remote.h"
-#include "shared/pool.h"
+#include "locks/lock_schema.inc"
 #include "worker/connect.h"
+#include "worker/connection.h"
 #include "worker/worker.h"
+
+/*
+ * The calls have the same list of locks.  Arguments are cast to the exact types
+ * of the functions, so that no other function of the same name can be a better
+ * match.
+ */
+#define ARGUMENTS "($1::pg_catalog.text, $2::pg_catalog.json)"
 
 /*
  * A statement must not fail if another one has changed the row.  The functions
  * of the schema have the other settings.
  */
-#define SETTINGS "SET default_transaction_isolation = 'read committed'"
+static const char settings_sql[] =
+	"SET default_transaction_isolation = 'read committed'";
+static const char ping_sql[] = "SELECT pgpool_lock.ping" ARGUMENTS;
+static const char release_sql[] = "SELECT pgpool_lock.release" ARGUMENTS;
 
-static void fail_pinger(PgpxPinger *p, const char *reason);
-static void set_idle(PgpxPinger *p);
-static const PgpxPurpose lock_purpose;
-
-/* Close the connection, if any, without waiting; the phase is NONE then. */
-static void
-drop_connection(PgpxPinger *p)
-{
-	/* sending Terminate does not block: the socket is nonblocking */
-	pgpx_connection_drop(&p->conn);
-	p->deadline = 0;
-	p->nwork = 0;
-	p->answered = false;
-	p->phase = PGPX_PINGER_NONE;
-}
-
-/* Flush a statement that was sent and watch the socket for its result. */
-static void
-flush_statement(PgpxPinger *p)
-{
-	int			flushed;
-
-	flushed = PQflush(p->conn.pg);
-	if (PQsocket(p->conn.pg) < 0)
-		fail_pinger(p, PQerrorMessage(p->conn.pg));
-	else
-		pgpx_connection_watch(&p->conn,
-							  EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
-}
-
-/* Send the settings, and verify the owners of the tables. */
-static void
-send_preparation(PgpxPinger *p)
-{
-	char	   *sql = psprintf(SETTINGS "; %s; %s", pgpx_lock_verify_sql[0],
-							   pgpx_lock_verify_sql[1]);
-
-	p->phase = PGPX_PINGER_PREPARE;
-	p->deadline = p->conn.until;
-	p->error[0] = '\0';
-	if (!PQsendQuery(p->conn.pg, sql))
-		fail_pinger(p, PQerrorMessage(p->conn.pg));
-	else
-		flush_statement(p);
-	pfree(sql);
-}
-
-static void
-note_error(PgpxPinger *p, const PGresult *res)
-{
-	const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
-
-	if (text == NULL)
-		text = PQresultErrorMessage(res);
-	strlcpy(p->error, text[0] != '\0' ? text : "The remote server returned an unexpected result.",
-			sizeof(p->error));
-}
-
-/*
- * Read the results of the statement that have arrived.  Call "row", unless it
- * is NULL, for rows.  Return true if the statement has ended; "error" is set if
- * it failed.  Return false if more input is needed, or if the connection is
- * lost.
- */
-static bool
-read_pinger_results(PgpxPinger *p,
-					void (*row)(PgpxPinger *p, const PGresult *res))
-{
-	bool		unsent;
-	PGresult   *res;
-
-	if (!pgpx_connect_exchange(&p->conn, &unsent))
-	{
-		/*
-		 * If the connection has worked before, the remote may have restarted,
-		 * and a new connection shows whether there is a fault.  Otherwise
-		 * report the failure.
-		 */
-		if (p->answered)
-			drop_connection(p);
-		else
-			fail_pinger(p, PQerrorMessage(p->conn.pg));
-		return false;
-	}
-	while (!PQisBusy(p->conn.pg))
-	{
-		ExecStatusType status;
-
-		/* the result is certain only at its end, which follows the commit */
-		res = PQgetResult(p->conn.pg);
-		if (res == NULL)
-			return true;
-		status = PQresultStatus(res);
-		if ((status == PGRES_SINGLE_TUPLE || status == PGRES_TUPLES_OK) &&
-			row != NULL)
-			row(p, res);
-		else if (status != PGRES_SINGLE_TUPLE && status != PGRES_TUPLES_OK &&
-				 status != PGRES_COMMAND_OK && status != PGRES_EMPTY_QUERY &&
-				 p->error[0] == '\0')
-			note_error(p, res);
-		PQclear(res);
-		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
-			status == PGRES_COPY_BOTH)
-		{
-			fail_pinger(p, p->error);
-			return false;
-		}
-	}
-	pgpx_connection_watch(&p->conn, EPOLLIN | (unsent ? EPOLLOUT : 0));
-	return false;
-}
-
-/* Read the answer to the statements that precede the first ping. */
-static void
-step_preparation(PgpxPinger *p)
-{
-	if (!read_pinger_results(p, NULL))
-		return;
-	if (p->error[0] != '\0')
-		fail_pinger(p, p->error);
-	else
-		set_idle(p);
-}
+/* Ping interval of a lock; a third of its ttl if that is shorter. */
+#define PING_US (1000 * 1000)
 
 /* Idle time after the last lock until the connection is closed. */
 #define IDLE_US (5 * 1000 * 1000)
@@ -172,38 +65,71 @@ step_preparation(PgpxPinger *p)
 /* Upper limit for a statement or a connection attempt, in ms. */
 #define ANSWER_MAX_MS 10000
 
-static PgpxPinger **pingers = NULL; /* [max_pools], allocated on demand */
+typedef enum PingerPhase
+{
+	PINGER_NONE = 0,			/* no PGconn */
+	PINGER_CONNECT,				/* attempt to connect: see connect.c */
+	PINGER_IDLE,
+	PINGER_PING,
+	PINGER_RELEASE
+} PingerPhase;
+
+typedef struct Pinger
+{
+	PgpxWorkerConn conn;		/* its index is that of the pool */
+	PingerPhase phase;
+	PgpxTime	phase_since;
+	PgpxTime	failed_at;		/* last failure */
+	PgpxTime	backoff;		/* last pause after a failure; 0: none */
+	bool		failing;		/* the failure was logged */
+
+	/* the locks of the pool, see collect_work */
+	int			nheld;
+	int64		min_ttl_ms;		/* of the held locks */
+	PgpxTime	ping_at;		/* next ping; PG_INT64_MAX: none */
+	bool		releases;		/* some are to be released */
+
+	/* the statement in flight */
+	PgpxTime	sent_at;		/* steady */
+	int			nlocks;			/* in it, see PgpxLock.in_flight */
+	PGresult   *answer;			/* its row; NULL: none so far */
+} Pinger;
+
+static Pinger **pingers = NULL; /* [max_pools], allocated on demand */
 static PgpxTime next_run = 0;
 static uint32 seen_changes = 0;
 
-static PgpxPinger *
-get_pinger(int pool, uint32 pool_id)
-{
-	PgpxPinger *p;
+static PgpxPurpose lock_purpose;
 
-	if (pingers == NULL)
-		pingers = MemoryContextAllocZero(TopMemoryContext,
-										 mul_size(pgpx_shared->max_pools,
-												  sizeof(PgpxPinger *)));
-	p = pingers[pool];
+/* Close the connection, if any, without waiting; the phase is NONE then. */
+static void
+drop_connection(Pinger *p)
+{
+	/* sending Terminate does not block: the socket is nonblocking */
+	pgpx_connection_drop(&p->conn);
+	PQclear(p->answer);
+	p->answer = NULL;
+	p->phase = PINGER_NONE;
+}
+
+static Pinger *
+get_pinger(const PgpxLock *lock)
+{
+	Pinger	   *p = pingers[lock->pool];
+
 	if (p == NULL)
 	{
-		p = MemoryContextAllocZero(TopMemoryContext, sizeof(PgpxPinger));
-		p->work = MemoryContextAllocHuge(TopMemoryContext,
-										 mul_size(pgpx_shared->max_locks,
-												  sizeof(PgpxLockWork)));
-		p->confirmed = MemoryContextAllocHuge(TopMemoryContext,
-											  mul_size(pgpx_shared->max_locks,
-													   sizeof(bool)));
-		p->pool = p->conn.index = p->conn.pool = pool;
+		p = MemoryContextAllocZero(TopMemoryContext, sizeof(Pinger));
+		p->conn.index = p->conn.pool = lock->pool;
 		p->conn.purpose = &lock_purpose;
 		p->conn.fd = -1;
-		pingers[pool] = p;
+		p->ping_at = PG_INT64_MAX;
+		pingers[lock->pool] = p;
 	}
-	if (p->pool_id != pool_id)
+	if (p->conn.pool_id != lock->pool_id)
 	{
 		drop_connection(p);
-		p->pool_id = p->conn.pool_id = pool_id;
+		p->conn.pool_id = lock->pool_id;
 		p->backoff = 0;
 		p->failing = false;
 	}
@@ -211,36 +137,22 @@ get_pinger(int pool, uint32 pool_id)
 }
 
 static void
-back_off(PgpxPinger *p)
+back_off(Pinger *p)
 {
 	p->failed_at = pgpx_now();
 	p->backoff = pgpx_backoff_next(p->backoff, RETRY_MIN_US, RETRY_MAX_US);
 }
 
 /*
- * Return when to connect next.  The back-off is at most a quarter of the ttl, so
- * that failures leave time for an attempt that succeeds.
- */
-static PgpxTime
-retry_at(const PgpxPinger *p, const PgpxLockDue *due)
-{
-	PgpxTime	pause = p->backoff;
-
-	if (due->nheld > 0)
-		pause = Min(pause, due->min_ttl_ms * 1000 / 4);
-	return p->failed_at + pause;
-}
-
-/*
  * Handle a failure of the connection: close it and delay the next attempt to
  * connect.  The failure is logged once, and counts as a failed attempt of all
- * releases that are due.  reason: for the log.
+ * releases.  reason: for the log.
  */
 static void
-fail_pinger(PgpxPinger *p, const char *reason)
+fail_pinger(Pinger *p, const char *reason)
 {
 	char		text[PGPX_ERROR_LEN];
-	PgpxPool   *pool = &pgpx_pools[p->pool];
+	PgpxPool   *pool = &pgpx_pools[p->conn.pool];
 
 	/* copy, because the text may be part of the connection; join its lines */
 	strlcpy(text, reason, sizeof(text));
@@ -251,12 +163,13 @@ fail_pinger(PgpxPinger *p, const char *reason)
 	 * the next attempt must not begin with a host that accepts logins but no
 	 * pings, such as a standby
 	 */
-	if (p->phase > PGPX_PINGER_CONNECT &&
-		!pgpx_conninfo_has_changed(p->pool, p->pool_id, p->conn.version))
-		pgpx_wpools[p->pool].first_until = 0;
+	if (p->phase > PINGER_CONNECT &&
+		!pgpx_conninfo_has_changed(p->conn.pool, p->conn.pool_id,
+								   p->conn.version))
+		pgpx_wpools[p->conn.pool].first_until = 0;
 	drop_connection(p);
 	back_off(p);
-	if (!p->failing && pgpx_lock_pool_has_locks(p->pool, p->pool_id))
+	if (!p->failing && pgpx_lock_pool_has_locks(p->conn.pool, p->conn.pool_id))
 	{
 		p->failing = true;
 		ereport(LOG,
@@ -265,110 +178,94 @@ fail_pinger(PgpxPinger *p, const char *reason)
 						NameStr(pool->database_name)),
 				 errdetail_internal("%s", text)));
 	}
-	pgpx_lock_release_failed(p->pool, p->pool_id, text);
+	pgpx_lock_release_failed(p->conn.pool, p->conn.pool_id, text);
 	next_run = 0;
 }
 
 /* Enter phase IDLE, in which the next statement can be sent. */
 static void
-set_idle(PgpxPinger *p)
+set_idle(Pinger *p)
 {
-	p->phase = PGPX_PINGER_IDLE;
-	p->deadline = 0;
-	p->idle_since = pgpx_now();
+	PQclear(p->answer);
+	p->answer = NULL;
+	p->phase = PINGER_IDLE;
+	p->phase_since = pgpx_now();
 	next_run = 0;
 	pgpx_connection_watch(&p->conn, EPOLLIN | EPOLLRDHUP);
 }
 
 /*
- * Return the timeout of a statement or of an attempt to connect, in ms.  It
- * leaves time for another attempt.  It grows after failures, because a lock
- * with a short ttl must not cause the loss of locks with a long one if the
+ * Return the end of the time for a statement or an attempt to connect.  It
+ * leaves time for another attempt.  The time grows after failures, because a
+ * lock with a short ttl must not cause the loss of locks with a long one if the
  * remote is merely slow.
  */
-static int64
-phase_timeout(const PgpxPinger *p, const PgpxLockDue *due)
+static PgpxTime
+phase_end(const Pinger *p)
 {
-	int64		ms = due->nheld > 0 ? due->min_ttl_ms / 3 : ANSWER_MAX_MS / 3;
+	int64		ms = p->nheld > 0 ? p->min_ttl_ms / 3 : ANSWER_MAX_MS / 3;
 
 	ms += ms * p->backoff / RETRY_MIN_US;
-	if (p->phase < PGPX_PINGER_IDLE)
+	if (p->phase < PINGER_IDLE)
 		ms = Max(ms, 1000);
-	return Min(ms, ANSWER_MAX_MS);
+	return p->phase_since + Min(ms, ANSWER_MAX_MS) * 1000;
 }
 
-/* Return the deadline of the statement or the attempt; 0: none. */
-static PgpxTime
-phase_deadline(const PgpxPinger *p)
-{
-	return p->phase == PGPX_PINGER_CONNECT ? p->conn.deadline : p->deadline;
-}
-
-/* Send a statement about the locks in p->work. */
+/* Send the pings or the releases of the pool's locks, if there are any. */
 static void
-send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql,
-		  int64 timeout_ms)
+send_work(Pinger *p, PingerPhase phase)
 {
-	const char *values[PGPX_LOCK_PARAMS];
+	bool		release = phase == PINGER_RELEASE;
+	const char *values[] = {pgpx_shared->instance, NULL};
+	StringInfoData list;
+	PgpxLock	lock;
 
-	pgpx_lock_work_params(p->work, p->nwork, values);
-	memset(p->confirmed, 0, p->nwork * sizeof(bool));
-	p->phase = phase;
-	p->error[0] = '\0';
-	p->phase_since = pgpx_now();
-	p->deadline = p->phase_since + timeout_ms * 1000;
+	initStringInfo(&list);
+	p->nlocks = 0;
+	for (int i = 0; i < pgpx_locks_end(); i++)
+	{
+		if (!pgpx_lock_copy(i, &lock) ||
+			!pgpx_lock_is_of_pool(&lock, p->conn.pool, p->conn.pool_id))
+			continue;
+		pgpx_locks[i].in_flight = -1;
+		if (!(release ? pgpx_lock_needs_release(&lock) :
+				  lock.state == PGPX_LOCK_HELD))
+			continue;
+		pgpx_locks[i].in_flight = p->nlocks++;
+		if (release)
+			pgpx_locks[i].nsent++;
+		appendStringInfo(&list, "%c{\"number\":" UINT64_FORMAT ",\"token\":" INT64_FORMAT ",\"name\":",
+						 list.len == 0 ? '[' : ',', lock.request, lock.token);
+		escape_json(&list, lock.name);
+		appendStringInfoChar(&list, '}');
+	}
+	appendStringInfoChar(&list, ']');
+	values[1] = list.data;
 
 	/* taken before sending, so the validity here ends before the remote's */
 	p->sent_at = pgpx_steady_now();
-	if (!PQsendQueryParams(p->conn.pg, sql, PGPX_LOCK_PARAMS, NULL, values,
-						   NULL, NULL, 0))
-		fail_pinger(p, PQerrorMessage(p->conn.pg));
-	else
-		flush_statement(p);
+	if (p->nlocks > 0)
+	{
+		p->phase = phase;
+		p->phase_since = pgpx_now();
+		if (PQsendQueryParams(p->conn.pg, release ? release_sql : ping_sql, 2,
+							  NULL, values, NULL, NULL, 0) &&
+			PQsocket(p->conn.pg) >= 0)
+			pgpx_connection_watch(&p->conn, EPOLLIN | EPOLLOUT);
+		else
+			fail_pinger(p, PQerrorMessage(p->conn.pg));
+	}
+	pfree(list.data);
 }
 
-/*
- * Row callback.  The rows have the requests that a ping has extended or a
- * release has ended.
- */
+/* Record the answer to the statement in flight. */
 static void
-read_results(PgpxPinger *p, const PGresult *res)
+end_statement(Pinger *p)
 {
-	bool		release = p->phase == PGPX_PINGER_RELEASE;
+	PgpxPool   *pool = &pgpx_pools[p->conn.pool];
+	const char *answer = PQgetvalue(p->answer, 0, 0);
+	PgpxLock	lock;
 
-	if (PQnfields(res) != (release ? 2 : 1))
-	{
-		strlcpy(p->error, "The remote server returned an unexpected result.", sizeof(p->error));
-		return;
-	}
-	for (int row = 0; row < PQntuples(res); row++)
-	{
-		uint64		request = strtou64(PQgetvalue(res, row, 0), NULL, 10);
-
-		for (int i = 0; i < p->nwork; i++)
-		{
-			if (p->work[i].request != request)
-				continue;
-			p->confirmed[i] = !release ||
-				strcmp(PQgetvalue(res, row, 1), "t") == 0;
-		}
-	}
-}
-
-static void
-step_work(PgpxPinger *p)
-{
-	PgpxPool   *pool = &pgpx_pools[p->pool];
-	bool		release = p->phase == PGPX_PINGER_RELEASE;
-
-	if (!read_pinger_results(p, read_results))
-		return;
-	if (p->error[0] != '\0')
-	{
-		/* a read-only host, or one without the tables: try another host */
-		fail_pinger(p, p->error);
-		return;
-	}
 	if (p->failing)
 		ereport(LOG,
 				(errmsg("pgpool_ext pings the locks of server \"%s\" of database \"%s\" again",
@@ -376,45 +273,76 @@ step_work(PgpxPinger *p)
 						NameStr(pool->database_name))));
 	p->failing = false;
 	p->backoff = 0;
-	for (int i = 0; i < p->nwork; i++)
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		if (release)
-			pgpx_lock_released(&p->work[i], p->confirmed[i]);
+		if (!pgpx_lock_copy(i, &lock) || lock.in_flight < 0 ||
+			!pgpx_lock_is_of_pool(&lock, p->conn.pool, p->conn.pool_id))
+			continue;
+		if (p->phase == PINGER_RELEASE)
+			pgpx_lock_released(i, answer[lock.in_flight] == 't');
 		else
-			pgpx_lock_pinged(&p->work[i], p->confirmed[i], p->sent_at);
+			pgpx_lock_pinged(i, answer[lock.in_flight] == 't', p->sent_at);
 	}
-	p->nwork = 0;
-	p->answered = true;
 	set_idle(p);
+}
+
+/*
+ * Read what has arrived of the answer to the statement in flight: one row with
+ * a text that has a character for each lock, 't' if it was extended or held.
+ */
+static void
+step_statement(Pinger *p)
+{
+	bool		unsent;
+
+	if (!pgpx_connect_exchange(&p->conn, &unsent))
+	{
+		fail_pinger(p, PQerrorMessage(p->conn.pg));
+		return;
+	}
+	while (!PQisBusy(p->conn.pg))
+	{
+		PGresult   *res = PQgetResult(p->conn.pg);
+		const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
+
+		/* the answer is certain only at its end, which follows the commit */
+		if (res == NULL && p->answer != NULL)
+		{
+			end_statement(p);
+			return;
+		}
+		if (PQresultStatus(res) != PGRES_TUPLES_OK || PQnfields(res) != 1 ||
+			PQntuples(res) != 1 || PQgetlength(res, 0, 0) != p->nlocks)
+		{
+			if (text == NULL)
+				text = PQresultErrorMessage(res);
+
+			/* a read-only host, or one without the table: try another host */
+			fail_pinger(p, text[0] != '\0' ? text :
+						"The remote server returned an unexpected result.");
+			PQclear(res);
+			return;
+		}
+		PQclear(p->answer);
+		p->answer = res;
+	}
+	pgpx_connection_watch(&p->conn, EPOLLIN | (unsent ? EPOLLOUT : 0));
 }
 
 void
 pgpx_lock_pinger_ready(int index, uint32 events)
 {
-	PgpxPinger *p = pingers[index];
+	Pinger	   *p = pingers[index];
 
 	if (p == NULL || p->conn.fd < 0)
 		return;
 	next_run = 0;
-	switch (p->phase)
-	{
-		case PGPX_PINGER_NONE:
-			break;
-		case PGPX_PINGER_CONNECT:
-			pgpx_connect_step(&p->conn);
-			break;
-		case PGPX_PINGER_PREPARE:
-			step_preparation(p);
-			break;
-		case PGPX_PINGER_IDLE:
-			/* its end, or a message that no statement has requested */
-			drop_connection(p);
-			break;
-		case PGPX_PINGER_PING:
-		case PGPX_PINGER_RELEASE:
-			step_work(p);
-			break;
-	}
+	if (p->phase == PINGER_CONNECT)
+		pgpx_connect_step(&p->conn);
+	else if (p->phase == PINGER_IDLE)
+		drop_connection(p);		/* its end, or a message not asked for */
+	else
+		step_statement(p);
 }
 
 static void
@@ -440,10 +368,10 @@ attempt_outdated(PgpxWorkerConn *w)
 static void
 attempt_opened(PgpxWorkerConn *w)
 {
-	send_preparation(pingers[w->index]);
+	set_idle(pingers[w->index]);
 }
 
-static const PgpxPurpose lock_purpose = {
+static PgpxPurpose lock_purpose = {
 	.watch = PGPX_WATCH_PINGER,
 	.application_name = "pgpool_ext lock",
 	.limit_name = "the time limit for a connection for locks",
@@ -452,12 +380,6 @@ static const PgpxPurpose lock_purpose = {
 	.outdated = attempt_outdated,
 	.opened = attempt_opened,
 };
-
-void
-pgpx_lock_pinger_conninfo_published(void)
-{
-	next_run = 0;
-}
 
 int
 pgpx_lock_pinger_descriptors(void)
@@ -473,163 +395,166 @@ pgpx_lock_pinger_descriptors(void)
 }
 
 /*
- * Send the next statement that is due on a pool's pinger: ping or release.
- * Open the connection if necessary.  Return the time of the next run.
+ * Record for each pinger which pings and releases are due.  Expired locks are
+ * marked LOST first, because they must not be pinged.  Return the time of the
+ * next expiry.
  */
 static PgpxTime
-run_pool(PgpxPinger *p)
-{
-	PgpxTime	now = pgpx_now();
-	PgpxTime	ping_at;
-	PgpxLockDue due;
-
-	pgpx_lock_find_due(p->pool, p->pool_id, &due);
-	ping_at = due.nheld > 0 ? pgpx_lock_to_now(due.ping_at) : PG_INT64_MAX;
-	if (p->phase == PGPX_PINGER_CONNECT && now >= p->conn.deadline)
-		pgpx_connect_deadline_passed(&p->conn);
-	else if (p->deadline != 0 && now >= p->deadline)
-		fail_pinger(p, "The remote server did not answer in time.");
-	if (p->phase == PGPX_PINGER_IDLE &&
-		pgpx_wpools[p->pool].pool_id == p->pool_id &&
-		pgpx_wpools[p->pool].conninfo.version > p->conn.version)
-		drop_connection(p);		/* the host may be another one */
-
-	/* pings first: releases can arrive at any rate and must not delay them */
-	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
-	{
-		p->nwork = pgpx_lock_list_work(p->pool, p->pool_id, false, p->work);
-		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_PING, pgpx_lock_ping_sql,
-					  phase_timeout(p, &due));
-	}
-	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
-			 due.release_at <= now)
-	{
-		p->nwork = pgpx_lock_list_work(p->pool, p->pool_id, true, p->work);
-		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_RELEASE, pgpx_lock_release_sql,
-					  phase_timeout(p, &due));
-	}
-	else if (p->phase == PGPX_PINGER_NONE && now >= retry_at(p, &due) &&
-			 (ping_at <= now ||
-			  (due.nreleases > 0 && due.release_at <= now)))
-	{
-		int64		timeout_ms = Min(pgpx_pools[p->pool].opts.connect_timeout,
-									 phase_timeout(p, &due));
-
-		if (pgpx_wpools[p->pool].pool_id == p->pool_id)
-		{
-			p->phase = PGPX_PINGER_CONNECT;
-			p->phase_since = now;
-			pgpx_connect_begin(&p->conn, timeout_ms);
-		}
-		else
-		{
-			pgpx_lock_release_failed(p->pool, p->pool_id,
-									 "the pool worker was restarted, and no session has published the connection parameters yet");
-			back_off(p);
-		}
-	}
-
-	/* a lock may have been granted since this phase began: ping it in time */
-	if (due.nheld > 0)
-	{
-		PgpxTime	most = Max(ping_at, p->phase_since) +
-			phase_timeout(p, &due) * 1000;
-
-		if (p->phase == PGPX_PINGER_CONNECT)
-			pgpx_connect_set_end(&p->conn, Min(p->conn.until, most));
-		else if (p->deadline != 0)
-			p->deadline = Min(p->deadline, most);
-	}
-	if (phase_deadline(p) != 0)
-		return phase_deadline(p);
-	if (due.nreleases > 0)
-		ping_at = Min(ping_at, due.release_at);
-	if (ping_at == PG_INT64_MAX)
-		return PG_INT64_MAX;	/* until close_idle closes it */
-	return p->phase == PGPX_PINGER_NONE ? Max(ping_at, retry_at(p, &due)) :
-		ping_at;
-}
-
-/*
- * Close idle or timed-out pingers whose pools have no locks.  Return the time
- * of the next run.
- */
-static PgpxTime
-close_idle(PgpxTime now)
+collect_work(void)
 {
 	PgpxTime	next = PG_INT64_MAX;
+	PgpxLock	lock;
 
-	if (pingers == NULL)
-		return next;
 	for (int i = 0; i < pgpx_pools_end(); i++)
+		if (pingers[i] != NULL)
+		{
+			pingers[i]->nheld = 0;
+			pingers[i]->ping_at = PG_INT64_MAX;
+			pingers[i]->releases = false;
+		}
+	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
-		PgpxPinger *p = pingers[i];
+		PgpxTime	at;
+		Pinger	   *p;
 
-		if (p == NULL || p->phase == PGPX_PINGER_NONE)
+		if (!pgpx_lock_copy(i, &lock) || lock.pool < 0 ||
+			pgpx_lock_pool(&lock)->worker != pgpx_worker_index ||
+			!pgpx_lock_check_expiry(i, &lock))
 			continue;
-		if (p->phase == PGPX_PINGER_IDLE && now >= p->idle_since + IDLE_US &&
-			!pgpx_lock_pool_has_locks(p->pool, p->pool_id))
-			drop_connection(p);
-		else if (p->phase == PGPX_PINGER_IDLE)
-			next = Min(next, Max(p->idle_since + IDLE_US, now + RETRY_MAX_US));
-		else if (now >= phase_deadline(p))
-			drop_connection(p); /* its pool has no locks */
-		else
-			next = Min(next, phase_deadline(p));
+		if (pgpx_lock_pool(&lock)->gone)
+		{
+			/* its mapping must not be used to log in again */
+			pgpx_lock_revoke(i, lock.request);
+			if (pingers[lock.pool] != NULL)
+				drop_connection(pingers[lock.pool]);
+			continue;
+		}
+		if (pgpx_lock_needs_release(&lock))
+			get_pinger(&lock)->releases = true;
+		if (lock.state != PGPX_LOCK_HELD)
+			continue;
+		p = get_pinger(&lock);
+		at = lock.sent_at + Min(PING_US, lock.ttl_ms * 1000 / 3);
+		p->ping_at = Min(p->ping_at, pgpx_lock_to_now(at));
+		p->min_ttl_ms = p->nheld++ == 0 ? lock.ttl_ms :
+			Min(p->min_ttl_ms, lock.ttl_ms);
+		next = Min(next, pgpx_lock_to_now(lock.valid_until));
 	}
 	return next;
 }
 
-/*
- * Return whether the user of a pool may not use the server any more: its
- * mapping must not be used to log in again.
- */
-static bool
-is_revoked(int index, uint32 pool_id)
+/* End the phase of a pinger whose time is over, or that is not needed. */
+static void
+end_phase(Pinger *p, PgpxTime now)
 {
-	PgpxPool   *pool = &pgpx_pools[index];
-	bool		revoked;
+	const PgpxWorkerPool *wpool = &pgpx_wpools[p->conn.pool];
 
-	LWLockAcquire(pool->lock, LW_SHARED);
-	revoked = pool->pool_id != pool_id || pool->gone;
-	LWLockRelease(pool->lock);
-	return revoked;
+	switch (p->phase)
+	{
+		case PINGER_NONE:
+			break;
+		case PINGER_CONNECT:
+			/* a lock may have been granted since: ping it in time */
+			pgpx_connect_set_end(&p->conn, Min(p->conn.until, phase_end(p)));
+			if (now >= p->conn.deadline)
+				pgpx_connect_deadline_passed(&p->conn);
+			break;
+		case PINGER_IDLE:
+			/* with another conninfo the host may be another one */
+			if ((wpool->pool_id == p->conn.pool_id &&
+				 wpool->conninfo.version > p->conn.version) ||
+				(p->nheld == 0 && !p->releases &&
+				 now >= p->phase_since + IDLE_US))
+				drop_connection(p);
+			break;
+		default:
+			if (now >= phase_end(p))
+				fail_pinger(p, "The remote server did not answer in time.");
+			break;
+	}
+}
+
+/*
+ * Send the next statement that is due: ping or release.  Open the connection if
+ * necessary.  Return the time of the next run.
+ */
+static PgpxTime
+run_pinger(Pinger *p)
+{
+	PgpxTime	now = pgpx_now();
+	PgpxTime	due_at = p->releases ? 0 : p->ping_at;
+	PgpxTime	retry_at;
+
+	end_phase(p, now);
+
+	/*
+	 * The back-off is at most a quarter of the ttl, so that failures leave time
+	 * for an attempt that succeeds.
+	 */
+	retry_at = p->failed_at + (p->nheld == 0 ? p->backoff :
+							   Min(p->backoff, p->min_ttl_ms * 1000 / 4));
+
+	/* pings first: releases can arrive at any rate and must not delay them */
+	if (p->phase == PINGER_IDLE && now >= due_at)
+		send_work(p, p->ping_at <= now ? PINGER_PING : PINGER_RELEASE);
+	else if (p->phase == PINGER_NONE && now >= due_at && now >= retry_at)
+	{
+		if (pgpx_wpools[p->conn.pool].pool_id == p->conn.pool_id)
+		{
+			int64		timeout = pgpx_pools[p->conn.pool].opts.connect_timeout;
+
+			p->phase = PINGER_CONNECT;
+			p->phase_since = now;
+			pgpx_connect_begin(&p->conn,
+							   Min(timeout, (phase_end(p) - now) / 1000));
+		}
+		else
+		{
+			pgpx_lock_release_failed(p->conn.pool, p->conn.pool_id,
+									 "the pool worker was restarted, and no session has published the connection parameters yet");
+			back_off(p);
+			return 0;
+		}
+	}
+
+	switch (p->phase)
+	{
+		case PINGER_NONE:
+			return due_at == PG_INT64_MAX ? due_at : Max(due_at, retry_at);
+		case PINGER_CONNECT:
+			return p->conn.deadline;
+		case PINGER_IDLE:
+			return due_at != PG_INT64_MAX ? due_at : p->phase_since + IDLE_US;
+		default:
+			return phase_end(p);
+	}
 }
 
 PgpxTime
 pgpx_lock_pinger_run(void)
 {
 	uint32		changes = pg_atomic_read_u32(&pgpx_shared->locks_changed);
-	PgpxTime	expires;
-	uint32		pool_id;
-	int			pool;
 
 	if (changes == seen_changes && pgpx_now() < next_run)
 		return next_run;
 	seen_changes = changes;
-
-	/* expire first: an expired lock must not be pinged */
-	expires = pgpx_lock_expire(pgpx_worker_index);
-	next_run = expires == PG_INT64_MAX ? expires : pgpx_lock_to_now(expires);
-	for (pool = 0;; pool++)
+	if (pingers == NULL)
 	{
-		PgpxTime	next = next_run;
-
-		pool = pgpx_lock_next_pool(pgpx_worker_index, pool, &pool_id);
-		if (pool < 0)
-			break;
-		if (!is_revoked(pool, pool_id))
-		{
-			next_run = Min(next, run_pool(get_pinger(pool, pool_id)));
-			continue;
-		}
-		pgpx_lock_revoke(pool, pool_id);
-		if (pingers != NULL && pingers[pool] != NULL &&
-			pingers[pool]->pool_id == pool_id)
-			drop_connection(pingers[pool]);
+		pingers = MemoryContextAllocZero(TopMemoryContext,
+										 mul_size(pgpx_shared->max_pools,
+												  sizeof(Pinger *)));
+		lock_purpose.start_commands =
+			MemoryContextStrdup(TopMemoryContext,
+								psprintf("%s; %s; %s", settings_sql, exists_sql,
+										 owners_sql));
 	}
-	next_run = Min(next_run, close_idle(pgpx_now()));
+	next_run = collect_work();
+	for (int i = 0; i < pgpx_pools_end(); i++)
+		if (pingers[i] != NULL)
+		{
+			PgpxTime	next = run_pinger(pingers[i]);
+
+			next_run = Min(next_run, next);
+		}
 	return next_run;
 }

@@ -1,9 +1,9 @@
 -- lock_schema.sql
---	  Schema pgpool_lock of a remote database: tables, functions, and the
+--	  Schema pgpool_lock of a remote database: table, functions, and the
 --	  verification that precedes their use.
 --
 -- make turns each section ("-- === name") into a C string of lock_schema.inc,
--- without comment lines.  lock_remote.c sends them.
+-- without comment lines.  lock_session.c and lock_pinger.c send them.
 --
 -- Each lock is one row of pgpool_lock.locks, and each operation one call of a
 -- function.  The functions use only the remote's clock.
@@ -16,20 +16,27 @@
 -- The first two sections run with the search_path of the user, which can
 -- contain objects of other users.  So they qualify every name and operator.
 
--- Raise an error if a table or function does not exist.  This precedes the
+-- Raise an error if the table or a function does not exist.  This precedes the
 -- check of the owners, so that another role cannot create a missing object
 -- between the two.
 -- === exists_sql
 DO $exists$
 BEGIN
-	IF pg_catalog.to_regclass('pgpool_lock.locks') IS NULL OR pg_catalog.to_regclass('pgpool_lock.pings') IS NULL THEN
-		RAISE EXCEPTION 'tables of schema "pgpool_lock" do not exist'
-			USING ERRCODE = 'undefined_table';
+	IF EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname OPERATOR(pg_catalog.=) 'pgpool_lock'
+			AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')) THEN
+		RAISE EXCEPTION 'permission denied for schema pgpool_lock'
+			USING ERRCODE = 'insufficient_privilege',
+				HINT = 'On the remote server the user needs USAGE on schema "pgpool_lock", and SELECT, INSERT and UPDATE on its table.';
+	END IF;
+	IF pg_catalog.to_regclass('pgpool_lock.locks') IS NULL THEN
+		RAISE EXCEPTION 'table "pgpool_lock.locks" does not exist'
+			USING ERRCODE = 'undefined_table', HINT = 'Run pgpool.lock_setup once for this server.';
 	END IF;
 	IF EXISTS (SELECT FROM pg_catalog.unnest('{acquire,ping,release,force_release,status,commit_durably}'::pg_catalog.text[]) AS f(name)
 			WHERE pg_catalog.to_regproc('pgpool_lock.' OPERATOR(pg_catalog.||) f.name) IS NULL) THEN
 		RAISE EXCEPTION 'functions of schema "pgpool_lock" do not exist'
-			USING ERRCODE = 'undefined_function';
+			USING ERRCODE = 'undefined_function',
+				HINT = 'Run pgpool.lock_setup again for this server, as the owner of schema "pgpool_lock".';
 	END IF;
 END $exists$
 
@@ -69,8 +76,8 @@ BEGIN
 	END IF;
 END $owners$
 
--- Create what is missing, verify existing tables, and replace the functions if
--- the role may.  It follows owners_sql.
+-- Create what is missing, and replace the functions if the role may.  It follows
+-- owners_sql.
 -- === setup_sql
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
@@ -98,31 +105,6 @@ BEGIN
 			UNIQUE (name, token)
 		) WITH (fillfactor = 50);
 		COMMENT ON TABLE pgpool_lock.locks IS 'distributed locks of pgpool_ext';
-	END IF;
-	IF to_regclass('pgpool_lock.pings') IS NULL THEN
-		CREATE TABLE pgpool_lock.pings (
-			instance text PRIMARY KEY,
-			pinged timestamptz NOT NULL
-		) WITH (fillfactor = 50);
-		COMMENT ON TABLE pgpool_lock.pings IS 'servers that hold distributed locks of pgpool_ext, or did';
-	END IF;
-	IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'pgpool_lock.locks'::regclass AND attname = 'turn') THEN
-		ALTER TABLE pgpool_lock.locks ADD turn timestamptz;
-	END IF;
-	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires, turn
-		FROM pgpool_lock.locks LIMIT 0;
-	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;
-	IF (SELECT count(*) FROM pg_index i
-			WHERE i.indrelid = to_regclass('pgpool_lock.locks')
-			AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-			AND (SELECT array_agg(a.attname::text ORDER BY k.n)
-				FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
-				JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
-			IN (ARRAY['name'], ARRAY['name', 'token'])) < 2
-		OR NOT EXISTS (SELECT FROM pg_index i
-			WHERE i.indrelid = to_regclass('pgpool_lock.pings') AND i.indisprimary) THEN
-		RAISE EXCEPTION 'the tables in schema pgpool_lock lack an index'
-			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
 	IF to_regprocedure('pgpool_lock.fence_check(text, bigint)') IS NULL THEN
 		CREATE FUNCTION pgpool_lock.fence_check(name text, token int8)
@@ -160,14 +142,14 @@ BEGIN
 		END IF;
 	END $f$;
 
-	-- Request a lock.  new_token: the grant; NULL: not granted.  The columns
-	-- old_* describe the holder of a lock that is not granted, or the holder
-	-- from which an expired lock was acquired.  max_wait: lock_timeout in ms,
-	-- for transactions that have called fence_check.  waits: the request will be
-	-- repeated.
+	-- Request a lock.  new_token: the grant; NULL: not granted.  old_holder and
+	-- old_times describe the holder of a lock that is not granted, or the holder
+	-- from which an expired lock was acquired, in the words of a message.  waits:
+	-- the request will be repeated.
 	--
 	-- It does not try to update the row of a lock that is held, so it does not
-	-- wait for a row lock then.
+	-- wait for a row lock then.  A transaction that has called fence_check makes
+	-- it wait for lock_timeout.
 	--
 	-- A request that is repeated because its answer was lost has the same number.
 	-- If the first one was granted, the repetition returns the same token.  The
@@ -183,15 +165,18 @@ BEGIN
 	-- second ("turn") is refused the free lock while another server has requested
 	-- it in the last 0.7 s ("contended"), twice its longest pause.
 	CREATE OR REPLACE FUNCTION pgpool_lock.acquire(lock_name text, server text, number int8, who text,
-		purpose text, duration interval, max_wait int8, waits bool,
-		OUT new_token int8, OUT old_holder text, OUT old_why text, OUT old_since timestamptz,
-		OUT old_expires timestamptz, OUT left_ms int8, OUT already_released bool)
-	LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $f$
+		purpose text, duration interval, waits bool, OUT new_token int8, OUT old_holder text,
+		OUT old_times text, OUT already_released bool)
+	LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $f$
 	DECLARE
 		old record;
 		is_same bool;
 	BEGIN
-		PERFORM set_config('lock_timeout', max_wait::text, true);
+		IF current_setting('transaction_read_only')::bool THEN
+			RAISE EXCEPTION 'cannot acquire a lock in a read-only transaction'
+				USING ERRCODE = 'read_only_sql_transaction',
+					HINT = 'Locks need the primary: name all hosts in the server''s options "host" and "port", and set "target_session_attrs" to ''read-write''.';
+		END IF;
 		PERFORM pgpool_lock.commit_durably();
 		SELECT * INTO old FROM pgpool_lock.locks AS l WHERE l.name = lock_name;
 		is_same := coalesce(old.instance = server AND old.request = number, false);
@@ -216,11 +201,6 @@ BEGIN
 				RETURNING l.token INTO new_token;
 		END IF;
 		IF new_token IS NOT NULL THEN
-			INSERT INTO pgpool_lock.pings SELECT server, clock_timestamp()
-				WHERE NOT EXISTS (SELECT FROM pgpool_lock.pings AS p WHERE p.instance = server)
-				ON CONFLICT (instance) DO NOTHING;
-			DELETE FROM pgpool_lock.pings AS p
-				WHERE p.pinged < clock_timestamp() - interval '4 days' AND p.instance <> server;
 			IF old.state IS DISTINCT FROM 'held' OR (old.instance, old.holder) = (server, who) THEN
 				RETURN;
 			END IF;
@@ -233,43 +213,44 @@ BEGIN
 			IF old.state = 'free' AND NOT is_same THEN
 				RETURN;
 			END IF;
-			left_ms := date_part('epoch', old.expires - clock_timestamp()) * 1000;
 			already_released := is_same;
 		END IF;
-		old_holder := old.holder;
-		old_why := old.why;
-		old_since := old.since;
-		old_expires := old.expires;
+		old_holder := format('"%s"%s', old.holder, ' for "' || nullif(old.why, '') || '"');
+		old_times := format(CASE WHEN new_token IS NULL THEN 'since %s, and expires at %s if it is not pinged'
+			ELSE 'since %s, and was not pinged before it expired at %s' END, old.since, old.expires);
 	END $f$;
 
-	-- Ping locks; return the requests whose locks were extended.  An expired
-	-- lock is not extended, because its holder may have been warned of the loss.
-	CREATE OR REPLACE FUNCTION pgpool_lock.ping(server text, names text[], numbers int8[], tokens int8[])
-	RETURNS SETOF int8 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
+	-- Ping locks.  The list has objects with the name, request number and token of
+	-- a lock.  The result has a character for each: 't' if the lock was extended.
+	-- An expired lock is not extended, because its holder may have been warned of
+	-- the loss.
+	CREATE OR REPLACE FUNCTION pgpool_lock.ping(server text, list json, OUT extended text)
+	LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
 	BEGIN
 		PERFORM pgpool_lock.commit_durably();
-		INSERT INTO pgpool_lock.pings VALUES (server, clock_timestamp())
-			ON CONFLICT (instance) DO UPDATE SET pinged = excluded.pinged;
-		RETURN QUERY UPDATE pgpool_lock.locks AS l
-			SET pinged = clock_timestamp(), expires = clock_timestamp() + l.ttl
-			FROM unnest(names, numbers, tokens) AS h(name, number, token)
-			WHERE l.name = h.name AND l.instance = server AND l.request = h.number AND l.token = h.token
-			AND l.state = 'held' AND l.expires > clock_timestamp()
-			RETURNING l.request;
+		WITH h AS (SELECT * FROM ROWS FROM (json_to_recordset(list) AS (name text, number int8, token int8)) WITH ORDINALITY),
+			e AS (UPDATE pgpool_lock.locks AS l SET pinged = clock_timestamp(), expires = clock_timestamp() + l.ttl
+				FROM h WHERE l.name = h.name AND l.instance = server AND l.request = h.number AND l.token = h.token
+				AND l.state = 'held' AND l.expires > clock_timestamp()
+				RETURNING h.ordinality)
+			SELECT string_agg(CASE WHEN e.ordinality IS NULL THEN 'f' ELSE 't' END, '' ORDER BY h.ordinality)
+				INTO extended FROM h LEFT JOIN e USING (ordinality);
 	END $f$;
 
-	-- Release locks; was_held: until now.  Token 0 matches any token, for a
-	-- session that has not received the token of its request.  A row that is
-	-- free already was released by an earlier attempt whose answer was lost.
-	CREATE OR REPLACE FUNCTION pgpool_lock.release(server text, names text[], numbers int8[], tokens int8[],
-		OUT number int8, OUT was_held bool)
-	RETURNS SETOF record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
+	-- Release locks, with the same list; 't': it was held until now.  Token 0
+	-- matches any token, for a session that has not received the token of its
+	-- request.  A row that is free already was released by an earlier attempt
+	-- whose answer was lost.
+	CREATE OR REPLACE FUNCTION pgpool_lock.release(server text, list json, OUT were_held text)
+	LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
 	BEGIN
 		PERFORM pgpool_lock.commit_durably();
-		RETURN QUERY UPDATE pgpool_lock.locks AS l SET state = 'free'
-			FROM unnest(names, numbers, tokens) AS h(name, number, token)
-			WHERE l.name = h.name AND l.instance = server AND l.request = h.number AND h.token IN (l.token, 0)
-			RETURNING l.request, l.expires > clock_timestamp();
+		WITH h AS (SELECT * FROM ROWS FROM (json_to_recordset(list) AS (name text, number int8, token int8)) WITH ORDINALITY),
+			r AS (UPDATE pgpool_lock.locks AS l SET state = 'free'
+				FROM h WHERE l.name = h.name AND l.instance = server AND l.request = h.number AND h.token IN (l.token, 0)
+				RETURNING h.ordinality, l.expires > clock_timestamp() AS was_held)
+			SELECT string_agg(CASE WHEN r.was_held THEN 't' ELSE 'f' END, '' ORDER BY h.ordinality)
+				INTO were_held FROM h LEFT JOIN r USING (ordinality);
 	END $f$;
 
 	-- Release a lock regardless of its holder; return whether it was held.  The
@@ -288,14 +269,17 @@ BEGIN
 		RETURN coalesce(was_held, false);
 	END $f$;
 
-	CREATE OR REPLACE FUNCTION pgpool_lock.status(OUT name text, OUT state text, OUT instance text, OUT holder text,
-		OUT why text, OUT since timestamptz, OUT token int8, OUT last_ping timestamptz, OUT expires timestamptz)
+	-- show_all: with the holder, its purpose and its token.
+	CREATE OR REPLACE FUNCTION pgpool_lock.status(show_all bool, OUT name text, OUT state text, OUT instance text,
+		OUT holder text, OUT why text, OUT since timestamptz, OUT token int8, OUT last_ping timestamptz, OUT expires timestamptz)
 	RETURNS SETOF record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $f$
+	DECLARE
+		hidden text := CASE WHEN NOT show_all THEN '<insufficient privilege>' END;
 	BEGIN
 		RETURN QUERY SELECT l.name, CASE WHEN l.state = 'free' THEN 'free'
 				WHEN l.expires <= clock_timestamp() THEN 'expired' ELSE 'held' END,
-			l.instance, l.holder, l.why, l.since, l.token, greatest(l.pinged, p.pinged), l.expires
-			FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.instance = l.instance
-			ORDER BY l.name;
+			l.instance, coalesce(hidden, l.holder), coalesce(hidden, l.why), l.since, CASE WHEN show_all THEN l.token END,
+			l.pinged, l.expires
+			FROM pgpool_lock.locks AS l ORDER BY l.name;
 	END $f$;
 END $setup$

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * lock_session.c
- *	  Distributed locks of a session: acquire, validate, release.
+ *	  Distributed locks of a session: the SQL functions that acquire, validate
+ *	  and release them.
  *
  * Acquisition: the session waits in the queue of its pool until it is first,
  * and then sends requests to the remote until the lock is granted or the
- * timeout expires.  Each request runs in a subtransaction of its own, so that
- * a lost connection ends the request and not the acquisition.  The session
- * does not assume what the remote did with a request whose answer is lost.
- * The next request has the same request number, and acquires the lock if the
- * lost request did.  If no request follows, the worker releases the lock.
+ * timeout expires.  The session does not assume what the remote did with a
+ * request whose answer is lost.  The next request has the same request number,
+ * and acquires the lock if the lost request did.  If no request follows, the
+ * worker releases the lock.
  *
  * Release: the session marks the lock in shared memory, and the worker sends
  * the release to the remote.  All releases work this way: unlock, which waits
@@ -20,19 +20,18 @@
  * returned before the commit, because an open remote transaction must be able
  * to prevent the commit.  A lock is released after the commit.
  *
- * Process exit: see lock_table.c.
- *
  *-------------------------------------------------------------------------
  */
-#include "locks/lock_session.h"
+#include "locks/locks.h"
 
 #include <unistd.h>
 
-#include "access/xact.h"
 #include "catalog/pg_authid.h"
-#include "common/pg_prng.h"
+#include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "postmaster/postmaster.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
@@ -41,66 +40,257 @@
 #include "protocol/remote_message.h"
 #include "session/checkout.h"
 #include "session/deadlock.h"
-#include "session/lease.h"
+#include "session/statement.h"
+#include "api/arguments.h"
+#include "api/views.h"
+#include "locks/lock_schema.inc"
 
-/* lock_timeout at the remote: transactions with fence_check hold row locks. */
-#define LOCK_TIMEOUT_MS 1000
+PG_FUNCTION_INFO_V1(pgpx_lock_setup);
+PG_FUNCTION_INFO_V1(pgpx_lock);
+PG_FUNCTION_INFO_V1(pgpx_lock_xact);
+PG_FUNCTION_INFO_V1(pgpx_try_lock);
+PG_FUNCTION_INFO_V1(pgpx_try_lock_xact);
+PG_FUNCTION_INFO_V1(pgpx_lock_valid);
+PG_FUNCTION_INFO_V1(pgpx_unlock);
+PG_FUNCTION_INFO_V1(pgpx_lock_force_release);
+PG_FUNCTION_INFO_V1(pgpx_lock_status);
+PG_FUNCTION_INFO_V1(pgpx_view_locks);
 
-/* lock_timeout at the remote for an acquisition that must not wait. */
-#define TRY_LOCK_TIMEOUT_MS 100
+#define TTL_MIN_MS 1000
+#define TTL_MAX_MS (86400 * 1000)
+
+/* Failed requests in a row that end an acquisition that must not wait. */
+#define TRIES_MAX 3
+
+/* How long the answer to a request may arrive after the deadline. */
+#define LATE_ANSWER_US (1000 * 1000)
 
 /*
- * Failed requests in a row that end an acquisition that must not wait, or one
- * whose remote server is read-only.
+ * Pause between two requests, doubled after each; lock_schema.sql depends on the
+ * maximum.
  */
-#define TRIES_MAX 3
+#define PAUSE_MIN_US (20 * 1000)
+#define PAUSE_MAX_US (200 * 1000)
+
+/*
+ * Interval at which a waiter that was not woken checks whether it is first and
+ * whether a session of this server still holds the lock.
+ */
+#define CHECK_US (1000 * 1000)
+
+/* --- Calls of the functions of schema pgpool_lock ------------------------- */
+
+/*
+ * Statements that each connection executes before it calls a function: see
+ * lock_schema.sql.
+ */
+static const char *const verify_sql[] = {exists_sql, owners_sql};
+
+/*
+ * Arguments are cast to the exact types of the functions, so that no other
+ * function of the same name can be a better match.
+ */
+static const char request_sql[] =
+	"SELECT * FROM pgpool_lock.acquire($1::pg_catalog.text, $2::pg_catalog.text,"
+	" $3::pg_catalog.int8, $4::pg_catalog.text, $5::pg_catalog.text,"
+	" $6::pg_catalog.interval, $7::pg_catalog.bool)";
+static const char force_sql[] =
+	"SELECT pgpool_lock.force_release($1::pg_catalog.text)";
+static const char status_sql[] =
+	"SELECT * FROM pgpool_lock.status($1::pg_catalog.bool)";
+
+/*
+ * Execute a statement.  With a sink, it is a call of a function, and the owners of
+ * the schema are verified first, in the same transaction.  Raise 08006 if the
+ * deadline passes.  *refused, unless NULL, is set to whether the remote has
+ * reported an error, which is then raised: the statement had no effect.
+ */
+static void
+execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
+		PgpxTime deadline, bool *refused)
+{
+	static uint32 wait_event = 0;
+	PgpxPipeline pipeline = {
+		.nbefore = lengthof(verify_sql),
+		.before = verify_sql,
+		.statement = statement,
+		.name = "",
+		.parse = true,
+		.portal = "",
+		.describe = true,
+	};
+	PgpxRun		run = {
+		.lease = lease,
+		.statement = statement,
+		.sink = sink,
+		.internal = true,
+		.pipeline = sink != NULL ? &pipeline : NULL,
+	};
+
+	pgpx_run_check(lease, statement);
+	PG_TRY();
+	{
+		pgpx_run_send(&run, sink == NULL);
+		while (pgpx_run_try_next(&run) != PGPX_RUN_END)
+			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
+								   pgpx_wait_event(&wait_event, "PgpoolLock")))
+				ereport(ERROR,
+						(errcode(ERRCODE_CONNECTION_FAILURE),
+						 errmsg("server \"%s\" did not answer in time",
+								NameStr(lease->spec->server_name))));
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(&run, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (refused != NULL)
+		*refused = run.error.set;
+	(void) pgpx_run_end(&run);
+}
+
+/*
+ * Execute a statement and return its first row, whose columns have these types;
+ * nulls if there is no row.
+ */
+static TupleTableSlot *
+run_row(PgpxLease *lease, const PgpxStatement *statement, PgpxTime deadline,
+		bool *refused, const Oid *types, int ncolumns)
+{
+	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
+	TupleDesc	tupdesc = CreateTemplateTupleDesc(ncolumns);
+	TupleTableSlot *slot;
+	PgpxRows   *rows;
+
+	for (int i = 0; i < ncolumns; i++)
+		TupleDescInitEntry(tupdesc, i + 1, NULL, types[i], -1, 0);
+	TupleDescFinalize(tupdesc);
+	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
+	execute(lease, statement, pgpx_rows_sink(rows), deadline, refused);
+	pgpx_rows_end(rows);
+	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
+	if (!tuplestore_gettupleslot(store, true, true, slot))
+		ExecStoreAllNullTuple(slot);
+	slot_getallattrs(slot);
+	tuplestore_end(store);
+	return slot;
+}
+
+static char *
+text_of(const TupleTableSlot *slot, int column)
+{
+	return slot->tts_isnull[column] ? NULL :
+		TextDatumGetCString(slot->tts_values[column]);
+}
+
+/* The remote's answer to a lock request. */
+typedef struct LockAnswer
+{
+	int64		token;			/* 0: not granted */
+	bool		refused;		/* the remote raised an error: no effect */
+	bool		already_released;	/* needs a new request number */
+
+	/*
+	 * The holder of a lock that is not granted, or the one from which an
+	 * expired lock was acquired.
+	 */
+	char	   *holder;			/* with its purpose; NULL: none */
+	char	   *times;			/* since when, and until when */
+} LockAnswer;
+
+/* --- Acquire ------------------------------------------------------------ */
 
 /* The state of an acquisition in progress. */
 typedef struct LockWait
 {
-	const PgpxLockCall *call;
+	const char *server;
 	PgpxServerSpec *spec;		/* pinned */
-	PgpxTime	started;
+	bool		only_try;		/* must not wait */
+	char		holder[NAMEDATALEN + 128];	/* for others: user, PID, host */
 	int64		timeout_ms;		/* for the error */
 	PgpxTime	deadline;		/* 0: no limit */
-	PgpxLock	lock;			/* the lock to acquire */
-
-	/* the lock requests */
+	PgpxLock	lock;			/* what pgpx_lock_alloc gets */
 	int			slot;			/* in the lock table; -1: none */
-	bool		outstanding;	/* a request is outstanding */
-	bool		unanswered;		/* an answer was lost: may be granted */
+
+	/* the last request */
+	bool		sent;			/* it is outstanding */
+	bool		maybe_before;	/* maybe_granted before it was sent */
 	PgpxTime	sent_at;
 	bool		reached;		/* the remote has answered before */
 	int			failures;		/* unanswered requests in a row */
-	MemoryContext cxt;			/* of the last request's result: */
-	PgpxLockAnswer answer;
+	MemoryContext cxt;			/* of its result: */
+	LockAnswer	answer;
 	ErrorData  *error;			/* NULL: none */
 
 	bool		local;			/* held by a session of this server */
 	PgpxLock	other;			/* that session's lock */
 } LockWait;
 
-static bool is_held_by_me(uint64 queue, const char *name);
-
-static bool may_hold_locks = false; /* this session has requested one */
-
-/* Return the timeout of a checkout for this call, in ms; 0: no limit. */
-static int64
-checkout_timeout(const LockWait *w)
+/*
+ * Return whether the current user may see the holder, the purpose and the token
+ * of all locks, or the name, too, of a lock of this server.
+ */
+static bool
+may_see_all(void)
 {
-	if (w->call->only_try)
-		return PGPX_TIMEOUT_DEFAULT;
-	return w->deadline == 0 ? 0 :
-		Max((w->deadline - pgpx_now() + 999) / 1000, 1);
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+}
+
+static bool
+may_see(const PgpxLock *lock)
+{
+	return may_see_all() ||
+		has_privs_of_role(GetUserId(), lock->owner_user);
+}
+
+/* Raise a WARNING for the loss of a lock of this session, once. */
+static void
+warn_of_loss(int slot, const PgpxLock *lock)
+{
+	if (lock->loss_reported)
+		return;
+	pgpx_locks[slot].loss_reported = true;
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING),
+			 errmsg("lock \"%s\" of server \"%s\" was lost", lock->name,
+					NameStr(pgpx_lock_pool(lock)->server_name)),
+			 errdetail("Another session may hold the lock now."),
+			 errhint("Data that the lock protects is safe only if the remote server checks the token with fence_check.")));
 }
 
 /*
- * Set the pool key of the lock and its queue.  Raise 55000 if the options of
- * the server were changed in this transaction: the pool with these options ends
+ * Return whether this session holds the lock.  Also release its locks of the
+ * same queue that are lost, with a WARNING.
+ */
+static bool
+is_held_by_me(uint64 queue)
+{
+	bool		held = false;
+	PgpxLock	lock;
+
+	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
+	{
+		if (lock.queue != queue || !pgpx_lock_check_expiry(i, &lock))
+			continue;
+		if (lock.state == PGPX_LOCK_LOST)
+		{
+			warn_of_loss(i, &lock);
+			pgpx_lock_release(i, false);
+		}
+		else
+			held = true;
+	}
+	return held;
+}
+
+/*
+ * Enqueue this session with a spec's pool.  Raise 55000 if the options of the
+ * server were changed in this transaction: the pool with these options ends
  * with the transaction, so it could not ping the lock afterwards.
  */
 static void
-set_key(LockWait *w, const PgpxServerSpec *spec)
+enqueue(LockWait *w, const PgpxServerSpec *spec)
 {
 	if (TransactionIdIsValid(spec->key.xid))
 		ereport(ERROR,
@@ -111,53 +301,6 @@ set_key(LockWait *w, const PgpxServerSpec *spec)
 				 errhint("Commit before you acquire a lock through the server.")));
 	w->lock.key = spec->key;
 	w->lock.queue = pgpx_lock_queue(spec, w->lock.name);
-}
-
-/*
- * End an acquisition without a lock: free the slot, or release the lock if the
- * remote may have granted it.
- */
-static void
-abandon_acquisition(LockWait *w)
-{
-	if (w->slot < 0)
-		return;
-	if (w->unanswered || w->outstanding || w->answer.token != 0)
-		pgpx_lock_release(w->slot, false);
-	else
-		pgpx_lock_refused(w->slot);
-	w->slot = -1;
-	w->unanswered = false;
-}
-
-/*
- * Allocate the slot of the lock, once its pool is known from a lease.  If the
- * catalogs resolve to another pool than for the previous request, abandon that
- * request: the lock would have the key of the previous pool, and
- * pgpx_lock_find would not find it under the new one.
- */
-static void
-allocate_slot(LockWait *w, PgpxLease *lease)
-{
-	PgpxServerSpec *spec = lease->spec;
-	PgpxPool   *pool = &pgpx_pools[spec->pool];
-	bool		same = w->lock.queue == pgpx_lock_queue(spec, w->lock.name);
-
-	if (w->slot >= 0 && w->lock.pool_id == spec->pool_id && same)
-		return;
-	abandon_acquisition(w);
-	if (memcmp(&w->lock.key, &spec->key, sizeof(spec->key)) != 0 || !same)
-	{
-		pgpx_lock_dequeue();
-		set_key(w, spec);
-		if (!w->call->only_try)
-			pgpx_lock_enqueue(&w->lock);
-	}
-	w->lock.pool = spec->pool;
-	w->lock.pool_id = spec->pool_id;
-	w->lock.worker = lease->worker;
-	w->lock.database_name = pool->database_name;
-	w->lock.server_name = pool->server_name;
 	w->slot = pgpx_lock_alloc(&w->lock);
 	if (w->slot < 0)
 		ereport(ERROR,
@@ -165,6 +308,84 @@ allocate_slot(LockWait *w, PgpxLease *lease)
 				 errmsg("too many distributed locks"),
 				 errdetail("All %d slots are in use.", pgpx_shared->max_locks),
 				 errhint("Raise \"pgpool_ext.max_locks\".")));
+}
+
+/*
+ * If the catalogs resolve to another pool than before, begin again in that
+ * pool's queue, because it will ping the lock.
+ */
+static void
+check_pool(LockWait *w, const PgpxServerSpec *spec)
+{
+	const PgpxLock *lock = &pgpx_locks[w->slot];
+
+	if (memcmp(&lock->key, &spec->key, sizeof(spec->key)) != 0 ||
+		lock->queue != pgpx_lock_queue(spec, lock->name) ||
+		(lock->pool >= 0 && lock->pool_id != spec->pool_id))
+	{
+		pgpx_lock_release(w->slot, false);
+		w->slot = -1;
+		enqueue(w, spec);
+	}
+}
+
+/* Return the timeout of a checkout for this call, in ms; 0: no limit. */
+static int64
+checkout_timeout(const LockWait *w)
+{
+	if (w->only_try)
+		return PGPX_TIMEOUT_DEFAULT;
+	return w->deadline == 0 ? 0 :
+		Max((w->deadline - pgpx_now() + 999) / 1000, 1);
+}
+
+/*
+ * Request the lock on a lease and read the answer.  The remote records that
+ * another server requests the lock if the request will be repeated.  deadline:
+ * of the answer; if it passes, 08006 is raised and the outcome is unknown.
+ */
+static void
+ask(LockWait *w, PgpxLease *lease, PgpxTime deadline)
+{
+	static const Oid types[] = {INT8OID, TEXTOID, TEXTOID, BOOLOID};
+	PgpxLock   *lock = &pgpx_locks[w->slot];
+	LockAnswer *answer = &w->answer;
+	const char *values[] = {
+		lock->name,
+		pgpx_shared->instance,
+		psprintf(UINT64_FORMAT, lock->request),
+		w->holder,
+		lock->why[0] == '\0' ? NULL : lock->why,
+		psprintf(INT64_FORMAT " milliseconds", lock->ttl_ms),
+		w->only_try ? "false" : "true",
+	};
+	PgpxStatement statement = {request_sql, lengthof(values), values};
+	TupleTableSlot *row;
+
+	memset(answer, 0, sizeof(*answer));
+	w->maybe_before = lock->maybe_granted;
+	lock->maybe_granted = w->sent = true;
+
+	/* the validity counts from before the request is sent */
+	w->sent_at = pgpx_steady_now();
+	row = run_row(lease, &statement, deadline, &answer->refused, types,
+				  lengthof(types));
+	w->sent = false;
+	if (!row->tts_isnull[0])
+	{
+		answer->token = DatumGetInt64(row->tts_values[0]);
+		if (answer->token <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROTOCOL_VIOLATION),
+					 errmsg("server \"%s\" has granted a lock with token \"" INT64_FORMAT "\"",
+							NameStr(lease->spec->server_name), answer->token)));
+	}
+	else
+		lock->maybe_granted = w->maybe_before;
+	answer->times = text_of(row, 2);
+	answer->holder = answer->times == NULL ? NULL : text_of(row, 1);
+	answer->already_released = answer->token == 0 && !row->tts_isnull[3] &&
+		DatumGetBool(row->tts_values[3]);
 }
 
 /*
@@ -177,70 +398,46 @@ send_request(LockWait *w)
 {
 	PgpxLease  *lease;
 	PgpxTime	until;
-	int64		lock_timeout = Min(LOCK_TIMEOUT_MS, w->call->ttl_ms / 4);
 
-	lease = pgpx_lease_checkout(w->call->server, checkout_timeout(w), false,
+	lease = pgpx_lease_checkout(w->server, checkout_timeout(w), false,
 								PGPX_SCOPE_CALL,
 								w->lock.why[0] == '\0' ? NULL : w->lock.why);
-	allocate_slot(w, lease);
+	check_pool(w, lease->spec);
 	until = pgpx_lease_operation_deadline(lease);
 	if (w->deadline != 0)
-	{
-		until = Min(until, w->deadline + 1000 * LOCK_TIMEOUT_MS);
-		lock_timeout = Min(lock_timeout, (w->deadline - pgpx_now()) / 1000);
-		lock_timeout = Max(lock_timeout, 1);
-	}
-	if (w->call->only_try)
-		lock_timeout = Min(lock_timeout, TRY_LOCK_TIMEOUT_MS);
+		until = Min(until, w->deadline + LATE_ANSWER_US);
 
 	for (int i = 0; i == 0 || (i == 1 && w->answer.already_released); i++)
 	{
-		if (i == 1)
-			pgpx_lock_renew(w->slot, &w->lock);
-
-		/* the validity counts from before the request is sent */
-		w->outstanding = true;
-		w->sent_at = pgpx_steady_now();
-		pgpx_lock_request(lease, &w->lock, !w->call->only_try, lock_timeout,
-						  until, &w->answer);
-		w->outstanding = false;
+		pgpx_lock_set_pool(w->slot, lease->spec, i == 1);
+		ask(w, lease, until);
 	}
 	PGPX_DEBUG_POINT("lock_answered");
 	w->reached = true;
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 }
 
-/*
- * Return whether the request may be repeated after this error.  sent: the
- * request was sent.
- */
+/* Return whether the request may be repeated after the error in w->error. */
 static bool
-is_transient(const LockWait *w, const ErrorData *error, bool sent)
+is_transient(const LockWait *w)
 {
-	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
-	{
-		case ERRCODE_CONNECTION_EXCEPTION:
-			return sent || w->reached || w->unanswered; /* was reachable */
-		case ERRCODE_TRANSACTION_ROLLBACK:
-			return sent;
-		default:
-			break;
-	}
-	switch (error->sqlerrcode)
-	{
-		case ERRCODE_LOCK_NOT_AVAILABLE:	/* fence_check holds it */
-			return sent;
-		case ERRCODE_READ_ONLY_SQL_TRANSACTION: /* a primary until now */
-			return sent && w->failures < TRIES_MAX;
-		default:
-			return false;
-	}
+	int			category = ERRCODE_TO_CATEGORY(w->error->sqlerrcode);
+
+	if (category == ERRCODE_CONNECTION_EXCEPTION)
+		return w->sent || w->reached || pgpx_locks[w->slot].maybe_granted;
+	return w->sent &&
+		(category == ERRCODE_TRANSACTION_ROLLBACK ||
+		 w->error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE);	/* fence_check
+																 * holds it */
 }
 
 /*
  * Send one lock request and read the answer.  Return false if the request
  * failed and may be repeated; the error is in w->error.  Raise all other
- * errors, see pgpx_lock_acquire.
+ * errors.
+ *
+ * It runs in a subtransaction, so that a lost connection ends the request and
+ * not the acquisition.
  */
 static bool
 request_lock(LockWait *w)
@@ -248,12 +445,11 @@ request_lock(LockWait *w)
 	MemoryContext old = MemoryContextSwitchTo(w->cxt);
 	ResourceOwner owner = CurrentResourceOwner;
 	volatile bool answered = true;
-	bool		sent;
 
 	MemoryContextReset(w->cxt);
 	memset(&w->answer, 0, sizeof(w->answer));
 	w->error = NULL;
-	w->outstanding = false;
+	w->sent = false;
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(w->cxt);
 	PG_TRY();
@@ -273,11 +469,9 @@ request_lock(LockWait *w)
 		 * An error from the remote means that the statement had no effect.
 		 * All other errors are local and may have occurred after the grant.
 		 */
-		sent = w->outstanding;
-		w->outstanding = false;
-		if ((sent && !w->answer.refused) || w->answer.token != 0)
-			w->unanswered = true;
-		if (!is_transient(w, w->error, sent))
+		if (w->answer.refused)
+			pgpx_locks[w->slot].maybe_granted = w->maybe_before;
+		if (w->slot < 0 || !is_transient(w))
 			ReThrowError(w->error);
 	}
 	PG_END_TRY();
@@ -287,124 +481,50 @@ request_lock(LockWait *w)
 	return answered;
 }
 
-/* Return a purpose as part of a message; "" if there is none. */
-static char *
-purpose(const char *why)
-{
-	return why == NULL || why[0] == '\0' ? "" : psprintf(" for \"%s\"", why);
-}
-
-/*
- * Log that the lock was acquired from a holder that did not release it.  The
- * server of that holder logs the loss.
- */
-static void
-log_takeover(const LockWait *w)
-{
-	const PgpxLockAnswer *answer = &w->answer;
-
-	ereport(LOG,
-			(errmsg("pgpool_ext took over lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", from \"%s\"",
-					w->lock.name, NameStr(w->lock.server_name),
-					NameStr(w->lock.database_name), answer->token,
-					answer->holder),
-			 errdetail("The lock was held%s since %s, and was not pinged before it expired at %s.",
-					   purpose(answer->why), answer->since, answer->expires)));
-}
-
 /*
  * Record a grant in shared memory.  Return false if the remote did not grant
  * the lock, or if the validity of the grant has expired already.
+ *
+ * If the lock was acquired from a holder that did not release it, log that.  The
+ * server of that holder logs the loss.  Log it also if the answer is late,
+ * because the answer to the repeated statement does not name the holder.
  */
 static bool
 accept_grant(LockWait *w)
 {
+	const PgpxPool *pool = pgpx_lock_pool(&pgpx_locks[w->slot]);
+
 	if (w->answer.token == 0)
 		return false;
-
-	/*
-	 * Log the takeover also if the answer is late, because the answer to the
-	 * repeated statement does not name the previous holder.
-	 */
-	if (w->answer.expired)
-		log_takeover(w);
-	if (pgpx_steady_now() >=
-		pgpx_lock_certain_until(w->sent_at, w->lock.ttl_ms))
-	{
-		w->unanswered = true;
-		return false;			/* retry with the same request number */
-	}
-	pgpx_lock_granted(w->slot, w->answer.token, w->sent_at);
-	w->lock.token = w->answer.token;
-	return true;
-}
-
-/* First pause between two requests; doubled, with jitter. */
-#define PAUSE_MIN_US (20 * 1000)
-
-/*
- * Interval at which a waiter that was not woken checks whether it is first and
- * whether a session of this server still holds the lock.
- */
-#define CHECK_US (1000 * 1000)
-
-static void
-copy_clipped(char *to, size_t size, const char *from)
-{
-	int			len = strlen(from);
-
-	if (len >= (int) size)
-		len = pg_mbcliplen(from, len, size - 1);
-	memcpy(to, from, len);
-	to[len] = '\0';
-}
-
-/* Set the deadline, and the fields of the lock that are known now. */
-static void
-init_lock(LockWait *w)
-{
-	const PgpxLockCall *call = w->call;
-	PgpxLock   *lock = &w->lock;
-	char		host[256] = "";
-
-	w->started = pgpx_now();
-	w->timeout_ms = pgpx_effective_checkout_timeout(w->spec, call->timeout_ms);
-	w->deadline = call->only_try || w->timeout_ms == 0 ? 0 :
-		w->started + w->timeout_ms * 1000;
-	(void) gethostname(host, sizeof(host) - 1);
-	strlcpy(lock->name, call->name, sizeof(lock->name));
-	set_key(w, w->spec);
-	lock->owner_user = GetUserId();
-	lock->scope = call->scope;
-	lock->subid = GetCurrentSubTransactionId();
-	lock->ttl_ms = call->ttl_ms;
-	copy_clipped(lock->holder, sizeof(lock->holder),
-				 psprintf("%s, PID %d of %s:%d",
-						  GetUserNameFromId(GetUserId(), false), MyProcPid,
-						  pgpx_text_clean(host), PostPortNumber));
-	if (call->why != NULL)
-		copy_clipped(lock->why, sizeof(lock->why), call->why);
+	if (w->answer.holder != NULL)
+		ereport(LOG,
+				(errmsg("pgpool_ext took over lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", from %s",
+						w->lock.name, NameStr(pool->server_name),
+						NameStr(pool->database_name), w->answer.token,
+						w->answer.holder),
+				 errdetail("The lock was held %s.", w->answer.times)));
+	return pgpx_lock_granted(w->slot, w->answer.token, w->sent_at);
 }
 
 /* Return the detail of the error for a lock that was not acquired. */
 static char *
 timeout_detail(const LockWait *w)
 {
-	const PgpxLockAnswer *answer = &w->answer;
+	const LockAnswer *answer = &w->answer;
+	const PgpxLock *other = &w->other;
 
 	if (w->local)
 		return psprintf("It is held by PID %d of this server%s since %s.",
-						w->other.owner_pid,
-						pgpx_lock_may_see(&w->other) ? purpose(w->other.why) : "",
-						timestamptz_to_str(pgpx_timestamp(w->other.since)));
+						other->owner_pid,
+						other->why[0] != '\0' && may_see(other) ?
+							psprintf(" for \"%s\"", other->why) : "",
+						timestamptz_to_str(pgpx_timestamp(other->since)));
 	if (w->error != NULL)
 		return psprintf("The last answer of the remote server: %s", w->error->message);
-	if (answer->held)
-		return psprintf("It is held by %s since %s, and expires at %s if it is not pinged.",
-						pgpx_lock_may_see_all() ?
-							psprintf("\"%s\"%s", answer->holder, purpose(answer->why)) :
-							"another server",
-						answer->since, answer->expires);
+	if (answer->holder != NULL && answer->token == 0)
+		return psprintf("It is held by %s %s.",
+						may_see_all() ? answer->holder : "another server",
+						answer->times);
 	return "Other sessions wait for the lock, too.";
 }
 
@@ -414,9 +534,8 @@ raise_timeout(LockWait *w)
 	/* not yet known to a session that was never the first of its queue */
 	w->local = w->local || pgpx_lock_is_held_here(w->lock.queue, &w->other);
 	if (w->error != NULL &&
-		(ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
-			 ERRCODE_CONNECTION_EXCEPTION ||
-		 w->error->sqlerrcode == ERRCODE_READ_ONLY_SQL_TRANSACTION))
+		ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
+			ERRCODE_CONNECTION_EXCEPTION)
 		ReThrowError(w->error);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -426,39 +545,11 @@ raise_timeout(LockWait *w)
 }
 
 /*
- * Acquire the lock without waiting.  Return false if it is not free, if a
- * session of this server waits for it, or if the requests fail, with w->error.
+ * Wait until this session is the first of its queue, and request the lock until
+ * it is granted.  Return false if that must not wait.  Raise 55P03 at the
+ * deadline.
  */
 static bool
-try_now(LockWait *w)
-{
-	w->local = pgpx_lock_is_held_here(w->lock.queue, &w->other);
-	if (w->local || pgpx_lock_has_waiters(&w->lock))
-		return false;
-	while (!request_lock(w))
-		if (w->failures >= TRIES_MAX ||
-			w->error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
-			return false;
-	return accept_grant(w);
-}
-
-/* Return the time to sleep before the next request, and double *pause. */
-static PgpxTime
-next_pause(const LockWait *w, PgpxTime *pause)
-{
-	PgpxTime	sleep = *pause * (0.5 + pg_prng_double(&pg_global_prng_state));
-
-	*pause = pgpx_backoff_next(*pause, PAUSE_MIN_US, PGPX_LOCK_PAUSE_US);
-	if (w->error == NULL && w->answer.held)
-		sleep = Min(sleep, w->answer.left_ms * 1000 + 1000);
-	return sleep;
-}
-
-/*
- * Wait until this session is the first of its queue, and request the lock until
- * it is granted.  Raise 55P03 at the deadline.
- */
-static void
 wait_for_lock(LockWait *w)
 {
 	static uint32 wait_event = 0;
@@ -472,24 +563,30 @@ wait_for_lock(LockWait *w)
 
 		if (w->deadline != 0 && now >= w->deadline)
 			raise_timeout(w);
-		if (pgpx_lock_is_first())
+		if (pgpx_lock_is_first(w->slot))
 		{
-			bool		was_local = w->local;
-
 			w->local = pgpx_lock_is_held_here(w->lock.queue, &w->other);
-			if (!w->local && was_local)
+			if (w->local)
 				next_request_at = 0;
-			if (!w->local && now >= next_request_at)
+			else if (now >= next_request_at)
 			{
 				if (request_lock(w) && accept_grant(w))
-					return;
-				now = pgpx_now();
-				next_request_at = now + next_pause(w, &pause);
+					return true;
+				next_request_at = pgpx_now() + pgpx_pool_jitter(pause);
+				pause = pgpx_backoff_next(pause, PAUSE_MIN_US, PAUSE_MAX_US);
 			}
 			if (!w->local)
 				until = next_request_at;
 		}
-		if (w->deadline != 0)
+		if (w->only_try)
+		{
+			if (w->local || w->error == NULL ||
+				w->error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+				return false;
+			if (w->failures >= TRIES_MAX)
+				ReThrowError(w->error);
+		}
+		else if (w->deadline != 0)
 			until = Min(until, w->deadline);
 		else
 			pgpx_lease_check_unbounded_wait();
@@ -498,93 +595,136 @@ wait_for_lock(LockWait *w)
 	}
 }
 
-int64
-pgpx_lock_acquire(const PgpxLockCall *call)
+/*
+ * Return the argument "name".  Raise 22023 if it is empty or too long for a
+ * PgpxLock.
+ */
+static char *
+arg_name(FunctionCallInfo fcinfo, int at)
+{
+	char	   *name = pgpx_arg_text(fcinfo, at, "name");
+	int			len = strlen(name);
+
+	if (len == 0 || len >= PGPX_LOCK_NAME_LEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 len == 0 ? errmsg("lock name is empty") :
+				 errmsg("lock name is too long"),
+				 errdetail("The name has %d bytes, and must have between 1 and %d.",
+						   len, PGPX_LOCK_NAME_LEN - 1)));
+	return name;
+}
+
+/*
+ * lock, lock_xact (pool text, name text, timeout interval, ttl interval, why
+ * text); try_lock, try_lock_xact without timeout: NULL if the lock is not free
+ *
+ * Raise the errors of a checkout and of the remote; 55P03 if another session
+ * holds the lock until the timeout; 40P01 if this session holds it, or waits
+ * without a timeout while it holds a lease; 53300 if all slots of the lock table
+ * are in use; 55000 if the options of the server were changed in this
+ * transaction.
+ */
+static Datum
+acquire(FunctionCallInfo fcinfo, PgpxScope scope, bool only_try)
 {
 	LockWait *volatile w = palloc0(sizeof(LockWait));
+	PgpxLock   *lock = &w->lock;
+	int			at = only_try ? 2 : 3;
 	volatile bool granted = false;
+	int64		timeout_ms;
+	double		ttl_ms;
+	char	   *why;
+	char		host[64] = "";
+
+	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
+	w->only_try = only_try;
+	w->slot = -1;
+	w->server = pgpx_arg_text(fcinfo, 0, "pool");
+	strlcpy(lock->name, arg_name(fcinfo, 1), sizeof(lock->name));
+	timeout_ms = only_try ? PGPX_TIMEOUT_DEFAULT : pgpx_arg_timeout(fcinfo, 2);
+	if (PG_ARGISNULL(at))
+		pgpx_arg_raise_null("ttl");
+	ttl_ms = pgpx_arg_interval(fcinfo, at);
+	if (ttl_ms < TTL_MIN_MS || ttl_ms > TTL_MAX_MS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl is out of range"),
+				 errdetail("The ttl is \"%s\", and must be between 1 second and 1 day.",
+						   pgpx_arg_interval_text(fcinfo, at))));
+	lock->ttl_ms = (int64) ttl_ms;
+	why = pgpx_arg_text_or_null(fcinfo, at + 1);
+	if (why != NULL)
+		strlcpy(lock->why, why,
+				pg_mbcliplen(why, strlen(why), sizeof(lock->why) - 1) + 1);
+	lock->owner_user = GetUserId();
+	lock->scope = scope;
+	lock->subid = GetCurrentSubTransactionId();
+	(void) gethostname(host, sizeof(host) - 1);
+	snprintf(w->holder, sizeof(w->holder), "%s, PID %d of %s:%d",
+			 GetUserNameFromId(GetUserId(), false), MyProcPid,
+			 pgpx_text_clean(host), PostPortNumber);
 
 	pgpx_session_register_exit();
-	may_hold_locks = true;
-	w->call = call;
-	w->slot = -1;
 	w->cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext lock",
 								   ALLOCSET_DEFAULT_SIZES);
-	w->spec = pgpx_server_spec_get(call->server);
+	w->spec = pgpx_server_spec_get(w->server);
 	pgpx_server_spec_pin(w->spec);
 	PG_TRY();
 	{
-		init_lock(w);
-		if (is_held_by_me(w->lock.queue, call->name))
+		w->timeout_ms = pgpx_effective_checkout_timeout(w->spec, timeout_ms);
+		w->deadline = only_try || w->timeout_ms == 0 ? 0 :
+			pgpx_now() + w->timeout_ms * 1000;
+		if (!is_held_by_me(pgpx_lock_queue(w->spec, lock->name)))
 		{
-			if (!call->only_try)
-				ereport(ERROR,
-						(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-						 errmsg("lock \"%s\" of server \"%s\" is held by this session",
-								call->name, call->server),
-						 errdetail("The session would wait for itself.")));
+			enqueue(w, w->spec);
+			granted = wait_for_lock(w);
 		}
-		else if (w->call->only_try)
-		{
-			granted = try_now(w);
-			if (!granted && w->failures > 0 &&
-				w->error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-				ReThrowError(w->error);
-		}
-		else
-		{
-			pgpx_lock_enqueue(&w->lock);
-			wait_for_lock(w);
-			granted = true;
-		}
+		else if (!only_try)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+					 errmsg("lock \"%s\" of server \"%s\" is held by this session",
+							lock->name, w->server),
+					 errdetail("The session would wait for itself.")));
 	}
 	PG_FINALLY();
 	{
-		if (!granted)
-			abandon_acquisition(w);
-		pgpx_lock_dequeue();
+		if (!granted && w->slot >= 0)
+			pgpx_lock_release(w->slot, false);
 		pgpx_server_spec_unpin(w->spec);
 	}
 	PG_END_TRY();
-	return granted ? w->lock.token : 0;
+	if (!granted)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(w->answer.token);
 }
 
-/* Raise a WARNING for the loss of a lock, once for each lock. */
-static void
-warn_of_loss(int slot, const PgpxLock *lock)
+Datum
+pgpx_lock(PG_FUNCTION_ARGS)
 {
-	if (!pgpx_lock_mark_loss_reported(slot, lock->request))
-		return;
-	ereport(WARNING,
-			(errcode(ERRCODE_WARNING),
-			 errmsg("lock \"%s\" of server \"%s\" was lost", lock->name,
-					NameStr(lock->server_name)),
-			 pgpx_lock_may_see(lock) ?
-			 errdetail("Another session may hold the lock now. The token was " INT64_FORMAT ".",
-					   lock->token) :
-			 errdetail("Another session may hold the lock now."),
-			 errhint("Data that the lock protects is safe only if the remote server checks the token with fence_check.")));
+	return acquire(fcinfo, PGPX_SCOPE_SESSION, false);
 }
 
-static bool
-is_owned_by_me(const PgpxLock *lock)
+Datum
+pgpx_lock_xact(PG_FUNCTION_ARGS)
 {
-	return lock->owner_procno == (int) MyProcNumber &&
-		lock->owner_pid == MyProcPid;
+	return acquire(fcinfo, PGPX_SCOPE_TRANSACTION, false);
 }
 
-bool
-pgpx_lock_may_see_all(void)
+Datum
+pgpx_try_lock(PG_FUNCTION_ARGS)
 {
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	return acquire(fcinfo, PGPX_SCOPE_SESSION, true);
 }
 
-bool
-pgpx_lock_may_see(const PgpxLock *lock)
+Datum
+pgpx_try_lock_xact(PG_FUNCTION_ARGS)
 {
-	return pgpx_lock_may_see_all() ||
-		has_privs_of_role(GetUserId(), lock->owner_user);
+	return acquire(fcinfo, PGPX_SCOPE_TRANSACTION, true);
 }
+
+/* --- Validate and release ------------------------------------------------ */
 
 /*
  * Publish the conninfo if a restarted worker lacks it, so that it can ping and
@@ -594,7 +734,7 @@ pgpx_lock_may_see(const PgpxLock *lock)
 static void
 publish_conninfo(PgpxServerSpec *spec, const PgpxLock *lock)
 {
-	PgpxPool   *pool = &pgpx_pools[lock->pool];
+	PgpxPool   *pool = pgpx_lock_pool(lock);
 	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 	PgpxTime	timeout = spec->opts.operation_timeout * 1000;
 
@@ -604,74 +744,55 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxLock *lock)
 }
 
 /*
- * Find a lock of this server.  If this transaction has a pool of its own, look
- * under the key of the pool with the committed options, because locks are
- * acquired only through that pool.  own: also find a lock that this session
- * acquired through another pool of the server, because it had another user
- * mapping or another user then.  Return -1 if there is none.
+ * Find the lock of the arguments pool, name and token, as pgpx_lock_find does.
+ * If there is none, *lock has the name and the token.
  */
 static int
-find_lock(const PgpxServerSpec *spec, const char *name, int64 token, bool own,
-		  PgpxLock *lock)
+find_lock(FunctionCallInfo fcinfo, PgpxServerSpec **spec, PgpxLock *lock)
 {
-	PgpxPoolKey key = spec->key;
+	char	   *server = pgpx_arg_text(fcinfo, 0, "pool");
+	char	   *name = arg_name(fcinfo, 1);
 	int			slot;
 
-	key.xid = InvalidTransactionId;
-	slot = pgpx_lock_find(&key, name, token, lock);
-	if (slot >= 0 || !own)
-		return slot;
-	while ((slot = pgpx_lock_next_own(slot, lock)) >= 0)
-		if (lock->key.database == spec->key.database &&
-			lock->key.server == spec->key.server && lock->token == token &&
-			strcmp(lock->name, name) == 0)
-			return pgpx_lock_find(&lock->key, name, token, lock);
-	return -1;
-}
-
-bool
-pgpx_lock_is_valid(const char *server, const char *name, int64 token)
-{
-	PgpxServerSpec *spec = pgpx_server_spec_get(server);
-	PgpxLock	lock;
-	int			slot = find_lock(spec, name, token, false, &lock);
-
-	if (slot < 0)
-		return false;
-	if (lock.state != PGPX_LOCK_HELD)
-	{
-		if (is_owned_by_me(&lock))
-			warn_of_loss(slot, &lock);
-		return false;
-	}
-	publish_conninfo(spec, &lock);
-	return pgpx_steady_now() < lock.valid_until;
+	if (PG_ARGISNULL(2))
+		pgpx_arg_raise_null("token");
+	*spec = pgpx_server_spec_get(server);
+	slot = pgpx_lock_find(&(*spec)->key, name, PG_GETARG_INT64(2), lock);
+	strlcpy(lock->name, name, sizeof(lock->name));
+	lock->token = PG_GETARG_INT64(2);
+	return slot;
 }
 
 /*
- * Return whether this session holds the lock.  Also release its locks of the
- * same queue that are lost, with a WARNING.
+ * lock_valid(pool text, name text, token bigint) returns boolean: whether it is
+ * certain that this server holds the lock
  */
-static bool
-is_held_by_me(uint64 queue, const char *name)
+Datum
+pgpx_lock_valid(PG_FUNCTION_ARGS)
 {
-	bool		held = false;
+	PgpxServerSpec *spec;
+	PgpxPoolKey key;
 	PgpxLock	lock;
+	int			slot;
 
-	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
-	{
-		if (lock.queue != queue ||
-			pgpx_lock_find(&lock.key, lock.name, lock.token, &lock) != i)
-			continue;
-		if (lock.state == PGPX_LOCK_LOST)
-		{
-			warn_of_loss(i, &lock);
-			pgpx_lock_release(i, false);
-		}
-		else if (strcmp(lock.name, name) == 0)
-			held = true;
-	}
-	return held;
+	pgpx_shmem_require();
+	slot = find_lock(fcinfo, &spec, &lock);
+	if (slot < 0)
+		PG_RETURN_BOOL(false);
+	if (lock.state == PGPX_LOCK_LOST && pgpx_lock_is_mine(&lock))
+		warn_of_loss(slot, &lock);
+
+	/*
+	 * A lock is acquired only through the pool with the committed options, even
+	 * if this transaction has a pool of its own.
+	 */
+	key = spec->key;
+	key.xid = InvalidTransactionId;
+	if (lock.state != PGPX_LOCK_HELD ||
+		memcmp(&lock.key, &key, sizeof(key)) != 0)
+		PG_RETURN_BOOL(false);
+	publish_conninfo(spec, &lock);
+	PG_RETURN_BOOL(pgpx_steady_now() < lock.valid_until);
 }
 
 /*
@@ -692,50 +813,53 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxLock *lock,
 		if (now >= deadline)
 			return false;
 		publish_conninfo(spec, lock);
-		(void) pgpx_session_wait_worker(pgpx_pools[lock->pool].worker,
+		(void) pgpx_session_wait_worker(pgpx_lock_pool(lock)->worker,
 										Min(deadline, now + 1000 * 1000),
 										pgpx_wait_event(&wait_event, "PgpoolUnlock"));
 	}
 	return true;
 }
 
-PgpxLockResult
-pgpx_lock_unlock(const char *server, const char *name, int64 token)
+/*
+ * unlock(pool text, name text, token bigint) returns boolean: true if held;
+ * NULL if the remote has not confirmed it within operation_timeout
+ */
+Datum
+pgpx_unlock(PG_FUNCTION_ARGS)
 {
-	PgpxServerSpec *spec = pgpx_server_spec_get(server);
+	PgpxServerSpec *spec;
 	PgpxLockResult result = PGPX_LOCK_UNKNOWN;
 	PgpxLock	lock;
-	int			slot = find_lock(spec, name, token, true, &lock);
+	int			slot;
 	volatile bool done = false;
 
+	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
+	slot = find_lock(fcinfo, &spec, &lock);
 	if (slot < 0)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lock \"%s\" of server \"%s\" is not held with this token",
-						name, NameStr(spec->server_name)),
+						lock.name, NameStr(spec->server_name)),
 				 errdetail("Token " INT64_FORMAT " was released, or was never granted to this server.",
-						   token)));
-		return PGPX_LOCK_NOT_OWNER;
+						   lock.token)));
+		PG_RETURN_BOOL(false);
 	}
-	if (!is_owned_by_me(&lock))
+	if (!pgpx_lock_is_mine(&lock) || lock.owner_user != GetUserId())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("lock \"%s\" of server \"%s\" belongs to another session",
-						name, NameStr(spec->server_name)),
-				 errdetail("It is held by PID %d.", lock.owner_pid)));
-	if (lock.owner_user != GetUserId())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("lock \"%s\" of server \"%s\" belongs to another user of this session",
-						name, NameStr(spec->server_name)),
+				 errmsg("lock \"%s\" of server \"%s\" belongs to another session or user",
+						lock.name, NameStr(spec->server_name)),
+				 pgpx_lock_is_mine(&lock) ?
 				 errdetail("It was acquired by \"%s\".",
-						   GetUserNameFromId(lock.owner_user, true))));
+						   GetUserNameFromId(lock.owner_user, true)) :
+				 errdetail("It is held by PID %d.", lock.owner_pid)));
 	if (lock.state == PGPX_LOCK_LOST)
 	{
 		warn_of_loss(slot, &lock);
 		pgpx_lock_release(slot, false);
-		return PGPX_LOCK_NOT_OWNER;
+		PG_RETURN_BOOL(false);
 	}
 
 	PGPX_DEBUG_POINT("unlock");
@@ -756,25 +880,130 @@ pgpx_lock_unlock(const char *server, const char *name, int64 token)
 	switch (result)
 	{
 		case PGPX_LOCK_RELEASED:
-			break;
+			PG_RETURN_BOOL(true);
 		case PGPX_LOCK_NOT_OWNER:
 			ereport(WARNING,
 					(errcode(ERRCODE_WARNING),
-					 errmsg("lock \"%s\" of server \"%s\" was lost", name, server),
+					 errmsg("lock \"%s\" of server \"%s\" was lost", lock.name, NameStr(spec->server_name)),
 					 errdetail("The lock expired on the remote server, or was released by force. The token was " INT64_FORMAT ".",
-							   token)));
-			break;
-		case PGPX_LOCK_UNKNOWN:
+							   lock.token)));
+			PG_RETURN_BOOL(false);
+		default:
 			ereport(WARNING,
 					(errcode(ERRCODE_WARNING),
 					 errmsg("lock \"%s\" of server \"%s\" was released, but the remote server has not confirmed it",
-							name, server),
+							lock.name, NameStr(spec->server_name)),
 					 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
 							   lock.ttl_ms)));
-			break;
+			PG_RETURN_NULL();
 	}
-	return result;
 }
+
+/* --- Administration ------------------------------------------------------ */
+
+static PgpxLease *
+checkout(const char *server)
+{
+	return pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
+							   PGPX_SCOPE_CALL, NULL);
+}
+
+/* lock_setup(pool text) returns void */
+Datum
+pgpx_lock_setup(PG_FUNCTION_ARGS)
+{
+	PgpxStatement statement = {.sql = psprintf("%s;%s", owners_sql, setup_sql)};
+	PgpxLease  *lease;
+
+	pgpx_shmem_require();
+	lease = checkout(pgpx_arg_text(fcinfo, 0, "pool"));
+	execute(lease, &statement, NULL, 0, NULL);
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+	PG_RETURN_VOID();
+}
+
+/* lock_force_release(pool text, name text) returns boolean: true if held */
+Datum
+pgpx_lock_force_release(PG_FUNCTION_ARGS)
+{
+	const Oid	type = BOOLOID;
+	const char *name;
+	PgpxStatement statement = {force_sql, 1, &name};
+	char	   *server;
+	PgpxLease  *lease;
+	TupleTableSlot *row;
+
+	pgpx_shmem_require();
+	pgpx_lease_require_unrestricted();
+	server = pgpx_arg_text(fcinfo, 0, "pool");
+	name = arg_name(fcinfo, 1);
+	pgpx_arg_require_admin(GetForeignServerByName(server, false)->serverid,
+						   server);
+	lease = checkout(server);
+	row = run_row(lease, &statement, 0, NULL, &type, 1);
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+	PG_RETURN_BOOL(!row->tts_isnull[0] && DatumGetBool(row->tts_values[0]));
+}
+
+/* lock_status(pool text) returns setof lock_status_row */
+Datum
+pgpx_lock_status(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	const char *show_all = may_see_all() ? "true" : "false";
+	PgpxStatement statement = {status_sql, 1, &show_all};
+	PgpxLease  *lease;
+	PgpxRows   *rows;
+
+	pgpx_shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	lease = checkout(pgpx_arg_text(fcinfo, 0, "pool"));
+	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
+	execute(lease, &statement, pgpx_rows_sink(rows), 0, NULL);
+	pgpx_rows_end(rows);
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+	return (Datum) 0;
+}
+
+/* locks() returns setof locks_row */
+Datum
+pgpx_view_locks(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxLock	lock;
+
+	pgpx_row_begin(&row, fcinfo);
+	for (int i = 0; i < pgpx_locks_end(); i++)
+	{
+		bool		visible;
+
+		if (!pgpx_lock_copy(i, &lock) || lock.state == PGPX_LOCK_REQUESTED)
+			continue;
+		visible = may_see(&lock);
+		pgpx_row_name(&row, NameStr(pgpx_lock_pool(&lock)->database_name));
+		pgpx_row_name(&row, NameStr(pgpx_lock_pool(&lock)->server_name));
+		pgpx_row_secret(&row, visible, lock.name);
+		if (visible && lock.token != 0)
+			pgpx_row_bigint(&row, lock.token);
+		else
+			pgpx_row_null(&row);
+		/* no process may have marked it lost since it expired */
+		pgpx_row_text(&row, lock.state == PGPX_LOCK_RELEASING ? "releasing" :
+					  lock.state == PGPX_LOCK_HELD &&
+						  pgpx_steady_now() < lock.valid_until ? "held" : "lost");
+		pgpx_row_int_or_null(&row, lock.owner_pid);
+		pgpx_row_role(&row, lock.owner_user);
+		pgpx_row_secret(&row, visible, lock.why[0] ? lock.why : NULL);
+		pgpx_row_instant(&row, lock.since);
+		pgpx_row_instant(&row, lock.last_ping);
+		pgpx_row_instant(&row, pgpx_lock_to_now(lock.valid_until));
+		pgpx_row_interval(&row, lock.ttl_ms * 1000);
+		pgpx_row_store(&row);
+	}
+	return (Datum) 0;
+}
+
+/* --- Ends of transactions and sessions ------------------------------------ */
 
 /*
  * Release the locks of a scope; with a valid subid, only those of that
@@ -814,10 +1043,10 @@ check_before_commit(bool prepare)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that holds lock \"%s\" of server \"%s\"",
-							lock.name, NameStr(lock.server_name)),
+							lock.name,
+							NameStr(pgpx_lock_pool(&lock)->server_name)),
 					 errhint("Release it first with pgpool.unlock, or acquire it with pgpool.lock.")));
-		if (pgpx_lock_find(&lock.key, lock.name, lock.token, &lock) == i &&
-			lock.state == PGPX_LOCK_LOST)
+		if (pgpx_lock_check_expiry(i, &lock) && lock.state == PGPX_LOCK_LOST)
 			warn_of_loss(i, &lock);
 	}
 }
@@ -825,23 +1054,10 @@ check_before_commit(bool prepare)
 void
 pgpx_lock_at_xact(XactEvent event)
 {
-	if (pgpx_lock_own_count == 0)
-		return;
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-			check_before_commit(false);
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			check_before_commit(true);
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-			release_scope(PGPX_SCOPE_TRANSACTION, InvalidSubTransactionId);
-			break;
-		default:
-			break;
-	}
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+		check_before_commit(event == XACT_EVENT_PRE_PREPARE);
+	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
+		release_scope(PGPX_SCOPE_TRANSACTION, InvalidSubTransactionId);
 }
 
 void
@@ -860,11 +1076,6 @@ pgpx_lock_at_subxact(SubXactEvent event, SubTransactionId subid,
 void
 pgpx_lock_at_exit(void)
 {
-	PgpxLock	lock;
-
-	if (!may_hold_locks)
-		return;
-	pgpx_lock_dequeue();
-	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
-		pgpx_lock_release(i, false);
+	release_scope(PGPX_SCOPE_TRANSACTION, InvalidSubTransactionId);
+	pgpx_lock_release_all();
 }

@@ -42,18 +42,13 @@ typedef struct PgpxLockHooks
 	/*
 	 * In a worker:
 	 *
-	 * - release_abandoned releases the locks of processes that no longer
-	 *   exist, and returns whether this server has locks.
 	 * - ping sends the pings and releases that are due, and returns when the
 	 *   next one is due.
 	 * - ready handles a socket that is ready.
-	 * - conninfo_published handles published parameters of a pool.
 	 * - descriptors returns the number of sockets.
 	 */
-	bool (*release_abandoned)(int worker);
 	PgpxTime (*ping)(void);
 	void (*ready)(int index, uint32 events);
-	void (*conninfo_published)(void);
 	int (*descriptors)(void);
 } PgpxLockHooks;
 

@@ -191,7 +191,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->conns_end, 0);
 	pg_atomic_init_u32(&shared->pools_end, 0);
 	pg_atomic_init_u32(&shared->locks_end, 0);
-	dlist_init(&shared->lock_queue);
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{

@@ -10,7 +10,7 @@
  * locks.  Times are microseconds of the monotonic clock (pgpx_now); views
  * convert them to timestamps.
  *
- * The waiters (wait_queue.h) and the distributed locks (lock_table.h) are in
+ * The waiters (wait_queue.h) and the distributed locks (locks.h) are in
  * the same segment.
  *
  * Lock order.  A process acquires locks downward in this table only, and never
@@ -23,7 +23,7 @@
  *						pool			by lock", and every connection and
  *										waiter whose "pool" is this pool.
  *	3. free_mutex		spinlock, one	the list of FREE connections.
- *	-  locks_lock		LWLock, one		distributed locks (lock_table.h);
+ *	-  locks_lock		LWLock, one		distributed locks (locks.h);
  *										acquired alone or under the registry
  *										lock.
  *
@@ -533,12 +533,8 @@ typedef struct PgpxShared
 	pg_atomic_uint32 conns_end; /* written under free_mutex */
 	pg_atomic_uint32 pools_end; /* written under the registry lock */
 
-	/*
-	 * One more than the highest slot of a distributed lock that is in use, and
-	 * the list of the waiters for such locks.
-	 */
-	pg_atomic_uint32 locks_end; /* written under locks_lock */
-	dlist_head	lock_queue;		/* waiters for locks, under locks_lock */
+	pg_atomic_uint32 locks_end; /* of distributed locks; written under
+								 * locks_lock */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait_queue.h
- *	  The queues of waiters for connections and for distributed locks.
+ *	  The queue of waiters of a pool.
  *
  * Waiters are granted connections in the order in which they were enqueued.
  *
@@ -134,14 +134,6 @@ typedef struct PgpxWaiter
 	int			sqlstate;		/* FAILED */
 	char		text[PGPX_ERROR_LEN];	/* FAILED: in the database's encoding
 										 * or ASCII */
-
-	/*
-	 * The queue for distributed locks, under locks_lock.  The first waiter for
-	 * a lock also waits for connections.
-	 */
-	uint64		lock_queue;		/* pgpx_lock_queue of the lock; 0: none */
-	PgpxPoolKey lock_key;		/* waiters of one pool form a queue */
-	dlist_node	lock_link;		/* in lock_queue of PgpxShared */
 
 	/* atomic: ring of the revoked leases of this process */
 	pg_atomic_uint32 nrevoked;
@@ -319,18 +311,6 @@ extern void pgpx_waiter_note_revoked(int procno, uint64 lease_id,
  * lease id was found cleared.
  */
 extern PgpxRevoke pgpx_waiter_revoke_reason(int procno, uint64 lease_id);
-
-/*
- * Enqueue this process at the end of the queue for a distributed lock, or
- * dequeue it.  Dequeue returns the lock_queue that it had; 0: none.
- */
-extern void pgpx_lock_waiter_enqueue_locked(uint64 queue,
-											const PgpxPoolKey *key);
-extern uint64 pgpx_lock_waiter_dequeue_locked(void);
-
-/* Return the first waiter of a queue; NULL: none. */
-extern PgpxWaiter *pgpx_lock_first_waiter_locked(uint64 queue,
-												 const PgpxPoolKey *key);
 
 /* Return the waiter of this process. */
 extern PgpxWaiter *pgpx_my_waiter(void);

@@ -594,19 +594,22 @@ finish_connect(PgpxWorkerConn *w)
 	w->purpose->opened(w);
 }
 
-/* Run the start commands, if there are any. */
+/* Run the start commands of the pool, and then those of the purpose. */
 static void
 run_start_commands(PgpxWorkerConn *w)
 {
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char *sql[] = {pgpx_wpools[w->pool].conninfo.start_commands,
+						 w->purpose->start_commands};
 
-	if (ci->start_commands[0] == '\0')
+	while (w->nstarted < 2 && sql[w->nstarted][0] == '\0')
+		w->nstarted++;
+	if (w->nstarted == 2)
 	{
 		finish_connect(w);
 		return;
 	}
 	w->phase = PGPX_PHASE_START;
-	if (!PQsendQuery(w->pg, ci->start_commands))
+	if (!PQsendQuery(w->pg, sql[w->nstarted++]))
 	{
 		fail_with_08001(w, PQerrorMessage(w->pg));
 		return;
@@ -659,6 +662,7 @@ continue_after_login(PgpxWorkerConn *w)
 		fail_with_08001(w, "The remote session began inside a transaction.");
 		return;
 	}
+	w->nstarted = 0;
 	run_start_commands(w);
 }
 
@@ -699,7 +703,7 @@ continue_start_commands(PgpxWorkerConn *w)
 			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
 				fail_with_08001(w, "The start commands left a transaction open.");
 			else
-				finish_connect(w);
+				run_start_commands(w);
 			return;
 		}
 		status = PQresultStatus(res);
@@ -840,6 +844,7 @@ pool_attempt_opened(PgpxWorkerConn *w)
 }
 
 const PgpxPurpose pgpx_pool_purpose = {
+	.start_commands = "",
 	.watch = PGPX_WATCH_CONN,
 	.limit_name = "connect_timeout",
 	.changed = pool_attempt_changed,

@@ -76,6 +76,7 @@ typedef struct PgpxPurpose
 	PgpxWatchKind watch;
 	const char *application_name;	/* NULL: that of the conninfo */
 	const char *limit_name;		/* of the time for an attempt */
+	const char *start_commands; /* after those of the pool; "": none */
 
 	/* the attempt has progressed, or has ended */
 	void (*changed)(PgpxWorkerConn *w);
@@ -132,6 +133,8 @@ struct PgpxWorkerConn
 	PgpxHosts  *hosts;			/* in phases PASSWORD and CONNECT */
 	PgpxTime	password_at;	/* of the password that the login uses */
 	PgpxTime	until;			/* end of connect_timeout, for all hosts */
+	int			nstarted;		/* start commands sent: those of the pool,
+								 * those of the purpose */
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a check */
 	bool		wire_made;

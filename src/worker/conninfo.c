@@ -32,7 +32,6 @@
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
-#include "shared/lock_hooks.h"
 #include "shared/pool_worker.h"
 #include "worker/worker.h"
 
@@ -351,7 +350,7 @@ pgpx_conninfo_store(char *buffer, size_t len)
 	wp->conninfo = conninfo;
 	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], pgpx_worker_incarnation,
 							 conninfo.version);
-	pgpx_lock_hooks->conninfo_published();
+	pg_atomic_fetch_add_u32(&pgpx_shared->locks_changed, 1);
 }
 
 const char *

@@ -25,7 +25,9 @@
 #include "worker/connect.h"
 #include "worker/connection.h"
 
-static PgpxTime next_sweep = PG_INT64_MAX;
+/* Interval at which a pool that has ended is checked for distributed locks. */
+#define LOCKS_CHECK_US (5 * 1000 * 1000)
+
 static PgpxTime next_tick = 0;
 static PgpxTime next_maintenance = 0;	/* of any pool */
 static PgpxTime *maintain_at = NULL;	/* for each pool */
@@ -305,7 +307,7 @@ maintain_pool(int i, PgpxTime now)
 	if (pgpx_lock_hooks->pool_has_locks(i, pool_id))
 	{
 		/* no event reports that the last lock is gone */
-		maintain_at[i] = Min(maintain_at[i], now + PGPX_SWEEP_MS * 1000);
+		maintain_at[i] = Min(maintain_at[i], now + LOCKS_CHECK_US);
 		return;
 	}
 	PGPX_DEBUG_POINT("worker_forgets");
@@ -422,9 +424,6 @@ pgpx_maintenance_run(void)
 	all |= pgpx_catalog_request_has_ended();
 	maintain_pools(now, all);
 	next_ping = pgpx_lock_hooks->ping();
-	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
-		next_sweep = pgpx_lock_hooks->release_abandoned(pgpx_worker_index) ?
-			now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
 	return Min(Min(next_deadline, next_ping),
-			   Min(next_sweep, Min(next_maintenance, request_at)));
+			   Min(next_maintenance, request_at));
 }

@@ -38,9 +38,6 @@ extern bool pgpx_event_loop_run_once(void);
 /* The worker keeps ticking for this long after the last use of a connection. */
 #define PGPX_BUSY_MS 1000
 
-/* Interval at which lease holders are compared with the living processes. */
-#define PGPX_SWEEP_MS 5000
-
 /*
  * Do all maintenance that is due; of all pools if the settings have changed.
  * Return the time of the next run, PG_INT64_MAX if

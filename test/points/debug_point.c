@@ -22,7 +22,7 @@
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
-#include "locks/lock_table.h"
+#include "locks/locks.h"
 #include "shared/wait_queue.h"
 
 /*

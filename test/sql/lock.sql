@@ -105,17 +105,6 @@ SELECT pgpool.lock('locker', 'a', ttl => '1 day') AS token \gset
 SELECT valid_until BETWEEN now() + 0.98 * ttl AND now() + 0.99 * ttl AS sooner FROM pgpool.locks;
 SELECT pgpool.unlock('locker', 'a', :token);
 
--- the next grant deletes ping rows of servers that have been silent for four days;
--- recent rows stay
-SELECT pgpool.exec('locker', $$INSERT INTO pgpool_lock.pings VALUES
-	('gone', now() - interval '4 days 1 minute'), ('long gone', now() - interval '1 year'), ('asleep', now() - interval '4 days' + interval '1 hour'),
-	('fresh', now())$$);
-SELECT pgpool.lock('locker', 'a') AS token \gset
-SELECT string_agg(instance, ', ' ORDER BY instance) AS instances, count(*)
-  FROM pgpool.query('locker', $$SELECT CASE WHEN instance ~ 'gone|asleep|fresh' THEN instance ELSE 'this' END FROM pgpool_lock.pings$$) AS t(instance text);
-SELECT pgpool.unlock('locker', 'a', :token);
-SELECT pgpool.exec('locker', $$DELETE FROM pgpool_lock.pings WHERE instance IN ('asleep', 'fresh')$$);
-
 -- a lock of another session
 SELECT test.other_session('other');
 SELECT test.other('other', $$SELECT pgpool.lock('locker', 'b', why => 'their work')$$) AS theirs \gset
@@ -249,15 +238,9 @@ SELECT pgpool.lock('locker', 'f') > :token AS granted;
 DISCARD ALL;
 \set VERBOSITY default
 
--- row locks of other sessions are not waited for: on this server's ping row, and on the
--- row of a lock that another server holds
+-- the row lock of another session on a lock that another server holds is not waited for
 SELECT pgpool.checkout('locker') AS lease \gset
-SELECT pgpool.lock('locker', 'first', '5 s') AS token \gset
-SELECT pgpool.unlock('locker', 'first', :token);
-SELECT pgpool.exec(:lease, 'BEGIN');
-SELECT pgpool.exec(:lease, 'UPDATE pgpool_lock.pings SET pinged = pinged') > 0 AS locked;
 SELECT pgpool.try_lock('locker', 'second') IS NOT NULL AS granted;
-SELECT pgpool.exec(:lease, 'ROLLBACK');
 SELECT pgpool.exec('locker', $$UPDATE pgpool_lock.locks SET instance = 'another server' WHERE name = 'second'$$);
 SELECT pgpool.exec(:lease, 'BEGIN');
 SELECT pgpool.exec(:lease, $$SELECT FROM pgpool_lock.locks WHERE name = 'second' FOR UPDATE$$);
@@ -451,7 +434,7 @@ DROP MATERIALIZED VIEW public.restricted_view;
 DROP TABLE public.restricted_rows, public.restricted_calls;
 DROP FUNCTION public.restricted_run(int);
 
--- tables without privileges, altered, missing; a read-only remote
+-- a table without privileges; a read-only remote
 SELECT test.server('rooted');
 SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER rooted OPTIONS (SET user ''remote_super'', SET password ''root secret'')');
 SELECT pgpool.exec('rooted', 'CREATE ROLE remote_nopriv LOGIN PASSWORD ''none''');
@@ -460,22 +443,12 @@ SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER nopriv OPTIONS (SET 
 SELECT test.err($$SELECT pgpool.lock('nopriv', 'a')$$);
 SELECT test.err($$SELECT pgpool.lock_setup('nopriv')$$);
 SELECT pgpool.exec('rooted', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_nopriv; GRANT SELECT, INSERT, UPDATE ON pgpool_lock.locks TO remote_nopriv');
-SELECT test.err($$SELECT pgpool.lock('nopriv', 'a')$$);
-SELECT pgpool.exec('rooted', 'GRANT SELECT, INSERT, UPDATE, DELETE ON pgpool_lock.pings TO remote_nopriv');
 SELECT pgpool.lock('nopriv', 'a') IS NOT NULL AS granted;
 SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
 SELECT bool_and(pgpool.unlock('nopriv', name, token)) FROM pgpool.locks;
 SELECT test.server('frozen', 'options', '-c default_transaction_read_only=on');
 SELECT test.err($$SELECT pgpool.try_lock('frozen', 'a')$$);
 SELECT test.err($$SELECT pgpool.lock('frozen', 'a', '20 s')$$);
-SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks RENAME expires TO elapses');
-SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
-SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
-SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks RENAME elapses TO expires');
-SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks DROP CONSTRAINT locks_pkey');
-SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
-SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
-SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks ADD PRIMARY KEY (name)');
 -- a deleted row does not bring an old token back
 SELECT pgpool.lock('locker', 'a') AS token \gset
 SELECT pgpool.exec('locker', 'DELETE FROM pgpool_lock.locks WHERE name = ''a''');
@@ -484,11 +457,8 @@ SELECT pgpool.try_lock('locker2', 'a') > :token AS rises;
 SELECT pgpool.unlock('locker', 'a', :token);
 DISCARD ALL;
 \set VERBOSITY default
-SELECT pgpool.exec('locker', 'DROP TABLE pgpool_lock.pings');
-SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
-SELECT pgpool.lock_setup('locker');
--- the functions are missing, as in a schema of an earlier version
-SELECT pgpool.exec('locker', 'DROP FUNCTION pgpool_lock.ping; ALTER TABLE pgpool_lock.locks DROP turn');
+-- a function is missing
+SELECT pgpool.exec('locker', 'DROP FUNCTION pgpool_lock.ping');
 SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
 SELECT pgpool.lock_setup('locker');
 -- a free lock that this server has kept for a while is left to another server that wants
@@ -599,16 +569,16 @@ SELECT condition, pgpool.exec('rooted', 'SET ROLE remote_nopriv; CREATE TRIGGER 
   FROM unnest(ARRAY['remote_when.trap(NEW.name)', 'OPERATOR(remote_when.!!) NEW.name', 'NEW.name::remote_when.trapped IS NULL']) AS condition;
 SELECT * FROM pgpool.query('rooted', $$SELECT rolsuper FROM pg_roles WHERE rolname = 'remote_nopriv'$$) AS t(rolsuper bool);
 SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA remote_when CASCADE; REVOKE TRIGGER ON pgpool_lock.locks FROM remote_nopriv');
-SELECT pgpool.exec('rooted', 'ALTER TABLE pgpool_lock.pings OWNER TO remote_nopriv');
+SELECT pgpool.exec('rooted', 'ALTER TABLE pgpool_lock.locks OWNER TO remote_nopriv');
 SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
-SELECT pgpool.exec('rooted', 'ALTER TABLE pgpool_lock.pings OWNER TO remote_super; ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv');
+SELECT pgpool.exec('rooted', 'ALTER TABLE pgpool_lock.locks OWNER TO remote_super; ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv');
 SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
 SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; ALTER FUNCTION pgpool_lock.fence_check(text, bigint) OWNER TO remote_nopriv');
 SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
 SELECT pgpool.exec('rooted', 'ALTER FUNCTION pgpool_lock.fence_check(text, bigint) OWNER TO remote_super; ALTER FUNCTION pgpool_lock.commit_durably OWNER TO remote_nopriv');
 SELECT e FROM test.err($$SELECT pgpool.try_lock('rooted', 'a')$$) AS e LIMIT 1;
 -- a role may use its own objects, but not while it is only the current user
-SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv; ALTER TABLE pgpool_lock.locks OWNER TO remote_nopriv; ALTER TABLE pgpool_lock.pings OWNER TO remote_nopriv');
+SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_nopriv; ALTER TABLE pgpool_lock.locks OWNER TO remote_nopriv');
 SELECT pgpool.try_lock('nopriv', 'own') IS NOT NULL AS granted;
 SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
 SELECT bool_and(pgpool.unlock('nopriv', name, token)) FROM pgpool.locks;

@@ -228,17 +228,8 @@ my $asked = sub {
 trigger(q{PERFORM nextval('public.asked'); RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
 $session->fails(q{SELECT pgpool.try_lock('one', 'b')}, '40001', qr/try again/, 'try_lock does not retry for ever');
 is($asked->(), 3, 'try_lock makes three attempts');
-trigger(q{PERFORM nextval('public.asked'); RAISE LOG 'asked by %', pg_backend_pid(); RAISE EXCEPTION 'read only' USING ERRCODE = '25006'});
-$session->fails(q{SELECT pgpool.lock('one', 'c', '1 h')}, '25006', qr/read only/, 'read-only error is raised');
-is($asked->(), 4, 'read-only error is retried three times');
-my $log_asked = -s $remote->logfile;
-make_pool($local, $remote, server => 'alone', options => { pool_size => 1, retry_min => '10ms' });
-$session->fails(q{SELECT pgpool.lock('alone', 'c', '1 h')}, '25006', qr/read only/, 'read-only error on a pool of one connection is raised');
-my %who = map { $_ => 1 } slurp_file($remote->logfile, $log_asked) =~ /asked by (\d+)/g;
-is(scalar keys %who, 4, 'retries use other connections, because the primary may have moved');
 trigger(q{RAISE EXCEPTION 'as if lost' USING ERRCODE = '08006'});
 
-# (the retries have closed all connections, and a login may take longer than the timeout)
 is($session->run(q{SELECT pgpool.exec('one', 'select 1')}) . $session->error, '1', 'pool has a connection again');
 $session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'unreachable remote server is not reported as a held lock');
 $remote->safe_psql('remote_db', 'DROP TRIGGER raises ON pgpool_lock.locks');
