@@ -119,7 +119,7 @@ with_clock($local, sub { $local->start });
 			my $pid = { worker => $worker, holder => $holder->pid }->{$stopped};
 
 			set_clock($local, 0);
-			wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time ]}) < 60");
+			wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + 1000 ]}) < 60");
 			kill 'STOP', $pid if $pid;
 			# a timeout that the forward move would reach, or one that the backward move would
 			# delay by an hour
