@@ -215,7 +215,6 @@ return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, type);
 	(void) run_call(call, pgpx_rows_sink(rows));
-	pgpx_rows_end(rows);
 	return (Datum) 0;
 }
 
@@ -547,7 +546,6 @@ pgpx_result(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
 	(void) pgpx_async_result(lease, pgpx_rows_sink(rows));
-	pgpx_rows_end(rows);
 	return (Datum) 0;
 }
 

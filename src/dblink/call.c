@@ -287,7 +287,7 @@ begin_store(Call *call)
 }
 
 static bool
-begin_rows(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
+begin_rows(void *arg, const PgpxWireMessage *msg)
 {
 	Call	   *call = arg;
 	int			n = pgpx_wire_parse_ncolumns(msg);
@@ -302,7 +302,7 @@ begin_rows(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 				 errmsg("remote query result rowtype does not match the specified FROM clause rowtype")));
 	call->rows = pgpx_rows_begin(call->rsinfo->setDesc, call->rsinfo->setResult,
 								 InvalidOid);
-	return pgpx_rows_sink(call->rows)->columns(call->rows, msg, wire);
+	return pgpx_rows_sink(call->rows)->columns(call->rows, msg);
 }
 
 static bool
@@ -326,21 +326,13 @@ restore_message(void *arg)
 }
 
 static void
-end_rows(Call *call)
-{
-	if (call->rows != NULL)
-		pgpx_rows_end(call->rows);
-	call->rows = NULL;
-	call->in_rows = false;
-}
-
-static void
 end_command(void *arg, const PgpxWireMessage *msg)
 {
 	Call	   *call = arg;
 
 	call->has_rows = call->in_rows;
-	end_rows(call);
+	call->rows = NULL;
+	call->in_rows = false;
 	snprintf(call->tag, sizeof(call->tag), "%.*s",
 			 msg->type == 'C' ? (int) msg->len : 0, msg->data);
 	pgpx_text_clean(call->tag);
@@ -411,7 +403,8 @@ run_on_lease(Call *call, PgpxLease *lease)
 	}
 	PG_END_TRY();
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-	end_rows(call);				/* of a result that an error has ended */
+	call->rows = NULL;			/* of a result that an error has ended */
+	call->in_rows = false;
 	call->error = run.error;
 	if (lost != NULL && !run.error.set)
 		call->error = (PgpxRemoteError){

@@ -498,8 +498,6 @@ read_row(PgpxRemoteScan *scan, bool wait)
 	PG_END_TRY();
 	MemoryContextSwitchTo(old);
 
-	/* other code runs between two rows and needs the session's settings */
-	pgpx_rows_end(scan->rows);
 	PGPX_DEBUG_POINT("fdw_row");
 	if (reached == PGPX_RUN_END)
 		end_batch(scan);

@@ -186,17 +186,14 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 		add_command(&commands, &n, start_command());
 
 		/*
-		 * The other settings are in the startup packet (server_spec.c), but
-		 * start commands or an earlier lease may have changed them.
+		 * The other settings are in the startup packet (server_spec.c).  Only
+		 * a change of extra_float_digits by start commands or an earlier lease
+		 * is not reported.
 		 */
 		add_command(&commands, &n, "SET LOCAL search_path = pg_catalog");
 		add_command(&commands, &n, "SET LOCAL timezone = 'GMT'");
 		if (!pgpx_server_spec_can_keep_settings(spec))
-		{
-			add_command(&commands, &n, "SET LOCAL datestyle = ISO");
-			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");
 			add_command(&commands, &n, "SET LOCAL extra_float_digits = 3");
-		}
 		now->depth = now->target_depth = 1;
 		now->rollback_level = 0;
 	}

@@ -168,7 +168,6 @@ run_row(PgpxLease *lease, const PgpxStatement *statement, PgpxTime deadline,
 	TupleDescFinalize(tupdesc);
 	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	execute(lease, statement, pgpx_rows_sink(rows), deadline, refused);
-	pgpx_rows_end(rows);
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (!tuplestore_gettupleslot(store, true, true, slot))
 		ExecStoreAllNullTuple(slot);
@@ -960,7 +959,6 @@ pgpx_lock_status(PG_FUNCTION_ARGS)
 	lease = checkout(pgpx_arg_text(fcinfo, 0, "pool"));
 	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
 	execute(lease, &statement, pgpx_rows_sink(rows), 0, NULL);
-	pgpx_rows_end(rows);
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 	return (Datum) 0;
 }

@@ -423,8 +423,7 @@ copy_printable(char *to, size_t size, const char *value)
 
 /*
  * Record the value in a ParameterStatus if the decoding of values depends on
- * the parameter.  Values are only compared, or copied to bounded buffers.
- * Return false if the message is malformed.
+ * the parameter.  Return false if the message is malformed.
  */
 static bool
 note_parameter(PgpxWire *wire, const char *data, size_t len)
@@ -440,15 +439,9 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	if (strcmp(data, "client_encoding") == 0)
 		wire->encoding_changed = pg_char_to_encoding(value) != wire->encoding;
 	else if (strcmp(data, "DateStyle") == 0)
-	{
-		copy_printable(wire->datestyle, sizeof(wire->datestyle), value);
 		wire->datestyle_iso = strncmp(value, "ISO", 3) == 0;
-	}
 	else if (strcmp(data, "IntervalStyle") == 0)
-	{
-		copy_printable(wire->intervalstyle, sizeof(wire->intervalstyle), value);
 		wire->intervalstyle_postgres = strcmp(value, "postgres") == 0;
-	}
 	return true;
 }
 

@@ -210,8 +210,6 @@ typedef struct PgpxWire
 	bool		encoding_changed;
 	bool		datestyle_iso;
 	bool		intervalstyle_postgres;
-	char		datestyle[32];
-	char		intervalstyle[32];
 
 	uint64		bytes_in;
 	uint64		bytes_out;

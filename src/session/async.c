@@ -330,8 +330,6 @@ process_input(Branch *branch)
 	branch->done = pgpx_run_try_next(&branch->run) == PGPX_RUN_END;
 	lease->scanned = 0;
 
-	/* this server's DateStyle must not apply to rows of the next one */
-	pgpx_rows_end(branch->rows);
 	if (!branch->done)
 		return;
 	if (pgpx_prediction_begin_retry(&branch->prediction, &branch->run, true))

@@ -230,6 +230,26 @@ publish_state(const PgpxLease *lease)
 						   false);
 }
 
+/*
+ * Raise 0A000 if the texts of values are not in the styles in which they are
+ * read.  In other styles a time zone is an abbreviation, which is ambiguous.
+ */
+static void
+check_styles(const PgpxRun *run)
+{
+	const PgpxWire *wire = &run->lease->sock->wire;
+
+	if (run->sink == NULL ||
+		(wire->datestyle_iso && wire->intervalstyle_postgres))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("%s of the remote session was changed",
+					wire->datestyle_iso ? "IntervalStyle" : "DateStyle"),
+			 errdetail("Rows are read only in DateStyle \"ISO\" and IntervalStyle \"postgres\"."),
+			 errhint("Reset it on the lease with pgpool.exec, or return the lease.")));
+}
+
 static void
 handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 {
@@ -244,11 +264,12 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 			break;
 		case PGPX_EV_ROW_DESCRIPTION:
 			run->described = true;
-			if (run->sink != NULL &&
-				!run->sink->columns(run->sink->arg, msg, wire))
+			check_styles(run);
+			if (run->sink != NULL && !run->sink->columns(run->sink->arg, msg))
 				pgpx_wire_break(wire, malformed);
 			break;
 		case PGPX_EV_ROW:
+			run->has_rows = true;
 			if (run->sink != NULL && !run->sink->row(run->sink->arg, msg))
 				pgpx_wire_break(wire, malformed);
 			lease->usage.rows++;
@@ -470,7 +491,10 @@ process_messages(PgpxRun *run)
 	}
 }
 
-/* The answer is complete: raise an error if it is malformed or fatal. */
+/*
+ * The answer is complete: raise an error if it is malformed or fatal, or if the
+ * statement may have changed the styles of its own rows.
+ */
 static void
 check_answer(PgpxRun *run)
 {
@@ -481,6 +505,8 @@ check_answer(PgpxRun *run)
 	if (run->error.set && run->error.fatal)
 		raise_unusable(run->lease, "the remote server ended the session",
 					   run->error.primary);
+	if (!run->error.set && run->has_rows)
+		check_styles(run);
 }
 
 /*
@@ -676,6 +702,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	if (lease->pending_state != PGPX_PENDING_SENT)
 		make_ready(run);
 	pgpx_lease_check_encoding(lease);
+	check_styles(run);
 
 	run->bytes_at_send = wire->bytes_in;
 	run->last_read = 0;
@@ -902,7 +929,7 @@ static const char types_sql[] =
 
 /* Copy a RowDescription, because its message does not outlive the call. */
 static bool
-copy_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
+copy_columns(void *arg, const PgpxWireMessage *msg)
 {
 	PgpxDescription *description = arg;
 	int			n = pgpx_wire_parse_ncolumns(msg);
@@ -975,7 +1002,6 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 	store = tuplestore_begin_heap(false, false, work_mem);
 	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	(void) pgpx_exec(lease, &statement, pgpx_rows_sink(rows), false);
-	pgpx_rows_end(rows);
 
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	while (tuplestore_gettupleslot(store, true, false, slot))

@@ -39,6 +39,7 @@ typedef struct PgpxRun
 								 * may have run */
 	bool		empty;			/* the string contained no statement */
 	bool		has_statement;	/* the string contained a statement */
+	bool		has_rows;		/* the answer has a row */
 	bool		suspended;		/* the portal has more rows */
 	uint64		bytes_at_send;	/* PgpxWire.bytes_in when it was sent */
 	ssize_t		last_read;		/* bytes of the last read */

@@ -12,9 +12,8 @@
  *	 reader has already moved past the message.
  * - The row description of the current result decides how a column is read,
  *	 whatever format was requested.
- * - A remote session starts with a DateStyle and an IntervalStyle that every
- *	 input function reads.  If the user of the lease has set another style,
- *	 values are read in that style.
+ * - Texts are in the DateStyle and IntervalStyle with which a remote session
+ *	 starts, and which every input function reads (statement.c:check_styles).
  * - Column names come from the remote.  They are compared byte by byte, and
  *	 made valid in the database's encoding before they are shown.
  * - A column definition list ends up in SQL that a user pastes.  So each name
@@ -44,53 +43,6 @@
 #include "protocol/remote_message.h"
 #include "values/binary_input.h"
 
-/* Return whether texts of this type can contain a timestamp with time zone. */
-static bool
-has_instant(Oid type)
-{
-	Oid			inner;
-	bool		found = false;
-
-	check_stack_depth();
-	type = getBaseType(type);
-	if (type == TIMESTAMPTZOID)
-		return true;
-	if (OidIsValid(inner = get_element_type(type)) ||
-		OidIsValid(inner = get_range_subtype(type)) ||
-		OidIsValid(inner = get_multirange_range(type)))
-		return has_instant(inner);
-	if (type_is_rowtype(type) && type != RECORDOID)
-	{
-		TupleDesc	row = lookup_rowtype_tupdesc(type, -1);
-
-		for (int i = 0; i < row->natts && !found; i++)
-			if (!TupleDescAttr(row, i)->attisdropped)
-				found = has_instant(TupleDescAttr(row, i)->atttypid);
-		ReleaseTupleDesc(row);
-	}
-	return found;
-}
-
-/*
- * Raise 0A000 if texts of the remote cannot be read as this type.
- *
- * In all styles but ISO a time zone is an abbreviation, which is ambiguous:
- * "IST" can be Israel's or India's.
- */
-static void
-check_type_styles(const PgpxWire *wire, Oid type)
-{
-	if (wire->datestyle_iso || !has_instant(type))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot read values of type %s while DateStyle of the remote session is not ISO",
-					format_type_be(type)),
-			 errdetail("DateStyle is \"%s\", in which abbreviations of time zones are ambiguous.",
-					   wire->datestyle),
-			 errhint("Set DateStyle to ISO on the lease, or return the lease.")));
-}
-
 void
 pgpx_styles_set(const char *name, const char *value)
 {
@@ -99,38 +51,9 @@ pgpx_styles_set(const char *name, const char *value)
 }
 
 /*
- * Set the local styles to those of the remote's texts.  Return the GUC nest
- * level to end with AtEOXact_GUC.
- */
-static int
-begin_styles(const PgpxWire *wire)
-{
-	char		datestyle[sizeof(wire->datestyle) + 8];
-	int			level = NewGUCNestLevel();
-
-	if (!wire->datestyle_iso)
-	{
-		/*
-		 * Set the order in which the style writes dates.  It can differ from
-		 * the order in the remote's DateStyle.
-		 */
-		strlcpy(datestyle, wire->datestyle, sizeof(datestyle));
-		if (strchr(datestyle, ',') != NULL)
-			*strchr(datestyle, ',') = '\0';
-		strlcat(datestyle, strcmp(datestyle, "German") == 0 ||
-				strstr(wire->datestyle, "DMY") != NULL ? ", DMY" : ", MDY",
-				sizeof(datestyle));
-		pgpx_styles_set("DateStyle", datestyle);
-	}
-	if (!wire->intervalstyle_postgres)
-		pgpx_styles_set("IntervalStyle", wire->intervalstyle);
-	return level;
-}
-
-/*
  * Override the local settings with which input functions would change or reject
- * a value.  Return a GUC nest level as begin_styles, or 0 if no setting had to
- * be changed.
+ * a value.  Return the GUC nest level to end with AtEOXact_GUC, or 0 if no
+ * setting had to be changed.
  *
  * The caller must end the override after each row, because other code runs
  * between rows and reads the results of other leases there.
@@ -360,7 +283,6 @@ struct PgpxRows
 	MemoryContext result_cxt;	/* reset for each result; holds its columns */
 	MemoryContext row_cxt;
 	MemoryContext kept_cxt;		/* of the row that pgpx_rows_keep has kept */
-	const PgpxWire *wire;		/* stream of the result */
 
 	/* columns of the remote result; -1 and NULL until it has begun */
 	int			ncolumns;
@@ -375,7 +297,6 @@ struct PgpxRows
 
 	char	   *overwritten;	/* byte overwritten with a NUL; NULL: none */
 	char		original;		/* its original value */
-	int			guc_level;		/* 0: no setting was changed */
 
 	/* current position, for the context of errors */
 	int			column;
@@ -440,27 +361,6 @@ begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
 		getTypeInputInfo(type, &function, &column->ioparam);
 	}
 	fmgr_info_cxt(function, &column->input, t->result_cxt);
-}
-
-static bool
-has_other_styles(const PgpxRows *t)
-{
-	return !t->wire->datestyle_iso || !t->wire->intervalstyle_postgres;
-}
-
-/* Raise 0A000 if a column cannot be read in the remote's styles. */
-static void
-check_styles(const PgpxRows *t)
-{
-	if (!has_other_styles(t))
-		return;
-	for (int i = 0; i < t->ncolumns; i++)
-	{
-		Column	   *column = &t->columns[i];
-
-		if (column->attribute >= 0 && !column->binary)
-			check_type_styles(t->wire, attribute_type(t, column->attribute));
-	}
 }
 
 /*
@@ -539,7 +439,7 @@ map_attributes(const PgpxRows *t, int n, int *map)
  * result of a statement, which can have several because of rules.
  */
 static bool
-begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
+begin_result(void *arg, const PgpxWireMessage *msg)
 {
 	PgpxRows   *t = arg;
 	MemoryContext old;
@@ -547,7 +447,6 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	PgpxColumn *remote;
 	int		   *map;
 
-	pgpx_rows_end(t);
 	t->columns = NULL;
 	t->ncolumns = -1;
 	MemoryContextReset(t->result_cxt);
@@ -582,8 +481,6 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	pfree(remote);
 	pfree(map);
 	MemoryContextSwitchTo(old);
-	t->wire = wire;
-	check_styles(t);
 	return true;
 }
 
@@ -731,9 +628,6 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	error_context_stack = &where;
 	t->row++;
 
-	/* async.c restores the settings before it reads rows of another remote */
-	if (t->guc_level == 0 && has_other_styles(t))
-		t->guc_level = begin_styles(t->wire);
 	level = begin_input_settings();
 	MemoryContextReset(t->row_cxt);
 	old = MemoryContextSwitchTo(t->row_cxt);
@@ -889,12 +783,4 @@ const PgpxSink *
 pgpx_rows_sink(PgpxRows *t)
 {
 	return &t->sink;
-}
-
-void
-pgpx_rows_end(PgpxRows *t)
-{
-	if (t->guc_level > 0)
-		AtEOXact_GUC(true, t->guc_level);
-	t->guc_level = 0;
 }

@@ -21,8 +21,7 @@ typedef struct PgpxSink
 	 * the message is malformed, and raise an error if a result or a value does
 	 * not fit.
 	 */
-	bool (*columns)(void *arg, const PgpxWireMessage *msg,
-					const PgpxWire *wire);
+	bool (*columns)(void *arg, const PgpxWireMessage *msg);
 	bool (*row)(void *arg, const PgpxWireMessage *msg);
 
 	/*
@@ -119,13 +118,6 @@ extern void pgpx_rows_set_first(PgpxRows *rows, char *text);
 
 /* Return the sink for pgpx_exec. */
 extern const PgpxSink *pgpx_rows_sink(PgpxRows *rows);
-
-/*
- * Restore the settings that the conversion changed.  Must also be called after
- * an error of the remote that is not raised.  After an error that is raised,
- * the abort of the transaction restores them.
- */
-extern void pgpx_rows_end(PgpxRows *rows);
 
 /*
  * pgpx_column_list_type

@@ -346,7 +346,7 @@ make_tupdesc(int natts, bool with_dropped)
 
 /* Pass a message to the sink; true to continue. */
 static bool
-hand_over(PgpxRows *tuples, const PgpxWire *wire, PgpxWireMessage *msg)
+hand_over(PgpxRows *tuples, PgpxWireMessage *msg)
 {
 	const PgpxSink *sink = pgpx_rows_sink(tuples);
 	char	   *before = palloc(msg->len + 1);
@@ -358,7 +358,7 @@ hand_over(PgpxRows *tuples, const PgpxWire *wire, PgpxWireMessage *msg)
 	memcpy(before, msg->data, msg->len + 1);
 	fuzz_may_throw = true;
 	if (sigsetjmp(fuzz_error, 0) == 0)
-		ok = msg->type == 'T' ? sink->columns(sink->arg, msg, wire) :
+		ok = msg->type == 'T' ? sink->columns(sink->arg, msg) :
 			sink->row(sink->arg, msg);
 	else
 	{
@@ -381,7 +381,6 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const Oid types[] = {InvalidOid, ROWTYPE, ROWDOMAIN, TEXTOID};
-	PgpxWire	wire = {0};
 	PgpxRows *tuples;
 	Oid			type;
 	int			natts;
@@ -390,12 +389,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	type = types[data[0] & 3];
 	natts = type == TEXTOID ? 1 : (data[0] >> 2) % (NATTRS + 1);
-	wire.datestyle_iso = (data[1] & 1) == 0;
-	wire.intervalstyle_postgres = (data[1] & 2) == 0;
-	snprintf(wire.datestyle, sizeof(wire.datestyle), "%s",
-			 (data[1] & 4) ? "German" : "SQL, DMY, and more than that");
-	snprintf(wire.intervalstyle, sizeof(wire.intervalstyle), "%.*s",
-			 data[1] >> 3, "iso_8601 and a style that is longer");
 	Array_nulls = (data[1] & 8) == 0;
 	data += 2;
 	size -= 2;
@@ -417,12 +410,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		msg.data = copy;
 		data += 3 + msg.len;
 		size -= 3 + msg.len;
-		ok = hand_over(tuples, &wire, &msg);
+		ok = hand_over(tuples, &msg);
 		free(copy);
 		if (!ok)
 			break;
 	}
-	pgpx_rows_end(tuples);
 	fuzz_free_all();
 	return 0;
 }

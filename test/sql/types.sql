@@ -101,18 +101,21 @@ SELECT * FROM pgpool.query(:lease, 'select $1::interval = interval ''-3 days'' -
 RESET intervalstyle;
 RESET datestyle;
 
--- settings that the user changes on the remote side do not change values
-SELECT pgpool.exec(:lease, 'set datestyle = ''SQL, DMY''; set intervalstyle = ''sql_standard''');
-SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01''::date, ''1 year -2 days''::interval, ''01/02/2026''::date')
-	AS t(a date, b interval, c date);
-SHOW datestyle;
-SHOW intervalstyle;
--- except timestamps with time zone: an abbreviation may mean different zones on the
--- two servers
-SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1, now()'') AS t(a int, b tstzrange[])', :lease));
-SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select now()'') AS t(a %s)', :lease, type)) FROM unnest('{tstzmultirange,pg_stat_archiver}'::text[]) AS type;
-SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01 12:00+00''::timestamptz at time zone ''utc''') AS t(a timestamp);
-SELECT pgpool.exec(:lease, 'reset datestyle; reset intervalstyle');
+-- a statement that returns rows is not sent while the remote session has other styles
+SELECT pgpool.exec(:lease, 'set intervalstyle = ''sql_standard''; create temp sequence styles');
+SELECT * FROM pgpool.query(:lease, 'select nextval(''styles'')') AS t(a int);
+SELECT pgpool.exec(:lease, 'set intervalstyle = ''postgres''; set datestyle = ''SQL, DMY''');
+SELECT * FROM pgpool.query(:lease, 'select nextval(''styles'')') AS t(a int);
+-- pgpool.send does not read rows
+SELECT pgpool.send(:lease, 'select nextval(''styles'')');
+SELECT * FROM pgpool.result(:lease) AS t(a int);
+SELECT pgpool.send(:lease, 'reset datestyle');
+SELECT * FROM pgpool.result(:lease) AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select nextval(''styles'')') AS t(a int);
+-- rows of the statement that changes a style are not returned
+SELECT * FROM pgpool.query(:lease, 'select set_config(''datestyle'', ''German'', false), date ''2026-02-01''') AS t(a text, b text);
+SELECT pgpool.exec(:lease, 'set datestyle = ''ISO, YMD''');
+SELECT * FROM pgpool.query(:lease, 'select date ''2026-02-03'', interval ''-1 day''') AS t(a date, b interval);
 -- another client_encoding is refused until the lease is returned
 SELECT pgpool.exec(:lease, 'set client_encoding = ''LATIN1''');
 SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);

@@ -224,18 +224,17 @@ sub differences
 my @settings = (
 	[ '' => 'SET geqo = on' ],
 	[ '' => "SET bytea_output = 'escape'; SET timezone = 'UTC'" ],
-	[ '' => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'" ],
-	[ '' => "SET timezone = '<+0530>-5:30'; SET intervalstyle = 'iso_8601'; SET datestyle = 'ISO, DMY'" ],
-	[ there => "SET timezone = 'Europe/Dublin'; SET intervalstyle = 'postgres_verbose'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'escape'" ],
-	[ there => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'" ],
+	[ '' => "SET timezone = '<+0530>-5:30'; SET datestyle = 'ISO, DMY'" ],
+	[ there => "SET timezone = 'Europe/Dublin'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'escape'" ],
+	[ there => "SET timezone = 'Asia/Kolkata'" ],
 	[ here => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'; SET datestyle = 'German, YMD'; SET bytea_output = 'escape'" ],
 	[ here => "SET timezone = 'Europe/Dublin'; SET intervalstyle = 'postgres_verbose'; SET datestyle = 'SQL, DMY'; SET array_nulls = off; SET lc_messages = 'C'" ],
-	map { [ '' => "SET timezone = 'Asia/Kolkata'; SET datestyle = '$_'" ] }
+	map { [ here => "SET timezone = 'Asia/Kolkata'; SET datestyle = '$_'" ] }
 	  map { my $style = $_; map { "$style, $_" } qw(MDY DMY YMD) } qw(SQL Postgres German));
 
 # each setting has each of its values in one of these
 my $all = ($ENV{PGPX_TEST_SETTINGS} // '') eq 'all';
-@settings = @settings[ 0, 3, 4, 6, 8, 12, 16 ] unless $all;
+@settings = @settings[ 0, 2, 3, 5, 7, 11, 15 ] unless $all;
 
 foreach (@settings)
 {
@@ -243,13 +242,10 @@ foreach (@settings)
 	my $lease = lease($session, 'same');
 	my $name = ($setting =~ s/SET //gr) . ($where && " $where");
 
-	# only in the ISO style is the zone "IST" unambiguous
-	my @some = grep { !($where ne 'here' && $setting =~ /datestyle = '[SPG]/ && $_->[0] =~ /timestamptz|tstz|nested/) } @values;
-
 	$session->run($setting) if $where ne 'there';
 	$session->run("SELECT pgpool.exec($lease, \$v\$$setting\$v\$)") if $where ne 'here';
-	is(differences($lease, @some), '', "values: $name: no value differs");
-	cmp_ok(scalar @some, '>', 300, "$name: many values were compared");
+	is(differences($lease, @values), '', "values: $name: no value differs");
+	cmp_ok(scalar @values, '>', 300, "$name: many values were compared");
 	$session->run("SELECT pgpool.checkin($lease); RESET ALL");
 }
 
