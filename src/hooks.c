@@ -85,7 +85,6 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 		return;
 	pgpx_attach_check_drop(classId, objectId);
 	pgpx_dblink_check_drop(classId, objectId);
-	pgpx_catalog_note_drop(classId);
 }
 
 void

@@ -284,17 +284,16 @@ is_held_by_me(uint64 queue)
 }
 
 /*
- * Enqueue this session with a spec's pool.  Raise 55000 if the options of the
- * server were changed in this transaction: the pool with these options ends
- * with the transaction, so it could not ping the lock afterwards.
+ * Enqueue this session with a spec's pool.  Raise 55000 if this transaction has
+ * created the server or user mapping.
  */
 static void
 enqueue(LockWait *w, const PgpxServerSpec *spec)
 {
-	if (TransactionIdIsValid(spec->key.xid))
+	if (spec->uncommitted)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("options of server \"%s\" were changed in this transaction",
+				 errmsg("server \"%s\" or its user mapping was created in this transaction",
 						NameStr(spec->server_name)),
 				 errdetail("A distributed lock needs options that other sessions can see, because the pool worker pings it."),
 				 errhint("Commit before you acquire a lock through the server.")));
@@ -770,7 +769,6 @@ Datum
 pgpx_lock_valid(PG_FUNCTION_ARGS)
 {
 	PgpxServerSpec *spec;
-	PgpxPoolKey key;
 	PgpxLock	lock;
 	int			slot;
 
@@ -780,15 +778,8 @@ pgpx_lock_valid(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	if (lock.state == PGPX_LOCK_LOST && pgpx_lock_is_mine(&lock))
 		warn_of_loss(slot, &lock);
-
-	/*
-	 * A lock is acquired only through the pool with the committed options, even
-	 * if this transaction has a pool of its own.
-	 */
-	key = spec->key;
-	key.xid = InvalidTransactionId;
 	if (lock.state != PGPX_LOCK_HELD ||
-		memcmp(&lock.key, &key, sizeof(key)) != 0)
+		memcmp(&lock.key, &spec->key, sizeof(lock.key)) != 0)
 		PG_RETURN_BOOL(false);
 	publish_conninfo(spec, &lock);
 	PG_RETURN_BOOL(pgpx_steady_now() < lock.valid_until);

@@ -22,10 +22,10 @@
  * other checks read catalogs of the pool's database, so the sessions of other
  * databases are signalled to process their invalidations.
  *
- * A transaction can use an object that it has changed itself, and roll the
- * change back later.  So it gets a private pool for such an object, which
- * is retired at the end of the transaction.  No other session sees the
- * uncommitted change or uses a connection made with it.
+ * A transaction can use a server or user mapping that it has created itself.
+ * The pool's key has the new OID, so no other session finds the pool.  If the
+ * transaction does not commit, the pool is removed.  A transaction that has
+ * changed another session's object cannot use it (server_catalog.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -38,6 +38,7 @@
 #include "nodes/parsenodes.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
+#include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -61,7 +62,7 @@ static bool databases_changed = false;
  */
 static bool roles_changed = false;
 
-/* Result of comparing a pool with the catalogs, in order of severity. */
+/* Result of comparing a pool with the catalogs. */
 typedef enum Verdict
 {
 	SAME,
@@ -88,8 +89,8 @@ typedef struct PoolChange
 static PoolChange *changes = NULL;	/* [max_pools], TopMemoryContext */
 static int	nchanges = 0;
 
-/* this transaction has private pools, which are retired at its end */
-static bool private_pools = false;
+/* ids of the pools of objects that this transaction has created */
+static List *created = NIL;
 
 /* dropped servers that are paused; their records are removed at commit */
 static Oid *dropped = NULL;		/* [max_pools], TopMemoryContext */
@@ -111,75 +112,45 @@ databases_callback(Datum arg, int cacheid, uint32 hashvalue)
 	databases_changed = true;
 }
 
-/*
- * Compare a server's row with the hashes in a fingerprint, and update the
- * hashes.
- */
-static Verdict
-compare_server(Oid oid, uint64 hash[2], uint64 *in_place_hash)
+/* Hash the row of a server.  Return false if it does not exist. */
+static bool
+hash_server(Oid oid, uint64 hash[2], uint64 *in_place)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
-	uint64		old[2] = {hash[0], hash[1]};
-	uint64		old_in_place_hash = *in_place_hash;
 
 	if (!HeapTupleIsValid(row))
-		return GONE;
-	pgpx_server_catalog_hash_server(row, hash, in_place_hash);
+		return false;
+	pgpx_server_catalog_hash_server(row, hash, in_place);
 	ReleaseSysCache(row);
-	if (hash[0] != old[0] || hash[1] != old[1])
-		return REPLACED;
-	return *in_place_hash == old_in_place_hash ? SAME : IN_PLACE;
+	return true;
 }
 
 /*
- * Compare the user mapping with a fingerprint.  Set *user to its user, or with
- * a PUBLIC mapping to that of the pool, and *server to its server.
+ * Read the user mapping.  Set *user to its user, or with a PUBLIC mapping to
+ * that of the pool, and *server to its server.  Return false if it does not
+ * exist, or if one pool for all users has become one pool for each, or vice
+ * versa.
  */
-static Verdict
-compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
-				Oid *user, Oid *server)
+static bool
+read_mapping(const PgpxPoolKey *key, PgpxFingerprint *now, Oid *user,
+			 Oid *server)
 {
-	HeapTuple	row;
+	HeapTuple	row = SearchSysCache1(USERMAPPINGOID,
+									  ObjectIdGetDatum(key->mapping));
 	Form_pg_user_mapping mapping;
-	bool		same;
-	Verdict		verdict;
+	bool		fits;
 
-	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
 	if (!HeapTupleIsValid(row))
-		return GONE;
-	same =
-		HeapTupleHeaderGetRawXmin(row->t_data) == fingerprint->mapping_xmin &&
-		ItemPointerEquals(&row->t_self,
-						  unconstify(ItemPointerData *,
-									 &fingerprint->mapping_tid));
+		return false;
+	now->mapping_xmin = HeapTupleHeaderGetRawXmin(row->t_data);
+	now->mapping_tid = row->t_self;
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
 	*user = OidIsValid(mapping->umuser) ? mapping->umuser : key->local_user;
 	*server = mapping->umserver;
-	verdict = same ? SAME : REPLACED;
-
-	/* one pool for all users has become one pool for each, or vice versa */
-	if (!same && !OidIsValid(mapping->umuser) &&
-		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
-		verdict = GONE;
+	fits = OidIsValid(mapping->umuser) ||
+		pgpx_server_catalog_names_user(row) != OidIsValid(key->local_user);
 	ReleaseSysCache(row);
-	return verdict;
-}
-
-/*
- * Return whether "base" is the server with the connection options of the server
- * "oid".
- */
-static bool
-has_base(Oid oid, Oid base)
-{
-	PgpxServerRow server;
-	const char *name;
-
-	if (!pgpx_server_catalog_find_server(oid, &server))
-		return false;
-	name = server.own_wrapper ?
-		pgpx_server_catalog_value(server.options, "base_server") : NULL;
-	return base == (name != NULL ? get_foreign_server_oid(name, true) : oid);
+	return fits;
 }
 
 static bool
@@ -188,23 +159,6 @@ has_mapping(Oid user, Oid server)
 	return SearchSysCacheExists2(USERMAPPINGUSERSERVER,
 								 ObjectIdGetDatum(user),
 								 ObjectIdGetDatum(server));
-}
-
-/*
- * Compare the name of a role with its hash in a fingerprint.  user is
- * InvalidOid if all users of a PUBLIC mapping share the pool.
- */
-static Verdict
-compare_user(Oid user, uint64 hash)
-{
-	const char *name;
-
-	if (!OidIsValid(user))
-		return SAME;
-	name = GetUserNameFromId(user, true);
-	if (name == NULL)
-		return GONE;
-	return pgpx_server_catalog_hash_user(name) == hash ? SAME : REPLACED;
 }
 
 /*
@@ -231,80 +185,67 @@ is_allowed(Oid user, Oid server, bool superuser, bool by_table)
 static bool
 may_use_base(Oid server, Oid base, Oid user)
 {
-	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID,
-									  ObjectIdGetDatum(server));
-	Oid			owner;
+	PgpxServerRow row;
 
-	if (!HeapTupleIsValid(row))
-		return false;
-	owner = ((Form_pg_foreign_server) GETSTRUCT(row))->srvowner;
-	ReleaseSysCache(row);
-	return pgpx_server_catalog_may_use(base, owner) ||
-		(OidIsValid(user) && pgpx_server_catalog_may_use(base, user));
-}
-
-/* Return the more severe verdict. */
-static inline Verdict
-worse_verdict(Verdict a, Verdict b)
-{
-	return a > b ? a : b;
+	return pgpx_server_catalog_find_server(server, &row) &&
+		(pgpx_server_catalog_may_use(base, row.owner) ||
+		 (OidIsValid(user) && pgpx_server_catalog_may_use(base, user)));
 }
 
 /*
  * Compare what a checkout would read from the catalogs now, and the permissions
- * of the pool's user, with a pool.  If the verdict is IN_PLACE, *fingerprint is
- * updated to the current rows and *opts is set to the matching options.
- * by_table: as for is_allowed.
+ * of the pool's user, with a pool.  *fingerprint is that of the pool, and is set
+ * to that of the current rows.  If the verdict is IN_PLACE, *opts is set to the
+ * matching options.  by_table: as for is_allowed.
  */
 static Verdict
 compare_with_catalogs(const PgpxPoolKey *key, bool by_table,
 					  PgpxFingerprint *fingerprint, PgpxPoolOptions *opts)
 {
 	bool		superuser = key->superuser != 0;
-	Oid			user = InvalidOid;
-	Oid			base = InvalidOid;
-	Verdict		server;
-	Verdict		verdict = compare_mapping(key, fingerprint, &user, &base);
-	bool		unattended;
+	Oid			user;
+	Oid			base;
+	PgpxFingerprint now = {{0}};
+	PgpxFingerprint before = *fingerprint;
 
-	if (verdict == GONE || !pgpx_scram_is_current(key))
+	if (!read_mapping(key, &now, &user, &base) || !pgpx_scram_is_current(key) ||
+		!hash_server(key->server, now.server, &now.in_place) ||
+		!is_allowed(user, key->server, superuser, by_table))
 		return GONE;
-	server = compare_server(key->server, fingerprint->server,
-							&fingerprint->in_place);
-	verdict = worse_verdict(verdict, server);
-	verdict = worse_verdict(verdict, compare_user(user, fingerprint->user));
-	if (verdict == GONE || !is_allowed(user, key->server, superuser, by_table))
-		return GONE;
+	if (OidIsValid(user))
+	{
+		const char *name = GetUserNameFromId(user, true);
+
+		if (name == NULL)
+			return GONE;
+		now.user = pgpx_server_catalog_hash_user(name);
+	}
 
 	/* a user's own mapping takes precedence over that of PUBLIC */
 	if (OidIsValid(key->local_user) && has_mapping(user, base))
 		return GONE;
-	if (base != key->server)
-	{
-		/* the mapping is that of the base server */
-		verdict = worse_verdict(verdict,
-								compare_server(base, fingerprint->base,
-											   &fingerprint->base_in_place));
-		if (verdict == GONE || !is_allowed(user, base, superuser, by_table) ||
-			(by_table && !may_use_base(key->server, base, user)) ||
-			(OidIsValid(user) &&
-			 !pgpx_server_spec_may_have_commands(key->server, base, user)) ||
-			has_mapping(user, key->server) ||
-			has_mapping(InvalidOid, key->server))
-			return GONE;
-	}
-	if (verdict == REPLACED &&
-		(OidIsValid(key->scram_role) || !has_base(key->server, base)))
-		return GONE;			/* its key may differ (SCRAM keys, base) */
-	unattended = pgpx_server_allows_unattended(key->server, base, user,
-											   superuser);
-	if (unattended != (fingerprint->unattended != 0))
-		verdict = worse_verdict(verdict, IN_PLACE);
-	fingerprint->unattended = unattended ? 1 : 0;
-	if (verdict == IN_PLACE &&
-		!pgpx_server_spec_read_in_place(key->server, base, unattended, opts))
-		return REPLACED;
-	return verdict;
+
+	/* the mapping is that of the base server */
+	if (base != key->server &&
+		(!hash_server(base, now.base, &now.base_in_place) ||
+		 !is_allowed(user, base, superuser, by_table) ||
+		 (by_table && !may_use_base(key->server, base, user)) ||
+		 !pgpx_server_spec_may_have_options(key->server, base, user,
+											superuser) ||
+		 has_mapping(user, key->server) ||
+		 has_mapping(InvalidOid, key->server)))
+		return GONE;
+
+	*fingerprint = now;
+	if (memcmp(&before, &now, sizeof(now)) == 0)
+		return SAME;
+	if (memcmp(&before, &now, offsetof(PgpxFingerprint, in_place)) == 0 &&
+		pgpx_server_spec_read_in_place(key->server, base, opts))
+		return IN_PLACE;
+
+	/* the key may differ (SCRAM keys, base) */
+	return OidIsValid(key->scram_role) ||
+		pgpx_server_catalog_find_base(key->server) != base ? GONE : REPLACED;
 }
 
 /*
@@ -314,16 +255,12 @@ compare_with_catalogs(const PgpxPoolKey *key, bool by_table,
 static bool
 has_name(Oid oid, NameData *name)
 {
-	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
-	NameData	now;
-	bool		same;
+	ForeignServer *server = GetForeignServerExtended(oid, FSV_MISSING_OK);
+	bool		same = server == NULL ||
+		strcmp(server->servername, NameStr(*name)) == 0;
 
-	if (!HeapTupleIsValid(row))
-		return true;
-	now = ((Form_pg_foreign_server) GETSTRUCT(row))->srvname;
-	ReleaseSysCache(row);
-	same = strcmp(NameStr(now), NameStr(*name)) == 0;
-	*name = now;
+	if (server != NULL)
+		namestrcpy(name, server->servername);
 	return same;
 }
 
@@ -405,8 +342,7 @@ find_changes(void)
 		by_table = pool->by_table;
 		LWLockRelease(pool->lock);
 
-		/* a transaction's private pool ends with the transaction */
-		if (change->pool_id == 0 || TransactionIdIsValid(key.xid) || gone)
+		if (change->pool_id == 0 || gone)
 			continue;
 		if (key.database == MyDatabaseId)
 			change->verdict = compare_with_catalogs(&key, by_table,
@@ -485,21 +421,22 @@ pgpx_catalog_request_check(void)
 }
 
 void
-pgpx_catalog_note_private_pool(void)
+pgpx_catalog_note_created_pool(uint32 pool_id)
 {
-	private_pools = true;
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	created = list_append_unique_oid(created, pool_id);
+	MemoryContextSwitchTo(old);
 }
 
 /*
- * Retire this transaction's private pools.  Read without locks, because no
- * other session can create or remove a pool with our transaction id.
+ * Remove the pools of servers and mappings that this transaction has created.
+ * Read without locks, because the id of a pool never changes.
  */
 static void
-retire_private_pools(void)
+remove_created_pools(void)
 {
-	TransactionId xid = GetTopTransactionIdIfAny();
-
-	for (int i = 0; i < pgpx_pools_end(); i++)
+	for (int i = 0; created != NIL && i < pgpx_pools_end(); i++)
 	{
 		PoolChange	change = {
 			.pool = i,
@@ -507,11 +444,9 @@ retire_private_pools(void)
 			.verdict = GONE,
 		};
 
-		if (change.pool_id != 0 && TransactionIdIsValid(xid) &&
-			pgpx_pools[i].key.xid == xid)
+		if (list_member_oid(created, change.pool_id))
 			apply_change(&change);
 	}
-	private_pools = false;
 }
 
 /* Return whether this is another database, and has pools. */
@@ -575,6 +510,7 @@ pgpx_catalog_at_xact(XactEvent event)
 			checking = false;
 			pg_fallthrough;
 		case XACT_EVENT_PREPARE:
+			remove_created_pools();
 			nchanges = ndropped = nrevoked = 0;
 			roles_changed = false;
 			break;
@@ -595,8 +531,6 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	if (phase != RESOURCE_RELEASE_LOCKS || !is_top_level ||
 		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
-	if (private_pools)
-		retire_private_pools();
 	for (int i = 0; i < nchanges; i++)
 		apply_change(&changes[i]);
 	for (int i = 0; i < ndropped; i++)
@@ -604,7 +538,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	for (int i = 0; i < nrevoked; i++)
 		pgpx_lock_hooks->lose(revoked[i]);
 	nchanges = ndropped = nrevoked = 0;
-	pgpx_server_catalog_mapping_dropped = false;
+	created = NIL;
 	if (!is_commit)
 		return;
 	if (roles_changed)
@@ -617,14 +551,6 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 		databases_changed = false;
 		pgpx_pool_request_database_check();
 	}
-}
-
-/* This covers all statements, also DROP OWNED. */
-void
-pgpx_catalog_note_drop(Oid classId)
-{
-	if (classId == UserMappingRelationId)
-		pgpx_server_catalog_mapping_dropped = true;
 }
 
 PgpxUtility

@@ -4,7 +4,6 @@
  *	  The catalog reader: a short-lived background worker that publishes the
  *	  conninfo of pools.
  *
- * Pool workers are not connected to a database and cannot read user mappings.
  * The reader connects to the database of a pool, and publishes the conninfo
  * where no session does:
  * - for the pools whose worker needs it (pgpx_pool_needs_reader);
@@ -18,23 +17,14 @@
  *	 checks the privileges of its own user.
  * - No session of the user has requested the connection.  The owner of a server
  *	 determines the host to which the user's password is sent, and the start
- *	 commands that run with the user's privileges on the remote.  So the reader
- *	 publishes a conninfo only if one of these holds (check_owner):
- *	 - Superusers own the server and its base server.  Without a password no
- *	   other case is sufficient, because the remote may then trust the operating
- *	   system account of this server.
- *	 - The owner of the server with the connection options has the privileges of
- *	   the user, or can read the mapping, because it is PUBLIC's.  With a base
- *	   server, both owners can use the mapping
- *	   (pgpx_server_allows_unattended), and check_commands has checked the
- *	   commands.
- *	 - A session of the user has used the pool with the same options.
+ *	 commands that run with the user's privileges on the remote.  check_owner has
+ *	 the conditions for that.  The options of a server with a base server are
+ *	 checked with the spec (find_forbidden_option).
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
  * - It must be brief, because DROP DATABASE waits only five seconds for it, and
- *	 the reader of another database may have to wait for its end.  So it does
- *	 not wait long for a lock.  If it fails for a temporary reason, the worker
- *	 starts another one.
+ *	 the reader of another database may have to wait for its end.  If it fails
+ *	 for a temporary reason, the worker starts another one.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,12 +37,11 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/dbcommands.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -73,16 +62,15 @@ PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);
 /* A pool to publish. */
 typedef struct Request
 {
-	Oid			server;
+	NameData	server;
 	Oid			user;			/* InvalidOid: all users of a PUBLIC mapping */
+	NameData	user_name;
 	int			pool;			/* index; -1: not known, it may not exist */
 	uint32		pool_id;		/* set only if the index is known */
-	PgpxPoolKey key;			/* set only if the index is known */
 } Request;
 
 static PgpxTime deadline;
 static List *requests = NIL;	/* of Request */
-static const Request *current;	/* the request being published */
 
 /* Add a copy of a request to the list. */
 static void
@@ -103,156 +91,93 @@ add_needed(void)
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		Request		request = {.pool = i};
+		PgpxPoolKey key;
 
-		if (!pgpx_pool_needs_reader(i, &request.key, &request.pool_id) ||
-			request.key.database != MyDatabaseId)
+		if (!pgpx_pool_needs_reader(i, &key, &request.pool_id) ||
+			key.database != MyDatabaseId)
 			continue;
-		request.server = request.key.server;
 		LWLockAcquire(pgpx_pools[i].lock, LW_SHARED);
+		request.server = pgpx_pools[i].server_name;
 		request.user = pgpx_pools[i].user;
+		request.user_name = pgpx_pools[i].user_name;
 		LWLockRelease(pgpx_pools[i].lock);
 
 		/* superusers share this pool, so any of them will do */
-		if (!OidIsValid(request.user) && request.key.superuser != 0)
+		if (!OidIsValid(request.user) && key.superuser != 0)
 			request.user = BOOTSTRAP_SUPERUSERID;
 		add_request(&request);
 	}
 }
 
-/* Return whether a server has a numeric option that is above 0. */
-static bool
-is_positive(const PgpxServerRow *server, const char *option)
-{
-	int64		value;
-
-	return pgpx_options_find_number(server->options, option, &value) &&
-		value > 0;
-}
-
-/* Return whether a server has option min_size or min_idle above 0. */
-static bool
-has_min_size(const PgpxServerRow *server)
-{
-	return server->own_wrapper &&
-		(is_positive(server, "min_size") || is_positive(server, "min_idle"));
-}
-
 /*
- * Add a pool of a server for each user mapping of "base", the server that has
- * its connection options.  Skip a PUBLIC mapping that names no remote user:
- * each local user has a pool of its own there, and the users are not known.
+ * Add the pools of this database that have min_size or min_idle: one for each
+ * user mapping.  Skip a PUBLIC mapping that names no remote user: each local
+ * user has a pool of its own there, and the users are not known.
  */
-static void
-add_mappings(Oid server, Oid base)
-{
-	Relation	mappings = table_open(UserMappingRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(mappings, InvalidOid, false, NULL, 0,
-										  NULL);
-	HeapTuple	row;
-
-	while ((row = systable_getnext(scan)) != NULL)
-	{
-		Form_pg_user_mapping mapping = (Form_pg_user_mapping) GETSTRUCT(row);
-		Request		request = {.server = server, .pool = -1};
-
-		if (mapping->umserver != base ||
-			(!OidIsValid(mapping->umuser) &&
-			 !pgpx_server_catalog_names_user(row)))
-			continue;
-		request.user = mapping->umuser;
-		add_request(&request);
-	}
-	systable_endscan(scan);
-	table_close(mappings, AccessShareLock);
-}
-
-/* Add the pools of this database that have min_size or min_idle. */
 static void
 add_pools_with_min_size(void)
 {
 	Relation	servers = table_open(ForeignServerRelationId, AccessShareLock);
+	Relation	mappings = table_open(UserMappingRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(servers, InvalidOid, false, NULL, 0,
 										  NULL);
 	HeapTuple	row;
 
 	while ((row = systable_getnext(scan)) != NULL)
 	{
-		PgpxServerRow server;
-		const char *base;
-		Oid			oid = ((Form_pg_foreign_server) GETSTRUCT(row))->oid;
+		Form_pg_foreign_server server = (Form_pg_foreign_server) GETSTRUCT(row);
+		Oid			base = pgpx_server_catalog_find_base(server->oid);
+		SysScanDesc inner;
+		PgpxPoolOptions opts;
 
-		if (!pgpx_server_catalog_find_server(oid, &server) ||
-			!has_min_size(&server))
+		if (!pgpx_server_spec_read_in_place(server->oid, server->oid, &opts) ||
+			(opts.min_size == 0 && opts.min_idle == 0))
 			continue;
-		base = pgpx_server_catalog_value(server.options, "base_server");
-		add_mappings(oid, base == NULL ? oid :
-										 get_foreign_server_oid(base, true));
+		inner = systable_beginscan(mappings, InvalidOid, false, NULL, 0, NULL);
+		while ((row = systable_getnext(inner)) != NULL)
+		{
+			Form_pg_user_mapping mapping =
+				(Form_pg_user_mapping) GETSTRUCT(row);
+			Request		request = {.user = mapping->umuser, .pool = -1};
+			const char *user = "public";
+
+			if (mapping->umserver != base ||
+				(!OidIsValid(request.user) &&
+				 !pgpx_server_catalog_names_user(row)))
+				continue;
+			if (OidIsValid(request.user))
+				user = GetUserNameFromId(request.user, false);
+			request.server = server->srvname;
+			namestrcpy(&request.user_name, user);
+			add_request(&request);
+		}
+		systable_endscan(inner);
 	}
 	systable_endscan(scan);
+	table_close(mappings, AccessShareLock);
 	table_close(servers, AccessShareLock);
 }
 
 /*
- * Return whether the connections of the pool have the options of a spec.  If
- * so, a session of the pool's user, or an earlier reader, was allowed to use
- * them.
+ * Raise an error if a spec may not be published.
+ *
+ * Without a password, superusers must own the server and its base server,
+ * because the remote may then trust the operating system account of this
+ * server.  With one, it is sufficient that the owner of the server with the
+ * connection options has the privileges of the user, or can read the mapping,
+ * because it is PUBLIC's.
  */
-static bool
-is_in_use(const PgpxServerSpec *spec, const Request *request)
-{
-	PgpxPool   *pool = NULL;
-	bool		alike;
-
-	if (request->pool >= 0)
-		pool = pgpx_pool_lock(request->pool, request->pool_id);
-	if (pool == NULL)
-		return false;
-	alike = pgpx_pool_has_same_login_locked(pool, &spec->fingerprint);
-	LWLockRelease(pool->lock);
-	return alike;
-}
-
-/* Raise an error if a spec may not be published; see the top of the file. */
 static void
 check_owner(const PgpxServerSpec *spec)
 {
-	if (spec->of_superuser)
-		return;
-	if (!spec->need_password)
+	if (!spec->of_superuser && !spec->need_password)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
-	if (!spec->owners_have_privileges && !is_in_use(spec, current))
+	if (!spec->of_superuser && !spec->owner_has_mapping)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 spec->fingerprint.unattended != 0 ?
-				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user") :
-				 errmsg("pgpool_ext opens no connection of a user to a server with a base server unless the owners of both could use the user mapping")));
-}
-
-/* Publish the conninfo of a pool, or raise the reason why it cannot be. */
-static void
-publish(const Request *request)
-{
-	ForeignServer *server = GetForeignServerExtended(request->server,
-													 FSV_MISSING_OK);
-	PgpxServerSpec *spec;
-
-	if (server == NULL)
-		return;
-	pgstat_report_activity(STATE_RUNNING,
-						   psprintf("conninfo of server \"%s\"",
-									server->servername));
-	spec = pgpx_server_spec_get_for(server->servername, request->user,
-									!OidIsValid(request->user));
-
-	/* renamed, or changed so that no checkout finds the pool any more */
-	if (spec->key.server != request->server ||
-		(request->pool >= 0 &&
-		 memcmp(&spec->key, &request->key, sizeof(spec->key)) != 0))
-		return;
-	current = request;
-	pgpx_checkout_publish_conninfo(spec, deadline, check_owner);
+				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user")));
 }
 
 /*
@@ -260,17 +185,12 @@ publish(const Request *request)
  * error is already the same.
  */
 static void
-report(const Request *request, const ErrorData *error)
+report(const Request *request, const char *database, const ErrorData *error)
 {
-	PgpxPool   *pool = NULL;
-	bool		known = false;
-	const char *database;
-	ForeignServer *server;
-	const char *user;
 	static bool no_slot_logged = false;
+	PgpxPool   *pool = pgpx_pool_lock(request->pool, request->pool_id);
+	bool		known = false;
 
-	if (request->pool >= 0)
-		pool = pgpx_pool_lock(request->pool, request->pool_id);
 	if (pool != NULL)
 	{
 		known = strncmp(pool->last_error, error->message,
@@ -280,88 +200,67 @@ report(const Request *request, const ErrorData *error)
 		pool->last_sqlstate = error->sqlerrcode;
 		LWLockRelease(pool->lock);
 	}
-	if (known)
-		return;
-
-	/* no further pool has a slot either */
 	if (error->sqlerrcode == ERRCODE_TOO_MANY_CONNECTIONS)
 	{
-		if (no_slot_logged)
-			return;
+		/* no further pool has a slot either */
+		known |= no_slot_logged;
 		no_slot_logged = true;
 	}
-	StartTransactionCommand();
-	database = get_database_name(MyDatabaseId);
-	server = GetForeignServerExtended(request->server, FSV_MISSING_OK);
-	user = OidIsValid(request->user) ? GetUserNameFromId(request->user, true) :
-									  "public";
-	ereport(LOG,
-			(errcode(error->sqlerrcode),
-			 errmsg("pgpool_ext cannot open connections to server \"%s\" of database \"%s\" for user \"%s\" before a checkout",
-					server != NULL ? server->servername : "?",
-					database != NULL ? database : "?",
-					user != NULL ? user : "?"),
-			 errdetail_internal("%s", error->message)));
-	CommitTransactionCommand();
+	if (!known)
+		ereport(LOG,
+				(errcode(error->sqlerrcode),
+				 errmsg("pgpool_ext cannot open connections to server \"%s\" of database \"%s\" for user \"%s\" before a checkout",
+						NameStr(request->server), database,
+						NameStr(request->user_name)),
+				 errdetail_internal("%s", error->message)));
 }
 
 /*
  * Publish the conninfo of a pool in a transaction of its own.  If that fails,
- * report the error and return false.
+ * report the error.
  */
-static bool
-try_publish(const Request *request)
+static void
+publish(const Request *request, const char *database)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	volatile bool done = false;
-	Oid			user;
-	int			context;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	GetUserIdAndSecContext(&user, &context);
-	if (OidIsValid(request->user))
-		SetUserIdAndSecContext(request->user,
-							   context | SECURITY_RESTRICTED_OPERATION);
 	PG_TRY();
 	{
-		publish(request);
-		SetUserIdAndSecContext(user, context);
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		pgpx_checkout_publish_conninfo(
+			pgpx_server_spec_get_for(NameStr(request->server), request->user,
+									 !OidIsValid(request->user)),
+			deadline, check_owner);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
-		done = true;
 	}
 	PG_CATCH();
 	{
 		ErrorData  *error;
 
-		MemoryContextSwitchTo(caller);
+		MemoryContextSwitchTo(TopMemoryContext);
 		error = CopyErrorData();
 		FlushErrorState();
 		AbortCurrentTransaction();
-		MemoryContextSwitchTo(caller);
 
 		/* on a standby, a conflict with recovery is a serialization failure */
 		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 			error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
 			error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE)
 			proc_exit(1);		/* the worker will start another one */
-		report(request, error);
-		FreeErrorData(error);
+		report(request, database, error);
 	}
 	PG_END_TRY();
-	MemoryContextSwitchTo(caller);
-	return done;
+	MemoryContextSwitchTo(TopMemoryContext);
 }
 
 void
 pgpx_catalog_reader_main(Datum arg)
 {
-	bool		check_min_size;
-	int			published = 0;
+	bool		visit;
+	const char *database;
 	ListCell   *lc;
 
-	memcpy(&check_min_size, MyBgworkerEntry->bgw_extra, sizeof(check_min_size));
+	memcpy(&visit, MyBgworkerEntry->bgw_extra, sizeof(visit));
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
@@ -371,25 +270,21 @@ pgpx_catalog_reader_main(Datum arg)
 											  0);
 	deadline = pgpx_now() + MAX_RUN_US;
 	add_needed();
-	if (check_min_size)
-	{
-		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	database = MemoryContextStrdup(TopMemoryContext,
+								   get_database_name(MyDatabaseId));
+	if (visit)
 		add_pools_with_min_size();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 	MemoryContextSwitchTo(TopMemoryContext);
 	foreach(lc, requests)
 	{
 		CHECK_FOR_INTERRUPTS();
-		published += try_publish(lfirst(lc)) ? 1 : 0;
+		publish(lfirst(lc), database);
 	}
-	if (check_min_size)
-		pg_atomic_write_u32(&pgpx_shared->completed_visit, MyDatabaseId);
-	ereport(pgpx_log_connections && published > 0 ? LOG : DEBUG1,
-			(errmsg_plural("pgpool_ext catalog reader has published the connection parameters of %d pool",
-						   "pgpool_ext catalog reader has published the connection parameters of %d pools",
-						   published, published)));
+	if (visit)
+		pg_atomic_write_u32(&pgpx_shared->visited_database, MyDatabaseId);
 	proc_exit(0);
 }

@@ -134,44 +134,11 @@ refresh_spec(Checkout *c)
 }
 
 /*
- * Raise an error if the spec needs a private pool and this session holds a
- * lease of another transaction's private pool for the same server.  Such a
- * lease may outlive its transaction, and it keeps the slot of that pool in use.
- * Without this check, a user who changes a user mapping in each transaction,
- * for example, would get one more pool each time, each with its own pool_size.
- */
-static void
-refuse_second_private_pool(const PgpxServerSpec *spec)
-{
-	dlist_iter	iter;
-
-	if (!TransactionIdIsValid(spec->key.xid))
-		return;
-	dlist_foreach(iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-		const PgpxPoolKey *key = &lease->spec->key;
-
-		if (TransactionIdIsValid(key->xid) && key->xid != spec->key.xid &&
-			key->database == spec->key.database &&
-			key->server == spec->key.server)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("options of server \"%s\" were changed in this transaction",
-							NameStr(spec->server_name)),
-					 errdetail("Lease " INT64_FORMAT " is from another transaction of this session that had changed them.",
-							   (int64) lease->id),
-					 errhint("Return that lease first, or commit.")));
-	}
-}
-
-/*
  * Find or create the pool of the server spec and lock it exclusively,
  * with the spec's options in effect.
  *
  * Read the catalogs again if the spec is out of date or its options differ from
- * the pool's.  Errors: those of pgpx_server_spec_get; 53300 too many pools;
- * 55000 this session holds a lease of another transaction's private pool.
+ * the pool's.  Errors: those of pgpx_server_spec_get; 53300 too many pools.
  */
 static PgpxPool *
 lock_pool(Checkout *c)
@@ -210,10 +177,6 @@ lock_pool(Checkout *c)
 			uint32		pool_id;
 			int			index;
 
-			refuse_second_private_pool(spec);
-			if (TransactionIdIsValid(spec->key.xid))
-				pgpx_catalog_note_private_pool();
-
 			/* retire pools with outdated SCRAM keys, if no session has yet */
 			if (OidIsValid(spec->key.scram_role))
 				pgpx_catalog_request_check();
@@ -231,6 +194,8 @@ lock_pool(Checkout *c)
 			/* leases may share the spec, so spec->pool never becomes -1 */
 			spec->pool = index;
 			spec->pool_id = pool_id;
+			if (spec->uncommitted)
+				pgpx_catalog_note_created_pool(pool_id);
 			continue;
 		}
 		current = pgpx_pool_is_current_locked(pool, &spec->fingerprint);

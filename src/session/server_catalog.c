@@ -16,8 +16,11 @@
  */
 #include "session/server_spec.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_type.h"
@@ -28,11 +31,13 @@
 #include "nodes/makefuncs.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "base/debug_point.h"
-
-bool		pgpx_server_catalog_mapping_dropped = false;
 
 /* Add an error detail with the server that names this base. */
 static int
@@ -67,28 +72,64 @@ raise_no_server(const char *name, const char *base_of)
 }
 
 /*
- * Check whether the current transaction has changed a row of the spec.  Such a
- * change may be rolled back, and other sessions must not see it before commit.
- * So the spec gets a pool that is private to this transaction.
+ * Return whether other sessions see a version of a catalog row that this
+ * transaction has written.  To a snapshot of the time before its first command,
+ * its own changes are not visible.
  */
-static void
-note_row(PgpxServerSpec *spec, HeapTuple row)
+static bool
+do_others_see(Oid catalog, Oid oid)
+{
+	Relation	rel = table_open(catalog, AccessShareLock);
+	Snapshot	before = RegisterSnapshot(GetCatalogSnapshot(catalog));
+	SysScanDesc scan;
+	ScanKeyData key;
+	bool		found;
+
+	before->curcid = FirstCommandId;
+	ScanKeyInit(&key, get_object_attnum_oid(catalog), BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(oid));
+	scan = systable_beginscan(rel, get_object_oid_index(catalog), true, before,
+							  1, &key);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	UnregisterSnapshot(before);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * Raise 55000 if this transaction has changed a row of the spec of a server.
+ * Other sessions use the pool, and must not see the change before it commits.
+ * Return whether the transaction has created the row.  Then no other session
+ * can find the pool.
+ */
+static bool
+is_created(const char *server, HeapTuple row, Oid oid)
 {
 	TransactionId by = HeapTupleHeaderGetXmin(row->t_data);
 
-	if (TransactionIdIsCurrentTransactionId(by))
-		spec->key.xid = GetTopTransactionId();
+	if (!TransactionIdIsCurrentTransactionId(by))
+		return false;
+	if (do_others_see(row->t_tableOid, oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("options of server \"%s\" were changed in this transaction",
+						server),
+				 errdetail("The transaction has changed a row of %s.",
+						   get_rel_name(row->t_tableOid)),
+				 errhint("Commit before you use the server.")));
+	return true;
 }
 
-/* Call note_row for the row of a role. */
+/* Call is_created for the row of a role. */
 static void
-note_role(PgpxServerSpec *spec, Oid role)
+check_role(const char *server, Oid role)
 {
 	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
 
 	if (!HeapTupleIsValid(row))
 		return;
-	note_row(spec, row);
+	(void) is_created(server, row, role);
 	ReleaseSysCache(row);
 }
 
@@ -234,25 +275,50 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
 	pfree(in_place.data);
 }
 
+/*
+ * Read a row of pg_foreign_server.  Return whether servers of its wrapper can
+ * have pools.
+ */
+static bool
+read_row(HeapTuple row, PgpxServerRow *server)
+{
+	Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
+
+	if (!find_wrapper(form->srvfdw, &server->wrapper))
+		namestrcpy(&server->wrapper, "");
+	server->oid = form->oid;
+	server->name = pstrdup(NameStr(form->srvname));
+	server->owner = form->srvowner;
+	server->own_wrapper = strcmp(NameStr(server->wrapper), "pgpool_fdw") == 0;
+	server->options = read_options(FOREIGNSERVEROID, row,
+								   Anum_pg_foreign_server_srvoptions);
+	return is_supported(NameStr(server->wrapper));
+}
+
 bool
 pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
-	Form_pg_foreign_server form;
-	NameData	wrapper = {{0}};
+	bool		supported;
 
 	if (!HeapTupleIsValid(row))
 		return false;
-	form = (Form_pg_foreign_server) GETSTRUCT(row);
-	(void) find_wrapper(form->srvfdw, &wrapper);
-	server->oid = oid;
-	server->name = pstrdup(NameStr(form->srvname));
-	server->owner = form->srvowner;
-	server->own_wrapper = strcmp(NameStr(wrapper), "pgpool_fdw") == 0;
-	server->options = read_options(FOREIGNSERVEROID, row,
-								   Anum_pg_foreign_server_srvoptions);
+	supported = read_row(row, server);
 	ReleaseSysCache(row);
-	return is_supported(NameStr(wrapper));
+	return supported;
+}
+
+Oid
+pgpx_server_catalog_find_base(Oid oid)
+{
+	PgpxServerRow server;
+	const char *base = NULL;
+
+	if (!pgpx_server_catalog_find_server(oid, &server))
+		return InvalidOid;
+	if (server.own_wrapper)
+		base = pgpx_server_catalog_value(server.options, "base_server");
+	return base == NULL ? oid : get_foreign_server_oid(base, true);
 }
 
 /*
@@ -283,37 +349,6 @@ pgpx_server_catalog_may_use(Oid server, Oid user)
 	return may;
 }
 
-/*
- * Return whether the owner of "server" could use the mapping of a pool.  The
- * other arguments are those of pgpx_server_allows_unattended.
- */
-static bool
-owner_may_use_mapping(Oid server, Oid base, Oid user, bool superuser)
-{
-	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID,
-									  ObjectIdGetDatum(server));
-	Oid			owner;
-
-	if (!HeapTupleIsValid(row))
-		return false;
-	owner = ((Form_pg_foreign_server) GETSTRUCT(row))->srvowner;
-	ReleaseSysCache(row);
-	if (superuser_arg(owner))
-		return true;
-	return !superuser &&
-		(OidIsValid(user) ? has_privs_of_role(owner, user) :
-							pgpx_server_catalog_may_use(base, owner));
-}
-
-bool
-pgpx_server_allows_unattended(Oid server, Oid base, Oid user,
-							  bool superuser)
-{
-	return server == base ||
-		(owner_may_use_mapping(server, base, user, superuser) &&
-		 owner_may_use_mapping(base, base, user, superuser));
-}
-
 uint64
 pgpx_server_catalog_hash_user(const char *name)
 {
@@ -335,31 +370,6 @@ pgpx_server_catalog_has_pools(Oid wrapper)
 	NameData	name;
 
 	return find_wrapper(wrapper, &name) && is_supported(NameStr(name));
-}
-
-/* Read the wrapper of a server.  Raise 0A000 if it cannot have pools. */
-static void
-read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
-{
-	HeapTuple	row;
-	const char *name;
-
-	row = SearchSysCache1(FOREIGNDATAWRAPPEROID, ObjectIdGetDatum(wrapper));
-	if (!HeapTupleIsValid(row))
-		elog(ERROR, "cache lookup failed for foreign-data wrapper %u",
-			 wrapper);
-	note_row(spec, row);
-	name = NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname);
-	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
-	if (!is_supported(name))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("server \"%s\" cannot be used as a pool",
-						server->name),
-				 errdetail("Its foreign-data wrapper is \"%s\".", name),
-				 errhint("Create the server with foreign-data wrapper pgpool_fdw, postgres_fdw or "
-						 "dblink_fdw.")));
-	ReleaseSysCache(row);
 }
 
 /*
@@ -418,22 +428,15 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 			Oid user, const PgpxServerRow *base_of)
 {
 	HeapTuple	row = NULL;
-	Form_pg_foreign_server form;
-	Oid			wrapper;
+	bool		supported;
 
 	/* a longer name would be truncated and could match another server */
 	if (strlen(name) < NAMEDATALEN)
 		row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
 	if (!HeapTupleIsValid(row))
 		raise_no_server(name, base_of != NULL ? base_of->name : NULL);
-	note_row(spec, row);
-	form = (Form_pg_foreign_server) GETSTRUCT(row);
-	server->oid = form->oid;
-	server->name = pstrdup(NameStr(form->srvname));
-	server->owner = form->srvowner;
-	server->options = read_options(FOREIGNSERVERNAME, row,
-								   Anum_pg_foreign_server_srvoptions);
-	wrapper = form->srvfdw;
+	supported = read_row(row, server);
+	spec->uncommitted |= is_created(name, row, server->oid);
 	if (base_of != NULL)
 		pgpx_server_catalog_hash_server(row, spec->fingerprint.base,
 										&spec->fingerprint.base_in_place);
@@ -443,11 +446,19 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 	ReleaseSysCache(row);
 
 	/* which options are allowed depends on the attributes of the owner */
-	note_role(spec, server->owner);
+	check_role(name, server->owner);
 	check_usage(spec, server, user, base_of);
 	if (base_of != NULL && server->oid == base_of->oid)
 		raise_not_a_base(base_of, name, "It is the same server.");
-	read_wrapper(spec, server, wrapper);
+	if (!supported)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("server \"%s\" cannot be used as a pool",
+						server->name),
+				 errdetail("Its foreign-data wrapper is \"%s\".",
+						   NameStr(server->wrapper)),
+				 errhint("Create the server with foreign-data wrapper pgpool_fdw, postgres_fdw or "
+						 "dblink_fdw.")));
 }
 
 /*
@@ -529,7 +540,7 @@ read_user(PgpxServerSpec *spec, Oid user)
 		namestrcpy(&spec->user_name, "public");
 		return;
 	}
-	note_role(spec, user);
+	check_role(NameStr(spec->server_name), user);
 	spec->user = user;
 	namestrcpy(&spec->user_name, GetUserNameFromId(user, false));
 	spec->fingerprint.user =
@@ -562,8 +573,8 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 						user_name, rows->base.name),
 				 based ? add_base_detail(rows->pool.name, rows->base.name) : 0,
 				 errhint("Create one with CREATE USER MAPPING.")));
-	note_row(spec, row);
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
+	spec->uncommitted |= is_created(rows->pool.name, row, mapping->oid);
 	spec->key.mapping = mapping->oid;
 	rows->mapping_options = read_options(USERMAPPINGUSERSERVER, row,
 										 Anum_pg_user_mapping_umoptions);
@@ -579,8 +590,6 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 			namestrcpy(&spec->user_name, "public");
 			spec->fingerprint.user = 0;
 		}
-		if (pgpx_server_catalog_mapping_dropped)
-			spec->key.xid = GetTopTransactionIdIfAny();
 	}
 	spec->fingerprint.mapping_xmin =
 		HeapTupleHeaderGetRawXmin(row->t_data);
@@ -751,7 +760,7 @@ pgpx_scram_find_keys(PgpxServerSpec *spec, PgpxScramKeys *keys)
 	if (MyProcPort == NULL || !MyProcPort->has_scram_keys)
 		return false;
 	role = GetAuthenticatedUserId();
-	note_role(spec, role);
+	check_role(NameStr(spec->server_name), role);
 	if (scram_H(MyProcPort->scram_ClientKey, PG_SHA256, SCRAM_SHA_256_KEY_LEN,
 				stored_key, &error) < 0)
 		elog(ERROR, "could not compute a SCRAM key: %s", error);

@@ -28,11 +28,9 @@
 #include "access/htup_details.h"
 #include "catalog/pg_foreign_server.h"
 #include "commands/defrem.h"
-#include "lib/ilist.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
@@ -193,163 +191,119 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 	foreach(lc, rows->base.options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
-		const char *name = def->defname;
-		const char *value = defGetString(def);
 
-		if (strcmp(name, "connect_timeout") == 0)
-			apply_connect_timeout(&spec->opts, &rows->base, value);
-		else if (pgpx_option_is_libpq(name))
-			apply_libpq_option(spec, rows, name, value, false);
+		if (strcmp(def->defname, "connect_timeout") != 0 &&
+			pgpx_option_is_libpq(def->defname))
+			apply_libpq_option(spec, rows, def->defname, defGetString(def),
+							   false);
 	}
 }
 
 /*
- * Raise retry_max to retry_min if it is lower, which is possible if only one of
- * the two is set.
+ * Read the pool's options, of which servers of other wrappers have none.  Return
+ * an option that is not valid, NULL if there is none.
  */
-static void
-adjust_retry_max(PgpxPoolOptions *opts)
+static DefElem *
+read_pool_options(const PgpxServerRow *pool, const PgpxServerRow *base,
+				  PgpxPoolOptions *opts, const char **start_commands,
+				  const char **reset_command)
 {
-	opts->retry_max = Max(opts->retry_max, opts->retry_min);
-}
-
-/* Apply the pool's options.  Servers of other wrappers have none. */
-static void
-apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
-{
+	DefElem    *timeout = pgpx_options_find(base->options, "connect_timeout");
 	ListCell   *lc;
 
-	foreach(lc, rows->pool.own_wrapper ? rows->pool.options : NIL)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-		const char *name = def->defname;
-
-		if (!pgpx_options_apply(&spec->opts, &spec->start_commands,
-								&spec->reset_command, name,
-								defGetString(def)) &&
-			strcmp(name, "base_server") != 0 &&
-			strcmp(name, "use_scram_passthrough") != 0 &&
-			!pgpx_option_is_libpq(name))
-			ereport(ERROR,
-					(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
-					 errmsg("invalid option \"%s\" of server \"%s\"",
-							name, rows->pool.name)));
-	}
-	adjust_retry_max(&spec->opts);
-}
-
-/* Clear the options of a pool that may open no unattended connection. */
-static void
-clear_unattended(PgpxPoolOptions *opts)
-{
-	opts->min_size = 0;
-	opts->min_idle = 0;
-}
-
-/*
- * Return whether apply_connect_timeout and apply_pool_options would accept all
- * options of a server.
- */
-static bool
-are_valid(const PgpxServerRow *server)
-{
-	ListCell   *lc;
-
-	foreach(lc, server->own_wrapper ? server->options : NIL)
+	pgpx_options_defaults(opts);
+	if (timeout != NULL && base->own_wrapper &&
+		!pgpx_option_is_valid("connect_timeout", defGetString(timeout)))
+		return timeout;
+	if (timeout != NULL)
+		apply_connect_timeout(opts, base, defGetString(timeout));
+	foreach(lc, pool->own_wrapper ? pool->options : NIL)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
 		if (!pgpx_option_is_valid(def->defname, defGetString(def)))
-			return false;
+			return def;
+		(void) pgpx_options_apply(opts, start_commands, reset_command,
+								  def->defname, defGetString(def));
 	}
-	return true;
-}
 
-bool
-pgpx_server_spec_read_in_place(Oid server, Oid base, bool unattended,
-							   PgpxPoolOptions *opts)
-{
-	PgpxServerRow pool_row;
-	PgpxServerRow base_row;
-	const char *timeout;
-	const char *unused;
-	ListCell   *lc;
-
-	if (!pgpx_server_catalog_find_server(server, &pool_row) ||
-		!pgpx_server_catalog_find_server(base, &base_row) ||
-		!are_valid(&pool_row) ||
-		!are_valid(&base_row))
-		return false;
-
-	pgpx_options_defaults(opts);
-	timeout = pgpx_server_catalog_value(base_row.options, "connect_timeout");
-	if (timeout != NULL)
-		apply_connect_timeout(opts, &base_row, timeout);
-	foreach(lc, pool_row.own_wrapper ? pool_row.options : NIL)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		(void) pgpx_options_apply(opts, &unused, &unused, def->defname,
-								  defGetString(def));
-	}
-	adjust_retry_max(opts);
-	if (!unattended)
-		clear_unattended(opts);
-	return true;
-}
-
-/*
- * Return an option with commands that the owner of a server with a base server
- * may not set, NULL if there is none.  The commands run as the remote user of
- * the base server's mapping.  The owner of the base server may set commands
- * there, and the local user may run any statement as that remote user.  So the
- * owner must have the privileges of one of these two.
- */
-static const char *
-find_forbidden_command(const PgpxServerRow *server, const PgpxServerRow *base,
-					   Oid user)
-{
-	static const char *const commands[] = {"start_commands", "reset_command"};
-
-	if (server->oid == base->oid ||
-		has_privs_of_role(server->owner, base->owner) ||
-		has_privs_of_role(server->owner, user))
-		return NULL;
-	for (int i = 0; i < lengthof(commands); i++)
-		if (pgpx_server_catalog_value(server->options, commands[i]) != NULL)
-			return commands[i];
+	/* possible if only one of the two is set */
+	opts->retry_max = Max(opts->retry_max, opts->retry_min);
 	return NULL;
 }
 
 bool
-pgpx_server_spec_may_have_commands(Oid server, Oid base, Oid user)
+pgpx_server_spec_read_in_place(Oid server, Oid base, PgpxPoolOptions *opts)
+{
+	PgpxServerRow pool_row;
+	PgpxServerRow base_row;
+	const char *unused;
+
+	return pgpx_server_catalog_find_server(server, &pool_row) &&
+		pgpx_server_catalog_find_server(base, &base_row) &&
+		read_pool_options(&pool_row, &base_row, opts, &unused,
+						  &unused) == NULL;
+}
+
+/*
+ * Return an option that the owner of a server with a base server may not set,
+ * NULL if there is none.  The commands run as the remote user of the base
+ * server's mapping, and the worker opens the connections of min_size and
+ * min_idle although no session has requested them.  The owner of the base
+ * server may set these options there, and a user of the mapping may run any
+ * statement as that remote user.  So the owner must have the privileges of the
+ * owner of the base server or of the user.  If all users of a PUBLIC mapping
+ * share the pool (user is InvalidOid), USAGE on the base server is sufficient.
+ */
+static const char *
+find_forbidden_option(const PgpxServerRow *server, const PgpxServerRow *base,
+					  Oid user, bool superuser)
+{
+	static const char *const options[] =
+		{"start_commands", "reset_command", "min_size", "min_idle"};
+
+	if (server->oid == base->oid ||
+		has_privs_of_role(server->owner, base->owner) ||
+		(OidIsValid(user) ? has_privs_of_role(server->owner, user) :
+		 !superuser && pgpx_server_catalog_may_use(base->oid, server->owner)))
+		return NULL;
+	for (int i = 0; i < lengthof(options); i++)
+		if (pgpx_server_catalog_value(server->options, options[i]) != NULL)
+			return options[i];
+	return NULL;
+}
+
+bool
+pgpx_server_spec_may_have_options(Oid server, Oid base, Oid user,
+								  bool superuser)
 {
 	PgpxServerRow pool_row;
 	PgpxServerRow base_row;
 
 	return pgpx_server_catalog_find_server(server, &pool_row) &&
 		pgpx_server_catalog_find_server(base, &base_row) &&
-		find_forbidden_command(&pool_row, &base_row, user) == NULL;
+		find_forbidden_option(&pool_row, &base_row, user, superuser) == NULL;
 }
 
-/* Raise 42501 for a command that the owner of the server may not set. */
+/* Raise 42501 for an option that the owner of the server may not set. */
 static void
-check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
+check_owner(const PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
-	const char *command = find_forbidden_command(&rows->pool, &rows->base,
-												 user);
+	const char *option = find_forbidden_option(&rows->pool, &rows->base,
+											   spec->user,
+											   spec->key.superuser != 0);
 
-	if (command != NULL)
+	if (option != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to use option \"%s\" of server "
 						"\"%s\"",
-						command, rows->pool.name),
-				 errdetail("Its owner \"%s\" has neither the privileges of the "
-						   "owner of the base server \"%s\" nor those of "
-						   "\"%s\".",
+						option, rows->pool.name),
+				 errdetail("Its owner \"%s\" neither has the privileges of the "
+						   "owner of the base server \"%s\" nor can use the "
+						   "user mapping of \"%s\".",
 						   GetUserNameFromId(rows->pool.owner, false),
-						   rows->base.name, user_name),
+						   rows->base.name, NameStr(spec->user_name)),
 				 errhint("Drop the option, or give the two servers the same "
 						 "owner.")));
 }
@@ -530,20 +484,16 @@ static void
 read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 {
 	PgpxServerRows rows = {0};
+	DefElem    *invalid;
 	int			max_params;
-	bool		unattended;
 
 	spec->read_for = user;
 	pgpx_server_catalog_read(spec, &rows, name, user);
 	spec->of_superuser = superuser_arg(rows.pool.owner) &&
 		superuser_arg(rows.base.owner);
-	unattended = pgpx_server_allows_unattended(rows.pool.oid, rows.base.oid,
-											   spec->user,
-											   spec->key.superuser != 0);
-	spec->fingerprint.unattended = unattended ? 1 : 0;
-	spec->owners_have_privileges = unattended &&
-		(rows.of_public || has_privs_of_role(rows.base.owner, user));
-	check_commands(&rows, user, NameStr(spec->user_name));
+	spec->owner_has_mapping = rows.of_public ||
+		has_privs_of_role(rows.base.owner, user);
+	check_owner(spec, &rows);
 
 	max_params = list_length(rows.base.options) +
 		list_length(rows.mapping_options) + MAX_OWN_PARAMS;
@@ -552,11 +502,20 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 	spec->values = MemoryContextAllocZero(spec->cxt,
 										  max_params * sizeof(char *));
 
-	pgpx_options_defaults(&spec->opts);
 	apply_connection_options(spec, &rows);
-	apply_pool_options(spec, &rows);
-	if (!unattended)
-		clear_unattended(&spec->opts);
+	invalid = read_pool_options(&rows.pool, &rows.base, &spec->opts,
+								&spec->start_commands, &spec->reset_command);
+	if (invalid != NULL)
+	{
+		/* raises an error if the name is valid, and the value is not */
+		(void) pgpx_options_apply(&spec->opts, &spec->start_commands,
+								  &spec->reset_command, invalid->defname,
+								  defGetString(invalid));
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
+				 errmsg("invalid option \"%s\" of server \"%s\"",
+						invalid->defname, rows.pool.name)));
+	}
 	apply_mapping_options(spec, &rows);
 	fill_parameters(spec);
 
@@ -568,35 +527,9 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 		pg_strcasecmp(spec->reset_command, "DISCARD ALL") == 0;
 }
 
-/* With more entries than this, a cache miss drops the invalid ones. */
-#define CLEANUP_SPECS 64
-
-/* A spec with its link in live_specs, which invalidate_specs traverses. */
-typedef struct LiveSpec
-{
-	PgpxServerSpec spec;
-	dlist_node	node;
-} LiveSpec;
-
-typedef struct CacheKey
-{
-	NameData	name;			/* padded with zeros */
-	Oid			user;
-	uint32		by_table;
-} CacheKey;
-
-typedef struct CacheEntry
-{
-	CacheKey	key;
-	PgpxServerSpec *spec;
-} CacheEntry;
-
-static HTAB *cache = NULL;
-static dlist_head live_specs = DLIST_STATIC_INIT(live_specs);
+/* All specs of this session, the one that was returned last first. */
+static dlist_head specs = DLIST_STATIC_INIT(specs);
 static uint64 invalidations = 0;
-
-/* the spec returned last */
-static PgpxServerSpec *last_spec = NULL;
 
 /*
  * Invalidate all specs, because a catalog from which they are read has changed.
@@ -607,27 +540,28 @@ invalidate_specs(Datum arg, int cacheid, uint32 hashvalue)
 	dlist_iter	iter;
 
 	invalidations++;
-	dlist_foreach(iter, &live_specs)
-		dlist_container(LiveSpec, node, iter.cur)->spec.valid = false;
+	dlist_foreach(iter, &specs)
+		dlist_container(PgpxServerSpec, node, iter.cur)->valid = false;
 }
 
-/* Create the cache at first use. */
-static void
-init_cache(void)
+/* Return the spec in the cache, which may be invalid; NULL if there is none. */
+static PgpxServerSpec *
+find_cached(const char *name, Oid user, bool by_table)
 {
-	HASHCTL		ctl = {
-		.keysize = sizeof(CacheKey),
-		.entrysize = sizeof(CacheEntry),
-		.hcxt = CacheMemoryContext,
-	};
+	dlist_iter	iter;
 
-	if (cache != NULL)
-		return;
-	cache = hash_create("pgpool_ext server specs", 16, &ctl,
-						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	dlist_foreach(iter, &specs)
+	{
+		PgpxServerSpec *spec = dlist_container(PgpxServerSpec, node, iter.cur);
 
-	/* raises no error, only FATAL */
-	pgpx_server_catalog_register(invalidate_specs);
+		if (!spec->cached || spec->read_for != user ||
+			spec->by_table != by_table ||
+			strcmp(NameStr(spec->server_name), name) != 0)
+			continue;
+		dlist_move_head(&specs, &spec->node);
+		return spec;
+	}
+	return NULL;
 }
 
 /* Wipe and free an unpinned spec. */
@@ -642,85 +576,67 @@ free_spec(PgpxServerSpec *spec)
 	MemoryContextDelete(spec->cxt);
 }
 
-/* Remove an entry from the cache and release the cache's pin. */
-static void
-drop_entry(CacheEntry *entry)
-{
-	PgpxServerSpec *spec = entry->spec;
-
-	if (last_spec == spec)
-		last_spec = NULL;
-	(void) hash_search(cache, &entry->key, HASH_REMOVE, NULL);
-	pgpx_server_spec_unpin(spec);
-}
-
 /* Remove the invalid specs from the cache. */
 static void
-drop_outdated(void)
+drop_invalid(void)
 {
-	HASH_SEQ_STATUS seq;
-	CacheEntry *entry;
+	dlist_mutable_iter iter;
 
-	hash_seq_init(&seq, cache);
-	while ((entry = hash_seq_search(&seq)) != NULL)
+	dlist_foreach_modify(iter, &specs)
 	{
-		if (!entry->spec->valid)
-			drop_entry(entry);
+		PgpxServerSpec *spec = dlist_container(PgpxServerSpec, node, iter.cur);
+
+		if (!spec->cached || spec->valid)
+			continue;
+		spec->cached = false;
+		pgpx_server_spec_unpin(spec);
 	}
 }
 
 /* Create an empty spec in a memory context of its own. */
-static LiveSpec *
+static PgpxServerSpec *
 new_spec(void)
 {
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
 											  "pgpool_ext server spec",
 											  ALLOCSET_SMALL_SIZES);
-	LiveSpec   *live = MemoryContextAllocZero(cxt, sizeof(LiveSpec));
+	PgpxServerSpec *spec = MemoryContextAllocZero(cxt, sizeof(*spec));
 
-	live->spec.cxt = cxt;
-	live->spec.start_commands = "";
-	live->spec.reset_command = "DISCARD ALL";
-	live->spec.pool = -1;
-	live->spec.last_conn = -1;
-	return live;
+	spec->cxt = cxt;
+	spec->start_commands = "";
+	spec->reset_command = "DISCARD ALL";
+	spec->pool = -1;
+	spec->last_conn = -1;
+	return spec;
 }
 
 /*
- * Build a spec and add it to the cache, in place of "old" (NULL: none).  "old"
- * is removed in any case, even on an error.  If the pool is the same, the new
- * spec copies the pool's index and the last connection from "old".
+ * Build a spec and add it to the cache, in place of "old" (NULL: none).  All
+ * invalid specs are removed, even on an error.  If the pool is the same, the
+ * new spec copies the pool's index and the last connection from "old".
  */
 static PgpxServerSpec *
-replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
+replace_spec(const char *name, Oid user, bool by_table,
+			 const PgpxServerSpec *old)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext scratch;
 	PgpxServerSpec before = {0};
-	LiveSpec   *live;
 	PgpxServerSpec *spec;
 	uint64		started = invalidations;
 
 	if (old != NULL)
-	{
-		before = *old->spec;
-		drop_entry(old);
-	}
-
-	live = new_spec();
-	spec = &live->spec;
-	spec->by_table = key->by_table;
+		before = *old;
+	drop_invalid();
+	spec = new_spec();
+	spec->by_table = by_table;
 	scratch = AllocSetContextCreate(spec->cxt, "pgpool_ext server spec read",
 									ALLOCSET_SMALL_SIZES);
 	PG_TRY();
 	{
-		CacheEntry *entry;
-
 		MemoryContextSwitchTo(scratch);
-		read_spec(spec, name, key->user);
+		read_spec(spec, name, user);
 		MemoryContextSwitchTo(caller);
-		entry = hash_search(cache, key, HASH_ENTER, NULL);
-		entry->spec = spec;
 	}
 	PG_CATCH();
 	{
@@ -732,8 +648,9 @@ replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
 	/* nothing below raises an error */
 	MemoryContextDelete(scratch);
 	MemoryContextSetParent(spec->cxt, CacheMemoryContext);
-	dlist_push_tail(&live_specs, &live->node);
+	dlist_push_head(&specs, &spec->node);
 	spec->refcount = 1;
+	spec->cached = true;
 	spec->valid = started == invalidations;
 	if (memcmp(&before.key, &spec->key, sizeof(PgpxPoolKey)) == 0)
 	{
@@ -755,44 +672,17 @@ pgpx_server_spec_get(const char *name)
 PgpxServerSpec *
 pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 {
-	CacheKey	key;
-	CacheEntry *entry;
+	static bool registered = false;
 	PgpxServerSpec *spec;
 
+	if (!registered)
+		pgpx_server_catalog_register(invalidate_specs);
+	registered = true;
 	AcceptInvalidationMessages();
-	if (last_spec != NULL && last_spec->valid && last_spec->read_for == user &&
-		last_spec->by_table == by_table &&
-		strcmp(NameStr(last_spec->server_name), name) == 0)
-	{
-		pgpx_options_follow(&last_spec->opts);
-		return last_spec;
-	}
-
-	init_cache();
-	memset(&key, 0, sizeof(key));
-	strlcpy(NameStr(key.name), name, NAMEDATALEN);
-	key.user = user;
-	key.by_table = by_table;
-
-	/* if the name is too long, replace_spec raises the error */
-	entry = strlen(name) < NAMEDATALEN ?
-		hash_search(cache, &key, HASH_FIND, NULL) : NULL;
-	if (entry == NULL || !entry->spec->valid)
-	{
-		if (hash_get_num_entries(cache) > CLEANUP_SPECS)
-		{
-			drop_outdated();
-			entry = NULL;
-		}
-		spec = replace_spec(name, &key, entry);
-	}
-	else
-	{
-		spec = entry->spec;
-		pgpx_options_follow(&spec->opts);
-	}
-
-	last_spec = spec;
+	spec = find_cached(name, user, by_table);
+	if (spec == NULL || !spec->valid)
+		return replace_spec(name, user, by_table, spec);
+	pgpx_options_follow(&spec->opts);
 	return spec;
 }
 
@@ -827,7 +717,6 @@ pgpx_server_spec_is_same_login(const PgpxServerSpec *a, const PgpxServerSpec *b)
 	PgpxPoolKey key_b = b->key;
 
 	key_a.superuser = key_b.superuser = 0;
-	key_a.xid = key_b.xid = InvalidTransactionId;
 	return memcmp(&key_a, &key_b, sizeof(key_a)) == 0 &&
 		strcmp(find_param(a, "user"), find_param(b, "user")) == 0;
 }
@@ -844,6 +733,6 @@ pgpx_server_spec_unpin(PgpxServerSpec *spec)
 	Assert(spec->refcount > 0);
 	if (--spec->refcount > 0)
 		return;
-	dlist_delete(&((LiveSpec *) spec)->node);
+	dlist_delete(&spec->node);
 	free_spec(spec);
 }

@@ -22,6 +22,7 @@
 
 #include "access/htup.h"
 #include "access/xact.h"
+#include "lib/ilist.h"
 #include "utils/inval.h"
 
 typedef struct PgpxServerSpec
@@ -29,6 +30,8 @@ typedef struct PgpxServerSpec
 	int			refcount;		/* one for each pin, also that of the cache */
 	bool		valid;			/* false: the catalogs have changed since it
 								 * was read */
+	bool		cached;			/* found by pgpx_server_spec_get */
+	dlist_node	node;			/* in the list of all specs */
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */
@@ -40,6 +43,8 @@ typedef struct PgpxServerSpec
 	NameData	user_name;		/* "public" if the pool is shared */
 	PgpxPoolKey key;
 	PgpxFingerprint fingerprint;
+	bool		uncommitted;	/* the server or mapping was created in this
+								 * transaction, so only it has the pool */
 	PgpxPoolOptions opts;
 	const char *start_commands; /* "" if none */
 	const char *reset_command;
@@ -53,13 +58,9 @@ typedef struct PgpxServerSpec
 	bool		password_command;	/* the worker obtains the password */
 	bool		of_superuser;	/* the owners of the server and of its base
 								 * server are superusers */
-
-	/*
-	 * The owner of the server with the connection options has the privileges of
-	 * the user, or can read the mapping, because it is that of PUBLIC; and
-	 * pgpx_server_allows_unattended is true.
-	 */
-	bool		owners_have_privileges;
+	bool		owner_has_mapping;	/* the owner of the server with the
+									 * connection options has the privileges of
+									 * the user, or the mapping is PUBLIC's */
 
 	/* where its pool was last found; the pool_id is checked under the lock */
 	int			pool;			/* index; -1: unknown */
@@ -92,7 +93,8 @@ pgpx_server_spec_reset(const PgpxServerSpec *spec)
  * Errors: 22004 (the caller must check for NULL), 42704 no such server, base
  * server or mapping, 42501 no USAGE, 0A000 wrapper not supported, or an option
  * that a shared connection cannot have, 22023 and HV00D options not valid for a
- * base server, 2F003 password required, 28000 no valid SCRAM keys.
+ * base server, 2F003 password required, 28000 no valid SCRAM keys, 55000 this
+ * transaction has changed a catalog row of the server.
  */
 extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
 
@@ -134,8 +136,7 @@ pgpx_server_spec_remote_database(const PgpxServerSpec *spec);
  *
  * That is the case for one server, one user mapping, one remote user, one user
  * name given to the password command, and the same SCRAM keys.  It does not
- * matter which of the local users are superusers, and whether the transaction
- * has changed other options.
+ * matter which of the local users are superusers.
  */
 extern bool pgpx_server_spec_is_same_login(const PgpxServerSpec *a,
 										   const PgpxServerSpec *b);
@@ -147,10 +148,11 @@ extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
 
 /*
  * Return whether the owner of a server with a base server has the privileges
- * that its start_commands and reset_command require, if the pool's user is
- * "user".  Raise no error.
+ * that its options require (find_forbidden_option).  user: of the pool.
+ * superuser: as in the pool's key.  Raise no error.
  */
-extern bool pgpx_server_spec_may_have_commands(Oid server, Oid base, Oid user);
+extern bool pgpx_server_spec_may_have_options(Oid server, Oid base, Oid user,
+											  bool superuser);
 
 /*
  * pgpx_server_spec_read_in_place
@@ -158,13 +160,11 @@ extern bool pgpx_server_spec_may_have_commands(Oid server, Oid base, Oid user);
  *		catalog_invalidation.c.
  *
  * base is the server with the connection options; it is equal to server if
- * there is no base server.  unattended: the value for these servers and the
- * pool's user.  Return false if a server does not exist or an option value is
- * not valid.  Never raise an error because of the contents of the rows, so that
- * a commit cannot fail here.
+ * there is no base server.  Return false if a server does not exist or an
+ * option value is not valid.  Never raise an error because of the contents of
+ * the rows, so that a commit cannot fail here.
  */
 extern bool pgpx_server_spec_read_in_place(Oid server, Oid base,
-										   bool unattended,
 										   PgpxPoolOptions *opts);
 
 /*
@@ -190,7 +190,8 @@ typedef struct PgpxServerRow
 	Oid			oid;
 	const char *name;
 	Oid			owner;
-	bool		own_wrapper;	/* its foreign-data wrapper is pgpool_fdw */
+	NameData	wrapper;		/* its foreign-data wrapper */
+	bool		own_wrapper;	/* that is pgpool_fdw */
 	List	   *options;
 } PgpxServerRow;
 
@@ -242,28 +243,17 @@ extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
 extern bool pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server);
 
 /*
+ * Return the server with the connection options of a server: its base server,
+ * or itself.  Return InvalidOid if it does not exist, or its wrapper cannot have
+ * pools.  Raise no error.
+ */
+extern Oid	pgpx_server_catalog_find_base(Oid server);
+
+/*
  * Return whether a user has USAGE on a server; false if it does not exist.
  * Raise no error.
  */
 extern bool pgpx_server_catalog_may_use(Oid server, Oid user);
-
-/*
- * pgpx_server_allows_unattended
- *		Return whether the worker may open connections of a pool that no session
- *		has requested (min_size, min_idle).
- *
- * The owner of a server sets these options.  On a server with a base server they
- * open sessions as users of the base server, whose mappings and address another
- * role may have set.  So both owners must be able to use the mapping themselves:
- * by the privileges of its user or, if PUBLIC's mapping names the remote user,
- * by USAGE on the base server.  Without a base server the result is true.
- *
- * base: as for pgpx_server_spec_read_in_place.  user: of the pool; InvalidOid if
- * all users of a PUBLIC mapping share the pool.  superuser: as in the pool's
- * key.  Raise no error.
- */
-extern bool pgpx_server_allows_unattended(Oid server, Oid base, Oid user,
-										  bool superuser);
 
 /* Hash the name of the role that a pool is for. */
 extern uint64 pgpx_server_catalog_hash_user(const char *name);
@@ -320,12 +310,6 @@ extern bool pgpx_server_catalog_has_pools(Oid wrapper);
  */
 extern const char *pgpx_server_catalog_value(List *options, const char *name);
 
-/*
- * Set if this transaction has dropped a user mapping.  The mapping of PUBLIC
- * may now apply in its place, although its row was not changed.
- */
-extern bool pgpx_server_catalog_mapping_dropped;
-
 /* --- Catalog changes ------------------------------------------------------
  *
  * Apply catalog changes to pools: ALTER, DROP and REVOKE take effect at commit.
@@ -349,7 +333,6 @@ typedef enum PgpxUtility
  *
  * - at_xact finds, before the commit, the pools that the transaction's changes
  *   affect.
- * - note_drop records a dropped user mapping.
  * - begin_utility notes statements that change roles.  It returns the kind of
  *   the statement, because the end of a transaction may free it.
  * - end_utility is called after the statement.  After DISCARD ALL, which also
@@ -359,20 +342,14 @@ typedef enum PgpxUtility
  *   roles that another transaction made.
  */
 extern void pgpx_catalog_at_xact(XactEvent event);
-extern void pgpx_catalog_note_drop(Oid classId);
 extern PgpxUtility pgpx_catalog_begin_utility(Node *stmt);
 extern void pgpx_catalog_end_utility(PgpxUtility utility);
 
 /*
- * pgpx_catalog_note_private_pool
- *		Record that this transaction creates a private pool, because it has
- *		changed objects of the server spec.
- *
- * The pool is retired at the end of the transaction, whether it commits or
- * aborts.  Its key contains the transaction id, so no other session can find
- * it.
+ * Record that this transaction uses a pool of a server or user mapping that it
+ * has created.  If it does not commit, the pool is removed.
  */
-extern void pgpx_catalog_note_private_pool(void);
+extern void pgpx_catalog_note_created_pool(uint32 pool_id);
 
 /*
  * Compare the pools of this database with the catalogs at the end of this

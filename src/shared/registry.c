@@ -311,9 +311,12 @@ pgpx_conn_is_current_locked(const PgpxPool *pool, const PgpxConn *conn,
 		pgpx_pool_is_current_locked(pool, fingerprint);
 }
 
-bool
-pgpx_pool_has_same_login_locked(const PgpxPool *pool,
-								const PgpxFingerprint *fingerprint)
+/*
+ * Return whether the pool connects in the same way as a pool with this
+ * fingerprint.  Options that take effect in place may differ.
+ */
+static bool
+has_same_login_locked(const PgpxPool *pool, const PgpxFingerprint *fingerprint)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return memcmp(&pool->fingerprint, fingerprint,
@@ -364,7 +367,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 					   const PgpxPoolOptions *opts)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pgpx_pool_has_same_login_locked(pool, fingerprint))
+	if (has_same_login_locked(pool, fingerprint))
 	{
 		pgpx_pool_set_options_locked(pool, fingerprint, opts);
 		return;
@@ -415,7 +418,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 		pool->opts.retry_max != opts->retry_max;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	Assert(pgpx_pool_has_same_login_locked(pool, fingerprint));
+	Assert(has_same_login_locked(pool, fingerprint));
 	renew_expiries_locked(pool, pool->opts.max_lifetime, opts->max_lifetime);
 	pool->options_version++;
 	pool->fingerprint = *fingerprint;
@@ -462,7 +465,6 @@ pgpx_pool_needs_reader(int index, PgpxPoolKey *key, uint32 *pool_id)
 	*key = pool->key;
 	*pool_id = pool->pool_id;
 	lacks = pool->pool_id != 0 && !pool->gone &&
-		!TransactionIdIsValid(pool->key.xid) &&
 		!OidIsValid(pool->key.scram_role) &&
 		pgpx_pool_worker_incarnation(pool) != 0 &&
 		!pgpx_pool_has_conninfo_locked(pool);

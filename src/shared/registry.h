@@ -45,13 +45,6 @@ extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 extern int	pgpx_pool_find_locked(const PgpxPoolKey *key);
 
 /*
- * Return whether the pool connects in the same way as a pool with this
- * fingerprint.  Options that take effect in place may differ.
- */
-extern bool pgpx_pool_has_same_login_locked(const PgpxPool *pool,
-											const PgpxFingerprint *fingerprint);
-
-/*
  * Return whether the pool has the options of this fingerprint, and the
  * connection was opened in the way in which the pool connects now.
  */

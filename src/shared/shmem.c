@@ -187,7 +187,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	for (int i = 0; i < PGPX_DBLINK_OUTCOMES; i++)
 		pg_atomic_init_u64(&shared->dblink_calls[i], 0);
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
-	pg_atomic_init_u32(&shared->completed_visit, InvalidOid);
 	pg_atomic_init_u32(&shared->conns_end, 0);
 	pg_atomic_init_u32(&shared->pools_end, 0);
 	pg_atomic_init_u32(&shared->locks_end, 0);

@@ -265,8 +265,7 @@ typedef struct PgpxStats
  * one of them changes, connections are replaced.  in_place and base_in_place
  * are hashes of the options that take effect in place (PGPX_IN_PLACE in
  * options.c).  In a pool, in_place is 0 while the options must be read from the
- * catalogs again.  unattended depends on the privileges of the servers' owners,
- * and is applied in place, too.
+ * catalogs again.
  */
 typedef struct PgpxFingerprint
 {
@@ -280,8 +279,6 @@ typedef struct PgpxFingerprint
 	uint64		in_place;		/* options of the server that take effect in
 								 * place; never 0 once read */
 	uint64		base_in_place;	/* of the base server; 0: it has none */
-	uint64		unattended;		/* 1: min_size and min_idle take effect, see
-								 * pgpx_server_allows_unattended */
 } PgpxFingerprint;
 
 /*
@@ -296,8 +293,6 @@ typedef struct PgpxPoolKey
 	Oid			local_user;		/* InvalidOid unless the mapping is that of
 								 * PUBLIC and names no remote user */
 	uint32		superuser;		/* 1: the local user is a superuser */
-	TransactionId xid;			/* transaction that uses its own uncommitted
-								 * catalog changes; 0: none */
 	Oid			scram_role;		/* whose SCRAM keys log in; InvalidOid: none */
 	uint32		scram_digest[3];	/* keyed digest of these keys */
 } PgpxPoolKey;
@@ -518,11 +513,9 @@ typedef struct PgpxShared
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint64 dblink_calls[PGPX_DBLINK_OUTCOMES];	/* by outcome */
-	pg_atomic_uint32 visited_database;	/* after the server's start the catalog
-										 * reader has visited all databases up
-										 * to this OID */
-	pg_atomic_uint32 completed_visit;	/* database of the visit that was
-										 * completed last */
+	pg_atomic_uint32 visited_database;	/* database that the catalog reader has
+										 * visited last after the server's
+										 * start; OID_MAX: all are visited */
 
 	/*
 	 * One more than the highest slot of pgpx_conns that has been in use since

@@ -12,13 +12,11 @@
  * - after a change that replaces connections,
  * - after a restart of the worker, and
  * - after the start of the server.  The first worker then visits all databases,
- *	 in the order of their OIDs, because only the catalogs of a database show
- *	 whether it has pools to open.  A visit costs about as much as the start of
- *	 an autovacuum worker.  A visit that fails is repeated after the others.
+ *	 because only the catalogs of a database show whether it has pools to open.
+ *	 If it ends before all visits are complete, the next one repeats them.
  *
  * A checkout publishes the conninfo as well.  So the first reader is started
- * only after a short time, and further ones after increasing pauses.  A reader
- * does not wait long for locks, so it does not delay those of other databases.
+ * only after a short time, and further ones after increasing pauses.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,39 +43,22 @@
 #define PAUSE_MIN_MS 1000
 #define PAUSE_MAX_MS (5 * 60 * 1000)
 
-/* The state of the requests for the conninfo of a pool. */
+/* A reason to start a reader in a database. */
 typedef struct Request
 {
-	uint32		pool_id;
+	uint32		pool_id;		/* this pool lacks its conninfo; 0: a visit */
 	Oid			database;
 	PgpxTime	at;				/* not before this time; 0: not needed */
 	int64		pause_ms;		/* after the last attempt; 0: none */
 } Request;
 
-/* A database whose visit after the start is not complete. */
-typedef struct Visit
-{
-	Oid			database;
-	PgpxTime	at;				/* of the next attempt, not before */
-	int64		pause_ms;		/* after the last attempt; 0: none */
-} Visit;
+/* max_pools of pools, by their indexes, and then those of visits */
+static Request *requests = NULL;
+static int	nrequests = 0;
+static bool visits_listed = false;
 
-static Request *requests = NULL;	/* [max_pools] */
-static List *visits = NIL;		/* of Visit, those that were begun */
-static Oid	last_begun = InvalidOid;	/* the last database whose first visit
-										 * has begun */
-static Oid	visiting = InvalidOid;	/* by the reader that runs */
-static bool all_begun = false;	/* no database is left for a first visit */
 static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
-static PgpxTime next_start = 0; /* no reader is started before this time */
-static int64 refused_pause_ms = 0;	/* pause while no slot is free for a reader;
-									 * 0: the last reader was registered */
-
-static int64
-next_pause(int64 last_ms)
-{
-	return pgpx_backoff_next(last_ms, PAUSE_MIN_MS, PAUSE_MAX_MS);
-}
+static Oid	visiting = InvalidOid;	/* database that it visits */
 
 bool
 pgpx_try_lock_databases(void)
@@ -99,126 +80,54 @@ is_connectable(HeapTuple row)
 }
 
 /*
- * Find the next database to visit after the one with OID "last".  Use no index,
- * because a process without a database may not have it in its relation cache.
+ * Request a visit of each database.  Use no index, because a process without a
+ * database may not have it in its relation cache.
  */
-static Oid
-next_database(Oid last)
+static void
+list_visits(PgpxTime now)
 {
 	Relation	databases = table_open(DatabaseRelationId, NoLock);
 	SysScanDesc scan = systable_beginscan(databases, InvalidOid, false, NULL, 0,
 										  NULL);
 	HeapTuple	row;
-	Oid			found = InvalidOid;
 
 	while ((row = systable_getnext(scan)) != NULL)
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(row);
 
-		if (is_connectable(row) && !form->datistemplate && form->oid > last &&
-			(!OidIsValid(found) || form->oid < found))
-			found = form->oid;
+		if (!is_connectable(row) || form->datistemplate)
+			continue;
+		requests = repalloc(requests,
+							mul_size(nrequests + 1, sizeof(Request)));
+		requests[nrequests++] = (Request){.database = form->oid, .at = now};
 	}
 	systable_endscan(scan);
 	table_close(databases, NoLock);
-	return found;
+	visits_listed = true;
 }
 
-/*
- * Look up the database that the next reader visits: *database, or, if that is
- * InvalidOid, the next database that was not visited since the start.  Set
- * *database to InvalidOid if there is none.  Return false if pg_database is
- * locked.
- */
-static bool
-look_up_database(Oid *database)
+/* Note that a visit is complete or impossible.  Publish the end of the last. */
+static void
+end_visit(Oid database)
 {
-	bool		locked;
+	bool		all = true;
 
-	StartTransactionCommand();
-	locked = pgpx_try_lock_databases();
-	if (locked && !OidIsValid(*database))
-		*database = next_database(last_begun);
-	else if (locked)
+	for (int i = pgpx_shared->max_pools; i < nrequests; i++)
 	{
-		HeapTuple	row =
-			SearchSysCache1(DATABASEOID, ObjectIdGetDatum(*database));
-
-		if (!HeapTupleIsValid(row) || !is_connectable(row))
-			*database = InvalidOid;
-		if (HeapTupleIsValid(row))
-			ReleaseSysCache(row);
+		if (requests[i].database == database)
+			requests[i].at = 0;
+		all = all && requests[i].at == 0;
 	}
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(pgpx_worker_cxt);
-	return locked;
+	if (all)
+		pg_atomic_write_u32(&pgpx_shared->visited_database, OID_MAX);
 }
 
-/*
- * Start a reader.  check_min_size: the reader also creates the pools with
- * min_size or min_idle that have not been used since the start of the server.
- */
-static bool
-start_reader(Oid database, bool check_min_size)
+/* Find the pools that lack their conninfo. */
+static void
+find_pools(PgpxTime now)
 {
-	BackgroundWorker worker;
-	MemoryContext old;
-	bool		registered;
-
-	memset(&worker, 0, sizeof(worker));
-	strlcpy(worker.bgw_name, "pgpool_ext catalog reader",
-			sizeof(worker.bgw_name));
-	strlcpy(worker.bgw_type, "pgpool_ext catalog reader",
-			sizeof(worker.bgw_type));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION | BGWORKER_INTERRUPTIBLE;
-	worker.bgw_start_time = BgWorkerStart_ConsistentState;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "pgpool_ext",
-			sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "pgpx_catalog_reader_main",
-			sizeof(worker.bgw_function_name));
-	worker.bgw_main_arg = ObjectIdGetDatum(database);
-	memcpy(worker.bgw_extra, &check_min_size, sizeof(check_min_size));
-	worker.bgw_notify_pid = MyProcPid;	/* its end sets our latch */
-
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	if (check_min_size)
-		pg_atomic_write_u32(&pgpx_shared->completed_visit, InvalidOid);
-	registered = RegisterDynamicBackgroundWorker(&worker, &reader);
-	MemoryContextSwitchTo(old);
-	if (registered)
-	{
-		visiting = check_min_size ? database : InvalidOid;
-		refused_pause_ms = 0;
-		return true;
-	}
-
-	if (refused_pause_ms == 0)
-		ereport(LOG,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("pgpool_ext cannot start its catalog reader"),
-				 errdetail("All background worker slots are in use. Until one is free, pools with \"min_size\" are opened only by a checkout, and distributed locks of idle sessions may expire after a restart of the pool worker."),
-				 errhint("Raise \"max_worker_processes\".")));
-	refused_pause_ms = next_pause(refused_pause_ms);
-	next_start = pgpx_now() + refused_pause_ms * 1000;
-	return false;
-}
-
-/*
- * Find the database of the pool for which a reader must be started first, and
- * note the attempt for all such pools of the database.  Return InvalidOid if
- * none is due.  Lower *due to the time of the next attempt.
- */
-static Oid
-find_needed_database(PgpxTime now, PgpxTime *due)
-{
-	Oid			database = InvalidOid;
-	PgpxTime	first = now;
-
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
-		Request    *request = &requests[i];
 		PgpxPoolKey key;
 		uint32		pool_id;
 
@@ -226,33 +135,40 @@ find_needed_database(PgpxTime now, PgpxTime *due)
 		if (pgpx_pools[i].pool_id == 0 ||
 			pgpx_pools[i].worker != pgpx_worker_index ||
 			!pgpx_pool_needs_reader(i, &key, &pool_id))
-		{
-			request->at = 0;
-			continue;
-		}
-		if (request->at == 0 || request->pool_id != pool_id)
-		{
-			request->pool_id = pool_id;
-			request->at = now + DELAY_MS * 1000;
-			request->pause_ms = 0;
-		}
-		request->database = key.database;
-		if (request->at <= first)
-		{
-			first = request->at;
-			database = key.database;
-		}
+			requests[i].at = 0;
+		else if (requests[i].at == 0 || requests[i].pool_id != pool_id)
+			requests[i] = (Request){pool_id, key.database,
+									now + DELAY_MS * 1000};
 	}
-	for (int i = 0; i < pgpx_pools_end(); i++)
+}
+
+/*
+ * Return the database of the first request that is due, or InvalidOid.  Note
+ * the attempt for all requests of this database, so that they are repeated
+ * after a pause unless the reader fulfils them.  Set *visit if a visit is among
+ * them, and *due to the time of the next attempt.
+ */
+static Oid
+choose_database(PgpxTime now, bool *visit, PgpxTime *due)
+{
+	Oid			database = InvalidOid;
+
+	*visit = false;
+	*due = PG_INT64_MAX;
+	for (int i = 0; i < nrequests; i++)
 	{
 		Request    *request = &requests[i];
 
 		if (request->at == 0)
 			continue;
+		if (request->at <= now && !OidIsValid(database))
+			database = request->database;
 		if (request->at <= now && request->database == database)
 		{
-			request->pause_ms = next_pause(request->pause_ms);
+			request->pause_ms = pgpx_backoff_next(request->pause_ms,
+												  PAUSE_MIN_MS, PAUSE_MAX_MS);
 			request->at = now + request->pause_ms * 1000;
+			*visit |= request->pool_id == 0;
 		}
 		*due = Min(*due, request->at);
 	}
@@ -260,91 +176,43 @@ find_needed_database(PgpxTime now, PgpxTime *due)
 }
 
 /*
- * Publish up to which database all visits are complete.  The next worker
- * continues there.
- */
-static void
-publish_visits(void)
-{
-	Oid			visited = last_begun;
-	ListCell   *lc;
-
-	foreach(lc, visits)
-		visited = Min(visited, ((Visit *) lfirst(lc))->database - 1);
-	pg_atomic_write_u32(&pgpx_shared->visited_database, visited);
-}
-
-static void
-remove_visit(Oid database)
-{
-	ListCell   *lc;
-
-	foreach(lc, visits)
-	{
-		Visit	   *visit = lfirst(lc);
-
-		if (visit->database != database)
-			continue;
-		visits = foreach_delete_current(visits, lc);
-		pfree(visit);
-	}
-	publish_visits();
-}
-
-/* Note an attempt.  It counts as failed until its reader reports its end. */
-static void
-note_visit(Oid database, PgpxTime now)
-{
-	Visit	   *visit = NULL;
-	ListCell   *lc;
-
-	foreach(lc, visits)
-		if (((Visit *) lfirst(lc))->database == database)
-			visit = lfirst(lc);
-	if (visit == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-
-		visit = palloc(sizeof(Visit));
-		visit->database = database;
-		visit->pause_ms = 0;
-		visits = lappend(visits, visit);
-		MemoryContextSwitchTo(old);
-		last_begun = Max(last_begun, database);
-	}
-	visit->pause_ms = next_pause(visit->pause_ms);
-	visit->at = now + visit->pause_ms * 1000;
-	publish_visits();
-}
-
-/*
- * Find the database to visit: InvalidOid for the next one that was not visited
- * yet, or else one whose visit has failed.  If there is none now, return false
- * and lower *due to the time of the next attempt.
+ * Start a reader.  visit: the reader also creates the pools with min_size or
+ * min_idle that have not been used since the start of the server.
  */
 static bool
-find_database_to_visit(PgpxTime now, Oid *database, PgpxTime *due)
+start_reader(Oid database, bool visit)
 {
-	const Visit *first = NULL;
-	ListCell   *lc;
+	static bool refused = false;	/* the last one */
+	BackgroundWorker worker = {
+		.bgw_name = "pgpool_ext catalog reader",
+		.bgw_flags = BGWORKER_SHMEM_ACCESS |
+			BGWORKER_BACKEND_DATABASE_CONNECTION | BGWORKER_INTERRUPTIBLE,
+		.bgw_start_time = BgWorkerStart_ConsistentState,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_library_name = "pgpool_ext",
+		.bgw_function_name = "pgpx_catalog_reader_main",
+		.bgw_main_arg = ObjectIdGetDatum(database),
+		.bgw_notify_pid = MyProcPid,	/* its end sets our latch */
+	};
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	*database = InvalidOid;
-	if (!all_begun)
-		return true;
-	foreach(lc, visits)
+	memcpy(worker.bgw_extra, &visit, sizeof(visit));
+	visiting = visit ? database : InvalidOid;
+	if (visit)
+		pg_atomic_write_u32(&pgpx_shared->visited_database, InvalidOid);
+	if (RegisterDynamicBackgroundWorker(&worker, &reader))
+		refused = false;
+	else if (!refused)
 	{
-		const Visit *visit = lfirst(lc);
-
-		if (first == NULL || visit->at < first->at)
-			first = visit;
+		refused = true;
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("pgpool_ext cannot start its catalog reader"),
+				 errdetail("All background worker slots are in use. Until one is free, pools with \"min_size\" are opened only by a checkout, and distributed locks of idle sessions may expire after a restart of the pool worker."),
+				 errhint("Raise \"max_worker_processes\".")));
 	}
-	if (first == NULL)
-		return false;
-	if (first->at <= now)
-		*database = first->database;
-	else
-		*due = Min(*due, first->at);
-	return first->at <= now;
+	MemoryContextSwitchTo(old);
+	return !refused;
 }
 
 bool
@@ -357,9 +225,8 @@ pgpx_catalog_request_has_ended(void)
 	pfree(reader);
 	reader = NULL;
 	if (OidIsValid(visiting) &&
-		pg_atomic_read_u32(&pgpx_shared->completed_visit) == visiting)
-		remove_visit(visiting);
-	visiting = InvalidOid;
+		pg_atomic_read_u32(&pgpx_shared->visited_database) == visiting)
+		end_visit(visiting);
 	return true;
 }
 
@@ -368,49 +235,53 @@ init_requests(void)
 {
 	if (requests != NULL)
 		return;
+	nrequests = pgpx_shared->max_pools;
 	requests = MemoryContextAllocZero(TopMemoryContext,
-									  mul_size(pgpx_shared->max_pools,
-											   sizeof(Request)));
-	last_begun = pg_atomic_read_u32(&pgpx_shared->visited_database);
+									  mul_size(nrequests, sizeof(Request)));
 
 	/* the first worker visits the databases */
-	all_begun = pgpx_worker_index != 0;
+	visits_listed = pgpx_worker_index != 0 ||
+		pg_atomic_read_u32(&pgpx_shared->visited_database) == OID_MAX;
 }
 
 PgpxTime
 pgpx_catalog_request(PgpxTime now)
 {
-	PgpxTime	due = PG_INT64_MAX;
+	PgpxTime	due;
 	Oid			database;
-	Oid			repeated;
 	bool		visit;
+	bool		exists = false;
+	HeapTuple	row;
 
 	if (reader != NULL && !pgpx_catalog_request_has_ended())
 		return PG_INT64_MAX;
-	if (now < next_start)
-		return next_start;
 	init_requests();
-	database = find_needed_database(now, &due);
-	visit = !OidIsValid(database);
-	if (visit && !find_database_to_visit(now, &database, &due))
+	find_pools(now);
+	database = choose_database(now, &visit, &due);
+	if (!OidIsValid(database) && visits_listed)
 		return due;
 
-	repeated = visit ? database : InvalidOid;
-	if (!look_up_database(&database))
-		next_start = now + PGPX_LOCK_RETRY_MS * 1000;
-	else if (!OidIsValid(database))
+	StartTransactionCommand();
+	if (!pgpx_try_lock_databases())
 	{
-		if (OidIsValid(repeated))
-			remove_visit(repeated); /* dropped, or allows no connections */
-		else if (visit)
-			all_begun = true;
-		return now;
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(pgpx_worker_cxt);
+		return now + PGPX_LOCK_RETRY_MS * 1000;
 	}
-	else if (start_reader(database, visit))
+	if (!visits_listed)
+		list_visits(now);
+	row = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	if (HeapTupleIsValid(row))
 	{
-		if (visit)
-			note_visit(database, now);
+		exists = is_connectable(row);
+		ReleaseSysCache(row);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(pgpx_worker_cxt);
+
+	if (exists && start_reader(database, visit))
 		return PG_INT64_MAX;
-	}
-	return next_start;
+	if (visit && !exists)
+		end_visit(database);
+	return now;
 }

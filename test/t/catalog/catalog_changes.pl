@@ -169,100 +169,83 @@ ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: connection stays open');
 closes(\%stage, $idle, q(COMMIT PREPARED 'two'), 'COMMIT PREPARED: idle connection closes');
 closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: leased connection closes at checkin');
 
-# --- an uncommitted change applies to its own transaction only
-my $moved = q(BEGIN; ALTER SERVER shard OPTIONS (ADD application_name 'pgpool_ext moved'); SELECT pgpool.exec('shard', 'select 1'));
-my $there = q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext moved');
-foreach my $end ('ROLLBACK', q(PREPARE TRANSACTION 'three'))
+# --- a transaction cannot use what it has changed before the change is committed
 {
-	is($other->run($moved) . $other->error, '1', "$end: statement of the changing transaction succeeds");
-	is($remote->safe_psql('postgres', $there), '1', "$end: statement uses the changed options");
-	$other->run($end);
-	ok(wait_until($remote, $there, '0'), "$end: connection with the changed options closes");
-}
-$local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
-
-# the changing transaction has a pool of its own, which does not affect waiters of the
-# other one
-{
-	my $pools = q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard');
-	my $closed_port = PostgreSQL::Test::Cluster::get_free_port();
-
-	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '1', ADD on_unavailable 'fail')));
-	$lease = lease($holder, 'shard');
-	my $waiter = PgpxSession->new($local);
-	my $pid;
-
-	$waiter->start(q(SELECT pgpool.exec('shard', 'select 1')));
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'session waits');
-	$other->run("BEGIN; ALTER SERVER shard OPTIONS (SET port '$closed_port'); SELECT pgpool.exec('shard', 'select 1')");
-	$other->failed('08001', qr/could not connect/, 'own pool of another session with a changed port fails to connect');
-	$other->run('ROLLBACK');
-	ok(wait_until($local, $pools, '1'), 'own pool ends with its transaction');
-	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '1', 'first session still waits');
-	$holder->run("SELECT pgpool.checkin($lease)");
-	is($waiter->finish(30) . $waiter->error, '1', 'first session is granted a connection');
-	$waiter->quit;
-
-	my $own = q(SELECT count(*) FROM pgpool.pools WHERE server IN ('shard', 'bystander'));
-
-	$other->run(q(BEGIN; ALTER SERVER shard OPTIONS (ADD connect_timeout '8 s'); ALTER SERVER bystander OPTIONS (ADD connect_timeout '8 s')));
-	is($other->run(q(SELECT pgpool.exec(s, 'select 1') FROM unnest('{shard,bystander,shard}'::text[]) AS s)) . $other->error, "1\n1\n1", 'transaction that changed two servers can use both');
-	is($local->safe_psql('postgres', $own), '4', 'transaction has two pools of its own');
-	$other->run('ROLLBACK');
-	ok(wait_until($local, $own, '2'), 'both pools end with the transaction');
-
-	# a session lease from such a transaction keeps its connection and its options
-	$other->run($moved =~ s/pgpool.exec\('shard', 'select 1'\)/pgpool.checkout('shard') AS own/r);
-	$other->run('ROLLBACK');
-	is($local->safe_psql('postgres', $pools), '2', 'lease and pool survive the transaction');
-	is($other->run(q(SELECT a FROM pgpool.leases AS l, pgpool.query(l.lease, 'show application_name') AS t(a text))) . $other->error,
-		'pgpool_ext moved', 'lease still uses the changed options');
-	$other->fails("$moved", '55000', qr/DETAIL:.*Lease \d+ is from another transaction of this session that had changed them/, 'lease keeps the next such transaction from having a pool of its own');
-	$other->run('ROLLBACK');
-	$other->run('SELECT pgpool.checkin_all()');
-	ok(wait_until($local, $pools, '1'), 'pool ends when the lease is returned');
-	ok(wait_until($remote, $there, '0'), 'connection of the own pool closes');
-	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '2', DROP on_unavailable)));
-
-	# a terminated waiter leaves no pool of its own behind
-	$local->safe_psql('postgres', q(SELECT pgpool.exec('shard', 'select 1'); SELECT pgpool.pause('shard')));
-	$waiter = PgpxSession->new($local);
-	$pid = $waiter->pid;
-	$waiter->start($moved);
-	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE pid = $pid", '1'), 'transaction waits for its own pool');
-	$local->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-	ok(wait_until($local, $pools, '1'), 'own pool ends when the waiter is terminated');
-	$local->safe_psql('postgres', q(SELECT pgpool.resume('shard')));
-	$waiter->finish(10);
-
-	# a dropped user mapping is an uncommitted change, too
-	$local->safe_psql('postgres', q(ALTER USER MAPPING FOR PUBLIC SERVER for_public OPTIONS (ADD user 'remote_app')));
-	$local->safe_psql('postgres', "CREATE USER MAPPING FOR CURRENT_USER SERVER for_public OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
-	$other->run('BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER for_public');
-	is($other->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $other->error, '1', "session without its own mapping uses that of PUBLIC");
-	$other->fails(q(SELECT pgpool.lock('for_public', 'a')), '55000', qr/options of server "for_public" were changed in this transaction/, 'session uses a pool of its own after the drop');
-	$other->run('ROLLBACK');
-	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'for_public'), '0'), 'own pool ends with the transaction');
-	$local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER for_public');
-
-	# the same for DROP OWNED
 	$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER for_public TO PUBLIC');
+	foreach my $case (
+		[ 'pg_foreign_server', q(ALTER SERVER for_public OPTIONS (ADD pool_size '3')) ],
+		[ 'pg_user_mapping', q(ALTER USER MAPPING FOR PUBLIC SERVER for_public OPTIONS (ADD user 'remote_app')) ],
+		[ 'pg_authid', 'ALTER ROLE member SUPERUSER' ])
+	{
+		my ($catalog, $sql) = @$case;
+
+		$other->run("BEGIN; $sql; SET LOCAL ROLE member");
+		$other->fails(q(SELECT pgpool.exec('for_public', 'select 1')), '55000',
+			qr/options of server "for_public" were changed in this transaction\nDETAIL:  The transaction has changed a row of $catalog\./, "$sql: server cannot be used");
+		$other->run('ROLLBACK');
+		is($member->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $member->error, '1', "$sql: server can be used after the rollback");
+	}
+
+	# without its own mapping the user has that of PUBLIC
 	$local->safe_psql('postgres', "CREATE USER MAPPING FOR member SERVER for_public OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$other->run('BEGIN; DROP OWNED BY member; SET LOCAL ROLE member');
 	is($other->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $other->error, '1', 'DROP OWNED: session uses the mapping of PUBLIC');
-	$other->run('ROLLBACK');
-	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'for_public'), '0', 20), 'DROP OWNED: own pool ends with the transaction');
-	$local->safe_psql('postgres', 'DROP USER MAPPING FOR member SERVER for_public');
+	$other->run('ROLLBACK; SELECT 1');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'for_public'), '0'), 'DROP OWNED: the pool ends with the transaction');
+	$local->safe_psql('postgres', 'DROP USER MAPPING FOR member SERVER for_public; REVOKE USAGE ON FOREIGN SERVER for_public FROM PUBLIC');
+}
 
-	# the same for uncommitted changes of a role or of the wrapper
-	foreach my $own ('ALTER ROLE member SUPERUSER', 'ALTER FOREIGN DATA WRAPPER pgpool_fdw NO VALIDATOR')
+# --- a transaction can use what it has created
+{
+	my $pools = q(SELECT count(*) FROM pgpool.pools WHERE server = 'made');
+	my $there = q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext made');
+	my $server = qq(CREATE SERVER made FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+		ALTER SERVER made OPTIONS (ADD application_name 'pgpool_ext made'));
+	my $mapping = qq(CREATE USER MAPPING FOR CURRENT_USER SERVER made OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD'));
+	my $made = "$server; $mapping; SELECT pgpool.exec('made', 'select 1')";
+
+	$remote->safe_psql('remote_db', 'CREATE TABLE migrated AS SELECT 1 AS a; GRANT SELECT ON migrated TO remote_app');
+	is($other->run("BEGIN; $server; $mapping; CREATE SCHEMA made; IMPORT FOREIGN SCHEMA public LIMIT TO (migrated) FROM SERVER made INTO made;"
+		. 'SELECT a FROM made.migrated') . $other->error, '1', 'server is created and used in one transaction');
+	is($remote->safe_psql('postgres', $there), '1', 'connection has the options of the transaction');
+	$other->fails(q(SELECT pgpool.lock('made', 'a')), '55000', qr/server "made" or its user mapping was created in this transaction/, 'lock is refused');
+	$other->run('ROLLBACK');
+	foreach my $end ('ROLLBACK', q(PREPARE TRANSACTION 'three'), 'ROLLBACK TO a; COMMIT')
 	{
-		$other->run("BEGIN; $own; SET LOCAL ROLE member");
-		is($other->run(q(SELECT pgpool.exec('for_public', 'select 1'))) . $other->error, '1', "$own: statement of the changing transaction succeeds");
-		$other->run('ROLLBACK');
-		ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'for_public'), '0', 20), "$own: own pool ends with the transaction");
+		is($other->run("BEGIN; SAVEPOINT a; $made") . $other->error, '1', "$end: server can be used before it");
+		$other->run($end);
+		ok(wait_until($remote, $there, '0'), "$end: connection closes");
+		ok(wait_until($local, $pools, '0'), "$end: the pool ends");
 	}
-	$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER for_public FROM PUBLIC');
+	$local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
+
+	# changes of other sessions
+	$other->run("BEGIN; $made");
+	$local->safe_psql('postgres', q(ALTER SERVER bystander OPTIONS (ADD connect_timeout '8 s')));
+	is($other->run(q(SELECT pgpool.exec('made', 'select 2'))) . $other->error, '2', 'server can be used after the catalog change of another session');
+	my $created = $remote->safe_psql('postgres', $there =~ s/count.../max(pid)/r);
+	$other->run('COMMIT');
+	is($other->run(q(SELECT pgpool.exec('made', 'select 3'))) . $other->error, '3', 'server can be used after the commit');
+	is($remote->safe_psql('postgres', $there =~ s/count.../max(pid)/r), $created, 'pool keeps its connection after the commit');
+
+	# another mapping; a lease that outlives its transaction; a waiter that is terminated
+	$other->run("BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER made; $mapping; SELECT pgpool.checkout('made')");
+	$other->run('ROLLBACK');
+	is($other->run(q(SELECT a FROM pgpool.leases AS l, pgpool.query(l.lease, 'show application_name') AS t(a text))) . $other->error,
+		'pgpool_ext made', 'lease of a pool of a dropped mapping can still be used');
+	is($local->safe_psql('postgres', $pools), '2', 'pool of the lease is not removed');
+	$other->run('SELECT pgpool.checkin_all()');
+	ok(wait_until($local, $pools, '1'), 'pool ends when the lease is returned');
+	$local->safe_psql('postgres', q(SELECT pgpool.pause('made')));
+	my $waiter = PgpxSession->new($local);
+	my $pid = $waiter->pid;
+	$waiter->start("BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER made; $mapping; SELECT pgpool.exec('made', 'select 1')");
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE pid = $pid", '1'), 'transaction waits for its pool');
+	$local->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	ok(wait_until($local, $pools, '1'), 'pool ends when the waiter is terminated');
+	$waiter->finish(10);
+	$local->safe_psql('postgres', 'DROP SERVER made CASCADE');
+	ok(wait_until($local, $pools, '0'), 'DROP SERVER: the pool ends');
 }
 
 # --- prewarm follows changes of the options while it waits

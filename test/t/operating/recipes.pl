@@ -348,10 +348,11 @@ SELECT bool_and((SELECT bool_and(n >= before) FROM (SELECT n, lag(n, 1, 0::int8)
 FROM metrics_pgpool_ext_wait
 EOT
 
-	# a server with two pools: one has changed options and is kept by a lease
+	# a server with two pools: that of a dropped mapping is kept by a lease
 	my $twice = PgpxSession->new($local);
-	is($twice->run(q(BEGIN; ALTER SERVER shard1 OPTIONS (ADD connect_timeout '9 s'); SELECT pgpool.checkout('shard1') > 0; ROLLBACK)) . $twice->error, 't', 'transaction has a pool of its own');
-	is($local->safe_psql('postgres', q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard1')), '2', 'there is also the pool of the other sessions');
+	my $mapping = qq(USER MAPPING FOR CURRENT_USER SERVER shard1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD'));
+	is($twice->run("SELECT pgpool.checkout('shard1') > 0; DROP USER MAPPING FOR CURRENT_USER SERVER shard1; CREATE $mapping; SELECT pgpool.exec('shard1', 'select 1')") . $twice->error, "t\n1", 'lease keeps the pool of a dropped mapping');
+	is($local->safe_psql('postgres', q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard1')), '2', 'there is also the pool of the new mapping');
 	foreach my $group (sort keys %groups)
 	{
 		my $key = join(', ', map { $_->[0] } grep { $_->[1] eq 'LABEL' } @{ $groups{$group}{columns} }) or next;
