@@ -139,7 +139,8 @@ begin() {
   mkdir "$work/tree" "$work/log" "$work/tmp"
   mkdir -m 700 "$work/s"
   export TMPDIR=$work/tmp
-  (cd "$top" && cp -r test expected sql doc pgpool_ext.control README.md "$work/tree")
+  (cd "$top" && cp -r test expected sql doc pgpool_ext.control README.md "$work/tree" &&
+    cp --parents src/config/options.c "$work/tree")
   if [ "$(id -u)" -eq 0 ]; then
     chown -R "$run_user:" "$work"
   fi

@@ -20,7 +20,6 @@
  */
 #include "config/options.h"
 
-#include <ctype.h>
 #include <math.h>
 
 #include "access/reloptions.h"
@@ -28,7 +27,6 @@
 #include "catalog/pg_foreign_table.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
-#include "commands/extension.h"
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -48,19 +46,7 @@ static const char *const on_unavailable_words[] = {"fail", "wait", NULL};
 static const char *const notices_words[] = {"forward", "log", "ignore", NULL};
 static const char *const sampling_words[] =
 	{"off", "auto", "random", "system", "bernoulli", NULL};
-static const char *const switch_words[] = {"0", "1", NULL};
-static const char *const sslmode_words[] =
-	{"disable", "allow", "prefer", "require", "verify-ca", "verify-full", NULL};
-static const char *const channel_binding_words[] =
-	{"disable", "prefer", "require", NULL};
 static const char *const gssencmode_words[] = {"disable", NULL};
-static const char *const protocol_words[] =
-	{"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
-static const char *const session_words[] =
-	{"any", "read-write", "read-only", "primary", "standby", "prefer-standby",
-	 NULL};
-static const char *const load_balance_words[] = {"disable", "random", NULL};
-
 /*
  * The numbers of PgpxPoolOptions are read from shared memory at each use, so a
  * change of them takes effect in place.  A change of any other option of the
@@ -84,10 +70,6 @@ static const char *const load_balance_words[] = {"disable", "random", NULL};
 	PG_INT32_MAX, 0, words}
 #define LIBPQ_TEXT(name, where) \
 	OTHER_TEXT(name, PGPX_LIBPQ | (where), 0, PG_INT64_MAX)
-#define LIBPQ_NUMBER(name, max) \
-	{name, PGPX_KIND_NUMBER, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 0, max, 0}
-#define LIBPQ_WORD(name, words) \
-	{name, PGPX_KIND_WORD, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 0, 0, 0, words}
 
 const PgpxOption pgpx_option_table[] = {
 	/* pool options */
@@ -136,30 +118,28 @@ const PgpxOption pgpx_option_table[] = {
 	TABLE_OPTION("fdw_tuple_cost", PGPX_KIND_COST, PGPX_ON_SERVER, 0, NULL),
 	TABLE_OPTION("extensions", PGPX_KIND_NAMES, PGPX_ON_SERVER, 0, NULL),
 
-	/* libpq options that need no superuser */
+	/* libpq options that need no superuser; libpq checks their values */
 	LIBPQ_TEXT("host", PGPX_ON_SERVER),
 	LIBPQ_TEXT("hostaddr", PGPX_ON_SERVER),
-	{"port", PGPX_KIND_PORTS, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 1, 65535},
+	LIBPQ_TEXT("port", PGPX_ON_SERVER),
 	LIBPQ_TEXT("dbname", PGPX_ON_SERVER),
 	LIBPQ_TEXT("application_name", PGPX_ON_SERVER),
 	LIBPQ_TEXT("fallback_application_name", PGPX_ON_SERVER),
-	LIBPQ_WORD("sslmode", sslmode_words),
-	LIBPQ_WORD("sslsni", switch_words),
-	LIBPQ_WORD("ssl_min_protocol_version", protocol_words),
-	LIBPQ_WORD("ssl_max_protocol_version", protocol_words),
-	LIBPQ_WORD("channel_binding", channel_binding_words),
+	LIBPQ_TEXT("sslmode", PGPX_ON_SERVER),
+	LIBPQ_TEXT("sslsni", PGPX_ON_SERVER),
+	LIBPQ_TEXT("ssl_min_protocol_version", PGPX_ON_SERVER),
+	LIBPQ_TEXT("ssl_max_protocol_version", PGPX_ON_SERVER),
+	LIBPQ_TEXT("channel_binding", PGPX_ON_SERVER),
 	LIBPQ_TEXT("require_auth", PGPX_ON_SERVER),
 	{"gssencmode", PGPX_KIND_WORD, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 0, 0, 0,
-	 gssencmode_words,
-	 "A connection that GSSAPI encrypts cannot be handed over to another "
-	 "process."},
-	LIBPQ_WORD("target_session_attrs", session_words),
-	LIBPQ_WORD("load_balance_hosts", load_balance_words),
-	LIBPQ_WORD("keepalives", switch_words),
-	LIBPQ_NUMBER("keepalives_idle", 32767), /* the kernel's limits */
-	LIBPQ_NUMBER("keepalives_interval", 32767),
-	LIBPQ_NUMBER("keepalives_count", 127),
-	LIBPQ_NUMBER("tcp_user_timeout", PG_INT32_MAX),
+	 gssencmode_words},			/* an encrypted connection cannot be handed over */
+	LIBPQ_TEXT("target_session_attrs", PGPX_ON_SERVER),
+	LIBPQ_TEXT("load_balance_hosts", PGPX_ON_SERVER),
+	LIBPQ_TEXT("keepalives", PGPX_ON_SERVER),
+	LIBPQ_TEXT("keepalives_idle", PGPX_ON_SERVER),
+	LIBPQ_TEXT("keepalives_interval", PGPX_ON_SERVER),
+	LIBPQ_TEXT("keepalives_count", PGPX_ON_SERVER),
+	LIBPQ_TEXT("tcp_user_timeout", PGPX_ON_SERVER),
 
 	/* options of user mappings, some of servers as well */
 	LIBPQ_TEXT("user", PGPX_ON_MAPPING),
@@ -209,22 +189,12 @@ static const struct
 	 "OAuth tokens belong to one session and cannot be shared by a pool."},
 };
 
-/*
- * Compare two names.  Checking the first letter separately avoids most calls of
- * strcmp; the first lease of a session does many comparisons.
- */
-static inline bool
-is_same_name(const char *a, const char *b)
-{
-	return a[0] == b[0] && strcmp(a, b) == 0;
-}
-
 /* Return the table's entry of an option, NULL if there is none. */
 static const PgpxOption *
 find_option(const char *name)
 {
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
-		if (is_same_name(o->name, name))
+		if (strcmp(o->name, name) == 0)
 			return o;
 	return NULL;
 }
@@ -257,7 +227,7 @@ find_libpq_option(const char *name)
 	const PQconninfoOption *o;
 
 	for (o = pgpx_libpq_options(); o->keyword != NULL; o++)
-		if (is_same_name(o->keyword, name))
+		if (strcmp(o->keyword, name) == 0)
 			return o;
 	return NULL;
 }
@@ -273,7 +243,7 @@ refusal_reason(const char *name, const PQconninfoOption *libpq)
 	{
 		size_t		len = strlen(refused[i].name);
 
-		if (is_same_name(name, refused[i].name) ||
+		if (strcmp(name, refused[i].name) == 0 ||
 			(refused[i].name[len - 1] == '_' &&
 			 strncmp(name, refused[i].name, len) == 0))
 			return refused[i].reason;
@@ -337,120 +307,33 @@ pgpx_option_is_libpq(const char *name)
 
 #define DISTANCE_MAX 4			/* edits; and at most half of the name */
 
-/* Return an upper bound of the number of valid names. */
-static int
-count_names(void)
-{
-	const PQconninfoOption *libpq;
-	int			n = 0;
-
-	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
-		n++;
-	for (libpq = pgpx_libpq_options(); libpq->keyword != NULL; libpq++)
-		n++;
-	return n;
-}
-
-/* List the names that the current user can set, and return their number. */
-static int
-list_valid_names(int where, const char **names)
-{
-	const PQconninfoOption *libpq;
-	int			n = 0;
-
-	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
-	{
-		int			flags = pgpx_option_flags(o->name);
-
-		if ((flags & where) && (superuser() || !(flags & PGPX_SUPERUSER)))
-			names[n++] = o->name;
-	}
-	for (libpq = pgpx_libpq_options();
-		 (where & (PGPX_ON_SERVER | PGPX_ON_MAPPING)) && libpq->keyword != NULL;
-		 libpq++)
-	{
-		if (find_option(libpq->keyword) == NULL &&
-			pgpx_option_is_allowed(libpq->keyword, superuser(),
-								   where == PGPX_ON_MAPPING))
-			names[n++] = libpq->keyword;
-	}
-	return n;
-}
-
 /*
- * Return a hint for an invalid option name: the closest valid name, or all
- * valid names if none is close.  where: PGPX_ON_SERVER, _MAPPING, _TABLE or
- * _COLUMN.  Valid names are those that the current user can set there.
+ * Return the closest name that the current user can set, NULL if none is close.
+ * where: PGPX_ON_SERVER, _MAPPING, _TABLE or _COLUMN.
  */
-static char *
-make_name_hint(const char *name, int where)
+static const char *
+find_closest_name(const char *name, int where)
 {
-	const char **names = palloc(sizeof(char *) * count_names());
-	int			n = list_valid_names(where, names);
 	char	   *lower = pstrdup(name);
-	const char *closest;
 	ClosestMatchState match;
-	StringInfoData buf;
 
 	/* a quoted name can have capitals, valid names are in lower case */
 	for (char *p = lower; *p != '\0'; p++)
 		*p = pg_ascii_tolower((unsigned char) *p);
 	initClosestMatch(&match, lower, DISTANCE_MAX);
-	for (int i = 0; i < n; i++)
-		updateClosestMatch(&match, names[i]);
-	closest = getClosestMatch(&match);
-
-	initStringInfo(&buf);
-	if (closest != NULL)
+	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
 	{
-		appendStringInfo(&buf, "Perhaps you meant the option \"%s\".", closest);
-		return buf.data;
+		int			flags = pgpx_option_flags(o->name);
+
+		if ((flags & where) && (superuser() || !(flags & PGPX_SUPERUSER)))
+			updateClosestMatch(&match, o->name);
 	}
-	appendStringInfoString(&buf, "Valid options in this context are: ");
-	for (int i = 0; i < n; i++)
-		appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "", names[i]);
-	appendStringInfoChar(&buf, '.');
-	return buf.data;
+	return getClosestMatch(&match);
 }
 
 #define MS_PER_DAY	INT64CONST(86400000)
 
 PG_FUNCTION_INFO_V1(pgpx_fdw_validator);
-
-/* Parse an integer as libpq does: decimal, blanks around it, no unit. */
-static bool
-parse_number(const char *value, const char *end, int64 min, int64 max,
-			 int64 *result)
-{
-	char	   *rest;
-	long		n;
-
-	errno = 0;
-	n = strtol(value, &rest, 10);
-	if (rest == value || errno != 0)
-		return false;
-	while (rest < end && isspace((unsigned char) *rest))
-		rest++;
-	*result = n;
-	return rest == end && n >= min && n <= max;
-}
-
-/* Parse "port" as libpq does: one for each host; empty means the default. */
-static bool
-parse_ports(const PgpxOption *option, const char *value, int64 *result)
-{
-	for (;;)
-	{
-		const char *end = value + strcspn(value, ",");
-
-		if (end > value &&
-			!parse_number(value, end, option->min, option->max, result))
-			return false;
-		if (*end == '\0')
-			return true;
-		value = end + 1;
-	}
-}
 
 /*
  * Parse a duration, which must have a unit.  A number without a unit would be
@@ -481,9 +364,9 @@ parse_duration(const PgpxOption *option, const char *value, int64 *result)
 }
 
 /*
- * Parse a value; false if it is not valid for the option.  A value of an option
- * of libpq or of foreign tables must be one that libpq or postgres_fdw accepts,
- * because they parse it again.
+ * Parse a value; false if it is not valid for the option.  A word or boolean of
+ * an option of libpq or of foreign tables must be one that libpq or postgres_fdw
+ * accepts, because they parse it again.
  */
 static bool
 parse_value(const PgpxOption *option, const char *value, int64 *result)
@@ -525,11 +408,6 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 			return (int64) strlen(value) <= option->max &&
 				(option->min == 0 ||
 				 value[strspn(value, "; \t\n\r\f\v")] != '\0');
-		case PGPX_KIND_NUMBER:
-			return parse_number(value, value + strlen(value),
-								option->min, option->max, result);
-		case PGPX_KIND_PORTS:
-			return parse_ports(option, value, result);
 		case PGPX_KIND_COST:
 			return parse_real(value, &d, 0, NULL) && d >= 0;
 		case PGPX_KIND_NAMES:
@@ -545,13 +423,9 @@ describe_values(const PgpxOption *option)
 	StringInfoData buf;
 
 	initStringInfo(&buf);
-	if (option->hint != NULL)
-		appendStringInfo(&buf, "%s ", option->hint);
 	switch (option->kind)
 	{
 		case PGPX_KIND_INT:
-		case PGPX_KIND_NUMBER:
-		case PGPX_KIND_PORTS:
 			appendStringInfo(&buf,
 							 "Valid values are from %lld to %lld, without a "
 							 "unit.",
@@ -626,12 +500,15 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 		*(int *) field = (int) value;
 }
 
-/* Raise HV00D.  where: as for make_name_hint; 0: a kind without any options. */
+/*
+ * Raise HV00D.  where: as for find_closest_name; 0: a kind without any options.
+ */
 pg_noreturn static void
 refuse_name(const char *name, int where)
 {
 	const char *reason = refusal_reason(name, find_libpq_option(name));
 	int			flags = pgpx_option_flags(name);
+	const char *closest = find_closest_name(name, where);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
@@ -648,7 +525,8 @@ refuse_name(const char *name, int where)
 			 errhint("This is an option of the foreign table.") :
 			 (flags & PGPX_ON_COLUMN) ?
 			 errhint("This is an option of a column of the foreign table.") :
-			 errhint("%s", make_name_hint(name, where))));
+			 closest == NULL ? 0 :
+			 errhint("Perhaps you meant the option \"%s\".", closest)));
 }
 
 /* Check one option for the current user. */
@@ -658,8 +536,6 @@ check_option(const char *name, const char *value, int where)
 	const PgpxOption *option = find_option(name);
 	int			flags = pgpx_option_flags(name);
 	int64		result = 0;
-	List	   *names = NIL;
-	ListCell   *lc;
 
 	if ((flags & where) == 0)
 		refuse_name(name, where);
@@ -672,16 +548,6 @@ check_option(const char *name, const char *value, int where)
 	if (option != NULL)
 		result = require_value(option, value);
 	pgpx_options_check_hosts(name, value);
-
-	/* as in postgres_fdw, extensions may be created later */
-	if (strcmp(name, "extensions") == 0)
-		(void) SplitIdentifierString(pstrdup(value), ',', &names);
-	foreach(lc, names)
-		if (!OidIsValid(get_extension_oid(lfirst(lc), true)))
-			ereport(WARNING,
-					(errcode(ERRCODE_UNDEFINED_OBJECT),
-					 errmsg("extension \"%s\" is not installed",
-							(char *) lfirst(lc))));
 
 	/* as in postgres_fdw, every user may set the stricter value */
 	if (strcmp(name, "password_required") == 0 && result == 0 && !superuser())
@@ -723,8 +589,12 @@ pgpx_options_find(List *options, const char *name)
 	return NULL;
 }
 
-bool
-pgpx_options_find_number(List *list, const char *name, int64 *result)
+/*
+ * Find a numeric option of the pool, and parse it.  Return false if it is
+ * missing or invalid.
+ */
+static bool
+find_number(List *list, const char *name, int64 *result)
 {
 	DefElem    *def = pgpx_options_find(list, name);
 
@@ -763,37 +633,23 @@ pgpx_options_check_base(List *options)
 	}
 }
 
-/* Check the options in the list against each other. */
+/* Raise 22023 if the value of one option exceeds that of another one. */
 static void
-check_together(List *list)
+check_order(List *list, const char *low_name, const char *high_name,
+			const char *unit)
 {
 	int64		low;
 	int64		high;
 
-	pgpx_options_check_base(list);
-	if (pgpx_options_find_number(list, "retry_min", &low) &&
-		pgpx_options_find_number(list, "retry_max", &high) && low > high)
+	if (find_number(list, low_name, &low) &&
+		find_number(list, high_name, &high) && low > high)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("option \"retry_min\" exceeds option \"retry_max\""),
-				 errdetail("\"retry_min\" is %lld ms, \"retry_max\" is %lld ms.",
-						   (long long) low, (long long) high)));
-
-	if (pgpx_options_find_number(list, "min_size", &low) &&
-		pgpx_options_find_number(list, "pool_size", &high) && low > high)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("option \"min_size\" exceeds option \"pool_size\""),
-				 errdetail("\"min_size\" is %lld, \"pool_size\" is %lld.",
-						   (long long) low, (long long) high)));
-
-	if (pgpx_options_find_number(list, "min_idle", &low) &&
-		pgpx_options_find_number(list, "pool_size", &high) && low > high)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("option \"min_idle\" exceeds option \"pool_size\""),
-				 errdetail("\"min_idle\" is %lld, \"pool_size\" is %lld.",
-						   (long long) low, (long long) high)));
+				 errmsg("option \"%s\" exceeds option \"%s\"",
+						low_name, high_name),
+				 errdetail("\"%s\" is %lld%s, \"%s\" is %lld%s.",
+						   low_name, (long long) low, unit,
+						   high_name, (long long) high, unit)));
 }
 
 void
@@ -842,7 +698,10 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 
 		check_option(def->defname, defGetString(def), where);
 	}
-	check_together(list);
+	pgpx_options_check_base(list);
+	check_order(list, "retry_min", "retry_max", " ms");
+	check_order(list, "min_size", "pool_size", "");
+	check_order(list, "min_idle", "pool_size", "");
 	if (where == PGPX_ON_MAPPING)
 		pgpx_options_check_mapping(list);
 	PG_RETURN_VOID();

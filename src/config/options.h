@@ -133,13 +133,6 @@ extern bool pgpx_option_is_allowed(const char *name, bool as_superuser,
 extern DefElem *pgpx_options_find(List *options, const char *name);
 
 /*
- * Find a numeric option of the pool in a list of DefElems, and parse it as
- * pgpx_options_apply does.  Return false if it is missing or invalid.
- */
-extern bool pgpx_options_find_number(List *list, const char *name,
-									 int64 *result);
-
-/*
  * pgpx_options_check_base
  *		Raise HV00D for a connection option on a server that has base_server,
  *		because the option would be ignored.
@@ -181,10 +174,8 @@ typedef enum PgpxOptionKind
 	PGPX_KIND_WORD,				/* one of "words" */
 	PGPX_KIND_BOOL,
 	PGPX_KIND_TEXT,				/* up to "max" bytes; not blank if "min" > 0 */
-	PGPX_KIND_NUMBER,			/* libpq's integer: decimal, no unit */
 	PGPX_KIND_COST,				/* a number that is not negative */
-	PGPX_KIND_NAMES,			/* a list of identifiers */
-	PGPX_KIND_PORTS				/* libpq's list of port numbers */
+	PGPX_KIND_NAMES				/* a list of identifiers */
 } PgpxOptionKind;
 
 /* Where an option may be set, by whom, and for what. */
@@ -207,7 +198,6 @@ typedef struct PgpxOption
 	int64		max;
 	int64		value;			/* the default */
 	const char *const *words;	/* valid words, in the order of the C enum */
-	const char *hint;			/* sentence before its valid values, or NULL */
 } PgpxOption;
 
 extern const PgpxOption pgpx_option_table[];

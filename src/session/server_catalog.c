@@ -71,68 +71,6 @@ raise_no_server(const char *name, const char *base_of)
 			 digits ? errhint("If this is a lease, cast it to bigint.") : 0));
 }
 
-/*
- * Return whether other sessions see a version of a catalog row that this
- * transaction has written.  To a snapshot of the time before its first command,
- * its own changes are not visible.
- */
-static bool
-do_others_see(Oid catalog, Oid oid)
-{
-	Relation	rel = table_open(catalog, AccessShareLock);
-	Snapshot	before = RegisterSnapshot(GetCatalogSnapshot(catalog));
-	SysScanDesc scan;
-	ScanKeyData key;
-	bool		found;
-
-	before->curcid = FirstCommandId;
-	ScanKeyInit(&key, get_object_attnum_oid(catalog), BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(oid));
-	scan = systable_beginscan(rel, get_object_oid_index(catalog), true, before,
-							  1, &key);
-	found = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
-	UnregisterSnapshot(before);
-	table_close(rel, AccessShareLock);
-	return found;
-}
-
-/*
- * Raise 55000 if this transaction has changed a row of the spec of a server.
- * Other sessions use the pool, and must not see the change before it commits.
- * Return whether the transaction has created the row.  Then no other session
- * can find the pool.
- */
-static bool
-is_created(const char *server, HeapTuple row, Oid oid)
-{
-	TransactionId by = HeapTupleHeaderGetXmin(row->t_data);
-
-	if (!TransactionIdIsCurrentTransactionId(by))
-		return false;
-	if (do_others_see(row->t_tableOid, oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("options of server \"%s\" were changed in this transaction",
-						server),
-				 errdetail("The transaction has changed a row of %s.",
-						   get_rel_name(row->t_tableOid)),
-				 errhint("Commit before you use the server.")));
-	return true;
-}
-
-/* Call is_created for the row of a role. */
-static void
-check_role(const char *server, Oid role)
-{
-	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
-
-	if (!HeapTupleIsValid(row))
-		return;
-	(void) is_created(server, row, role);
-	ReleaseSysCache(row);
-}
-
 /* Wipe options before their memory is freed, because one may be a password. */
 static void
 wipe_options(void *options)
@@ -273,6 +211,80 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
 	*in_place_hash = Max(*in_place_hash, 1);
 	pfree(buf.data);
 	pfree(in_place.data);
+}
+
+/* Return whether two versions of a server's row are the same to a pool. */
+static bool
+is_same_to_pool(HeapTuple a, HeapTuple b)
+{
+	uint64		hash_a[3];
+	uint64		hash_b[3];
+
+	pgpx_server_catalog_hash_server(a, hash_a, &hash_a[2]);
+	pgpx_server_catalog_hash_server(b, hash_b, &hash_b[2]);
+	return memcmp(hash_a, hash_b, sizeof(hash_a)) == 0;
+}
+
+/*
+ * Raise 55000 if this transaction has changed a row of the spec of a server.
+ * Other sessions use the pool, and must not see the change before it commits.
+ * Return whether the transaction has created the row.  Then no other session
+ * can find the pool.
+ *
+ * Other sessions see the row as it was before the first command of the
+ * transaction.
+ */
+static bool
+is_created(const char *server, HeapTuple row, Oid oid)
+{
+	Oid			catalog = row->t_tableOid;
+	TransactionId by = HeapTupleHeaderGetXmin(row->t_data);
+	Relation	rel;
+	Snapshot	before;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	seen;
+	bool		created;
+	bool		changed;
+
+	if (!TransactionIdIsCurrentTransactionId(by))
+		return false;
+	rel = table_open(catalog, AccessShareLock);
+	before = RegisterSnapshot(GetCatalogSnapshot(catalog));
+	before->curcid = FirstCommandId;
+	ScanKeyInit(&key, get_object_attnum_oid(catalog), BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(oid));
+	scan = systable_beginscan(rel, get_object_oid_index(catalog), true, before,
+							  1, &key);
+	seen = systable_getnext(scan);
+	created = !HeapTupleIsValid(seen);
+	changed = !created;
+	if (changed && catalog == ForeignServerRelationId)
+		changed = !is_same_to_pool(seen, row);
+	systable_endscan(scan);
+	UnregisterSnapshot(before);
+	table_close(rel, AccessShareLock);
+	if (changed)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("options of server \"%s\" were changed in this transaction",
+						server),
+				 errdetail("The transaction has changed a row of %s.",
+						   get_rel_name(catalog)),
+				 errhint("Commit before you use the server.")));
+	return created;
+}
+
+/* Call is_created for the row of a role. */
+static void
+check_role(const char *server, Oid role)
+{
+	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+
+	if (!HeapTupleIsValid(row))
+		return;
+	(void) is_created(server, row, role);
+	ReleaseSysCache(row);
 }
 
 /*

@@ -95,81 +95,72 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 		*slot = entry;
 }
 
-/* Measured by test/bench/formats, whose arrays have two elements. */
+/*
+ * The types that can be requested in binary.  The gains were measured by
+ * test/bench/formats, whose arrays have two elements.
+ */
+typedef struct BinaryType
+{
+	Oid			type;
+	int			gain;			/* see pgpx_formats_gain */
+	bool		plain;			/* see pgpx_formats_is_plain */
+	PgpxDirectDecoder decoder;	/* for values that need not be rounded */
+} BinaryType;
+
+static const BinaryType types[] = {
+	{BOOLOID, 12, true, PGPX_DECODE_BOOL},
+	{INT2OID, 16, true, PGPX_DECODE_INT2},
+	{INT4OID, 16, true, PGPX_DECODE_INT4},
+	{INT8OID, 20, true, PGPX_DECODE_INT8},
+	{NUMERICOID, 16, true, PGPX_DECODE_NONE},
+	{FLOAT4OID, 60, false, PGPX_DECODE_INT4},
+	{FLOAT8OID, 90, false, PGPX_DECODE_INT8},
+	{BYTEAOID, 50, false, PGPX_DECODE_NONE},
+	{DATEOID, 130, false, PGPX_DECODE_DATE},
+	{TIMEOID, 90, false, PGPX_DECODE_TIME},
+	{TIMETZOID, 90, false, PGPX_DECODE_NONE},
+	{TIMESTAMPOID, 180, false, PGPX_DECODE_TIMESTAMP},
+	{TIMESTAMPTZOID, 230, false, PGPX_DECODE_TIMESTAMP},
+	{INTERVALOID, PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 110 : 0, false,
+	PGPX_DECODE_NONE},
+	{UUIDOID, 270, true, PGPX_DECODE_UUID},
+	{BOOLARRAYOID, 30, true, PGPX_DECODE_NONE},
+	{INT2ARRAYOID, 30, true, PGPX_DECODE_NONE},
+	{INT4ARRAYOID, 30, true, PGPX_DECODE_NONE},
+	{INT8ARRAYOID, 30, true, PGPX_DECODE_NONE},
+	{NUMERICARRAYOID, 30, true, PGPX_DECODE_NONE},
+	{UUIDARRAYOID, 30, true, PGPX_DECODE_NONE},
+	{BYTEAARRAYOID, 30, false, PGPX_DECODE_NONE},
+	{FLOAT4ARRAYOID, 30, false, PGPX_DECODE_NONE},
+	{FLOAT8ARRAYOID, 30, false, PGPX_DECODE_NONE},
+	{DATEARRAYOID, 30, false, PGPX_DECODE_NONE},
+	{TIMEARRAYOID, 30, false, PGPX_DECODE_NONE},
+	{TIMETZARRAYOID, 30, false, PGPX_DECODE_NONE},
+	{TIMESTAMPARRAYOID, 30, false, PGPX_DECODE_NONE},
+	{TIMESTAMPTZARRAYOID, 30, false, PGPX_DECODE_NONE},
+	{INTERVALARRAYOID, PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 30 : 0, false,
+	PGPX_DECODE_NONE},
+};
+
+static BinaryType
+find_type(Oid type)
+{
+	for (int i = 0; i < lengthof(types); i++)
+		if (types[i].type == type)
+			return types[i];
+	return (BinaryType){InvalidOid, 0, false, PGPX_DECODE_NONE};
+}
+
 int
 pgpx_formats_gain(Oid type)
 {
-	switch (type)
-	{
-		case BOOLOID:
-			return 12;
-		case INT2OID:
-		case INT4OID:
-		case NUMERICOID:
-			return 16;
-		case INT8OID:
-			return 20;
-		case BOOLARRAYOID:
-		case BYTEAARRAYOID:
-		case INT2ARRAYOID:
-		case INT4ARRAYOID:
-		case INT8ARRAYOID:
-		case FLOAT4ARRAYOID:
-		case FLOAT8ARRAYOID:
-		case NUMERICARRAYOID:
-		case DATEARRAYOID:
-		case TIMEARRAYOID:
-		case TIMETZARRAYOID:
-		case TIMESTAMPARRAYOID:
-		case TIMESTAMPTZARRAYOID:
-		case UUIDARRAYOID:
-			return 30;
-		case INTERVALARRAYOID:
-			return PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 30 : 0;
-		case BYTEAOID:
-			return 50;
-		case FLOAT4OID:
-			return 60;
-		case FLOAT8OID:
-		case TIMEOID:
-		case TIMETZOID:
-			return 90;
-		case INTERVALOID:
-			return PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 110 : 0;
-		case DATEOID:
-			return 130;
-		case TIMESTAMPOID:
-			return 180;
-		case TIMESTAMPTZOID:
-			return 230;
-		case UUIDOID:
-			return 270;
-		default:
-			return 0;
-	}
+	return find_type(type).gain;
 }
 
 bool
 pgpx_formats_is_plain(Oid type)
 {
-	switch (type)
-	{
-		case BOOLOID:
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-		case NUMERICOID:
-		case UUIDOID:
-		case BOOLARRAYOID:
-		case INT2ARRAYOID:
-		case INT4ARRAYOID:
-		case INT8ARRAYOID:
-		case NUMERICARRAYOID:
-		case UUIDARRAYOID:
-			return true;
-		default:
-			return false;
-	}
+	return find_type(type).plain;
 }
 
 /*
@@ -222,31 +213,8 @@ pgpx_formats_choose(int n, int16 *formats, const int *gains, uint64 rows)
 PgpxDirectDecoder
 pgpx_direct_decoder(Oid type, int32 typmod)
 {
-	switch (type)
-	{
-		case BOOLOID:
-			return PGPX_DECODE_BOOL;
-		case INT2OID:
-			return PGPX_DECODE_INT2;
-		case INT4OID:
-		case FLOAT4OID:
-			return PGPX_DECODE_INT4;
-		case INT8OID:
-		case FLOAT8OID:
-			return PGPX_DECODE_INT8;
-		case DATEOID:
-			return PGPX_DECODE_DATE;
-		case TIMEOID:
-			/* a value for a column with a precision must be rounded */
-			return typmod < 0 ? PGPX_DECODE_TIME : PGPX_DECODE_NONE;
-		case TIMESTAMPOID:
-		case TIMESTAMPTZOID:
-			return typmod < 0 ? PGPX_DECODE_TIMESTAMP : PGPX_DECODE_NONE;
-		case UUIDOID:
-			return PGPX_DECODE_UUID;
-		default:
-			return PGPX_DECODE_NONE;
-	}
+	/* a value for a column with a precision must be rounded */
+	return typmod < 0 ? find_type(type).decoder : PGPX_DECODE_NONE;
 }
 
 static inline uint32

@@ -74,44 +74,6 @@ begin_input_settings(void)
 }
 
 #define MAX_LIST_COLUMNS 100	/* columns in a hint; with more, no list */
-#define MAX_NAMES 10			/* in a detail; the rest are counted */
-
-/* A list of names for an error detail: the first few, and the number of all. */
-typedef struct Names
-{
-	const char *heading;
-	StringInfoData text;
-	int			n;
-} Names;
-
-static void
-add_name(Names *names, const char *name)
-{
-	char		copy[NAMEDATALEN];
-
-	if (names->n == 0)
-		initStringInfo(&names->text);
-	if (names->n < MAX_NAMES)
-	{
-		strlcpy(copy, name, sizeof(copy));
-		appendStringInfo(&names->text, "%s\"%s\"", names->n == 0 ? "" : ", ",
-						 pgpx_text_clean(copy));
-	}
-	names->n++;
-}
-
-static void
-append_names(StringInfo detail, const Names *names)
-{
-	if (names->n == 0)
-		return;
-	appendStringInfo(detail, "%s%s: %s", detail->len > 0 ? " " : "",
-					 names->heading, names->text.data);
-	if (names->n > MAX_NAMES)
-		appendStringInfo(detail, " and %d more", names->n - MAX_NAMES);
-	appendStringInfoChar(detail, '.');
-}
-
 /*
  * Return the index of the attribute with this name, -1 if there is none.  The
  * search starts at "start", where the attribute usually is.
@@ -130,45 +92,47 @@ find_attribute(TupleDesc tupdesc, const char *name, int start)
 	return -1;
 }
 
+/* Raise 42804.  detail: has a %s for the name of a column. */
+pg_noreturn static void
+raise_mismatch(Oid type, const char *detail, const char *name)
+{
+	char		copy[NAMEDATALEN];
+
+	strlcpy(copy, name, sizeof(copy));
+	ereport(ERROR,
+			(errcode(ERRCODE_DATATYPE_MISMATCH),
+			 errmsg("remote result does not match type %s",
+					format_type_be(type)),
+			 errdetail(detail, pgpx_text_clean(copy)),
+			 errhint("Select each column of the type once, in any order; AS gives a column another name.")));
+}
+
 static void
 map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 			int *map)
 {
-	Names		missing = {.heading = "Columns of the type that the remote result does not have"};
-	Names		extra = {.heading = "Columns of the remote result that the type does not have"};
-	Names		twice = {.heading = "Columns that the remote result has more than once"};
-	int		   *found = palloc0(sizeof(int) * Max(tupdesc->natts, 1));
+	bool	   *found = palloc0(sizeof(bool) * Max(tupdesc->natts, 1));
 	int			start = 0;
-	StringInfoData detail;
 
 	for (int i = 0; i < n; i++)
 	{
 		int			at = find_attribute(tupdesc, columns[i].name, start);
 
-		map[i] = at;
 		if (at < 0)
-			add_name(&extra, columns[i].name);
-		else if (++found[at] == 2)
-			add_name(&twice, columns[i].name);
+			raise_mismatch(type, "The type has no column \"%s\".",
+						   columns[i].name);
+		if (found[at])
+			raise_mismatch(type, "The remote result has column \"%s\" more than once.",
+						   columns[i].name);
+		map[i] = at;
+		found[at] = true;
 		start = at + 1;
 	}
 	for (int i = 0; i < tupdesc->natts; i++)
-		if (found[i] == 0 && !TupleDescAttr(tupdesc, i)->attisdropped)
-			add_name(&missing, NameStr(TupleDescAttr(tupdesc, i)->attname));
+		if (!found[i] && !TupleDescAttr(tupdesc, i)->attisdropped)
+			raise_mismatch(type, "The remote result has no column \"%s\".",
+						   NameStr(TupleDescAttr(tupdesc, i)->attname));
 	pfree(found);
-	if (missing.n == 0 && extra.n == 0 && twice.n == 0)
-		return;
-
-	initStringInfo(&detail);
-	append_names(&detail, &missing);
-	append_names(&detail, &extra);
-	append_names(&detail, &twice);
-	ereport(ERROR,
-			(errcode(ERRCODE_DATATYPE_MISMATCH),
-			 errmsg("remote result does not match type %s",
-					format_type_be(type)),
-			 errdetail_internal("%s", detail.data),
-			 errhint("Select each column of the type once, in any order; AS gives a column another name.")));
 }
 
 char *

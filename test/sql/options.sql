@@ -155,18 +155,7 @@ SELECT name, value, r.state, r.message
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
-SELECT r.state, r.message, r.hint
-  FROM (VALUES
-    (1, 'port', '0'), (2, 'port', '65536'), (3, 'port', '5432,x'),
-    (4, 'port', '0x10'),
-    (5, 'sslmode', 'Require'), (6, 'sslsni', 'on'),
-    (7, 'ssl_min_protocol_version', 'SSLv3'), (8, 'channel_binding', 'x'),
-    (9, 'gssencmode', 'prefer'), (10, 'target_session_attrs', 'x'),
-    (11, 'keepalives', '2'), (12, 'keepalives_idle', '30s'),
-    (13, 'keepalives_interval', '32768'), (14, 'keepalives_count', '128'),
-    (15, 'tcp_user_timeout', '30s'), (16, 'tcp_user_timeout', '')
-  ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
- ORDER BY n;
+SELECT r.state, r.message, r.hint FROM pg_temp.try_server('gssencmode', 'prefer') AS r;
 
 -- the highest number of hosts that libpq tries in one attempt
 SELECT name, n, r.state, r.message, r.detail, r.hint
@@ -213,15 +202,15 @@ SELECT name, r.state, r.message, r.detail, r.hint
   FROM unnest('{pasword,username,password_require}'::text[]) AS name,
        pg_temp.try_mapping(name, 'opensesame') AS r;
 -- options that only a superuser can set are suggested to superusers only
-SELECT r.state, r.message, r.detail, r.hint FROM pg_temp.try_server('sslcrldirs', 'x') AS r;
+SELECT r.state, r.message, r.detail, r.hint FROM pg_temp.try_server('sslcer', 'x') AS r;
 SET ROLE regress_pgpool_owner;
-SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint FROM pg_temp.try_server('sslcrldirs', 'x') AS r;
+SELECT r.state, r.message, r.detail, r.hint FROM pg_temp.try_server('sslcer', 'x') AS r;
 RESET ROLE;
--- none is close: the hint lists all of them, which depends on libpq's version
-SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
+-- none is close
+SELECT r.state, r.message, r.detail, r.hint
   FROM unnest(ARRAY['nonsense', 'x', 'client_encodin']) AS name,
        pg_temp.try_server(name, 'opensesame') AS r;
-SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
+SELECT r.state, r.message, r.detail, r.hint
   FROM pg_temp.try_mapping('nonsense', 'opensesame') AS r;
 
 -- the wrapper has no options
@@ -301,14 +290,7 @@ SELECT v.name, v.value, r.*
                      'SERVER options_owned OPTIONS (%I %L)',
                      name, value)) AS r
  ORDER BY n;
--- hints for an ordinary role leave out the options that it cannot set
-SELECT r.hint LIKE '%, sslmode,%' AS sslmode,
-       r.hint LIKE '%, passfile%' AS passfile
-  FROM pg_temp.try_server('nonsense', '1') AS r;
 RESET ROLE;
-SELECT r.hint LIKE '%, sslmode,%' AS sslmode,
-       r.hint LIKE '%, passfile%' AS passfile
-  FROM pg_temp.try_server('nonsense', '1') AS r;
 
 --
 -- From a name to a pool

@@ -183,11 +183,11 @@ EOT
 	$app->fails(q{SELECT pgpool.exec('steal', 'select 1')}, '42501', qr/permission denied to use option "min_size"/, 'checkout is refused for the same reason');
 	$local->safe_psql('postgres', 'ALTER SERVER steal OPTIONS (DROP min_size, DROP min_idle)');
 	is($app->run(q{SELECT pgpool.exec('steal', 'select 1')}) . $app->error, '1', 'server without these options can be used');
-	$local->safe_psql('postgres', q{SET ROLE evil; ALTER SERVER steal OPTIONS (ADD min_idle '3')});
+	$local->safe_psql('postgres', q{SET ROLE evil; ALTER SERVER steal OPTIONS (ADD min_size '3')});
 	becomes($with->(), 'pool is closed when the owner has set such an option');
 	$local->safe_psql('postgres', 'GRANT app TO evil');
 	is($app->run(q{SELECT pgpool.exec('steal', 'select 1')}) . $app->error, '1', 'server can be used when the owner has the privileges of the user');
-	becomes($with->('postgres steal app 3'), 'min_idle takes effect');
+	becomes($with->('postgres steal app 3'), 'min_size takes effect');
 	$local->safe_psql('postgres', 'REVOKE app FROM evil');
 	becomes($with->(), 'pool is closed when the owner has lost these privileges');
 	$app->quit;
