@@ -515,8 +515,9 @@ void
 pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
+	bool		hurried = pgpx_now() < w->deadline;
 
-	if (try_next_host(w))
+	if (!hurried && try_next_host(w))
 		return;
 	snprintf(text, sizeof(text),
 			 "%s did not end within %s (%.3g s)%s.",
@@ -524,7 +525,10 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 w->phase == PGPX_PHASE_PASSWORD ? "The password command" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
-			 w->purpose->limit_name, (w->until - w->started) / 1000000.0,
+			 hurried ? "the time limit for an attempt while another pool waits for its slot" :
+			 w->purpose->limit_name,
+			 hurried ? PGPX_CONTENDED_KEEP_MS / 1000.0 :
+			 (w->until - w->started) / 1000000.0,
 			 pgpx_task_delay_reason(w->task));
 	fail_attempt(w, w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING :
 				 PGPX_FAILED,

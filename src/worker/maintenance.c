@@ -54,6 +54,48 @@ pgpx_event_pool_changed(int pool)
 	maintain_soon(pool, 0);
 }
 
+/* Return whether max_connections keeps a pool from opening a connection. */
+static bool
+is_slot_wanted(void)
+{
+	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
+		if (pgpx_pools[i].lacks > 0 && pgpx_pools[i].lacks_all)
+			return true;
+	return false;
+}
+
+/*
+ * Return whether the worker's own operation on a connection has occupied its
+ * slot for too long, although the options still allow it (they may allow ten
+ * years).
+ *
+ * The limit is PGPX_CONTENDED_KEEP_MS.  It applies if the options have been replaced
+ * since the operation began, or if a pool waits for a slot under
+ * max_connections.  It does not apply to a connection attempt for which
+ * sessions wait, because then the waiters' deadlines limit it.
+ */
+static bool
+is_overdue(PgpxWorkerConn *w, PgpxTime now)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+
+	if (conn->state != PGPX_CONN_RESETTING &&
+		conn->state != PGPX_CONN_CANCELLING &&
+		!(conn->state == PGPX_CONN_CLOSING && w->cancel.task != NULL) &&
+		(conn->state != PGPX_CONN_CONNECTING || pool->nwaiting > 0))
+		return false;
+	if (now - conn->state_since < PGPX_CONTENDED_KEEP_MS * 1000)
+	{
+		pgpx_event_due_at(conn->state_since + PGPX_CONTENDED_KEEP_MS * 1000);
+		return false;
+	}
+	if (conn->version != pool->version || is_slot_wanted())
+		return true;
+	pgpx_event_due_at(now + PGPX_CONTENDED_CHECK_MS * 1000);
+	return false;
+}
+
 /* Handle the expiry of the deadline of a connection's phase. */
 static void
 deadline_passed(PgpxWorkerConn *w)
@@ -77,6 +119,19 @@ deadline_passed(PgpxWorkerConn *w)
 	}
 }
 
+/* End the current operation on a connection as if its deadline had passed. */
+static void
+end_operation(PgpxWorkerConn *w)
+{
+	if (w->phase == PGPX_PHASE_ABORT)
+		w->aborting.until = pgpx_now();
+	if (pgpx_conns[w->index].state != PGPX_CONN_CLOSING &&
+		w->phase != PGPX_PHASE_OPEN)
+		deadline_passed(w);
+	else if (w->cancel.task != NULL)
+		pgpx_cancel_deadline_passed(w);
+}
+
 /*
  * Do the periodic work on connections.  Return true if the worker must tick
  * again, because work is left that no event will report.
@@ -91,6 +146,8 @@ tick(PgpxTime now)
 		PgpxConn   *conn = &pgpx_conns[w->index];
 		int			unread_reset;
 
+		if (is_overdue(w, now))
+			end_operation(w);
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 

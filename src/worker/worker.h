@@ -71,6 +71,14 @@ extern bool pgpx_catalog_request_has_ended(void);
  */
 extern bool pgpx_try_lock_databases(void);
 
+/*
+ * PGPX_CONTENDED_KEEP_MS: maximum time for which the worker's own operation on
+ * a connection may occupy a contended slot, even if the options allow more.
+ * PGPX_CONTENDED_CHECK_MS: interval at which it checks for contention.
+ */
+#define PGPX_CONTENDED_KEEP_MS 10000
+#define PGPX_CONTENDED_CHECK_MS 1000
+
 /* Pause after a try to lock pg_database that has failed. */
 #define PGPX_LOCK_RETRY_MS 1000
 

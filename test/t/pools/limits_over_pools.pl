@@ -261,7 +261,7 @@ EOS
 	my $local = local_node('local2', start => 0, conf => ['pgpool_ext.max_connections = 3']);
 	with_clock($local, sub { $local->start });
 	make_pool($local, $remote, server => $_, options => { pool_size => 3, reset => 'never' }) foreach qw(a b c);
-	my $fake = PgpxFakeServer->new(reset => sub { $_[0]->serve(1); $_[0]->receive; sleep 3600 });
+	my $fake = PgpxFakeServer->new(silent => sub { $_[0]->receive; sleep 3600 }, reset => sub { $_[0]->serve(1); $_[0]->receive; sleep 3600 }, login => { login => sub { sleep 3600 } });
 	my @sessions = map { PgpxSession->new($local) } 1 .. 4;
 
 	sub pids
@@ -385,6 +385,23 @@ EOS
 
 	$local->safe_psql('postgres', 'DROP SERVER h CASCADE; DROP SERVER i CASCADE');
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('h', 'i')}, '0'), 'connections of the other dropped servers have closed');
+
+	# Two connections are abandoned with a running statement, and one is being opened for a
+	# session that does not wait any more. Their remote server never answers. The timeouts
+	# of their servers do not delay other pools.
+	make_pool($local, $fake, server => 'd', remote_dbname => 'silent', options => { pool_size => 3, operation_timeout => '3650d', sslmode => 'disable' });
+	make_pool($local, $fake, server => 'e', remote_dbname => 'login', options => { pool_size => 3, connect_timeout => '3650d', sslmode => 'disable' });
+	$sessions[0]->run(q{SELECT pgpool.send(pgpool.checkout('d', '60 s'), 'select 1')}) foreach 1 .. 2;
+	$sessions[2]->fails(q{SELECT pgpool.checkout('e', '100 ms')}, '55P03', qr/timeout/, 'session does not wait for the unanswered login');
+	$sessions[0]->quit;
+	ok(wait_until($local, q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server IN ('d', 'e')}, 'd cancelling, d cancelling, e connecting'),
+		'all slots are occupied by the unresponsive remote server');
+	$sessions[1]->start(q{SELECT pgpool.exec(pgpool.checkout('a', '1 h'), 'select 1') FROM generate_series(1, 3)});
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'a'}, 1), 'another pool waits');
+	let_time_pass($local, 11);
+	is($sessions[1]->finish . $sessions[1]->error, "1\n1\n1", 'another pool is granted all slots');
+	like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time limit for an attempt while another pool waits for its slot \(10 s\)/, 'pgpool.pools shows why the attempt was ended');
+	$sessions[1]->run('SELECT pgpool.checkin_all()');
 
 	# a reset that has taken operation_timeout is cancelled, and its slot is soon free
 	make_pool($local, $fake, server => 'r', remote_dbname => 'reset', options => { pool_size => 1, operation_timeout => '1 h', sslmode => 'disable' });
