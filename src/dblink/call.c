@@ -136,8 +136,8 @@ equals_string(List *string, List *server, List *mapping)
 /*
  * Return whether new sessions of dblink certainly equal those of the pool.
  *
- * They can differ if the options name files, several hosts, or SQL or settings
- * for the session, and by PGOPTIONS, which pools ignore.
+ * They can differ if the options name files that may have changed since a
+ * connection was opened, several hosts, or SQL or settings for the session.
  * Without option user the pool logs in as the local role, and dblink does not.
  */
 static bool
@@ -160,8 +160,7 @@ has_same_sessions(List *server, List *mapping)
 		if (pgpx_options_find(server, differ[i]) != NULL ||
 			pgpx_options_find(mapping, differ[i]) != NULL)
 			return false;
-	return getenv("PGOPTIONS") == NULL &&
-		(host == NULL || strchr(host, ',') == NULL) &&
+	return (host == NULL || strchr(host, ',') == NULL) &&
 		(addr == NULL || strchr(addr, ',') == NULL) &&
 		pgpx_server_catalog_value(mapping, "user") != NULL;
 }

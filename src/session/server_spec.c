@@ -442,6 +442,10 @@ fill_parameters(PgpxServerSpec *spec)
 	const char *options = find_param(spec, "options");
 	const char *name = NameStr(spec->server_name);
 
+	/* the default of libpq, which the parameter hides */
+	if (options == NULL)
+		options = getenv("PGOPTIONS");
+
 	/* libpq would use the name of the operating system user */
 	default_param(spec, "user", NameStr(spec->user_name));
 	default_param(spec, "fallback_application_name",

@@ -292,13 +292,13 @@ EOT
 		client_encoding => qr/^UTF8$/,
 		DateStyle => qr/^ISO/,
 		geqo => qr/^on$/,
-		work_mem => qr/^4MB$/,
 		TimeZone => qr/^(?!Asia.Tokyo)./);
 	foreach my $name (sort keys %wanted)
 	{
 		like($session->run("SELECT * FROM pgpool.query('shard1', 'show $name') AS t(a text)"),
 			$wanted{$name}, "$name of the environment is ignored");
 	}
+	is($session->run("SELECT * FROM pgpool.query('shard1', 'show work_mem') AS t(a text)"), '222kB', 'PGOPTIONS applies, as to other connections of libpq');
 	is($session->run("SELECT * FROM pgpool.query('shard1', 'select current_user::text, current_database()::text') AS t(a text, b text)"),
 		'remote_app|remote_db', 'user and database of the environment are ignored');
 
