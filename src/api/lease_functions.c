@@ -131,7 +131,18 @@ typedef struct Call
 static bool
 is_pool(FunctionCallInfo fcinfo, int at)
 {
-	return get_fn_expr_argtype(fcinfo->flinfo, at) == TEXTOID;
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, at);
+
+	/* a fast-path call has no expression */
+	if (!OidIsValid(type))
+	{
+		Oid		   *types;
+		int			n;
+
+		(void) get_func_signature(fcinfo->flinfo->fn_oid, &types, &n);
+		type = types[at];
+	}
+	return type == TEXTOID;
 }
 
 /* Read the arguments from index "at" on: lease or pool, sql, params. */

@@ -35,7 +35,7 @@
  * ncolumns texts; NULL for SQL's NULL.
  *
  * The result is allocated in the current memory context.  Errors: those of
- * pgpx_remote_execute; HV000 if the number of columns is not ncolumns.
+ * pgpx_remote_execute; 42804 if the number of columns is not ncolumns.
  */
 static List *
 text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)

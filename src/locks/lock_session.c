@@ -578,7 +578,7 @@ wait_for_lock(LockWait *w)
 		}
 		if (w->only_try)
 		{
-			if (w->local || w->error == NULL ||
+			if (w->local || w->error == NULL || !pgpx_lock_is_first(w->slot) ||
 				w->error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 				return false;
 			if (w->failures >= TRIES_MAX)
@@ -818,6 +818,7 @@ Datum
 pgpx_unlock(PG_FUNCTION_ARGS)
 {
 	PgpxServerSpec *spec;
+	char	   *server;			/* its name, which outlives the spec */
 	PgpxLockResult result = PGPX_LOCK_UNKNOWN;
 	PgpxLock	lock;
 	int			slot;
@@ -852,6 +853,7 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	}
 
+	server = pstrdup(NameStr(spec->server_name));
 	PGPX_DEBUG_POINT("unlock");
 	pgpx_server_spec_pin(spec);
 	pgpx_lock_release(slot, true);
@@ -874,7 +876,7 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 		case PGPX_LOCK_NOT_OWNER:
 			ereport(WARNING,
 					(errcode(ERRCODE_WARNING),
-					 errmsg("lock \"%s\" of server \"%s\" was lost", lock.name, NameStr(spec->server_name)),
+					 errmsg("lock \"%s\" of server \"%s\" was lost", lock.name, server),
 					 errdetail("The lock expired on the remote server, or was released by force. The token was " INT64_FORMAT ".",
 							   lock.token)));
 			PG_RETURN_BOOL(false);
@@ -882,7 +884,7 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 			ereport(WARNING,
 					(errcode(ERRCODE_WARNING),
 					 errmsg("lock \"%s\" of server \"%s\" was released, but the remote server has not confirmed it",
-							lock.name, NameStr(spec->server_name)),
+							lock.name, server),
 					 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
 							   lock.ttl_ms)));
 			PG_RETURN_NULL();

@@ -276,7 +276,8 @@ pgpx_lock_is_held_here(uint64 queue, PgpxLock *copy)
 {
 	for (int i = 0; i < pgpx_locks_end(); i++)
 		if (pgpx_lock_copy(i, copy) && copy->queue == queue &&
-			((copy->state == PGPX_LOCK_RELEASING && copy->token != 0) ||
+			((copy->state == PGPX_LOCK_RELEASING && copy->token != 0 &&
+			  !copy->remote_done) ||
 			 (copy->state == PGPX_LOCK_HELD &&
 			  pgpx_steady_now() < copy->valid_until)))
 			return true;

@@ -771,6 +771,8 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 				pgpx_wire_is_fatal_by_proxy(&fields) ? PGPX_EV_BROKEN :
 				PGPX_EV_NOT_RUN;
 		}
+		if (class == M_COPY)
+			wire->copying = true;
 		if (rule.next == PGPX_WIRE_BROKEN)
 			pgpx_wire_break(wire, class == M_COPY ?
 							"a COPY from or to the client was executed" :

@@ -202,6 +202,7 @@ typedef struct PgpxWire
 	char		reset_error[256];	/* the remote's error with which a reset has
 									 * failed; "": none */
 	bool		eof;			/* the stream has ended or failed */
+	bool		copying;		/* broken by a COPY, which may still run */
 	int			end_error;		/* errno with which it has failed; 0: none */
 	bool		no_oom;			/* raise no error if there is no memory for
 								 * input */

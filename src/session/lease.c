@@ -1038,6 +1038,11 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 											PGPX_CLOSE_HOLDER_DIED;
 		return PGPX_RELEASE_CANCEL_CLOSE;
 	}
+	if (wire->copying && !wire->eof)
+	{
+		*reason = PGPX_CLOSE_BROKEN;
+		return PGPX_RELEASE_CANCEL_CLOSE;
+	}
 	if (end == PGPX_END_DISCARD)
 	{
 		*reason = PGPX_CLOSE_DISCARDED;

@@ -265,6 +265,10 @@ is_created(const char *server, HeapTuple row, Oid oid)
 	UnregisterSnapshot(before);
 	table_close(rel, AccessShareLock);
 	if (changed)
+	{
+		/* a call of dblink catches the error without a subtransaction */
+		server = pstrdup(server);
+		ReleaseSysCache(row);
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("options of server \"%s\" were changed in this transaction",
@@ -272,6 +276,7 @@ is_created(const char *server, HeapTuple row, Oid oid)
 				 errdetail("The transaction has changed a row of %s.",
 						   get_rel_name(catalog)),
 				 errhint("Commit before you use the server.")));
+	}
 	return created;
 }
 

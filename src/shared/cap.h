@@ -16,6 +16,8 @@
  *	  condition it is kept, and otherwise closed;
  *	- for a pool that lacks tokens, the worker evicts the connection of another
  *	  pool that has been idle longest.
+ * A pool that grows although all its waits are short takes free tokens, and
+ * connections that other pools have not used for PGPX_EVICT_UNUSED_US.
  * So tokens are assigned by the age of waiters, and no pool starves.  Nothing is
  * reserved: a waiter that leaves, or a worker that exits, leaves nothing behind.
  *
@@ -69,7 +71,7 @@ extern int	pgpx_cap_surplus_locked(const PgpxPool *pool);
 
 /*
  * How long connections of other pools must be unused to be evicted for
- * min_size or min_idle.
+ * min_size or min_idle, or for a pool whose waits are short.
  */
 #define PGPX_EVICT_UNUSED_US (1000 * 1000)
 
@@ -79,10 +81,10 @@ typedef enum PgpxEvict
 								 * preferably one of a pool above its min_size
 								 * and min_idle */
 	PGPX_EVICT_SURPLUS,			/* for prewarm: only such a one */
-	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size and min_idle: of these, one
-								 * that was not used for PGPX_EVICT_UNUSED_US;
-								 * otherwise two pools would evict each
-								 * other's connections continually */
+	PGPX_EVICT_UNUSED_SURPLUS	/* else: of these, one that was not used for
+								 * PGPX_EVICT_UNUSED_US; otherwise two pools
+								 * would evict each other's connections
+								 * continually */
 } PgpxEvict;
 
 /*

@@ -146,6 +146,14 @@ count_due(const PgpxPool *pool)
 	return n == 0 && pool->queued_since <= since ? 1 : n;
 }
 
+bool
+pgpx_pool_waits_are_short_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->nwaiting > 0 &&
+		pgpx_waiters[pool->queue_head].since > pgpx_now() - growth_age(pool);
+}
+
 PgpxTime
 pgpx_pool_growth_due_locked(const PgpxPool *pool, const PgpxWaiter *waiter)
 {

@@ -220,12 +220,13 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
-	int			lacked = pool->lacks;
+	bool		lacked = pool->lacks > 0 || pool->lacks_spare;
 	int			missing;
 	int			requested = 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->lacks = 0;
+	pool->lacks_spare = false;
 
 	/*
 	 * test idle connections first: a checkout that is enqueued behind other
@@ -263,10 +264,16 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 			pool->lacks = Min(pool->lacks,
 							  Max(pgpx_cap_left_locked(pool, false, false), 1));
 
+		if (pgpx_pool_waits_are_short_locked(pool))
+		{
+			pool->lacks = 0;
+			pool->lacks_spare = true;
+		}
+
 		/* have the worker evict; it ticks while a pool with waiters lacks some */
 		if (pool->nwaiting == 0)
 			pgpx_worker_wake_soon(pool->worker);
-		else if (lacked == 0)
+		else if (!lacked)
 			pgpx_worker_wake(pool->worker);
 	}
 	return requested;

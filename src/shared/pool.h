@@ -83,7 +83,9 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
  *
  * Connects stay within pool_size plus max_overflow and within the caps over
  * several pools, and none is requested during a back-off.  PgpxPool.lacks is the
- * number that the caps have denied; the worker is woken to evict for waiters.
+ * number that the caps have denied; the worker is woken to evict for waiters.  It
+ * is 0, and PgpxPool.lacks_spare is set, if all waits are short: other pools then
+ * lose only connections that they do not use.
  */
 extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 
@@ -308,6 +310,12 @@ extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
  * several pools.  Change nothing.
  */
 extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
+
+/*
+ * Return whether the pool grows only because its queue is never empty: no waiter
+ * has reached the age for growth.
+ */
+extern bool pgpx_pool_waits_are_short_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_growth_due_locked

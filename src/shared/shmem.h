@@ -388,6 +388,8 @@ typedef struct PgpxPool
 								 * because a cap is full (cap.h), as of the
 								 * last pgpx_pool_grow_locked */
 	bool		lacks_all;		/* that cap is the one over all pools */
+	bool		lacks_spare;	/* its waits are short, so it takes only
+								 * connections that others do not use */
 	int			nwaiters;		/* waiters of this pool in any state but
 								 * NONE */
 	uint64		last_position;	/* the last one that was assigned */

@@ -208,6 +208,7 @@ serve_waiting_pools(PgpxTime now)
 		PgpxTime	due;
 		bool		lacks;
 		bool		lacks_all;
+		PgpxEvict	which;
 
 		if (pool->worker != pgpx_worker_index)
 			continue;
@@ -215,7 +216,8 @@ serve_waiting_pools(PgpxTime now)
 			pgpx_pool_retry_if_room(pool, now);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		pgpx_pool_dispatch_locked(pool, &wake);
-		lacks = pool->nwaiting > 0 && pool->lacks > 0;
+		lacks = pool->nwaiting > 0 && (pool->lacks > 0 || pool->lacks_spare);
+		which = pool->lacks > 0 ? PGPX_EVICT_ANY : PGPX_EVICT_UNUSED_SURPLUS;
 		lacks_all = pool->lacks_all;
 		due = pool->retry_at > now ? pool->retry_at :
 			pgpx_pool_growth_due_locked(pool, NULL);
@@ -225,7 +227,7 @@ serve_waiting_pools(PgpxTime now)
 		if (due != 0)
 			pgpx_event_due_at(due);
 		if (lacks)
-			(void) pgpx_cap_evict(i, lacks_all, PGPX_EVICT_ANY);
+			(void) pgpx_cap_evict(i, lacks_all, which);
 	}
 	return again;
 }

@@ -135,6 +135,13 @@ SELECT dblink_disconnect('other');
 SELECT test.called();
 ALTER SERVER calls OPTIONS (DROP start_commands);
 
+-- a server that the transaction has changed has no pool yet
+BEGIN;
+ALTER SERVER calls OPTIONS (ADD checkout_timeout '9s');
+SELECT * FROM dblink('calls', 'select 1') AS t(a int);
+ROLLBACK;
+SELECT test.called();
+
 -- pgpool_ext cannot be dropped while functions are attached
 SET client_min_messages = error;
 DROP EXTENSION pgpool_ext CASCADE;

@@ -163,6 +163,10 @@ END $$;
 SELECT pg_temp.refuses('copy tt from stdin');
 SELECT pg_temp.refuses('/* */ copy tt from stdin');
 SELECT pg_temp.refuses('copy (select generate_series(1, 10000)) to stdout');
+-- what runs behind it is cancelled
+SELECT test.err($$SELECT pgpool.exec('one', 'copy (select generate_series(1, 10000)) to stdout; select pg_sleep(601)')$$);
+SELECT test.wait_for($$SELECT n = 0 FROM pgpool.query('one', 'select count(*)::int from pg_stat_activity
+	where query like ''copy%pg_sleep(601)%''') AS t(n int)$$);
 -- no later lease reads the answers to a COPY, wherever on the remote it has failed
 CREATE FUNCTION pg_temp.after_copy(copy text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
