@@ -1184,7 +1184,7 @@ soil(Session *s)
 	static const char *const how[] = {
 		"SELECT pgpool.exec($1::bigint, 'begin')",
 		"SELECT pgpool.exec($1::bigint, 'create temp table if not exists soil (a int)')",
-		"SELECT pgpool.exec($1::bigint, 'set role remote_app; set extra_float_digits = 0; set DateStyle = ''German''')",
+		"SELECT pgpool.exec($1::bigint, 'set role remote_app; set extra_float_digits = 0; set enable_seqscan = off')",
 		"SELECT pgpool.exec($1::bigint, 'listen soil; notify soil; deallocate all; prepare p as select 1')",
 		"SELECT pgpool.exec($1::bigint, 'select 1/0')",
 		"SELECT pgpool.exec($1::bigint, 'copy (select 1) to stdout')",
@@ -1197,8 +1197,8 @@ soil(Session *s)
 	s->model.statements[0]++;
 	PQclear(run(s, which == 4 ? "22012" : which == 5 ? "0A000" : "25P02",
 				how[which], 1, values));
-	/* the open operation prevents further ones, so the lease ends here */
-	if ((which == 0 || which == 1 || which == 3) && s->lease[0] != '\0')
+	/* these prevent further operations, so the lease ends here */
+	if (which != 2 && which != 4 && s->lease[0] != '\0')
 		return_lease(s, "SELECT pgpool.checkin($1::bigint)");
 }
 
