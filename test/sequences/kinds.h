@@ -25,7 +25,6 @@
 #define FATAL		0x0008		/* ends the remote session */
 #define ALONE		0x0010		/* not within a transaction block of the driver */
 #define LAST		0x0020		/* later statements would fail: the lease ends */
-#define COPY_IN		0x0040		/* extended: may close the connection */
 #define CLOSES		0x0080		/* closes the connection, or may */
 #define SUPER		0x0100		/* needs a superuser */
 #define NO_SUPER	0x0200		/* not as a superuser */
@@ -155,18 +154,18 @@ static const Kind kinds[] = {
 	{"set role", LEASED | NO_SUPER, NULL, "set role pg_monitor", "!42501|22023", NULL},
 
 	/* COPY in both directions */
-	{"COPY from stdin", COPY_IN, NULL, "copy plain from stdin", "!0A000", NULL},
-	{"COPY from stdin, csv", COPY_IN, NULL, "copy plain (a) from stdin (format csv, header)", "!0A000", NULL},
-	{"COPY from stdin, binary", COPY_IN, NULL, "copy plain from stdin (format binary)", "!0A000", NULL},
-	{"COPY from stdin, where", COPY_IN, NULL, "copy plain from stdin where a <> '%u'", "!0A000", NULL},
-	{"COPY freeze", COPY_IN | LEASED, "create temp table f%u (a text)", "copy f%u from stdin (freeze)", "!0A000", NULL},
-	{"COPY freeze of the same transaction", COPY_IN | LEASED | ALONE | LAST, "begin; create temp table f%u (a text)", "copy f%u from stdin (freeze)", "!0A000", NULL},
-	{"COPY to a failing trigger", COPY_IN, NULL, "copy before_fail from stdin", "!0A000", NULL},
-	{"COPY to a noisy trigger", COPY_IN, NULL, "copy before_notice from stdin", "!0A000", NULL},
-	{"COPY to a fatal trigger", COPY_IN | CLOSES | LAST, NULL, "copy before_fatal from stdin", "!0A000", NULL},
-	{"COPY to a sleeping trigger", COPY_IN | CLOSES | LAST | ENDLESS, NULL, "copy before_sleep from stdin", "!0A000|57014", NULL},
-	{"COPY with a commit trigger", COPY_IN | ALONE, NULL, "copy commit_fail from stdin", "!0A000", NULL},
-	{"COPY to a view", COPY_IN, NULL, "copy a_view from stdin", "!0A000", NULL},
+	{"COPY from stdin", 0, NULL, "copy plain from stdin", "!0A000", NULL},
+	{"COPY from stdin, csv", 0, NULL, "copy plain (a) from stdin (format csv, header)", "!0A000", NULL},
+	{"COPY from stdin, binary", 0, NULL, "copy plain from stdin (format binary)", "!0A000", NULL},
+	{"COPY from stdin, where", 0, NULL, "copy plain from stdin where a <> '%u'", "!0A000", NULL},
+	{"COPY freeze", LEASED, "create temp table f%u (a text)", "copy f%u from stdin (freeze)", "!0A000", NULL},
+	{"COPY freeze of the same transaction", LEASED | ALONE | LAST, "begin; create temp table f%u (a text)", "copy f%u from stdin (freeze)", "!0A000", NULL},
+	{"COPY to a failing trigger", 0, NULL, "copy before_fail from stdin", "!0A000", NULL},
+	{"COPY to a noisy trigger", 0, NULL, "copy before_notice from stdin", "!0A000", NULL},
+	{"COPY to a fatal trigger", CLOSES | LAST, NULL, "copy before_fatal from stdin", "!0A000", NULL},
+	{"COPY to a sleeping trigger", CLOSES | LAST | ENDLESS, NULL, "copy before_sleep from stdin", "!0A000|57014", NULL},
+	{"COPY with a commit trigger", ALONE, NULL, "copy commit_fail from stdin", "!0A000", NULL},
+	{"COPY to a view", 0, NULL, "copy a_view from stdin", "!0A000", NULL},
 	{"COPY denied", NO_SUPER, NULL, "copy public.denied from stdin", "!42501", NULL},
 	{"COPY out, denied", NO_SUPER, NULL, "copy public.denied to stdout", "!42501", NULL},
 	{"COPY with row security", NO_SUPER, NULL, "copy guarded from stdin", "!0A000", NULL},

@@ -568,8 +568,7 @@ may_close(Session *s)
 }
 
 /*
- * Whether the connection may be closed because of it: the rest of a refused COPY is read
- * for a moment only.
+ * Whether the connection may be closed because of it, as by a COPY from or to the client.
  */
 static bool
 costs_connection(const Statement *st)
@@ -637,14 +636,12 @@ do_statement(Session *s, const Kind *kind, Way way, const char *also)
 	/* a changed parameter, which only DISCARD ALL is known to restore */
 	if (kind->flags & LAST && strstr(s->pool, "_reset") != NULL)
 		may_close(s);
-	if (!is_call(way) && (kind->flags & CLOSES || (kind->flags & COPY_IN && st.extended)))
+	if (!is_call(way) && (kind->flags & CLOSES || strstr(s->message, "COPY TO STDOUT are not supported") != NULL))
 		s->dead = true;
 	if (is_call(way))
 		return;
 	if (kind->flags & LAST)
 		s->tx = '?';
-	else if (s->tx == 'T' && strstr(st.sql, "stdout") != NULL)
-		s->tx = '?';			/* refused locally, but not by the remote */
 	else if (s->tx == 'T' && s->sqlstate[0] != '\0' &&
 			 strstr(s->message, "contains no statement") == NULL)
 		s->tx = 'E';
@@ -798,6 +795,8 @@ start_end(Session *s)
 			PQclear(run(s, "select pgpool.cancel($1::int8)", 1, values));
 		may_close(s);
 	}
+	if (how == 9)
+		may_close(s);
 	note(s, how == 9 ? "discard" : how == 8 ? "checkin_all" : "checkin");
 	if (how == 8)
 		start(s, "select pgpool.checkin_all()", 0, NULL);
