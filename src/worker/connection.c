@@ -189,15 +189,27 @@ begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 }
 
 void
-pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
+pgpx_connection_reset(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 
-	begin_exchange(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
-	if (send)
-		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands,
-							 false);
+	begin_exchange(w, 0, pgpx_pools[w->pool].opts.operation_timeout);
+	pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands,
+						 false);
 	step_reset(w);
+}
+
+bool
+pgpx_connection_read_reset(PgpxWorkerConn *w)
+{
+	int			unread_reset;
+
+	if (!pgpx_pool_begin_reset(&pgpx_pools[w->pool], &pgpx_conns[w->index],
+							   &unread_reset))
+		return false;
+	begin_exchange(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
+	step_reset(w);
+	return true;
 }
 
 void
@@ -229,6 +241,10 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 		case PGPX_PHASE_OPEN:
 			/* an event of a former phase may be left */
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
+				break;
+
+			/* the answer to a reset may precede the end of the stream */
+			if (pgpx_connection_read_reset(w))
 				break;
 			pgpx_event_unwatch(w->fd);
 			w->fd = -1;

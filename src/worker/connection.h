@@ -170,12 +170,14 @@ extern int	pgpx_connection_socket(PgpxWorkerConn *w);
 extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_connection_deadline_passed(PgpxWorkerConn *w);
 
+/* RESETTING: start a reset. */
+extern void pgpx_connection_reset(PgpxWorkerConn *w);
+
 /*
- * RESETTING: start a reset (send is true), or only read the answers to the
- * commands in unread_reset, which a session has sent.
+ * RESET_PENDING: start to read the answer to the reset that a session has sent.
+ * Returns false if a session has leased the connection meanwhile.
  */
-extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send,
-								  int unread_reset);
+extern bool pgpx_connection_read_reset(PgpxWorkerConn *w);
 
 /* CHECKING: start a round trip to the remote. */
 extern void pgpx_connection_check(PgpxWorkerConn *w);

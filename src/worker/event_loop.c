@@ -165,7 +165,7 @@ static void
 cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
 {
 	if (pgpx_cancel_finish(w, sent, ok) == PGPX_CONN_RESETTING)
-		pgpx_connection_reset(w, true, 0);
+		pgpx_connection_reset(w);
 }
 
 /*
@@ -239,7 +239,7 @@ work_on_connection(int index)
 			if (stale)
 				pgpx_pool_close(pool, conn, PGPX_CLOSE_STALE);
 			else if (state == PGPX_CONN_RESETTING)
-				pgpx_connection_reset(w, true, 0);
+				pgpx_connection_reset(w);
 			else
 				pgpx_connection_check(w);
 			break;

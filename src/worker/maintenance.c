@@ -144,7 +144,6 @@ tick(PgpxTime now)
 	pgpx_connection_foreach(w)
 	{
 		PgpxConn   *conn = &pgpx_conns[w->index];
-		int			unread_reset;
 
 		if (is_overdue(w, now))
 			end_operation(w);
@@ -160,9 +159,8 @@ tick(PgpxTime now)
 			continue;
 		if (now - conn->state_since < PGPX_TICK_MS * 1000)
 			again = true;
-		else if (pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn,
-									   &unread_reset))
-			pgpx_connection_reset(w, false, unread_reset);
+		else
+			(void) pgpx_connection_read_reset(w);
 	}
 
 	if (pg_atomic_read_u32(&pgpx_shared->uses_min_idle) == 0)

@@ -21,7 +21,7 @@ SELECT pool, count(*), sum(length(x)) FROM pgpool.fanout('{f1,f2,f3,f4}', 'selec
 SELECT pgpool.exec('shard1', $$create function meet(n int) returns bool language plpgsql as $f$
 begin
 	perform pg_advisory_lock_shared(77);
-	for i in 1 .. 1000 loop
+	for i in 1 .. 6000 loop
 		if (select count(*) from pg_locks where locktype = 'advisory' and objid = 77) >= n then
 			return true;
 		end if;

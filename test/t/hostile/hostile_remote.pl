@@ -66,7 +66,7 @@ my %behaviours = (
 
 	# answers to the first reset
 	reset_error => sub { bad_reset($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
-	reset_cut => sub { after_reset($_[0]); $_[0]->send(message('E', "SERROR\0C25001\0Mbroken off\0" . 'D' . 'x' x 100) =~ s/x{50}$//r) },
+	reset_cut => \&cut_reset,
 	reset_in_transaction => sub { bad_reset($_[0], done('DISCARD ALL'), message('Z', 'T')) },
 	reset_style => sub { bad_reset($_[0], done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready) },
 	reset_ready => sub { bad_reset($_[0], ready) },
@@ -176,6 +176,18 @@ sub after_reset
 	$fake->receive;
 	$fake->send(@answer) if @answer;
 	$fake->serve if @answer;
+	return;
+}
+
+# The answer to the reset ends in the middle of an error.
+sub cut_reset
+{
+	my ($fake) = @_;
+
+	after_reset($fake);
+	$fake->send(message('E', "SERROR\0C25001\0Mbroken off\0" . 'D' . 'x' x 100) =~ s/x{50}$//r);
+	shutdown $fake->{socket}, 2;
+	PostgreSQL::Test::Utils::append_to_file("$folder/cut", 'x');
 	return;
 }
 
@@ -424,12 +436,21 @@ $session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '300ms')") forea
 $session->run(q{ALTER SERVER s_reset_long OPTIONS (SET operation_timeout '1h')});
 $session->run('SET client_min_messages = error');
 my $since_resets = -s $local->logfile;
+
+# The worker finds the answer and the end of the stream at the same time. (Over TLS the
+# answer to the statement needs the worker.)
+my $cut = lease($session, 's_reset_cut');
+is($session->run(query('s_reset_cut') =~ s/'s_reset_cut'/$cut/r, 20) . $session->error, '1', 'reset_cut: query on a lease returns the correct answer');
+kill 'STOP', worker_pid($local) if !over_tls();
+$session->run("SELECT pgpool.checkin($cut)");
+ok(wait_until($local, sub { -e "$folder/cut" ? 1 : 0 }, 1), 'reset_cut: answer was sent, and the stream has ended');
+kill 'CONT', worker_pid($local);
+is_logged($local, $since_resets, qr/closes connection \d+ to server "s_reset_cut" .*\n.*DETAIL:  broken off/, 'reset_cut: error that arrived in part is logged');
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
 	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: query after the reset returns the correct answer") foreach 1 .. 3;
 }
 
-is_logged($local, $since_resets, qr/closes connection \d+ to server "s_reset_cut" .*\n.*DETAIL:  broken off/, 'reset_cut: error that arrived in part is logged');
 $session->run('RESET client_min_messages');
 harmless('wrong answers to a reset');
 

@@ -132,7 +132,7 @@ ok(wait_until($local, sub { threads_of($worker) }, 84, 30), 'lookups of another 
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error IS NOT NULL}), 0, 'no lookup is refused');
 end_pinger();
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}, '1', 30), 'connection for locks does not wait for the lookups of its user');
-is(threads_of($worker), 84, 'lookups have not ended');
+ok(wait_until($local, sub { threads_of($worker) }, 84, 30), 'lookups have not ended');
 is($session->run(qq{SELECT pgpool.lock_valid('named', 'a', $token)}), 't', 'lock is still valid');
 
 $_->quit foreach $session, @lost;

@@ -273,10 +273,7 @@ with_clock($local, sub { $local->start });
 	}
 	sub connects { return $local->safe_psql('postgres', "SELECT connects, connects_failed FROM pgpool.stats WHERE server = '$_[0]'"); }
 
-	# after the login the start commands may use all remaining time, not only the host's
-	# share
-	make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(4.1)' });
-	my %asks = (no_backlog_first => $session, names => $more[0], no_standby => $more[1], slow_start => $stuck{silent});
+	my %asks = (no_backlog_first => $session, names => $more[0], no_standby => $more[1]);
 	$asks{$_}->start("SELECT pgpool.checkout('$_', '60 s')") foreach sort keys %asks;
 	foreach my $server (sort keys %asks)
 	{
@@ -285,6 +282,21 @@ with_clock($local, sub { $local->start });
 		is(connects($server), '1|0', "$server: both hosts are tried in one attempt");
 	}
 	$_->run('SELECT pgpool.checkin_all()') foreach values %asks;
+
+	# after the login the start commands may use all remaining time, not only the host's
+	# share of 4 s
+	my $holder = PgpxSession->new($remote, dbname => 'remote_db');
+
+	$holder->run('SELECT pg_advisory_lock(41)');
+	make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_advisory_xact_lock(41)' });
+	$session->start(q{SELECT pgpool.checkout('slow_start', '60 s')});
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'}, '1'), 'slow_start: start command waits');
+	let_time_pass($local, 5);
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'slow_start' AND state = 'connecting'}, '1'), 'slow_start: attempt continues after the share of the host');
+	$holder->quit;
+	like($session->finish, qr/^\d+$/, 'slow_start: connection is opened after the start commands') or diag($session->error);
+	is(connects('slow_start'), '1|0', 'slow_start: one attempt is made');
+	$session->run('SELECT pgpool.checkin_all()');
 
 	$session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'connect_timeout covers all hosts if all of them drop packets');
 
