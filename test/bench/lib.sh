@@ -10,6 +10,10 @@ here() {
   psql_at "$local_port" postgres bench -Atq -c "$@"
 }
 
+here_attached() {
+  psql_at "$local_port" postgres bench_attached -Atq -c "$@"
+}
+
 there() {
   psql_at "$remote_port" remote_super remote_db -Atq -c "$@"
 }

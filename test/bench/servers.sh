@@ -145,6 +145,9 @@ SQL
   if has plproxy && ! sql_here plproxy 2>"$work/log/plproxy.err"; then
     without plproxy "$(tail -n 1 "$work/log/plproxy.err")"
   fi
+  # here the one-shot calls of dblink run on pools
+  psql_at "$local_port" postgres postgres -q -c "CREATE DATABASE bench_attached TEMPLATE bench"
+  here_attached 'SELECT pgpool.attach_dblink()' >/dev/null
   here "SELECT pgpool.prewarm(name, size) FROM (VALUES ('p1', 1), ('p4', 4), ('p8', 8)) AS v(name, size)" >/dev/null
 }
 

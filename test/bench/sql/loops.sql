@@ -61,6 +61,20 @@ BEGIN
   RETURN us_since(start, n);
 END $$;
 
+-- each call names a server
+CREATE FUNCTION dblink_each(server text, sql text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v int;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    SELECT * INTO v FROM dblink(server, sql) AS t(a int);
+  END LOOP;
+  RETURN us_since(start, n);
+END $$;
+
 CREATE FUNCTION held_exec(server text, sql text, n int) RETURNS numeric
 LANGUAGE plpgsql AS $$
 DECLARE

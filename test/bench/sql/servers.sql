@@ -24,6 +24,11 @@ FROM (VALUES
   ('p8', 8, 'always', 'remote_pool'), ('p8_never', 8, 'never', 'remote_never')
 ) AS v(name, size, reset, role) \gexec
 
+-- for one-shot calls of dblink, which no option keeps from the pool
+CREATE SERVER p8_default FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
+  (host :'host', port :'port', dbname :'database', sslmode 'disable', pool_size '8', checkout_timeout '2min');
+CREATE USER MAPPING FOR CURRENT_USER SERVER p8_default OPTIONS (user 'remote_pool', password :'secret');
+
 -- of dblink: d, and m for many sessions
 SELECT format($$
   CREATE SERVER %1$s FOREIGN DATA WRAPPER dblink_fdw OPTIONS

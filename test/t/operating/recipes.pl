@@ -246,7 +246,7 @@ sub dblink_is_covered
 {
 	my ($table) = $page =~ /^## Replacing dblink\n(.*?)^```/ms;
 
-	$local->safe_psql('postgres', 'CREATE EXTENSION dblink');
+	$local->safe_psql('postgres', 'CREATE EXTENSION IF NOT EXISTS dblink');
 	my @functions = split /\n/, $local->safe_psql('postgres', <<'EOT');
 SELECT DISTINCT p.proname FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid
 WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
