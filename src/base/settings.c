@@ -33,85 +33,71 @@ bool		pgpx_log_connections = false;
 char	   *pgpx_password_command = NULL;
 int			pgpx_password_lifetime = 300000;
 
-static void
-define_postmaster_settings(void)
+/* The integer settings.  The default is the initial value of the variable. */
+static const struct
 {
-	DefineCustomIntVariable("pgpool_ext.max_connections",
-							"Sets the maximum number of outbound connections over all pools.",
-							"Each pool with distributed locks has one more connection, which does not count. The setting determines the size of shared memory.",
-							&pgpx_max_connections,
-							100, 1, 262143,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.max_pools",
-							"Sets the maximum number of pools.",
-							"A server whose PUBLIC user mapping names no remote user has one pool for each local user who uses it. The setting determines the size of shared memory.",
-							&pgpx_max_pools,
-							256, 1, 65535,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.max_locks",
-							"Sets the maximum number of distributed locks that sessions of this server hold or release.",
-							"The setting determines the size of shared memory.",
-							&pgpx_max_locks,
-							100, 1, 65535,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.workers",
-							"Sets the number of background workers that own the connections.",
-							"The servers are distributed over the workers. All pools of a server have the same worker.",
-							&pgpx_workers,
-							1, 1, PGPX_MAX_WORKERS,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
-}
+	const char *name;
+	int		   *variable;
+	int			min;
+	int			max;
+	GucContext	context;
+	int			flags;
+	const char *description;
+	const char *details;
+}			int_settings[] = {
+	{"pgpool_ext.max_connections", &pgpx_max_connections, 1, 262143, PGC_POSTMASTER, 0,
+	 "Sets the maximum number of outbound connections over all pools.",
+	 "Each pool with distributed locks has one more connection, which does not count. The setting determines the size of shared memory."},
+	{"pgpool_ext.max_pools", &pgpx_max_pools, 1, 65535, PGC_POSTMASTER, 0,
+	 "Sets the maximum number of pools.",
+	 "A server whose PUBLIC user mapping names no remote user has one pool for each local user who uses it. The setting determines the size of shared memory."},
+	{"pgpool_ext.max_locks", &pgpx_max_locks, 1, 65535, PGC_POSTMASTER, 0,
+	 "Sets the maximum number of distributed locks that sessions of this server hold, release or wait for.",
+	 "The setting determines the size of shared memory."},
+	{"pgpool_ext.workers", &pgpx_workers, 1, PGPX_MAX_WORKERS, PGC_POSTMASTER, 0,
+	 "Sets the number of background workers that own the connections.",
+	 "The servers are distributed over the workers. All pools of a server have the same worker."},
+	{"pgpool_ext.checkout_timeout", &pgpx_checkout_timeout, -1, INT_MAX,
+	 PGC_USERSET, GUC_UNIT_MS,
+	 "Sets how long a checkout waits for a connection.",
+	 "-1 uses the server's option \"checkout_timeout\"; 0 means no limit. A timeout argument of the call has precedence."},
+	{"pgpool_ext.busy_poll", &pgpx_busy_poll, 0, 1000, PGC_USERSET, 0,
+	 "Sets the time in microseconds for which a session polls for an answer before it sleeps.",
+	 "0 disables polling. A session does not poll if the previous answer took more than twice that time."},
+	{"pgpool_ext.default_pool_size", &pgpx_default_pool_size, 1, 262143, PGC_SIGHUP, 0,
+	 "Sets the \"pool_size\" of servers that do not set it.",
+	 "A change applies at once: connections beyond a smaller size are closed when they are unused."},
+	{"pgpool_ext.default_max_waiters", &pgpx_default_max_waiters, 0, INT_MAX,
+	 PGC_SIGHUP, 0,
+	 "Sets the \"max_waiters\" of servers that do not set it.",
+	 "0 sets no limit."},
+	{"pgpool_ext.default_checkout_timeout", &pgpx_default_checkout_timeout, 0, INT_MAX,
+	 PGC_SIGHUP, GUC_UNIT_MS,
+	 "Sets the \"checkout_timeout\" of servers that do not set it.",
+	 "0 waits for ever."},
+	{"pgpool_ext.log_min_wait", &pgpx_log_min_wait, -1, INT_MAX, PGC_SUSET, GUC_UNIT_MS,
+	 "Logs each checkout that waited at least this long.",
+	 "-1 logs none; 0 logs each one that waited."},
+	{"pgpool_ext.password_lifetime", &pgpx_password_lifetime, 0, INT_MAX,
+	 PGC_SIGHUP, GUC_UNIT_MS,
+	 "Sets how long new connections use a password that the password command has printed.",
+	 "0 runs the command for each connection. Open connections stay open."},
+};
 
 void
 pgpx_settings_init(void)
 {
-	if (process_shared_preload_libraries_in_progress)
-		define_postmaster_settings();
-
-	DefineCustomIntVariable("pgpool_ext.checkout_timeout",
-							"Sets how long a checkout waits for a connection.",
-							"-1 uses the server's option \"checkout_timeout\"; 0 means no limit. A timeout argument of the call has precedence.",
-							&pgpx_checkout_timeout,
-							-1, -1, INT_MAX,
-							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.busy_poll",
-							"Sets the time in microseconds for which a session polls for an answer before it sleeps.",
-							"0 disables polling. A session does not poll if the previous answer took more than twice that time.",
-							&pgpx_busy_poll,
-							100, 0, 1000,
-							PGC_USERSET, 0, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.default_pool_size",
-							"Sets the \"pool_size\" of servers that do not set it.",
-							"A change applies at once: connections beyond a smaller size are closed when they are unused.",
-							&pgpx_default_pool_size,
-							10, 1, 262143,
-							PGC_SIGHUP, 0, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.default_max_waiters",
-							"Sets the \"max_waiters\" of servers that do not set it.",
-							"0 sets no limit.",
-							&pgpx_default_max_waiters,
-							0, 0, INT_MAX,
-							PGC_SIGHUP, 0, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.default_checkout_timeout",
-							"Sets the \"checkout_timeout\" of servers that do not set it.",
-							"0 waits for ever.",
-							&pgpx_default_checkout_timeout,
-							30000, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.log_min_wait",
-							"Logs each checkout that waited at least this long.",
-							"-1 logs none; 0 logs each one that waited.",
-							&pgpx_log_min_wait,
-							-1, -1, INT_MAX,
-							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(int_settings); i++)
+		if (int_settings[i].context != PGC_POSTMASTER ||
+			process_shared_preload_libraries_in_progress)
+			DefineCustomIntVariable(int_settings[i].name,
+									int_settings[i].description,
+									int_settings[i].details,
+									int_settings[i].variable,
+									*int_settings[i].variable,
+									int_settings[i].min, int_settings[i].max,
+									int_settings[i].context,
+									int_settings[i].flags, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pgpool_ext.log_connections",
 							 "Logs each outbound connection that is opened, could not be opened, or is closed.",
@@ -127,13 +113,6 @@ pgpx_settings_init(void)
 							   "",
 							   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
 							   NULL, NULL, NULL);
-
-	DefineCustomIntVariable("pgpool_ext.password_lifetime",
-							"Sets how long new connections use a password that the password command has printed.",
-							"0 runs the command for each connection. Open connections stay open.",
-							&pgpx_password_lifetime,
-							300000, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 #ifdef PGPX_DEBUG_POINTS
 	pgpx_debug_define();
