@@ -323,7 +323,7 @@ CREATE FUNCTION pgpool.query(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_text'
+AS 'MODULE_PATHNAME', 'pgpx_query'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text); params are $1, $2, ..';
@@ -333,7 +333,7 @@ CREATE FUNCTION pgpool.query(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_text'
+AS 'MODULE_PATHNAME', 'pgpx_query'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
@@ -343,7 +343,7 @@ CREATE FUNCTION pgpool.query(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_any'
+AS 'MODULE_PATHNAME', 'pgpx_query'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
@@ -353,7 +353,7 @@ CREATE FUNCTION pgpool.query(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_text'
+AS 'MODULE_PATHNAME', 'pgpx_query'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text); params are $1, $2, ..';
@@ -363,7 +363,7 @@ CREATE FUNCTION pgpool.query(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_text'
+AS 'MODULE_PATHNAME', 'pgpx_query'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
@@ -373,7 +373,7 @@ CREATE FUNCTION pgpool.query(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_query_any'
+AS 'MODULE_PATHNAME', 'pgpx_query'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
@@ -384,7 +384,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_text'
+AS 'MODULE_PATHNAME', 'pgpx_query_as'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -395,7 +395,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_text'
+AS 'MODULE_PATHNAME', 'pgpx_query_as'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -406,7 +406,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_any'
+AS 'MODULE_PATHNAME', 'pgpx_query_as'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -417,7 +417,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_text'
+AS 'MODULE_PATHNAME', 'pgpx_query_as'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -428,7 +428,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_text'
+AS 'MODULE_PATHNAME', 'pgpx_query_as'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -439,7 +439,7 @@ CREATE FUNCTION pgpool.query_as(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.anyelement
-AS 'MODULE_PATHNAME', 'pgpx_query_as_any'
+AS 'MODULE_PATHNAME', 'pgpx_query_as'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
@@ -449,7 +449,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_text'
+AS 'MODULE_PATHNAME', 'pgpx_exec_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
 'runs statements on a lease, discards their rows, and returns the number of rows affected or returned; several statements are allowed without parameters';
@@ -459,7 +459,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_text'
+AS 'MODULE_PATHNAME', 'pgpx_exec_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a lease, discards its rows, and returns the number of rows affected or returned';
@@ -469,7 +469,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_any'
+AS 'MODULE_PATHNAME', 'pgpx_exec_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease, discards its rows, and returns the number of rows affected or returned';
@@ -479,7 +479,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_text'
+AS 'MODULE_PATHNAME', 'pgpx_exec_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
 'runs statements on a connection to a server, leased for this call, discards their rows, and returns the number of rows affected or returned; several statements are allowed without parameters';
@@ -489,7 +489,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_text'
+AS 'MODULE_PATHNAME', 'pgpx_exec_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a connection to a server, leased for this call, discards its rows, and returns the number of rows affected or returned';
@@ -499,7 +499,7 @@ CREATE FUNCTION pgpool.exec(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_exec_any'
+AS 'MODULE_PATHNAME', 'pgpx_exec_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, discards its rows, and returns the number of rows affected or returned';
@@ -577,7 +577,7 @@ CREATE FUNCTION pgpool.send(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS pg_catalog.void
-AS 'MODULE_PATHNAME', 'pgpx_send_any'
+AS 'MODULE_PATHNAME', 'pgpx_send'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.send(pg_catalog.int8, pgpool.statement, "any") IS
 'sends one statement with parameters of any types on a lease and does not wait for its result';
@@ -655,7 +655,7 @@ CREATE FUNCTION pgpool.fanout(
 	sql pg_catalog.text,
 	VARIADIC params pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
+AS 'MODULE_PATHNAME', 'pgpx_fanout_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pg_catalog.text[]) IS
 'runs one statement on a connection to each of several servers at the same time, and returns the rows as they arrive, with the pool in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(pool text, id bigint)';
@@ -665,7 +665,7 @@ CREATE FUNCTION pgpool.fanout(
 	sql pg_catalog.text,
 	VARIADIC params pgpool.param[])
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
+AS 'MODULE_PATHNAME', 'pgpx_fanout_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pgpool.param[]) IS
 'runs one statement with parameters of built-in types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the pool in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(pool text, id bigint)';
@@ -675,7 +675,7 @@ CREATE FUNCTION pgpool.fanout(
 	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.record
-AS 'MODULE_PATHNAME', 'pgpx_fanout_any'
+AS 'MODULE_PATHNAME', 'pgpx_fanout_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the pool in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(pool text, id bigint)';
@@ -1160,7 +1160,7 @@ CREATE FUNCTION pgpool.try_lock(
 	ttl pg_catalog.interval DEFAULT '1 min',
 	why pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_try_lock'
+AS 'MODULE_PATHNAME', 'pgpx_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_lock(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
 'acquires a distributed lock until unlock or the end of the session, and returns its token, or NULL if the lock is not free; ttl as of lock';
@@ -1183,7 +1183,7 @@ CREATE FUNCTION pgpool.try_lock_xact(
 	ttl pg_catalog.interval DEFAULT '1 min',
 	why pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.int8
-AS 'MODULE_PATHNAME', 'pgpx_try_lock_xact'
+AS 'MODULE_PATHNAME', 'pgpx_lock_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_lock_xact(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
 'acquires a distributed lock as lock_xact does, and returns its token, or NULL if the lock is not free; ttl as of lock';

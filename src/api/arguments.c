@@ -42,17 +42,24 @@ pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name)
 	return text_to_cstring(PG_GETARG_TEXT_PP(at));
 }
 
+char *
+pgpx_arg_pool(FunctionCallInfo fcinfo, int at)
+{
+	pgpx_shmem_require();
+	return pgpx_arg_text(fcinfo, at, "pool");
+}
+
 void
-pgpx_arg_statement(FunctionCallInfo fcinfo, int at, bool any,
-				   PgpxStatement *statement)
+pgpx_arg_statement(FunctionCallInfo fcinfo, int at, PgpxStatement *statement)
 {
 	statement->sql = pgpx_arg_text(fcinfo, at, "sql");
-	pgpx_params_read(fcinfo, at + 1, any, statement);
+	pgpx_params_read(fcinfo, at + 1, statement);
 }
 
 int64
 pgpx_arg_lease(FunctionCallInfo fcinfo, int at)
 {
+	pgpx_shmem_require();
 	if (PG_ARGISNULL(at))
 		pgpx_arg_raise_null("lease");
 	return PG_GETARG_INT64(at);

@@ -27,13 +27,17 @@ extern char *pgpx_arg_text_or_null(FunctionCallInfo fcinfo, int at);
 
 /*
  * Read a statement: its text from argument "at", and its parameters from the
- * arguments after it.  any: as for pgpx_params_read.  Raise 22004 if the text
- * is NULL, and the errors of pgpx_params_read.
+ * arguments after it.  Raise 22004 if the text is NULL, and the errors of
+ * pgpx_params_read.
  */
-extern void pgpx_arg_statement(FunctionCallInfo fcinfo, int at, bool any,
+extern void pgpx_arg_statement(FunctionCallInfo fcinfo, int at,
 							   PgpxStatement *statement);
 
-/* Return the id of a lease.  Raise 22004 if it is NULL. */
+/*
+ * Return the name of a pool, or the id of a lease.  Raise 55000 unless the
+ * library was preloaded, and 22004 if the argument is NULL.
+ */
+extern char *pgpx_arg_pool(FunctionCallInfo fcinfo, int at);
 extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);
 
 /*

@@ -8,9 +8,9 @@
  * The functions here check the arguments; checkout.c, statement.c and async.c
  * do the work.
  *
- * query, query_as and exec exist in three SQL variants, with VARIADIC text[],
- * param[] and "any"; the extension script has the reason.  The first two
- * variants share a C function.
+ * query, query_as, exec, send and fanout exist in three SQL variants, with
+ * VARIADIC text[], param[] and "any", which share a C function; the extension
+ * script has the reason.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,12 +43,10 @@ static Datum
 checkout(FunctionCallInfo fcinfo, PgpxScope scope)
 {
 	bool		only_try = PG_NARGS() == 2;
-	char	   *server;
+	char	   *server = pgpx_arg_pool(fcinfo, 0);
 	PgpxLease  *lease;
 
-	pgpx_shmem_require();
 	pgpx_lease_require_unrestricted();
-	server = pgpx_arg_text(fcinfo, 0, "pool");
 	lease = pgpx_lease_checkout(server,
 								only_try ? PGPX_TIMEOUT_DEFAULT :
 								pgpx_arg_timeout(fcinfo, 1),
@@ -79,7 +77,6 @@ pgpx_checkout_xact(PG_FUNCTION_ARGS)
 Datum
 pgpx_checkin(PG_FUNCTION_ARGS)
 {
-	pgpx_shmem_require();
 	pgpx_lease_return(pgpx_lease_for_return(pgpx_arg_lease(fcinfo, 0)),
 					  PGPX_END_CHECKIN, true);
 	PG_RETURN_VOID();
@@ -92,7 +89,6 @@ pgpx_checkin(PG_FUNCTION_ARGS)
 Datum
 pgpx_discard(PG_FUNCTION_ARGS)
 {
-	pgpx_shmem_require();
 	pgpx_lease_return(pgpx_lease_for_return(pgpx_arg_lease(fcinfo, 0)),
 					  PGPX_END_DISCARD, true);
 	PG_RETURN_VOID();
@@ -108,20 +104,21 @@ pgpx_checkin_all(PG_FUNCTION_ARGS)
 }
 
 PG_FUNCTION_INFO_V1(pgpx_param);
-PG_FUNCTION_INFO_V1(pgpx_query_text);
-PG_FUNCTION_INFO_V1(pgpx_query_any);
-PG_FUNCTION_INFO_V1(pgpx_query_as_text);
-PG_FUNCTION_INFO_V1(pgpx_query_as_any);
-PG_FUNCTION_INFO_V1(pgpx_exec_text);
-PG_FUNCTION_INFO_V1(pgpx_exec_any);
+PG_FUNCTION_INFO_V1(pgpx_query);
+PG_FUNCTION_INFO_V1(pgpx_query_as);
+PG_FUNCTION_INFO_V1(pgpx_exec_statement);
+PG_FUNCTION_INFO_V1(pgpx_describe_statement);
+PG_FUNCTION_INFO_V1(pgpx_column_list_of);
 
-/* The arguments of a call: a lease or a pool, and a statement. */
+/* A call: its arguments, a lease or a pool and a statement, and its result. */
 typedef struct Call
 {
-	bool		by_pool;
-	char	   *server;			/* if by_pool */
-	int64		lease;			/* else: its id */
+	char	   *server;			/* of the pool; NULL: the call has a lease */
+	int64		lease;			/* its id */
 	PgpxStatement statement;
+	const PgpxSink *sink;		/* for the rows; NULL: they are discarded */
+	PgpxDescription *description;	/* describe the statement instead of
+									 * executing it; NULL: execute it */
 } Call;
 
 /*
@@ -147,21 +144,32 @@ is_pool(FunctionCallInfo fcinfo, int at)
 
 /* Read the arguments from index "at" on: lease or pool, sql, params. */
 static void
-read_call(FunctionCallInfo fcinfo, int at, bool any, Call *call)
+read_call(FunctionCallInfo fcinfo, int at, Call *call)
 {
-	pgpx_shmem_require();
 	memset(call, 0, sizeof(*call));
-	call->by_pool = is_pool(fcinfo, at);
-	if (call->by_pool)
-		call->server = pgpx_arg_text(fcinfo, at, "pool");
+	if (is_pool(fcinfo, at))
+		call->server = pgpx_arg_pool(fcinfo, at);
 	else
 		call->lease = pgpx_arg_lease(fcinfo, at);
-	pgpx_arg_statement(fcinfo, at + 1, any, &call->statement);
+	pgpx_arg_statement(fcinfo, at + 1, &call->statement);
 }
 
 /*
- * Execute a statement on a lease that is acquired for it, and return its number
- * of rows.
+ * Execute or describe the statement of a call on a lease.  Return its number of
+ * rows.  last: as of pgpx_exec.
+ */
+static uint64
+run_on_lease(const Call *call, PgpxLease *lease, bool last)
+{
+	if (call->description == NULL)
+		return pgpx_exec(lease, &call->statement, call->sink, last);
+	pgpx_describe(lease, &call->statement, call->description);
+	return 0;
+}
+
+/*
+ * Execute or describe the statement of a call on a lease that is acquired for
+ * it.  Return its number of rows.
  *
  * The lease is returned at the end, and at once after an error, without waiting
  * for the abort of the transaction.  If the previous holder has sent the
@@ -169,24 +177,27 @@ read_call(FunctionCallInfo fcinfo, int at, bool any, Call *call)
  * lease, with the queue position and the deadline of the first checkout.
  */
 static uint64
-run_on_pool(const char *server, const PgpxStatement *statement,
-			const PgpxSink *sink)
+run_on_pool(const Call *call)
 {
+	const PgpxStatement *statement = &call->statement;
 	PgpxPendingStatement pending = {
 		.statement = statement,
-		.single = sink != NULL || statement->nparams > 0 ||
+		.single = call->sink != NULL || statement->nparams > 0 ||
 			strchr(statement->sql, ';') == NULL,
 	};
 	PgpxRetry	retry = {0};
 
 	for (;;)
 	{
-		PgpxLease  *lease = pgpx_lease_checkout_call(server, &pending, &retry);
+		PgpxLease  *lease;
 		uint64		rows;
 
+		lease = pgpx_lease_checkout_call(call->server,
+										 call->description != NULL ? NULL :
+										 &pending, &retry);
 		PG_TRY();
 		{
-			rows = pgpx_exec(lease, statement, sink, true);
+			rows = run_on_lease(call, lease, true);
 		}
 		PG_CATCH();
 		{
@@ -203,14 +214,12 @@ run_on_pool(const char *server, const PgpxStatement *statement,
 	}
 }
 
-/* Execute the statement of a call and return its number of rows. */
+/* Execute or describe the statement of a call and return its number of rows. */
 static uint64
-run_call(const Call *call, const PgpxSink *sink)
+run_call(const Call *call)
 {
-	if (call->by_pool)
-		return run_on_pool(call->server, &call->statement, sink);
-	return pgpx_exec(pgpx_lease_for_use(call->lease), &call->statement, sink,
-					 false);
+	return call->server != NULL ? run_on_pool(call) :
+		run_on_lease(call, pgpx_lease_for_use(call->lease), false);
 }
 
 /*
@@ -218,54 +227,16 @@ run_call(const Call *call, const PgpxSink *sink)
  * function.
  */
 static Datum
-return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
+return_rows(FunctionCallInfo fcinfo, Call *call, Oid type)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	PgpxRows   *rows;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, type);
-	(void) run_call(call, pgpx_rows_sink(rows));
+	call->sink = pgpx_rows_sink(rows);
+	(void) run_call(call);
 	return (Datum) 0;
-}
-
-static Datum
-query(FunctionCallInfo fcinfo, bool any)
-{
-	Call		call;
-
-	(void) pgpx_arg_column_list(fcinfo, "pgpool.query",
-								" To discard the rows, call pgpool.exec instead.");
-	read_call(fcinfo, 0, any, &call);
-	return return_rows(fcinfo, &call, InvalidOid);
-}
-
-/* Use only the type of the template, not its value. */
-static Datum
-query_as(FunctionCallInfo fcinfo, bool any)
-{
-	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
-	Call		call;
-
-	if (!OidIsValid(type) || get_typtype(type) == TYPTYPE_PSEUDO)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("template of pgpool.query_as must not be of type %s",
-						OidIsValid(type) ? format_type_be(type) : "unknown"),
-				 errdetail("The type of the template determines the columns of the result."),
-				 errhint("Use a NULL of a table's or composite type, as NULL::orders, a value of a scalar type, or pgpool.query with a column list.")));
-
-	read_call(fcinfo, 1, any, &call);
-	return return_rows(fcinfo, &call, type);
-}
-
-static Datum
-exec(FunctionCallInfo fcinfo, bool any)
-{
-	Call		call;
-
-	read_call(fcinfo, 0, any, &call);
-	PG_RETURN_INT64((int64) run_call(&call, NULL));
 }
 
 /* param("any") returns param: a cast from types whose text has styles */
@@ -282,89 +253,58 @@ pgpx_param(PG_FUNCTION_ARGS)
 		cstring_to_text(pgpx_params_text(type, PG_GETARG_DATUM(0))));
 }
 
-/* query(lease or pool, sql text, VARIADIC params text[]) */
+/* query(lease or pool, sql text, VARIADIC params) returns setof record */
 Datum
-pgpx_query_text(PG_FUNCTION_ARGS)
+pgpx_query(PG_FUNCTION_ARGS)
 {
-	return query(fcinfo, false);
-}
+	Call		call;
 
-/* query(lease or pool, sql text, VARIADIC params "any") */
-Datum
-pgpx_query_any(PG_FUNCTION_ARGS)
-{
-	return query(fcinfo, true);
-}
-
-/* query_as(template anyelement, lease or pool, sql text, VARIADIC text[]) */
-Datum
-pgpx_query_as_text(PG_FUNCTION_ARGS)
-{
-	return query_as(fcinfo, false);
-}
-
-/* query_as(template anyelement, lease or pool, sql text, VARIADIC "any") */
-Datum
-pgpx_query_as_any(PG_FUNCTION_ARGS)
-{
-	return query_as(fcinfo, true);
-}
-
-/* exec(lease or pool, sql text, VARIADIC params text[]) returns bigint */
-Datum
-pgpx_exec_text(PG_FUNCTION_ARGS)
-{
-	return exec(fcinfo, false);
-}
-
-/* exec(lease or pool, sql text, VARIADIC params "any") returns bigint */
-Datum
-pgpx_exec_any(PG_FUNCTION_ARGS)
-{
-	return exec(fcinfo, true);
-}
-
-PG_FUNCTION_INFO_V1(pgpx_describe_statement);
-PG_FUNCTION_INFO_V1(pgpx_column_list_of);
-
-typedef struct DescribeCall
-{
-	PgpxStatement statement;
-	PgpxDescription *description;
-} DescribeCall;
-
-static void
-do_describe(PgpxLease *lease, void *arg)
-{
-	const DescribeCall *call = arg;
-
-	pgpx_describe(lease, &call->statement, call->description);
+	(void) pgpx_arg_column_list(fcinfo, "pgpool.query",
+								" To discard the rows, call pgpool.exec instead.");
+	read_call(fcinfo, 0, &call);
+	return return_rows(fcinfo, &call, InvalidOid);
 }
 
 /*
- * Describe the statement of a call, on the call's lease or on one that is
- * acquired for it.
+ * query_as(template anyelement, lease or pool, sql text, VARIADIC params)
+ * returns setof anyelement.  The value of the template is not used.
  */
+Datum
+pgpx_query_as(PG_FUNCTION_ARGS)
+{
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+	Call		call;
+
+	if (!OidIsValid(type) || get_typtype(type) == TYPTYPE_PSEUDO)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("template of pgpool.query_as must not be of type %s",
+						OidIsValid(type) ? format_type_be(type) : "unknown"),
+				 errdetail("The type of the template determines the columns of the result."),
+				 errhint("Use a NULL of a table's or composite type, as NULL::orders, a value of a scalar type, or pgpool.query with a column list.")));
+
+	read_call(fcinfo, 1, &call);
+	return return_rows(fcinfo, &call, type);
+}
+
+/* exec(lease or pool, sql text, VARIADIC params) returns bigint */
+Datum
+pgpx_exec_statement(PG_FUNCTION_ARGS)
+{
+	Call		call;
+
+	read_call(fcinfo, 0, &call);
+	PG_RETURN_INT64((int64) run_call(&call));
+}
+
 static void
 describe_call(FunctionCallInfo fcinfo, PgpxDescription *description)
 {
-	DescribeCall call = {.description = description};
+	Call		call;
 
-	pgpx_shmem_require();
-	if (is_pool(fcinfo, 0))
-	{
-		char	   *server = pgpx_arg_text(fcinfo, 0, "pool");
-
-		call.statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
-		pgpx_call_with_lease(server, do_describe, &call);
-	}
-	else
-	{
-		PgpxLease  *lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
-
-		call.statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
-		do_describe(lease, &call);
-	}
+	read_call(fcinfo, 0, &call);
+	call.description = description;
+	(void) run_call(&call);
 }
 
 /* describe(lease or pool, sql text) returns table (name text, type text) */
@@ -407,46 +347,26 @@ pgpx_column_list_of(PG_FUNCTION_ARGS)
 }
 
 PG_FUNCTION_INFO_V1(pgpx_send);
-PG_FUNCTION_INFO_V1(pgpx_send_any);
 PG_FUNCTION_INFO_V1(pgpx_wait);
 PG_FUNCTION_INFO_V1(pgpx_wait_any);
 PG_FUNCTION_INFO_V1(pgpx_result);
 PG_FUNCTION_INFO_V1(pgpx_cancel);
 PG_FUNCTION_INFO_V1(pgpx_notifications);
-PG_FUNCTION_INFO_V1(pgpx_fanout_text);
-PG_FUNCTION_INFO_V1(pgpx_fanout_any);
+PG_FUNCTION_INFO_V1(pgpx_fanout_statement);
 
-static Datum
-send_statement(FunctionCallInfo fcinfo, bool any)
+/* send(lease bigint, sql text, VARIADIC params) returns void */
+Datum
+pgpx_send(PG_FUNCTION_ARGS)
 {
-	int64		id;
+	int64		id = pgpx_arg_lease(fcinfo, 0);
 	PgpxStatement statement;
 
-	pgpx_shmem_require();
-	id = pgpx_arg_lease(fcinfo, 0);
-	pgpx_arg_statement(fcinfo, 1, any, &statement);
+	pgpx_arg_statement(fcinfo, 1, &statement);
 	pgpx_async_send(pgpx_lease_for_use(id), &statement);
 	PG_RETURN_VOID();
 }
 
-/* send(lease bigint, sql text, VARIADIC params text[]) returns void */
-Datum
-pgpx_send(PG_FUNCTION_ARGS)
-{
-	return send_statement(fcinfo, false);
-}
-
-/* send(lease bigint, sql text, VARIADIC params "any") returns void */
-Datum
-pgpx_send_any(PG_FUNCTION_ARGS)
-{
-	return send_statement(fcinfo, true);
-}
-
-/*
- * Return a lease of this session.  Raise 55000 if no statement is in flight on
- * it.
- */
+/* Return a lease of this session.  Raise 55000 if it has no statement in flight. */
 static PgpxLease *
 lease_in_flight(int64 id)
 {
@@ -477,10 +397,8 @@ wait_deadline(FunctionCallInfo fcinfo)
 Datum
 pgpx_wait(PG_FUNCTION_ARGS)
 {
-	PgpxLease  *lease;
+	PgpxLease  *lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
 
-	pgpx_shmem_require();
-	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
 	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, wait_deadline(fcinfo)) != NULL);
 }
 
@@ -547,13 +465,10 @@ pgpx_wait_any(PG_FUNCTION_ARGS)
 Datum
 pgpx_result(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo;
-	PgpxLease  *lease;
+	ReturnSetInfo *rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.result", "");
+	PgpxLease  *lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
 	PgpxRows   *rows;
 
-	pgpx_shmem_require();
-	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.result", "");
-	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
 	(void) pgpx_async_result(lease, pgpx_rows_sink(rows));
@@ -564,11 +479,8 @@ pgpx_result(PG_FUNCTION_ARGS)
 Datum
 pgpx_cancel(PG_FUNCTION_ARGS)
 {
-	PgpxLease  *lease;
-
-	pgpx_shmem_require();
-	lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
-	PG_RETURN_BOOL(pgpx_async_cancel(lease));
+	PG_RETURN_BOOL(
+		pgpx_async_cancel(pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0))));
 }
 
 /* notifications(lease bigint) returns table: those that have arrived */
@@ -576,11 +488,9 @@ pgpx_cancel(PG_FUNCTION_ARGS)
 Datum
 pgpx_notifications(PG_FUNCTION_ARGS)
 {
-	PgpxLease  *lease;
+	PgpxLease  *lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	pgpx_shmem_require();
-	lease = pgpx_lease_for_use(pgpx_arg_lease(fcinfo, 0));
 	pgpx_run_check(lease, NULL);
 	InitMaterializedSRF(fcinfo, 0);
 	pgpx_async_wait_for_note(lease, wait_deadline(fcinfo));
@@ -642,8 +552,9 @@ read_servers(ArrayType *array, int *n)
 	return servers;
 }
 
-static Datum
-fanout(FunctionCallInfo fcinfo, bool any)
+/* fanout(pools text[], sql text, VARIADIC params) returns setof record */
+Datum
+pgpx_fanout_statement(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
 	char	  **servers;
@@ -655,22 +566,8 @@ fanout(FunctionCallInfo fcinfo, bool any)
 	if (PG_ARGISNULL(0))
 		pgpx_arg_raise_null("pools");
 	servers = read_servers(PG_GETARG_ARRAYTYPE_P(0), &n);
-	pgpx_arg_statement(fcinfo, 1, any, &statement);
+	pgpx_arg_statement(fcinfo, 1, &statement);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	pgpx_fanout(servers, n, &statement, rsinfo->setDesc, rsinfo->setResult);
 	return (Datum) 0;
-}
-
-/* fanout(pools text[], sql text, VARIADIC text[]) returns setof record */
-Datum
-pgpx_fanout_text(PG_FUNCTION_ARGS)
-{
-	return fanout(fcinfo, false);
-}
-
-/* fanout(pools text[], sql text, VARIADIC "any") returns setof record */
-Datum
-pgpx_fanout_any(PG_FUNCTION_ARGS)
-{
-	return fanout(fcinfo, true);
 }

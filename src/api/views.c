@@ -4,10 +4,9 @@
  *	  SQL functions behind the views pools, connections, workers, leases,
  *	  waiters and stats.
  *
- * Locks: the iterator acquires the registry lock to list the pools, and then
- * the lock of each pool, one at a time, all in shared mode.  Under a lock it
- * only copies memory, which was allocated before.  A row is therefore
- * consistent.
+ * Locks: the iterator acquires the lock of each pool, one at a time, in shared
+ * mode.  Under the lock it only copies memory, which was allocated before.  A
+ * row is therefore consistent.
  *
  * Texts: names and texts come from sessions of any database, so they can be in
  * any encoding.  Some come from remote servers, so they can contain anything.
@@ -37,14 +36,14 @@
 #include "shared/registry.h"
 #include "shared/wait_queue.h"
 #include "protocol/remote_message.h"
-
-/* What the iterator copies besides the pool. */
-#define PGPX_VIEW_CONNS		1
-#define PGPX_VIEW_WAITERS	2
+#include "session/server_spec.h"
 
 typedef struct PgpxView
 {
+	PgpxRow		row;			/* the result */
+
 	/* the current pool, as of one instant */
+	int			index;			/* -1: the first pool is next */
 	PgpxPool	pool;
 	PgpxTime	now;
 	int			live;			/* connections that a session can use */
@@ -60,13 +59,6 @@ typedef struct PgpxView
 	/* the caller's privileges */
 	bool		sees_all;		/* as pg_read_all_stats */
 	Oid			user;
-
-	/* the iteration */
-	int			flags;
-	int			npools;			/* pools to visit: */
-	int		   *index;
-	uint32	   *id;
-	int			at;				/* the next of them */
 } PgpxView;
 
 /* Allocate an array of the maximum size.  Unused pages cost no memory. */
@@ -76,93 +68,67 @@ alloc_array(int n, Size size)
 	return MemoryContextAllocHuge(CurrentMemoryContext, mul_size(n, size));
 }
 
-/* Start an iteration over all pools that exist now. */
+/* Start the result of a view, and an iteration over all pools. */
 static PgpxView *
-view_begin(int flags)
+view_begin(FunctionCallInfo fcinfo)
 {
 	PgpxView   *view = palloc0(sizeof(PgpxView));
 
-	view->flags = flags;
+	pgpx_row_begin(&view->row, fcinfo);
+	view->index = -1;
 	view->sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	view->user = GetUserId();
-	view->index = alloc_array(pgpx_shared->max_pools, sizeof(int));
-	view->id = alloc_array(pgpx_shared->max_pools, sizeof(uint32));
-	if (flags & PGPX_VIEW_CONNS)
-	{
-		view->conns = alloc_array(pgpx_shared->max_connections,
-								  sizeof(PgpxConn));
-		view->conn_index = alloc_array(pgpx_shared->max_connections,
-									   sizeof(int));
-	}
-	if (flags & PGPX_VIEW_WAITERS)
-		view->waiters = alloc_array(pgpx_shared->nwaiter_slots,
-									sizeof(PgpxWaiter));
-
-	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_pools_end(); i++)
-	{
-		if (pgpx_pools[i].pool_id == 0)
-			continue;
-		view->id[view->npools] = pgpx_pools[i].pool_id;
-		view->index[view->npools++] = i;
-	}
-	LWLockRelease(pgpx_shared->registry_lock);
+	view->conns = alloc_array(pgpx_shared->max_connections, sizeof(PgpxConn));
+	view->conn_index = alloc_array(pgpx_shared->max_connections, sizeof(int));
+	view->waiters = alloc_array(pgpx_shared->nwaiter_slots, sizeof(PgpxWaiter));
 	return view;
 }
 
-/* Copy the pool with this index, and what the flags request. */
+/* Copy a pool, its connections and its waiters. */
 static void
-copy_locked(PgpxView *view, int index)
+copy_locked(PgpxView *view, PgpxPool *pool)
 {
-	Assert(LWLockHeldByMe(pgpx_pools[index].lock));
-	memcpy(&view->pool, &pgpx_pools[index], sizeof(PgpxPool));
-	view->live = pgpx_pool_count_live_locked(&pgpx_pools[index]);
-	view->total = pgpx_pool_total_locked(&pgpx_pools[index]);
-	view->cap = pgpx_pool_cap_locked(&pgpx_pools[index]);
-	view->limit = pgpx_pool_growth_limit_locked(&pgpx_pools[index]);
+	Assert(LWLockHeldByMe(pool->lock));
+	memcpy(&view->pool, pool, sizeof(PgpxPool));
+	view->live = pgpx_pool_count_live_locked(pool);
+	view->total = pgpx_pool_total_locked(pool);
+	view->cap = pgpx_pool_cap_locked(pool);
+	view->limit = pgpx_pool_growth_limit_locked(pool);
 	view->nconns = 0;
 	view->nwaiting = 0;
 
-	if (view->flags & PGPX_VIEW_CONNS)
-		pgpx_conn_foreach_locked(conn, &pgpx_pools[index])
-		{
-			if (view->nconns == pgpx_shared->max_connections)
-				break;			/* the list of a damaged pool may be circular */
-			memcpy(&view->conns[view->nconns], conn, sizeof(PgpxConn));
-			view->conn_index[view->nconns++] = PGPX_CONN_INDEX(conn);
-		}
-
-	if (view->flags & PGPX_VIEW_WAITERS)
-		for (int i = pgpx_pools[index].queue_head;
-			 i >= 0 && view->nwaiting < pgpx_shared->nwaiter_slots;
-			 i = pgpx_waiters[i].next)
-			memcpy(&view->waiters[view->nwaiting++], &pgpx_waiters[i],
-				   sizeof(PgpxWaiter));
+	pgpx_conn_foreach_locked(conn, pool)
+	{
+		if (view->nconns == pgpx_shared->max_connections)
+			break;				/* the list of a damaged pool may be circular */
+		memcpy(&view->conns[view->nconns], conn, sizeof(PgpxConn));
+		view->conn_index[view->nconns++] = PGPX_CONN_INDEX(conn);
+	}
+	for (int i = pool->queue_head;
+		 i >= 0 && view->nwaiting < pgpx_shared->nwaiter_slots;
+		 i = pgpx_waiters[i].next)
+		memcpy(&view->waiters[view->nwaiting++], &pgpx_waiters[i],
+			   sizeof(PgpxWaiter));
 }
 
 /* Copy the next pool; return false at the end. */
 static bool
 view_next(PgpxView *view)
 {
-	while (view->at < view->npools)
+	bool		found = false;
+
+	while (!found && ++view->index < pgpx_pools_end())
 	{
-		int			index = view->index[view->at];
-		uint32		id = view->id[view->at];
-		bool		found;
+		PgpxPool   *pool = &pgpx_pools[view->index];
 
-		view->at++;
-		LWLockAcquire(pgpx_pools[index].lock, LW_SHARED);
-		found = pgpx_pools[index].pool_id == id;
+		LWLockAcquire(pool->lock, LW_SHARED);
+		found = pool->pool_id != 0;
 		if (found)
-			copy_locked(view, index);
-		LWLockRelease(pgpx_pools[index].lock);
-		if (!found)
-			continue;
-
-		view->now = pgpx_now();
-		return true;
+			copy_locked(view, pool);
+		LWLockRelease(pool->lock);
 	}
-	return false;
+	view->now = pgpx_now();
+	return found;
 }
 
 /* Return whether a back-off after a failed connection attempt is in effect. */
@@ -180,21 +146,18 @@ static bool
 may_use_shared(const PgpxPoolKey *key, Oid user)
 {
 	HeapTuple	row;
-	Oid			server;
+	Oid			base;			/* the server that has the mapping */
 
 	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
 	if (!HeapTupleIsValid(row))
 		return false;
-	server = ((Form_pg_user_mapping) GETSTRUCT(row))->umserver;
+	base = ((Form_pg_user_mapping) GETSTRUCT(row))->umserver;
 	ReleaseSysCache(row);
 	return !SearchSysCacheExists2(USERMAPPINGUSERSERVER,
 								  ObjectIdGetDatum(user),
-								  ObjectIdGetDatum(server)) &&
-		SearchSysCacheExists1(FOREIGNSERVEROID,
-							  ObjectIdGetDatum(key->server)) &&
-		pgpx_server_aclcheck(key->server, user, ACL_USAGE) == ACLCHECK_OK &&
-		SearchSysCacheExists1(FOREIGNSERVEROID, ObjectIdGetDatum(server)) &&
-		pgpx_server_aclcheck(server, user, ACL_USAGE) == ACLCHECK_OK;
+								  ObjectIdGetDatum(base)) &&
+		pgpx_server_catalog_may_use(key->server, user) &&
+		pgpx_server_catalog_may_use(base, user);
 }
 
 /*
@@ -236,8 +199,8 @@ pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo)
 	row->n = 0;
 }
 
-static void
-append(PgpxRow *row, Datum value, bool null)
+void
+pgpx_row_append(PgpxRow *row, Datum value, bool null)
 {
 	if (row->n >= PGPX_ROW_COLUMNS)
 		elog(ERROR, "pgpool_ext: a view has more than %d columns", PGPX_ROW_COLUMNS);
@@ -246,78 +209,64 @@ append(PgpxRow *row, Datum value, bool null)
 	row->n++;
 }
 
-void
-pgpx_row_null(PgpxRow *row)
-{
-	append(row, (Datum) 0, true);
-}
-
-static void
-row_bool(PgpxRow *row, bool value)
-{
-	append(row, BoolGetDatum(value), false);
-}
-
 static void
 row_int(PgpxRow *row, int value)
 {
-	append(row, Int32GetDatum(value), false);
+	pgpx_row_append(row, Int32GetDatum(value), false);
 }
 
 void
 pgpx_row_int_or_null(PgpxRow *row, int value)
 {
-	append(row, Int32GetDatum(value), value == 0);
+	pgpx_row_append(row, Int32GetDatum(value), value == 0);
 }
 
-void
-pgpx_row_bigint(PgpxRow *row, uint64 value)
+static void
+row_bigint(PgpxRow *row, uint64 value)
 {
-	append(row, Int64GetDatum((int64) value), false);
+	pgpx_row_append(row, Int64GetDatum((int64) value), false);
 }
 
 void
 pgpx_row_text(PgpxRow *row, const char *text)
 {
-	if (text == NULL)
-		pgpx_row_null(row);
-	else
-		append(row, CStringGetTextDatum(pgpx_text_clean(pstrdup(text))), false);
+	Datum		value = 0;
+
+	if (text != NULL)
+		value = CStringGetTextDatum(pgpx_text_clean(pstrdup(text)));
+	pgpx_row_append(row, value, text == NULL);
 }
 
 void
 pgpx_row_name(PgpxRow *row, const char *name)
 {
-	char	   *clean = pgpx_text_clean(pstrdup(name));
+	Datum		value = 0;
 
-	append(row, DirectFunctionCall1(namein, CStringGetDatum(clean)), false);
+	if (name != NULL)
+	{
+		char	   *clean = pgpx_text_clean(pstrdup(name));
+
+		value = DirectFunctionCall1(namein, CStringGetDatum(clean));
+	}
+	pgpx_row_append(row, value, name == NULL);
 }
 
-void
-pgpx_row_role(PgpxRow *row, Oid role)
-{
-	char	   *name = GetUserNameFromId(role, true);
-
-	if (name == NULL)
-		pgpx_row_null(row);
-	else
-		pgpx_row_name(row, name);
-}
-
+/* Append an IP address; NULL for any other text. */
 static void
 row_addr(PgpxRow *row, const char *addr)
 {
 	char		text[PGPX_ADDR_LEN];
 	char		binary[sizeof(struct in6_addr)];
+	bool		is_addr;
 
 	/* type inet does not support the zone of a link-local address */
 	strlcpy(text, addr, sizeof(text));
 	text[strcspn(text, "%")] = '\0';
-	if (inet_pton(AF_INET, text, binary) == 1 ||
-		inet_pton(AF_INET6, text, binary) == 1)
-		append(row, DirectFunctionCall1(inet_in, CStringGetDatum(text)), false);
-	else
-		pgpx_row_null(row);
+	is_addr = inet_pton(AF_INET, text, binary) == 1 ||
+		inet_pton(AF_INET6, text, binary) == 1;
+	pgpx_row_append(row, !is_addr ? 0 :
+					DirectFunctionCall1(inet_in, CStringGetDatum(text)),
+					!is_addr);
 }
 
 void
@@ -329,22 +278,13 @@ pgpx_row_secret(PgpxRow *row, bool visible, const char *text)
 void
 pgpx_row_instant(PgpxRow *row, PgpxTime t)
 {
-	append(row, TimestampTzGetDatum(row->zero + t), t == 0);
+	pgpx_row_append(row, TimestampTzGetDatum(row->zero + t), t == 0);
 }
 
 static void
 row_ms(PgpxRow *row, PgpxTime duration)
 {
-	append(row, Float8GetDatum(duration / 1000.0), false);
-}
-
-void
-pgpx_row_interval(PgpxRow *row, PgpxTime duration)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = duration;
-	append(row, IntervalPGetDatum(interval), false);
+	pgpx_row_append(row, Float8GetDatum(duration / 1000.0), false);
 }
 
 static void
@@ -452,41 +392,37 @@ oldest_wait(const PgpxView *view)
 Datum
 pgpx_view_pools(PG_FUNCTION_ARGS)
 {
-	PgpxRow		row;
-	PgpxView   *view;
+	PgpxView   *view = view_begin(fcinfo);
+	PgpxRow    *row = &view->row;
 
-	pgpx_row_begin(&row, fcinfo);
-	view = view_begin(PGPX_VIEW_CONNS | PGPX_VIEW_WAITERS);
 	while (view_next(view))
 	{
 		const PgpxPool *pool = &view->pool;
 
-		row_pool(&row, pool);
-		pgpx_row_name(&row, NameStr(pool->user_name));
-		pgpx_row_text(&row, pool_state(view));
-		row_int(&row, pool->worker);
-		row_int(&row, pool->opts.pool_size);
-		row_int(&row, view->total + pool->nbroken);
-		row_int(&row, pool->count[PGPX_CONN_LEASED]);
-		row_int(&row, pool->count[PGPX_CONN_IDLE]);
-		row_int(&row, pool->count[PGPX_CONN_RESET_PENDING]);
-		row_int(&row, pool->count[PGPX_CONN_CONNECTING]);
-		row_int(&row, pool->count[PGPX_CONN_RESETTING]);
-		row_int(&row, pool->count[PGPX_CONN_CHECKING]);
-		row_int(&row, pool->count[PGPX_CONN_CANCELLING]);
-		row_int(&row, pool->count[PGPX_CONN_CLOSING]);
-		row_int(&row, view->nwaiting);
-		if (view->nwaiting > 0)
-			row_ms(&row, oldest_wait(view));
-		else
-			pgpx_row_null(&row);
-		pgpx_row_instant(&row, pool->unavailable_since);
-		pgpx_row_instant(&row, pool->remote_full_since);
-		pgpx_row_secret(&row, can_see_pool(view),
+		row_pool(row, pool);
+		pgpx_row_name(row, NameStr(pool->user_name));
+		pgpx_row_text(row, pool_state(view));
+		row_int(row, pool->worker);
+		row_int(row, pool->opts.pool_size);
+		row_int(row, view->total + pool->nbroken);
+		row_int(row, pool->count[PGPX_CONN_LEASED]);
+		row_int(row, pool->count[PGPX_CONN_IDLE]);
+		row_int(row, pool->count[PGPX_CONN_RESET_PENDING]);
+		row_int(row, pool->count[PGPX_CONN_CONNECTING]);
+		row_int(row, pool->count[PGPX_CONN_RESETTING]);
+		row_int(row, pool->count[PGPX_CONN_CHECKING]);
+		row_int(row, pool->count[PGPX_CONN_CANCELLING]);
+		row_int(row, pool->count[PGPX_CONN_CLOSING]);
+		row_int(row, view->nwaiting);
+		pgpx_row_append(row, Float8GetDatum(oldest_wait(view) / 1000.0),
+						view->nwaiting == 0);
+		pgpx_row_instant(row, pool->unavailable_since);
+		pgpx_row_instant(row, pool->remote_full_since);
+		pgpx_row_secret(row, can_see_pool(view),
 						pool->last_error_at != 0 ? pool->last_error : NULL);
-		pgpx_row_instant(&row, pool->last_error_at);
-		pgpx_row_instant(&row, pool->retry_at);
-		pgpx_row_store(&row);
+		pgpx_row_instant(row, pool->last_error_at);
+		pgpx_row_instant(row, pool->retry_at);
+		pgpx_row_store(row);
 	}
 	return (Datum) 0;
 }
@@ -496,6 +432,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 {
 	PgpxConn   *conn = &view->conns[i];
 	bool		opened = conn->opened_at != 0;
+	bool		has_addr = opened && can_see_pool(view);
 	bool		relayed = opened && conn->relayed;
 
 	row_pool(row, &view->pool);
@@ -503,23 +440,15 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	row_int(row, view->conn_index[i]);
 	pgpx_row_text(row, pgpx_conn_state_name(conn->state));
 	pgpx_row_instant(row, conn->state_since);
-	row_bool(row, is_stale(view, conn));
+	pgpx_row_append(row, BoolGetDatum(is_stale(view, conn)), false);
 
 	/* the worker sets these fields before it sets opened_at */
 	pgpx_row_text(row, !opened ? NULL : relayed ? "relay" :
 												  "direct");
 	pgpx_row_text(row, relayed ? conn->tls_version : NULL);
 	pgpx_row_text(row, relayed ? conn->tls_cipher : NULL);
-	if (opened && can_see_pool(view))
-	{
-		row_addr(row, conn->remote_addr);
-		pgpx_row_int_or_null(row, conn->remote_port);
-	}
-	else
-	{
-		pgpx_row_null(row);
-		pgpx_row_null(row);
-	}
+	row_addr(row, has_addr ? conn->remote_addr : "");
+	pgpx_row_int_or_null(row, has_addr ? conn->remote_port : 0);
 	pgpx_row_int_or_null(row, opened ? conn->remote_pid : 0);
 	pgpx_row_instant(row, conn->opened_at);
 	pgpx_row_instant(row, conn->last_used);
@@ -530,31 +459,13 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 Datum
 pgpx_view_connections(PG_FUNCTION_ARGS)
 {
-	PgpxRow		row;
-	PgpxView   *view;
+	PgpxView   *view = view_begin(fcinfo);
+	PgpxRow    *row = &view->row;
 
-	pgpx_row_begin(&row, fcinfo);
-	view = view_begin(PGPX_VIEW_CONNS);
 	while (view_next(view))
 		for (int i = 0; i < view->nconns; i++)
-			connection_row(&row, view, i);
+			connection_row(row, view, i);
 	return (Datum) 0;
-}
-
-static const char *
-worker_state(PgpxWorkerSlot *slot)
-{
-	switch (pg_atomic_read_u32(&slot->state))
-	{
-		case PGPX_WORKER_STARTING:
-			return "starting";
-		case PGPX_WORKER_RUNNING:
-			return "running";
-		case PGPX_WORKER_STOPPING:
-			return "stopping";
-		default:
-			return "down";
-	}
 }
 
 /* dblink_calls() returns table (outcome text, calls bigint) */
@@ -577,7 +488,7 @@ pgpx_view_dblink_calls(PG_FUNCTION_ARGS)
 		uint64		calls = pg_atomic_read_u64(&pgpx_shared->dblink_calls[i]);
 
 		pgpx_row_text(&row, outcomes[i]);
-		pgpx_row_bigint(&row, calls);
+		row_bigint(&row, calls);
 		pgpx_row_store(&row);
 	}
 	return (Datum) 0;
@@ -587,13 +498,17 @@ pgpx_view_dblink_calls(PG_FUNCTION_ARGS)
 Datum
 pgpx_view_workers(PG_FUNCTION_ARGS)
 {
-	PgpxRow		row;
-	PgpxView   *view;
+	static const char *const worker_states[] = {
+		[PGPX_WORKER_DOWN] = "down",
+		[PGPX_WORKER_STARTING] = "starting",
+		[PGPX_WORKER_RUNNING] = "running",
+		[PGPX_WORKER_STOPPING] = "stopping",
+	};
+	PgpxView   *view = view_begin(fcinfo);
+	PgpxRow    *row = &view->row;
 	int			pools[PGPX_MAX_WORKERS] = {0};
 	int			connections[PGPX_MAX_WORKERS] = {0};
 
-	pgpx_row_begin(&row, fcinfo);
-	view = view_begin(0);
 	while (view_next(view))
 	{
 		pools[view->pool.worker]++;
@@ -603,14 +518,14 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 	{
 		PgpxWorkerSlot *slot = &pgpx_shared->worker[i];
 
-		row_int(&row, i);
-		pgpx_row_int_or_null(&row, (int) pg_atomic_read_u32(&slot->pid));
-		pgpx_row_text(&row, worker_state(slot));
-		row_int(&row, (int) pg_atomic_read_u32(&slot->restarts));
-		row_int(&row, pools[i]);
-		row_int(&row, connections[i]);
-		row_int(&row, (int) pg_atomic_read_u32(&slot->descriptors));
-		pgpx_row_store(&row);
+		row_int(row, i);
+		pgpx_row_int_or_null(row, (int) pg_atomic_read_u32(&slot->pid));
+		pgpx_row_text(row, worker_states[pg_atomic_read_u32(&slot->state)]);
+		row_int(row, (int) pg_atomic_read_u32(&slot->restarts));
+		row_int(row, pools[i]);
+		row_int(row, connections[i]);
+		row_int(row, (int) pg_atomic_read_u32(&slot->descriptors));
+		pgpx_row_store(row);
 	}
 	return (Datum) 0;
 }
@@ -618,51 +533,29 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 PG_FUNCTION_INFO_V1(pgpx_view_leases);
 PG_FUNCTION_INFO_V1(pgpx_view_waiters);
 
-static const char *
-scope_name(int scope)
-{
-	switch (scope)
-	{
-		case PGPX_SCOPE_SESSION:
-			return "session";
-		case PGPX_SCOPE_TRANSACTION:
-			return "transaction";
-		case PGPX_SCOPE_TABLE:
-			return "fdw";
-		default:
-			return "call";
-	}
-}
+static const char *const scope_names[] = {
+	[PGPX_SCOPE_SESSION] = "session",
+	[PGPX_SCOPE_TRANSACTION] = "transaction",
+	[PGPX_SCOPE_CALL] = "call",
+	[PGPX_SCOPE_TABLE] = "fdw",
+};
 
-static const char *
-activity_name(PgpxActivity activity)
-{
-	switch (activity)
-	{
-		case PGPX_ACT_IDLE:
-			return "idle";
-		case PGPX_ACT_ACTIVE:
-			return "active";
-		case PGPX_ACT_TRANSACTION:
-			return "in transaction";
-		case PGPX_ACT_FAILED:
-			return "failed";
-		case PGPX_ACT_CANCELLING:
-			return "cancelling";
-		default:
-			return "broken";
-	}
-}
+static const char *const activity_names[] = {
+	[PGPX_ACT_IDLE] = "idle",
+	[PGPX_ACT_ACTIVE] = "active",
+	[PGPX_ACT_TRANSACTION] = "in transaction",
+	[PGPX_ACT_FAILED] = "failed",
+	[PGPX_ACT_CANCELLING] = "cancelling",
+	[PGPX_ACT_BROKEN] = "broken",
+};
 
 /* leases() returns setof leases_row */
 Datum
 pgpx_view_leases(PG_FUNCTION_ARGS)
 {
-	PgpxRow		row;
-	PgpxView   *view;
+	PgpxView   *view = view_begin(fcinfo);
+	PgpxRow    *row = &view->row;
 
-	pgpx_row_begin(&row, fcinfo);
-	view = view_begin(PGPX_VIEW_CONNS);
 	while (view_next(view))
 		for (int i = 0; i < view->nconns; i++)
 		{
@@ -672,18 +565,18 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 			if (conn->state != PGPX_CONN_LEASED)
 				continue;
 			visible = can_see_role(view, conn->owner_user);
-			pgpx_row_bigint(&row, pg_atomic_read_u64(&conn->lease_id));
-			row_pool(&row, &view->pool);
-			row_int(&row, view->conn_index[i]);
-			pgpx_row_int_or_null(&row, conn->owner_pid);
-			pgpx_row_role(&row, conn->owner_user);
-			pgpx_row_secret(&row, visible, conn->application_name);
-			pgpx_row_text(&row, scope_name(conn->scope));
-			pgpx_row_text(&row, activity_name(pgpx_conn_activity(conn)));
-			pgpx_row_instant(&row, conn->leased_at);
-			pgpx_row_secret(&row, visible, conn->why[0] ? conn->why : NULL);
-			pgpx_row_int_or_null(&row, conn->remote_pid);
-			pgpx_row_store(&row);
+			row_bigint(row, pg_atomic_read_u64(&conn->lease_id));
+			row_pool(row, &view->pool);
+			row_int(row, view->conn_index[i]);
+			pgpx_row_int_or_null(row, conn->owner_pid);
+			pgpx_row_name(row, GetUserNameFromId(conn->owner_user, true));
+			pgpx_row_secret(row, visible, conn->application_name);
+			pgpx_row_text(row, scope_names[conn->scope]);
+			pgpx_row_text(row, activity_names[pgpx_conn_activity(conn)]);
+			pgpx_row_instant(row, conn->leased_at);
+			pgpx_row_secret(row, visible, conn->why[0] ? conn->why : NULL);
+			pgpx_row_int_or_null(row, conn->remote_pid);
+			pgpx_row_store(row);
 		}
 	return (Datum) 0;
 }
@@ -725,27 +618,25 @@ wait_reason(const PgpxView *view)
 Datum
 pgpx_view_waiters(PG_FUNCTION_ARGS)
 {
-	PgpxRow		row;
-	PgpxView   *view;
+	PgpxView   *view = view_begin(fcinfo);
+	PgpxRow    *row = &view->row;
 
-	pgpx_row_begin(&row, fcinfo);
-	view = view_begin(PGPX_VIEW_WAITERS);
 	while (view_next(view))
 		for (int i = 0; i < view->nwaiting; i++)
 		{
 			PgpxWaiter *waiter = &view->waiters[i];
 			bool		visible = can_see_role(view, waiter->user);
 
-			row_pool(&row, &view->pool);
-			row_int(&row, i + 1);
-			pgpx_row_int_or_null(&row, waiter->pid);
-			pgpx_row_role(&row, waiter->user);
-			pgpx_row_secret(&row, visible, waiter->application_name);
-			pgpx_row_instant(&row, waiter->since);
-			pgpx_row_instant(&row, waiter->deadline);
-			pgpx_row_secret(&row, visible, waiter->why[0] ? waiter->why : NULL);
-			pgpx_row_text(&row, wait_reason(view));
-			pgpx_row_store(&row);
+			row_pool(row, &view->pool);
+			row_int(row, i + 1);
+			pgpx_row_int_or_null(row, waiter->pid);
+			pgpx_row_name(row, GetUserNameFromId(waiter->user, true));
+			pgpx_row_secret(row, visible, waiter->application_name);
+			pgpx_row_instant(row, waiter->since);
+			pgpx_row_instant(row, waiter->deadline);
+			pgpx_row_secret(row, visible, waiter->why[0] ? waiter->why : NULL);
+			pgpx_row_text(row, wait_reason(view));
+			pgpx_row_store(row);
 		}
 	return (Datum) 0;
 }
@@ -759,36 +650,36 @@ row_histogram(PgpxRow *row, const uint64 *waits)
 
 	for (int b = 0; b < PGPX_HISTOGRAM_BUCKETS; b++)
 		elements[b] = Int64GetDatum((int64) waits[b]);
-	append(row,
-		   PointerGetDatum(construct_array(elements, PGPX_HISTOGRAM_BUCKETS,
-										   INT8OID, sizeof(int64),
-										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)),
-		   false);
+	pgpx_row_append(row,
+					PointerGetDatum(construct_array(elements,
+													PGPX_HISTOGRAM_BUCKETS,
+													INT8OID, sizeof(int64),
+													FLOAT8PASSBYVAL,
+													TYPALIGN_DOUBLE)),
+					false);
 }
 
 /* stats() returns setof stats_row */
 Datum
 pgpx_view_stats(PG_FUNCTION_ARGS)
 {
-	PgpxRow		row;
-	PgpxView   *view;
+	PgpxView   *view = view_begin(fcinfo);
+	PgpxRow    *row = &view->row;
 
-	pgpx_row_begin(&row, fcinfo);
-	view = view_begin(0);
 	while (view_next(view))
 	{
 		const PgpxPool *pool = &view->pool;
 
-		row_pool(&row, pool);
-		pgpx_row_name(&row, NameStr(pool->user_name));
-#define NUMBER(name) pgpx_row_bigint(&row, pool->stats.name);
-#define TIME(name) row_ms(&row, pool->stats.name);
+		row_pool(row, pool);
+		pgpx_row_name(row, NameStr(pool->user_name));
+#define NUMBER(name) row_bigint(row, pool->stats.name);
+#define TIME(name) row_ms(row, pool->stats.name);
 		PGPX_COUNTERS(NUMBER, TIME, NUMBER)
 #undef NUMBER
 #undef TIME
-		row_histogram(&row, pool->stats.histogram);
-		pgpx_row_instant(&row, pool->stats_reset);
-		pgpx_row_store(&row);
+		row_histogram(row, pool->stats.histogram);
+		pgpx_row_instant(row, pool->stats_reset);
+		pgpx_row_store(row);
 	}
 	return (Datum) 0;
 }

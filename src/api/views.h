@@ -29,15 +29,13 @@ typedef struct PgpxRow
 extern void pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo);
 
 /*
- * Append the next column.  A text may be in any encoding; invalid bytes are
- * replaced.
+ * Append the next column.  A text or name is NULL if the pointer is; it may be
+ * in any encoding, and invalid bytes are replaced.
  */
-extern void pgpx_row_null(PgpxRow *row);
+extern void pgpx_row_append(PgpxRow *row, Datum value, bool null);
 extern void pgpx_row_int_or_null(PgpxRow *row, int value);	/* NULL if 0 */
-extern void pgpx_row_bigint(PgpxRow *row, uint64 value);
-extern void pgpx_row_text(PgpxRow *row, const char *text);	/* or NULL */
+extern void pgpx_row_text(PgpxRow *row, const char *text);
 extern void pgpx_row_name(PgpxRow *row, const char *name);
-extern void pgpx_row_role(PgpxRow *row, Oid role);	/* NULL if dropped */
 
 /* Shown in place of a text that the caller may not see. */
 #define PGPX_HIDDEN "<insufficient privilege>"
@@ -45,9 +43,8 @@ extern void pgpx_row_role(PgpxRow *row, Oid role);	/* NULL if dropped */
 /* A text, or PGPX_HIDDEN if the caller may not see it. */
 extern void pgpx_row_secret(PgpxRow *row, bool visible, const char *text);
 
-/* A time as timestamptz, NULL if it is 0; a duration as an interval. */
+/* A time as timestamptz, NULL if it is 0. */
 extern void pgpx_row_instant(PgpxRow *row, PgpxTime t);
-extern void pgpx_row_interval(PgpxRow *row, PgpxTime duration);
 
 /*
  * Store the complete row in the result.  Raise 55000 if the view has more

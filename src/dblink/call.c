@@ -437,8 +437,7 @@ lease_for_call(const char *connection, PgpxDblinkOutcome *outcome)
 		return NULL;
 	PG_TRY();
 	{
-		lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
-									PGPX_SCOPE_CALL, NULL);
+		lease = pgpx_lease_checkout_call(server, NULL, NULL);
 	}
 	PG_CATCH();
 	{

@@ -34,6 +34,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/timestamp.h"
 
 #include "base/backoff.h"
 #include "base/debug_point.h"
@@ -48,8 +49,6 @@
 PG_FUNCTION_INFO_V1(pgpx_lock_setup);
 PG_FUNCTION_INFO_V1(pgpx_lock);
 PG_FUNCTION_INFO_V1(pgpx_lock_xact);
-PG_FUNCTION_INFO_V1(pgpx_try_lock);
-PG_FUNCTION_INFO_V1(pgpx_try_lock_xact);
 PG_FUNCTION_INFO_V1(pgpx_lock_valid);
 PG_FUNCTION_INFO_V1(pgpx_unlock);
 PG_FUNCTION_INFO_V1(pgpx_lock_force_release);
@@ -624,8 +623,9 @@ arg_name(FunctionCallInfo fcinfo, int at)
  * transaction.
  */
 static Datum
-acquire(FunctionCallInfo fcinfo, PgpxScope scope, bool only_try)
+acquire(FunctionCallInfo fcinfo, PgpxScope scope)
 {
+	bool		only_try = PG_NARGS() == 4;
 	LockWait *volatile w = palloc0(sizeof(LockWait));
 	PgpxLock   *lock = &w->lock;
 	int			at = only_try ? 2 : 3;
@@ -635,11 +635,10 @@ acquire(FunctionCallInfo fcinfo, PgpxScope scope, bool only_try)
 	char	   *why;
 	char		host[64] = "";
 
-	pgpx_shmem_require();
+	w->server = pgpx_arg_pool(fcinfo, 0);
 	pgpx_lease_require_unrestricted();
 	w->only_try = only_try;
 	w->slot = -1;
-	w->server = pgpx_arg_text(fcinfo, 0, "pool");
 	strlcpy(lock->name, arg_name(fcinfo, 1), sizeof(lock->name));
 	timeout_ms = only_try ? PGPX_TIMEOUT_DEFAULT : pgpx_arg_timeout(fcinfo, 2);
 	if (PG_ARGISNULL(at))
@@ -701,25 +700,13 @@ acquire(FunctionCallInfo fcinfo, PgpxScope scope, bool only_try)
 Datum
 pgpx_lock(PG_FUNCTION_ARGS)
 {
-	return acquire(fcinfo, PGPX_SCOPE_SESSION, false);
+	return acquire(fcinfo, PGPX_SCOPE_SESSION);
 }
 
 Datum
 pgpx_lock_xact(PG_FUNCTION_ARGS)
 {
-	return acquire(fcinfo, PGPX_SCOPE_TRANSACTION, false);
-}
-
-Datum
-pgpx_try_lock(PG_FUNCTION_ARGS)
-{
-	return acquire(fcinfo, PGPX_SCOPE_SESSION, true);
-}
-
-Datum
-pgpx_try_lock_xact(PG_FUNCTION_ARGS)
-{
-	return acquire(fcinfo, PGPX_SCOPE_TRANSACTION, true);
+	return acquire(fcinfo, PGPX_SCOPE_TRANSACTION);
 }
 
 /* --- Validate and release ------------------------------------------------ */
@@ -748,7 +735,7 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxLock *lock)
 static int
 find_lock(FunctionCallInfo fcinfo, PgpxServerSpec **spec, PgpxLock *lock)
 {
-	char	   *server = pgpx_arg_text(fcinfo, 0, "pool");
+	char	   *server = pgpx_arg_pool(fcinfo, 0);
 	char	   *name = arg_name(fcinfo, 1);
 	int			slot;
 
@@ -770,10 +757,8 @@ pgpx_lock_valid(PG_FUNCTION_ARGS)
 {
 	PgpxServerSpec *spec;
 	PgpxLock	lock;
-	int			slot;
+	int			slot = find_lock(fcinfo, &spec, &lock);
 
-	pgpx_shmem_require();
-	slot = find_lock(fcinfo, &spec, &lock);
 	if (slot < 0)
 		PG_RETURN_BOOL(false);
 	if (lock.state == PGPX_LOCK_LOST && pgpx_lock_is_mine(&lock))
@@ -821,12 +806,10 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 	char	   *server;			/* its name, which outlives the spec */
 	PgpxLockResult result = PGPX_LOCK_UNKNOWN;
 	PgpxLock	lock;
-	int			slot;
+	int			slot = find_lock(fcinfo, &spec, &lock);
 	volatile bool done = false;
 
-	pgpx_shmem_require();
 	pgpx_lease_require_unrestricted();
-	slot = find_lock(fcinfo, &spec, &lock);
 	if (slot < 0)
 	{
 		ereport(WARNING,
@@ -893,22 +876,14 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 
 /* --- Administration ------------------------------------------------------ */
 
-static PgpxLease *
-checkout(const char *server)
-{
-	return pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
-							   PGPX_SCOPE_CALL, NULL);
-}
-
 /* lock_setup(pool text) returns void */
 Datum
 pgpx_lock_setup(PG_FUNCTION_ARGS)
 {
 	PgpxStatement statement = {.sql = psprintf("%s;%s", owners_sql, setup_sql)};
-	PgpxLease  *lease;
+	PgpxLease  *lease = pgpx_lease_checkout_call(pgpx_arg_pool(fcinfo, 0),
+												 NULL, NULL);
 
-	pgpx_shmem_require();
-	lease = checkout(pgpx_arg_text(fcinfo, 0, "pool"));
 	execute(lease, &statement, NULL, 0, NULL);
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 	PG_RETURN_VOID();
@@ -919,19 +894,16 @@ Datum
 pgpx_lock_force_release(PG_FUNCTION_ARGS)
 {
 	const Oid	type = BOOLOID;
-	const char *name;
+	char	   *server = pgpx_arg_pool(fcinfo, 0);
+	const char *name = arg_name(fcinfo, 1);
 	PgpxStatement statement = {force_sql, 1, &name};
-	char	   *server;
 	PgpxLease  *lease;
 	TupleTableSlot *row;
 
-	pgpx_shmem_require();
 	pgpx_lease_require_unrestricted();
-	server = pgpx_arg_text(fcinfo, 0, "pool");
-	name = arg_name(fcinfo, 1);
 	pgpx_arg_require_admin(GetForeignServerByName(server, false)->serverid,
 						   server);
-	lease = checkout(server);
+	lease = pgpx_lease_checkout_call(server, NULL, NULL);
 	row = run_row(lease, &statement, 0, NULL, &type, 1);
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 	PG_RETURN_BOOL(!row->tts_isnull[0] && DatumGetBool(row->tts_values[0]));
@@ -944,12 +916,11 @@ pgpx_lock_status(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	const char *show_all = may_see_all() ? "true" : "false";
 	PgpxStatement statement = {status_sql, 1, &show_all};
-	PgpxLease  *lease;
+	PgpxLease  *lease = pgpx_lease_checkout_call(pgpx_arg_pool(fcinfo, 0),
+												 NULL, NULL);
 	PgpxRows   *rows;
 
-	pgpx_shmem_require();
 	InitMaterializedSRF(fcinfo, 0);
-	lease = checkout(pgpx_arg_text(fcinfo, 0, "pool"));
 	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
 	execute(lease, &statement, pgpx_rows_sink(rows), 0, NULL);
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
@@ -967,6 +938,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 	for (int i = 0; i < pgpx_locks_end(); i++)
 	{
 		bool		visible;
+		Interval   *ttl;
 
 		if (!pgpx_lock_copy(i, &lock) || lock.state == PGPX_LOCK_REQUESTED)
 			continue;
@@ -974,21 +946,21 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		pgpx_row_name(&row, NameStr(pgpx_lock_pool(&lock)->database_name));
 		pgpx_row_name(&row, NameStr(pgpx_lock_pool(&lock)->server_name));
 		pgpx_row_secret(&row, visible, lock.name);
-		if (visible && lock.token != 0)
-			pgpx_row_bigint(&row, lock.token);
-		else
-			pgpx_row_null(&row);
+		pgpx_row_append(&row, Int64GetDatum(lock.token),
+						!visible || lock.token == 0);
 		/* no process may have marked it lost since it expired */
 		pgpx_row_text(&row, lock.state == PGPX_LOCK_RELEASING ? "releasing" :
 					  lock.state == PGPX_LOCK_HELD &&
 						  pgpx_steady_now() < lock.valid_until ? "held" : "lost");
 		pgpx_row_int_or_null(&row, lock.owner_pid);
-		pgpx_row_role(&row, lock.owner_user);
+		pgpx_row_name(&row, GetUserNameFromId(lock.owner_user, true));
 		pgpx_row_secret(&row, visible, lock.why[0] ? lock.why : NULL);
 		pgpx_row_instant(&row, lock.since);
 		pgpx_row_instant(&row, lock.last_ping);
 		pgpx_row_instant(&row, pgpx_lock_to_now(lock.valid_until));
-		pgpx_row_interval(&row, lock.ttl_ms * 1000);
+		ttl = palloc0(sizeof(Interval));
+		ttl->time = lock.ttl_ms * 1000;
+		pgpx_row_append(&row, IntervalPGetDatum(ttl), false);
 		pgpx_row_store(&row);
 	}
 	return (Datum) 0;

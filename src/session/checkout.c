@@ -1667,23 +1667,3 @@ pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry)
 	retry->waited = lease->waited;
 	pgpx_lease_return(lease, PGPX_END_RETRIED, true);
 }
-
-void
-pgpx_call_with_lease(const char *server,
-					 void (*work)(PgpxLease *lease, void *arg), void *arg)
-{
-	PgpxLease  *lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
-											PGPX_SCOPE_CALL, NULL);
-
-	PG_TRY();
-	{
-		work(lease, arg);
-	}
-	PG_CATCH();
-	{
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
-}

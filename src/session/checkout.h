@@ -53,7 +53,8 @@ typedef struct PgpxRetry
  * pgpx_lease_checkout_call
  *		Lease a connection for one statement, with scope CALL.
  *
- * The timeout is that of the GUC or the server.  retry: NULL, or filled in by
+ * The timeout is that of the GUC or the server.  pending: the statement; NULL:
+ * it is not sent for the session.  retry: NULL, or filled in by
  * pgpx_lease_retry after a lease whose statement did not run (lease->not_run);
  * this checkout then has the queue position and the deadline of that lease.
  * Errors: as of pgpx_lease_checkout.
@@ -86,17 +87,6 @@ extern PgpxLease *pgpx_lease_checkout_table(Oid server, Oid user,
 											const char *why,
 											const PgpxPendingStatement *pending,
 											const PgpxRetry *retry);
-
-/*
- * pgpx_call_with_lease
- *		Call work() with a lease of scope CALL, and return the lease afterwards,
- *		also after an error.
- *
- * Errors: as of pgpx_lease_checkout, and those of work().
- */
-extern void pgpx_call_with_lease(const char *server,
-								 void (*work)(PgpxLease *lease, void *arg),
-								 void *arg);
 
 /* Raise an error if a spec may not be used. */
 typedef void (*PgpxSpecCheck)(const PgpxServerSpec *spec);

@@ -193,10 +193,9 @@ from_any(FunctionCallInfo fcinfo, int at, PgpxStatement *statement)
 }
 
 void
-pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
-				 PgpxStatement *statement)
+pgpx_params_read(FunctionCallInfo fcinfo, int at, PgpxStatement *statement)
 {
-	if (any)
+	if (get_func_variadictype(fcinfo->flinfo->fn_oid) == ANYOID)
 	{
 		from_any(fcinfo, at, statement);
 		return;

@@ -15,14 +15,14 @@
  *		Convert the arguments of a call, from number "at" on, to the parameters
  *		of a statement.
  *
- * any: the function is declared with VARIADIC "any" at this position; otherwise
- * with text[] or param[], whose elements have the storage of text.
+ * The function has none, or is declared with VARIADIC "any", text[] or param[]
+ * at this position.  The elements of param[] have the storage of text.
  *
  * The result is allocated in the current memory context.  Raise 22004 if the
  * array is NULL, 22023 if it has several dimensions, 42P18 if the type of an
  * argument is unknown, and the errors of the output functions.
  */
-extern void pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
+extern void pgpx_params_read(FunctionCallInfo fcinfo, int at,
 							 PgpxStatement *statement);
 
 /*
