@@ -47,6 +47,7 @@ static const char *const notices_words[] = {"forward", "log", "ignore", NULL};
 static const char *const sampling_words[] =
 	{"off", "auto", "random", "system", "bernoulli", NULL};
 static const char *const gssencmode_words[] = {"disable", NULL};
+
 /*
  * The numbers of PgpxPoolOptions are read from shared memory at each use, so a
  * change of them takes effect in place.  A change of any other option of the
@@ -57,6 +58,9 @@ static const char *const gssencmode_words[] = {"disable", NULL};
 #define POOL_OPTION(name, kind, min, max, value, words) \
 	{#name, kind, PGPX_ON_SERVER | PGPX_IN_PLACE, \
 	offsetof(PgpxPoolOptions, name), min, max, value, words}
+#define POOL_SETTING(name, kind, min, max) \
+	{#name, kind, PGPX_ON_SERVER | PGPX_IN_PLACE, \
+	offsetof(PgpxPoolOptions, name), min, max, 0, NULL, &pgpx_default_##name}
 #define POOL_INT(name, min, max, value) \
 	POOL_OPTION(name, PGPX_KIND_INT, min, max, value, NULL)
 #define POOL_TIME(name, min, value) \
@@ -68,19 +72,20 @@ static const char *const gssencmode_words[] = {"disable", NULL};
 #define TABLE_OPTION(name, kind, where, min, words) \
 	{name, kind, PGPX_OF_TABLES | PGPX_IN_PLACE | (where), -1, min, \
 	PG_INT32_MAX, 0, words}
+#define ON_SERVER_OR_TABLE (PGPX_ON_SERVER | PGPX_ON_TABLE)
 #define LIBPQ_TEXT(name, where) \
 	OTHER_TEXT(name, PGPX_LIBPQ | (where), 0, PG_INT64_MAX)
 
 const PgpxOption pgpx_option_table[] = {
 	/* pool options */
-	POOL_INT(pool_size, 1, MAX_POOL, 10),
+	POOL_SETTING(pool_size, PGPX_KIND_INT, 1, MAX_POOL),
 	POOL_INT(max_overflow, 0, MAX_POOL, 0),
 	POOL_TIME(overflow_ttl, 0, 5 * SECOND),
 	POOL_INT(min_size, 0, MAX_POOL, 0),
 	POOL_INT(min_idle, 0, MAX_POOL, 0),
 	POOL_INT(max_server_connections, 0, MAX_POOL, 0),
-	POOL_TIME(checkout_timeout, 0, 30 * SECOND),
-	POOL_INT(max_waiters, 0, MAX_POOL, 0),
+	POOL_SETTING(checkout_timeout, PGPX_KIND_DURATION, 0, MAX_TIME),
+	POOL_SETTING(max_waiters, PGPX_KIND_INT, 0, MAX_POOL),
 	POOL_TIME(idle_timeout, 0, 10 * MINUTE),
 	POOL_TIME(max_lifetime, 0, 30 * MINUTE),
 	POOL_TIME(test_period, -1, 30 * SECOND),
@@ -102,18 +107,13 @@ const PgpxOption pgpx_option_table[] = {
 	TABLE_OPTION("schema_name", PGPX_KIND_TEXT, PGPX_ON_TABLE, 0, NULL),
 	TABLE_OPTION("table_name", PGPX_KIND_TEXT, PGPX_ON_TABLE, 0, NULL),
 	TABLE_OPTION("column_name", PGPX_KIND_TEXT, PGPX_ON_COLUMN, 0, NULL),
-	TABLE_OPTION("updatable", PGPX_KIND_BOOL,
-				 PGPX_ON_SERVER | PGPX_ON_TABLE, 0, NULL),
-	TABLE_OPTION("truncatable", PGPX_KIND_BOOL,
-				 PGPX_ON_SERVER | PGPX_ON_TABLE, 0, NULL),
-	TABLE_OPTION("async_capable", PGPX_KIND_BOOL,
-				 PGPX_ON_SERVER | PGPX_ON_TABLE, 0, NULL),
-	TABLE_OPTION("fetch_size", PGPX_KIND_INT,
-				 PGPX_ON_SERVER | PGPX_ON_TABLE, 1, NULL),
-	TABLE_OPTION("batch_size", PGPX_KIND_INT,
-				 PGPX_ON_SERVER | PGPX_ON_TABLE, 1, NULL),
+	TABLE_OPTION("updatable", PGPX_KIND_BOOL, ON_SERVER_OR_TABLE, 0, NULL),
+	TABLE_OPTION("truncatable", PGPX_KIND_BOOL, ON_SERVER_OR_TABLE, 0, NULL),
+	TABLE_OPTION("async_capable", PGPX_KIND_BOOL, ON_SERVER_OR_TABLE, 0, NULL),
+	TABLE_OPTION("fetch_size", PGPX_KIND_INT, ON_SERVER_OR_TABLE, 1, NULL),
+	TABLE_OPTION("batch_size", PGPX_KIND_INT, ON_SERVER_OR_TABLE, 1, NULL),
 	TABLE_OPTION("analyze_sampling", PGPX_KIND_WORD,
-				 PGPX_ON_SERVER | PGPX_ON_TABLE, 0, sampling_words),
+				 ON_SERVER_OR_TABLE, 0, sampling_words),
 	TABLE_OPTION("fdw_startup_cost", PGPX_KIND_COST, PGPX_ON_SERVER, 0, NULL),
 	TABLE_OPTION("fdw_tuple_cost", PGPX_KIND_COST, PGPX_ON_SERVER, 0, NULL),
 	TABLE_OPTION("extensions", PGPX_KIND_NAMES, PGPX_ON_SERVER, 0, NULL),
@@ -417,76 +417,58 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 }
 
 /* Return a sentence that states the valid values of an option. */
-static char *
+static const char *
 describe_values(const PgpxOption *option)
 {
 	StringInfoData buf;
 
-	initStringInfo(&buf);
 	switch (option->kind)
 	{
 		case PGPX_KIND_INT:
-			appendStringInfo(&buf,
-							 "Valid values are from %lld to %lld, without a "
-							 "unit.",
-							 (long long) option->min, (long long) option->max);
-			break;
+			return psprintf("Valid values are from %lld to %lld, without a unit.",
+							(long long) option->min, (long long) option->max);
 		case PGPX_KIND_DURATION:
-			appendStringInfo(&buf,
-							 "Valid values are %sfrom %s to %lldd, with a unit: "
-							 "\"us\", \"ms\", \"s\", \"min\", \"h\", or \"d\".",
-							 option->min < 0 ? "-1 and " : "",
-							 option->min > 0 ? "1ms" : "0",
-							 (long long) (option->max / MS_PER_DAY));
-			break;
+			return psprintf("Valid values are %sfrom %s to %lldd, with a unit: \"us\", \"ms\", \"s\", \"min\", \"h\", or \"d\".",
+							option->min < 0 ? "-1 and " : "",
+							option->min > 0 ? "1ms" : "0",
+							(long long) (option->max / MS_PER_DAY));
 		case PGPX_KIND_WORD:
-			appendStringInfoString(&buf, "Valid values are: ");
+			initStringInfo(&buf);
 			for (int i = 0; option->words[i] != NULL; i++)
 				appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "",
 								 option->words[i]);
-			appendStringInfoChar(&buf, '.');
-			break;
+			return psprintf("Valid values are: %s.", buf.data);
 		case PGPX_KIND_BOOL:
-			appendStringInfoString(&buf, (option->where & PGPX_OF_TABLES) != 0 ?
-								   "Valid values are: true, false, on, off." :
-								   "Valid values are: true, false.");
-			break;
+			return (option->where & PGPX_OF_TABLES) != 0 ?
+				"Valid values are: true, false, on, off." :
+				"Valid values are: true, false.";
 		case PGPX_KIND_COST:
-			appendStringInfoString(&buf, "Valid values are numbers from 0.");
-			break;
+			return "Valid values are numbers from 0.";
 		case PGPX_KIND_NAMES:
-			appendStringInfoString(&buf, "Valid values are lists of names.");
-			break;
+			return "Valid values are lists of names.";
 		case PGPX_KIND_TEXT:
-			appendStringInfo(&buf, "Valid values have at most %lld bytes%s.",
-							 (long long) option->max,
-							 option->min > 0 ? " and are not empty" : "");
-			break;
+			return psprintf("Valid values have at most %lld bytes%s.",
+							(long long) option->max,
+							option->min > 0 ? " and are not empty" : "");
 	}
-	return buf.data;
+	return "";
 }
 
-/*
- * Parse a value, and raise 22023 if it is invalid.  The error does not show
- * texts, because they are long and can be secret.
- */
-static int64
-require_value(const PgpxOption *option, const char *value)
+/* The error does not show texts, because they are long and can be secret. */
+int64
+pgpx_option_parse(const char *name, const char *value)
 {
+	const PgpxOption *option = find_option(name);
 	int64		result = 0;
 
-	if (parse_value(option, value, &result))
-		return result;
-	if (option->kind == PGPX_KIND_TEXT)
+	if (option != NULL && !parse_value(option, value, &result))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid value for option \"%s\"", option->name),
+				 option->kind == PGPX_KIND_TEXT ?
+				 errmsg("invalid value for option \"%s\"", name) :
+				 errmsg("invalid value for option \"%s\": \"%s\"", name, value),
 				 errhint("%s", describe_values(option))));
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid value for option \"%s\": \"%s\"",
-					option->name, value),
-			 errhint("%s", describe_values(option))));
+	return result;
 }
 
 static void
@@ -533,9 +515,8 @@ refuse_name(const char *name, int where)
 static void
 check_option(const char *name, const char *value, int where)
 {
-	const PgpxOption *option = find_option(name);
 	int			flags = pgpx_option_flags(name);
-	int64		result = 0;
+	int64		result;
 
 	if ((flags & where) == 0)
 		refuse_name(name, where);
@@ -545,8 +526,7 @@ check_option(const char *name, const char *value, int where)
 				 errmsg("permission denied to set option \"%s\"", name),
 				 errdetail("Only superusers can set this option, or change a "
 						   "server or user mapping that has it.")));
-	if (option != NULL)
-		result = require_value(option, value);
+	result = pgpx_option_parse(name, value);
 	pgpx_options_check_hosts(name, value);
 
 	/* as in postgres_fdw, every user may set the stricter value */
@@ -589,19 +569,6 @@ pgpx_options_find(List *options, const char *name)
 	return NULL;
 }
 
-/*
- * Find a numeric option of the pool, and parse it.  Return false if it is
- * missing or invalid.
- */
-static bool
-find_number(List *list, const char *name, int64 *result)
-{
-	DefElem    *def = pgpx_options_find(list, name);
-
-	return def != NULL &&
-		parse_value(find_option(name), defGetString(def), result);
-}
-
 void
 pgpx_options_check_base(List *options)
 {
@@ -638,11 +605,16 @@ static void
 check_order(List *list, const char *low_name, const char *high_name,
 			const char *unit)
 {
+	DefElem    *low_option = pgpx_options_find(list, low_name);
+	DefElem    *high_option = pgpx_options_find(list, high_name);
 	int64		low;
 	int64		high;
 
-	if (find_number(list, low_name, &low) &&
-		find_number(list, high_name, &high) && low > high)
+	if (low_option == NULL || high_option == NULL)
+		return;
+	low = pgpx_option_parse(low_name, defGetString(low_option));
+	high = pgpx_option_parse(high_name, defGetString(high_option));
+	if (low > high)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("option \"%s\" exceeds option \"%s\"",
@@ -712,35 +684,20 @@ pgpx_options_defaults(PgpxPoolOptions *opts)
 {
 	memset(opts, 0, sizeof(*opts));
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
-	{
 		if (o->offset >= 0)
 			store_value(opts, o, o->value);
-	}
-	opts->default_pool_size = true;
-	opts->default_max_waiters = true;
-	opts->default_checkout_timeout = true;
 	pgpx_options_follow(opts);
 }
+
+/* The bit of an option in PgpxPoolOptions.is_set. */
+#define SET_BIT(option) (UINT64CONST(1) << ((option) - pgpx_option_table))
 
 void
 pgpx_options_follow(PgpxPoolOptions *opts)
 {
-	if (opts->default_pool_size)
-		opts->pool_size = pgpx_default_pool_size;
-	if (opts->default_max_waiters)
-		opts->max_waiters = pgpx_default_max_waiters;
-	if (opts->default_checkout_timeout)
-		opts->checkout_timeout = pgpx_default_checkout_timeout;
-}
-
-bool
-pgpx_option_is_valid(const char *name, const char *value)
-{
-	const PgpxOption *option = find_option(name);
-	int64		result;
-
-	return option == NULL ? pgpx_option_is_libpq(name) :
-							parse_value(option, value, &result);
+	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
+		if (o->setting != NULL && (opts->is_set & SET_BIT(o)) == 0)
+			store_value(opts, o, *o->setting);
 }
 
 bool
@@ -749,26 +706,19 @@ pgpx_options_apply(PgpxPoolOptions *opts, const char **start_commands,
 				   const char *value)
 {
 	const PgpxOption *option = find_option(name);
+	int64		number;
 
 	if (option == NULL)
+		return pgpx_option_is_libpq(name);
+	if (!parse_value(option, value, &number))
 		return false;
 	if (option->offset >= 0)
-	{
-		store_value(opts, option, require_value(option, value));
-		if (option->offset == offsetof(PgpxPoolOptions, pool_size))
-			opts->default_pool_size = false;
-		else if (option->offset == offsetof(PgpxPoolOptions, max_waiters))
-			opts->default_max_waiters = false;
-		else if (option->offset == offsetof(PgpxPoolOptions, checkout_timeout))
-			opts->default_checkout_timeout = false;
-		return true;
-	}
+		store_value(opts, option, number);
+	if (option->setting != NULL)
+		opts->is_set |= SET_BIT(option);
 	if (strcmp(name, "start_commands") == 0)
 		*start_commands = value;
 	else if (strcmp(name, "reset_command") == 0)
 		*reset_command = value;
-	else if ((option->where & PGPX_OF_TABLES) == 0)
-		return false;
-	(void) require_value(option, value);
 	return true;
 }

@@ -64,10 +64,8 @@ typedef struct PgpxPoolOptions
 	int64		notice_after;	/* 0: off */
 	int			notices;		/* PgpxNotices */
 
-	/* true if the option is not set, so that it follows the GUC */
-	bool		default_pool_size;
-	bool		default_max_waiters;
-	bool		default_checkout_timeout;
+	uint64		is_set;			/* bits of the options that are set, and do not
+								 * follow their GUC */
 } PgpxPoolOptions;
 
 /* Return the number of elements of a comma-separated list, empty ones too. */
@@ -97,10 +95,10 @@ extern void pgpx_options_follow(PgpxPoolOptions *opts);
  *		Store the value of one pool option in *opts, *start_commands or
  *		*reset_command.
  *
- * *start_commands and *reset_command are set to value, which is not copied.  An
- * option of foreign tables is only checked.  Return false for any other name,
- * such as an option of libpq or of a user mapping, or base_server.  Raise 22023
- * if the value is invalid, although the validator has checked it at DDL time.
+ * *start_commands and *reset_command are set to value, which is not copied.
+ * Other options, such as those of libpq and of foreign tables, are only checked.
+ * Return false if the name is unknown or the value is invalid.  The values of
+ * options of libpq that are not in the table are not checked.
  */
 extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 							   const char **start_commands,
@@ -108,13 +106,11 @@ extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 							   const char *name, const char *value);
 
 /*
- * pgpx_option_is_valid
- *		Return whether pgpx_options_apply would accept the value of an option.
- *
- * True for every value of an option of libpq that is not in the table; false
- * for an unknown name.
+ * Return the number that the value of an option in the table means, 0 for a
+ * text or an option that is not in the table.  Raise 22023 if the value is
+ * invalid.
  */
-extern bool pgpx_option_is_valid(const char *name, const char *value);
+extern int64 pgpx_option_parse(const char *name, const char *value);
 
 /*
  * pgpx_option_is_allowed
@@ -198,6 +194,7 @@ typedef struct PgpxOption
 	int64		max;
 	int64		value;			/* the default */
 	const char *const *words;	/* valid words, in the order of the C enum */
+	const int  *setting;		/* the GUC that is the default; NULL: none */
 } PgpxOption;
 
 extern const PgpxOption pgpx_option_table[];

@@ -156,30 +156,6 @@ apply_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 }
 
 /*
- * Apply connect_timeout, the only connection option that is also an option of
- * the pool.
- */
-static void
-apply_connect_timeout(PgpxPoolOptions *opts, const PgpxServerRow *base,
-					  const char *value)
-{
-	const char *unused;
-	int64		seconds;
-
-	if (base->own_wrapper)
-	{
-		(void) pgpx_options_apply(opts, &unused, &unused, "connect_timeout",
-								  value);
-		return;
-	}
-
-	/* 0 means none in libpq, but a pool always has a timeout */
-	seconds = strtol(value, NULL, 10);
-	if (seconds > 0 && seconds <= PG_INT32_MAX)
-		opts->connect_timeout = seconds * 1000;
-}
-
-/*
  * Apply the connection options, which are those of the base server if there is
  * one.
  */
@@ -212,19 +188,29 @@ read_pool_options(const PgpxServerRow *pool, const PgpxServerRow *base,
 	ListCell   *lc;
 
 	pgpx_options_defaults(opts);
-	if (timeout != NULL && base->own_wrapper &&
-		!pgpx_option_is_valid("connect_timeout", defGetString(timeout)))
-		return timeout;
-	if (timeout != NULL)
-		apply_connect_timeout(opts, base, defGetString(timeout));
+
+	/* it is an option of the pool, too, and has that of the base server */
+	if (timeout != NULL && base->own_wrapper)
+	{
+		if (!pgpx_options_apply(opts, start_commands, reset_command,
+								"connect_timeout", defGetString(timeout)))
+			return timeout;
+	}
+	else if (timeout != NULL)
+	{
+		int64		seconds = strtol(defGetString(timeout), NULL, 10);
+
+		/* 0 means none in libpq, but a pool always has a timeout */
+		if (seconds > 0 && seconds <= PG_INT32_MAX)
+			opts->connect_timeout = seconds * 1000;
+	}
 	foreach(lc, pool->own_wrapper ? pool->options : NIL)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
-		if (!pgpx_option_is_valid(def->defname, defGetString(def)))
+		if (!pgpx_options_apply(opts, start_commands, reset_command,
+								def->defname, defGetString(def)))
 			return def;
-		(void) pgpx_options_apply(opts, start_commands, reset_command,
-								  def->defname, defGetString(def));
 	}
 
 	/* possible if only one of the two is set */
@@ -508,9 +494,7 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 	if (invalid != NULL)
 	{
 		/* raises an error if the name is valid, and the value is not */
-		(void) pgpx_options_apply(&spec->opts, &spec->start_commands,
-								  &spec->reset_command, invalid->defname,
-								  defGetString(invalid));
+		(void) pgpx_option_parse(invalid->defname, defGetString(invalid));
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 				 errmsg("invalid option \"%s\" of server \"%s\"",

@@ -116,9 +116,8 @@ check_accepted(bool on_server)
 		FUZZ_CHECK((flags & (on_server ? PGPX_ON_SERVER : PGPX_ON_MAPPING)) != 0);
 		FUZZ_CHECK(is_superuser || (flags & PGPX_SUPERUSER) == 0);
 
-		/* must not raise an error here */
-		if (on_server)
-			(void) pgpx_options_apply(&opts, &start, &reset, name, values[i]);
+		FUZZ_CHECK(!on_server ||
+				   pgpx_options_apply(&opts, &start, &reset, name, values[i]));
 	}
 }
 
