@@ -81,14 +81,14 @@ servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
 	return servers;
 }
 
-typedef void (*PoolAction)(PgpxPool *pool, PgpxWake *wake);
+typedef void (*PoolAction)(PgpxPool *pool, PgpxWake *wake, void *arg);
 
 /*
  * Call action() for each pool of these servers, with the pool lock held
  * exclusively.
  */
 static void
-for_each_pool(List *servers, PoolAction action)
+for_each_pool(List *servers, PoolAction action, void *arg)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
@@ -98,7 +98,7 @@ for_each_pool(List *servers, PoolAction action)
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (pool->pool_id != 0 && pool->key.database == MyDatabaseId &&
 			list_member_oid(servers, pool->key.server))
-			action(pool, &wake);
+			action(pool, &wake, arg);
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
@@ -161,7 +161,7 @@ count_revoked_grants_locked(PgpxPool *pool)
 }
 
 static void
-reset_action(PgpxPool *pool, PgpxWake *wake)
+reset_action(PgpxPool *pool, PgpxWake *wake, void *arg)
 {
 	PgpxStats	old = pool->stats;
 
@@ -178,11 +178,26 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 	pool->stats_reset = pgpx_now();
 }
 
-/* Close all unused connections; a leased one is closed at its checkin. */
-static void
-drain_action(PgpxPool *pool, PgpxWake *wake)
+typedef struct Drain
 {
-	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
+	int			nconns;			/* connections in any state */
+	bool		ended;			/* by another session */
+} Drain;
+
+/*
+ * Close all unused connections, and count all.  A leased one is closed at its
+ * checkin.
+ */
+static void
+drain_action(PgpxPool *pool, PgpxWake *wake, void *arg)
+{
+	Drain	   *drain = arg;
+
+	if (pgpx_pool_is_draining(pool))
+		pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
+	else
+		drain->ended = true;
+	drain->nconns += pgpx_pool_total_locked(pool) + pool->nbroken;
 }
 
 /*
@@ -190,7 +205,7 @@ drain_action(PgpxPool *pool, PgpxWake *wake)
  * of waiters.
  */
 static void
-resume_action(PgpxPool *pool, PgpxWake *wake)
+resume_action(PgpxPool *pool, PgpxWake *wake, void *arg)
 {
 	/* a connect that failed during the pause must not delay the next one */
 	pool->retry_at = Min(pool->retry_at, pgpx_now());
@@ -199,7 +214,7 @@ resume_action(PgpxPool *pool, PgpxWake *wake)
 }
 
 static void
-reconnect_action(PgpxPool *pool, PgpxWake *wake)
+reconnect_action(PgpxPool *pool, PgpxWake *wake, void *arg)
 {
 	pgpx_pool_reconnect_locked(pool);
 	pgpx_pool_dispatch_locked(pool, wake);
@@ -220,7 +235,7 @@ pgpx_resume(PG_FUNCTION_ARGS)
 	List	   *servers = servers_of_call(fcinfo, false);
 
 	pause_servers(servers, false, false);
-	for_each_pool(servers, resume_action);
+	for_each_pool(servers, resume_action, NULL);
 	PG_RETURN_VOID();
 }
 
@@ -228,7 +243,7 @@ pgpx_resume(PG_FUNCTION_ARGS)
 Datum
 pgpx_reconnect(PG_FUNCTION_ARGS)
 {
-	for_each_pool(servers_of_call(fcinfo, false), reconnect_action);
+	for_each_pool(servers_of_call(fcinfo, false), reconnect_action, NULL);
 	PG_RETURN_VOID();
 }
 
@@ -236,34 +251,8 @@ pgpx_reconnect(PG_FUNCTION_ARGS)
 Datum
 pgpx_reset_stats(PG_FUNCTION_ARGS)
 {
-	for_each_pool(servers_of_call(fcinfo, false), reset_action);
+	for_each_pool(servers_of_call(fcinfo, false), reset_action, NULL);
 	PG_RETURN_VOID();
-}
-
-/*
- * Return the number of connections of these servers in this database, in any
- * state.  Return -1 if another session has ended the drain.
- */
-static int
-count_draining(List *servers)
-{
-	int			n = 0;
-	bool		ended = false;
-
-	for (int i = 0; i < pgpx_pools_end(); i++)
-	{
-		PgpxPool   *pool = &pgpx_pools[i];
-
-		LWLockAcquire(pool->lock, LW_SHARED);
-		if (pool->pool_id != 0 && pool->key.database == MyDatabaseId &&
-			list_member_oid(servers, pool->key.server))
-		{
-			n += pgpx_pool_total_locked(pool) + pool->nbroken;
-			ended |= !pgpx_pool_is_draining(pool);
-		}
-		LWLockRelease(pool->lock);
-	}
-	return ended ? -1 : n;
 }
 
 /* drain(pool text, timeout interval) returns boolean: true if all are closed */
@@ -278,13 +267,12 @@ pgpx_drain(PG_FUNCTION_ARGS)
 	PGPX_DEBUG_POINT("draining");
 	for (;;)
 	{
-		int			n = count_draining(servers);
+		bool		is_last = deadline != 0 && pgpx_now() >= deadline;
+		Drain		drain = {0};
 
-		if (n <= 0)
-			PG_RETURN_BOOL(n == 0);
-		for_each_pool(servers, drain_action);
-		if (deadline != 0 && pgpx_now() >= deadline)
-			PG_RETURN_BOOL(count_draining(servers) == 0);
+		for_each_pool(servers, drain_action, &drain);
+		if (is_last || drain.ended || drain.nconns == 0)
+			PG_RETURN_BOOL(!drain.ended && drain.nconns == 0);
 		(void) pgpx_session_wait_latch(pgpx_now() + DRAIN_CHECK_US,
 									   pgpx_wait_event(&wait_event, "PgpoolDrain"));
 	}

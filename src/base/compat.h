@@ -156,52 +156,6 @@ pgpx_remind_postmaster(void)
 #endif
 }
 
-/* Find the closest name within max_d edits; in the server from 16 on. */
-#if PG_VERSION_NUM < 160000
-typedef struct ClosestMatchState
-{
-	const char *source;
-	int			min_d;
-	int			max_d;
-	const char *match;
-} ClosestMatchState;
-
-static inline void
-initClosestMatch(ClosestMatchState *state, const char *source, int max_d)
-{
-	state->source = source;
-	state->min_d = -1;
-	state->max_d = max_d;
-	state->match = NULL;
-}
-
-static inline void
-updateClosestMatch(ClosestMatchState *state, const char *candidate)
-{
-	size_t		len = strlen(state->source);
-	int			d;
-
-	/* varstr_levenshtein raises an error for names over 255 bytes */
-	if (len == 0 || len > 255 || strlen(candidate) > 255)
-		return;
-	d = varstr_levenshtein_less_equal(state->source, (int) len, candidate,
-									  (int) strlen(candidate), 1, 1, 1,
-									  state->max_d, true);
-	if (d <= state->max_d && d <= (int) len / 2 &&
-		(state->min_d == -1 || d < state->min_d))
-	{
-		state->min_d = d;
-		state->match = candidate;
-	}
-}
-
-static inline const char *
-getClosestMatch(ClosestMatchState *state)
-{
-	return state->match;
-}
-#endif
-
 static inline AclResult
 pgpx_server_aclcheck(Oid serverid, Oid roleid, AclMode mode)
 {

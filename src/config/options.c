@@ -315,20 +315,29 @@ static const char *
 find_closest_name(const char *name, int where)
 {
 	char	   *lower = pstrdup(name);
-	ClosestMatchState match;
+	int			len = strlen(name);
+	int			max = Min(len / 2, DISTANCE_MAX);
+	const char *closest = NULL;
 
 	/* a quoted name can have capitals, valid names are in lower case */
 	for (char *p = lower; *p != '\0'; p++)
 		*p = pg_ascii_tolower((unsigned char) *p);
-	initClosestMatch(&match, lower, DISTANCE_MAX);
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
 	{
 		int			flags = pgpx_option_flags(o->name);
+		int			distance;
 
-		if ((flags & where) && (superuser() || !(flags & PGPX_SUPERUSER)))
-			updateClosestMatch(&match, o->name);
+		if (!(flags & where) || ((flags & PGPX_SUPERUSER) && !superuser()))
+			continue;
+		distance = varstr_levenshtein_less_equal(lower, len, o->name,
+												 strlen(o->name), 1, 1, 1, max,
+												 true);
+		if (distance > max)
+			continue;
+		closest = o->name;
+		max = distance - 1;		/* the next one must be closer */
 	}
-	return getClosestMatch(&match);
+	return closest;
 }
 
 #define MS_PER_DAY	INT64CONST(86400000)

@@ -94,21 +94,23 @@ static const char request_sql[] =
 	" $3::pg_catalog.int8, $4::pg_catalog.text, $5::pg_catalog.text,"
 	" $6::pg_catalog.interval, $7::pg_catalog.bool)";
 static const char force_sql[] =
-	"SELECT pgpool_lock.force_release($1::pg_catalog.text)";
+	"SELECT FROM pgpool_lock.force_release($1::pg_catalog.text) AS held WHERE held";
 static const char status_sql[] =
 	"SELECT * FROM pgpool_lock.status($1::pg_catalog.bool)";
 
 /*
- * Execute a statement.  With a sink, it is a call of a function, and the owners of
- * the schema are verified first, in the same transaction.  Raise 08006 if the
- * deadline passes.  *refused, unless NULL, is set to whether the remote has
- * reported an error, which is then raised: the statement had no effect.
+ * Execute a statement and return its number of rows.  A statement with
+ * parameters is a call of a function, and the owners of the schema are verified
+ * first, in the same transaction.  Raise 08006 if the deadline passes.  *refused,
+ * unless NULL, is set to whether the remote has reported an error, which is then
+ * raised: the statement had no effect.
  */
-static void
+static uint64
 execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 		PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
+	bool		is_call = statement->nparams > 0;
 	PgpxPipeline pipeline = {
 		.nbefore = lengthof(verify_sql),
 		.before = verify_sql,
@@ -123,13 +125,13 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 		.statement = statement,
 		.sink = sink,
 		.internal = true,
-		.pipeline = sink != NULL ? &pipeline : NULL,
+		.pipeline = is_call ? &pipeline : NULL,
 	};
 
 	pgpx_run_check(lease, statement);
 	PG_TRY();
 	{
-		pgpx_run_send(&run, sink == NULL);
+		pgpx_run_send(&run, !is_call);
 		while (pgpx_run_try_next(&run) != PGPX_RUN_END)
 			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
@@ -146,40 +148,7 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	PG_END_TRY();
 	if (refused != NULL)
 		*refused = run.error.set;
-	(void) pgpx_run_end(&run);
-}
-
-/*
- * Execute a statement and return its first row, whose columns have these types;
- * nulls if there is no row.
- */
-static TupleTableSlot *
-run_row(PgpxLease *lease, const PgpxStatement *statement, PgpxTime deadline,
-		bool *refused, const Oid *types, int ncolumns)
-{
-	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
-	TupleDesc	tupdesc = CreateTemplateTupleDesc(ncolumns);
-	TupleTableSlot *slot;
-	PgpxRows   *rows;
-
-	for (int i = 0; i < ncolumns; i++)
-		TupleDescInitEntry(tupdesc, i + 1, NULL, types[i], -1, 0);
-	TupleDescFinalize(tupdesc);
-	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
-	execute(lease, statement, pgpx_rows_sink(rows), deadline, refused);
-	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
-	if (!tuplestore_gettupleslot(store, true, true, slot))
-		ExecStoreAllNullTuple(slot);
-	slot_getallattrs(slot);
-	tuplestore_end(store);
-	return slot;
-}
-
-static char *
-text_of(const TupleTableSlot *slot, int column)
-{
-	return slot->tts_isnull[column] ? NULL :
-		TextDatumGetCString(slot->tts_values[column]);
+	return pgpx_run_end(&run);
 }
 
 /* The remote's answer to a lock request. */
@@ -203,16 +172,14 @@ typedef struct LockAnswer
 typedef struct LockWait
 {
 	const char *server;
-	PgpxServerSpec *spec;		/* pinned */
 	bool		only_try;		/* must not wait */
-	char		holder[NAMEDATALEN + 128];	/* for others: user, PID, host */
+	const char *holder;			/* for others: user, PID, host */
 	int64		timeout_ms;		/* for the error */
 	PgpxTime	deadline;		/* 0: no limit */
 	PgpxLock	lock;			/* what pgpx_lock_alloc gets */
 	int			slot;			/* in the lock table; -1: none */
 
 	/* the last request */
-	bool		sent;			/* it is outstanding */
 	bool		maybe_before;	/* maybe_granted before it was sent */
 	PgpxTime	sent_at;
 	bool		reached;		/* the remote has answered before */
@@ -258,28 +225,24 @@ warn_of_loss(int slot, const PgpxLock *lock)
 }
 
 /*
- * Return whether this session holds the lock.  Also release its locks of the
- * same queue that are lost, with a WARNING.
+ * Return whether this session holds the lock.  If the session has lost it,
+ * release it with a WARNING.
  */
 static bool
 is_held_by_me(uint64 queue)
 {
-	bool		held = false;
 	PgpxLock	lock;
 
 	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
 	{
 		if (lock.queue != queue || !pgpx_lock_check_expiry(i, &lock))
 			continue;
-		if (lock.state == PGPX_LOCK_LOST)
-		{
-			warn_of_loss(i, &lock);
-			pgpx_lock_release(i, false);
-		}
-		else
-			held = true;
+		if (lock.state != PGPX_LOCK_LOST)
+			return true;
+		warn_of_loss(i, &lock);
+		pgpx_lock_release(i, false);
 	}
-	return held;
+	return false;
 }
 
 /*
@@ -344,7 +307,9 @@ checkout_timeout(const LockWait *w)
 static void
 ask(LockWait *w, PgpxLease *lease, PgpxTime deadline)
 {
-	static const Oid types[] = {INT8OID, TEXTOID, TEXTOID, BOOLOID};
+	TupleDesc	tupdesc = CreateTemplateTupleDesc(4);
+	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
+	TupleTableSlot *row;
 	PgpxLock   *lock = &pgpx_locks[w->slot];
 	LockAnswer *answer = &w->answer;
 	const char *values[] = {
@@ -357,30 +322,39 @@ ask(LockWait *w, PgpxLease *lease, PgpxTime deadline)
 		w->only_try ? "false" : "true",
 	};
 	PgpxStatement statement = {request_sql, lengthof(values), values};
-	TupleTableSlot *row;
+	PgpxRows   *rows;
 
-	memset(answer, 0, sizeof(*answer));
+	TupleDescInitEntry(tupdesc, 1, "token", INT8OID, -1, 0);
+	TupleDescInitEntry(tupdesc, 2, "holder", TEXTOID, -1, 0);
+	TupleDescInitEntry(tupdesc, 3, "times", TEXTOID, -1, 0);
+	TupleDescInitEntry(tupdesc, 4, "released", BOOLOID, -1, 0);
+	TupleDescFinalize(tupdesc);
+	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	w->maybe_before = lock->maybe_granted;
-	lock->maybe_granted = w->sent = true;
+	lock->maybe_granted = true;
 
 	/* the validity counts from before the request is sent */
 	w->sent_at = pgpx_steady_now();
-	row = run_row(lease, &statement, deadline, &answer->refused, types,
-				  lengthof(types));
-	w->sent = false;
-	if (!row->tts_isnull[0])
-	{
-		answer->token = DatumGetInt64(row->tts_values[0]);
-		if (answer->token <= 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_PROTOCOL_VIOLATION),
-					 errmsg("server \"%s\" has granted a lock with token \"" INT64_FORMAT "\"",
-							NameStr(lease->spec->server_name), answer->token)));
-	}
-	else
-		lock->maybe_granted = w->maybe_before;
-	answer->times = text_of(row, 2);
-	answer->holder = answer->times == NULL ? NULL : text_of(row, 1);
+	(void) execute(lease, &statement, pgpx_rows_sink(rows), deadline,
+				   &answer->refused);
+
+	/* no row is an answer without a grant */
+	row = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
+	if (!tuplestore_gettupleslot(store, true, true, row))
+		ExecStoreAllNullTuple(row);
+	slot_getallattrs(row);
+	tuplestore_end(store);
+	lock->maybe_granted = w->maybe_before || !row->tts_isnull[0];
+	answer->token = row->tts_isnull[0] ? 0 : DatumGetInt64(row->tts_values[0]);
+	if (!row->tts_isnull[0] && answer->token <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("server \"%s\" has granted a lock with token \"" INT64_FORMAT "\"",
+						NameStr(lease->spec->server_name), answer->token)));
+	answer->holder = row->tts_isnull[1] || row->tts_isnull[2] ? NULL :
+		TextDatumGetCString(row->tts_values[1]);
+	answer->times = row->tts_isnull[2] ? NULL :
+		TextDatumGetCString(row->tts_values[2]);
 	answer->already_released = answer->token == 0 && !row->tts_isnull[3] &&
 		DatumGetBool(row->tts_values[3]);
 }
@@ -421,8 +395,9 @@ is_transient(const LockWait *w)
 	int			category = ERRCODE_TO_CATEGORY(w->error->sqlerrcode);
 
 	if (category == ERRCODE_CONNECTION_EXCEPTION)
-		return w->sent || w->reached || pgpx_locks[w->slot].maybe_granted;
-	return w->sent &&
+		return w->answer.refused || w->reached ||
+			pgpx_locks[w->slot].maybe_granted;
+	return w->answer.refused &&
 		(category == ERRCODE_TRANSACTION_ROLLBACK ||
 		 w->error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE);	/* fence_check
 																 * holds it */
@@ -446,7 +421,6 @@ request_lock(LockWait *w)
 	MemoryContextReset(w->cxt);
 	memset(&w->answer, 0, sizeof(w->answer));
 	w->error = NULL;
-	w->sent = false;
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(w->cxt);
 	PG_TRY();
@@ -537,7 +511,7 @@ raise_timeout(LockWait *w)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock \"%s\" of server \"%s\" did not become available within " INT64_FORMAT " ms",
-					w->lock.name, NameStr(w->spec->server_name), w->timeout_ms),
+					w->lock.name, w->server, w->timeout_ms),
 			 errdetail_internal("%s", timeout_detail(w))));
 }
 
@@ -626,21 +600,23 @@ static Datum
 acquire(FunctionCallInfo fcinfo, PgpxScope scope)
 {
 	bool		only_try = PG_NARGS() == 4;
-	LockWait *volatile w = palloc0(sizeof(LockWait));
+	LockWait   *w = palloc0(sizeof(LockWait));
 	PgpxLock   *lock = &w->lock;
 	int			at = only_try ? 2 : 3;
 	volatile bool granted = false;
-	int64		timeout_ms;
+	int64		timeout_ms = PGPX_TIMEOUT_DEFAULT;
 	double		ttl_ms;
 	char	   *why;
 	char		host[64] = "";
+	PgpxServerSpec *spec;
 
 	w->server = pgpx_arg_pool(fcinfo, 0);
 	pgpx_lease_require_unrestricted();
 	w->only_try = only_try;
 	w->slot = -1;
 	strlcpy(lock->name, arg_name(fcinfo, 1), sizeof(lock->name));
-	timeout_ms = only_try ? PGPX_TIMEOUT_DEFAULT : pgpx_arg_timeout(fcinfo, 2);
+	if (!only_try)
+		timeout_ms = pgpx_arg_timeout(fcinfo, 2);
 	if (PG_ARGISNULL(at))
 		pgpx_arg_raise_null("ttl");
 	ttl_ms = pgpx_arg_interval(fcinfo, at);
@@ -659,37 +635,36 @@ acquire(FunctionCallInfo fcinfo, PgpxScope scope)
 	lock->scope = scope;
 	lock->subid = GetCurrentSubTransactionId();
 	(void) gethostname(host, sizeof(host) - 1);
-	snprintf(w->holder, sizeof(w->holder), "%s, PID %d of %s:%d",
-			 GetUserNameFromId(GetUserId(), false), MyProcPid,
-			 pgpx_text_clean(host), PostPortNumber);
+	w->holder = psprintf("%s, PID %d of %s:%d",
+						 GetUserNameFromId(GetUserId(), false), MyProcPid,
+						 pgpx_text_clean(host), PostPortNumber);
 
 	pgpx_session_register_exit();
 	w->cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext lock",
 								   ALLOCSET_DEFAULT_SIZES);
-	w->spec = pgpx_server_spec_get(w->server);
-	pgpx_server_spec_pin(w->spec);
+	spec = pgpx_server_spec_get(w->server);
+	w->timeout_ms = pgpx_effective_checkout_timeout(spec, timeout_ms);
+	if (!only_try && w->timeout_ms != 0)
+		w->deadline = pgpx_now() + w->timeout_ms * 1000;
+	if (is_held_by_me(pgpx_lock_queue(spec, lock->name)))
+	{
+		if (only_try)
+			PG_RETURN_NULL();
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("lock \"%s\" of server \"%s\" is held by this session",
+						lock->name, w->server),
+				 errdetail("The session would wait for itself.")));
+	}
+	enqueue(w, spec);
 	PG_TRY();
 	{
-		w->timeout_ms = pgpx_effective_checkout_timeout(w->spec, timeout_ms);
-		w->deadline = only_try || w->timeout_ms == 0 ? 0 :
-			pgpx_now() + w->timeout_ms * 1000;
-		if (!is_held_by_me(pgpx_lock_queue(w->spec, lock->name)))
-		{
-			enqueue(w, w->spec);
-			granted = wait_for_lock(w);
-		}
-		else if (!only_try)
-			ereport(ERROR,
-					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-					 errmsg("lock \"%s\" of server \"%s\" is held by this session",
-							lock->name, w->server),
-					 errdetail("The session would wait for itself.")));
+		granted = wait_for_lock(w);
 	}
 	PG_FINALLY();
 	{
 		if (!granted && w->slot >= 0)
 			pgpx_lock_release(w->slot, false);
-		pgpx_server_spec_unpin(w->spec);
 	}
 	PG_END_TRY();
 	if (!granted)
@@ -729,13 +704,13 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxLock *lock)
 }
 
 /*
- * Find the lock of the arguments pool, name and token, as pgpx_lock_find does.
- * If there is none, *lock has the name and the token.
+ * Find the lock of the arguments name and token, as pgpx_lock_find does.  If
+ * there is none, *lock has the name and the token.
  */
 static int
-find_lock(FunctionCallInfo fcinfo, PgpxServerSpec **spec, PgpxLock *lock)
+find_lock(FunctionCallInfo fcinfo, const char *server, PgpxServerSpec **spec,
+		  PgpxLock *lock)
 {
-	char	   *server = pgpx_arg_pool(fcinfo, 0);
 	char	   *name = arg_name(fcinfo, 1);
 	int			slot;
 
@@ -755,9 +730,10 @@ find_lock(FunctionCallInfo fcinfo, PgpxServerSpec **spec, PgpxLock *lock)
 Datum
 pgpx_lock_valid(PG_FUNCTION_ARGS)
 {
+	char	   *server = pgpx_arg_pool(fcinfo, 0);
 	PgpxServerSpec *spec;
 	PgpxLock	lock;
-	int			slot = find_lock(fcinfo, &spec, &lock);
+	int			slot = find_lock(fcinfo, server, &spec, &lock);
 
 	if (slot < 0)
 		PG_RETURN_BOOL(false);
@@ -802,11 +778,11 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxLock *lock,
 Datum
 pgpx_unlock(PG_FUNCTION_ARGS)
 {
+	char	   *server = pgpx_arg_pool(fcinfo, 0);
 	PgpxServerSpec *spec;
-	char	   *server;			/* its name, which outlives the spec */
 	PgpxLockResult result = PGPX_LOCK_UNKNOWN;
 	PgpxLock	lock;
-	int			slot = find_lock(fcinfo, &spec, &lock);
+	int			slot = find_lock(fcinfo, server, &spec, &lock);
 	volatile bool done = false;
 
 	pgpx_lease_require_unrestricted();
@@ -815,7 +791,7 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lock \"%s\" of server \"%s\" is not held with this token",
-						lock.name, NameStr(spec->server_name)),
+						lock.name, server),
 				 errdetail("Token " INT64_FORMAT " was released, or was never granted to this server.",
 						   lock.token)));
 		PG_RETURN_BOOL(false);
@@ -824,7 +800,7 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("lock \"%s\" of server \"%s\" belongs to another session or user",
-						lock.name, NameStr(spec->server_name)),
+						lock.name, server),
 				 pgpx_lock_is_mine(&lock) ?
 				 errdetail("It was acquired by \"%s\".",
 						   GetUserNameFromId(lock.owner_user, true)) :
@@ -836,7 +812,6 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	}
 
-	server = pstrdup(NameStr(spec->server_name));
 	PGPX_DEBUG_POINT("unlock");
 	pgpx_server_spec_pin(spec);
 	pgpx_lock_release(slot, true);
@@ -884,7 +859,7 @@ pgpx_lock_setup(PG_FUNCTION_ARGS)
 	PgpxLease  *lease = pgpx_lease_checkout_call(pgpx_arg_pool(fcinfo, 0),
 												 NULL, NULL);
 
-	execute(lease, &statement, NULL, 0, NULL);
+	(void) execute(lease, &statement, NULL, 0, NULL);
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 	PG_RETURN_VOID();
 }
@@ -893,20 +868,19 @@ pgpx_lock_setup(PG_FUNCTION_ARGS)
 Datum
 pgpx_lock_force_release(PG_FUNCTION_ARGS)
 {
-	const Oid	type = BOOLOID;
 	char	   *server = pgpx_arg_pool(fcinfo, 0);
 	const char *name = arg_name(fcinfo, 1);
 	PgpxStatement statement = {force_sql, 1, &name};
 	PgpxLease  *lease;
-	TupleTableSlot *row;
+	bool		was_held;
 
 	pgpx_lease_require_unrestricted();
 	pgpx_arg_require_admin(GetForeignServerByName(server, false)->serverid,
 						   server);
 	lease = pgpx_lease_checkout_call(server, NULL, NULL);
-	row = run_row(lease, &statement, 0, NULL, &type, 1);
+	was_held = execute(lease, &statement, NULL, 0, NULL) > 0;
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
-	PG_RETURN_BOOL(!row->tts_isnull[0] && DatumGetBool(row->tts_values[0]));
+	PG_RETURN_BOOL(was_held);
 }
 
 /* lock_status(pool text) returns setof lock_status_row */
@@ -922,7 +896,7 @@ pgpx_lock_status(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	rows = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
-	execute(lease, &statement, pgpx_rows_sink(rows), 0, NULL);
+	(void) execute(lease, &statement, pgpx_rows_sink(rows), 0, NULL);
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 	return (Datum) 0;
 }
@@ -968,25 +942,28 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 
 /* --- Ends of transactions and sessions ------------------------------------ */
 
-/*
- * Release the locks of a scope; with a valid subid, only those of that
- * subtransaction.
- */
-static void
-release_scope(PgpxScope scope, SubTransactionId subid)
+void
+pgpx_lock_release_all(void)
 {
 	PgpxLock	lock;
 
 	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
-		if (lock.scope == scope &&
-			(subid == InvalidSubTransactionId || lock.subid == subid))
-			pgpx_lock_release(i, false);
+		pgpx_lock_release(i, false);
 }
 
-void
-pgpx_lock_release_all(void)
+/*
+ * Release the locks of transaction scope; with a valid subid, only those of that
+ * subtransaction.
+ */
+static void
+release_transaction(SubTransactionId subid)
 {
-	release_scope(PGPX_SCOPE_SESSION, InvalidSubTransactionId);
+	PgpxLock	lock;
+
+	for (int i = -1; (i = pgpx_lock_next_own(i, &lock)) >= 0;)
+		if (lock.scope == PGPX_SCOPE_TRANSACTION &&
+			(subid == InvalidSubTransactionId || lock.subid == subid))
+			pgpx_lock_release(i, false);
 }
 
 /*
@@ -1020,25 +997,15 @@ pgpx_lock_at_xact(XactEvent event)
 	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 		check_before_commit(event == XACT_EVENT_PRE_PREPARE);
 	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
-		release_scope(PGPX_SCOPE_TRANSACTION, InvalidSubTransactionId);
+		release_transaction(InvalidSubTransactionId);
 }
 
 void
 pgpx_lock_at_subxact(SubXactEvent event, SubTransactionId subid,
 					 SubTransactionId parent)
 {
-	if (pgpx_lock_own_count == 0)
-		return;
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 		pgpx_lock_reparent(subid, parent);
 	else if (event == SUBXACT_EVENT_ABORT_SUB)
-		release_scope(PGPX_SCOPE_TRANSACTION, subid);
-}
-
-/* The worker sends the releases. */
-void
-pgpx_lock_at_exit(void)
-{
-	release_scope(PGPX_SCOPE_TRANSACTION, InvalidSubTransactionId);
-	pgpx_lock_release_all();
+		release_transaction(subid);
 }

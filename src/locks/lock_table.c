@@ -19,7 +19,7 @@
 
 PgpxLock   *pgpx_locks = NULL;
 
-int			pgpx_lock_own_count = 0;
+static int	own_count = 0;		/* slots of this session */
 
 PgpxTime
 pgpx_lock_to_now(PgpxTime t)
@@ -161,7 +161,7 @@ pgpx_lock_alloc(const PgpxLock *lock)
 		entry->since = pgpx_now();
 		if (slot == pgpx_locks_end())
 			pg_atomic_write_u32(&pgpx_shared->locks_end, slot + 1);
-		pgpx_lock_own_count++;
+		own_count++;
 	}
 	else
 		slot = -1;
@@ -300,7 +300,7 @@ pgpx_lock_release(int slot, bool awaited)
 		lock->result = PGPX_LOCK_NOT_OWNER;
 	lock->awaited = awaited;
 	if (!awaited)
-		pgpx_lock_own_count--;
+		own_count--;
 	if (!awaited && (waited ? !lock->maybe_granted : lock->remote_done))
 	{
 		free_slot_locked(lock);
@@ -327,7 +327,7 @@ pgpx_lock_result(int slot, PgpxLockResult *result)
 	{
 		*result = (PgpxLockResult) pgpx_locks[slot].result;
 		free_slot_locked(&pgpx_locks[slot]);
-		pgpx_lock_own_count--;
+		own_count--;
 	}
 	LWLockRelease(pgpx_shared->locks_lock);
 	return done;
@@ -336,7 +336,7 @@ pgpx_lock_result(int slot, PgpxLockResult *result)
 int
 pgpx_lock_next_own(int after, PgpxLock *copy)
 {
-	if (pgpx_lock_own_count == 0)
+	if (own_count == 0)
 		return -1;
 	for (int i = after + 1; i < pgpx_locks_end(); i++)
 		if (pgpx_lock_copy(i, copy) && is_own(copy))
@@ -347,6 +347,8 @@ pgpx_lock_next_own(int after, PgpxLock *copy)
 void
 pgpx_lock_reparent(SubTransactionId from, SubTransactionId to)
 {
+	if (own_count == 0)
+		return;
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < pgpx_locks_end(); i++)
 		if (is_own(&pgpx_locks[i]) && pgpx_locks[i].subid == from)
@@ -556,7 +558,6 @@ static const PgpxLockHooks hooks = {
 	.release_all = pgpx_lock_release_all,
 	.next_held = next_held,
 	.lose = lose_by_request,
-	.at_session_exit = pgpx_lock_at_exit,
 	.ping = pgpx_lock_pinger_run,
 	.ready = pgpx_lock_pinger_ready,
 	.descriptors = pgpx_lock_pinger_descriptors,

@@ -213,11 +213,9 @@ extern void pgpx_lock_release(int slot, bool awaited);
 extern bool pgpx_lock_result(int slot, PgpxLockResult *result);
 
 /*
- * Number of slots of this session, and an iterator over them:
- * pgpx_lock_next_own copies the first own lock after slot "after" and returns
- * its slot, or -1.
+ * Iterate over the locks of this session: copy the first one after slot "after",
+ * and return its slot, or -1 if there is none.
  */
-extern int	pgpx_lock_own_count;
 extern int	pgpx_lock_next_own(int after, PgpxLock *lock);
 
 /* Transfer the locks of a committed subtransaction to its parent. */
@@ -275,9 +273,8 @@ extern void pgpx_lock_at_xact(XactEvent event);
 extern void pgpx_lock_at_subxact(SubXactEvent event, SubTransactionId subid,
 								 SubTransactionId parent);
 
-/* Release all locks of session scope; at the exit of the session all locks. */
+/* Release all locks of this session. */
 extern void pgpx_lock_release_all(void);
-extern void pgpx_lock_at_exit(void);
 
 /*
  * In the worker: send the pings and releases that are due, and return the time

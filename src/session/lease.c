@@ -1410,7 +1410,7 @@ exit_callback(int code, Datum arg)
 	dlist_foreach_modify(iter, &pgpx_leases)
 		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
 						  PGPX_END_RECLAIMED, false);
-	pgpx_lock_hooks->at_session_exit();
+	pgpx_lock_hooks->release_all();
 }
 
 void

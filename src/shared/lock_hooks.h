@@ -28,9 +28,8 @@ typedef struct PgpxLockHooks
 	bool (*pool_has_locks)(int pool, uint32 pool_id);
 	void (*check)(PgpxCheck *check);
 
-	/* in a session: DISCARD ALL releases its locks */
+	/* in a session: release its locks, at DISCARD ALL and at its exit */
 	void (*release_all)(void);
-	void (*at_session_exit)(void);
 
 	/*
 	 * in a session: enumerate the locks of a database, and end one after its
