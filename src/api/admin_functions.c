@@ -105,10 +105,7 @@ for_each_pool(List *servers, PoolAction action, void *arg)
 	pgpx_worker_wake_all();
 }
 
-/*
- * Pause or resume servers.  As for all actions on pools, an error does not undo
- * the actions before it.
- */
+/* Pause or resume servers.  An error does not undo the changes before it. */
 static void
 pause_servers(List *servers, bool pause, bool drain)
 {

@@ -131,13 +131,6 @@ view_next(PgpxView *view)
 	return found;
 }
 
-/* Return whether a back-off after a failed connection attempt is in effect. */
-static bool
-is_backing_off(const PgpxView *view)
-{
-	return view->pool.retry_at > view->now;
-}
-
 /*
  * Return whether a user may check out connections of this pool, which all local
  * users of a PUBLIC mapping share.
@@ -344,7 +337,7 @@ is_remote_full(const PgpxView *view)
 	const PgpxPool *pool = &view->pool;
 
 	return pool->remote_full_since != 0 &&
-		(is_backing_off(view) || pool->nwaiting > 0);
+		(pool->retry_at > view->now || pool->nwaiting > 0);
 }
 
 /*

@@ -35,8 +35,8 @@ PG_FUNCTION_INFO_V1(pgpx_detach_dblink);
 
 /*
  * The commands that replace the C functions of the one-shot forms.  $1: true to
- * replace those of dblink by ours, false for the reverse.  A function with any
- * other C function was replaced by somebody, and stays.
+ * replace those of dblink by ours, false for the reverse.  A function that a user
+ * has replaced has another C function, and is not changed.
  */
 static const char commands_sql[] =
 	"SELECT left(pg_get_functiondef(oid), -length(format(E'AS %L, $function$%s$function$\\n', probin, prosrc)))"
@@ -74,7 +74,7 @@ attach_or_detach(bool attach)
 
 	SPI_connect();
 
-	/* also in REPEATABLE READ: as current as pg_get_functiondef */
+	/* pg_get_functiondef reads the current rows, also in REPEATABLE READ */
 	PushActiveSnapshot(GetCatalogSnapshot(ProcedureRelationId));
 	if (SPI_execute_with_args(commands_sql, lengthof(values), types, values,
 							  NULL, true, 0) != SPI_OK_SELECT)

@@ -202,7 +202,7 @@ check_server(Oid oid, List *string, bool *only_pool)
 		PGPX_DBLINK_OTHER_SESSION;
 }
 
-/* Search a server to which a connection string belongs. */
+/* Search a server that has the options of a connection string. */
 static PgpxDblinkOutcome
 search_string(const char *string, NameData *name)
 {

@@ -14,9 +14,8 @@
  *
  * Validity: this server computes the validity from the time before the ping is
  * sent, and the remote from the later time of its execution.  So the validity
- * ends here first.  A lock that the answer does not name is lost.  A lock whose
- * validity expires before the answer arrives is lost, too, whatever the answer
- * says.
+ * ends here first.  A lock is lost if the remote has not extended it, or if its
+ * validity expires before the answer arrives.
  *
  * Worker exit: the next worker finds the locks in shared memory.  Until the
  * catalog reader or a session publishes the conninfo, no lock is extended.

@@ -125,7 +125,7 @@ BEGIN
 		END $fence$;
 		REVOKE ALL ON FUNCTION pgpool_lock.fence_check(text, bigint) FROM PUBLIC;
 		COMMENT ON FUNCTION pgpool_lock.fence_check(text, bigint) IS
-			'raises 55000 unless the token is that of the lock now, and keeps the lock from going to another one until the end of the transaction';
+			'raises 55000 unless the token is the current one of the lock; no other session acquires the lock before the end of the transaction';
 	END IF;
 
 	IF EXISTS (SELECT FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('pgpool_lock')

@@ -173,7 +173,7 @@ typedef struct LockWait
 {
 	const char *server;
 	bool		only_try;		/* must not wait */
-	const char *holder;			/* for others: user, PID, host */
+	const char *holder;			/* shown to others: user, PID, host */
 	int64		timeout_ms;		/* for the error */
 	PgpxTime	deadline;		/* 0: no limit */
 	PgpxLock	lock;			/* what pgpx_lock_alloc gets */
@@ -192,16 +192,14 @@ typedef struct LockWait
 	PgpxLock	other;			/* that session's lock */
 } LockWait;
 
-/*
- * Return whether the current user may see the holder, the purpose and the token
- * of all locks, or the name, too, of a lock of this server.
- */
+/* Return whether the current user may see holder, purpose and token of all locks. */
 static bool
 may_see_all(void)
 {
 	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 }
 
+/* Return whether it may see all of a lock of this server, also its name. */
 static bool
 may_see(const PgpxLock *lock)
 {
@@ -502,7 +500,7 @@ timeout_detail(const LockWait *w)
 pg_noreturn static void
 raise_timeout(LockWait *w)
 {
-	/* not yet known to a session that was never the first of its queue */
+	/* a session that was never the first of its queue has not checked this */
 	w->local = w->local || pgpx_lock_is_held_here(w->lock.queue, &w->other);
 	if (w->error != NULL &&
 		ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
@@ -517,8 +515,8 @@ raise_timeout(LockWait *w)
 
 /*
  * Wait until this session is the first of its queue, and request the lock until
- * it is granted.  Return false if that must not wait.  Raise 55P03 at the
- * deadline.
+ * it is granted.  Raise 55P03 at the deadline.  With only_try, return false if
+ * the lock is not free.
  */
 static bool
 wait_for_lock(LockWait *w)
