@@ -282,12 +282,10 @@ pgpx_drain(PG_FUNCTION_ARGS)
 Datum
 pgpx_prewarm(PG_FUNCTION_ARGS)
 {
-	char	   *server;
+	char	   *server = pgpx_arg_pool(fcinfo, 0);
 	int			n;
 	PgpxTime	deadline;
 
-	pgpx_shmem_require();
-	server = pgpx_arg_text(fcinfo, 0, "pool");
 	if (PG_ARGISNULL(1))
 		pgpx_arg_raise_null("n");
 	n = PG_GETARG_INT32(1);
@@ -304,11 +302,9 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 Datum
 pgpx_terminate(PG_FUNCTION_ARGS)
 {
-	int64		id;
+	int64		id = pgpx_arg_lease(fcinfo, 0);
 	bool		found = false;
 
-	pgpx_shmem_require();
-	id = pgpx_arg_lease(fcinfo, 0);
 	for (int i = 0; id > 0 && i < pgpx_conns_end() && !found; i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
