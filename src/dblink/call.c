@@ -277,13 +277,19 @@ typedef struct Call
 	char		tag[64];		/* else its command tag; "": an empty string */
 } Call;
 
-/* Begin a result with rows; drop the rows of an earlier one. */
+/*
+ * Begin a result with rows; drop the rows of an earlier one.  Its row type is a
+ * copy of the expected one, because the executor frees it.
+ */
 static void
 begin_store(Call *call)
 {
 	if (call->rsinfo->setResult != NULL)
+	{
 		tuplestore_end(call->rsinfo->setResult);
-	InitMaterializedSRF(call->fcinfo, 0);
+		FreeTupleDesc(call->rsinfo->setDesc);
+	}
+	InitMaterializedSRF(call->fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 }
 
 static bool
@@ -351,6 +357,7 @@ store_tag(Call *call)
 	TupleDescInitEntry(tupdesc, 1, "status", TEXTOID, -1, 0);
 	TupleDescFinalize(tupdesc);
 	begin_store(call);
+	FreeTupleDesc(call->rsinfo->setDesc);
 	call->rsinfo->setDesc = tupdesc;
 	tuplestore_putvalues(call->rsinfo->setResult, tupdesc, &value, &isnull);
 	MemoryContextSwitchTo(old);

@@ -40,6 +40,7 @@ SELECT dblink_exec('calls', 'insert into of_dblink values (3)');
 SELECT * FROM dblink('calls', 'select 1; select 2') AS t(a int);
 SELECT * FROM dblink('calls', 'select 1; create temp table t(a int)') AS t(status text);
 SELECT * FROM dblink('calls', 'select 1 where false') AS t(a int);
+SELECT i, t.* FROM generate_series(1, 3) AS i, LATERAL dblink('calls', 'select 0; select ' || i) AS t(a int);
 SELECT test.called();
 
 -- errors
