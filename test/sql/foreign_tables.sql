@@ -447,6 +447,19 @@ MOVE 1 FROM c;
 SELECT count(*) FROM ft.slow WHERE ft.is_kind(k, id + 10);
 MOVE ALL FROM c;
 COMMIT;
+-- beside an asynchronous scan of postgres_fdw, whose filter uses our lease after our socket would have been added
+CREATE EXTENSION postgres_fdw;
+SELECT test.run(format('CREATE SERVER plain FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host %L, port %L, dbname ''remote_db'', async_capable ''true'')',
+	current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port')));
+SELECT test.mapping('CURRENT_USER', 'plain');
+CREATE TABLE ft.mixed (k int, id int) PARTITION BY LIST (k);
+CREATE FOREIGN TABLE ft.x1 PARTITION OF ft.mixed FOR VALUES IN (1) SERVER tables OPTIONS (table_name 's1', fetch_size '1');
+CREATE FOREIGN TABLE ft.x2 PARTITION OF ft.mixed FOR VALUES IN (2) SERVER plain OPTIONS (table_name 's2');
+CREATE FOREIGN TABLE ft.plain_kinds (id int, label text) SERVER plain OPTIONS (table_name 'kinds');
+EXPLAIN (COSTS OFF) SELECT k, id FROM ft.mixed WHERE random() >= 0;
+SELECT count(*) FROM ft.mixed WHERE CASE k WHEN 2 THEN ft.is_kind(k, id)
+	ELSE EXISTS (SELECT FROM ft.plain_kinds AS p WHERE p.id = mixed.id) END;
+SELECT test.run('DROP EXTENSION postgres_fdw CASCADE');
 -- local and remote partitions
 CREATE TABLE ft.p6 PARTITION OF ft.parted FOR VALUES IN (6);
 SELECT count(*) FROM ft.parted WHERE random() >= 0;
