@@ -138,6 +138,13 @@ $session->fails('COMMIT', '23503', qr/violates foreign key constraint/, 'error o
 is($local->safe_psql('postgres', "SELECT to_regclass('local_table') IS NULL"), 't', 'local transaction has aborted');
 nothing_is_left('error at commit');
 
+# errors at two remote commits: one is raised, and the other one is logged
+my $since = -s $local->logfile;
+$session->run('BEGIN; INSERT INTO one.b VALUES (2, 999); INSERT INTO two.b VALUES (3, 999)');
+$session->fails('COMMIT', '23503', qr/violates foreign key constraint/, 'error of a remote commit fails the local commit');
+is_logged($local, $since, qr/could not commit the remote transaction on server "two"\n.*DETAIL: .* violates foreign key constraint/, 'error of the other remote commit is logged');
+nothing_is_left('errors at two commits');
+
 # the remote cancels a commit: the answers of the other servers are read all the same
 $remote->safe_psql('remote_db', <<'EOT');
 SET ROLE remote_app;
