@@ -84,16 +84,18 @@ with_clock($local, sub { $local->start });
 	isnt($pid_of->($waiter, $new), $old, 'connection has the new options');
 
 	# The lease of a stopped waiter is revoked, and the counters are reset, before it has left
-	# the queue.
+	# the queue. The reset has released the locks of the last holder before.
 	make_pool($local, $remote, server => 'four', options => { pool_size => 1 });
 	foreach my $end (qw(terminated lease_timeouts reclaimed))
 	{
-		lease($holder, 'four');
+		my $lease = lease($holder, 'four');
+		is($holder->run("SELECT pgpool.exec($lease, 'select pg_advisory_lock(7)')"), 1, "$end: holder locks a number on the remote server");
 		$waiter->start(q{SELECT pgpool.checkout('four', '60 s')});
 		ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'four'}, 1), "$end: session waits");
 		kill 'STOP', $waiter->pid;
 		$holder->run('SELECT pgpool.checkin_all()');
 		ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'four'}, $waiter->pid), "$end: stopped session is granted a connection");
+		ok(wait_until($remote, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}, 0), "$end: lock of the last holder is released before the stopped session continues");
 		$local->safe_psql('postgres', q{ALTER SERVER four OPTIONS (ADD lease_timeout '1ms')}) if $end eq 'lease_timeouts';
 		$local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'four'}) if $end eq 'terminated';
 		terminate($local, worker_pid($local)) if $end eq 'reclaimed';
