@@ -58,7 +58,7 @@ sub extent
 
 # A list has entries of two lines or more:
 #
-#   NAME FILE FUNCTION: TESTS
+#   NAME FILE FUNCTION: [world] TESTS
 #   <tab> drop TOKENS         or         OLD => NEW
 sub read_list
 {
@@ -69,9 +69,9 @@ sub read_list
 	foreach (split /\n/, slurp($file))
 	{
 		$line++;
-		if (/^(\w+) (\w+\.[ch]) (\w+|-): (.+)$/)
+		if (/^(\w+) (\w+\.[ch]) (\w+|-): (world )?(.+)$/)
 		{
-			$mutant = { name => $1, file => $2, function => $3, tests => $4, rule => '', where => basename($file) . ":$line" };
+			$mutant = { name => $1, file => $2, function => $3, world => $4, tests => $5, rule => '', where => basename($file) . ":$line" };
 			push @mutants, $mutant;
 		}
 		elsif ($mutant && /^\t(.*)$/)
@@ -130,6 +130,7 @@ my ($command, $what) = @ARGV;
 if ($command eq 'check')
 {
 	my %seen;
+	my ($required) = slurp("$here/../run") =~ /^suites_of_test="(.*)"$/m;
 
 	foreach my $mutant (@mutants)
 	{
@@ -139,6 +140,11 @@ if ($command eq 'check')
 		complain("$mutant->{where}: $mutant->{name} is in the list twice") if $seen{ $mutant->{name} }++;
 		complain("$mutant->{where}: $mutant->{name}: the tokens occur " . @$ranges . " times in $mutant->{function} of $mutant->{file}")
 		  if @$ranges != 1;
+		foreach my $suite (grep { !/=/ } split / /, $mutant->{tests})
+		{
+			complain("$mutant->{where}: $mutant->{name}: suite $suite runs only in check-world")
+			  unless $mutant->{world} || " $required " =~ / \Q$suite\E /;
+		}
 		foreach my $test ($mutant->{tests} =~ /T=(\w+)/g)
 		{
 			complain("$mutant->{where}: $mutant->{name}: there is no test $test")
