@@ -5,8 +5,8 @@
  *
  * Rules:
  * - A call that cannot run on a pool is passed to dblink's own function with
- *	 the same arguments, so that attaching makes no call fail that dblink can
- *	 execute.  This holds until the statement has been sent.
+ *	 the same arguments, unless its statement was sent.  So attaching makes no
+ *	 call fail that dblink can execute.
  * - A call is passed unless the pool's connections certainly have the same
  *	 remote user, database and settings as one of dblink.
  * - Names are resolved as dblink does: first the name of an open connection,
@@ -14,7 +14,7 @@
  *	 (get_connect_string, is_valid_dblink_option) defines which options form the
  *	 connection string of a server.
  * - A mapping that the user may not read never equals a string.  Otherwise the
- *	 outcome of a call would tell whether a guess of its password is right.
+ *	 outcome of a call would reveal whether a guess of its password is right.
  * - The results are those of dblink: the last result of several statements, the
  *	 tag of a command as a row, errors with dblink's context, and with fail =>
  *	 false a NOTICE and the rows before it.
@@ -428,9 +428,9 @@ run_on_lease(Call *call, PgpxLease *lease)
  * *outcome is the reason then.
  *
  * No other session sends the statement (pipelined hand-over), so after an error
- * it has certainly not been executed.  An error that this extension has raised
- * is raised on purpose, so that nothing must be cleaned up.  The lock manager,
- * for example, raises its errors in the domain of the server.
+ * it has certainly not been executed.  Only errors of this extension are caught,
+ * because they leave nothing to clean up.  Errors of the server, such as those
+ * of the lock manager, have another domain.
  */
 static PgpxLease *
 lease_for_call(const char *connection, PgpxDblinkOutcome *outcome)

@@ -339,7 +339,7 @@ pgpx_lock_pinger_ready(int index, uint32 events)
 	if (p->phase == PINGER_CONNECT)
 		pgpx_connect_step(&p->conn);
 	else if (p->phase == PINGER_IDLE)
-		drop_connection(p);		/* its end, or a message not asked for */
+		drop_connection(p);		/* it was closed, or sent something unexpected */
 	else
 		step_statement(p);
 }
@@ -453,7 +453,7 @@ end_phase(Pinger *p, PgpxTime now)
 		case PINGER_NONE:
 			break;
 		case PINGER_CONNECT:
-			/* a lock may have been granted since: ping it in time */
+			/* a lock that was granted since may need an earlier ping */
 			pgpx_connect_set_end(&p->conn, Min(p->conn.until, phase_end(p)));
 			if (now >= p->conn.deadline)
 				pgpx_connect_deadline_passed(&p->conn);

@@ -454,9 +454,9 @@ request_lock(LockWait *w)
  * Record a grant in shared memory.  Return false if the remote did not grant
  * the lock, or if the validity of the grant has expired already.
  *
- * If the lock was acquired from a holder that did not release it, log that.  The
- * server of that holder logs the loss.  Log it also if the answer is late,
- * because the answer to the repeated statement does not name the holder.
+ * Log a grant that ends the lock of a holder that did not release it; the
+ * holder's server logs the loss.  A late grant is logged, too, because the answer
+ * to the repeated request does not name that holder.
  */
 static bool
 accept_grant(LockWait *w)
