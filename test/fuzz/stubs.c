@@ -302,25 +302,6 @@ errdetail_plural(const char *singular, const char *plural, unsigned long n, ...)
 	return 0;
 }
 
-#if PG_VERSION_NUM >= 160000
-void
-initClosestMatch(ClosestMatchState *state, const char *source, int max_d)
-{
-	state->match = NULL;
-}
-
-void
-updateClosestMatch(ClosestMatchState *state, const char *candidate)
-{
-	state->match = candidate;
-}
-
-const char *
-getClosestMatch(ClosestMatchState *state)
-{
-	return state->match;
-}
-#else
 int
 varstr_levenshtein_less_equal(const char *source, int slen, const char *spec,
 							  int tlen, int ins_c, int del_c, int sub_c,
@@ -328,7 +309,6 @@ varstr_levenshtein_less_equal(const char *source, int slen, const char *spec,
 {
 	return slen > tlen ? slen - tlen : tlen - slen;
 }
-#endif
 
 const char *
 quote_identifier(const char *ident)
