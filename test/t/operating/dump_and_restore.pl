@@ -47,6 +47,9 @@ REVOKE SELECT ON pgpool.leases FROM PUBLIC;
 ALTER DATABASE shop SET pgpool_ext.checkout_timeout = '7s';
 ALTER ROLE app SET pgpool_ext.checkout_timeout = '8s';
 ALTER ROLE app IN DATABASE shop SET pgpool_ext.checkout_timeout = '9s';
+-- functions that a dump does not restore
+CREATE EXTENSION dblink;
+SELECT pgpool.attach_dblink();
 SET ROLE owner;
 CREATE SCHEMA app;
 CREATE TABLE app.orders AS SELECT 1 AS id;
@@ -144,6 +147,7 @@ sub by_a_superuser
 	like(restore($restored, 'postgres', 'globals.sql'), qr/^\S* ?ERROR:  role "\S+" already exists$/, 'roles are restored');
 	is(restore($restored, 'postgres', 'superuser.sql', '-v', 'ON_ERROR_STOP=1'), '', 'superuser restores everything');
 	as_before($restored, 'restored');
+	is($restored->safe_psql('shop', 'SELECT pgpool.detach_dblink()'), 'f', 'restored: dblink is not attached');
 	return;
 }
 
@@ -175,13 +179,14 @@ sub by_pg_upgrade
 	my $to = $ENV{PGPX_UPGRADE_TO};
 	my ($from) = map { chomp; $_ } `pg_config --bindir`;
 
-	# an attached postgres_fdw
+	# attached extensions
 	my $port = $remote->port;
 	$remote->safe_psql('remote_db', 'CREATE TABLE far AS SELECT 1 AS id; ALTER TABLE far OWNER TO remote_app');
 	$restored->safe_psql('postgres', <<"EOT");
 CREATE EXTENSION pgpool_ext;
 CREATE EXTENSION postgres_fdw;
-SELECT pgpool.attach_postgres_fdw();
+CREATE EXTENSION dblink;
+SELECT pgpool.attach_postgres_fdw(), pgpool.attach_dblink();
 CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
 CREATE USER MAPPING FOR PUBLIC SERVER far OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
 CREATE FOREIGN TABLE far (id int) SERVER far OPTIONS (schema_name 'public');
@@ -205,6 +210,8 @@ EOT
 	as_before($new, 'pg_upgrade');
 	is($new->safe_psql('postgres', "SELECT id FROM far; SELECT server FROM pgpool.pools WHERE server = 'far'; SELECT pgpool.detach_postgres_fdw(); SELECT id FROM far"),
 		"1\nfar\nt\n1", 'pg_upgrade: postgres_fdw is attached, works, and is detached');
+	is($new->safe_psql('postgres', "SELECT dblink_exec('far', 'set work_mem = 64'); SELECT calls FROM pgpool.dblink_calls WHERE outcome = 'pooled'; SELECT pgpool.detach_dblink()"),
+		"SET\n1\nt", 'pg_upgrade: dblink is attached, works, and is detached');
 	$new->stop;
 	return;
 }

@@ -32,6 +32,7 @@ check_invariants($local);
 $local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE; DROP ROLE app');
 is(differences([everything()], \@before), '', 'DROP EXTENSION CASCADE leaves no servers and mappings');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
+upgrade_of_dblink();
 leak_check($local, $remote);
 
 # without the library and its settings
@@ -40,7 +41,9 @@ $local->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $local->start;
 is($local->safe_psql('postgres', "SELECT count(*) FROM pg_settings WHERE name LIKE 'pgpool%'"), '0',
 	'server starts without the library, and has none of its settings');
-is($local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext; SELECT count(*) FROM pg_extension'), '1',
+like(($local->psql('postgres', "SELECT dblink_exec('nowhere', 'select 1')"))[2], qr/could not access file "(?:\$libdir\/)?pgpool_ext"/,
+	'call of a function that is still attached names the missing library');
+is($local->safe_psql('postgres', 'DROP EXTENSION dblink; DROP EXTENSION pgpool_ext; SELECT count(*) FROM pg_extension'), '1',
 	'extension whose files are missing can be dropped');
 my @left;
 File::Find::find(sub { push @left, $File::Find::name if /pgpool|pgpx/ }, $local->data_dir, $local->host);
@@ -193,5 +196,21 @@ EOT
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pg_foreign_server JOIN pg_user_mappings USING (srvname)'), '2',
 		'servers and user mappings are kept');
 	$session->quit;
+	return;
+}
+
+# An upgrade of dblink detaches the functions that its script replaces.  They can be attached again.
+sub upgrade_of_dblink
+{
+	my $attached = q{SELECT count(*) FROM pg_proc WHERE proname IN ('dblink', 'dblink_exec') AND probin ~ 'pgpool_ext'};
+	my %script = (
+		'1.2--2.0' => 'CREATE FUNCTION dblink_new() RETURNS int LANGUAGE sql AS $$SELECT 1$$;',
+		'2.0--3.0' => q{CREATE OR REPLACE FUNCTION dblink_exec(text, text) RETURNS text AS 'MODULE_PATHNAME', 'dblink_exec' LANGUAGE C STRICT;});
+
+	PostgreSQL::Test::Utils::append_to_file("$install->{share}/dblink--$_.sql", $script{$_}) foreach keys %script;
+	$local->safe_psql('postgres', "CREATE EXTENSION dblink VERSION '1.2'; SELECT pgpool.attach_dblink()");
+	is($local->safe_psql('postgres', "ALTER EXTENSION dblink UPDATE TO '2.0'; $attached"), '4', 'functions that an upgrade of dblink leaves stay attached');
+	is($local->safe_psql('postgres', "ALTER EXTENSION dblink UPDATE TO '3.0'; $attached"), '3', 'function that it replaces is detached');
+	is($local->safe_psql('postgres', "SELECT pgpool.attach_dblink(); $attached"), "t\n4", 'it is attached again');
 	return;
 }

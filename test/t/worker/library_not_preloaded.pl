@@ -45,6 +45,17 @@ cmp_ok(scalar @views, '>=', 7, 'list of views is complete');
 $session->fails($quiet . $_, '55000', qr/HINT:.*shared_preload_libraries/, "$_ fails with 55000") foreach @functions, @views;
 $session->fails("SELECT pgpool.checkout('shard1')", '55000', qr/HINT:.*shared_preload_libraries/, 'checkout with arguments fails with 55000');
 
+# functions of dblink that are attached, and are detached
+my $string = PgpxTest::quote($local->connstr('postgres'));
+$session->run(<<'EOT');
+CREATE EXTENSION dblink;
+CREATE OR REPLACE FUNCTION dblink(text, text) RETURNS SETOF record AS '$libdir/pgpool_ext', 'pgpx_dblink_record' LANGUAGE C STRICT;
+CREATE OR REPLACE FUNCTION dblink_exec(text, text) RETURNS text AS '$libdir/pgpool_ext', 'pgpx_dblink_exec' LANGUAGE C STRICT;
+EOT
+my $calls = "SELECT a, dblink_exec($string, 'set work_mem = 64') FROM dblink($string, 'select 7') AS t(a int)";
+is($session->run($calls) . $session->error, '7|SET', 'calls of attached functions are passed to dblink');
+is($session->run("SELECT pgpool.detach_dblink(), pgpool.detach_dblink(); $calls") . $session->error, "t|f\n7|SET", 'functions are detached');
+
 # a dump, restored into a database of the same server
 my $dump = PostgreSQL::Test::Utils::tempdir . '/dump';
 my $options = q{SELECT srvname, o FROM pg_foreign_server, unnest(srvoptions) AS o
