@@ -38,8 +38,11 @@ $local->safe_psql('postgres', 'CREATE EXTENSION dblink; CREATE EXTENSION postgre
 }
 
 # ---------- identity
-# [comment, role, connection, outcome]
+# [comment, role, connection, outcome, statement before, query]
 {
+	# options with which sessions differ from those of dblink, also if they are off
+	my %differ = (service => 'nowhere', passfile => '/nowhere', reset_command => 'discard all', use_password_command => 'false');
+	$differ{use_scram_passthrough} = 'false' if $local->pg_version >= 18;
 	$local->safe_psql('postgres', <<"EOT");
 CREATE ROLE other LOGIN;
 CREATE ROLE owner LOGIN;
@@ -48,6 +51,11 @@ CREATE SERVER of_fdw FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1'
 CREATE USER MAPPING FOR CURRENT_USER SERVER of_fdw OPTIONS (user 'remote_super', password '$REMOTE_SUPER_PASSWORD');
 CREATE SERVER of_dblink FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'template1', application_name 'mine');
 CREATE USER MAPPING FOR CURRENT_USER SERVER of_dblink OPTIONS (user 'remote_super', password '$REMOTE_SUPER_PASSWORD');
+GRANT USAGE ON FOREIGN SERVER of_fdw TO other;
+CREATE SERVER address FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'nowhere.invalid', hostaddr '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR CURRENT_USER SERVER address OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+CREATE SERVER addresses FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (hostaddr '127.0.0.1,127.0.0.1', port '1,$port', dbname 'remote_db');
+CREATE USER MAPPING FOR CURRENT_USER SERVER addresses OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
 CREATE SERVER no_user FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
 CREATE USER MAPPING FOR CURRENT_USER SERVER no_user OPTIONS (password 'nothing');
 CREATE SERVER commands FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', connect_timeout '7s', start_commands 'set role pg_monitor');
@@ -68,6 +76,17 @@ RESET ROLE;
 CREATE FUNCTION as_superuser(connection text) RETURNS text LANGUAGE sql SECURITY DEFINER AS
 	\$\$SELECT a FROM dblink(connection, 'select current_user || ''\@'' || current_database()') AS t(a text)\$\$;
 EOT
+	foreach my $option (sort keys %differ)
+	{
+		my $where = $option eq 'use_password_command' ? 'USER MAPPING FOR CURRENT_USER SERVER' : 'SERVER';
+
+		$local->safe_psql('postgres', <<"EOT");
+CREATE SERVER has_$option FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'template1');
+CREATE USER MAPPING FOR CURRENT_USER SERVER has_$option OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+ALTER $where has_$option OPTIONS (ADD $option '$differ{$option}');
+EOT
+	}
+	my $super = "port=$port dbname=postgres user=remote_super password='$REMOTE_SUPER_PASSWORD'";
 	my @calls = (
 		[ 'name of a server', 'app', 'shard1', 'pooled' ],
 		[ 'name of a server of postgres_fdw', undef, 'of_fdw', 'pooled' ],
@@ -76,6 +95,11 @@ EOT
 		[ 'name without privilege', 'other', 'shard1', 'no server' ],
 		[ 'name without mapping', 'other', 'of_fdw', 'no server' ],
 		[ 'mapping of PUBLIC', 'other', 'owned', 'pooled' ],
+		[ 'server with hostaddr', undef, 'address', 'pooled' ],
+		[ 'server with several addresses', undef, 'addresses', 'other session' ],
+		(map { [ "server or mapping with $_", undef, "has_$_", 'other session' ] } sort keys %differ),
+		[ 'name, in a SECURITY DEFINER function', 'other', 'shard1', 'pooled', undef, 'SELECT as_superuser(%s)' ],
+		[ 'string, in a SECURITY DEFINER function', 'other', $string, 'pooled', undef, 'SELECT as_superuser(%s)' ],
 		[ 'server with several hosts', 'other', 'hosts', 'other session' ],
 		[ 'mapping without user', undef, 'no_user', 'other session' ],
 		[ 'server with start commands', undef, 'commands', 'other session' ],
@@ -93,6 +117,10 @@ EOT
 		[ 'string with another database', undef, "host=127.0.0.1 port=$port dbname=postgres user=remote_app password='$REMOTE_APP_PASSWORD'", 'no server' ],
 		[ 'string with a keyword twice', undef, "$string dbname=postgres", 'no server' ],
 		[ 'string of a server without privilege', 'other', $string, 'no server' ],
+		[ 'string of a mapping', undef, "host=127.0.0.1 $super", 'pooled' ],
+		[ 'string of the mapping of another user', 'other', "host=127.0.0.1 $super", 'no server' ],
+		[ 'string with hostaddr', undef, "host=nowhere.invalid hostaddr=127.0.0.1 port=$port dbname=remote_db user=remote_app password='$REMOTE_APP_PASSWORD'", 'pooled' ],
+		[ 'string with hostaddr in place of host', undef, "hostaddr=127.0.0.1 $super", 'no server' ],
 		[ 'string of several hosts', undef, "host=127.0.0.1,127.0.0.1 port=1,$port dbname=remote_db user=remote_app password='$REMOTE_APP_PASSWORD'", 'other session' ],
 		[ 'string of a mapping of PUBLIC that the user may not read', 'other', "$string target_session_attrs=any", 'no server' ],
 		[ 'string of a mapping of PUBLIC, as owner', 'owner', "$string target_session_attrs=any", 'pooled' ],
@@ -105,13 +133,13 @@ EOT
 	);
 	my $identity = q{SELECT a FROM dblink(%s, 'select current_user || ''@'' || current_database()') AS t(a text)};
 	my $of = sub {
-		my ($attached, $role, $connection, $before) = @_;
+		my ($attached, $role, $connection, $before, $query) = @_;
 		my $session = PgpxSession->new($local);
 
 		$session->run($attached ? 'SELECT pgpool.attach_dblink()' : 'SELECT pgpool.detach_dblink()');
 		$session->run($before) if defined $before;
 		$session->run("SET ROLE $role") if defined $role;
-		my $result = $session->run(sprintf $identity, PgpxTest::quote($connection));
+		my $result = $session->run(sprintf $query // $identity, PgpxTest::quote($connection));
 		my $error = $session->error;
 		$session->quit;
 		$error =~ s/^LOCATION:.*\n//mg;
@@ -121,10 +149,10 @@ EOT
 
 	foreach my $call (@calls)
 	{
-		my ($what, $role, $connection, $outcome, $before) = @$call;
-		my $plain = $of->(0, $role, $connection, $before);
+		my ($what, $role, $connection, $outcome, @how) = @$call;
+		my $plain = $of->(0, $role, $connection, @how);
 		my $count = outcomes();
-		my $pooled = $of->(1, $role, $connection, $before);
+		my $pooled = $of->(1, $role, $connection, @how);
 
 		is($pooled, $plain, "$what: the remote user and database are equal");
 		is(difference($count, outcomes()), $outcome, "$what: $outcome");
