@@ -311,7 +311,7 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 		PgpxWake	wake = PGPX_WAKE_INIT;
 		PgpxPool   *pool;
 		int			index = conn->pool;
-		Oid			owner = conn->owner_user;
+		Oid			owner = conn->holder.user;
 
 		if (index < 0 || pg_atomic_read_u64(&conn->lease_id) != (uint64) id)
 			continue;
@@ -329,7 +329,7 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 
 		pool = &pgpx_pools[index];
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		if (conn->pool == index && conn->owner_user == owner &&
+		if (conn->pool == index && conn->holder.user == owner &&
 			pg_atomic_read_u64(&conn->lease_id) == (uint64) id)
 		{
 			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_TERMINATED, &wake);

@@ -104,9 +104,9 @@ copy_locked(PgpxView *view, PgpxPool *pool)
 		memcpy(&view->conns[view->nconns], conn, sizeof(PgpxConn));
 		view->conn_index[view->nconns++] = PGPX_CONN_INDEX(conn);
 	}
-	for (int i = pool->queue_head;
+	for (int i = pool->queue.head;
 		 i >= 0 && view->nwaiting < pgpx_shared->nwaiter_slots;
-		 i = pgpx_waiters[i].next)
+		 i = pgpx_waiters[i].in_queue.next)
 		memcpy(&view->waiters[view->nwaiting++], &pgpx_waiters[i],
 			   sizeof(PgpxWaiter));
 }
@@ -557,17 +557,18 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 
 			if (conn->state != PGPX_CONN_LEASED)
 				continue;
-			visible = can_see_role(view, conn->owner_user);
+			visible = can_see_role(view, conn->holder.user);
 			row_bigint(row, pg_atomic_read_u64(&conn->lease_id));
 			row_pool(row, &view->pool);
 			row_int(row, view->conn_index[i]);
-			pgpx_row_int_or_null(row, conn->owner_pid);
-			pgpx_row_name(row, GetUserNameFromId(conn->owner_user, true));
-			pgpx_row_secret(row, visible, conn->application_name);
-			pgpx_row_text(row, scope_names[conn->scope]);
+			pgpx_row_int_or_null(row, conn->holder.pid);
+			pgpx_row_name(row, GetUserNameFromId(conn->holder.user, true));
+			pgpx_row_secret(row, visible, conn->holder.application_name);
+			pgpx_row_text(row, scope_names[conn->holder.scope]);
 			pgpx_row_text(row, activity_names[pgpx_conn_activity(conn)]);
 			pgpx_row_instant(row, conn->leased_at);
-			pgpx_row_secret(row, visible, conn->why[0] ? conn->why : NULL);
+			pgpx_row_secret(row, visible,
+							conn->holder.why[0] ? conn->holder.why : NULL);
 			pgpx_row_int_or_null(row, conn->remote_pid);
 			pgpx_row_store(row);
 		}
@@ -618,16 +619,17 @@ pgpx_view_waiters(PG_FUNCTION_ARGS)
 		for (int i = 0; i < view->nwaiting; i++)
 		{
 			PgpxWaiter *waiter = &view->waiters[i];
-			bool		visible = can_see_role(view, waiter->user);
+			bool		visible = can_see_role(view, waiter->holder.user);
 
 			row_pool(row, &view->pool);
 			row_int(row, i + 1);
-			pgpx_row_int_or_null(row, waiter->pid);
-			pgpx_row_name(row, GetUserNameFromId(waiter->user, true));
-			pgpx_row_secret(row, visible, waiter->application_name);
+			pgpx_row_int_or_null(row, waiter->holder.pid);
+			pgpx_row_name(row, GetUserNameFromId(waiter->holder.user, true));
+			pgpx_row_secret(row, visible, waiter->holder.application_name);
 			pgpx_row_instant(row, waiter->since);
 			pgpx_row_instant(row, waiter->deadline);
-			pgpx_row_secret(row, visible, waiter->why[0] ? waiter->why : NULL);
+			pgpx_row_secret(row, visible,
+							waiter->holder.why[0] ? waiter->holder.why : NULL);
 			pgpx_row_text(row, wait_reason(view));
 			pgpx_row_store(row);
 		}

@@ -475,7 +475,7 @@ pgpx_lock_pool_has_locks(int pool, uint32 pool_id)
 
 /* Verify the table of locks.  Under locks_lock, faults are only recorded. */
 static void
-check_locks(PgpxCheck *check)
+check_locks(PgpxFaults *faults)
 {
 	LWLockAcquire(pgpx_shared->locks_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_shared->max_locks; i++)
@@ -486,27 +486,27 @@ check_locks(PgpxCheck *check)
 		if (lock->state == PGPX_LOCK_FREE)
 			continue;
 		if (i >= pgpx_locks_end())
-			pgpx_check_fault(check, "lock in slot %d is in use, but slots end at %d",
+			pgpx_check_fault(faults, "lock in slot %d is in use, but slots end at %d",
 							 i, pgpx_locks_end());
 
 		/* the exit callback releases a lock before the process is gone */
 		if ((lock->state != PGPX_LOCK_RELEASING || lock->awaited) &&
 			!pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
-			pgpx_check_fault(check, "lock in slot %d belongs to PID %d, which does not exist",
+			pgpx_check_fault(faults, "lock in slot %d belongs to PID %d, which does not exist",
 							 i, lock->owner_pid);
 		if (lock->state != PGPX_LOCK_HELD)
 			continue;
 		if (lock->token <= 0 || lock->pool < 0 || lock->sent_at > now ||
 			lock->valid_until !=
 				certain_until(lock->sent_at, lock->ttl_ms))
-			pgpx_check_fault(check, "lock in slot %d is held without a token or a pool, or for longer than its ttl",
+			pgpx_check_fault(faults, "lock in slot %d is held without a token or a pool, or for longer than its ttl",
 							 i);
 		for (int j = 0; j < i; j++)
 			if (pgpx_locks[j].state == PGPX_LOCK_HELD &&
 				pgpx_locks[j].valid_until > now && lock->valid_until > now &&
 				strcmp(pgpx_locks[j].name, lock->name) == 0 &&
 				memcmp(&pgpx_locks[j].key, &lock->key, sizeof(lock->key)) == 0)
-				pgpx_check_fault(check, "locks in slots %d and %d are the same lock, and both are held",
+				pgpx_check_fault(faults, "locks in slots %d and %d are the same lock, and both are held",
 								 j, i);
 	}
 	LWLockRelease(pgpx_shared->locks_lock);

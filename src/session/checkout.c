@@ -454,7 +454,7 @@ write_usage(PgpxPool *pool, char *buf, size_t size)
 	}
 	if (oldest != NULL)
 	{
-		pid = oldest->owner_pid;
+		pid = oldest->holder.pid;
 		held = pgpx_now() - oldest->leased_at;
 	}
 	LWLockRelease(pool->lock);
@@ -1589,17 +1589,19 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 			.pid = MyProcPid,
 			.user = user,
 			.scope = scope,
-			.application_name = application_name,
 		},
 	};
 	volatile bool done = false;
+	const char *user_name;
 
 	pgpx_session_register_exit();
-	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
-		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
-	c.holder.why = why;
-	c.holder.user_name =
-		OidIsValid(spec->user) ? NULL : GetUserNameFromId(user, true);
+	if (why != NULL)
+		memcpy(c.holder.why, why,
+			   pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
+	strlcpy(c.holder.application_name,
+			application_name ? application_name : "", NAMEDATALEN);
+	user_name = OidIsValid(spec->user) ? NULL : GetUserNameFromId(user, true);
+	strlcpy(c.holder.user_name, user_name ? user_name : "", NAMEDATALEN);
 	set_deadline(&c, timeout_ms);
 	if (retry != NULL && retry->queue_position != 0 &&
 		retry->pool_id == c.spec->pool_id)

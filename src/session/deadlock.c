@@ -205,7 +205,8 @@ read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 		held->lease_id = pg_atomic_read_u64(&conn->lease_id);
 		held->pool = PGPX_POOL_INDEX(pool);
 		held->server = pool->server;
-		held->holder = add_wait(deadlock, conn->owner_procno, conn->owner_pid);
+		held->holder = add_wait(deadlock, conn->holder.procno,
+								conn->holder.pid);
 		if (held->holder < 0)
 			return false;
 	}
@@ -311,7 +312,7 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	ok = waiter->state == PGPX_WAITER_WAITING &&
-		waiter->pool == wait->pool && waiter->pid == wait->pid &&
+		waiter->pool == wait->pool && waiter->holder.pid == wait->pid &&
 		(waiter->deadline == 0 || pgpx_now() < waiter->deadline);
 	wait->wait_id = waiter->wait_id;
 	known = state->has_waiter;

@@ -109,7 +109,7 @@ pgpx_cap_release(PgpxPool *pool, bool broken)
 static int
 lacked_by(const PgpxPool *other, const PgpxPool *pool, bool all, PgpxTime since)
 {
-	int			first = *(const volatile int *) &other->queue_head;
+	int			first = *(const volatile int *) &other->queue.head;
 
 	if (other == pool || first < 0 || other->lacks == 0 ||
 		other->lacks_all != all || (!all && other->server != pool->server) ||
@@ -202,7 +202,7 @@ static PgpxConn *
 find_victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now,
 				   bool *surplus)
 {
-	PgpxConn   *oldest = pgpx_conn_at(pool->lru_tail);
+	PgpxConn   *oldest = pgpx_conn_at(pool->lru.tail);
 
 	Assert(LWLockHeldByMe(pool->lock));
 	*surplus = has_surplus(pool);
@@ -266,7 +266,7 @@ pgpx_cap_evict(int beneficiary, bool all, PgpxEvict which)
 
 		/* check without the lock first, because most pools have none */
 		closing = pool->count[PGPX_CONN_CLOSING] > 0;
-		if (pool->lru_tail < 0)
+		if (pool->lru.tail < 0)
 			continue;
 		LWLockAcquire(pool->lock, LW_SHARED);
 		victim = find_victim_locked(pool, which, now, &surplus);
@@ -290,5 +290,5 @@ pgpx_cap_evict(int beneficiary, bool all, PgpxEvict which)
 	if (victim != NULL)
 		pgpx_pool_close_locked(best, victim, PGPX_CLOSE_EVICTED);
 	LWLockRelease(best->lock);
-	return true;
+	return victim != NULL;
 }

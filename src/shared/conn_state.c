@@ -105,27 +105,6 @@ condemn_pool_locked(PgpxPool *pool, const char *format, ...)
 	pgpx_worker_wake(pool->worker);
 }
 
-/* Return whether a connection in this state is in its pool's LRU list. */
-static bool
-is_in_lru(int state)
-{
-	return state == PGPX_CONN_IDLE || state == PGPX_CONN_RESET_PENDING;
-}
-
-static void
-lru_remove(PgpxPool *pool, PgpxConn *conn)
-{
-	if (conn->prev >= 0)
-		pgpx_conns[conn->prev].next = conn->next;
-	else
-		pool->lru_head = conn->next;
-	if (conn->next >= 0)
-		pgpx_conns[conn->next].prev = conn->prev;
-	else
-		pool->lru_tail = conn->prev;
-	conn->next = conn->prev = -1;
-}
-
 /*
  * Insert a connection by the time of its last use.  A connection that a
  * session releases goes to the head.  A connection that the worker has reset
@@ -134,25 +113,13 @@ lru_remove(PgpxPool *pool, PgpxConn *conn)
 static void
 lru_insert(PgpxPool *pool, PgpxConn *conn)
 {
-	int			index = PGPX_CONN_INDEX(conn);
-	int			before = -1;
-	int			after = pool->lru_head;
+	int			last = -1;
 
-	while (after >= 0 && pgpx_conns[after].last_used > conn->last_used)
-	{
-		before = after;
-		after = pgpx_conns[after].next;
-	}
-	conn->prev = before;
-	conn->next = after;
-	if (before >= 0)
-		pgpx_conns[before].next = index;
-	else
-		pool->lru_head = index;
-	if (after >= 0)
-		pgpx_conns[after].prev = index;
-	else
-		pool->lru_tail = index;
+	for (int i = pool->lru.head;
+		 i >= 0 && pgpx_conns[i].last_used > conn->last_used;
+		 i = pgpx_conns[i].in_lru.next)
+		last = i;
+	pgpx_list_insert(&pool->lru, PGPX_LRU_LINKS, PGPX_CONN_INDEX(conn), last);
 }
 
 /*
@@ -236,8 +203,8 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 		return false;
 	}
 
-	if (is_in_lru(conn->state))
-		lru_remove(pool, conn);
+	if (pgpx_conn_is_free(conn))
+		pgpx_list_remove(&pool->lru, PGPX_LRU_LINKS, PGPX_CONN_INDEX(conn));
 
 	if (conn->state == PGPX_CONN_LEASED)
 	{
@@ -245,8 +212,8 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 		conn->statements +=
 			activity_statements(pg_atomic_exchange_u64(&conn->packed_activity,
 													   0));
-		conn->owner_procno = -1;
-		conn->owner_pid = 0;
+		conn->holder.procno = -1;
+		conn->holder.pid = 0;
 	}
 
 	if (conn->state != PGPX_CONN_FREE)
@@ -256,7 +223,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	if (state != PGPX_CONN_FREE)
 		pool->count[state]++;
 
-	if (is_in_lru(state))
+	if (pgpx_conn_is_free(conn))
 		lru_insert(pool, conn);
 	return true;
 }
@@ -278,42 +245,13 @@ pop_free(PgpxPool *pool)
 		pgpx_conns[head].pool < 0 && pgpx_conns[head].state == PGPX_CONN_FREE)
 	{
 		conn = &pgpx_conns[head];
-		pgpx_shared->free_head = conn->next;
+		pgpx_shared->free_head = conn->in_lru.next;
 		conn->pool = PGPX_POOL_INDEX(pool);
 		if (head >= pgpx_conns_end())
 			pg_atomic_write_u32(&pgpx_shared->conns_end, head + 1);
 	}
 	SpinLockRelease(&pgpx_shared->free_mutex);
 	return conn;
-}
-
-/* Add a connection to the list of all connections of its pool. */
-static void
-link_to_pool(PgpxPool *pool, PgpxConn *conn)
-{
-	int			index = PGPX_CONN_INDEX(conn);
-
-	conn->pool_next = -1;
-	conn->pool_prev = pool->conn_tail;
-	if (conn->pool_prev >= 0)
-		pgpx_conns[conn->pool_prev].pool_next = index;
-	else
-		pool->conn_head = index;
-	pool->conn_tail = index;
-}
-
-static void
-unlink_from_pool(PgpxPool *pool, PgpxConn *conn)
-{
-	if (conn->pool_prev >= 0)
-		pgpx_conns[conn->pool_prev].pool_next = conn->pool_next;
-	else
-		pool->conn_head = conn->pool_next;
-	if (conn->pool_next >= 0)
-		pgpx_conns[conn->pool_next].pool_prev = conn->pool_prev;
-	else
-		pool->conn_tail = conn->pool_prev;
-	conn->pool_next = conn->pool_prev = -1;
 }
 
 PgpxConn *
@@ -332,8 +270,8 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 		return NULL;
 	}
 
-	conn->next = conn->prev = -1;
-	link_to_pool(pool, conn);
+	pgpx_list_insert(&pool->conns, PGPX_CONN_LINKS, PGPX_CONN_INDEX(conn),
+					 pool->conns.tail);
 	conn->generation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
 
@@ -341,7 +279,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	memset((char *) conn + offsetof(PgpxConn, version), 0,
 		   sizeof(PgpxConn) - offsetof(PgpxConn, version));
 	conn->version = pool->version;
-	conn->owner_procno = -1;
+	conn->holder.procno = -1;
 	pg_atomic_write_u64(&conn->lease_id, 0);
 	pg_atomic_write_u64(&conn->packed_activity, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
@@ -363,12 +301,11 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	broken = conn->broken;
 	if (broken)
 		pool->nbroken--;
-	unlink_from_pool(pool, conn);
+	pgpx_list_remove(&pool->conns, PGPX_CONN_LINKS, PGPX_CONN_INDEX(conn));
 
 	SpinLockAcquire(&pgpx_shared->free_mutex);
 	conn->pool = -1;
-	conn->prev = -1;
-	conn->next = pgpx_shared->free_head;
+	conn->in_lru.next = pgpx_shared->free_head;
 	pgpx_shared->free_head = PGPX_CONN_INDEX(conn);
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
@@ -377,56 +314,40 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	pgpx_pool_notify_end_locked(pool);
 }
 
-/*
- * Rebuild the free list from the connections without a pool, because the list
- * may be damaged.
- */
-static void
-relink_free(void)
-{
-	SpinLockAcquire(&pgpx_shared->free_mutex);
-	pgpx_shared->free_head = -1;
-	for (int i = pgpx_shared->max_connections - 1; i >= 0; i--)
-	{
-		PgpxConn   *conn = &pgpx_conns[i];
-
-		if (conn->pool >= 0)
-			continue;
-		conn->state = PGPX_CONN_FREE;
-		conn->next = pgpx_shared->free_head;
-		pgpx_shared->free_head = i;
-	}
-	SpinLockRelease(&pgpx_shared->free_mutex);
-}
-
 void
 pgpx_conn_free_all_locked(PgpxPool *pool)
 {
 	int			n = 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+
+	/* the free list may be damaged, too: link all connections without a pool */
+	pgpx_shared->free_head = -1;
+	for (int i = pgpx_shared->max_connections - 1; i >= 0; i--)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		if (conn->pool != PGPX_POOL_INDEX(pool))
+		if (conn->pool == PGPX_POOL_INDEX(pool))
+		{
+			pg_atomic_write_u64(&conn->lease_id, 0);
+			pg_atomic_write_u64(&conn->packed_activity, 0);
+			conn->holder.procno = -1;
+			conn->holder.pid = 0;
+			conn->pool = -1;
+			n++;
+		}
+		if (conn->pool >= 0)
 			continue;
-		pg_atomic_write_u64(&conn->lease_id, 0);
-		pg_atomic_write_u64(&conn->packed_activity, 0);
-		conn->owner_procno = -1;
-		conn->owner_pid = 0;
-		conn->prev = -1;
-		conn->pool_next = conn->pool_prev = -1;
-		SpinLockAcquire(&pgpx_shared->free_mutex);
-		conn->pool = -1;
 		conn->state = PGPX_CONN_FREE;
-		SpinLockRelease(&pgpx_shared->free_mutex);
-		n++;
+		conn->in_lru.next = pgpx_shared->free_head;
+		pgpx_shared->free_head = i;
 	}
+	SpinLockRelease(&pgpx_shared->free_mutex);
+
 	memset(pool->count, 0, sizeof(pool->count));
-	pool->lru_head = pool->lru_tail = -1;
-	pool->conn_head = pool->conn_tail = -1;
-	relink_free();
+	pool->lru.head = pool->lru.tail = -1;
+	pool->conns.head = pool->conns.tail = -1;
 	while (n-- > 0)
 		pgpx_cap_release(pool, n < pool->nbroken);
 	pool->nbroken = 0;

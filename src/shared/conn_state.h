@@ -164,13 +164,21 @@ extern void pgpx_conn_free_all_locked(PgpxPool *pool);
  * hold the pool lock, and must not free the connection.
  */
 #define pgpx_conn_foreach_locked(conn, pool) \
-	for (PgpxConn *conn = pgpx_conn_at((pool)->conn_head); conn != NULL; \
-		 conn = pgpx_conn_at(conn->pool_next))
+	for (PgpxConn *conn = pgpx_conn_at((pool)->conns.head); conn != NULL; \
+		 conn = pgpx_conn_at(conn->in_pool.next))
 
 static inline PgpxConn *
 pgpx_conn_at(int index)
 {
 	return index < 0 ? NULL : &pgpx_conns[index];
+}
+
+/* Return whether a connection is free: in its pool's LRU list. */
+static inline bool
+pgpx_conn_is_free(const PgpxConn *conn)
+{
+	return conn->state == PGPX_CONN_IDLE ||
+		conn->state == PGPX_CONN_RESET_PENDING;
 }
 
 /* Return whether max_lifetime requires that the connection be closed if free. */

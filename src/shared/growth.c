@@ -140,8 +140,8 @@ count_due(const PgpxPool *pool)
 	if (pool->nwaiting == 0)
 		return 0;
 	since = pgpx_now() - growth_age(pool);
-	for (int i = pool->queue_head; i >= 0 && pgpx_waiters[i].since <= since;
-		 i = pgpx_waiters[i].next)
+	for (int i = pool->queue.head; i >= 0 && pgpx_waiters[i].since <= since;
+		 i = pgpx_waiters[i].in_queue.next)
 		n++;
 	return n == 0 && pool->queued_since <= since ? 1 : n;
 }
@@ -151,7 +151,7 @@ pgpx_pool_waits_are_short_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return pool->nwaiting > 0 &&
-		pgpx_waiters[pool->queue_head].since > pgpx_now() - growth_age(pool);
+		pgpx_waiters[pool->queue.head].since > pgpx_now() - growth_age(pool);
 }
 
 PgpxTime
@@ -160,8 +160,8 @@ pgpx_pool_growth_due_locked(const PgpxPool *pool, const PgpxWaiter *waiter)
 	PgpxTime	due;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	if (waiter == NULL && pool->queue_tail >= 0)
-		waiter = &pgpx_waiters[pool->queue_tail];
+	if (waiter == NULL && pool->queue.tail >= 0)
+		waiter = &pgpx_waiters[pool->queue.tail];
 	if (waiter == NULL ||
 		pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
 		return 0;

@@ -3,14 +3,11 @@
  * invariants.c
  *	  Verification of the shared state.
  *
- * Shared memory only.  Faults are written into fixed buffers, so no error is
- * raised under a lock.
+ * Faults are written into fixed buffers, so no error is raised under a lock.
  *
- * Pools.  Each pool is checked under its lock, in shared mode, so that its
- * connections, queue and counters do not change.  A connection enters and
- * leaves a pool under that pool's lock.  So "conn->pool is this pool" is
- * reliable for the connections of the pool, and never true for other
- * connections.
+ * Pools.  Each pool is checked under its lock, in shared mode.  A connection
+ * enters and leaves a pool under that pool's lock, so "conn->pool is this pool"
+ * is reliable.
  *
  * Caps and free list.  A connection changes between a pool and the free list,
  * with its tokens, in one critical section under the lock of the pool.  The
@@ -30,9 +27,8 @@
 #include "shared/registry.h"
 
 void
-pgpx_check_fault(PgpxCheck *check, const char *format, ...)
+pgpx_check_fault(PgpxFaults *faults, const char *format, ...)
 {
-	PgpxFaults *faults = check->faults;
 	va_list		args;
 	char	   *text;
 	int			used = 0;
@@ -40,9 +36,9 @@ pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 	if (faults->n++ >= PGPX_FAULTS_MAX)
 		return;
 	text = faults->text[faults->n - 1];
-	if (check->pool != NULL)
+	if (faults->pool != NULL)
 		used = snprintf(text, PGPX_FAULT_LEN, "pool %u: ",
-						check->pool->pool_id);
+						faults->pool->pool_id);
 	va_start(args, format);
 	vsnprintf(text + used, PGPX_FAULT_LEN - used, format, args);
 	va_end(args);
@@ -61,83 +57,82 @@ pgpx_check_is_alive(int procno, int pid)
 
 /* Report a sum that differs from the sum that it must be equal to. */
 static void
-check_sum(PgpxCheck *check, const char *left, uint64 is, const char *right,
+check_sum(PgpxFaults *faults, const char *left, uint64 is, const char *right,
 		  uint64 expected)
 {
 	if (is != expected)
-		pgpx_check_fault(check, "%s is " UINT64_FORMAT ", but %s is " UINT64_FORMAT,
+		pgpx_check_fault(faults, "%s is " UINT64_FORMAT ", but %s is " UINT64_FORMAT,
 						 left, is, right, expected);
 }
 
 static void
-check_conn(PgpxCheck *check, PgpxConn *conn)
+check_conn(PgpxFaults *faults, PgpxConn *conn)
 {
 	int			index = PGPX_CONN_INDEX(conn);
-	const char *state = pgpx_conn_state_name(conn->state);
 	uint64		lease_id = pg_atomic_read_u64(&conn->lease_id);
 	bool		leased = conn->state == PGPX_CONN_LEASED;
-	bool		opened = conn->opened_at != 0;
-
-	if (leased != (lease_id != 0) || leased != (conn->owner_pid != 0))
-		pgpx_check_fault(check, "connection %d is %s, but has lease " UINT64_FORMAT " and holder %d",
-						 index, state, lease_id, conn->owner_pid);
-	else if (leased &&
-			 !pgpx_check_is_alive(conn->owner_procno, conn->owner_pid))
-		pgpx_check_fault(check, "lease " UINT64_FORMAT " on connection %d belongs to process %d (slot %d), which does not exist",
-						 lease_id, index, conn->owner_pid, conn->owner_procno);
-	if (conn->version > check->pool->version)
-		pgpx_check_fault(check, "connection %d is of version " UINT64_FORMAT ", the pool of " UINT64_FORMAT,
-						 index, conn->version, check->pool->version);
+	bool		connecting = conn->state == PGPX_CONN_CONNECTING;
+	bool		closing = conn->close_reason != PGPX_CLOSE_NONE;
 
 	/* an attempt that has failed may be closing or cancelling, unopened */
-	if (opened ? conn->state == PGPX_CONN_CONNECTING :
-		conn->state != PGPX_CONN_CONNECTING &&
-		conn->close_reason == PGPX_CLOSE_NONE)
-		pgpx_check_fault(check, "connection %d is %s, but was opened at " INT64_FORMAT,
-						 index, state, conn->opened_at);
-	if ((conn->state == PGPX_CONN_IDLE && conn->unread_reset != 0) ||
-		(conn->state == PGPX_CONN_RESET_PENDING && conn->unread_reset == 0))
-		pgpx_check_fault(check, "connection %d is %s, but the unread reset is %d",
-						 index, state, conn->unread_reset);
-	if (conn->state == PGPX_CONN_CLOSING &&
-		conn->close_reason == PGPX_CLOSE_NONE)
-		pgpx_check_fault(check, "connection %d is closing without a reason",
-						 index);
+	if (leased != (lease_id != 0) || leased != (conn->holder.pid != 0) ||
+		conn->version > faults->pool->version ||
+		(conn->opened_at != 0 ? connecting : !connecting && !closing) ||
+		(pgpx_conn_is_free(conn) && (conn->unread_reset != 0) !=
+		 (conn->state == PGPX_CONN_RESET_PENDING)) ||
+		(conn->state == PGPX_CONN_CLOSING && !closing))
+		pgpx_check_fault(faults, "connection %d is %s, with lease " UINT64_FORMAT ", holder %d, version " UINT64_FORMAT ", opened at " INT64_FORMAT ", unread reset %d, close reason %d",
+						 index, pgpx_conn_state_name(conn->state), lease_id,
+						 conn->holder.pid, conn->version, conn->opened_at,
+						 conn->unread_reset, conn->close_reason);
+	if (leased && !pgpx_check_is_alive(conn->holder.procno, conn->holder.pid))
+		pgpx_check_fault(faults, "lease " UINT64_FORMAT " on connection %d belongs to process %d (slot %d), which does not exist",
+						 lease_id, index, conn->holder.pid,
+						 conn->holder.procno);
 }
 
+/* Return whether element i of a list of the pool may follow another one. */
 static bool
-is_free(const PgpxConn *conn)
+may_follow(const PgpxPool *pool, const PgpxList *list, int i, int last)
 {
-	return conn->state == PGPX_CONN_IDLE ||
-		conn->state == PGPX_CONN_RESET_PENDING;
+	const PgpxConn *conn = &pgpx_conns[i];
+	const PgpxWaiter *waiter = &pgpx_waiters[i];
+
+	if (list == &pool->queue)
+		return waiter->pool == PGPX_POOL_INDEX(pool) &&
+			waiter->state == PGPX_WAITER_WAITING &&
+			(last < 0 || waiter->position > pgpx_waiters[last].position);
+	return conn->pool == PGPX_POOL_INDEX(pool) &&
+		(list != &pool->lru ||
+		 (pgpx_conn_is_free(conn) &&
+		  (last < 0 || conn->last_used <= pgpx_conns[last].last_used)));
 }
 
 /*
- * Check that a list has "expected" members: the free connections, in the order
- * of their last use, or all connections of the pool.  If all links are right, a
- * walk cannot reach a connection twice, so counting suffices.
+ * Check that a list of the pool has "expected" members.  If all links are right,
+ * a walk cannot reach an element twice, so counting suffices.
  */
 static void
-check_list(PgpxCheck *check, bool lru, int head, int tail, int expected)
+check_list(PgpxFaults *faults, const char *name, const PgpxList *list,
+		   PgpxLink *links, Size stride, int expected)
 {
+	int			max = list == &faults->pool->queue ?
+		pgpx_shared->nwaiter_slots : pgpx_shared->max_connections;
 	int			last = -1;
 	int			n = 0;
-	int			i = head;
+	int			i = list->head;
 
-	while (i >= 0 && i < pgpx_shared->max_connections &&
-		   pgpx_conns[i].pool == check->index &&
-		   (lru ? pgpx_conns[i].prev : pgpx_conns[i].pool_prev) == last &&
-		   (!lru || (is_free(&pgpx_conns[i]) &&
-					 (last < 0 ||
-					  pgpx_conns[i].last_used <= pgpx_conns[last].last_used))))
+	while (i >= 0 && i < max &&
+		   pgpx_list_link(links, stride, i)->prev == last &&
+		   may_follow(faults->pool, list, i, last))
 	{
 		last = i;
-		i = lru ? pgpx_conns[i].next : pgpx_conns[i].pool_next;
+		i = pgpx_list_link(links, stride, i)->next;
 		n++;
 	}
-	if (i != -1 || last != tail || n != expected)
-		pgpx_check_fault(check, "list of %s connections has %d and is wrong after connection %d: the pool has %d, and the next one is %d",
-						 lru ? "free" : "all", n, last, expected, i);
+	if (i != -1 || last != list->tail || n != expected)
+		pgpx_check_fault(faults, "list of %s has %d and is wrong after element %d: the pool has %d, and the next one is %d",
+						 name, n, last, expected, i);
 }
 
 /*
@@ -145,9 +140,9 @@ check_list(PgpxCheck *check, bool lru, int head, int tail, int expected)
  * open.
  */
 static int
-check_conns(PgpxCheck *check)
+check_conns(PgpxFaults *faults)
 {
-	PgpxPool   *pool = check->pool;
+	PgpxPool   *pool = faults->pool;
 	int			count[PGPX_CONN_NSTATES] = {0};
 	int			open = 0;
 	int			broken = 0;
@@ -157,12 +152,12 @@ check_conns(PgpxCheck *check)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		if (conn->pool != check->index)
+		if (conn->pool != PGPX_POOL_INDEX(pool))
 			continue;
 		n++;
 		if (conn->state <= PGPX_CONN_FREE || conn->state >= PGPX_CONN_NSTATES)
 		{
-			pgpx_check_fault(check, "connection %d is in state %d", i, conn->state);
+			pgpx_check_fault(faults, "connection %d is in state %d", i, conn->state);
 			continue;
 		}
 		count[conn->state]++;
@@ -170,18 +165,17 @@ check_conns(PgpxCheck *check)
 			open++;
 		if (conn->broken)
 			broken++;
-		check_conn(check, conn);
+		check_conn(faults, conn);
 	}
 
 	for (int s = 0; s < PGPX_CONN_NSTATES; s++)
-		if (pool->count[s] != count[s])
-			pgpx_check_fault(check, "%d connections are %s, but the pool counts %d",
-							 count[s], pgpx_conn_state_name(s), pool->count[s]);
-	check_sum(check, "number of broken connections", broken,
+		check_sum(faults, pgpx_conn_state_name(s), count[s],
+				  "the count of the pool", pool->count[s]);
+	check_sum(faults, "number of broken connections", broken,
 			  "that of the pool", pool->nbroken);
-	check_list(check, true, pool->lru_head, pool->lru_tail,
+	check_list(faults, "free connections", &pool->lru, PGPX_LRU_LINKS,
 			   count[PGPX_CONN_IDLE] + count[PGPX_CONN_RESET_PENDING]);
-	check_list(check, false, pool->conn_head, pool->conn_tail, n);
+	check_list(faults, "all connections", &pool->conns, PGPX_CONN_LINKS, n);
 	return open;
 }
 
@@ -191,9 +185,10 @@ check_conns(PgpxCheck *check)
  * connections are being tested than sessions wait.
  */
 static void
-check_served(PgpxCheck *check)
+check_served(PgpxFaults *faults)
 {
-	PgpxPool   *pool = check->pool;
+	PgpxPool   *pool = faults->pool;
+	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
 
 	if (pool->nwaiting == 0 || pgpx_pool_is_paused(pool))
 		return;
@@ -201,15 +196,12 @@ check_served(PgpxCheck *check)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		if (conn->pool == check->index && is_free(conn) &&
+		if (conn->pool == PGPX_POOL_INDEX(pool) && pgpx_conn_is_free(conn) &&
 			conn->version == pool->version &&
 			pg_atomic_read_u32(&conn->hung_up) == 0 &&
 			(pool->count[PGPX_CONN_CHECKING] < pool->nwaiting ||
-			 conn->state == PGPX_CONN_RESET_PENDING ||
-			 !pgpx_pool_must_test_locked(pool, conn,
-										 pgpx_pool_waits_since_locked(pool),
-										 pgpx_now())))
-			pgpx_check_fault(check, "%d waiters are queued while connection %d is %s",
+			 !pgpx_pool_must_test_locked(pool, conn, since, pgpx_now())))
+			pgpx_check_fault(faults, "%d waiters are queued while connection %d is %s",
 							 pool->nwaiting, i,
 							 pgpx_conn_state_name(conn->state));
 	}
@@ -220,99 +212,78 @@ check_served(PgpxCheck *check)
  * number of ends plus the number that still exists.
  */
 static void
-check_counters(PgpxCheck *check, int open)
+check_counters(PgpxFaults *faults, int open)
 {
-	PgpxPool   *pool = check->pool;
+	PgpxPool   *pool = faults->pool;
 	const PgpxStats *stats = &pool->stats;
 	uint64		waits = 0;
 
 	for (int b = 0; b < PGPX_HISTOGRAM_BUCKETS; b++)
 		waits += stats->histogram[b];
 
-	check_sum(check, "checkouts", stats->checkouts,
+	check_sum(faults, "checkouts", stats->checkouts,
 			  "sum of ended leases and leased connections",
 			  pgpx_stats_sum_ended(stats) + pool->count[PGPX_CONN_LEASED]);
-	check_sum(check, "waited", stats->waited,
+	check_sum(faults, "waited", stats->waited,
 			  "sum of ended waits and waiters",
 			  stats->granted + stats->timeouts + stats->cancelled +
 				  stats->failed + pool->nwaiters);
-	check_sum(check, "sum of the histogram", waits,
+	check_sum(faults, "sum of the histogram", waits,
 			  "waited without waiters", stats->waited - pool->nwaiters);
-	check_sum(check, "connects", stats->connects,
+	check_sum(faults, "connects", stats->connects,
 			  "sum of closed and open connections",
 			  pgpx_stats_sum_closed(stats) + open);
 }
 
-/*
- * Check the links, the order and the processes of the queue, and the waiters
- * that have left it.
- */
+/* Check the queue, and the processes of its waiters. */
 static void
-check_waiters(PgpxCheck *check)
+check_waiters(PgpxFaults *faults)
 {
-	PgpxPool   *pool = check->pool;
-	int			last = -1;
-	int			n = 0;
+	PgpxPool   *pool = faults->pool;
+	int			index = PGPX_POOL_INDEX(pool);
 	int			served = 0;
 
-	for (int i = pool->queue_head; i != -1; i = pgpx_waiters[i].next)
-	{
-		PgpxWaiter *waiter = &pgpx_waiters[i];
-
-		if (i < 0 || i >= pgpx_shared->nwaiter_slots ||
-			waiter->pool != check->index ||
-			waiter->state != PGPX_WAITER_WAITING || waiter->prev != last ||
-			(last >= 0 && waiter->position <= pgpx_waiters[last].position))
-		{
-			pgpx_check_fault(check, "queue is wrong at waiter %d", i);
-			break;
-		}
-		if (!pgpx_check_is_alive(i, waiter->pid))
-			pgpx_check_fault(check, "waiter %d belongs to process %d, which does not exist",
-							 i, waiter->pid);
-		last = i;
-		n++;
-	}
-	if (pool->queue_tail != last || pool->nwaiting != n ||
-		pgpx_pool_has_waiting_bit(pool) != (n > 0))
-		pgpx_check_fault(check, "queue has %d waiters and ends with %d, but the pool counts %d and ends it with %d, or its bit in pgpx_waiting_bits is wrong",
-						 n, last, pool->nwaiting, pool->queue_tail);
+	check_list(faults, "waiters", &pool->queue, PGPX_QUEUE_LINKS,
+			   pool->nwaiting);
+	if ((pgpx_pool_next_waiting(index - 1) == index) != (pool->nwaiting > 0))
+		pgpx_check_fault(faults, "bit in pgpx_waiting_bits is wrong for %d waiters",
+						 pool->nwaiting);
 
 	/*
-	 * Only the queue identifies WAITING waiters: a session that is about to
-	 * enqueue elsewhere may have left the index of this pool in its waiter.
+	 * The queue identifies WAITING waiters: a session that is about to enqueue
+	 * elsewhere may have left the index of this pool in its waiter.
 	 */
 	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
 	{
 		PgpxWaiter *waiter = &pgpx_waiters[i];
 
-		if (waiter->pool == check->index &&
-			(waiter->state == PGPX_WAITER_GRANTED ||
-			 waiter->state == PGPX_WAITER_FAILED ||
-			 waiter->state == PGPX_WAITER_EXPIRED))
+		if (waiter->pool != index || waiter->state == PGPX_WAITER_NONE)
+			continue;
+		if (waiter->state != PGPX_WAITER_WAITING)
 			served++;
+		else if (!pgpx_check_is_alive(i, waiter->holder.pid))
+			pgpx_check_fault(faults, "waiter %d belongs to process %d, which does not exist",
+							 i, waiter->holder.pid);
 	}
-	check_sum(check, "number of waiters", n + served, "that of the pool",
-			  pool->nwaiters);
+	check_sum(faults, "number of waiters", pool->nwaiting + served,
+			  "that of the pool", pool->nwaiters);
 }
 
 static void
-check_pool(PgpxCheck *check, int index)
+check_pool(PgpxFaults *faults, PgpxPool *pool)
 {
-	PgpxPool   *pool = &pgpx_pools[index];
-
 	LWLockAcquire(pool->lock, LW_SHARED);
-	check->pool = pool;
-	check->index = index;
+	faults->pool = pool;
 	if (pool->damaged)
-		pgpx_check_fault(check, "is out of service: %s", pool->last_error);
-	check_counters(check, check_conns(check));
-	check_waiters(check);
-	check_served(check);
+		pgpx_check_fault(faults, "is out of service: %s", pool->last_error);
+	check_counters(faults, check_conns(faults));
+	check_waiters(faults);
+	check_served(faults);
 	if (pool->pool_id == 0 &&
-		(pgpx_pool_total_locked(pool) != 0 || pool->nwaiters != 0))
-		pgpx_check_fault(check, "pool slot %d has no pool, but connections or waiters", index);
-	check->pool = NULL;
+		(pool->conns.head >= 0 || pool->nwaiters != 0))
+		pgpx_check_fault(faults, "pool slot %d has no pool, but connections or waiters",
+						 PGPX_POOL_INDEX(pool));
+	faults->pool = NULL;
 	LWLockRelease(pool->lock);
 }
 
@@ -326,13 +297,11 @@ count_free_list(void)
 
 	SpinLockAcquire(&pgpx_shared->free_mutex);
 	for (i = pgpx_shared->free_head; i >= 0 && i < max && n <= max;
-		 i = pgpx_conns[i].next, n++)
+		 i = pgpx_conns[i].in_lru.next, n++)
 		if (pgpx_conns[i].state != PGPX_CONN_FREE || pgpx_conns[i].pool != -1)
 			break;
-	if (i != -1)
-		n = -1;
 	SpinLockRelease(&pgpx_shared->free_mutex);
-	return n;
+	return i == -1 ? n : -1;
 }
 
 /*
@@ -340,7 +309,7 @@ count_free_list(void)
  * is the cap over all pools (server: -1).
  */
 static void
-check_cap(PgpxCheck *check, PgpxCap *cap, int server)
+check_cap(PgpxFaults *faults, PgpxCap *cap, int server)
 {
 	uint32		moves;
 	uint32		moves_after;
@@ -351,42 +320,41 @@ check_cap(PgpxCheck *check, PgpxCap *cap, int server)
 	/* wait for processes that are acquiring or releasing a token */
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
+		if (server >= 0 && pgpx_pools[i].server != server)
+			continue;
 		LWLockAcquire(pgpx_pools[i].lock, LW_SHARED);
 		LWLockRelease(pgpx_pools[i].lock);
 	}
-	nfree = count_free_list();
-	for (int i = 0; i < pgpx_pools_end(); i++)
+	nfree = server < 0 ? count_free_list() : 0;
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
-		PgpxPool   *pool = &pgpx_pools[i];
+		int			pool = pgpx_conns[i].pool;
 
-		LWLockAcquire(pool->lock, LW_SHARED);
-		if (server < 0)
-			counted += pgpx_pool_total_locked(pool) + pool->nbroken;
-		else if (pool->server == server)
-			counted += pgpx_pool_total_locked(pool);
-		LWLockRelease(pool->lock);
+		/* a broken connection has no token of its server */
+		if (pool >= 0 &&
+			(server < 0 ||
+			 (pgpx_pools[pool].server == server && !pgpx_conns[i].broken)))
+			counted++;
 	}
 	(void) pgpx_cap_used(cap, &moves_after);
 	if (moves_after != moves)
 		return;
 	if (used != counted)
-		pgpx_check_fault(check, "cap of server slot %d (-1: of all pools) has %d tokens in use, but %d connections",
+		pgpx_check_fault(faults, "cap of server slot %d (-1: of all pools) has %d tokens in use, but %d connections",
 						 server, used, counted);
 	if (server < 0 && nfree != pgpx_shared->max_connections - used)
-		pgpx_check_fault(check, "free list has %d connections (-1: it is wrong), but %d are free",
+		pgpx_check_fault(faults, "free list has %d connections (-1: it is wrong), but %d are free",
 						 nfree, pgpx_shared->max_connections - used);
 }
 
 void
 pgpx_invariants_check(PgpxFaults *faults)
 {
-	PgpxCheck	check = {.faults = faults};
-
 	memset(faults, 0, sizeof(*faults));
 	for (int i = 0; i < pgpx_pools_end(); i++)
-		check_pool(&check, i);
-	check_cap(&check, &pgpx_shared->cap, -1);
+		check_pool(faults, &pgpx_pools[i]);
+	check_cap(faults, &pgpx_shared->cap, -1);
 	for (int i = 0; i < pgpx_pools_end(); i++)
-		check_cap(&check, &pgpx_servers[i].cap, i);
-	pgpx_lock_hooks->check(&check);
+		check_cap(faults, &pgpx_servers[i].cap, i);
+	pgpx_lock_hooks->check(faults);
 }

@@ -15,6 +15,7 @@
 
 typedef struct PgpxFaults
 {
+	PgpxPool   *pool;			/* the pool that is being checked; NULL: none */
 	int			n;				/* faults found, with or without a
 								 * description */
 	char		text[PGPX_FAULTS_MAX][PGPX_FAULT_LEN];
@@ -32,17 +33,8 @@ typedef struct PgpxFaults
  */
 extern void pgpx_invariants_check(PgpxFaults *faults);
 
-/* --- shared by the invariant checks ---------------------- */
-
-typedef struct PgpxCheck
-{
-	PgpxFaults *faults;
-	PgpxPool   *pool;			/* the locked pool; NULL: none */
-	int			index;			/* its index */
-} PgpxCheck;
-
 /* Record a fault, with the id of the locked pool if there is one. */
-extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
+extern void pgpx_check_fault(PgpxFaults *faults, const char *format, ...)
 	pg_attribute_printf(2, 3);
 
 /* Return whether the process of a lease or a waiter exists. */

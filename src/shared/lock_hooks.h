@@ -26,7 +26,7 @@ typedef struct PgpxLockHooks
 
 	/* in any process; each acquires locks_lock */
 	bool (*pool_has_locks)(int pool, uint32 pool_id);
-	void (*check)(PgpxCheck *check);
+	void (*check)(PgpxFaults *faults);
 
 	/* in a session: release its locks, at DISCARD ALL and at its exit */
 	void (*release_all)(void);

@@ -53,7 +53,7 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
 
 	Assert(LWLockHeldByMe(pool->lock));
-	if (pool->opts.test_period < 0 ||
+	if (conn->state != PGPX_CONN_IDLE || pool->opts.test_period < 0 ||
 		now - seen < pool->opts.test_period * 1000)
 		return false;
 	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
@@ -76,18 +76,6 @@ close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 }
 
 /*
- * Return whether the connection must be tested before it is leased.  Not if its
- * reset is pending, because the answer to the reset serves as a test.
- */
-static bool
-must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
-				PgpxTime now)
-{
-	return conn->state == PGPX_CONN_IDLE &&
-		pgpx_pool_must_test_locked(pool, conn, since, now);
-}
-
-/*
  * Return the first free connection of the list from the connection of index "i"
  * on.  needs_test: only one that must be tested before it is leased; false:
  * only one that need not.  Stale and expired connections and those that the
@@ -102,9 +90,9 @@ pick_from(PgpxPool *pool, int i, bool needs_test, PgpxTime since, PgpxTime now)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		next = conn->next;
+		next = conn->in_lru.next;
 		if (close_unless_fit_locked(pool, conn, now) &&
-			must_test_first(pool, conn, since, now) == needs_test)
+			pgpx_pool_must_test_locked(pool, conn, since, now) == needs_test)
 			return conn;
 	}
 	return NULL;
@@ -125,15 +113,14 @@ static PgpxConn *
 pick_by_last_use(PgpxPool *pool, PgpxConn *last_conn, bool answered,
 				 PgpxTime since, PgpxTime now)
 {
-	if (last_conn->state != PGPX_CONN_IDLE &&
-		last_conn->state != PGPX_CONN_RESET_PENDING)
+	if (!pgpx_conn_is_free(last_conn))
 		return NULL;
 	if (!close_unless_fit_locked(pool, last_conn, now) ||
-		must_test_first(pool, last_conn, since, now))
+		pgpx_pool_must_test_locked(pool, last_conn, since, now))
 		return NULL;
 	if (last_conn->state == PGPX_CONN_IDLE || answered)
 		return last_conn;
-	return pick_from(pool, last_conn->next, false, since, now);
+	return pick_from(pool, last_conn->in_lru.next, false, since, now);
 }
 
 /*
@@ -147,7 +134,7 @@ begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 {
 	PgpxConn   *conn;
 
-	while ((conn = pick_from(pool, pool->lru_head, true, since, now)) != NULL &&
+	while ((conn = pick_from(pool, pool->lru.head, true, since, now)) != NULL &&
 		   (pool->count[PGPX_CONN_CHECKING] < most || pool->tests_time_out))
 	{
 		if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CHECKING, now))
@@ -175,7 +162,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 			conn = pick_by_last_use(pool, last, answered, since, now);
 	}
 	if (conn == NULL)
-		conn = pick_from(pool, pool->lru_head, false, since, now);
+		conn = pick_from(pool, pool->lru.head, false, since, now);
 
 	/* any connection that is still free must be tested first */
 	if (conn == NULL)
@@ -194,16 +181,7 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 		return 0;
 	lease_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_lease, 1);
 
-	conn->owner_procno = holder->procno;
-	conn->owner_pid = holder->pid;
-	conn->owner_user = holder->user;
-	conn->scope = holder->scope;
-	strlcpy(conn->why, holder->why ? holder->why : "", sizeof(conn->why));
-	strlcpy(conn->application_name,
-			holder->application_name ? holder->application_name : "",
-			sizeof(conn->application_name));
-	strlcpy(conn->owner_user_name, holder->user_name ? holder->user_name : "",
-			sizeof(conn->owner_user_name));
+	conn->holder = *holder;
 	conn->leased_at = conn->state_since;
 	conn->leak_logged = false;
 	conn->waited = waited;
@@ -232,7 +210,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	 * test idle connections first: a checkout that is enqueued behind other
 	 * waiters has not called pgpx_pool_pick_locked, which starts tests
 	 */
-	if (pool->nwaiting > 0 && pool->lru_head >= 0 && !pgpx_pool_is_paused(pool))
+	if (pool->nwaiting > 0 && pool->lru.head >= 0 && !pgpx_pool_is_paused(pool))
 		begin_tests(pool, pool->nwaiting,
 					pgpx_pool_waits_since_locked(pool), pgpx_now());
 
@@ -283,7 +261,7 @@ void
 pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	for (int i = pool->queue_head; i >= 0; i = pgpx_waiters[i].next)
+	for (int i = pool->queue.head; i >= 0; i = pgpx_waiters[i].in_queue.next)
 		pgpx_wake_add(wake, i);
 }
 
@@ -291,7 +269,7 @@ void
 pgpx_pool_dispatch_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	while (pool->queue_head >= 0)
+	while (pool->queue.head >= 0)
 	{
 		PgpxTime	now = pgpx_now();
 		PgpxWaiter *first = pgpx_pool_first_waiter_locked(pool, now);
@@ -404,8 +382,8 @@ void
 pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	while (pool->lru_head >= 0)
-		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_head], reason))
+	while (pool->lru.head >= 0)
+		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru.head], reason))
 			return;
 }
 
@@ -416,8 +394,8 @@ pgpx_pool_trim_locked(PgpxPool *pool)
 		pgpx_pool_cap_locked(pool);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	for (; surplus > 0 && pool->lru_tail >= 0; surplus--)
-		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_tail],
+	for (; surplus > 0 && pool->lru.tail >= 0; surplus--)
+		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru.tail],
 									PGPX_CLOSE_OVERFLOW))
 			return;
 }
@@ -519,17 +497,6 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 }
 
 /*
- * Record the owner as the last holder.  Not to be called if it sent nothing,
- * because the session state is still that of the previous holder.
- */
-static void
-record_holder(PgpxConn *conn)
-{
-	conn->last_pid = conn->owner_pid;
-	conn->last_user = conn->owner_user;
-}
-
-/*
  * Lock the pool of a lease.  Return NULL, without the lock, if the lease was
  * revoked, or if the pool is damaged, since then its worker revokes all leases.
  * The pool of a leased connection does not change while the lease lasts.
@@ -611,7 +578,7 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 		return false;
 	conn->last_used = pgpx_now();
 	if (action != PGPX_RELEASE_UNCHANGED)
-		record_holder(conn);
+		conn->last_user = conn->holder.user;
 	if (usage != NULL && usage->statements > 0 &&
 		action != PGPX_RELEASE_CLOSE && action != PGPX_RELEASE_CANCEL_CLOSE &&
 		pgpx_conn_shows_recovery_locked(pool, conn))
@@ -633,32 +600,29 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 					PgpxHandOver *hand_over)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxTime	now = pgpx_now();
 	PgpxPool   *pool = lock_lease(conn, lease_id);
 	PgpxWaiter *first;
 
 	if (pool == NULL)
 		return false;
-	first = pgpx_pool_first_waiter_locked(pool, pgpx_now());
+	conn->last_used = now;
+	first = pgpx_pool_first_waiter_locked(pool, now);
 	if (first == NULL ||
 		pgpx_waiter_pending_state(first) != PGPX_PENDING_OPEN ||
 		first->options_version != pool->options_version ||
 		!pgpx_pool_is_current_locked(pool, fingerprint) ||
 		pgpx_pool_is_paused(pool) ||
 		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
-		retire_reason(pool, conn, pgpx_now()) != PGPX_CLOSE_NONE)
+		retire_reason(pool, conn, now) != PGPX_CLOSE_NONE ||
+		!pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now))
 	{
 		LWLockRelease(pool->lock);
 		return false;
 	}
 
-	conn->last_used = pgpx_now();
-	record_holder(conn);
-	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, conn->last_used))
-	{
-		LWLockRelease(pool->lock);
-		return false;
-	}
-	count_lease_locked(pool, conn, conn->last_used, PGPX_END_CHECKIN, usage);
+	conn->last_user = conn->holder.user;
+	count_lease_locked(pool, conn, now, PGPX_END_CHECKIN, usage);
 	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
@@ -690,7 +654,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
 		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
 	};
-	int			owner = conn->owner_procno;
+	int			owner = conn->holder.procno;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->damaged)
@@ -733,7 +697,7 @@ pgpx_pool_end_worker_locked(PgpxPool *pool, PgpxWake *wake)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 		uint64		lease_id = pg_atomic_read_u64(&conn->lease_id);
-		int			owner = conn->owner_procno;
+		int			owner = conn->holder.procno;
 
 		if (conn->pool != PGPX_POOL_INDEX(pool))
 			continue;

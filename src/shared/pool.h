@@ -28,9 +28,10 @@ extern int	pgpx_pool_count_live_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_must_test_locked
- *		Return whether a connection has been idle for so long (test_period)
+ *		Return whether a free connection has been idle for so long (test_period)
  *		that it must be tested before it is leased.
  *
+ * Not if its reset is pending, because the answer to the reset serves as a test.
  * since: start of the checkout.  A connection that was tested after it, and at
  * most a second ago, needs no other test, even if test_period is 0.
  */

@@ -19,7 +19,6 @@
  */
 #include "shared/pool_worker.h"
 
-#include "common/pg_prng.h"
 #include "utils/timestamp.h"
 
 #include "base/debug_point.h"
@@ -225,8 +224,8 @@ fail_waiters_locked(PgpxPool *pool, PgpxWake *wake)
 	if (pgpx_pool_count_live_locked(pool) > 0 || pgpx_pool_is_paused(pool) ||
 		pool->opts.on_unavailable != PGPX_UNAVAILABLE_FAIL)
 		return;
-	while (pool->queue_head >= 0)
-		pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
+	while (pool->queue.head >= 0)
+		pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue.head],
 								pool->last_sqlstate, pool->last_error, wake);
 }
 
@@ -415,8 +414,8 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 		}
 		pgpx_pool_dispatch_locked(pool, &wake);
 	}
-	else if (conn->state == PGPX_CONN_LEASED && conn->owner_procno >= 0)
-		pgpx_wake_add(&wake, conn->owner_procno);
+	else if (conn->state == PGPX_CONN_LEASED && conn->holder.procno >= 0)
+		pgpx_wake_add(&wake, conn->holder.procno);
 	state = conn->state;
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -548,12 +547,12 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 		if (keep_idle != PG_INT32_MAX)
 			keep_idle = Max(keep_idle + min_idle, min_size);
 	}
-	for (int i = pool->lru_tail; i >= 0; i = prev)
+	for (int i = pool->lru.tail; i >= 0; i = prev)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 		PgpxCloseReason reason = PGPX_CLOSE_NONE;
 
-		prev = conn->prev;
+		prev = conn->in_lru.prev;
 		if (surplus-- > 0)
 			reason = PGPX_CLOSE_EVICTED;
 		else if (pgpx_pool_is_draining(pool))
@@ -631,12 +630,10 @@ end_backoff(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 typedef struct Leak
 {
 	uint64		lease_id;
-	int			pid;
+	PgpxHolder	holder;
 	PgpxTime	since;
 	PgpxTime	held;
 	bool		ended;
-	char		why[PGPX_WHY_LEN];
-	char		user[NAMEDATALEN];
 } Leak;
 
 #define MAX_LEAKS 8
@@ -679,15 +676,13 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		}
 
 		leaks[n].lease_id = pg_atomic_read_u64(&conn->lease_id);
-		leaks[n].pid = conn->owner_pid;
+		leaks[n].holder = conn->holder;
+		if (conn->holder.user_name[0] == '\0')
+			strlcpy(leaks[n].holder.user_name, NameStr(pool->user_name),
+					NAMEDATALEN);
 		leaks[n].since = conn->leased_at;
 		leaks[n].held = now - conn->leased_at;
 		leaks[n].ended = now >= end;
-		strlcpy(leaks[n].why, conn->why, sizeof(leaks[n].why));
-		strlcpy(leaks[n].user,
-				conn->owner_user_name[0] != '\0' ? conn->owner_user_name :
-				NameStr(pool->user_name),
-				sizeof(leaks[n].user));
 		if (leaks[n++].ended)
 			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_TIMEOUT, wake);
 		else
@@ -712,9 +707,9 @@ log_leaks(const char *server, const Leak *leaks, int n)
 						leaks[i].lease_id, server,
 						leaks[i].held / 1e6),
 				 errdetail("Its holder is PID %d, user \"%s\", since %s, why: \"%s\".",
-						   leaks[i].pid, leaks[i].user,
+						   leaks[i].holder.pid, leaks[i].holder.user_name,
 						   timestamptz_to_str(pgpx_timestamp(leaks[i].since)),
-						   leaks[i].why)));
+						   leaks[i].holder.why)));
 }
 
 PgpxTime

@@ -121,15 +121,15 @@ init_conn(PgpxConn *conn)
 	pg_atomic_init_u32(&conn->hung_up, 0);
 	pg_atomic_init_u32(&conn->end_error, 0);
 	conn->pool = -1;
-	conn->prev = -1;
-	conn->pool_next = conn->pool_prev = -1;
-	conn->owner_procno = -1;
+	conn->in_lru.prev = -1;
+	conn->in_pool.next = conn->in_pool.prev = -1;
+	conn->holder.procno = -1;
 }
 
 static void
 init_waiter(PgpxWaiter *waiter)
 {
-	waiter->next = waiter->prev = waiter->conn = -1;
+	waiter->in_queue.next = waiter->in_queue.prev = waiter->conn = -1;
 	pg_atomic_init_u32(&waiter->pending_state, PGPX_PENDING_NONE);
 	pg_atomic_init_u32(&waiter->nrevoked, 0);
 	for (int i = 0; i < PGPX_REVOKED_MAX; i++)
@@ -223,7 +223,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	for (int i = 0; i < pgpx_max_connections; i++)
 	{
 		init_conn(&pgpx_conns[i]);
-		pgpx_conns[i].next = i + 1 < pgpx_max_connections ? i + 1 : -1;
+		pgpx_conns[i].in_lru.next = i + 1 < pgpx_max_connections ? i + 1 : -1;
 	}
 	pg_atomic_init_u64(&shared->cap.tokens, 0);
 	SpinLockInit(&shared->free_mutex);
@@ -260,6 +260,39 @@ shmem_startup(void)
 		boots++;
 	}
 	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+pgpx_list_insert(PgpxList *list, PgpxLink *links, Size stride, int index,
+				 int after)
+{
+	PgpxLink   *link = pgpx_list_link(links, stride, index);
+	int		   *next = after < 0 ? &list->head :
+		&pgpx_list_link(links, stride, after)->next;
+
+	link->prev = after;
+	link->next = *next;
+	*next = index;
+	if (link->next >= 0)
+		pgpx_list_link(links, stride, link->next)->prev = index;
+	else
+		list->tail = index;
+}
+
+void
+pgpx_list_remove(PgpxList *list, PgpxLink *links, Size stride, int index)
+{
+	PgpxLink   *link = pgpx_list_link(links, stride, index);
+
+	if (link->prev >= 0)
+		pgpx_list_link(links, stride, link->prev)->next = link->next;
+	else
+		list->head = link->next;
+	if (link->next >= 0)
+		pgpx_list_link(links, stride, link->next)->prev = link->prev;
+	else
+		list->tail = link->prev;
+	link->next = link->prev = -1;
 }
 
 void

@@ -55,6 +55,19 @@
 
 typedef int64 PgpxTime;			/* microseconds, monotonic clock; 0: none */
 
+/* A list of array elements, linked by their indices; -1: end. */
+typedef struct PgpxList
+{
+	int			head;
+	int			tail;
+} PgpxList;
+
+typedef struct PgpxLink
+{
+	int			prev;
+	int			next;
+} PgpxLink;
+
 /* conn_state.h has the diagram of the state machine. */
 typedef enum PgpxConnState
 {
@@ -110,9 +123,19 @@ typedef enum PgpxActivity
 	PGPX_ACT_BROKEN
 } PgpxActivity;
 
-/*
- * One remote session.
- */
+/* The holder of a lease, or a waiter for one. */
+typedef struct PgpxHolder
+{
+	int			procno;			/* PGPROC number; -1: none */
+	int			pid;			/* 0: none */
+	Oid			user;
+	int			scope;			/* PgpxScope */
+	char		why[PGPX_WHY_LEN];
+	char		application_name[NAMEDATALEN];
+	char		user_name[NAMEDATALEN]; /* "": the pool's user_name */
+} PgpxHolder;
+
+/* One remote session. */
 typedef struct PgpxConn
 {
 	/* atomic */
@@ -132,12 +155,8 @@ typedef struct PgpxConn
 	int			state;			/* PgpxConnState; written only by
 								 * pgpx_conn_set_state and conn_state.c */
 	int			pool;			/* index of its pool; -1: FREE */
-	int			next;			/* in the pool's LRU list, or free list; -1:
-								 * end */
-	int			prev;			/* in the pool's LRU list */
-	int			pool_next;		/* in the list of all connections of the pool;
-								 * -1: end */
-	int			pool_prev;
+	PgpxLink	in_lru;			/* in the pool's LRU list, or the free list */
+	PgpxLink	in_pool;		/* in the list of all connections of the pool */
 	uint64		generation;		/* increases with each new remote session of
 								 * this slot */
 
@@ -155,19 +174,12 @@ typedef struct PgpxConn
 								 * CANCELLING */
 	bool		broken;			/* see pgpx_pool_lost */
 
-	int			owner_procno;	/* PGPROC number of the holder; -1: none */
-	int			owner_pid;
-	Oid			owner_user;
-	int			scope;			/* PgpxScope */
-	char		why[PGPX_WHY_LEN];
-	char		application_name[NAMEDATALEN];
-	char		owner_user_name[NAMEDATALEN];	/* "": the pool's user_name */
+	PgpxHolder	holder;
 	PgpxTime	leased_at;
 	bool		leak_logged;	/* leak_warning was logged for this lease */
 	PgpxTime	waited;			/* duration */
 
-	int			last_pid;		/* of the previous holder; 0: none */
-	Oid			last_user;
+	Oid			last_user;		/* the last one that has sent something */
 
 	PgpxTime	state_since;
 	PgpxTime	opened_at;
@@ -372,15 +384,12 @@ typedef struct PgpxPool
 
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
 	int			nbroken;		/* broken connections among them */
-	int			conn_head;		/* all connections of the pool, in the order
-								 * in which they were opened; -1: none */
-	int			conn_tail;
-	int			lru_head;		/* IDLE and RESET_PENDING, most recently used
-								 * first; -1: none */
-	int			lru_tail;
+	PgpxList	conns;			/* all connections of the pool, in the order
+								 * in which they were opened */
+	PgpxList	lru;			/* IDLE and RESET_PENDING, most recently used
+								 * first */
 
-	int			queue_head;		/* waiters in queue order; -1: none */
-	int			queue_tail;
+	PgpxList	queue;			/* waiters in queue order */
 	int			nwaiting;		/* waiters in state WAITING */
 	PgpxTime	queued_since;	/* the queue has not been empty since then;
 								 * undefined while it is empty */
@@ -431,10 +440,7 @@ typedef struct PgpxPool
 
 /* A pool with empty lists. */
 #define PGPX_POOL_INIT \
-	{ \
-		.conn_head = -1, .conn_tail = -1, .lru_head = -1, .lru_tail = -1, \
-		.queue_head = -1, .queue_tail = -1 \
-	}
+	{.conns = {-1, -1}, .lru = {-1, -1}, .queue = {-1, -1}}
 
 typedef enum PgpxWorkerState
 {
@@ -576,6 +582,23 @@ extern pg_atomic_uint32 *pgpx_work_bits;	/* [nworkers * PGPX_WORK_WORDS] */
 /* One bit per pool that has waiters.  Written under the pool lock. */
 extern pg_atomic_uint32 *pgpx_waiting_bits; /* [PGPX_WAITING_WORDS] */
 #define PGPX_WAITING_WORDS (pgpx_max_pools / 32 + 1)
+
+/* The links of a list: those of all elements of an array. */
+#define PGPX_LRU_LINKS	&pgpx_conns[0].in_lru, sizeof(PgpxConn)
+#define PGPX_CONN_LINKS	&pgpx_conns[0].in_pool, sizeof(PgpxConn)
+#define PGPX_QUEUE_LINKS	&pgpx_waiters[0].in_queue, sizeof(PgpxWaiter)
+
+static inline PgpxLink *
+pgpx_list_link(PgpxLink *links, Size stride, int index)
+{
+	return (PgpxLink *) ((char *) links + index * stride);
+}
+
+/* Insert an element after another one; -1: at the head. */
+extern void pgpx_list_insert(PgpxList *list, PgpxLink *links, Size stride,
+							 int index, int after);
+extern void pgpx_list_remove(PgpxList *list, PgpxLink *links, Size stride,
+							 int index);
 
 extern void pgpx_shmem_init(void);
 

@@ -97,22 +97,6 @@ await_sender(PgpxPool *pool, PgpxWaiter *waiter)
 	return true;
 }
 
-/* Return the bit of a pool in its word of pgpx_waiting_bits. */
-static uint32
-waiting_bit(const PgpxPool *pool)
-{
-	return UINT32_C(1) << (PGPX_POOL_INDEX(pool) % 32);
-}
-
-bool
-pgpx_pool_has_waiting_bit(const PgpxPool *pool)
-{
-	int			word = PGPX_POOL_INDEX(pool) / 32;
-
-	return (pg_atomic_read_u32(&pgpx_waiting_bits[word]) &
-			waiting_bit(pool)) != 0;
-}
-
 int
 pgpx_pool_next_waiting(int pool)
 {
@@ -133,49 +117,34 @@ pgpx_pool_next_waiting(int pool)
 static void
 queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 {
-	int			index = PGPX_WAITER_INDEX(waiter);
-	int			after = pool->queue_tail;
+	int			index = PGPX_POOL_INDEX(pool);
+	int			after = pool->queue.tail;
 
 	if (pool->nwaiting == 0)
 	{
 		pool->queued_since = waiter->since;
 		pool->lacks = 0;
-		pg_atomic_fetch_or_u32(&pgpx_waiting_bits[PGPX_POOL_INDEX(pool) / 32],
-							   waiting_bit(pool));
+		pg_atomic_fetch_or_u32(&pgpx_waiting_bits[index / 32],
+							   UINT32_C(1) << (index % 32));
 	}
 
 	/* after the tail, unless the waiter keeps an earlier position */
 	while (after >= 0 && pgpx_waiters[after].position > waiter->position)
-		after = pgpx_waiters[after].prev;
-
-	waiter->prev = after;
-	waiter->next = after >= 0 ? pgpx_waiters[after].next : pool->queue_head;
-	if (waiter->next >= 0)
-		pgpx_waiters[waiter->next].prev = index;
-	else
-		pool->queue_tail = index;
-	if (after >= 0)
-		pgpx_waiters[after].next = index;
-	else
-		pool->queue_head = index;
+		after = pgpx_waiters[after].in_queue.prev;
+	pgpx_list_insert(&pool->queue, PGPX_QUEUE_LINKS, PGPX_WAITER_INDEX(waiter),
+					 after);
 	pool->nwaiting++;
 }
 
 static void
 queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 {
-	if (waiter->prev >= 0)
-		pgpx_waiters[waiter->prev].next = waiter->next;
-	else
-		pool->queue_head = waiter->next;
-	if (waiter->next >= 0)
-		pgpx_waiters[waiter->next].prev = waiter->prev;
-	else
-		pool->queue_tail = waiter->prev;
-	waiter->next = waiter->prev = -1;
+	int			index = PGPX_POOL_INDEX(pool);
+
+	pgpx_list_remove(&pool->queue, PGPX_QUEUE_LINKS, PGPX_WAITER_INDEX(waiter));
 	if (--pool->nwaiting == 0)
-		pg_atomic_fetch_and_u32(&pgpx_waiting_bits[PGPX_POOL_INDEX(pool) / 32],
-								~waiting_bit(pool));
+		pg_atomic_fetch_and_u32(&pgpx_waiting_bits[index / 32],
+								~(UINT32_C(1) << (index % 32)));
 }
 
 PgpxWaiter *
@@ -192,18 +161,10 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	waiter->position = position != 0 ? position : ++pool->last_position;
 	waiter->wait_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_wait, 1);
 	waiter->options_version = pool->options_version;
-	waiter->pid = holder->pid;
-	waiter->user = holder->user;
-	waiter->scope = holder->scope;
+	waiter->holder = *holder;
 	waiter->since = since;
 	waiter->waited_before = waited_before;
 	waiter->deadline = deadline;
-	strlcpy(waiter->why, holder->why ? holder->why : "", sizeof(waiter->why));
-	strlcpy(waiter->application_name,
-			holder->application_name ? holder->application_name : "",
-			sizeof(waiter->application_name));
-	strlcpy(waiter->user_name, holder->user_name ? holder->user_name : "",
-			sizeof(waiter->user_name));
 	waiter->conn = -1;
 	waiter->lease_id = 0;
 	waiter->sqlstate = 0;
@@ -226,20 +187,11 @@ bool
 pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 						 PgpxWake *wake)
 {
-	PgpxHolder	holder = {
-		.procno = PGPX_WAITER_INDEX(waiter),
-		.pid = waiter->pid,
-		.user = waiter->user,
-		.scope = waiter->scope,
-		.why = waiter->why,
-		.application_name = waiter->application_name,
-		.user_name = waiter->user_name,
-	};
 	PgpxTime	now = pgpx_now();
 	uint64		lease_id;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	lease_id = pgpx_pool_lease_locked(pool, conn, &holder, now,
+	lease_id = pgpx_pool_lease_locked(pool, conn, &waiter->holder, now,
 									  now - waiter->since);
 	if (lease_id == 0)
 		return false;
@@ -249,7 +201,7 @@ pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 	waiter->granted_version = pool->options_version;
 	waiter->conn = PGPX_CONN_INDEX(conn);
 	waiter->lease_id = lease_id;
-	pgpx_wake_add(wake, holder.procno);
+	pgpx_wake_add(wake, PGPX_WAITER_INDEX(waiter));
 	return true;
 }
 
@@ -269,9 +221,9 @@ PgpxWaiter *
 pgpx_pool_first_waiter_locked(PgpxPool *pool, PgpxTime now)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	while (pool->queue_head >= 0)
+	while (pool->queue.head >= 0)
 	{
-		PgpxWaiter *first = &pgpx_waiters[pool->queue_head];
+		PgpxWaiter *first = &pgpx_waiters[pool->queue.head];
 
 		if (first->deadline == 0 || now < first->deadline)
 			return first;

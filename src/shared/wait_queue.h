@@ -104,22 +104,16 @@ typedef struct PgpxWaiter
 {
 	int			state;			/* PgpxWaiterState */
 	int			pool;
-	int			next;			/* in the pool's queue; -1: end */
-	int			prev;
+	PgpxLink	in_queue;
 	uint64		position;		/* increases along the queue */
 	uint64		wait_id;		/* identifies this wait; increases with each
 								 * wait of any process */
 	uint64		options_version;	/* options_version of the pool when this
 									 * session enqueued */
-	int			pid;
-	Oid			user;
-	int			scope;
+	PgpxHolder	holder;
 	PgpxTime	since;
 	PgpxTime	waited_before;	/* until the end of an earlier wait; 0: none */
 	PgpxTime	deadline;		/* 0: none */
-	char		why[PGPX_WHY_LEN];
-	char		application_name[NAMEDATALEN];
-	char		user_name[NAMEDATALEN]; /* "": the pool's user_name */
 
 	/* atomic: state of the pending statement, see PGPX_PENDING_STATE */
 	pg_atomic_uint32 pending_state;
@@ -156,20 +150,8 @@ static inline PgpxTime
 pgpx_pool_waits_since_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return pool->queue_head >= 0 ? pgpx_waiters[pool->queue_head].since : 0;
+	return pool->queue.head >= 0 ? pgpx_waiters[pool->queue.head].since : 0;
 }
-
-/* Holder of a lease, or waiter for one. */
-typedef struct PgpxHolder
-{
-	int			procno;
-	int			pid;
-	Oid			user;
-	int			scope;			/* PgpxScope */
-	const char *why;			/* or NULL */
-	const char *application_name;	/* or NULL */
-	const char *user_name;		/* of "user"; NULL: the pool's user_name */
-} PgpxHolder;
 
 /*
  * A pending statement that the granter sends: a copy, because the waiter may
@@ -183,12 +165,6 @@ typedef struct PgpxHandOver
 	uint32		len;
 	char		messages[PGPX_PENDING_MAX];
 } PgpxHandOver;
-
-/*
- * Return whether the pool's bit in pgpx_waiting_bits is set.  For
- * pgpx_invariants_check.
- */
-extern bool pgpx_pool_has_waiting_bit(const PgpxPool *pool);
 
 /*
  * Return the first pool after "pool" that has waiters; -1: none.  Start with

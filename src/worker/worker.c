@@ -309,7 +309,7 @@ forget_connections(void)
 		if (damaged)
 			snprintf(text, sizeof(text), _("The pool of server \"%s\" was out of service because its state in shared memory is inconsistent. %s"),
 					 NameStr(pool->server_name), pool->last_error);
-		if (damaged || pool->conn_head >= 0)
+		if (damaged || pool->conns.head >= 0)
 			pgpx_pool_end_worker_locked(pool, &wake);
 
 		/* the waiters make sure that another worker is running */
