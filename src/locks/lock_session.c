@@ -693,10 +693,9 @@ static void
 publish_conninfo(PgpxServerSpec *spec, const PgpxLock *lock)
 {
 	PgpxPool   *pool = pgpx_lock_pool(lock);
-	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 	PgpxTime	timeout = spec->opts.operation_timeout * 1000;
 
-	if (incarnation != 0 && pool->conninfo_incarnation != incarnation &&
+	if (pgpx_pool_worker_incarnation(pool) != 0 && !pool->has_conninfo &&
 		memcmp(&spec->key, &lock->key, sizeof(lock->key)) == 0)
 		pgpx_checkout_publish_conninfo(spec, pgpx_now() + timeout, NULL);
 }

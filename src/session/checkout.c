@@ -286,8 +286,7 @@ must_publish(const Checkout *c, const PgpxPool *pool,
 {
 	if (incarnation == 0)
 		return false;			/* no worker; the next one wakes the waiters */
-	if (pool->conninfo_incarnation == incarnation &&
-		pool->conninfo_version >= pool->connect_version)
+	if (pool->has_conninfo)
 		return false;
 	return c->published_incarnation != incarnation ||
 		c->published_version < pool->connect_version;
@@ -727,14 +726,9 @@ publish_again(Checkout *c, PgpxPool *pool, uint64 incarnation)
  * cancels it then, but it may have run.  So the caller must not repeat it.
  */
 static bool
-dequeue(Checkout *c, PgpxWaiter *waiter)
+dequeue(Checkout *c)
 {
-	PgpxConn   *conn;
-	uint64		lease_id;
-	int			sqlstate;
-
-	return pgpx_waiter_dequeue(waiter, PGPX_DEQUEUE_CANCEL, &conn, &lease_id,
-							   &sqlstate, NULL,
+	return pgpx_waiter_dequeue(PGPX_DEQUEUE_CANCEL,
 							   &c->waited) == PGPX_WAITER_GRANTED &&
 		(pgpx_pending_statement_state() == PGPX_PENDING_SENT ||
 		 pgpx_pending_statement_state() == PGPX_PENDING_ABANDONED);
@@ -795,20 +789,17 @@ notice_at(const Checkout *c)
 /*
  * Wait for the waiter to be granted a connection, and leave the queue.
  *
- * Return the connection and set *lease_id.  Return NULL with only_try when none
- * was granted, or with *pool_changed set: then the waiter has left the queue
+ * Return the connection, and leave the lease id in the waiter.  Return NULL with
+ * only_try when none was granted, or with *pool_changed set: then the waiter has left the queue
  * because the spec now has another pool.  Any other outcome is raised as an
  * error, among them 40P01 if the session is in a deadlock that it must end.
  */
 static PgpxConn *
 wait_in_queue(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter,
-			  uint64 *lease_id, bool *pool_changed)
+			  bool *pool_changed)
 {
 	static uint32 wait_event = 0;
 	PgpxWaiterState was;
-	PgpxConn   *conn = NULL;
-	int			sqlstate = 0;
-	char		text[PGPX_ERROR_LEN];
 	volatile bool in_time = true;
 	PgpxDeadlock *volatile deadlock = NULL;
 	volatile PgpxTime check_at = pgpx_deadlock_check_at(pgpx_now(), false);
@@ -849,7 +840,7 @@ wait_in_queue(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	PG_CATCH();
 	{
 		PGPX_DEBUG_POINT("cancelled");
-		(void) dequeue(c, waiter);
+		(void) dequeue(c);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -857,28 +848,27 @@ wait_in_queue(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	if (*pool_changed)
 	{
 		/* if the statement was sent, it may run: do not repeat it */
-		if (dequeue(c, waiter))
+		if (dequeue(c))
 			raise_lost(c);
 		return NULL;
 	}
 	if (!in_time)
 		PGPX_DEBUG_POINT("timed_out");
-	was = pgpx_waiter_dequeue(waiter,
-							  deadlock != NULL ? PGPX_DEQUEUE_DEADLOCK :
+	was = pgpx_waiter_dequeue(deadlock != NULL ? PGPX_DEQUEUE_DEADLOCK :
 							  in_time ? PGPX_DEQUEUE_CLAIM :
 							  PGPX_DEQUEUE_TIMEOUT,
-							  &conn, lease_id, &sqlstate, text, &c->waited);
-	if (was == PGPX_WAITER_GRANTED && conn == NULL)
+							  &c->waited);
+	if (was == PGPX_WAITER_GRANTED && waiter->conn < 0)
 		raise_lost(c);
 	if (was == PGPX_WAITER_FAILED)
-		raise_unreachable(c, sqlstate, text, 0);
+		raise_unreachable(c, waiter->sqlstate, waiter->text, 0);
 	if (was != PGPX_WAITER_GRANTED && deadlock != NULL)
 		pgpx_deadlock_raise(deadlock, NameStr(c->spec->server_name));
 	if (was != PGPX_WAITER_GRANTED && c->only_try)
 		return NULL;
 	if (was != PGPX_WAITER_GRANTED)
 		raise_timeout(c, pool, false);
-	return conn;
+	return &pgpx_conns[waiter->conn];
 }
 
 /*
@@ -1438,10 +1428,9 @@ static Attempt
 wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 {
 	PgpxConn   *conn;
-	uint64		lease_id;
 	bool		pool_changed;
 
-	conn = wait_in_queue(c, pool, waiter, &lease_id, &pool_changed);
+	conn = wait_in_queue(c, pool, waiter, &pool_changed);
 	if (pool_changed)
 	{
 		/* the pending statement is for the other pool */
@@ -1453,7 +1442,7 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 	c->lease->pending_state = pgpx_pending_statement_state();
 
 	/* cannot fail; from here on every cleanup finds the lease */
-	note_lease(c, pool, conn, lease_id);
+	note_lease(c, pool, conn, waiter->lease_id);
 
 	/*
 	 * Check without the lock whether the options changed during the wait.  A

@@ -195,7 +195,7 @@ read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 	{
 		Held	   *held;
 
-		if (conn->broken)
+		if (conn->broken && conn->state == PGPX_CONN_LEASED)
 			continue;
 		if (conn->state != PGPX_CONN_LEASED ||
 			deadlock->nheld == pgpx_shared->max_connections)

@@ -1324,13 +1324,9 @@ before_commit(void)
 static void
 leave_queue(void)
 {
-	PgpxConn   *conn;
-	uint64		lease_id;
-	int			sqlstate;
 	PgpxTime	waited;
 
-	pgpx_waiter_dequeue(pgpx_my_waiter(), PGPX_DEQUEUE_CANCEL, &conn, &lease_id,
-						&sqlstate, NULL, &waited);
+	(void) pgpx_waiter_dequeue(PGPX_DEQUEUE_CANCEL, &waited);
 }
 
 static void

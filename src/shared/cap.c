@@ -121,16 +121,13 @@ lacked_by(const PgpxPool *other, const PgpxPool *pool, bool all, PgpxTime since)
 
 /*
  * Return how many tokens of a cap the connections of a pool are about to
- * release.  A broken connection has released that of the server, and loses that
- * of all pools to a pool that lacks it.  Some of the broken ones may be closing.
+ * release.  A broken lease has released that of the server, and loses that of all
+ * pools to a pool that lacks it.
  */
 static int
 released_soon(const PgpxPool *pool, bool all)
 {
-	int			closing = pool->count[PGPX_CONN_CLOSING];
-
-	return all ? Max(closing, pool->nbroken) :
-		Max(closing - pool->nbroken, 0);
+	return pool->count[PGPX_CONN_CLOSING] + (all ? pool->nbroken : 0);
 }
 
 int

@@ -214,6 +214,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 													   0));
 		conn->holder.procno = -1;
 		conn->holder.pid = 0;
+		pool->nbroken -= conn->broken;
 	}
 
 	if (conn->state != PGPX_CONN_FREE)
@@ -293,14 +294,11 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 void
 pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 {
-	bool		broken;
+	bool		broken = conn->broken;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_FREE, pgpx_now()))
 		return;
-	broken = conn->broken;
-	if (broken)
-		pool->nbroken--;
 	pgpx_list_remove(&pool->conns, PGPX_CONN_LINKS, PGPX_CONN_INDEX(conn));
 
 	SpinLockAcquire(&pgpx_shared->free_mutex);
@@ -318,6 +316,7 @@ void
 pgpx_conn_free_all_locked(PgpxPool *pool)
 {
 	int			n = 0;
+	int			broken = 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	SpinLockAcquire(&pgpx_shared->free_mutex);
@@ -335,6 +334,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 			conn->holder.procno = -1;
 			conn->holder.pid = 0;
 			conn->pool = -1;
+			broken += conn->broken;
 			n++;
 		}
 		if (conn->pool >= 0)
@@ -349,7 +349,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 	pool->lru.head = pool->lru.tail = -1;
 	pool->conns.head = pool->conns.tail = -1;
 	while (n-- > 0)
-		pgpx_cap_release(pool, n < pool->nbroken);
+		pgpx_cap_release(pool, n < broken);
 	pool->nbroken = 0;
 	pool->damaged = false;
 	pgpx_pool_notify_end_locked(pool);
@@ -461,8 +461,7 @@ bool
 pgpx_pool_is_empty_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return pgpx_pool_total_locked(pool) == 0 && pool->nbroken == 0 &&
-		pool->nwaiters == 0 && !pool->damaged;
+	return pool->conns.head < 0 && pool->nwaiters == 0 && !pool->damaged;
 }
 
 bool

@@ -66,7 +66,7 @@
  * Properties of each state:
  *	FREE		pool is -1; the connection is in the free list; the worker has
  *				no PGconn for it
- *	CONNECTING	only the worker uses it; growth.c counts it as soon free
+ *	CONNECTING	only the worker uses it; it counts as soon free
  *	IDLE		in the pool's LRU list; no answer is unread; the remote session
  *				is clean, or dirty with reset never
  *	RESET_PENDING
@@ -238,18 +238,6 @@ pgpx_pool_is_draining(const PgpxPool *pool)
 	return pg_atomic_read_u32(&pgpx_servers[pool->server].draining) != 0;
 }
 
-/*
- * Return whether the worker has requested the conninfo from the waiters and not
- * received it yet.  If so, further connects are useless, because each would
- * find the conninfo missing.
- */
-static inline bool
-pgpx_pool_is_awaiting_conninfo(const PgpxPool *pool)
-{
-	return pool->conninfo_requested_by != 0 &&
-		pool->conninfo_requested_by == pgpx_pool_worker_incarnation(pool);
-}
-
 /* Set the latch of a process, by its number. */
 extern void pgpx_process_wake(int procno);
 
@@ -301,7 +289,7 @@ extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
 extern bool pgpx_pool_has_ended_locked(const PgpxPool *pool);
 
 /*
- * Count the connections of the pool in any state, without broken ones.  This
+ * Count the connections of the pool in any state, without broken leases.  This
  * number counts against the size of the pool.
  */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);

@@ -163,7 +163,7 @@ check_conns(PgpxFaults *faults)
 		count[conn->state]++;
 		if (conn->opened_at != 0)
 			open++;
-		if (conn->broken)
+		if (conn->broken && conn->state == PGPX_CONN_LEASED)
 			broken++;
 		check_conn(faults, conn);
 	}
@@ -171,7 +171,7 @@ check_conns(PgpxFaults *faults)
 	for (int s = 0; s < PGPX_CONN_NSTATES; s++)
 		check_sum(faults, pgpx_conn_state_name(s), count[s],
 				  "the count of the pool", pool->count[s]);
-	check_sum(faults, "number of broken connections", broken,
+	check_sum(faults, "number of broken leases", broken,
 			  "that of the pool", pool->nbroken);
 	check_list(faults, "free connections", &pool->lru, PGPX_LRU_LINKS,
 			   count[PGPX_CONN_IDLE] + count[PGPX_CONN_RESET_PENDING]);

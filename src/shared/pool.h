@@ -10,8 +10,6 @@
  *
  * The counters of a pool only increase.  Gauges are computed from states.
  *
- * Implemented by pool.c and growth.c (sizes).
- *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_POOL_H
@@ -23,7 +21,10 @@
 extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
 										const PgpxFingerprint *fingerprint);
 
-/* Count the open connections that a session can use now or later. */
+/*
+ * Count the connections that are leased or can be leased now or later without
+ * another connect.
+ */
 extern int	pgpx_pool_count_live_locked(const PgpxPool *pool);
 
 /*
@@ -78,7 +79,7 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
  *		that were requested from the worker.
  *
  * - For each waiter, one test of a free connection that must be tested.
- * - One connect for each waiter of the age that growth.c describes, beyond the
+ * - One connect for each waiter of the age that pool.c describes, beyond the
  *   number of connections that are being opened, reset or tested; and "extra"
  *   more connects.
  *
@@ -271,7 +272,7 @@ extern uint64 pgpx_stats_sum_ended(const PgpxStats *stats);
 extern uint64 pgpx_stats_sum_closed(const PgpxStats *stats);
 
 /*
- * How many connections the pool lacks (growth.c).  These functions only
+ * How many connections the pool lacks.  These functions only
  * compute; pgpx_pool_grow_locked requests the connections.
  */
 
@@ -302,9 +303,6 @@ extern int	pgpx_pool_count_soon_free_locked(const PgpxPool *pool);
  * are disregarded.
  */
 extern int	pgpx_pool_below_min_locked(const PgpxPool *pool);
-
-/* Return whether the worker has the conninfo of the pool's current version. */
-extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
 
 /*
  * Return how many connects the pool would request, disregarding the caps over
@@ -342,12 +340,6 @@ extern int	pgpx_pool_count_leased_locked(const PgpxPool *pool);
 
 /* Count the connections that are neither broken nor closing. */
 extern int	pgpx_pool_count_open_locked(const PgpxPool *pool);
-
-/*
- * Count the connections that are leased or can be leased without another
- * connect.
- */
-extern int	pgpx_pool_count_usable_locked(const PgpxPool *pool);
 
 /* The limit that keeps a pool from opening a connection for a waiter. */
 typedef enum PgpxGrowthLimit

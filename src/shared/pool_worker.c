@@ -117,7 +117,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 				pool->ramp * 2;
 	}
 	make_idle_locked(pool, conn, pgpx_now());
-	pgpx_pool_note_use_locked(pool, pgpx_pool_count_usable_locked(pool));
+	pgpx_pool_note_use_locked(pool, pgpx_pool_count_live_locked(pool));
 	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	PGPX_DEBUG_POINT("granted");
@@ -299,29 +299,26 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 	if (!begin_step(pool, conn, PGPX_CONN_CONNECTING))
 		return;
 	end_attempt_locked(pool, conn, false, PGPX_CLOSE_NONE);
-	pool->conninfo_incarnation = 0;
-	pool->conninfo_requested_by = pgpx_pool_worker_incarnation(pool);
+	pool->has_conninfo = false;
+	pool->awaits_conninfo = true;
 	pgpx_pool_wake_waiters_locked(pool, &wake);
 	end_step(pool, &wake);
 }
 
 void
-pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation, uint64 version)
+pgpx_pool_conninfo_known(PgpxPool *pool, uint64 version)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (version >= pool->connect_version)
-	{
-		pool->conninfo_incarnation = incarnation;
-		pool->conninfo_version = version;
-	}
+		pool->has_conninfo = true;
 
 	/*
 	 * while the conninfo was awaited, the pool could not grow; if this version
 	 * is too old, the next attempt requests the conninfo again
 	 */
-	pool->conninfo_requested_by = 0;
+	pool->awaits_conninfo = false;
 	pgpx_pool_grow_locked(pool, 0);
 	end_step(pool, &wake);
 }
@@ -528,7 +525,7 @@ static void
 close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 {
 	const PgpxPoolOptions *opts = &pool->opts;
-	int			usable = pgpx_pool_count_usable_locked(pool);
+	int			usable = pgpx_pool_count_live_locked(pool);
 	int			min_idle = pgpx_pool_min_idle_locked(pool);
 	int			min_size = pgpx_pool_min_size_locked(pool);
 	int			surplus = pgpx_cap_surplus_locked(pool);

@@ -70,8 +70,7 @@ extern void pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn);
 /*
  * Record that the worker has the conninfo of a version, and dispatch the queue.
  */
-extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation,
-									 uint64 version);
+extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 version);
 
 /*
  * pgpx_pool_begin_reset

@@ -374,6 +374,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	}
 	pgpx_pool_reconnect_locked(pool);
 	pool->connect_version = pool->version;
+	pool->has_conninfo = false;
 	pool->options_version++;
 	pool->gone = false;
 	pool->by_table = false;
@@ -447,8 +448,8 @@ static void
 request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->conninfo_incarnation = 0;
-	pool->conninfo_requested_by = 0;
+	pool->has_conninfo = false;
+	pool->awaits_conninfo = false;
 	pgpx_pool_wake_waiters_locked(pool, wake);
 	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
 	pgpx_worker_wake(pool->worker);
@@ -467,7 +468,7 @@ pgpx_pool_needs_reader(int index, PgpxPoolKey *key, uint32 *pool_id)
 	lacks = pool->pool_id != 0 && !pool->gone &&
 		!OidIsValid(pool->key.scram_role) &&
 		pgpx_pool_worker_incarnation(pool) != 0 &&
-		!pgpx_pool_has_conninfo_locked(pool);
+		!pool->has_conninfo;
 	warm = pool->opts.min_size > 0 || pool->opts.min_idle > 0;
 	LWLockRelease(pool->lock);
 	return lacks &&

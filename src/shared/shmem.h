@@ -375,15 +375,14 @@ typedef struct PgpxPool
 								 * the server */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
-	uint64		conninfo_incarnation;	/* incarnation of the worker that
-										 * has the conninfo; 0: none */
-	uint64		conninfo_version;	/* pool version of that conninfo */
-	uint64		conninfo_requested_by;	/* incarnation of the worker that
-										 * requested the conninfo from the
-										 * waiters; 0: none */
+	bool		has_conninfo;	/* the worker has the conninfo of the pool's
+								 * connect_version, or of a later version */
+	bool		awaits_conninfo;	/* the worker has requested the conninfo
+									 * from the waiters; until it arrives, each
+									 * connect would find it missing */
 
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
-	int			nbroken;		/* broken connections among them */
+	int			nbroken;		/* broken connections among the LEASED ones */
 	PgpxList	conns;			/* all connections of the pool, in the order
 								 * in which they were opened */
 	PgpxList	lru;			/* IDLE and RESET_PENDING, most recently used
@@ -401,7 +400,6 @@ typedef struct PgpxPool
 								 * connections that others do not use */
 	int			nwaiters;		/* waiters of this pool in any state but
 								 * NONE */
-	uint64		last_position;	/* the last one that was assigned */
 
 	PgpxTime	connect_time;	/* duration of the last connect; 0: unknown */
 	PgpxTime	last_checkout;

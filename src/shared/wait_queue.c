@@ -158,8 +158,8 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	Assert(waiter->state == PGPX_WAITER_NONE);
 
 	waiter->pool = PGPX_POOL_INDEX(pool);
-	waiter->position = position != 0 ? position : ++pool->last_position;
 	waiter->wait_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_wait, 1);
+	waiter->position = position != 0 ? position : waiter->wait_id;
 	waiter->options_version = pool->options_version;
 	waiter->holder = *holder;
 	waiter->since = since;
@@ -249,19 +249,13 @@ histogram_bucket(PgpxTime waited)
 }
 
 PgpxWaiterState
-pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
-					uint64 *lease_id, int *sqlstate, char *text,
-					PgpxTime *waited)
+pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 {
+	PgpxWaiter *waiter = pgpx_my_waiter();
 	PgpxPool   *pool = &pgpx_pools[waiter->pool];
 	PgpxWaiterState was;
-	PgpxConn   *granted = NULL;
-	uint64		granted_lease = 0;
 
-	/*
-	 * only this process enqueues and dequeues its waiter, so no lock is
-	 * needed
-	 */
+	/* only this process enqueues and dequeues its waiter: no lock is needed */
 	if (waiter->state == PGPX_WAITER_NONE)
 		return PGPX_WAITER_NONE;
 
@@ -287,8 +281,6 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 				pool->stats.deadlocks++;
 			break;
 		case PGPX_WAITER_GRANTED:
-			granted = &pgpx_conns[waiter->conn];
-			granted_lease = waiter->lease_id;
 			if (how == PGPX_DEQUEUE_CANCEL)
 				pool->stats.cancelled++;
 			else
@@ -306,9 +298,6 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 				pool->stats.cancelled++;
 			else
 				pool->stats.failed++;
-			*sqlstate = waiter->sqlstate;
-			if (text != NULL)
-				strlcpy(text, waiter->text, PGPX_ERROR_LEN);
 			break;
 		default:
 			break;
@@ -323,7 +312,7 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 
-	if (granted != NULL && how == PGPX_DEQUEUE_CANCEL)
+	if (was == PGPX_WAITER_GRANTED && how == PGPX_DEQUEUE_CANCEL)
 	{
 		PgpxPendingState pending_state = pgpx_pending_statement_state();
 		bool		sent = pending_state == PGPX_PENDING_SENT ||
@@ -335,18 +324,15 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 		 * use it.
 		 */
 		PGPX_DEBUG_POINT("hand_back");
-		pgpx_pool_release(granted, granted_lease, PGPX_END_RETRIED,
+		pgpx_pool_release(&pgpx_conns[waiter->conn], waiter->lease_id,
+					   PGPX_END_RETRIED,
 					   sent ? PGPX_RELEASE_CANCEL_CLOSE :
 					   pending_state == PGPX_PENDING_FAILED ?
 						PGPX_RELEASE_CLOSE :
 					   PGPX_RELEASE_UNCHANGED, 0,
 					   sent ? PGPX_CLOSE_HOLDER_DIED :
 					   PGPX_CLOSE_BROKEN, NULL);
-	}
-	else
-	{
-		*conn = granted;
-		*lease_id = granted_lease;
+		waiter->conn = -1;
 	}
 	return was;
 }

@@ -105,7 +105,8 @@ typedef struct PgpxWaiter
 	int			state;			/* PgpxWaiterState */
 	int			pool;
 	PgpxLink	in_queue;
-	uint64		position;		/* increases along the queue */
+	uint64		position;		/* increases along the queue: the wait_id of
+								 * the first wait of this checkout */
 	uint64		wait_id;		/* identifies this wait; increases with each
 								 * wait of any process */
 	uint64		options_version;	/* options_version of the pool when this
@@ -253,11 +254,11 @@ typedef enum PgpxDequeue
  * pgpx_waiter_dequeue
  *		End the wait of this process.  This is the only way out of the queue.
  *
- * Return the state that the waiter had:
+ * Return the state that the waiter had; its fields remain until the next wait:
  *
- * - GRANTED: *conn and *lease_id are the caller's.  With PGPX_DEQUEUE_CANCEL
- *   the connection has been released instead, and they are not set.
- * - FAILED: *sqlstate and text, unless NULL, have the reason.
+ * - GRANTED: "conn" and "lease_id" are the caller's.  With PGPX_DEQUEUE_CANCEL
+ *   the connection has been released instead, and "conn" is -1.
+ * - FAILED: "sqlstate" and "text" have the reason.
  * - WAITING, EXPIRED: nothing was granted.
  * - NONE: the process was not enqueued.
  *
@@ -266,13 +267,10 @@ typedef enum PgpxDequeue
  * While the granter is sending the pending statement, the function waits for
  * it, also in abort and at exit.  It waits for one second at most, because
  * the granter may be stopped.  After that the statement is ABANDONED, the
- * connection is cancelled and closed, and GRANTED is returned, but *conn is not
- * set: the statement may have run, or may still run.
+ * connection is cancelled and closed, and GRANTED is returned, but "conn" is -1:
+ * the statement may have run, or may still run.
  */
-extern PgpxWaiterState pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how,
-										   PgpxConn **conn, uint64 *lease_id,
-										   int *sqlstate, char *text,
-										   PgpxTime *waited);
+extern PgpxWaiterState pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited);
 
 /*
  * Record the reason why a lease of a process is revoked.  To be called before

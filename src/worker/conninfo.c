@@ -348,8 +348,7 @@ pgpx_conninfo_store(char *buffer, size_t len)
 	wp->message = copy;
 	wp->message_len = len;
 	wp->conninfo = conninfo;
-	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], pgpx_worker_incarnation,
-							 conninfo.version);
+	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], conninfo.version);
 	pg_atomic_fetch_add_u32(&pgpx_shared->locks_changed, 1);
 }
 

@@ -304,7 +304,8 @@ forget_connections(void)
 			continue;
 
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		pool->conninfo_incarnation = 0;
+		pool->has_conninfo = false;
+		pool->awaits_conninfo = false;
 		damaged = pool->damaged;
 		if (damaged)
 			snprintf(text, sizeof(text), _("The pool of server \"%s\" was out of service because its state in shared memory is inconsistent. %s"),
