@@ -336,7 +336,7 @@ is_remote_full(const PgpxView *view)
 {
 	const PgpxPool *pool = &view->pool;
 
-	return pool->remote_full_since != 0 &&
+	return pool->remote_full &&
 		(pool->retry_at > view->now || pool->nwaiting > 0);
 }
 
@@ -357,7 +357,7 @@ pool_state(const PgpxView *view)
 		return "paused";
 	if (is_remote_full(view) && available_connections(pool) == 0)
 		return "remote_full";
-	if (pool->unavailable_since != 0 && view->live == 0)
+	if (pool->fails_since != 0 && !pool->remote_full && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&
@@ -409,8 +409,8 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		row_int(row, view->nwaiting);
 		pgpx_row_append(row, Float8GetDatum(oldest_wait(view) / 1000.0),
 						view->nwaiting == 0);
-		pgpx_row_instant(row, pool->unavailable_since);
-		pgpx_row_instant(row, pool->remote_full_since);
+		pgpx_row_instant(row, pool->remote_full ? 0 : pool->fails_since);
+		pgpx_row_instant(row, pool->remote_full ? pool->fails_since : 0);
 		pgpx_row_secret(row, can_see_pool(view),
 						pool->last_error_at != 0 ? pool->last_error : NULL);
 		pgpx_row_instant(row, pool->last_error_at);

@@ -518,15 +518,14 @@ write_wait_cause(const Checkout *c, PgpxPool *pool, char *buf, size_t size)
 	if (pgpx_pool_is_paused(pool))
 		return "Call pgpool.resume to end the pause.";
 	LWLockAcquire(pool->lock, LW_SHARED);
-	failing = pool->unavailable_since != 0;
-	if (failing || pool->remote_full_since != 0 ||
-		pool->last_error_at >= c->started)
+	failing = pool->fails_since != 0 && !pool->remote_full;
+	if (pool->fails_since != 0 || pool->last_error_at >= c->started)
 		strlcpy(reason, pool->last_error, sizeof(reason));
 	connecting = pool->count[PGPX_CONN_CONNECTING];
 	checking = pool->count[PGPX_CONN_CHECKING];
 	cancelling = pool->count[PGPX_CONN_CANCELLING];
-	if (pool->remote_full_since != 0)
-		full_for = pgpx_now() - pool->remote_full_since;
+	if (pool->remote_full)
+		full_for = pgpx_now() - pool->fails_since;
 	limit = pgpx_pool_growth_limit_locked(pool);
 	LWLockRelease(pool->lock);
 	pgpx_text_clean(reason);
@@ -635,7 +634,8 @@ static void
 raise_if_unreachable(Checkout *c, PgpxPool *pool)
 {
 	LWLockAcquire(pool->lock, LW_SHARED);
-	if (pool->unavailable_since != 0 && !pgpx_pool_is_paused(pool) &&
+	if (pool->fails_since != 0 && !pool->remote_full &&
+		!pgpx_pool_is_paused(pool) &&
 		pgpx_pool_count_live_locked(pool) == 0 && pool->last_sqlstate != 0)
 		raise_last_error_locked(c, pool);
 	LWLockRelease(pool->lock);
@@ -960,10 +960,10 @@ check_wait_locked(Checkout *c, PgpxPool *pool)
 	}
 
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-		pool->unavailable_since != 0 && pool->retry_at > pgpx_now() &&
+		pool->fails_since != 0 && !pool->remote_full &&
+		pool->retry_at > pgpx_now() &&
 		pgpx_pool_count_live_locked(pool) == 0 &&
-		pool->count[PGPX_CONN_CONNECTING] == 0 && !pgpx_pool_is_paused(pool) &&
-		pool->remote_full_since == 0)
+		pool->count[PGPX_CONN_CONNECTING] == 0 && !pgpx_pool_is_paused(pool))
 	{
 		pool->stats.unavailable++;
 		raise_last_error_locked(c, pool);

@@ -111,7 +111,7 @@ lacked_by(const PgpxPool *other, const PgpxPool *pool, bool all, PgpxTime since)
 {
 	int			first = *(const volatile int *) &other->queue.head;
 
-	if (other == pool || first < 0 || other->lacks == 0 ||
+	if (other == pool || first < 0 || other->lacks <= 0 ||
 		other->lacks_all != all || (!all && other->server != pool->server) ||
 		(since != 0 && pgpx_waiters[first].since >= since) ||
 		pgpx_pool_worker_incarnation(other) == 0)

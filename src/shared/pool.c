@@ -126,10 +126,13 @@ count_due(const PgpxPool *pool)
 	return n == 0 && pool->queued_since <= since ? 1 : n;
 }
 
-bool
-pgpx_pool_waits_are_short_locked(const PgpxPool *pool)
+/*
+ * Return whether the pool grows only because its queue is never empty: no waiter
+ * has reached the age for growth.
+ */
+static bool
+waits_are_short(const PgpxPool *pool)
 {
-	Assert(LWLockHeldByMe(pool->lock));
 	return pool->nwaiting > 0 &&
 		pgpx_waiters[pool->queue.head].since > pgpx_now() - growth_age(pool);
 }
@@ -191,14 +194,17 @@ pgpx_pool_below_min_locked(const PgpxPool *pool)
 				   pool->opts.pool_size - total));
 }
 
-int
-pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
+/*
+ * Return how many connects the pool would request, disregarding the caps over
+ * several pools.
+ */
+static int
+count_missing(const PgpxPool *pool, int extra)
 {
 	int			connecting = pool->count[PGPX_CONN_CONNECTING];
 	int			total = pgpx_pool_total_locked(pool);
 	int			missing;
 
-	Assert(LWLockHeldByMe(pool->lock));
 	missing = count_due(pool) + extra - pgpx_pool_count_soon_free_locked(pool);
 	missing = Max(missing, pgpx_pool_below_min_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
@@ -229,8 +235,7 @@ pgpx_pool_blocked_locked(PgpxPool *pool)
 	 * a connect since
 	 */
 	if (pool->retry_at == 0 ||
-		(pool->unavailable_since == 0 && pool->remote_full_since == 0 &&
-		 pool->retry_at <= pgpx_now()))
+		(pool->fails_since == 0 && pool->retry_at <= pgpx_now()))
 	{
 		/* a closing connection frees its slot within a second */
 		int			slots = pgpx_pool_cap_locked(pool) -
@@ -278,20 +283,28 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
 }
 
+PgpxCloseReason
+pgpx_conn_unfit_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+{
+	if (pg_atomic_read_u32(&conn->hung_up) != 0)
+		return PGPX_CLOSE_BROKEN;
+	if (conn->version != pool->version)
+		return PGPX_CLOSE_STALE;
+	if (pgpx_conn_has_expired(conn, now))
+		return PGPX_CLOSE_LIFETIME;
+	return PGPX_CLOSE_NONE;
+}
+
 /* Return whether a free connection can be leased.  If not, close it. */
 static bool
 close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
+	PgpxCloseReason reason = pgpx_conn_unfit_reason(pool, conn, now);
+
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (conn->version != pool->version)
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
-	else if (pg_atomic_read_u32(&conn->hung_up) != 0)
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-	else if (pgpx_conn_has_expired(conn, now))
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_LIFETIME);
-	else
-		return true;
-	return false;
+	if (reason != PGPX_CLOSE_NONE)
+		pgpx_pool_close_locked(pool, conn, reason);
+	return reason == PGPX_CLOSE_NONE;
 }
 
 /*
@@ -417,13 +430,12 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
-	bool		lacked = pool->lacks > 0 || pool->lacks_spare;
+	bool		lacked = pool->lacks != 0;
 	int			missing;
 	int			requested = 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->lacks = 0;
-	pool->lacks_spare = false;
 
 	/*
 	 * test idle connections first: a checkout that is enqueued behind other
@@ -436,7 +448,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	/* a full pool opens nothing: do not read the clock under the lock */
 	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
 		return 0;
-	missing = pgpx_pool_missing_locked(pool, extra);
+	missing = count_missing(pool, extra);
 	if (missing == 0)
 	{
 		/* the worker grows the pool for waiters that are still too young */
@@ -461,11 +473,8 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 			pool->lacks = Min(pool->lacks,
 							  Max(pgpx_cap_left_locked(pool, false, false), 1));
 
-		if (pgpx_pool_waits_are_short_locked(pool))
-		{
-			pool->lacks = 0;
-			pool->lacks_spare = true;
-		}
+		if (waits_are_short(pool))
+			pool->lacks = -1;
 
 		/* have the worker evict; it ticks while a pool with waiters lacks some */
 		if (pool->nwaiting == 0)
@@ -606,19 +615,6 @@ pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
 			return;
 }
 
-void
-pgpx_pool_trim_locked(PgpxPool *pool)
-{
-	int			surplus = pgpx_pool_count_open_locked(pool) -
-		pgpx_pool_cap_locked(pool);
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	for (; surplus > 0 && pool->lru.tail >= 0; surplus--)
-		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru.tail],
-									PGPX_CLOSE_OVERFLOW))
-			return;
-}
-
 bool
 pgpx_pool_is_current_locked(const PgpxPool *pool,
 							const PgpxFingerprint *fingerprint)
@@ -634,19 +630,18 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 static PgpxCloseReason
 retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
-	if (pg_atomic_read_u32(&conn->hung_up) != 0 ||
-		pgpx_conn_cancel_is_lost(conn))
+	PgpxCloseReason reason = pgpx_conn_unfit_reason(pool, conn, now);
+
+	if (reason != PGPX_CLOSE_NONE)
+		return reason;
+	if (pgpx_conn_cancel_is_lost(conn))
 		return PGPX_CLOSE_BROKEN;
-	if (conn->version != pool->version)
-		return PGPX_CLOSE_STALE;
 	if (pgpx_pool_is_draining(pool))
 		return PGPX_CLOSE_STALE;
 	if (pgpx_pool_count_open_locked(pool) > pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
 	if (pgpx_cap_must_close_locked(pool))
 		return PGPX_CLOSE_EVICTED;
-	if (pgpx_conn_has_expired(conn, now))
-		return PGPX_CLOSE_LIFETIME;
 	return PGPX_CLOSE_NONE;
 }
 

@@ -41,6 +41,13 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
 									   PgpxTime now);
 
 /*
+ * Return the reason why a connection must not be used again; NONE: there is
+ * none.  The caller must hold the pool lock.
+ */
+extern PgpxCloseReason pgpx_conn_unfit_reason(const PgpxPool *pool,
+											  PgpxConn *conn, PgpxTime now);
+
+/*
  * pgpx_pool_pick_locked
  *		Return the free connection to lease next; NULL if there is none.
  *
@@ -85,9 +92,7 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
  *
  * Connects stay within pool_size plus max_overflow and within the caps over
  * several pools, and none is requested during a back-off.  PgpxPool.lacks is the
- * number that the caps have denied; the worker is woken to evict for waiters.  It
- * is 0, and PgpxPool.lacks_spare is set, if all waits are short: other pools then
- * lose only connections that they do not use.
+ * number that the caps have denied; the worker is woken to evict for waiters.
  */
 extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 
@@ -244,12 +249,6 @@ extern bool pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 extern void pgpx_pool_close_free_locked(PgpxPool *pool,
 										PgpxCloseReason reason);
 
-/*
- * Close free connections beyond pool_size plus max_overflow after these were
- * lowered, least recently used first.
- */
-extern void pgpx_pool_trim_locked(PgpxPool *pool);
-
 /* The error of a connection attempt if the worker has no descriptor left. */
 #define PGPX_NO_DESCRIPTOR "the pool worker has too many open descriptors"
 
@@ -303,18 +302,6 @@ extern int	pgpx_pool_count_soon_free_locked(const PgpxPool *pool);
  * are disregarded.
  */
 extern int	pgpx_pool_below_min_locked(const PgpxPool *pool);
-
-/*
- * Return how many connects the pool would request, disregarding the caps over
- * several pools.  Change nothing.
- */
-extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
-
-/*
- * Return whether the pool grows only because its queue is never empty: no waiter
- * has reached the age for growth.
- */
-extern bool pgpx_pool_waits_are_short_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_growth_due_locked

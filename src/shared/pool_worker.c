@@ -55,29 +55,19 @@ end_step(PgpxPool *pool, PgpxWake *wake)
 }
 
 /*
- * Make a connection idle after the worker's work on it succeeded.  Close it
- * instead if it has expired, or if the options have changed or privileges were
- * revoked meanwhile.
+ * Make a connection idle after the worker's work on it succeeded, unless it must
+ * not be used again.
  */
 static void
 make_idle_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
+	PgpxCloseReason reason = pgpx_conn_unfit_reason(pool, conn, now);
+
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (conn->version != pool->version)
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
-	else if (pgpx_conn_has_expired(conn, now))
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_LIFETIME);
+	if (reason != PGPX_CLOSE_NONE)
+		pgpx_pool_close_locked(pool, conn, reason);
 	else
 		(void) pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
-}
-
-/* Return when the current run of failed connects began; 0: there is none. */
-static PgpxTime
-fails_since_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return pool->unavailable_since != 0 ? pool->unavailable_since :
-		pool->remote_full_since;
 }
 
 void
@@ -94,11 +84,11 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 	pool->connect_time = connect_time;
 	pool->stats.connects++;
 	pool->stats.connect_time += connect_time;
-	if (pool->outage_logged && fails_since_locked(pool) != 0)
-		outage = conn->opened_at - fails_since_locked(pool);
+	if (pool->outage_logged)
+		outage = conn->opened_at - pool->fails_since;
 	pool->outage_logged = false;
-	pool->unavailable_since = 0;
-	pool->remote_full_since = 0;
+	pool->fails_since = 0;
+	pool->remote_full = false;
 	conn->expires_at = pgpx_choose_expiry(conn->opened_at,
 										  pool->opts.max_lifetime);
 
@@ -131,33 +121,19 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 }
 
 /*
- * Pauses between attempts while the remote is full and sessions wait.  The
- * remote does not report that another client disconnects.  Each refused attempt
- * costs it a process.
+ * Pauses between attempts while the remote is full and sessions wait.  That is
+ * not an outage: the connections that exist serve the waiters.  The remote does
+ * not report that another client disconnects.  Each refused attempt costs it a
+ * process.
  */
 #define FULL_RETRY_US (1000 * 1000)
 #define FULL_RETRY_MIN_US (100 * 1000)
-
-/*
- * Record that the remote refused an attempt because it is full.  That is not an
- * outage: the waiters keep waiting, and the connections that exist serve them.
- */
-static void
-note_remote_full_locked(PgpxPool *pool, PgpxTime now)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pool->remote_full_since == 0)
-		pool->remote_full_since = now;
-	pool->used_when_full = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
-	pool->unavailable_since = 0;
-}
 
 void
 pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now)
 {
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (pool->remote_full_since != 0 && pool->nwaiting > 0 &&
-		pool->retry_at > now)
+	if (pool->remote_full && pool->nwaiting > 0 && pool->retry_at > now)
 	{
 		int			used = pgpx_cap_used(&pgpx_servers[pool->server].cap,
 										 NULL);
@@ -247,24 +223,22 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 					   PGPX_CLOSE_BROKEN);
 	if (!stale)
 	{
-		bool		first = fails_since_locked(pool) == 0;
+		bool		full = how == PGPX_FAILED_FULL;
 		PgpxTime	now = pgpx_now();
 
 		pgpx_pool_back_off_locked(pool, began, now, sqlstate, text);
 		pool->lost_unused = false;
-		log_outage = (first || !pool->outage_logged) &&
-			may_log_locked(pool, now);
+		log_outage = !pool->outage_logged && may_log_locked(pool, now);
 		if (log_outage)
 			pool->outage_logged = true;
-		if (how == PGPX_FAILED_FULL)
-			note_remote_full_locked(pool, now);
+		if (pool->fails_since == 0 || pool->remote_full != full)
+			pool->fails_since = now;
+		pool->remote_full = full;
+		if (full)
+			pool->used_when_full =
+				pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
 		else
-		{
-			pool->remote_full_since = 0;
-			if (pool->unavailable_since == 0)
-				pool->unavailable_since = now;
 			fail_waiters_locked(pool, &wake);
-		}
 	}
 	end_step(pool, &wake);
 
@@ -409,21 +383,17 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 			pool->stats.resets++;
 			pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
 		}
-		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	else if (conn->state == PGPX_CONN_LEASED && conn->holder.procno >= 0)
 		pgpx_wake_add(&wake, conn->holder.procno);
 	state = conn->state;
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+	end_step(pool, &wake);
 	return state;
 }
 
 void
 pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn)
 {
-	PgpxWake	wake = PGPX_WAKE_INIT;
-
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pg_atomic_write_u32(&conn->hung_up, 1);
 	if (conn->state == PGPX_CONN_LEASED && !conn->broken)
@@ -431,10 +401,10 @@ pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn)
 		conn->broken = true;
 		pool->nbroken++;
 		pgpx_cap_release_server(pool);
-		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+
+	/* if it is leased, this only dispatches the queue */
 	pgpx_pool_close(pool, conn, PGPX_CLOSE_BROKEN);
 }
 
@@ -446,12 +416,8 @@ pgpx_pool_close(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state != PGPX_CONN_FREE && conn->state != PGPX_CONN_CLOSING &&
 		conn->state != PGPX_CONN_LEASED)
-	{
 		pgpx_pool_close_locked(pool, conn, reason);
-		pgpx_pool_dispatch_locked(pool, &wake);
-	}
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
+	end_step(pool, &wake);
 }
 
 void
@@ -483,34 +449,27 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 /*
  * Return how many connections the pool has needed at the same time within a
  * period, in ms.  Return PG_INT32_MAX if the current half of the period has not
- * ended.
+ * ended.  Lower *due to its end; a short period is checked at an interval, so
+ * that the worker does not wake too often.
  */
 static int
-end_half(PgpxPool *pool, PgpxPeak *peak, int64 period, PgpxTime now)
+end_half(PgpxPool *pool, PgpxPeak *peak, int64 period, PgpxTime now,
+		 PgpxTime *due)
 {
 	int			leased = pgpx_pool_count_leased_locked(pool);
-	int			needed = Max(peak->previous, peak->current);
+	int			needed = PG_INT32_MAX;
 
 	if (period == 0)
-		return leased;
-	if (now < peak->since + period * 1000 / 2)
-		return PG_INT32_MAX;
-	peak->since = now;
-	peak->previous = peak->current;
-	peak->current = leased;
+		needed = leased;
+	else if (now >= peak->since + period * 1000 / 2)
+	{
+		needed = Max(peak->previous, peak->current);
+		peak->since = now;
+		peak->previous = peak->current;
+		peak->current = leased;
+	}
+	*due = Min(*due, Max(peak->since + period * 1000 / 2, now + CHECK_INTERVAL_US));
 	return needed;
-}
-
-/*
- * Lower *due to the end of the current half.  A short period is checked at an
- * interval, so that the worker does not wake too often.
- */
-static void
-note_half(const PgpxPeak *peak, int64 period, PgpxTime now, PgpxTime *due)
-{
-	PgpxTime	end = peak->since + period * 1000 / 2;
-
-	*due = Min(*due, Max(end, now + CHECK_INTERVAL_US));
 }
 
 /*
@@ -529,6 +488,8 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 	int			min_idle = pgpx_pool_min_idle_locked(pool);
 	int			min_size = pgpx_pool_min_size_locked(pool);
 	int			surplus = pgpx_cap_surplus_locked(pool);
+	int			excess = pgpx_pool_count_open_locked(pool) -
+		pgpx_pool_cap_locked(pool);
 	int			keep_overflow = PG_INT32_MAX;
 	int			keep_idle = PG_INT32_MAX;
 	int			prev;
@@ -536,11 +497,12 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (usable > opts->pool_size)
 		keep_overflow = Max(end_half(pool, &pool->overflow_peak,
-									 opts->overflow_ttl, now),
+									 opts->overflow_ttl, now, due),
 							opts->pool_size);
 	if (opts->idle_timeout > 0 && usable > Max(min_size, min_idle))
 	{
-		keep_idle = end_half(pool, &pool->idle_peak, opts->idle_timeout, now);
+		keep_idle = end_half(pool, &pool->idle_peak, opts->idle_timeout, now,
+							 due);
 		if (keep_idle != PG_INT32_MAX)
 			keep_idle = Max(keep_idle + min_idle, min_size);
 	}
@@ -552,6 +514,8 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 		prev = conn->in_lru.prev;
 		if (surplus-- > 0)
 			reason = PGPX_CLOSE_EVICTED;
+		else if (excess > 0)
+			reason = PGPX_CLOSE_OVERFLOW;
 		else if (pgpx_pool_is_draining(pool))
 			reason = PGPX_CLOSE_STALE;
 		else if (pgpx_conn_has_expired(conn, now))
@@ -564,14 +528,11 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 		{
 			pgpx_pool_close_locked(pool, conn, reason);
 			usable--;
+			excess--;
 		}
 		else if (conn->expires_at != 0)
 			*due = Min(*due, conn->expires_at);
 	}
-	if (usable > opts->pool_size)
-		note_half(&pool->overflow_peak, opts->overflow_ttl, now, due);
-	if (opts->idle_timeout > 0 && usable > Max(min_size, min_idle))
-		note_half(&pool->idle_peak, opts->idle_timeout, now, due);
 }
 
 /*
@@ -725,8 +686,6 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	if (pool == NULL)
 		return PG_INT64_MAX;
 	pgpx_options_follow(&pool->opts);
-	pgpx_pool_trim_locked(pool);
-
 	close_unneeded_locked(pool, now, &due);
 	due = Min(due, next_expiry(pool, now));
 	end_backoff(pool, now, &due);

@@ -131,8 +131,8 @@ extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok,
 extern void pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn);
 
 /*
- * Close a connection that is neither leased nor closing: any open state ->
- * CLOSING.
+ * Close a connection if it is neither leased nor closing: any open state ->
+ * CLOSING.  Dispatch the queue in any case.
  */
 extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
 							PgpxCloseReason reason);

@@ -42,8 +42,9 @@ bucket_of(const PgpxPoolKey *key)
 	return &pgpx_pool_buckets[hash % pgpx_shared->max_pools];
 }
 
-int
-pgpx_pool_find_locked(const PgpxPoolKey *key)
+/* Return the index of the pool of a key, -1 if there is none. */
+static int
+find_pool_locked(const PgpxPoolKey *key)
 {
 	int			i = *bucket_of(key);
 
@@ -51,28 +52,6 @@ pgpx_pool_find_locked(const PgpxPoolKey *key)
 	while (i >= 0 && memcmp(&pgpx_pools[i].key, key, sizeof(*key)) != 0)
 		i = pgpx_pools[i].next_in_bucket;
 	return i;
-}
-
-static void
-add_to_bucket_locked(PgpxPool *pool)
-{
-	int		   *first = bucket_of(&pool->key);
-
-	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
-	pool->next_in_bucket = *first;
-	*first = PGPX_POOL_INDEX(pool);
-}
-
-static void
-remove_from_bucket_locked(PgpxPool *pool)
-{
-	int		   *link = bucket_of(&pool->key);
-
-	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
-	while (*link >= 0 && *link != PGPX_POOL_INDEX(pool))
-		link = &pgpx_pools[*link].next_in_bucket;
-	if (*link >= 0)
-		*link = pool->next_in_bucket;
 }
 
 /* Raise pools_end, because this slot of a pool or server comes into use. */
@@ -138,10 +117,13 @@ static void
 free_slot_locked(PgpxPool *pool)
 {
 	PgpxServer *server = &pgpx_servers[pool->server];
+	int		   *link = bucket_of(&pool->key);
 
 	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	remove_from_bucket_locked(pool);
+	while (*link != PGPX_POOL_INDEX(pool))
+		link = &pgpx_pools[*link].next_in_bucket;
+	*link = pool->next_in_bucket;
 	pool->pool_id = 0;
 	server->npools--;
 	free_unused_server_locked(server);
@@ -257,6 +239,8 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	fresh.server = server;
 	fresh.worker = server % pgpx_shared->nworkers;
 	fresh.key = ref->key;
+	fresh.next_in_bucket = *bucket_of(&ref->key);
+	*bucket_of(&ref->key) = PGPX_POOL_INDEX(pool);
 	fresh.user = ref->user;
 	fresh.created_at = fresh.stats_reset = pgpx_now();
 	fresh.version = fresh.connect_version = pool->version + 1;
@@ -267,7 +251,6 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	namestrcpy(&pool->server_name, ref->server_name);
 	namestrcpy(&pool->user_name, ref->user_name);
 	set_opts(pool, ref->opts);
-	add_to_bucket_locked(pool);
 	pool->pool_id = pg_atomic_fetch_add_u32(&pgpx_shared->next_pool, 1);
 	LWLockRelease(pool->lock);
 	return true;
@@ -278,16 +261,8 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 {
 	int			index;
 
-	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
-	index = pgpx_pool_find_locked(&ref->key);
-	if (index >= 0)
-		*pool_id = pgpx_pools[index].pool_id;
-	LWLockRelease(pgpx_shared->registry_lock);
-	if (index >= 0)
-		return index;
-
 	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
-	index = pgpx_pool_find_locked(&ref->key);
+	index = find_pool_locked(&ref->key);
 	for (int tries = 0; index < 0 && tries < pgpx_shared->max_pools; tries++)
 	{
 		index = find_slot_locked();
@@ -349,8 +324,9 @@ pgpx_pool_reconnect_locked(PgpxPool *pool)
 	pool->version++;
 
 	/* failures and times of the old address do not apply to the new one */
-	pool->unavailable_since = 0;
-	pool->remote_full_since = 0;
+	pool->fails_since = 0;
+	pool->remote_full = false;
+	pool->outage_logged = false;
 	pool->retry_at = 0;
 	pool->backoff_ms = 0;
 	pool->ramp = 0;
@@ -395,20 +371,6 @@ pgpx_choose_expiry(PgpxTime opened_at, int64 max_lifetime_ms)
 		(int64) (pg_prng_double(&pg_global_prng_state) * lifetime / 10);
 }
 
-/* Apply a new max_lifetime to the open connections. */
-static void
-renew_expiries_locked(PgpxPool *pool, int64 before, int64 after)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (before == after)
-		return;
-	pgpx_conn_foreach_locked(conn, pool)
-	{
-		if (conn->opened_at != 0)
-			conn->expires_at = pgpx_choose_expiry(conn->opened_at, after);
-	}
-}
-
 void
 pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 							 const PgpxPoolOptions *opts)
@@ -420,11 +382,13 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(has_same_login_locked(pool, fingerprint));
-	renew_expiries_locked(pool, pool->opts.max_lifetime, opts->max_lifetime);
+	if (pool->opts.max_lifetime != opts->max_lifetime)
+		pgpx_conn_foreach_locked(conn, pool) if (conn->opened_at != 0)
+			conn->expires_at = pgpx_choose_expiry(conn->opened_at,
+												  opts->max_lifetime);
 	pool->options_version++;
 	pool->fingerprint = *fingerprint;
 	set_opts(pool, opts);
-	pgpx_pool_trim_locked(pool);
 	if (connects)
 	{
 		/*

@@ -38,13 +38,6 @@ extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
 extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 
 /*
- * pgpx_pool_find_locked
- *		Return the index of the pool of a key, -1 if there is none.  The caller
- *		must hold the registry lock in any mode.
- */
-extern int	pgpx_pool_find_locked(const PgpxPoolKey *key);
-
-/*
  * Return whether the pool has the options of this fingerprint, and the
  * connection was opened in the way in which the pool connects now.
  */

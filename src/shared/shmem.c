@@ -49,19 +49,6 @@ static int	boots = 0;
 
 #define BOOT_SHIFT 48
 
-static int
-work_words(void)
-{
-	return pgpx_workers * PGPX_WORK_WORDS;
-}
-
-/* The words of pgpx_work_bits and of pgpx_waiting_bits. */
-static int
-bit_words(void)
-{
-	return work_words() + PGPX_WAITING_WORDS;
-}
-
 /*
  * Append an array to the segment.  Return its address; NULL if the segment does
  * not exist yet.
@@ -92,13 +79,12 @@ place_all(char *segment)
 	pgpx_waiters = place(segment, &end, PGPX_NPROCS, sizeof(PgpxWaiter));
 	pgpx_pending_statements = place(segment, &end, PGPX_NPROCS,
 									PGPX_PENDING_MAX);
-	pgpx_work_bits = place(segment, &end, bit_words(),
+	pgpx_work_bits = place(segment, &end, pgpx_workers * PGPX_WORK_WORDS,
 						   sizeof(pg_atomic_uint32));
+	pgpx_waiting_bits = place(segment, &end, PGPX_WAITING_WORDS,
+							  sizeof(pg_atomic_uint32));
 	if (segment != NULL)
-	{
-		pgpx_waiting_bits = pgpx_work_bits + work_words();
 		pgpx_lock_hooks->shmem_attach(segment + end);
-	}
 	return add_size(end, pgpx_lock_hooks->shmem_size());
 }
 
@@ -212,9 +198,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
 		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
 		pg_atomic_init_u64(&pgpx_servers[i].cap.tokens, 0);
-	}
-	for (int i = 0; i < pgpx_max_pools; i++)
-	{
 		pgpx_pools[i] = (PgpxPool) PGPX_POOL_INIT;
 		pgpx_pools[i].lock = &locks[2 + i].lock;
 		pgpx_pool_buckets[i] = -1;
@@ -232,8 +215,10 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	for (int i = 0; i < PGPX_NPROCS; i++)
 		init_waiter(&pgpx_waiters[i]);
 
-	for (int i = 0; i < bit_words(); i++)
+	for (int i = 0; i < pgpx_workers * PGPX_WORK_WORDS; i++)
 		pg_atomic_init_u32(&pgpx_work_bits[i], 0);
+	for (int i = 0; i < PGPX_WAITING_WORDS; i++)
+		pg_atomic_init_u32(&pgpx_waiting_bits[i], 0);
 }
 
 static void
@@ -314,25 +299,30 @@ pgpx_shmem_require(void)
 				 errhint("Add \"pgpool_ext\" to \"shared_preload_libraries\" and restart the server.")));
 }
 
-PgpxTime
-pgpx_now(void)
+static PgpxTime
+read_clock(clockid_t clock)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	if (clock_gettime(clock, &ts) != 0)
+		clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+PgpxTime
+pgpx_now(void)
+{
+	return read_clock(CLOCK_MONOTONIC);
 }
 
 PgpxTime
 pgpx_steady_now(void)
 {
-	struct timespec ts;
-
 #ifdef CLOCK_BOOTTIME
-	if (clock_gettime(CLOCK_BOOTTIME, &ts) != 0)
+	return read_clock(CLOCK_BOOTTIME);
+#else
+	return read_clock(CLOCK_MONOTONIC);
 #endif
-		clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }
 
 /*
@@ -342,22 +332,6 @@ pgpx_steady_now(void)
 #define CLOCK_SET_US 1000
 
 /*
- * Measure the offset of the wall clock to the monotonic clock.  The process
- * may be interrupted between reading the two; *uncertain is the time that
- * passed.
- */
-static TimestampTz
-measure_clock_offset(PgpxTime *uncertain)
-{
-	PgpxTime	before = pgpx_now();
-	TimestampTz now = GetCurrentTimestamp();
-	PgpxTime	after = pgpx_now();
-
-	*uncertain = after - before;
-	return now - before - *uncertain / 2;
-}
-
-/*
  * The offset is stored instead of measured for each timestamp, because
  * otherwise one time would be shown with values that differ by microseconds.
  */
@@ -365,8 +339,12 @@ TimestampTz
 pgpx_timestamp(PgpxTime t)
 {
 	uint64		stored = pg_atomic_read_u64(&pgpx_shared->clock_offset);
-	PgpxTime	uncertain;
-	TimestampTz offset = measure_clock_offset(&uncertain);
+	PgpxTime	before = pgpx_now();
+	TimestampTz now = GetCurrentTimestamp();
+
+	/* the process may be interrupted between reading the two clocks */
+	PgpxTime	uncertain = pgpx_now() - before;
+	TimestampTz offset = now - before - uncertain / 2;
 	int64		moved = offset - (TimestampTz) stored;
 
 	/*

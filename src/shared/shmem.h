@@ -394,10 +394,10 @@ typedef struct PgpxPool
 								 * undefined while it is empty */
 	int			lacks;			/* connections that it lacks for its waiters
 								 * because a cap is full (cap.h), as of the
-								 * last pgpx_pool_grow_locked */
+								 * last pgpx_pool_grow_locked; -1: its waits
+								 * are short, so it takes only connections
+								 * that others do not use */
 	bool		lacks_all;		/* that cap is the one over all pools */
-	bool		lacks_spare;	/* its waits are short, so it takes only
-								 * connections that others do not use */
 	int			nwaiters;		/* waiters of this pool in any state but
 								 * NONE */
 
@@ -407,9 +407,10 @@ typedef struct PgpxPool
 	PgpxPeak	overflow_peak;	/* its period is overflow_ttl */
 	bool		tests_time_out; /* a test has timed out, and no other one has
 								 * succeeded since; reset when none runs */
-	PgpxTime	unavailable_since;	/* first of the current run of failed
-									 * connects; 0: none, or the remote is
-									 * full */
+	PgpxTime	fails_since;	/* first of the current run of connects that
+								 * have failed for the same reason; 0: none */
+	bool		remote_full;	/* the reason is that the remote accepts no more
+								 * connections; else the pool is unavailable */
 	PgpxTime	outage_logged_at;	/* time of the last log message about an
 									 * outage, or the loss of an unused
 									 * connection; 0: never */
@@ -424,9 +425,6 @@ typedef struct PgpxPool
 								 * outage; 0: none */
 	PgpxTime	last_error_at;	/* of last_error */
 	int			last_sqlstate;
-	PgpxTime	remote_full_since;	/* first of the current run of connects
-									 * that the remote refused because it was
-									 * full; 0: none */
 	int			used_when_full; /* connections of this server at the last such
 								 * refusal */
 	char		last_error[PGPX_ERROR_LEN];
