@@ -24,44 +24,32 @@
  *	   +-------------------- CLOSING <----------------------------+
  *
  * The diagram omits IDLE -> CHECKING and the transitions to and from CANCELLING
- * other than those of a lease.  The list is complete:
+ * other than those of a lease.  The list of transitions and of the functions that
+ * make them is complete; S is a session, W the worker:
  *
- * FREE -> CONNECTING
- *		by a session or the worker: pgpx_pool_grow_locked
- * CONNECTING -> IDLE
- *		by the worker: pgpx_pool_opened
- * CONNECTING -> CLOSING
- *		by the worker: pgpx_pool_connect_failed, pgpx_pool_conninfo_missing,
- *		pgpx_pool_attempt_outdated
- * CONNECTING -> CANCELLING
- *		by the worker, if the start commands may still run:
- *		pgpx_pool_connect_failed, pgpx_pool_attempt_outdated
- * IDLE, RESET_PENDING -> LEASED
- *		by a session or the worker: pgpx_pool_lease_locked
- * LEASED -> IDLE
- *		by the session: pgpx_pool_release, pgpx_pool_hand_over
- * LEASED -> RESET_PENDING, RESETTING
- *		by the session: pgpx_pool_release
- * LEASED -> CANCELLING, CLOSING
- *		by the process that ends the lease: pgpx_pool_release,
- *		pgpx_pool_revoke_locked
- * RESET_PENDING -> RESETTING
- *		by the worker: pgpx_pool_begin_reset
- * RESETTING -> IDLE
- *		by the worker: pgpx_pool_reset_done
- * RESETTING -> CANCELLING
- *		by the worker, if the answer is late: pgpx_pool_reset_done
- * CANCELLING -> RESETTING
- *		by the worker: pgpx_pool_cancel_done
- * CANCELLING -> CLOSING
- *		by the worker: pgpx_pool_cancel_done, or pgpx_pool_close once the remote
- *		is idle
- * any open state -> CLOSING
- *		by the process that finds a reason to close: pgpx_pool_close_locked
- * CLOSING -> FREE
- *		by the worker: pgpx_pool_closed
- * IDLE -> CHECKING -> IDLE
- *		the test of test_period: pgpx_pool_pick_locked, pgpx_pool_check_done
+ * FREE -> CONNECTING				S, W	pgpx_pool_grow_locked
+ * CONNECTING -> IDLE				W	pgpx_pool_opened
+ * CONNECTING -> CLOSING			W	pgpx_pool_connect_failed,
+ *										pgpx_pool_conninfo_missing,
+ *										pgpx_pool_attempt_outdated
+ * CONNECTING -> CANCELLING			W	the first and the last of them, if start
+ *										commands may still run
+ * IDLE, RESET_PENDING -> LEASED	S, W	pgpx_pool_lease_locked
+ * LEASED -> IDLE					S	pgpx_pool_release, pgpx_pool_hand_over
+ * LEASED -> RESET_PENDING,
+ *			 RESETTING				S	pgpx_pool_release
+ * LEASED -> CANCELLING, CLOSING	S, W	pgpx_pool_release,
+ *										pgpx_pool_revoke_locked
+ * RESET_PENDING -> RESETTING		W	pgpx_pool_begin_reset
+ * RESETTING -> IDLE				W	pgpx_pool_reset_done
+ * RESETTING -> CANCELLING			W	pgpx_pool_reset_done, if the answer is late
+ * CANCELLING -> RESETTING			W	pgpx_pool_cancel_done
+ * CANCELLING -> CLOSING			W	pgpx_pool_cancel_done, or pgpx_pool_close
+ *										once the remote is idle
+ * IDLE -> CHECKING					S, W	pgpx_pool_pick_locked (test_period)
+ * CHECKING -> IDLE					W	pgpx_pool_check_done
+ * any open state -> CLOSING		S, W	pgpx_pool_close_locked
+ * CLOSING -> FREE					W	pgpx_pool_closed
  *
  * Properties of each state:
  *	FREE		pool is -1; the connection is in the free list; the worker has
@@ -148,11 +136,7 @@ extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
  */
 extern void pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn);
 
-/*
- * pgpx_conn_free_all_locked
- *		Return all slots of a pool to the free list, whatever their states, and
- *		put a damaged pool back into service.  See pgpx_pool_end_worker_locked.
- */
+/* The part of pgpx_pool_end_worker_locked that frees the slots. */
 extern void pgpx_conn_free_all_locked(PgpxPool *pool);
 
 /* Index of a connection or pool in its array. */
@@ -179,13 +163,6 @@ pgpx_conn_is_free(const PgpxConn *conn)
 {
 	return conn->state == PGPX_CONN_IDLE ||
 		conn->state == PGPX_CONN_RESET_PENDING;
-}
-
-/* Return whether max_lifetime requires that the connection be closed if free. */
-static inline bool
-pgpx_conn_has_expired(const PgpxConn *conn, PgpxTime now)
-{
-	return conn->expires_at != 0 && now >= conn->expires_at;
 }
 
 /*

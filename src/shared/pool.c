@@ -290,7 +290,7 @@ pgpx_conn_unfit_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_BROKEN;
 	if (conn->version != pool->version)
 		return PGPX_CLOSE_STALE;
-	if (pgpx_conn_has_expired(conn, now))
+	if (conn->expires_at != 0 && now >= conn->expires_at)
 		return PGPX_CLOSE_LIFETIME;
 	return PGPX_CLOSE_NONE;
 }

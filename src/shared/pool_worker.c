@@ -509,37 +509,27 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 	for (int i = pool->lru.tail; i >= 0; i = prev)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
-		PgpxCloseReason reason = PGPX_CLOSE_NONE;
+		PgpxCloseReason reason = pgpx_conn_unfit_reason(pool, conn, now);
 
 		prev = conn->in_lru.prev;
-		if (surplus-- > 0)
-			reason = PGPX_CLOSE_EVICTED;
-		else if (excess > 0)
-			reason = PGPX_CLOSE_OVERFLOW;
-		else if (pgpx_pool_is_draining(pool))
-			reason = PGPX_CLOSE_STALE;
-		else if (pgpx_conn_has_expired(conn, now))
-			reason = PGPX_CLOSE_LIFETIME;
-		else if (usable > keep_overflow)
-			reason = PGPX_CLOSE_OVERFLOW;
-		else if (usable > keep_idle)
-			reason = PGPX_CLOSE_IDLE;
-		if (reason != PGPX_CLOSE_NONE)
-		{
-			pgpx_pool_close_locked(pool, conn, reason);
-			usable--;
-			excess--;
-		}
-		else if (conn->expires_at != 0)
-			*due = Min(*due, conn->expires_at);
+		if (reason == PGPX_CLOSE_NONE)
+			reason = surplus > 0 ? PGPX_CLOSE_EVICTED :
+				pgpx_pool_is_draining(pool) ? PGPX_CLOSE_STALE :
+				excess > 0 || usable > keep_overflow ? PGPX_CLOSE_OVERFLOW :
+				usable > keep_idle ? PGPX_CLOSE_IDLE : PGPX_CLOSE_NONE;
+		if (reason == PGPX_CLOSE_NONE)
+			continue;
+		pgpx_pool_close_locked(pool, conn, reason);
+		surplus--;
+		excess--;
+		usable--;
 	}
 }
 
 /*
- * Return when the next connection that is not idle expires.  The worker needs
- * the time because the connection may be free by then, and checkins do not
- * notify the worker.  A connection that has expired already closes when it
- * becomes free.
+ * Return when the next connection expires, also if it is in use now: it may be
+ * free by then, and checkins do not notify the worker.  A connection that has
+ * expired already closes when it becomes free.
  */
 static PgpxTime
 next_expiry(const PgpxPool *pool, PgpxTime now)
@@ -548,9 +538,7 @@ next_expiry(const PgpxPool *pool, PgpxTime now)
 
 	pgpx_conn_foreach_locked(conn, pool)
 	{
-		if (conn->opened_at != 0 &&
-			conn->state != PGPX_CONN_IDLE && conn->state != PGPX_CONN_CLOSING &&
-			conn->expires_at > now)
+		if (conn->state != PGPX_CONN_CLOSING && conn->expires_at > now)
 			next = Min(next, conn->expires_at);
 	}
 	return next;
