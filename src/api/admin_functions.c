@@ -191,7 +191,7 @@ drain_action(PgpxPool *pool, PgpxWake *wake, void *arg)
 	Drain	   *drain = arg;
 
 	if (pgpx_pool_is_draining(pool))
-		pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
+		pgpx_pool_close_free_locked(pool);
 	else
 		drain->ended = true;
 	drain->nconns += pgpx_pool_total_locked(pool) + pool->nbroken;

@@ -549,7 +549,8 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	if (databases_changed)
 	{
 		databases_changed = false;
-		pgpx_pool_request_database_check();
+		pg_atomic_fetch_add_u32(&pgpx_shared->databases_changed, 1);
+		pgpx_worker_wake_all();
 	}
 }
 

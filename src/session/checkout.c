@@ -728,10 +728,12 @@ publish_again(Checkout *c, PgpxPool *pool, uint64 incarnation)
 static bool
 dequeue(Checkout *c)
 {
+	PgpxWaiter *waiter = pgpx_my_waiter();
+
 	return pgpx_waiter_dequeue(PGPX_DEQUEUE_CANCEL,
 							   &c->waited) == PGPX_WAITER_GRANTED &&
-		(pgpx_pending_statement_state() == PGPX_PENDING_SENT ||
-		 pgpx_pending_statement_state() == PGPX_PENDING_ABANDONED);
+		(pgpx_waiter_pending_state(waiter) == PGPX_PENDING_SENT ||
+		 pgpx_waiter_pending_state(waiter) == PGPX_PENDING_ABANDONED);
 }
 
 /*
@@ -741,7 +743,7 @@ static bool
 is_enqueued(const volatile PgpxWaiter *waiter)
 {
 	return waiter->state == PGPX_WAITER_WAITING ||
-		pgpx_pending_statement_state() == PGPX_PENDING_SENDING;
+		pgpx_waiter_pending_state(pgpx_my_waiter()) == PGPX_PENDING_SENDING;
 }
 
 /*
@@ -1161,8 +1163,8 @@ renew_spec(Checkout *c, PgpxLease *lease)
 	pool = pgpx_pool_lock(c->spec->pool, c->spec->pool_id);
 	if (pool == NULL)
 		return false;
-	current = pgpx_conn_is_current_locked(pool, &pgpx_conns[lease->conn],
-										  &c->spec->fingerprint);
+	current = pgpx_conns[lease->conn].version >= pool->connect_version &&
+		pgpx_pool_is_current_locked(pool, &c->spec->fingerprint);
 	LWLockRelease(pool->lock);
 	c->stale = !current;
 	return current;
@@ -1439,7 +1441,7 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 	}
 	if (conn == NULL)
 		return ATTEMPT_NONE;
-	c->lease->pending_state = pgpx_pending_statement_state();
+	c->lease->pending_state = pgpx_waiter_pending_state(waiter);
 
 	/* cannot fail; from here on every cleanup finds the lease */
 	note_lease(c, pool, conn, waiter->lease_id);

@@ -77,27 +77,20 @@ pgpx_conn_state_name(int state)
 	return state >= 0 && state < PGPX_CONN_NSTATES ? state_names[state] : "?";
 }
 
-static void condemn_pool_locked(PgpxPool *pool, const char *format, ...)
-	pg_attribute_printf(2, 3);
-
 /*
  * Take a pool out of service because its shared state is wrong, and have its
- * worker restart.  format: a sentence that describes the fault.  The first
- * fault is recorded, later ones are ignored.
+ * worker restart.  fault: a sentence.  Later faults are ignored.
  */
 static void
-condemn_pool_locked(PgpxPool *pool, const char *format, ...)
+condemn_pool_locked(PgpxPool *pool, const char *fault)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
-	va_list		args;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->damaged)
 		return;
 	pool->damaged = true;
-	va_start(args, format);
-	vsnprintf(pool->last_error, sizeof(pool->last_error), format, args);
-	va_end(args);
+	strlcpy(pool->last_error, fault, sizeof(pool->last_error));
 	pool->last_error_at = pgpx_now();
 	pool->last_sqlstate = ERRCODE_DATA_CORRUPTED;
 
@@ -196,10 +189,13 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	if (conn->pool != PGPX_POOL_INDEX(pool) ||
 		!has_edge(conn->state, state))
 	{
-		condemn_pool_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
-							PGPX_CONN_INDEX(conn), conn->pool,
-							pgpx_conn_state_name(conn->state),
-							pgpx_conn_state_name(state));
+		char		fault[PGPX_ERROR_LEN];
+
+		snprintf(fault, sizeof(fault), "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
+				 PGPX_CONN_INDEX(conn), conn->pool,
+				 pgpx_conn_state_name(conn->state),
+				 pgpx_conn_state_name(state));
+		condemn_pool_locked(pool, fault);
 		return false;
 	}
 
@@ -281,8 +277,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 		   sizeof(PgpxConn) - offsetof(PgpxConn, version));
 	conn->version = pool->version;
 	conn->holder.procno = -1;
-	pg_atomic_write_u64(&conn->lease_id, 0);
-	pg_atomic_write_u64(&conn->packed_activity, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	pg_atomic_write_u32(&conn->cancel_lost, 0);
 	pg_atomic_write_u32(&conn->hung_up, 0);

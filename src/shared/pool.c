@@ -38,56 +38,6 @@
 #define GROW_AFTER_US 1000
 
 int
-pgpx_pool_cap_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return pool->opts.pool_size + pool->opts.max_overflow;
-}
-
-int
-pgpx_pool_min_size_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return Min(pool->opts.min_size, pool->opts.pool_size);
-}
-
-int
-pgpx_pool_min_idle_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return Min(pool->opts.min_idle, pool->opts.pool_size);
-}
-
-int
-pgpx_pool_count_free_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_RESET_PENDING];
-}
-
-int
-pgpx_pool_count_leased_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return pool->count[PGPX_CONN_LEASED] - pool->nbroken;
-}
-
-int
-pgpx_pool_count_open_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
-}
-
-void
-pgpx_pool_note_use_locked(PgpxPool *pool, int n)
-{
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->idle_peak.current = Max(pool->idle_peak.current, n);
-	pool->overflow_peak.current = Max(pool->overflow_peak.current, n);
-}
-
-int
 pgpx_pool_count_soon_free_locked(const PgpxPool *pool)
 {
 	int			n = pool->count[PGPX_CONN_CONNECTING] +
@@ -607,11 +557,12 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 }
 
 void
-pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
+pgpx_pool_close_free_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	while (pool->lru.head >= 0)
-		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru.head], reason))
+		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru.head],
+									PGPX_CLOSE_STALE))
 			return;
 }
 

@@ -245,9 +245,8 @@ extern bool pgpx_conn_shows_recovery_locked(const PgpxPool *pool,
 extern bool pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 								   PgpxCloseReason reason);
 
-/* Have the worker close all free connections of the pool. */
-extern void pgpx_pool_close_free_locked(PgpxPool *pool,
-										PgpxCloseReason reason);
+/* Have the worker close all free connections of the pool as stale. */
+extern void pgpx_pool_close_free_locked(PgpxPool *pool);
 
 /* The error of a connection attempt if the worker has no descriptor left. */
 #define PGPX_NO_DESCRIPTOR "the pool worker has too many open descriptors"
@@ -270,22 +269,65 @@ extern void pgpx_stats_closed_locked(PgpxPool *pool, const PgpxConn *conn);
 extern uint64 pgpx_stats_sum_ended(const PgpxStats *stats);
 extern uint64 pgpx_stats_sum_closed(const PgpxStats *stats);
 
-/*
- * How many connections the pool lacks.  These functions only
- * compute; pgpx_pool_grow_locked requests the connections.
- */
-
 /* Return the cap of the pool: pool_size plus max_overflow. */
-extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
+static inline int
+pgpx_pool_cap_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->opts.pool_size + pool->opts.max_overflow;
+}
 
-/* Return min_size, limited by that cap. */
-extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
+/* Return min_size, limited by pool_size. */
+static inline int
+pgpx_pool_min_size_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return Min(pool->opts.min_size, pool->opts.pool_size);
+}
 
 /* Return min_idle, limited by pool_size. */
-extern int	pgpx_pool_min_idle_locked(const PgpxPool *pool);
+static inline int
+pgpx_pool_min_idle_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return Min(pool->opts.min_idle, pool->opts.pool_size);
+}
 
 /* Count the free connections: idle, or with a reset pending. */
-extern int	pgpx_pool_count_free_locked(const PgpxPool *pool);
+static inline int
+pgpx_pool_count_free_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_RESET_PENDING];
+}
+
+/* Count the leases of connections that are not broken. */
+static inline int
+pgpx_pool_count_leased_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->count[PGPX_CONN_LEASED] - pool->nbroken;
+}
+
+/* Count the connections that are neither broken nor closing. */
+static inline int
+pgpx_pool_count_open_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
+}
+
+/*
+ * Record in the peaks of the pool that n connections are in use.  The pool keeps
+ * that many for idle_timeout and overflow_ttl from now on.
+ */
+static inline void
+pgpx_pool_note_use_locked(PgpxPool *pool, int n)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->idle_peak.current = Max(pool->idle_peak.current, n);
+	pool->overflow_peak.current = Max(pool->overflow_peak.current, n);
+}
 
 /*
  * Return how many connections will become free without the end of a lease.
@@ -314,19 +356,6 @@ extern int	pgpx_pool_below_min_locked(const PgpxPool *pool);
  */
 extern PgpxTime pgpx_pool_growth_due_locked(const PgpxPool *pool,
 											const PgpxWaiter *waiter);
-
-/*
- * pgpx_pool_note_use_locked
- *		Record in the peaks of the pool that n connections are in use.  The pool
- *		keeps that many for idle_timeout and overflow_ttl from now on.
- */
-extern void pgpx_pool_note_use_locked(PgpxPool *pool, int n);
-
-/* Count the leases of connections that are not broken. */
-extern int	pgpx_pool_count_leased_locked(const PgpxPool *pool);
-
-/* Count the connections that are neither broken nor closing. */
-extern int	pgpx_pool_count_open_locked(const PgpxPool *pool);
 
 /* The limit that keeps a pool from opening a connection for a waiter. */
 typedef enum PgpxGrowthLimit

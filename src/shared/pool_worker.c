@@ -130,25 +130,21 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 #define FULL_RETRY_MIN_US (100 * 1000)
 
 void
-pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now)
+pgpx_pool_retry_if_room_locked(PgpxPool *pool, PgpxTime now)
 {
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (pool->remote_full && pool->nwaiting > 0 && pool->retry_at > now)
-	{
-		int			used = pgpx_cap_used(&pgpx_servers[pool->server].cap,
-										 NULL);
-		PgpxTime	pause = FULL_RETRY_US;
+	int			used = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
+	PgpxTime	pause = FULL_RETRY_US;
 
-		if (used < pool->used_when_full)
-		{
-			pool->used_when_full = used;
-			pause = FULL_RETRY_MIN_US;
-		}
-		if (pool->retry_at > Max(now, pool->last_error_at) + pause)
-			pool->retry_at =
-				Max(now, pool->last_error_at + pgpx_pool_jitter(pause));
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (!pool->remote_full || pool->nwaiting == 0 || pool->retry_at <= now)
+		return;
+	if (used < pool->used_when_full)
+	{
+		pool->used_when_full = used;
+		pause = FULL_RETRY_MIN_US;
 	}
-	LWLockRelease(pool->lock);
+	if (pool->retry_at > Max(now, pool->last_error_at) + pause)
+		pool->retry_at = Max(now, pool->last_error_at + pgpx_pool_jitter(pause));
 }
 
 /*

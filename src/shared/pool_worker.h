@@ -35,19 +35,20 @@ typedef enum PgpxConnectFailure
  *
  * Start or double the back-off.  Attempts that were already under way when the
  * previous one failed share its pause.  While the remote is full and sessions
- * wait, the pause is about a second, and pgpx_pool_retry_if_room shortens it.
+ * wait, the pause is about a second, and pgpx_pool_retry_if_room_locked shortens
+ * it.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 									 PgpxConnectFailure how, int sqlstate,
 									 const char *text);
 
 /*
- * pgpx_pool_retry_if_room
+ * pgpx_pool_retry_if_room_locked
  *		Shorten the pause of a pool whose remote is full and which has waiters:
  *		the next attempt is made soon after another connection of this server
  *		has closed, and otherwise once a second.
  */
-extern void pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now);
+extern void pgpx_pool_retry_if_room_locked(PgpxPool *pool, PgpxTime now);
 
 /*
  * pgpx_pool_attempt_outdated

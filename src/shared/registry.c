@@ -188,7 +188,7 @@ find_slot_locked(void)
 
 		LWLockAcquire(pool->lock, LW_SHARED);
 		unused = pgpx_pool_is_empty_locked(pool);
-		used = Max(pool->last_checkout, pool->created_at);
+		used = pool->last_checkout;
 		LWLockRelease(pool->lock);
 		if (unused && (best < 0 || used < best_used) &&
 			!pgpx_lock_hooks->pool_has_locks(i, pool->pool_id))
@@ -242,7 +242,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	fresh.next_in_bucket = *bucket_of(&ref->key);
 	*bucket_of(&ref->key) = PGPX_POOL_INDEX(pool);
 	fresh.user = ref->user;
-	fresh.created_at = fresh.stats_reset = pgpx_now();
+	fresh.last_checkout = fresh.stats_reset = pgpx_now();
 	fresh.version = fresh.connect_version = pool->version + 1;
 	fresh.options_version = pool->options_version + 1;
 	fresh.fingerprint = ref->fingerprint;
@@ -275,15 +275,6 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 		*pool_id = pgpx_pools[index].pool_id;
 	LWLockRelease(pgpx_shared->registry_lock);
 	return index;
-}
-
-bool
-pgpx_conn_is_current_locked(const PgpxPool *pool, const PgpxConn *conn,
-							const PgpxFingerprint *fingerprint)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return conn->version >= pool->connect_version &&
-		pgpx_pool_is_current_locked(pool, fingerprint);
 }
 
 /*
@@ -332,7 +323,7 @@ pgpx_pool_reconnect_locked(PgpxPool *pool)
 	pool->ramp = 0;
 	pool->connect_time = 0;
 
-	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
+	pgpx_pool_close_free_locked(pool);
 	notify_attempts_locked(pool);
 }
 
@@ -464,13 +455,6 @@ pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 	}
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
 	request_conninfo_locked(pool, wake);
-}
-
-void
-pgpx_pool_request_database_check(void)
-{
-	pg_atomic_fetch_add_u32(&pgpx_shared->databases_changed, 1);
-	pgpx_worker_wake_all();
 }
 
 void

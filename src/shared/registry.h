@@ -38,14 +38,6 @@ extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
 extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 
 /*
- * Return whether the pool has the options of this fingerprint, and the
- * connection was opened in the way in which the pool connects now.
- */
-extern bool pgpx_conn_is_current_locked(const PgpxPool *pool,
-										const PgpxConn *conn,
-										const PgpxFingerprint *fingerprint);
-
-/*
  * pgpx_pool_adopt_locked
  *		Set the options of the pool to those read from the catalogs.
  *
@@ -113,12 +105,6 @@ extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
  */
 extern bool pgpx_pool_needs_reader(int index, PgpxPoolKey *key,
 								   uint32 *pool_id);
-
-/*
- * After DROP DATABASE: have the workers check which pools have lost their
- * database.
- */
-extern void pgpx_pool_request_database_check(void);
 
 /* Remove a pool if it is gone and empty. */
 extern void pgpx_pool_remove_gone(int index, uint32 pool_id);

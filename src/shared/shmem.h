@@ -356,7 +356,6 @@ typedef struct PgpxPool
 	Oid			user;			/* user of the mapping; else key.local_user */
 	int			server;			/* index of the PgpxServer */
 	int			worker;
-	PgpxTime	created_at;
 
 	/* set at start-up, then constant */
 	LWLock	   *lock;
@@ -402,7 +401,7 @@ typedef struct PgpxPool
 								 * NONE */
 
 	PgpxTime	connect_time;	/* duration of the last connect; 0: unknown */
-	PgpxTime	last_checkout;
+	PgpxTime	last_checkout;	/* or the time at which the pool was made */
 	PgpxPeak	idle_peak;		/* its period is idle_timeout */
 	PgpxPeak	overflow_peak;	/* its period is overflow_ttl */
 	bool		tests_time_out; /* a test has timed out, and no other one has

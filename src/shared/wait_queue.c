@@ -25,12 +25,6 @@
 #define SENDING_LATER_US 1000
 #define SENDING_MAX_US (1000 * 1000)
 
-PgpxWaiter *
-pgpx_my_waiter(void)
-{
-	return &pgpx_waiters[MyProcNumber];
-}
-
 void
 pgpx_pending_statement_set(const char *messages, size_t len)
 {
@@ -47,12 +41,6 @@ pgpx_pending_statement_set(const char *messages, size_t len)
 	if (len > 0)
 		memcpy(PGPX_PENDING_OF(waiter), messages, len);
 	waiter->pending_len = len;
-}
-
-PgpxPendingState
-pgpx_pending_statement_state(void)
-{
-	return pgpx_waiter_pending_state(pgpx_my_waiter());
 }
 
 bool
@@ -286,7 +274,7 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 			else
 			{
 				pool->stats.granted++;
-				if (pgpx_pending_statement_state() == PGPX_PENDING_SENT)
+				if (pgpx_waiter_pending_state(waiter) == PGPX_PENDING_SENT)
 				{
 					pool->stats.pipelined++;
 					*waited = waiter->granted_at - waiter->since;
@@ -314,7 +302,7 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 
 	if (was == PGPX_WAITER_GRANTED && how == PGPX_DEQUEUE_CANCEL)
 	{
-		PgpxPendingState pending_state = pgpx_pending_statement_state();
+		PgpxPendingState pending_state = pgpx_waiter_pending_state(waiter);
 		bool		sent = pending_state == PGPX_PENDING_SENT ||
 			pending_state == PGPX_PENDING_ABANDONED;
 

@@ -141,6 +141,13 @@ extern char *pgpx_pending_statements;	/* [nwaiter_slots][PGPX_PENDING_MAX] */
 /* Index of a waiter in its array. */
 #define PGPX_WAITER_INDEX(waiter) ((int) ((waiter) - pgpx_waiters))
 
+/* Return the waiter of this process. */
+static inline PgpxWaiter *
+pgpx_my_waiter(void)
+{
+	return &pgpx_waiters[MyProcNumber];
+}
+
 /* Address of the pending statement of a waiter. */
 #define PGPX_PENDING_OF(waiter) \
 	(pgpx_pending_statements + \
@@ -197,12 +204,9 @@ extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
  */
 extern void pgpx_pending_statement_set(const char *messages, size_t len);
 
-/* Return the state of the pending statement.  Call it after the dequeue. */
-extern PgpxPendingState pgpx_pending_statement_state(void);
-
 /*
- * Return the state of any waiter's pending statement.  If the waiter is
- * enqueued, the caller must hold the pool lock.
+ * Return the state of a waiter's pending statement.  If the waiter is enqueued,
+ * the caller must hold the pool lock.
  */
 static inline PgpxPendingState
 pgpx_waiter_pending_state(PgpxWaiter *waiter)
@@ -285,8 +289,4 @@ extern void pgpx_waiter_note_revoked(int procno, uint64 lease_id,
  * lease id was found cleared.
  */
 extern PgpxRevoke pgpx_waiter_revoke_reason(int procno, uint64 lease_id);
-
-/* Return the waiter of this process. */
-extern PgpxWaiter *pgpx_my_waiter(void);
-
 #endif							/* PGPX_WAIT_QUEUE_H */

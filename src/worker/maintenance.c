@@ -210,9 +210,8 @@ serve_waiting_pools(PgpxTime now)
 
 		if (pool->worker != pgpx_worker_index)
 			continue;
-		if (pool->retry_at > now && pool->remote_full)
-			pgpx_pool_retry_if_room(pool, now);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		pgpx_pool_retry_if_room_locked(pool, now);
 		pgpx_pool_dispatch_locked(pool, &wake);
 		lacks = pool->nwaiting > 0 && pool->lacks != 0;
 		which = pool->lacks > 0 ? PGPX_EVICT_ANY : PGPX_EVICT_UNUSED_SURPLUS;
