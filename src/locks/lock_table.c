@@ -154,7 +154,7 @@ pgpx_lock_alloc(const PgpxLock *lock)
 
 		*entry = *lock;
 		entry->state = PGPX_LOCK_REQUESTED;
-		entry->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_lock, 1);
+		entry->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 		entry->pool = entry->in_flight = -1;
 		entry->owner_procno = MyProcNumber;
 		entry->owner_pid = MyProcPid;
@@ -178,7 +178,7 @@ pgpx_lock_set_pool(int slot, const PgpxServerSpec *spec, bool renew)
 	lock->pool = spec->pool;
 	lock->pool_id = spec->pool_id;
 	if (renew)
-		lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_lock, 1);
+		lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 	LWLockRelease(pgpx_shared->locks_lock);
 }
 

@@ -34,15 +34,17 @@ extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 /*
  * pgpx_cap_acquire_locked
  *		Acquire a token of each cap for a pool.  On false it has acquired none,
- *		and lacks_all tells which cap denied it.
+ *		and lacks_all is set if the cap over all pools denied it.
  */
 extern bool pgpx_cap_acquire_locked(PgpxPool *pool);
 
-/*
- * Release the tokens of a connection.  The first function releases that of the
- * server alone: for a broken connection, which the second one then leaves out.
- */
+/* Release the token of the server, because a lease is broken from now on. */
 extern void pgpx_cap_release_server(PgpxPool *pool);
+
+/*
+ * Release the tokens of a connection that has closed.  broken: that of the
+ * server has been released.
+ */
 extern void pgpx_cap_release(PgpxPool *pool, bool broken);
 
 /*

@@ -270,7 +270,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	pgpx_list_insert(&pool->conns, PGPX_CONN_LINKS, PGPX_CONN_INDEX(conn),
 					 pool->conns.tail);
 	conn->generation =
-		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
+		pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 
 	/* "version" and the fields after it describe the remote session */
 	memset((char *) conn + offsetof(PgpxConn, version), 0,

@@ -361,7 +361,7 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_LEASED, now))
 		return 0;
-	lease_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_lease, 1);
+	lease_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 
 	conn->holder = *holder;
 	conn->leased_at = conn->state_since;
@@ -903,29 +903,6 @@ pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn, const char *error)
 					PGPX_CONN_INDEX(conn), NameStr(pool->server_name),
 					NameStr(pool->database_name)),
 			 errdetail_internal("%s", error)));
-}
-
-void
-pgpx_stats_closed_locked(PgpxPool *pool, const PgpxConn *conn)
-{
-	PgpxStats  *stats = &pool->stats;
-	uint64	   *counters[PGPX_CLOSE_NREASONS] = {
-		[PGPX_CLOSE_NONE] = &stats->closed_broken,
-		[PGPX_CLOSE_IDLE] = &stats->closed_idle,
-		[PGPX_CLOSE_LIFETIME] = &stats->closed_lifetime,
-		[PGPX_CLOSE_OVERFLOW] = &stats->closed_overflow,
-		[PGPX_CLOSE_EVICTED] = &stats->closed_evicted,
-		[PGPX_CLOSE_RESET] = &stats->closed_reset,
-		[PGPX_CLOSE_BROKEN] = &stats->closed_broken,
-		[PGPX_CLOSE_STALE] = &stats->closed_stale,
-		[PGPX_CLOSE_TERMINATED] = &stats->closed_with_lease,
-		[PGPX_CLOSE_HOLDER_DIED] = &stats->closed_with_lease,
-		[PGPX_CLOSE_DISCARDED] = &stats->closed_with_lease,
-	};
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (conn->opened_at != 0)
-		++*counters[conn->close_reason];
 }
 
 uint64

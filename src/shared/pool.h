@@ -248,9 +248,6 @@ extern bool pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 /* Have the worker close all free connections of the pool as stale. */
 extern void pgpx_pool_close_free_locked(PgpxPool *pool);
 
-/* The error of a connection attempt if the worker has no descriptor left. */
-#define PGPX_NO_DESCRIPTOR "the pool worker has too many open descriptors"
-
 /*
  * pgpx_pool_report_reset
  *		Report the error of a reset that has failed, in the log and as the
@@ -261,9 +258,6 @@ extern void pgpx_pool_close_free_locked(PgpxPool *pool);
  */
 extern void pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn,
 								   const char *error);
-
-/* Count the close of a connection, for its close reason, if it was open. */
-extern void pgpx_stats_closed_locked(PgpxPool *pool, const PgpxConn *conn);
 
 /* Return how many leases have ended, and how many connections were closed. */
 extern uint64 pgpx_stats_sum_ended(const PgpxStats *stats);

@@ -144,7 +144,8 @@ pgpx_pool_retry_if_room_locked(PgpxPool *pool, PgpxTime now)
 		pause = FULL_RETRY_MIN_US;
 	}
 	if (pool->retry_at > Max(now, pool->last_error_at) + pause)
-		pool->retry_at = Max(now, pool->last_error_at + pgpx_pool_jitter(pause));
+		pool->retry_at = Max(now,
+							 pool->last_error_at + pgpx_pool_jitter(pause));
 }
 
 /*
@@ -416,6 +417,30 @@ pgpx_pool_close(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 	end_step(pool, &wake);
 }
 
+/* Count the close of a connection, for its close reason, if it was open. */
+static void
+count_closed_locked(PgpxPool *pool, const PgpxConn *conn)
+{
+	PgpxStats  *stats = &pool->stats;
+	uint64	   *counters[PGPX_CLOSE_NREASONS] = {
+		[PGPX_CLOSE_NONE] = &stats->closed_broken,
+		[PGPX_CLOSE_IDLE] = &stats->closed_idle,
+		[PGPX_CLOSE_LIFETIME] = &stats->closed_lifetime,
+		[PGPX_CLOSE_OVERFLOW] = &stats->closed_overflow,
+		[PGPX_CLOSE_EVICTED] = &stats->closed_evicted,
+		[PGPX_CLOSE_RESET] = &stats->closed_reset,
+		[PGPX_CLOSE_BROKEN] = &stats->closed_broken,
+		[PGPX_CLOSE_STALE] = &stats->closed_stale,
+		[PGPX_CLOSE_TERMINATED] = &stats->closed_with_lease,
+		[PGPX_CLOSE_HOLDER_DIED] = &stats->closed_with_lease,
+		[PGPX_CLOSE_DISCARDED] = &stats->closed_with_lease,
+	};
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (conn->opened_at != 0)
+		++*counters[conn->close_reason];
+}
+
 void
 pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 {
@@ -427,7 +452,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 	if (pool->lost_unused && conn->close_reason == PGPX_CLOSE_BROKEN &&
 		pgpx_conn_statements(conn) == 0)
 		log_end = may_log_locked(pool, pgpx_now());
-	pgpx_stats_closed_locked(pool, conn);
+	count_closed_locked(pool, conn);
 	pgpx_conn_free_locked(pool, conn);
 	end_step(pool, &wake);
 	if (log_end)
@@ -574,27 +599,23 @@ typedef struct Leak
 	uint64		lease_id;
 	PgpxHolder	holder;
 	PgpxTime	since;
-	PgpxTime	held;
 	bool		ended;
 } Leak;
 
-#define MAX_LEAKS 8
-
 /*
- * Find leases that are held for too long: note each once to be logged
- * (leak_warning), and revoke it after lease_timeout.  Return the number of
- * entries in leaks; further leases are left to the next call.
+ * Find a lease that is held for too long: note it once to be logged
+ * (leak_warning), or revoke it after lease_timeout.  Return false if there is
+ * none.  Further leases are left to the next call, which is due at once.
  */
-static int
-check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
+static bool
+check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leak,
 			 PgpxWake *wake)
 {
 	const PgpxPoolOptions *opts = &pool->opts;
-	int			n = 0;
 
 	if ((opts->lease_timeout == 0 && opts->leak_warning == 0) ||
-		pgpx_pool_total_locked(pool) + pool->nbroken == 0)
-		return 0;
+		pool->count[PGPX_CONN_LEASED] == 0 || pool->damaged)
+		return false;
 
 	/* a checkout does not wake the worker, so check at this interval */
 	*due = Min(*due, now + CHECK_INTERVAL_US);
@@ -603,8 +624,6 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		PgpxTime	end;
 		PgpxTime	warn;
 
-		if (n == MAX_LEAKS)
-			break;
 		if (conn->state != PGPX_CONN_LEASED)
 			continue;
 		end = opts->lease_timeout == 0 ? PG_INT64_MAX :
@@ -617,41 +636,35 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 			continue;
 		}
 
-		leaks[n].lease_id = pg_atomic_read_u64(&conn->lease_id);
-		leaks[n].holder = conn->holder;
+		leak->lease_id = pg_atomic_read_u64(&conn->lease_id);
+		leak->holder = conn->holder;
 		if (conn->holder.user_name[0] == '\0')
-			strlcpy(leaks[n].holder.user_name, NameStr(pool->user_name),
+			strlcpy(leak->holder.user_name, NameStr(pool->user_name),
 					NAMEDATALEN);
-		leaks[n].since = conn->leased_at;
-		leaks[n].held = now - conn->leased_at;
-		leaks[n].ended = now >= end;
-		if (leaks[n++].ended)
+		leak->since = conn->leased_at;
+		leak->ended = now >= end;
+		if (leak->ended)
 			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_TIMEOUT, wake);
 		else
-		{
 			conn->leak_logged = true;
-			*due = Min(*due, end);
-		}
-	}
-	if (n == MAX_LEAKS)
 		*due = now;
-	return n;
+		return true;
+	}
+	return false;
 }
 
 static void
-log_leaks(const char *server, const Leak *leaks, int n)
+log_leak(const char *server, const Leak *leak, PgpxTime now)
 {
-	for (int i = 0; i < n; i++)
-		ereport(leaks[i].ended ? LOG : WARNING,
-				(errmsg(leaks[i].ended ?
-						"lease " UINT64_FORMAT " on server \"%s\" was ended after %.3f s" :
-						"lease " UINT64_FORMAT " on server \"%s\" has been held for %.3f s",
-						leaks[i].lease_id, server,
-						leaks[i].held / 1e6),
-				 errdetail("Its holder is PID %d, user \"%s\", since %s, why: \"%s\".",
-						   leaks[i].holder.pid, leaks[i].holder.user_name,
-						   timestamptz_to_str(pgpx_timestamp(leaks[i].since)),
-						   leaks[i].holder.why)));
+	ereport(leak->ended ? LOG : WARNING,
+			(errmsg(leak->ended ?
+					"lease " UINT64_FORMAT " on server \"%s\" was ended after %.3f s" :
+					"lease " UINT64_FORMAT " on server \"%s\" has been held for %.3f s",
+					leak->lease_id, server, (now - leak->since) / 1e6),
+			 errdetail("Its holder is PID %d, user \"%s\", since %s, why: \"%s\".",
+					   leak->holder.pid, leak->holder.user_name,
+					   timestamptz_to_str(pgpx_timestamp(leak->since)),
+					   leak->holder.why)));
 }
 
 PgpxTime
@@ -662,8 +675,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	PgpxTime	due = PG_INT64_MAX;
 	bool		lacks = false;	/* a cap keeps it below min_size or min_idle */
 	bool		lacks_all = false;
-	Leak		leaks[MAX_LEAKS];
-	int			nleaks;
+	Leak		leak;
+	bool		leaks;
 	NameData	server;
 
 	*ended = false;
@@ -673,7 +686,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	close_unneeded_locked(pool, now, &due);
 	due = Min(due, next_expiry(pool, now));
 	end_backoff(pool, now, &due);
-	nleaks = check_leases(pool, now, &due, leaks, &wake);
+	leaks = check_leases(pool, now, &due, &leak, &wake);
 	server = pool->server_name;
 	pgpx_pool_dispatch_locked(pool, &wake);
 	if (pool->nwaiting > 0)
@@ -690,7 +703,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 		/*
 		 * Connect for min_size and min_idle after the back-off.  If they could
 		 * not be reached for another reason, try at intervals, because another
-		 * pool that frees a slot tells only the pools with waiters.
+		 * pool that frees a slot wakes the worker only for waiters.
 		 */
 		if (pgpx_pool_below_min_locked(pool) > 0)
 			due = Min(due, pool->retry_at > now ? pool->retry_at :
@@ -703,6 +716,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	pgpx_wake_flush(&wake);
 	if (lacks)
 		(void) pgpx_cap_evict(index, lacks_all, PGPX_EVICT_UNUSED_SURPLUS);
-	log_leaks(NameStr(server), leaks, nleaks);
+	if (leaks)
+		log_leak(NameStr(server), &leak, now);
 	return due;
 }

@@ -41,7 +41,7 @@ static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 /*
- * Number of times that this postmaster has created shared memory.  Lease ids
+ * Number of times that this postmaster has created shared memory.  Ids
  * start at boots << BOOT_SHIFT, so that an id that a client kept across a
  * crash restart is stale and cannot be the id of another lease.
  */
@@ -159,15 +159,11 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	generate_identity(shared);
 	shared->started_at = pgpx_now();
 
-	pg_atomic_init_u64(&shared->next_lease, ((uint64) boots << BOOT_SHIFT) + 1);
-	pg_atomic_init_u64(&shared->next_wait, 1);
-	pg_atomic_init_u64(&shared->next_incarnation, shared->boot_id);
+	pg_atomic_init_u64(&shared->next_id, ((uint64) boots << BOOT_SHIFT) + 1);
 	pg_atomic_init_u32(&shared->next_pool, 1);
-	pg_atomic_init_u64(&shared->next_generation, 1);
 	pg_atomic_init_u32(&shared->databases_changed, 0);
 	pg_atomic_init_u32(&shared->pools_changed, 0);
 	pg_atomic_init_u64(&shared->clock_offset, 0);
-	pg_atomic_init_u64(&shared->next_lock, 1);
 	pg_atomic_init_u32(&shared->locks_changed, 0);
 	pg_atomic_init_u32(&shared->uses_min_idle, 0);
 	for (int i = 0; i < PGPX_DBLINK_OUTCOMES; i++)

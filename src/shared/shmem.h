@@ -85,7 +85,7 @@ typedef enum PgpxConnState
 	PGPX_CONN_NSTATES
 } PgpxConnState;
 
-/* Reason for closing a connection; pgpx_stats_closed_locked counts it. */
+/* Reason for closing a connection. */
 typedef enum PgpxCloseReason
 {
 	PGPX_CLOSE_NONE = 0,
@@ -497,18 +497,14 @@ typedef struct PgpxShared
 	PgpxTime	started_at;
 
 	/* atomic */
-	pg_atomic_uint64 next_lease;
-	pg_atomic_uint64 next_wait;
-	pg_atomic_uint64 next_incarnation;
+	pg_atomic_uint64 next_id;	/* of a lease, a wait, a generation, an
+								 * incarnation, or a request of a lock */
 	pg_atomic_uint32 next_pool;
-	pg_atomic_uint64 next_generation;
 	pg_atomic_uint32 databases_changed; /* incremented by DROP DATABASE and
 										 * similar */
 	pg_atomic_uint32 pools_changed; /* incremented when options change in
 									 * place and when a retired pool becomes
 									 * empty */
-	pg_atomic_uint64 next_lock; /* numbers lock requests and queue
-								 * positions */
 	pg_atomic_uint32 locks_changed; /* incremented when the worker has
 									 * to check the locks */
 	pg_atomic_uint32 uses_min_idle; /* 1: a pool has had min_idle since the

@@ -130,9 +130,14 @@ queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 	int			index = PGPX_POOL_INDEX(pool);
 
 	pgpx_list_remove(&pool->queue, PGPX_QUEUE_LINKS, PGPX_WAITER_INDEX(waiter));
-	if (--pool->nwaiting == 0)
-		pg_atomic_fetch_and_u32(&pgpx_waiting_bits[index / 32],
-								~(UINT32_C(1) << (index % 32)));
+	if (--pool->nwaiting > 0)
+		return;
+	pg_atomic_fetch_and_u32(&pgpx_waiting_bits[index / 32],
+							~(UINT32_C(1) << (index % 32)));
+
+	/* the tokens that this pool lacked are for other pools now */
+	if (pool->lacks > 0)
+		pgpx_worker_wake_all();
 }
 
 PgpxWaiter *
@@ -146,17 +151,13 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	Assert(waiter->state == PGPX_WAITER_NONE);
 
 	waiter->pool = PGPX_POOL_INDEX(pool);
-	waiter->wait_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_wait, 1);
+	waiter->wait_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 	waiter->position = position != 0 ? position : waiter->wait_id;
 	waiter->options_version = pool->options_version;
 	waiter->holder = *holder;
 	waiter->since = since;
 	waiter->waited_before = waited_before;
 	waiter->deadline = deadline;
-	waiter->conn = -1;
-	waiter->lease_id = 0;
-	waiter->sqlstate = 0;
-	waiter->text[0] = '\0';
 	pg_atomic_write_u32(&waiter->pending_state,
 						PGPX_PENDING_NEXT(
 								pg_atomic_read_u32(&waiter->pending_state),

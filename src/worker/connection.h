@@ -33,6 +33,9 @@
 /* Deadline of a check, unless operation_timeout is shorter. */
 #define PGPX_CHECK_MS 2000
 
+/* The error of a connection attempt if the worker has no descriptor left. */
+#define PGPX_NO_DESCRIPTOR "the pool worker has too many open descriptors"
+
 /* The protocol's Terminate message: type and length. */
 #define PGPX_TERMINATE "X\0\0\0\4"
 #define PGPX_TERMINATE_LEN 5

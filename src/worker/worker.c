@@ -215,7 +215,7 @@ set_up(void)
 	forget_connections();
 
 	pgpx_worker_incarnation =
-		pg_atomic_fetch_add_u64(&pgpx_shared->next_incarnation, 1);
+		pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 	register_exit_callbacks();
 	PGPX_DEBUG_POINT("worker_set_up");
 	pgpx_maintenance_init();
