@@ -242,6 +242,8 @@ pgpx_conn_unfit_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_STALE;
 	if (conn->expires_at != 0 && now >= conn->expires_at)
 		return PGPX_CLOSE_LIFETIME;
+	if (pgpx_pool_count_open_locked(pool) > pgpx_pool_cap_locked(pool))
+		return PGPX_CLOSE_OVERFLOW;
 	return PGPX_CLOSE_NONE;
 }
 
@@ -589,8 +591,6 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_BROKEN;
 	if (pgpx_pool_is_draining(pool))
 		return PGPX_CLOSE_STALE;
-	if (pgpx_pool_count_open_locked(pool) > pgpx_pool_cap_locked(pool))
-		return PGPX_CLOSE_OVERFLOW;
 	if (pgpx_cap_must_close_locked(pool))
 		return PGPX_CLOSE_EVICTED;
 	return PGPX_CLOSE_NONE;

@@ -509,8 +509,6 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 	int			min_idle = pgpx_pool_min_idle_locked(pool);
 	int			min_size = pgpx_pool_min_size_locked(pool);
 	int			surplus = pgpx_cap_surplus_locked(pool);
-	int			excess = pgpx_pool_count_open_locked(pool) -
-		pgpx_pool_cap_locked(pool);
 	int			keep_overflow = PG_INT32_MAX;
 	int			keep_idle = PG_INT32_MAX;
 	int			prev;
@@ -536,13 +534,12 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 		if (reason == PGPX_CLOSE_NONE)
 			reason = surplus > 0 ? PGPX_CLOSE_EVICTED :
 				pgpx_pool_is_draining(pool) ? PGPX_CLOSE_STALE :
-				excess > 0 || usable > keep_overflow ? PGPX_CLOSE_OVERFLOW :
+				usable > keep_overflow ? PGPX_CLOSE_OVERFLOW :
 				usable > keep_idle ? PGPX_CLOSE_IDLE : PGPX_CLOSE_NONE;
 		if (reason == PGPX_CLOSE_NONE)
 			continue;
 		pgpx_pool_close_locked(pool, conn, reason);
 		surplus--;
-		excess--;
 		usable--;
 	}
 }
