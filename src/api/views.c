@@ -585,9 +585,7 @@ wait_reason(const PgpxView *view)
 {
 	static const char *const limits[] = {
 		[PGPX_LIMIT_NONE] = "connecting",
-		[PGPX_LIMIT_CONNECTING] = "connecting",
-		[PGPX_LIMIT_CHECKING] = "checking",
-		[PGPX_LIMIT_CANCELLING] = "cancelling",
+		[PGPX_LIMIT_BUSY] = "cancelling",
 		[PGPX_LIMIT_POOL] = "full",
 		[PGPX_LIMIT_UNAVAILABLE] = "unavailable",
 		[PGPX_LIMIT_SERVER] = "server_cap",

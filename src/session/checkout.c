@@ -482,9 +482,7 @@ limit_hint(PgpxGrowthLimit limit)
 {
 	switch (limit)
 	{
-		case PGPX_LIMIT_CONNECTING:
-		case PGPX_LIMIT_CHECKING:
-		case PGPX_LIMIT_CANCELLING:
+		case PGPX_LIMIT_BUSY:
 			return "Raise the timeout, or check why the remote server has not answered.";
 		case PGPX_LIMIT_POOL:
 			return "Raise \"pool_size\" or the timeout, or return leases earlier.";

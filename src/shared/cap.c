@@ -1,9 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * cap.c
- *	  Caps over several pools: tokens, the rule for a full cap, and eviction.
- *
- * Shared memory only.  cap.h states the rule.
+ *	  Caps over several pools: tokens, the rule for a full cap (cap.h), eviction.
  *
  * Pingora's pool of upstream connections evicts by the same rule, the least
  * recently used of all groups (https://github.com/cloudflare/pingora,
@@ -181,15 +179,6 @@ pgpx_cap_surplus_locked(const PgpxPool *pool)
 	return Max(-pgpx_cap_left_locked(pool, false, true), 0);
 }
 
-/* Return whether min_size and min_idle allow closing a free connection. */
-static bool
-has_surplus(const PgpxPool *pool)
-{
-	return pgpx_pool_count_open_locked(pool) >
-		pgpx_pool_min_size_locked(pool) &&
-		pgpx_pool_count_free_locked(pool) > pgpx_pool_min_idle_locked(pool);
-}
-
 /*
  * Return the least recently used free connection of a pool if it may be
  * evicted; NULL: there is none.  Set *surplus to whether the pool has more than
@@ -202,7 +191,9 @@ find_victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now,
 	PgpxConn   *oldest = pgpx_conn_at(pool->lru.tail);
 
 	Assert(LWLockHeldByMe(pool->lock));
-	*surplus = has_surplus(pool);
+	*surplus = pgpx_pool_count_open_locked(pool) >
+			pgpx_pool_min_size_locked(pool) &&
+		pgpx_pool_count_free_locked(pool) > pgpx_pool_min_idle_locked(pool);
 	if (oldest == NULL || (which != PGPX_EVICT_ANY && !*surplus) ||
 		(which == PGPX_EVICT_UNUSED_SURPLUS &&
 		 now - oldest->last_used < PGPX_EVICT_UNUSED_US))

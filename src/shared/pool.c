@@ -3,7 +3,7 @@
  * pool.c
  *	  The connections of a pool: pick, lease, grow, grant, release; counters.
  *
- * Shared memory only.  A process that frees a connection grants it to a waiter
+ * A process that frees a connection grants it to a waiter
  * in the same critical section.  So no connection is free while a session waits
  * for it, and a new checkout never overtakes a waiter.
  *
@@ -107,10 +107,10 @@ pgpx_pool_growth_limit_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
-		return pool->count[PGPX_CONN_CONNECTING] > 0 ? PGPX_LIMIT_CONNECTING :
-			pool->count[PGPX_CONN_CHECKING] > 0 ? PGPX_LIMIT_CHECKING :
-			pool->count[PGPX_CONN_CANCELLING] > 0 ? PGPX_LIMIT_CANCELLING :
-			PGPX_LIMIT_POOL;
+		return pool->count[PGPX_CONN_CONNECTING] > 0 ||
+			pool->count[PGPX_CONN_CHECKING] > 0 ||
+			pool->count[PGPX_CONN_CANCELLING] > 0 ?
+			PGPX_LIMIT_BUSY : PGPX_LIMIT_POOL;
 	if (pool->retry_at > pgpx_now())
 		return PGPX_LIMIT_UNAVAILABLE;
 	if (pgpx_cap_left_locked(pool, false, false) <= 0)

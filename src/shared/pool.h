@@ -355,10 +355,8 @@ extern PgpxTime pgpx_pool_growth_due_locked(const PgpxPool *pool,
 typedef enum PgpxGrowthLimit
 {
 	PGPX_LIMIT_NONE,
-	PGPX_LIMIT_CONNECTING,		/* pool_size and max_overflow, and connections
-								 * are being opened, */
-	PGPX_LIMIT_CHECKING,		/* .. or tested, */
-	PGPX_LIMIT_CANCELLING,		/* .. or cancelled */
+	PGPX_LIMIT_BUSY,			/* pool_size and max_overflow, and connections
+								 * are being opened, tested or cancelled */
 	PGPX_LIMIT_POOL,			/* pool_size and max_overflow */
 	PGPX_LIMIT_UNAVAILABLE,		/* the pause after a failed attempt */
 	PGPX_LIMIT_SERVER,			/* max_server_connections */

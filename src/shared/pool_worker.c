@@ -4,7 +4,7 @@
  *	  The worker's part of a pool: its connection state transitions and
  *	  maintenance.
  *
- * Only the worker calls these functions.  Shared memory only.
+ * Only the worker calls these functions.
  *
  * Transitions.  Each function is one step of the state machine in
  * conn_state.h: it acquires the pool lock, changes the state, dispatches the
@@ -295,14 +295,13 @@ pgpx_pool_conninfo_known(PgpxPool *pool, uint64 version)
 }
 
 bool
-pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *unread_reset)
+pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn)
 {
 	bool		began;
 
 	if (!begin_step(pool, conn, PGPX_CONN_RESET_PENDING))
 		return false;
 	began = pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
-	*unread_reset = conn->unread_reset;
 	LWLockRelease(pool->lock);
 	return began;
 }

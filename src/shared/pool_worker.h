@@ -76,11 +76,9 @@ extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 version);
 /*
  * pgpx_pool_begin_reset
  *		RESET_PENDING -> RESETTING, so that the worker reads the answer.  Return
- *		false if the connection is not RESET_PENDING any more.  *unread_reset
- *		receives the PGPX_SENT_* bits of the unread answers.
+ *		false if the connection is not RESET_PENDING any more.
  */
-extern bool pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn,
-								  int *unread_reset);
+extern bool pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn);
 
 /*
  * RESETTING -> IDLE if ok, else -> CLOSING.  If the answer was late, the

@@ -3,11 +3,6 @@
  * wait_queue.c
  *	  The queue of waiters of a pool; wait_queue.h has the diagram.
  *
- * Shared memory only.  A connection that was granted while its waiter was
- * timing out or being cancelled must be either used or released, or it leaks.
- * Therefore pgpx_waiter_dequeue is the only way out of the queue, and it
- * decides under the pool lock.
- *
  *-------------------------------------------------------------------------
  */
 #include "shared/wait_queue.h"
@@ -146,6 +141,7 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 						   PgpxTime deadline, uint64 position)
 {
 	PgpxWaiter *waiter = pgpx_my_waiter();
+	uint32		pending;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(waiter->state == PGPX_WAITER_NONE);
@@ -158,12 +154,10 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	waiter->since = since;
 	waiter->waited_before = waited_before;
 	waiter->deadline = deadline;
-	pg_atomic_write_u32(&waiter->pending_state,
-						PGPX_PENDING_NEXT(
-								pg_atomic_read_u32(&waiter->pending_state),
-										waiter->pending_len > 0 ?
-											PGPX_PENDING_OPEN :
-											PGPX_PENDING_NONE));
+	pending = pg_atomic_read_u32(&waiter->pending_state);
+	pending = PGPX_PENDING_NEXT(pending, waiter->pending_len > 0 ?
+								PGPX_PENDING_OPEN : PGPX_PENDING_NONE);
+	pg_atomic_write_u32(&waiter->pending_state, pending);
 	waiter->state = PGPX_WAITER_WAITING;
 
 	queue_insert(pool, waiter);

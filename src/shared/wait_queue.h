@@ -16,7 +16,8 @@
  * the pool lock.  If the deadline of the first waiter has passed, it sets
  * EXPIRED and continues with the next waiter, because the session may be
  * stopped.  Every end of a wait goes through pgpx_waiter_dequeue: timeout,
- * cancel, terminate and exit, too.
+ * cancel, terminate and exit, too.  A connection that was granted meanwhile must
+ * be either used or released, or it leaks; this is decided under the pool lock.
  *
  * A waiter also contains
  *	- the pending statement, which a releasing session may send for it
@@ -95,10 +96,7 @@ typedef struct PgpxRevoked
 
 /*
  * A waiter.  A session waits in one queue at a time, so each process has one
- * PgpxWaiter, at the index of its PGPROC.  Its own process enqueues and
- * dequeues it; other processes move it from WAITING to GRANTED, FAILED or
- * EXPIRED.
- * All of this happens under the lock of "pool".
+ * PgpxWaiter, at the index of its PGPROC.  It changes under the lock of "pool".
  */
 typedef struct PgpxWaiter
 {
@@ -256,7 +254,7 @@ typedef enum PgpxDequeue
 
 /*
  * pgpx_waiter_dequeue
- *		End the wait of this process.  This is the only way out of the queue.
+ *		End the wait of this process.
  *
  * Return the state that the waiter had; its fields remain until the next wait:
  *

@@ -202,12 +202,12 @@ pgpx_connection_reset(PgpxWorkerConn *w)
 bool
 pgpx_connection_read_reset(PgpxWorkerConn *w)
 {
-	int			unread_reset;
+	PgpxConn   *conn = &pgpx_conns[w->index];
 
-	if (!pgpx_pool_begin_reset(&pgpx_pools[w->pool], &pgpx_conns[w->index],
-							   &unread_reset))
+	if (!pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn))
 		return false;
-	begin_exchange(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
+	begin_exchange(w, conn->unread_reset,
+				   pgpx_pools[w->pool].opts.operation_timeout);
 	step_reset(w);
 	return true;
 }

@@ -446,7 +446,8 @@ inline grow()
 	fi;
 #if SIZE < NC
 	/* pgpx_pool_total_locked: a broken lease does not count */
-	count_conns(conn[i].state != FREE && !conn[i].broken);
+	count_conns(conn[i].state != FREE &&
+		!(conn[i].broken && conn[i].state == LEASED));
 	if
 	:: n + num > SIZE -> num = (n < SIZE -> SIZE - n : 0)
 	:: else
