@@ -790,9 +790,10 @@ notice_at(const Checkout *c)
  * Wait for the waiter to be granted a connection, and leave the queue.
  *
  * Return the connection, and leave the lease id in the waiter.  Return NULL with
- * only_try when none was granted, or with *pool_changed set: then the waiter has left the queue
- * because the spec now has another pool.  Any other outcome is raised as an
- * error, among them 40P01 if the session is in a deadlock that it must end.
+ * only_try when none was granted, or with *pool_changed set: then the waiter has
+ * left the queue because the spec now has another pool.  Any other outcome is
+ * raised as an error, among them 40P01 if the session is in a deadlock that it
+ * must end.
  */
 static PgpxConn *
 wait_in_queue(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter,

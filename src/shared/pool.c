@@ -3,9 +3,9 @@
  * pool.c
  *	  The connections of a pool: pick, lease, grow, grant, release; counters.
  *
- * A process that frees a connection grants it to a waiter
- * in the same critical section.  So no connection is free while a session waits
- * for it, and a new checkout never overtakes a waiter.
+ * A process that frees a connection grants it to a waiter in the same critical
+ * section.  So no connection is free while a session waits for it, and a new
+ * checkout never overtakes a waiter.
  *
  * Counters are incremented under the pool lock, which the caller holds anyway.
  * A session counts the work of a lease privately and adds its totals at the end
