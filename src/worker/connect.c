@@ -77,7 +77,6 @@ static void handle_login_step(PgpxWorkerConn *w,
 							  PostgresPollingStatusType status);
 static void continue_after_login(PgpxWorkerConn *w);
 static void continue_start_commands(PgpxWorkerConn *w);
-static void lookup_ended(void *owner, const PgpxLookup *lookup, bool started);
 static void password_ended(const PgpxConninfoKey *key, const char *error);
 
 /*
@@ -141,7 +140,7 @@ static void
 set_host_deadline(PgpxWorkerConn *w)
 {
 	PgpxTime	now = pgpx_now();
-	PgpxTime	share = (w->until - now) / w->hosts->n;
+	PgpxTime	share = (w->until - now) / w->hosts->left;
 
 	set_deadline(w, Min(now + Max(share, MIN_HOST_US), w->until));
 }
@@ -301,14 +300,6 @@ log_in_again(PgpxWorkerConn *w)
 	log_in(w);
 }
 
-/* Start the first login, when the addresses are known. */
-static void
-start_connect(PgpxWorkerConn *w, const PgpxLookup *lookup)
-{
-	w->hosts = pgpx_hosts_create(w->pool, lookup);
-	log_in(w);
-}
-
 /*
  * End the attempt and return true if other options were published since it
  * started.  The host of the old options must not receive the password and the
@@ -363,41 +354,52 @@ password_ended(const PgpxConninfoKey *key, const char *error)
 }
 
 static void
-lookup_ended(void *owner, const PgpxLookup *lookup, bool started)
+lookup_ended(PgpxTask *task, PgpxTaskEnd end)
 {
-	PgpxWorkerConn *w = owner;
+	PgpxHosts  *hosts = (PgpxHosts *) task;
+	PgpxWorkerConn *w = hosts->owner;
 
+	if (end == PGPX_TASK_ABANDONED)
+	{
+		pgpx_hosts_free(&hosts);
+		return;
+	}
 	w->task = NULL;
+	w->hosts = hosts;
 	w->purpose->changed(w);
 	if (drop_outdated(w))
 		return;
-	if (!started)
+	if (end == PGPX_TASK_NO_THREAD)
 		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES,
 						   "The pool worker could not start a thread for the lookup of the host name.");
-	else if (pgpx_lookup_error(lookup) != NULL)
-		fail_with_08001(w, pgpx_lookup_error(lookup));
+	else if (hosts->error[0] != '\0')
+		fail_with_08001(w, hosts->error);
 	else
-		start_connect(w, lookup);
+		log_in(w);
 }
 
 void
 pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 {
-	const PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	PgpxHosts  *hosts = pgpx_hosts_create(w->pool);
 	PgpxConninfoKey key;
 
-	w->version = ci->version;
+	w->version = pgpx_wpools[w->pool].conninfo.version;
 	w->started = pgpx_now();
 	w->until = w->started + timeout_ms * 1000;
 	set_deadline(w, w->until);
-	if (!pgpx_conninfo_needs_lookup(ci))
+	if (!pgpx_hosts_need_lookup(hosts))
 	{
-		start_connect(w, NULL);
+		w->hosts = hosts;
+		log_in(w);
 		return;
 	}
 	w->phase = PGPX_PHASE_LOOKUP;
-	w->task = pgpx_lookup_create(w->pool, lookup_ended, w);
-	w->task->for_locks = is_for_locks(w);
+	w->task = &hosts->task;
+	hosts->owner = w;
+	hosts->task.run = pgpx_hosts_resolve;
+	hosts->task.ended = lookup_ended;
+	hosts->task.for_locks = is_for_locks(w);
 	key = conninfo_key(w);
 	pgpx_task_submit(w->task, PGPX_TASK_LOOKUP, &key);
 }

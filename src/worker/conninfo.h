@@ -19,45 +19,39 @@
 #include "protocol/control_message.h"
 #include "worker/task_queue.h"
 
-typedef struct PgpxLookup PgpxLookup;
-
-/*
- * Receive the result of a lookup, in the event loop.  "lookup" is freed when it
- * returns.  started: false if no thread could be started.
- */
-typedef void (*PgpxLookupEnded)(void *owner, const PgpxLookup *lookup,
-								bool started);
-
-/*
- * Create the task that resolves the host names of a pool's conninfo.  If it is abandoned, "ended" is not called.
- */
-extern PgpxTask *pgpx_lookup_create(int pool, PgpxLookupEnded ended,
-									void *owner);
-
-/* Return the reason why no address was found, or NULL. */
-extern const char *pgpx_lookup_error(const PgpxLookup *lookup);
-
 /*
  * A candidate host of a login, as passed to libpq; a NULL field is not passed.
  */
 typedef struct PgpxHost
 {
-	int			slot;			/* in the published list */
 	const char *host;
 	const char *hostaddr;
 	const char *port;
+	bool		unresponsive;	/* no longer tried in this login */
 } PgpxHost;
 
+/* Length of a numeric address: IPv6 with a scope. */
+#define PGPX_ADDRESS_LEN 64
+
 /*
- * The candidate hosts of a login, in the order in which they are tried.  A list
- * that libpq tries by itself counts as one host.
+ * The candidate hosts of a login, in the published order.  A name that was
+ * resolved appears once for each of its addresses.
  */
 typedef struct PgpxHosts
 {
+	PgpxTask	task;			/* of the lookup, which then owns the object */
+	void	   *owner;			/* of the task, for its "ended" */
 	MemoryContext cxt;
-	int			n;				/* number of hosts left */
-	int			total;			/* .. in the published list */
-	PgpxHost   *entries;
+	bool		shuffled;		/* libpq chooses their order */
+	int			total;
+	int			left;			/* number that are not unresponsive; 1 if they
+								 * are shuffled */
+	PgpxHost   *entries;		/* [total] */
+
+	/* results of the lookup */
+	char		error[256];		/* why no address was found; empty: no error */
+	PgpxHost   *resolved;		/* become the entries */
+	char		addresses[PGPX_MAX_HOSTS][PGPX_ADDRESS_LEN];
 } PgpxHosts;
 
 /* A pool's conninfo, in private memory. */
@@ -74,8 +68,8 @@ typedef struct PgpxWorkerPool
 	PgpxTime	password_requested_at;
 	PgpxTime	password_at;	/* when the command had printed it */
 
-	int			first;			/* slot of the host to try first */
-	PgpxTime	first_until;	/* .. until then; later slot 0 */
+	int			first;			/* number of the host to try first */
+	PgpxTime	first_until;	/* .. until then; later number 0 */
 } PgpxWorkerPool;
 
 extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
@@ -100,9 +94,6 @@ extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
  */
 extern bool pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version);
 
-/* Return whether host names must be resolved before a login. */
-extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
-
 /*
  * Start a login (PQconnectStartParams) with a pool's conninfo, and the password
  * that the password command has printed, if any.  application_name, unless
@@ -113,16 +104,20 @@ extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 
 /*
  * pgpx_hosts_create
- *		Return the candidate hosts of a login, from the lookup's result if there
- *		was one.  A host that was unresponsive a short while ago is not the
- *		first.
+ *		Return the candidate hosts of a login with a pool's conninfo.
+ * pgpx_hosts_need_lookup
+ *		Return whether names must be resolved before a login.
+ * pgpx_hosts_resolve
+ *		Resolve the names, in the thread of the task.
  * pgpx_hosts_mark_unresponsive
- *		Remove the host that libpq is trying from the list, since it does not
- *		answer.  pg: NULL if libpq cannot be asked; then remove the first one.
- *		For a while, logins of the pool start with the host after it.  Return
- *		whether other hosts are left; the last one is not removed.
+ *		Exclude the host that libpq is trying, since it does not answer.  pg:
+ *		NULL if libpq cannot be asked; then exclude the first one.  For a while,
+ *		logins of the pool start with the host after it.  Return whether other
+ *		hosts are left; the last one is not excluded.
  */
-extern PgpxHosts *pgpx_hosts_create(int pool, const PgpxLookup *lookup);
+extern PgpxHosts *pgpx_hosts_create(int pool);
+extern bool pgpx_hosts_need_lookup(const PgpxHosts *hosts);
+extern void pgpx_hosts_resolve(PgpxTask *task);
 extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
 										 const PGconn *pg);
 
