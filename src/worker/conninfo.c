@@ -322,7 +322,7 @@ pgpx_hosts_need_lookup(const PgpxHosts *hosts)
 static void
 resolve_name(PgpxHosts *hosts, const PgpxHost *one, int *n)
 {
-	struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
 	struct addrinfo *list = NULL;
 	int			rc = getaddrinfo(one->host, NULL, &hints, &list);
 
