@@ -82,6 +82,8 @@ typedef struct CancelTask
 	bool		ok;				/* the remote has closed */
 } CancelTask;
 
+PgpxCancelEnded pgpx_cancel_ended = NULL;
+
 static bool
 create_request(CancelTask *request, PGconn *pg)
 {
@@ -210,10 +212,8 @@ run_request(PgpxTask *task)
 static void
 end_request(PgpxWorkerConn *w, bool sent, bool ok)
 {
-	PgpxCancelEnded ended = w->cancel.ended;
-
 	memset(&w->cancel, 0, sizeof(w->cancel));
-	ended(w, sent, ok);
+	pgpx_cancel_ended(w, sent, ok);
 }
 
 static void
@@ -253,12 +253,11 @@ create_task(PgpxWorkerConn *w)
 }
 
 void
-pgpx_cancel_send(PgpxWorkerConn *w, PgpxCancelEnded ended)
+pgpx_cancel_send(PgpxWorkerConn *w)
 {
 	PgpxConninfoKey key = {w->pool, w->pool_id, w->version};
 	int64		timeout_ms = pgpx_pools[w->pool].opts.operation_timeout;
 
-	w->cancel.ended = ended;
 	if (w->cancel.task != NULL)
 		return;
 	w->cancel.task = create_task(w);
@@ -273,17 +272,10 @@ pgpx_cancel_send(PgpxWorkerConn *w, PgpxCancelEnded ended)
 }
 
 void
-pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
+pgpx_cancel_start(PgpxWorkerConn *w)
 {
 	pg_atomic_write_u32(&pgpx_conns[w->index].cancel, PGPX_CANCEL_SENT);
-	pgpx_cancel_send(w, ended);
-}
-
-int
-pgpx_cancel_finish(PgpxWorkerConn *w, bool sent, bool ok)
-{
-	return pgpx_pool_cancel_done(&pgpx_pools[w->pool], &pgpx_conns[w->index],
-								 sent, ok);
+	pgpx_cancel_send(w);
 }
 
 void

@@ -122,13 +122,6 @@ is_for_locks(const PgpxWorkerConn *w)
 	return w->purpose->watch == PGPX_WATCH_PINGER;
 }
 
-static void
-set_deadline(PgpxWorkerConn *w, PgpxTime deadline)
-{
-	w->deadline = deadline;
-	pgpx_event_due_at(deadline);
-}
-
 /*
  * Set the deadline for the host that is being tried: each host that is left has
  * the same part of the time that is left, but at least MIN_HOST_US, so that
@@ -140,9 +133,9 @@ static void
 set_host_deadline(PgpxWorkerConn *w)
 {
 	PgpxTime	now = pgpx_now();
-	PgpxTime	share = (w->until - now) / w->hosts->left;
+	PgpxTime	share = Max((w->until - now) / w->hosts->left, MIN_HOST_US);
 
-	set_deadline(w, Min(now + Max(share, MIN_HOST_US), w->until));
+	pgpx_connection_set_deadline(w, Min(now + share, w->until));
 }
 
 /* --- Steps of a login ---------------------------------------------------- */
@@ -240,7 +233,7 @@ request_password(PgpxWorkerConn *w)
 
 	w->phase = PGPX_PHASE_PASSWORD;
 	dlist_push_tail(&awaiting_password, &w->password_node);
-	set_deadline(w, w->until);
+	pgpx_connection_set_deadline(w, w->until);
 	reason = pgpx_password_request(w->pool, password_ended);
 	if (reason != NULL)
 		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, reason);
@@ -387,7 +380,7 @@ pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 	w->version = pgpx_wpools[w->pool].conninfo.version;
 	w->started = pgpx_now();
 	w->until = w->started + timeout_ms * 1000;
-	set_deadline(w, w->until);
+	pgpx_connection_set_deadline(w, w->until);
 	if (!pgpx_hosts_need_lookup(hosts))
 	{
 		w->hosts = hosts;
@@ -467,7 +460,7 @@ pgpx_connect_set_end(PgpxWorkerConn *w, PgpxTime until)
 	if (w->phase == PGPX_PHASE_CONNECT)
 		set_host_deadline(w);
 	else
-		set_deadline(w, until);
+		pgpx_connection_set_deadline(w, until);
 }
 
 void
@@ -640,7 +633,7 @@ continue_after_login(PgpxWorkerConn *w)
 	if (drop_outdated(w))
 		return;
 	pgpx_hosts_free(&w->hosts);
-	set_deadline(w, w->until);
+	pgpx_connection_set_deadline(w, w->until);
 	refusal = pgpx_tls_prepare(w->pg);
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	if (PQgssEncInUse(w->pg))

@@ -31,7 +31,7 @@
 /* How long, in ms, to wait for the remote to close after Terminate. */
 #define CLOSE_MS 1000
 
-static void close_now(PgpxWorkerConn *w);
+static void cancel_ended(PgpxWorkerConn *w, bool sent, bool ok);
 
 void
 pgpx_connections_init(const PgpxPurpose *purpose)
@@ -45,6 +45,7 @@ pgpx_connections_init(const PgpxPurpose *purpose)
 		pgpx_wconns[i].index = i;
 		pgpx_wconns[i].fd = -1;
 	}
+	pgpx_cancel_ended = cancel_ended;
 }
 
 void
@@ -109,12 +110,11 @@ pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 	w->events = events;
 }
 
-/* Set the deadline of the phase, in milliseconds from now. */
-static void
-set_deadline(PgpxWorkerConn *w, int64 ms)
+void
+pgpx_connection_set_deadline(PgpxWorkerConn *w, PgpxTime deadline)
 {
-	w->deadline = pgpx_now() + ms * 1000;
-	pgpx_event_due_at(w->deadline);
+	w->deadline = deadline;
+	pgpx_event_due_at(deadline);
 }
 
 /* A reset or check has ended; "late" if it timed out. */
@@ -185,7 +185,7 @@ begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 	pgpx_wire_begin_reset(&w->wire, sender++, pgpx_conns[w->index].reset_by,
 						  unread_reset);
 	w->phase = PGPX_PHASE_RESET;
-	set_deadline(w, timeout_ms);
+	pgpx_connection_set_deadline(w, pgpx_now() + timeout_ms * 1000);
 }
 
 void
@@ -221,55 +221,6 @@ pgpx_connection_check(PgpxWorkerConn *w)
 	w->checking = true;
 	pgpx_wire_send_check(&w->wire);
 	step_reset(w);
-}
-
-void
-pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
-{
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-
-	switch (w->phase)
-	{
-		case PGPX_PHASE_RESET:
-			step_reset(w);
-			break;
-		case PGPX_PHASE_CLOSING:
-			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
-				close_now(w);
-			break;
-		case PGPX_PHASE_OPEN:
-			/* an event of a former phase may be left */
-			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
-				break;
-
-			/* the answer to a reset may precede the end of the stream */
-			if (pgpx_connection_read_reset(w))
-				break;
-			pgpx_event_unwatch(w->fd);
-			w->fd = -1;
-			pgpx_pool_lost(pool, conn);
-			break;
-		default:
-			break;
-	}
-}
-
-void
-pgpx_connection_deadline_passed(PgpxWorkerConn *w)
-{
-	switch (w->phase)
-	{
-		case PGPX_PHASE_RESET:
-			end_exchange(w, false, true);
-			break;
-		case PGPX_PHASE_CLOSING:
-			close_now(w);
-			break;
-		default:
-			w->deadline = 0;
-			break;
-	}
 }
 
 bool
@@ -355,29 +306,21 @@ close_now(PgpxWorkerConn *w)
 	pgpx_pool_closed(pool, conn);
 }
 
-/* Continue pgpx_connection_close after a cancel request has ended. */
-static void
-close_after_cancel(PgpxWorkerConn *w, bool sent, bool ok)
-{
-	if (pgpx_cancel_finish(w, sent, ok) == PGPX_CONN_CLOSING)
-		pgpx_connection_close(w, false);
-}
-
 void
-pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
+pgpx_connection_close(PgpxWorkerConn *w)
 {
-	if (w->phase == PGPX_PHASE_CLOSING)
-		return;
+	int			reason = pgpx_conns[w->index].close_reason;
+	bool		graceful = reason != PGPX_CLOSE_BROKEN &&
+		reason != PGPX_CLOSE_RESET && reason != PGPX_CLOSE_HOLDER_DIED &&
+		reason != PGPX_CLOSE_TERMINATED;
 
 	/*
 	 * The cancel connection stays open until the remote closes it or its
 	 * deadline passes, because a proxy may still be forwarding the request.
+	 * Then cancel_ended continues here.
 	 */
-	if (w->cancel.task != NULL)
-	{
-		pgpx_cancel_start(w, close_after_cancel);
+	if (w->phase == PGPX_PHASE_CLOSING || w->cancel.task != NULL)
 		return;
-	}
 
 	/*
 	 * The slot stays in use until the remote has closed.  Otherwise the remote
@@ -390,7 +333,7 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 		shutdown(w->fd, SHUT_WR) == 0)
 	{
 		w->phase = PGPX_PHASE_CLOSING;
-		set_deadline(w, CLOSE_MS);
+		pgpx_connection_set_deadline(w, pgpx_now() + CLOSE_MS * 1000);
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 		return;
 	}
@@ -460,13 +403,6 @@ end_abort(PgpxWorkerConn *w)
 	pgpx_pool_close(&pgpx_pools[w->pool], conn, conn->close_reason);
 }
 
-static void
-set_wakeup(PgpxWorkerConn *w, PgpxTime at)
-{
-	w->deadline = Min(at, w->aborting.until);
-	pgpx_event_due_at(w->deadline);
-}
-
 /*
  * Close the write side, after Terminate if at_boundary.  Terminate is allowed
  * only at a message boundary: a session that died may have left half a message.
@@ -522,6 +458,7 @@ static void
 continue_abort(PgpxWorkerConn *w)
 {
 	PgpxAbort  *aborting = &w->aborting;
+	PgpxTime	next;
 
 	aborting->pause_ms = pgpx_backoff_next(aborting->pause_ms, PAUSE_MIN_MS,
 										   PAUSE_MAX_MS);
@@ -537,14 +474,8 @@ continue_abort(PgpxWorkerConn *w)
 	}
 	aborting->budget = CANCEL_INTERVAL_BYTES;
 	watch_abort(w);
-	set_wakeup(w, pgpx_now() + aborting->pause_ms * 1000);
-}
-
-static void
-abort_cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
-{
-	(void) pgpx_cancel_finish(w, sent, ok);
-	continue_abort(w);
+	next = pgpx_now() + aborting->pause_ms * 1000;
+	pgpx_connection_set_deadline(w, Min(next, aborting->until));
 }
 
 void
@@ -563,12 +494,12 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	w->aborting.until = pgpx_now() + 1000 *
 		(conn->close_reason == PGPX_CLOSE_RESET ? CLOSE_MS :
 		 pgpx_pools[w->pool].opts.operation_timeout);
-	set_wakeup(w, w->aborting.until);
+	pgpx_connection_set_deadline(w, w->aborting.until);
 
 	/* the request needs the peer's address, so it must precede the cut */
 	if (w->cancel.task != NULL ||
 		pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
-		pgpx_cancel_start(w, abort_cancel_ended);
+		pgpx_cancel_start(w);
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
 	{
 		w->aborting.cut = w->aborting.terminate_sent = true;
@@ -579,8 +510,9 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 		continue_abort(w);		/* ended, or not needed */
 }
 
-void
-pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
+/* Continue the abort after events on the connection's socket. */
+static void
+read_aborted(PgpxWorkerConn *w, uint32 events)
 {
 	static char buffer[READ_BYTES];
 	PgpxAbort  *aborting = &w->aborting;
@@ -621,13 +553,14 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 		send_terminate(w, true);
 }
 
-void
-pgpx_abort_pause_over(PgpxWorkerConn *w)
+/* The pause before the next cancel request, or the time for the abort, is over. */
+static void
+end_pause(PgpxWorkerConn *w)
 {
 	if (pgpx_now() < w->aborting.until && !is_abort_over(w))
 	{
-		set_wakeup(w, w->aborting.until);
-		pgpx_cancel_start(w, abort_cancel_ended);
+		pgpx_connection_set_deadline(w, w->aborting.until);
+		pgpx_cancel_start(w);
 		return;
 	}
 	if (w->cancel.task != NULL)
@@ -636,7 +569,63 @@ pgpx_abort_pause_over(PgpxWorkerConn *w)
 		bool		sent = pgpx_task_is_running(w->cancel.task);
 
 		pgpx_cancel_drop(w);
-		(void) pgpx_cancel_finish(w, sent, true);
+		(void) pgpx_pool_cancel_done(&pgpx_pools[w->pool],
+									 &pgpx_conns[w->index], sent, true);
 	}
 	end_abort(w);
+}
+
+/* --- Events ---------------------------------------------------------------- */
+
+/* A cancel request has ended. */
+static void
+cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
+{
+	int			state = pgpx_pool_cancel_done(&pgpx_pools[w->pool],
+											  &pgpx_conns[w->index], sent, ok);
+
+	pgpx_event_pool_changed(w->pool);
+	if (state == PGPX_CONN_CLOSING)
+		pgpx_connection_close(w);
+	else if (state == PGPX_CONN_RESETTING)
+		pgpx_connection_reset(w);
+	else if (w->phase == PGPX_PHASE_ABORT)
+		continue_abort(w);
+}
+
+void
+pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
+{
+	bool		ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+
+	/*
+	 * In phase OPEN the answer to a reset may precede the end of the stream.
+	 * Another event is one of a former phase.
+	 */
+	if (w->phase == PGPX_PHASE_RESET)
+		step_reset(w);
+	else if (w->phase == PGPX_PHASE_ABORT)
+		read_aborted(w, events);
+	else if (w->phase == PGPX_PHASE_CLOSING && ended)
+		close_now(w);
+	else if (w->phase == PGPX_PHASE_OPEN && ended &&
+			 !pgpx_connection_read_reset(w))
+	{
+		pgpx_event_unwatch(w->fd);
+		w->fd = -1;
+		pgpx_pool_lost(&pgpx_pools[w->pool], &pgpx_conns[w->index]);
+	}
+}
+
+void
+pgpx_connection_deadline_passed(PgpxWorkerConn *w)
+{
+	if (w->phase == PGPX_PHASE_RESET)
+		end_exchange(w, false, true);
+	else if (w->phase == PGPX_PHASE_ABORT)
+		end_pause(w);
+	else if (w->phase == PGPX_PHASE_CLOSING)
+		close_now(w);
+	else
+		w->deadline = 0;
 }

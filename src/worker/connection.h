@@ -98,17 +98,10 @@ typedef struct PgpxPurpose
 	void (*opened)(PgpxWorkerConn *w);
 } PgpxPurpose;
 
-/*
- * Called when a cancel request has ended.  sent: it was or may have been sent.
- * ok: the remote has closed the cancel connection.
- */
-typedef void (*PgpxCancelEnded)(PgpxWorkerConn *w, bool sent, bool ok);
-
 /* A cancel request in progress. */
 typedef struct PgpxCancel
 {
 	PgpxTask   *task;			/* NULL: none */
-	PgpxCancelEnded ended;
 	PgpxTime	deadline;
 } PgpxCancel;
 
@@ -168,7 +161,7 @@ extern int	pgpx_connection_socket(PgpxWorkerConn *w);
 
 /*
  * Handle epoll events on the socket, and the expiry of the phase's deadline, in
- * the phases of an open connection: OPEN, RESET, CLOSING.
+ * phase OPEN and those after it.
  */
 extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_connection_deadline_passed(PgpxWorkerConn *w);
@@ -186,10 +179,11 @@ extern bool pgpx_connection_read_reset(PgpxWorkerConn *w);
 extern void pgpx_connection_check(PgpxWorkerConn *w);
 
 /*
- * CLOSING: end the connection for all processes that hold its socket.  With
- * graceful, send Terminate first.  That is allowed only at a message boundary.
+ * CLOSING: end the connection for all processes that hold its socket.  Send
+ * Terminate first, unless the reason for closing is that the stream may not be
+ * at a message boundary.
  */
-extern void pgpx_connection_close(PgpxWorkerConn *w, bool graceful);
+extern void pgpx_connection_close(PgpxWorkerConn *w);
 
 /*
  * Return whether the remote has closed its side of a socket that was shut down,
@@ -203,6 +197,9 @@ extern bool pgpx_connection_is_gone(PgpxWorkerConn *w, bool assumed);
  * Terminate first.
  */
 extern void pgpx_connection_cut(PgpxWorkerConn *w, bool graceful);
+
+/* Set the deadline of the phase. */
+extern void pgpx_connection_set_deadline(PgpxWorkerConn *w, PgpxTime deadline);
 
 /* Set the epoll events for which an open connection is watched. */
 extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);
@@ -220,40 +217,32 @@ extern void pgpx_connection_drop(PgpxWorkerConn *w);
  */
 extern void pgpx_abort_begin(PgpxWorkerConn *w);
 
-/*
- * Continue the abort after events on the connection's socket, and at the end of
- * the pause before the next cancel request.
- */
-extern void pgpx_abort_ready(PgpxWorkerConn *w, uint32 events);
-extern void pgpx_abort_pause_over(PgpxWorkerConn *w);
-
-/* --- Cancel ------------------------------------------------------------
- *
- * Cancel requests.
- */
+/* --- Cancel ------------------------------------------------------------ */
 
 /*
  * pgpx_cancel_start
- *		Start a cancel request for the statement that runs on a connection.
- *
- * "ended" is called once, when the remote has closed the cancel connection, or
- * the request has failed, perhaps before this function returns.  It must call
- * pgpx_cancel_finish, which returns the new state of the connection.  If a
- * request is in progress already, it goes on, and only its "ended" is replaced.
- *
- * pgpx_cancel_send does the same without the shared state, while the worker
- * exits.
+ *		Start a cancel request for the statement that runs on a connection,
+ *		unless one is in progress already.
+ * pgpx_cancel_send
+ *		Do the same without the shared state, while the worker exits.
+ * pgpx_cancel_ended
+ *		Called once for each request, when the remote has closed the cancel
+ *		connection, or the request has failed, perhaps before the request's
+ *		start returns.  sent: it was or may have been sent.  ok: the remote has
+ *		closed the cancel connection.
  */
-extern void pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended);
-extern void pgpx_cancel_send(PgpxWorkerConn *w, PgpxCancelEnded ended);
-extern int	pgpx_cancel_finish(PgpxWorkerConn *w, bool sent, bool ok);
+typedef void (*PgpxCancelEnded)(PgpxWorkerConn *w, bool sent, bool ok);
+
+extern PgpxCancelEnded pgpx_cancel_ended;
+extern void pgpx_cancel_start(PgpxWorkerConn *w);
+extern void pgpx_cancel_send(PgpxWorkerConn *w);
 
 /* Handle the deadline of the request. */
 extern void pgpx_cancel_deadline_passed(PgpxWorkerConn *w);
 
 /*
  * Drop a cancel request in progress because its connection is being closed.
- * "ended" is not called.
+ * pgpx_cancel_ended is not called.
  */
 extern void pgpx_cancel_drop(PgpxWorkerConn *w);
 

@@ -160,14 +160,6 @@ read_control(void)
 	}
 }
 
-/* Called when the cancel request of a lease has ended. */
-static void
-cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
-{
-	if (pgpx_cancel_finish(w, sent, ok) == PGPX_CONN_RESETTING)
-		pgpx_connection_reset(w);
-}
-
 /*
  * Do the work that the state of a connection requires, after its work bit was
  * set.  Idempotent, because the bit identifies only the connection and not the
@@ -181,7 +173,6 @@ work_on_connection(int index)
 	PgpxPool   *pool;
 	int			pool_index;
 	int			state;
-	bool		graceful;
 	bool		abandoned;
 	bool		stale;			/* of an older version: it must be closed */
 	int64		connect_timeout;
@@ -197,10 +188,6 @@ work_on_connection(int index)
 	pool = &pgpx_pools[pool_index];
 	LWLockAcquire(pool->lock, LW_SHARED);
 	state = conn->state;
-	graceful = conn->close_reason != PGPX_CLOSE_BROKEN &&
-		conn->close_reason != PGPX_CLOSE_RESET &&
-		conn->close_reason != PGPX_CLOSE_HOLDER_DIED &&
-		conn->close_reason != PGPX_CLOSE_TERMINATED;
 	abandoned = state == PGPX_CONN_CANCELLING &&
 		conn->close_reason != PGPX_CLOSE_NONE;
 	stale = conn->version != pool->version;
@@ -225,11 +212,11 @@ work_on_connection(int index)
 					pgpx_abort_begin(w);
 			}
 			else if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
-				pgpx_cancel_start(w, cancel_ended);
+				pgpx_cancel_start(w);
 			else if (state == PGPX_CONN_CANCELLING && w->cancel.task == NULL)
 			{
 				/* the cancel ended before the connection was released */
-				cancel_ended(w, false, true);
+				pgpx_cancel_ended(w, false, true);
 			}
 			break;
 		case PGPX_CONN_RESETTING:
@@ -244,7 +231,7 @@ work_on_connection(int index)
 				pgpx_connection_check(w);
 			break;
 		case PGPX_CONN_CLOSING:
-			pgpx_connection_close(w, graceful);
+			pgpx_connection_close(w);
 			break;
 		default:
 			break;
@@ -275,25 +262,6 @@ work_on_connections(void)
 			if ((bits & 1) != 0)
 				work_on_connection(index);
 		}
-	}
-}
-
-/* Handle events on the socket of a connection, by its phase. */
-static void
-connection_ready(PgpxWorkerConn *w, uint32 events)
-{
-	switch (w->phase)
-	{
-		case PGPX_PHASE_CONNECT:
-		case PGPX_PHASE_START:
-			pgpx_connect_step(w);
-			break;
-		case PGPX_PHASE_ABORT:
-			pgpx_abort_ready(w, events);
-			break;
-		default:
-			pgpx_connection_ready(w, events);
-			break;
 	}
 }
 
@@ -337,8 +305,12 @@ handle_event(const struct epoll_event *event)
 			break;
 		case PGPX_WATCH_CONN:
 			pgpx_event_pool_changed(w->pool);
-			if (w->fd >= 0)
-				connection_ready(w, event->events);
+			if (w->fd < 0)
+				break;
+			if (w->phase < PGPX_PHASE_OPEN)
+				pgpx_connect_step(w);
+			else
+				pgpx_connection_ready(w, event->events);
 			break;
 		case PGPX_WATCH_PINGER:
 			pgpx_lock_hooks->ready((int) (event->data.u64 & 0xffffffff),

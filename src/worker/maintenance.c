@@ -102,21 +102,10 @@ deadline_passed(PgpxWorkerConn *w)
 {
 	/* the pool may have to open another connection in its place */
 	pgpx_event_pool_changed(w->pool);
-	switch (w->phase)
-	{
-		case PGPX_PHASE_LOOKUP:
-		case PGPX_PHASE_PASSWORD:
-		case PGPX_PHASE_CONNECT:
-		case PGPX_PHASE_START:
-			pgpx_connect_deadline_passed(w);
-			break;
-		case PGPX_PHASE_ABORT:
-			pgpx_abort_pause_over(w);
-			break;
-		default:
-			pgpx_connection_deadline_passed(w);
-			break;
-	}
+	if (w->phase < PGPX_PHASE_OPEN)
+		pgpx_connect_deadline_passed(w);
+	else
+		pgpx_connection_deadline_passed(w);
 }
 
 /* End the current operation on a connection as if its deadline had passed. */

@@ -346,7 +346,7 @@ may_run_statement(const PgpxWorkerConn *w)
 
 /* Count a cancel request if it was sent and its pool still exists. */
 static void
-cancel_ended(PgpxWorkerConn *w, bool sent, bool ok)
+count_cancel(PgpxWorkerConn *w, bool sent, bool ok)
 {
 	PgpxPool   *pool = pgpx_pool_lock(w->pool, w->pool_id);
 
@@ -387,7 +387,7 @@ cancel_running_statements(void)
 				continue;
 			left = true;
 			if (repeat)
-				pgpx_cancel_send(w, cancel_ended);
+				pgpx_cancel_send(w);
 		}
 		if (left)
 			pgpx_task_wait(CHECK_MS);
@@ -412,6 +412,7 @@ at_exit(int code, Datum arg)
 	PGPX_DEBUG_POINT("worker_ends");
 
 	pgpx_task_only_cancels();
+	pgpx_cancel_ended = count_cancel;
 
 	/* revoke first: a holder that sees its socket end then finds the reason */
 	forget_connections();
@@ -428,7 +429,7 @@ at_exit(int code, Datum arg)
 
 		/* must precede the cut: the request needs the peer's address */
 		if (exiting[i] || w->cancel.task != NULL)
-			pgpx_cancel_send(w, cancel_ended);
+			pgpx_cancel_send(w);
 		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !exiting[i]);
 	}
 
