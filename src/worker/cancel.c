@@ -255,7 +255,7 @@ create_task(PgpxWorkerConn *w)
 void
 pgpx_cancel_send(PgpxWorkerConn *w)
 {
-	PgpxConninfoKey key = {w->pool, w->pool_id, w->version};
+	PgpxConninfoKey key = pgpx_connection_key(w);
 	int64		timeout_ms = pgpx_pools[w->pool].opts.operation_timeout;
 
 	if (w->cancel.task != NULL)

@@ -70,14 +70,11 @@ typedef struct LoginStep
 	PostgresPollingStatusType status;
 } LoginStep;
 
-/* Attempts in phase PASSWORD, by password_node. */
-static dlist_head awaiting_password = DLIST_STATIC_INIT(awaiting_password);
-
 static void handle_login_step(PgpxWorkerConn *w,
 							  PostgresPollingStatusType status);
 static void continue_after_login(PgpxWorkerConn *w);
 static void continue_start_commands(PgpxWorkerConn *w);
-static void password_ended(const PgpxConninfoKey *key, const char *error);
+static void password_ended(dlist_node *login, const char *error);
 
 /*
  * Fail the attempt.  how: PGPX_FAILED_RUNNING if a statement may be running on
@@ -106,14 +103,6 @@ fail_with_08001(PgpxWorkerConn *w, const char *text)
 {
 	fail_with_sqlstate(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 					   text);
-}
-
-static PgpxConninfoKey
-conninfo_key(const PgpxWorkerConn *w)
-{
-	PgpxConninfoKey key = {w->pool, w->pool_id, w->version};
-
-	return key;
 }
 
 static bool
@@ -200,7 +189,7 @@ static void
 submit_step(PgpxWorkerConn *w)
 {
 	LoginStep  *step = MemoryContextAllocZero(TopMemoryContext, sizeof(*step));
-	PgpxConninfoKey key = conninfo_key(w);
+	PgpxConninfoKey key = pgpx_connection_key(w);
 
 	/* libpq may close its socket and open another with the same number */
 	pgpx_event_unwatch(w->fd);
@@ -232,11 +221,13 @@ request_password(PgpxWorkerConn *w)
 	const char *reason;
 
 	w->phase = PGPX_PHASE_PASSWORD;
-	dlist_push_tail(&awaiting_password, &w->password_node);
 	pgpx_connection_set_deadline(w, w->until);
-	reason = pgpx_password_request(w->pool, password_ended);
+	reason = pgpx_password_request(w->pool, &w->password_node, password_ended);
 	if (reason != NULL)
+	{
+		w->phase = PGPX_PHASE_NONE;
 		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, reason);
+	}
 }
 
 /* Start a login with the hosts that are left. */
@@ -307,43 +298,20 @@ drop_outdated(PgpxWorkerConn *w)
 	return true;
 }
 
-/* Continue the logins that wait for the password command. */
+/* Continue a login that has waited for the password command. */
 static void
-password_ended(const PgpxConninfoKey *key, const char *error)
+password_ended(dlist_node *login, const char *error)
 {
-	dlist_head	ready = DLIST_STATIC_INIT(ready);
-	dlist_mutable_iter iter;
+	PgpxWorkerConn *w = dlist_container(PgpxWorkerConn, password_node, login);
 
-	/* first collect them, because a login may wait for another password */
-	dlist_foreach_modify(iter, &awaiting_password)
-	{
-		PgpxWorkerConn *w =
-			dlist_container(PgpxWorkerConn, password_node, iter.cur);
-
-		if (w->pool != key->pool || w->pool_id != key->pool_id ||
-			w->version != key->version)
-			continue;
-		dlist_delete(&w->password_node);
-		dlist_push_tail(&ready, &w->password_node);
-	}
-	while (!dlist_is_empty(&ready))
-	{
-		PgpxWorkerConn *w =
-			dlist_container(PgpxWorkerConn, password_node,
-							dlist_head_node(&ready));
-
-		w->purpose->changed(w);
-		if (drop_outdated(w))
-			continue;
-		if (error != NULL)
-		{
-			fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
-			continue;
-		}
-		dlist_delete(&w->password_node);
-		w->phase = PGPX_PHASE_NONE;
+	w->phase = PGPX_PHASE_NONE; /* it is in no list now */
+	w->purpose->changed(w);
+	if (drop_outdated(w))
+		return;
+	if (error != NULL)
+		fail_with_sqlstate(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
+	else
 		log_in(w);
-	}
 }
 
 static void
@@ -393,7 +361,7 @@ pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 	hosts->task.run = pgpx_hosts_resolve;
 	hosts->task.ended = lookup_ended;
 	hosts->task.for_locks = is_for_locks(w);
-	key = conninfo_key(w);
+	key = pgpx_connection_key(w);
 	pgpx_task_submit(w->task, PGPX_TASK_LOOKUP, &key);
 }
 

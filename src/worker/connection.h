@@ -119,7 +119,7 @@ struct PgpxWorkerConn
 	PgpxTask   *task;			/* in phase LOOKUP; in phase CONNECT the step
 								 * of the login, which then owns pg and its
 								 * descriptor.  NULL: none */
-	dlist_node	password_node;	/* in phase PASSWORD: see connect.c */
+	dlist_node	password_node;	/* in phase PASSWORD: see password.c */
 	PgpxRelay  *relay;			/* with TLS: between remote and sessions */
 	int			fd;				/* registered in the epoll set; -1: none */
 	uint32		events;			/* as registered */
@@ -142,6 +142,13 @@ struct PgpxWorkerConn
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
 
 extern void pgpx_connections_init(const PgpxPurpose *purpose);
+
+/* Return the version of the conninfo with which a connection was opened. */
+static inline PgpxConninfoKey
+pgpx_connection_key(const PgpxWorkerConn *w)
+{
+	return (PgpxConninfoKey){w->pool, w->pool_id, w->version};
+}
 
 /*
  * Loop over this worker's connections.  The body may begin and drop

@@ -131,12 +131,10 @@ extern void pgpx_hosts_free(PgpxHosts **hosts);
  */
 
 /*
- * Called in the event loop when the password command has ended for a version of
- * a pool's conninfo.  error: the reason why there is no password, or NULL.  The
- * callback continues all logins of that version that wait for the password.
+ * Continue a login that has waited for the password command.  error: the reason
+ * why there is no password, or NULL.
  */
-typedef void (*PgpxPasswordEnded)(const PgpxConninfoKey *key,
-								  const char *error);
+typedef void (*PgpxPasswordEnded)(dlist_node *login, const char *error);
 
 /*
  * Return whether a login that began at this time must request a password first:
@@ -147,12 +145,15 @@ extern bool pgpx_password_is_needed(int pool, PgpxTime since);
 
 /*
  * Run the password command for the conninfo of a pool, unless it is already
- * running for it.  "ended" is called once when it ends, perhaps before this
- * function returns, perhaps after the caller's own deadline.  The command is
- * killed connect_timeout after its start.  Return NULL, or the reason why the
- * command cannot run.
+ * running for it.  Return NULL, or the reason why the command cannot run.
+ *
+ * "login" is in the list of the command until the command ends, perhaps before
+ * this function returns.  Then it is removed from the list, and "ended" is
+ * called.  The caller deletes it from the list if it does not wait so long.  The
+ * command is killed connect_timeout after its start.
  */
-extern const char *pgpx_password_request(int pool, PgpxPasswordEnded ended);
+extern const char *pgpx_password_request(int pool, dlist_node *login,
+										 PgpxPasswordEnded ended);
 
 /*
  * Handle a login that the remote refused: forget the password that was

@@ -41,7 +41,6 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib/ilist.h"
@@ -65,9 +64,10 @@ typedef struct Command
 	NameData	server;			/* for the log */
 	NameData	database;
 	PgpxPasswordEnded ended;
+	dlist_head	waiting;		/* the logins that wait for it */
 	PgpxTime	requested_at;
 	int64		timeout_ms;		/* from the start */
-	int64		until_ms;		/* monotonic_ms at which it is killed */
+	PgpxTime	until;			/* then it is killed */
 	char	   *text;
 	char	  **environment;
 	pthread_mutex_t mutex;		/* protects pid */
@@ -89,15 +89,6 @@ static char *used_command = NULL;
  * In the thread
  * ------------------------------------------------------------------------
  */
-
-static int64
-monotonic_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static void
 set_error(Command *command, const char *text)
@@ -165,17 +156,18 @@ read_output(Command *command, int in)
 	while (command->len < sizeof(command->output))
 	{
 		struct pollfd ready = {.fd = in, .events = POLLIN};
-		int64		left = command->until_ms - monotonic_ms();
+		int64		left_ms = (command->until - pgpx_now()) / 1000;
 		ssize_t		n;
 
-		if (left <= 0 ||
-			poll(&ready, 1, (int) Min(left, PG_INT32_MAX)) == 0)
+		if (left_ms <= 0 ||
+			(n = poll(&ready, 1, (int) Min(left_ms, PG_INT32_MAX))) == 0)
 		{
 			set_error(command, TIMED_OUT);
 			return false;
 		}
-		n = read(in, command->output + command->len,
-				 sizeof(command->output) - command->len);
+		if (n > 0)
+			n = read(in, command->output + command->len,
+					 sizeof(command->output) - command->len);
 		if (n == 0)
 			return true;
 		if (n > 0)
@@ -210,7 +202,7 @@ await_end(Command *command, bool killed)
 		pthread_mutex_unlock(&command->mutex);
 		if (pid != 0)
 			return status;
-		if (!killed && monotonic_ms() >= command->until_ms)
+		if (!killed && pgpx_now() >= command->until)
 			return -1;
 		usleep(1000);
 	}
@@ -252,7 +244,7 @@ run_command(PgpxTask *task)
 	bool		complete;
 	int			status;
 
-	command->until_ms = monotonic_ms() + command->timeout_ms;
+	command->until = pgpx_now() + command->timeout_ms * 1000;
 	if (pipe2(out, O_CLOEXEC) < 0)
 	{
 		set_error(command, "The pool worker could not create a pipe for the password command.");
@@ -382,7 +374,7 @@ make_environment(const Command *command, const PgpxConninfo *ci,
 }
 
 const char *
-pgpx_password_request(int index, PgpxPasswordEnded ended)
+pgpx_password_request(int index, dlist_node *login, PgpxPasswordEnded ended)
 {
 	const PgpxWorkerPool *wp = &pgpx_wpools[index];
 	PgpxPool   *pool = &pgpx_pools[index];
@@ -394,12 +386,14 @@ pgpx_password_request(int index, PgpxPasswordEnded ended)
 
 	dlist_foreach(iter, &commands)
 	{
-		const PgpxConninfoKey *key =
-			&dlist_container(Command, node, iter.cur)->key;
-
-		if (key->pool == index &&
-			!pgpx_conninfo_has_changed(index, key->pool_id, key->version))
+		command = dlist_container(Command, node, iter.cur);
+		if (command->key.pool == index &&
+			!pgpx_conninfo_has_changed(index, command->key.pool_id,
+									   command->key.version))
+		{
+			dlist_push_tail(&command->waiting, login);
 			return NULL;
+		}
 	}
 	if (pgpx_password_command[0] == '\0')
 		return "The setting \"pgpool_ext.password_command\" is empty.";
@@ -427,6 +421,8 @@ pgpx_password_request(int index, PgpxPasswordEnded ended)
 											NameStr(local_user));
 	MemoryContextSwitchTo(old);
 	dlist_push_tail(&commands, &command->node);
+	dlist_init(&command->waiting);
+	dlist_push_tail(&command->waiting, login);
 	pgpx_task_submit(&command->task, PGPX_TASK_PASSWORD, &command->key);
 	return NULL;
 }
@@ -469,8 +465,9 @@ finish_command(PgpxTask *task, PgpxTaskEnd end)
 				 errmsg("pgpool_ext could not get a password for server \"%s\" of database \"%s\"",
 						NameStr(command->server), NameStr(command->database)),
 				 errdetail_internal("%s", command->error)));
-	command->ended(&command->key,
-				   command->error[0] != '\0' ? command->error : NULL);
+	while (!dlist_is_empty(&command->waiting))
+		command->ended(dlist_pop_head_node(&command->waiting),
+					   command->error[0] != '\0' ? command->error : NULL);
 	explicit_bzero(command->output, sizeof(command->output));
 	pthread_mutex_destroy(&command->mutex);
 	MemoryContextDelete(command->cxt);
