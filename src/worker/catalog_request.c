@@ -58,13 +58,23 @@ static int	nrequests = 0;
 static bool visits_listed = false;
 
 static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
-static Oid	visiting = InvalidOid;	/* database that it visits */
 
 bool
-pgpx_try_lock_databases(void)
+pgpx_databases_begin(void)
 {
-	return ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
-		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock);
+	StartTransactionCommand();
+	if (ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
+		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock))
+		return true;
+	pgpx_databases_end();
+	return false;
+}
+
+void
+pgpx_databases_end(void)
+{
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(pgpx_worker_cxt);
 }
 
 /*
@@ -103,43 +113,41 @@ list_visits(PgpxTime now)
 	}
 	systable_endscan(scan);
 	table_close(databases, NoLock);
+	pg_atomic_write_u32(&pgpx_shared->visited_database, InvalidOid);
 	visits_listed = true;
 }
 
-/* Note that a visit is complete or impossible.  Publish the end of the last. */
+/* Note the visit that a reader has completed.  Publish the end of the last. */
 static void
-end_visit(Oid database)
+note_visit(void)
 {
-	bool		all = true;
+	Oid			visited = pg_atomic_read_u32(&pgpx_shared->visited_database);
+	bool		left = false;
 
 	for (int i = pgpx_shared->max_pools; i < nrequests; i++)
 	{
-		if (requests[i].database == database)
+		if (requests[i].database == visited)
 			requests[i].at = 0;
-		all = all && requests[i].at == 0;
+		left |= requests[i].at != 0;
 	}
-	if (all)
+	if (nrequests > pgpx_shared->max_pools && !left)
 		pg_atomic_write_u32(&pgpx_shared->visited_database, OID_MAX);
 }
 
-/* Find the pools that lack their conninfo. */
-static void
-find_pools(PgpxTime now)
+bool
+pgpx_catalog_request_pool(int i, PgpxTime now)
 {
-	for (int i = 0; i < pgpx_pools_end(); i++)
-	{
-		PgpxPoolKey key;
-		uint32		pool_id;
+	Request    *request = &requests[i];
+	PgpxPoolKey key;
+	uint32		pool_id;
 
-		/* unlocked read: pgpx_pool_needs_reader checks under the lock */
-		if (pgpx_pools[i].pool_id == 0 ||
-			pgpx_pools[i].worker != pgpx_worker_index ||
-			!pgpx_pool_needs_reader(i, &key, &pool_id))
-			requests[i].at = 0;
-		else if (requests[i].at == 0 || requests[i].pool_id != pool_id)
-			requests[i] = (Request){pool_id, key.database,
-									now + DELAY_MS * 1000};
-	}
+	/* unlocked read: pgpx_pool_needs_reader checks under the lock */
+	if (pgpx_pools[i].worker != pgpx_worker_index ||
+		!pgpx_pool_needs_reader(i, &key, &pool_id))
+		request->at = 0;
+	else if (request->at == 0 || request->pool_id != pool_id)
+		*request = (Request){pool_id, key.database, now + DELAY_MS * 1000};
+	return request->at != 0;
 }
 
 /*
@@ -159,7 +167,9 @@ choose_database(PgpxTime now, bool *visit, PgpxTime *due)
 	{
 		Request    *request = &requests[i];
 
-		if (request->at == 0)
+		/* the pool may have its conninfo now */
+		if (request->at == 0 ||
+			(request->pool_id != 0 && !pgpx_catalog_request_pool(i, now)))
 			continue;
 		if (request->at <= now && !OidIsValid(database))
 			database = request->database;
@@ -197,9 +207,6 @@ start_reader(Oid database, bool visit)
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
 	memcpy(worker.bgw_extra, &visit, sizeof(visit));
-	visiting = visit ? database : InvalidOid;
-	if (visit)
-		pg_atomic_write_u32(&pgpx_shared->visited_database, InvalidOid);
 	if (RegisterDynamicBackgroundWorker(&worker, &reader))
 		refused = false;
 	else if (!refused)
@@ -224,17 +231,13 @@ pgpx_catalog_request_has_ended(void)
 		return false;
 	pfree(reader);
 	reader = NULL;
-	if (OidIsValid(visiting) &&
-		pg_atomic_read_u32(&pgpx_shared->visited_database) == visiting)
-		end_visit(visiting);
+	note_visit();
 	return true;
 }
 
-static void
-init_requests(void)
+void
+pgpx_catalog_request_init(void)
 {
-	if (requests != NULL)
-		return;
 	nrequests = pgpx_shared->max_pools;
 	requests = MemoryContextAllocZero(TopMemoryContext,
 									  mul_size(nrequests, sizeof(Request)));
@@ -253,21 +256,14 @@ pgpx_catalog_request(PgpxTime now)
 	bool		exists = false;
 	HeapTuple	row;
 
-	if (reader != NULL && !pgpx_catalog_request_has_ended())
+	if (reader != NULL)
 		return PG_INT64_MAX;
-	init_requests();
-	find_pools(now);
 	database = choose_database(now, &visit, &due);
 	if (!OidIsValid(database) && visits_listed)
 		return due;
 
-	StartTransactionCommand();
-	if (!pgpx_try_lock_databases())
-	{
-		CommitTransactionCommand();
-		MemoryContextSwitchTo(pgpx_worker_cxt);
+	if (!pgpx_databases_begin())
 		return now + PGPX_LOCK_RETRY_MS * 1000;
-	}
 	if (!visits_listed)
 		list_visits(now);
 	row = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
@@ -276,12 +272,14 @@ pgpx_catalog_request(PgpxTime now)
 		exists = is_connectable(row);
 		ReleaseSysCache(row);
 	}
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(pgpx_worker_cxt);
+	pgpx_databases_end();
 
 	if (exists && start_reader(database, visit))
 		return PG_INT64_MAX;
 	if (visit && !exists)
-		end_visit(database);
+	{
+		pg_atomic_write_u32(&pgpx_shared->visited_database, database);
+		note_visit();
+	}
 	return now;
 }

@@ -11,7 +11,6 @@
 #include "worker/worker.h"
 
 #include "access/htup_details.h"
-#include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "postmaster/interrupt.h"
 #include "utils/guc.h"
@@ -69,8 +68,8 @@ is_slot_wanted(void)
  * slot for too long, although the options still allow it (they may allow ten
  * years).
  *
- * The limit is PGPX_CONTENDED_KEEP_MS.  It applies if the options have been replaced
- * since the operation began, or if a pool waits for a slot under
+ * The limit is PGPX_CONTENDED_KEEP_MS.  It applies if the options have been
+ * replaced since the operation began, or if a pool waits for a slot under
  * max_connections.  It does not apply to a connection attempt for which
  * sessions wait, because then the waiters' deadlines limit it.
  */
@@ -239,8 +238,8 @@ handle_deadlines(PgpxTime now)
 }
 
 /*
- * Return whether the database exists, and set *name.  Must be called in a
- * transaction in which pgpx_try_lock_databases succeeded.
+ * Return whether the database exists, and set *name.  Must be called after
+ * pgpx_databases_begin.
  */
 static bool
 find_database(Oid database, NameData *name)
@@ -257,7 +256,7 @@ find_database(Oid database, NameData *name)
 /*
  * After DROP DATABASE: retire the pools of databases that no longer exist, and
  * resume their paused servers, because no session can do so any more.  After
- * ALTER DATABASE RENAME: give the pools the new name.
+ * ALTER DATABASE RENAME: set the new name in the pools.
  */
 static void
 check_databases(void)
@@ -273,11 +272,8 @@ check_databases(void)
 		pgpx_event_due_at(next_database_check);
 		return;
 	}
-	StartTransactionCommand();
-	if (!pgpx_try_lock_databases())
+	if (!pgpx_databases_begin())
 	{
-		CommitTransactionCommand();
-		MemoryContextSwitchTo(pgpx_worker_cxt);
 		next_database_check = pgpx_now() + PGPX_LOCK_RETRY_MS * 1000;
 		pgpx_event_due_at(next_database_check);
 		return;
@@ -326,8 +322,7 @@ check_databases(void)
 			!find_database(database, &name))
 			(void) pgpx_server_set_paused(database, server, false, false);
 	}
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(pgpx_worker_cxt);
+	pgpx_databases_end();
 }
 
 /* Maintain a pool, and set the time of its next maintenance. */
@@ -365,17 +360,6 @@ maintain_pool(int i, PgpxTime now)
 	pgpx_conninfo_forget(i);
 }
 
-/* Return whether the pool may need a catalog reader to publish its conninfo. */
-static bool
-needs_reader(int i)
-{
-	PgpxPoolKey key;
-	uint32		pool_id;
-
-	return pgpx_pools[i].worker == pgpx_worker_index &&
-		pgpx_pool_needs_reader(i, &key, &pool_id);
-}
-
 /*
  * Maintain the pools whose maintenance is due, among them those whose
  * connections have changed, or all.
@@ -395,7 +379,7 @@ maintain_pools(PgpxTime now, bool all)
 			if (all || now >= maintain_at[i])
 			{
 				maintain_pool(i, now);
-				request = request || needs_reader(i);
+				request |= pgpx_catalog_request_pool(i, now);
 			}
 			next_maintenance = Min(next_maintenance, maintain_at[i]);
 		}
@@ -421,6 +405,7 @@ pgpx_maintenance_init(void)
 	maintain_at = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_pools,
 												  sizeof(PgpxTime)));
+	pgpx_catalog_request_init();
 }
 
 PgpxTime

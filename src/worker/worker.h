@@ -39,37 +39,47 @@ extern bool pgpx_event_loop_run_once(void);
 #define PGPX_BUSY_MS 1000
 
 /*
- * Do all maintenance that is due; of all pools if the settings have changed.
- * Return the time of the next run, PG_INT64_MAX if
- * only an event makes one necessary.
+ * pgpx_maintenance_run
+ *		Do all maintenance that is due; that of all pools if the settings have
+ *		changed.  Return the time of the next run, PG_INT64_MAX if only an event
+ *		makes one necessary.
  */
 extern void pgpx_maintenance_init(void);
 extern PgpxTime pgpx_maintenance_run(void);
 
 /*
- * Start the catalog reader if a pool of this worker needs it, or if a database
- * has not been visited since the start of the server.  Return the time of the
- * next call, or PG_INT64_MAX if no call is needed before a pool changes or a
- * reader ends.
+ * pgpx_catalog_request_pool
+ *		Request a catalog reader for a pool that needs one; withdraw the request
+ *		otherwise.  Return whether there is a request.
+ * pgpx_catalog_request
+ *		Start the catalog reader for a pool of this worker, or for a database
+ *		that has not been visited since the start of the server.  Return the
+ *		time of the next call, or PG_INT64_MAX if no call is needed before a
+ *		pool changes or a reader ends.
+ * pgpx_catalog_request_has_ended
+ *		Return whether the reader that this worker has started has ended since
+ *		the last call.
  */
+extern void pgpx_catalog_request_init(void);
+extern bool pgpx_catalog_request_pool(int pool, PgpxTime now);
 extern PgpxTime pgpx_catalog_request(PgpxTime now);
-
-/*
- * Return whether the reader that this worker has started has ended since the
- * last call, and note that none runs.
- */
 extern bool pgpx_catalog_request_has_ended(void);
 
 /*
- * Lock pg_database and its index for reading.  Return false, without waiting,
- * if a lock is not available.
+ * pgpx_databases_begin
+ *		Start a transaction and lock pg_database and its index for reading.
+ *		Return false, without waiting and without a transaction, if a lock is
+ *		not available.  Retry after PGPX_LOCK_RETRY_MS.
  *
  * Another session may block these locks for long.  An example is a VACUUM FULL
  * of pg_database that waits for a transaction which has read the table.
- * Lookups in the same transaction do not wait for these locks again.  The end
- * of the transaction releases them.
+ * Lookups in the same transaction do not wait for these locks again.
+ * pgpx_databases_end ends the transaction, which releases them.
  */
-extern bool pgpx_try_lock_databases(void);
+extern bool pgpx_databases_begin(void);
+extern void pgpx_databases_end(void);
+
+#define PGPX_LOCK_RETRY_MS 1000
 
 /*
  * PGPX_CONTENDED_KEEP_MS: maximum time for which the worker's own operation on
@@ -78,9 +88,6 @@ extern bool pgpx_try_lock_databases(void);
  */
 #define PGPX_CONTENDED_KEEP_MS 10000
 #define PGPX_CONTENDED_CHECK_MS 1000
-
-/* Pause after a try to lock pg_database that has failed. */
-#define PGPX_LOCK_RETRY_MS 1000
 
 /* --- Events ------------------------------------------------------------
  *
