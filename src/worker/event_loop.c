@@ -35,7 +35,7 @@
 
 static WaitEventSet *waits = NULL;
 static int	epoll_fd = -1;
-static PgpxTime next_maintenance = 0;
+static PgpxTime next_run = 0;
 static char *message = NULL;	/* from the control socket; has secrets */
 
 void
@@ -269,7 +269,7 @@ work_on_connections(void)
 static long
 wait_timeout(void)
 {
-	PgpxTime	at = next_maintenance;
+	PgpxTime	at = next_run;
 	PgpxTime	now;
 
 	if (pgpx_relay_has_more())
@@ -358,10 +358,10 @@ pgpx_event_loop_run_once(void)
 		all |= handle_event(&events[i]);
 	if (pgpx_relay_has_more())
 		pgpx_relay_resume();
-	if (!all && pgpx_now() < next_maintenance)
+	if (!all && pgpx_now() < next_run)
 		return false;
 
 	work_on_connections();
-	next_maintenance = pgpx_maintenance_run();
+	next_run = pgpx_maintenance_run();
 	return true;
 }

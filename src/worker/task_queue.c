@@ -137,7 +137,10 @@ has_same_conninfo(const PgpxTask *a, const PgpxTask *b)
 		a->key.pool_id == b->key.pool_id && a->key.version == b->key.version;
 }
 
-/* Return whether the threads of the task's conninfo, or user, are at a limit. */
+/*
+ * Set *conninfo and *user to whether the threads of the task's conninfo, and of
+ * its user, are at the limit.
+ */
 static void
 check_limits(const PgpxTask *task, bool *conninfo, bool *user)
 {

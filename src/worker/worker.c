@@ -153,7 +153,7 @@ count_descriptors(void)
  * password command gets the original limit.
  */
 static void
-allow_descriptors(PgpxWorkerSlot *slot)
+allow_descriptors(void)
 {
 	struct rlimit limit;
 	int			connections = pgpx_shared->max_connections;
@@ -195,7 +195,7 @@ set_up(void)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 
-	allow_descriptors(slot);
+	allow_descriptors();
 	pgpx_connections_init(&pgpx_pool_purpose);
 	pgpx_wpools = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_pools,
@@ -377,11 +377,9 @@ cancel_running_statements(void)
 		if (repeat)
 			again = now + REPEAT_US;
 		left = false;
-		for (int i = 0; i < pgpx_conns_end(); i++)
+		pgpx_connection_foreach(w)
 		{
-			PgpxWorkerConn *w = &pgpx_wconns[i];
-
-			if (!exiting[i])
+			if (!exiting[w->index])
 				continue;
 			if (w->cancel.task == NULL && pgpx_connection_is_gone(w, true))
 				continue;
@@ -394,9 +392,8 @@ cancel_running_statements(void)
 	}
 
 	/* these have not ended in time, but may have been sent */
-	for (int i = 0; i < pgpx_conns_end(); i++)
-		if (exiting[i] && pgpx_wconns[i].cancel.task != NULL)
-			pgpx_cancel_deadline_passed(&pgpx_wconns[i]);
+	pgpx_connection_foreach(w) if (exiting[w->index] && w->cancel.task != NULL)
+		pgpx_cancel_deadline_passed(w);
 }
 
 static void
@@ -416,21 +413,21 @@ at_exit(int code, Datum arg)
 
 	/* revoke first: a holder that sees its socket end then finds the reason */
 	forget_connections();
-	for (int i = 0; i < pgpx_conns_end(); i++)
+	pgpx_connection_foreach(w)
 	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
+		bool	   *running = &exiting[w->index];
 
 		/* a step of a login owns the PGconn */
 		if (w->pg == NULL || w->task != NULL || PQsocket(w->pg) < 0)
 		{
-			exiting[i] = false;
+			*running = false;
 			continue;
 		}
 
 		/* must precede the cut: the request needs the peer's address */
-		if (exiting[i] || w->cancel.task != NULL)
+		if (*running || w->cancel.task != NULL)
 			pgpx_cancel_send(w);
-		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !exiting[i]);
+		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !*running);
 	}
 
 	/*
