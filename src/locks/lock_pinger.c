@@ -163,8 +163,7 @@ fail_pinger(Pinger *p, const char *reason)
 	 * pings, such as a standby
 	 */
 	if (p->phase > PINGER_CONNECT &&
-		!pgpx_conninfo_has_changed(p->conn.pool, p->conn.pool_id,
-								   p->conn.version))
+		!pgpx_conninfo_has_changed(pgpx_connection_key(&p->conn)))
 		pgpx_wpools[p->conn.pool].first_until = 0;
 	drop_connection(p);
 	back_off(p);

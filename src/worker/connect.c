@@ -174,8 +174,9 @@ finish_step(PgpxTask *task, PgpxTaskEnd end)
 		pfree(step);
 		return;
 	}
-	pfree(step);
+	w->pg = step->pg;
 	w->task = NULL;
+	pfree(step);
 	w->purpose->changed(w);
 	if (end == PGPX_TASK_NO_THREAD)
 		fail_with_sqlstate(w, ERRCODE_INSUFFICIENT_RESOURCES,
@@ -203,6 +204,7 @@ submit_step(PgpxWorkerConn *w)
 	if (fstat(step->fd, &step->socket) < 0)
 		step->fd = -1;
 	step->task.for_locks = is_for_locks(w);
+	w->pg = NULL;
 	w->task = &step->task;
 	pgpx_task_submit(w->task, PGPX_TASK_LOGIN, &key);
 }
@@ -246,13 +248,12 @@ log_in(PgpxWorkerConn *w)
 						   PGPX_NO_DESCRIPTOR);
 		return;
 	}
-	w->external_fd = true;
-
 	w->pg = pgpx_conninfo_login(w->pool, w->hosts,
 								w->purpose->application_name);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg == NULL)
 	{
+		ReleaseExternalFD();
 		fail_with_sqlstate(w, ERRCODE_OUT_OF_MEMORY,
 						   "The pool worker is out of memory.");
 		return;
@@ -292,7 +293,7 @@ log_in_again(PgpxWorkerConn *w)
 static bool
 drop_outdated(PgpxWorkerConn *w)
 {
-	if (!pgpx_conninfo_has_changed(w->pool, w->pool_id, w->version))
+	if (!pgpx_conninfo_has_changed(pgpx_connection_key(w)))
 		return false;
 	w->purpose->outdated(w);
 	return true;
@@ -373,7 +374,7 @@ pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 static bool
 try_new_password(PgpxWorkerConn *w)
 {
-	if (pgpx_conninfo_has_changed(w->pool, w->pool_id, w->version) ||
+	if (pgpx_conninfo_has_changed(pgpx_connection_key(w)) ||
 		!pgpx_password_refused(w->pool, w->password_at, w->started))
 		return false;
 	log_in_again(w);
@@ -452,8 +453,6 @@ pgpx_connect_step(PgpxWorkerConn *w)
 static bool
 try_next_host(PgpxWorkerConn *w)
 {
-	const PGconn *pg = pgpx_task_is_running(w->task) ? NULL : w->pg;
-
 	if (w->phase != PGPX_PHASE_CONNECT)
 		return false;
 	if (drop_outdated(w))
@@ -461,11 +460,11 @@ try_next_host(PgpxWorkerConn *w)
 	if (pgpx_now() >= w->until)
 	{
 		/* let the next attempt start with another host, whatever the cause */
-		(void) pgpx_hosts_mark_unresponsive(w->pool, w->hosts, pg);
+		(void) pgpx_hosts_mark_unresponsive(w->pool, w->hosts, w->pg);
 		return false;
 	}
-	if (pg == NULL || w->fd < 0 || PQstatus(pg) != CONNECTION_STARTED ||
-		!pgpx_hosts_mark_unresponsive(w->pool, w->hosts, pg))
+	if (w->pg == NULL || PQstatus(w->pg) != CONNECTION_STARTED ||
+		!pgpx_hosts_mark_unresponsive(w->pool, w->hosts, w->pg))
 	{
 		set_host_deadline(w);
 		return true;

@@ -55,14 +55,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	if (w->phase == PGPX_PHASE_PASSWORD)
 		dlist_delete(&w->password_node);
 	if (w->task != NULL)
-	{
-		if (w->phase == PGPX_PHASE_CONNECT)
-		{
-			w->pg = NULL;
-			w->external_fd = false;
-		}
 		pgpx_task_abandon(w->task);
-	}
 	w->task = NULL;
 	pgpx_hosts_free(&w->hosts);
 	if (w->fd >= 0)
@@ -74,14 +67,10 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	if (w->pg != NULL)
 	{
 		PQfinish(w->pg);
+		ReleaseExternalFD();
 		w->pg = NULL;
 	}
-	if (w->wire_made)
-		pgpx_wire_free(&w->wire);
-	w->wire_made = false;
-	if (w->external_fd)
-		ReleaseExternalFD();
-	w->external_fd = false;
+	pgpx_wire_free(&w->wire);
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;
 }
@@ -123,11 +112,10 @@ end_exchange(PgpxWorkerConn *w, bool ok, bool late)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
-	bool		checking = w->checking;
+	bool		checking = conn->state == PGPX_CONN_CHECKING;
 
 	w->phase = PGPX_PHASE_OPEN;
 	w->deadline = 0;
-	w->checking = false;
 	if (ok)
 		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	if (!ok && !checking && (late || w->wire.reset_error[0] != '\0'))
@@ -176,12 +164,10 @@ begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 	const char *encoding =
 		pgpx_conninfo_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
 
-	if (w->wire_made)
-		pgpx_wire_free(&w->wire);
+	pgpx_wire_free(&w->wire);
 	pgpx_wire_init(&w->wire, pgpx_connection_socket(w),
 				   pg_char_to_encoding(encoding),
 				   TopMemoryContext);
-	w->wire_made = true;
 	pgpx_wire_begin_reset(&w->wire, sender++, pgpx_conns[w->index].reset_by,
 						  unread_reset);
 	w->phase = PGPX_PHASE_RESET;
@@ -218,7 +204,6 @@ pgpx_connection_check(PgpxWorkerConn *w)
 	int64		timeout_ms = pgpx_pools[w->pool].opts.operation_timeout;
 
 	begin_exchange(w, 0, Min(timeout_ms, PGPX_CHECK_MS));
-	w->checking = true;
 	pgpx_wire_send_check(&w->wire);
 	step_reset(w);
 }
@@ -255,8 +240,6 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
 {
 	int			fd;
 
-	if (w->task != NULL)
-		return;
 	if (w->relay != NULL)
 	{
 		pgpx_relay_cut(w, graceful);

@@ -114,16 +114,16 @@ struct PgpxWorkerConn
 	int			pool;
 	uint32		pool_id;
 
-	PGconn	   *pg;
+	PGconn	   *pg;				/* with an AcquireExternalFD reservation; NULL
+								 * also during a step of the login */
 	uint64		version;		/* of the conninfo it was opened with */
 	PgpxTask   *task;			/* in phase LOOKUP; in phase CONNECT the step
-								 * of the login, which then owns pg and its
-								 * descriptor.  NULL: none */
+								 * of the login, which then owns the PGconn.
+								 * NULL: none */
 	dlist_node	password_node;	/* in phase PASSWORD: see password.c */
 	PgpxRelay  *relay;			/* with TLS: between remote and sessions */
 	int			fd;				/* registered in the epoll set; -1: none */
 	uint32		events;			/* as registered */
-	bool		external_fd;	/* holds an AcquireExternalFD reservation */
 	PgpxTime	started;
 	PgpxTime	deadline;		/* of the phase; 0: none */
 	PgpxHosts  *hosts;			/* in phases PASSWORD and CONNECT */
@@ -132,8 +132,6 @@ struct PgpxWorkerConn
 	int			nstarted;		/* start commands sent: those of the pool,
 								 * those of the purpose */
 	PgpxWire	wire;			/* in phase RESET */
-	bool		checking;		/* phase RESET is a check */
-	bool		wire_made;
 
 	PgpxCancel	cancel;
 	PgpxAbort	aborting;

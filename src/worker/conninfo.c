@@ -117,17 +117,10 @@ pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
 }
 
 bool
-pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version)
+pgpx_conninfo_has_changed(PgpxConninfoKey key)
 {
-	return pgpx_wpools[pool].pool_id != pool_id ||
-		pgpx_wpools[pool].conninfo.version != version;
-}
-
-static bool
-is_host_keyword(const char *keyword)
-{
-	return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
-		strcmp(keyword, "port") == 0;
+	return pgpx_wpools[key.pool].pool_id != key.pool_id ||
+		pgpx_wpools[key.pool].conninfo.version != key.version;
 }
 
 /*
@@ -164,18 +157,13 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 	int			first = pgpx_now() < wp->first_until ? wp->first : 0;
 	const char **keywords = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
 	const char **values = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
-	int			n = 0;
+	int			n = ci->nparams;
 	PGconn	   *pg;
 
-	for (int i = 0; i < ci->nparams; i++)
-	{
-		if (is_host_keyword(ci->keywords[i]))
-			continue;
-		keywords[n] = ci->keywords[i];
-		values[n++] = ci->values[i];
-	}
+	memcpy(keywords, ci->keywords, sizeof(char *) * n);
+	memcpy(values, ci->values, sizeof(char *) * n);
 
-	/* of equal keywords libpq uses the last */
+	/* of equal keywords libpq uses the last that is not empty */
 	if (application_name != NULL)
 	{
 		keywords[n] = "application_name";

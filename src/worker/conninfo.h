@@ -88,11 +88,8 @@ extern void pgpx_conninfo_wipe_all(void);
 extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
 									   const char *name);
 
-/*
- * Return whether the stored conninfo of a pool is missing, or has another
- * version.
- */
-extern bool pgpx_conninfo_has_changed(int pool, uint32 pool_id, uint64 version);
+/* Return whether the conninfo is missing now, or has another version. */
+extern bool pgpx_conninfo_has_changed(PgpxConninfoKey key);
 
 /*
  * Start a login (PQconnectStartParams) with a pool's conninfo, and the password

@@ -388,8 +388,7 @@ pgpx_password_request(int index, dlist_node *login, PgpxPasswordEnded ended)
 	{
 		command = dlist_container(Command, node, iter.cur);
 		if (command->key.pool == index &&
-			!pgpx_conninfo_has_changed(index, command->key.pool_id,
-									   command->key.version))
+			!pgpx_conninfo_has_changed(command->key))
 		{
 			dlist_push_tail(&command->waiting, login);
 			return NULL;
@@ -434,11 +433,9 @@ pgpx_password_request(int index, dlist_node *login, PgpxPasswordEnded ended)
 static void
 store_password(const Command *command)
 {
-	const PgpxConninfoKey *key = &command->key;
-	PgpxWorkerPool *wp = &pgpx_wpools[key->pool];
+	PgpxWorkerPool *wp = &pgpx_wpools[command->key.pool];
 
-	if (wp->cxt == NULL ||
-		pgpx_conninfo_has_changed(key->pool, key->pool_id, key->version) ||
+	if (wp->cxt == NULL || pgpx_conninfo_has_changed(command->key) ||
 		strcmp(command->text, pgpx_password_command) != 0)
 		return;
 	forget_if_command_changed();

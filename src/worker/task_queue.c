@@ -75,7 +75,6 @@ static dlist_head tasks = DLIST_STATIC_INIT(tasks);
 
 static int	finished[2] = {-1, -1}; /* pipe: addresses of finished tasks */
 static bool started = false;	/* true once any thread was started */
-static bool only_cancels = false;
 
 int
 pgpx_task_init(void)
@@ -273,17 +272,16 @@ pgpx_task_descriptors(void)
 
 	dlist_foreach(iter, &tasks)
 	{
-		PgpxTask   *task = dlist_container(PgpxTask, node, iter.cur);
+		PgpxTaskKind kind = dlist_container(PgpxTask, node, iter.cur)->kind;
 
-		if (pgpx_task_is_abandoned(task) &&
-			(task->kind == PGPX_TASK_LOGIN || task->kind == PGPX_TASK_CANCEL))
-			n++;
+		n += kind == PGPX_TASK_LOGIN || kind == PGPX_TASK_CANCEL ? 1 : 0;
 	}
 	return n;
 }
 
-void
-pgpx_task_ready(void)
+/* End the tasks that have finished; with only_cancels, discard others than cancel requests. */
+static void
+end_finished(bool only_cancels)
 {
 	PgpxTask   *task;
 
@@ -302,18 +300,18 @@ pgpx_task_ready(void)
 }
 
 void
-pgpx_task_only_cancels(void)
+pgpx_task_ready(void)
 {
-	only_cancels = true;
+	end_finished(false);
 }
 
 void
-pgpx_task_wait(int timeout_ms)
+pgpx_task_wait_for_cancels(int timeout_ms)
 {
 	struct pollfd ready = {.fd = finished[0], .events = POLLIN};
 
 	(void) poll(&ready, 1, timeout_ms);
-	pgpx_task_ready();
+	end_finished(true);
 }
 
 void

@@ -99,18 +99,17 @@ extern bool pgpx_task_is_running(const PgpxTask *task);
  */
 extern const char *pgpx_task_delay_reason(const PgpxTask *task);
 
-/* Return the number of abandoned tasks that have a socket. */
+/* Return the number of tasks that have a socket. */
 extern int	pgpx_task_descriptors(void);
 
 /* Call "ended" for each task that has finished. */
 extern void pgpx_task_ready(void);
 
 /*
- * While the worker exits: pgpx_task_only_cancels discards all other tasks, and
- * pgpx_task_wait handles finished tasks after at most this time.
+ * While the worker exits: wait for finished tasks, but not for longer than this
+ * time.  Call "ended" for cancel requests only.
  */
-extern void pgpx_task_only_cancels(void);
-extern void pgpx_task_wait(int timeout_ms);
+extern void pgpx_task_wait_for_cancels(int timeout_ms);
 
 /*
  * End the process with _exit() if it ever started a thread; otherwise return.

@@ -124,8 +124,6 @@ count_descriptors(void)
 			n++;
 		if (w->relay != NULL)
 			n += 2;
-		if (w->cancel.task != NULL)
-			n++;
 	}
 	return n;
 }
@@ -388,7 +386,7 @@ cancel_running_statements(void)
 				pgpx_cancel_send(w);
 		}
 		if (left)
-			pgpx_task_wait(CHECK_MS);
+			pgpx_task_wait_for_cancels(CHECK_MS);
 	}
 
 	/* these have not ended in time, but may have been sent */
@@ -408,7 +406,6 @@ at_exit(int code, Datum arg)
 
 	PGPX_DEBUG_POINT("worker_ends");
 
-	pgpx_task_only_cancels();
 	pgpx_cancel_ended = count_cancel;
 
 	/* revoke first: a holder that sees its socket end then finds the reason */
@@ -417,8 +414,7 @@ at_exit(int code, Datum arg)
 	{
 		bool	   *running = &exiting[w->index];
 
-		/* a step of a login owns the PGconn */
-		if (w->pg == NULL || w->task != NULL || PQsocket(w->pg) < 0)
+		if (w->pg == NULL || PQsocket(w->pg) < 0)
 		{
 			*running = false;
 			continue;
