@@ -95,72 +95,148 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 		*slot = entry;
 }
 
+/* --- values that are read without their receive functions ---------------- */
+
+static bool
+read_bool(const PgpxField *field, Datum *value)
+{
+	if (field->len != 1)
+		return false;
+	*value = BoolGetDatum(field->data[0] != 0);
+	return true;
+}
+
+static bool
+read_int2(const PgpxField *field, Datum *value)
+{
+	uint16		v;
+
+	if (field->len != sizeof(v))
+		return false;
+	memcpy(&v, field->data, sizeof(v));
+	*value = Int16GetDatum((int16) pg_ntoh16(v));
+	return true;
+}
+
+/* int4 and float4 */
+static bool
+read_4_bytes(const PgpxField *field, Datum *value)
+{
+	uint32		v;
+
+	if (field->len != sizeof(v))
+		return false;
+	memcpy(&v, field->data, sizeof(v));
+	*value = Int32GetDatum((int32) pg_ntoh32(v));
+	return true;
+}
+
+/* int8 and float8 */
+static bool
+read_8_bytes(const PgpxField *field, Datum *value)
+{
+	uint64		v;
+
+	if (field->len != sizeof(v))
+		return false;
+	memcpy(&v, field->data, sizeof(v));
+	*value = Int64GetDatum((int64) pg_ntoh64(v));
+	return true;
+}
+
+static bool
+read_date(const PgpxField *field, Datum *value)
+{
+	DateADT		date;
+
+	if (!read_4_bytes(field, value))
+		return false;
+	date = DatumGetDateADT(*value);
+	return DATE_NOT_FINITE(date) || IS_VALID_DATE(date);
+}
+
+/* with a time zone or without */
+static bool
+read_timestamp(const PgpxField *field, Datum *value)
+{
+	Timestamp	timestamp;
+
+	if (!read_8_bytes(field, value))
+		return false;
+	timestamp = DatumGetTimestamp(*value);
+	return TIMESTAMP_NOT_FINITE(timestamp) || IS_VALID_TIMESTAMP(timestamp);
+}
+
+static bool
+read_time(const PgpxField *field, Datum *value)
+{
+	if (!read_8_bytes(field, value))
+		return false;
+	return DatumGetTimeADT(*value) >= 0 &&
+		DatumGetTimeADT(*value) <= USECS_PER_DAY;
+}
+
+static bool
+read_uuid(const PgpxField *field, Datum *value)
+{
+	pg_uuid_t  *uuid;
+
+	if (field->len != UUID_LEN)
+		return false;
+	uuid = palloc(sizeof(*uuid));
+	memcpy(uuid->data, field->data, UUID_LEN);
+	*value = UUIDPGetDatum(uuid);
+	return true;
+}
+
 /*
  * The types that can be requested in binary.  The gains were measured by
  * test/bench/formats, whose arrays have two elements.
  */
-typedef struct BinaryType
-{
-	Oid			type;
-	int			gain;			/* see pgpx_formats_gain */
-	bool		plain;			/* see pgpx_formats_is_plain */
-	PgpxDirectDecoder decoder;	/* for values that need not be rounded */
-} BinaryType;
-
-static const BinaryType types[] = {
-	{BOOLOID, 12, true, PGPX_DECODE_BOOL},
-	{INT2OID, 16, true, PGPX_DECODE_INT2},
-	{INT4OID, 16, true, PGPX_DECODE_INT4},
-	{INT8OID, 20, true, PGPX_DECODE_INT8},
-	{NUMERICOID, 16, true, PGPX_DECODE_NONE},
-	{FLOAT4OID, 60, false, PGPX_DECODE_INT4},
-	{FLOAT8OID, 90, false, PGPX_DECODE_INT8},
-	{BYTEAOID, 50, false, PGPX_DECODE_NONE},
-	{DATEOID, 130, false, PGPX_DECODE_DATE},
-	{TIMEOID, 90, false, PGPX_DECODE_TIME},
-	{TIMETZOID, 90, false, PGPX_DECODE_NONE},
-	{TIMESTAMPOID, 180, false, PGPX_DECODE_TIMESTAMP},
-	{TIMESTAMPTZOID, 230, false, PGPX_DECODE_TIMESTAMP},
+static const PgpxBinaryType types[] = {
+	{BOOLOID, 12, true, read_bool},
+	{INT2OID, 16, true, read_int2},
+	{INT4OID, 16, true, read_4_bytes},
+	{INT8OID, 20, true, read_8_bytes},
+	{NUMERICOID, 16, true, NULL},
+	{FLOAT4OID, 60, false, read_4_bytes},
+	{FLOAT8OID, 90, false, read_8_bytes},
+	{BYTEAOID, 50, false, NULL},
+	{DATEOID, 130, false, read_date},
+	{TIMEOID, 90, false, read_time},
+	{TIMETZOID, 90, false, NULL},
+	{TIMESTAMPOID, 180, false, read_timestamp},
+	{TIMESTAMPTZOID, 230, false, read_timestamp},
 	{INTERVALOID, PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 110 : 0, false,
-	PGPX_DECODE_NONE},
-	{UUIDOID, 270, true, PGPX_DECODE_UUID},
-	{BOOLARRAYOID, 30, true, PGPX_DECODE_NONE},
-	{INT2ARRAYOID, 30, true, PGPX_DECODE_NONE},
-	{INT4ARRAYOID, 30, true, PGPX_DECODE_NONE},
-	{INT8ARRAYOID, 30, true, PGPX_DECODE_NONE},
-	{NUMERICARRAYOID, 30, true, PGPX_DECODE_NONE},
-	{UUIDARRAYOID, 30, true, PGPX_DECODE_NONE},
-	{BYTEAARRAYOID, 30, false, PGPX_DECODE_NONE},
-	{FLOAT4ARRAYOID, 30, false, PGPX_DECODE_NONE},
-	{FLOAT8ARRAYOID, 30, false, PGPX_DECODE_NONE},
-	{DATEARRAYOID, 30, false, PGPX_DECODE_NONE},
-	{TIMEARRAYOID, 30, false, PGPX_DECODE_NONE},
-	{TIMETZARRAYOID, 30, false, PGPX_DECODE_NONE},
-	{TIMESTAMPARRAYOID, 30, false, PGPX_DECODE_NONE},
-	{TIMESTAMPTZARRAYOID, 30, false, PGPX_DECODE_NONE},
+	NULL},
+	{UUIDOID, 270, true, read_uuid},
+	{BOOLARRAYOID, 30, true, NULL},
+	{INT2ARRAYOID, 30, true, NULL},
+	{INT4ARRAYOID, 30, true, NULL},
+	{INT8ARRAYOID, 30, true, NULL},
+	{NUMERICARRAYOID, 30, true, NULL},
+	{UUIDARRAYOID, 30, true, NULL},
+	{BYTEAARRAYOID, 30, false, NULL},
+	{FLOAT4ARRAYOID, 30, false, NULL},
+	{FLOAT8ARRAYOID, 30, false, NULL},
+	{DATEARRAYOID, 30, false, NULL},
+	{TIMEARRAYOID, 30, false, NULL},
+	{TIMETZARRAYOID, 30, false, NULL},
+	{TIMESTAMPARRAYOID, 30, false, NULL},
+	{TIMESTAMPTZARRAYOID, 30, false, NULL},
 	{INTERVALARRAYOID, PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 30 : 0, false,
-	PGPX_DECODE_NONE},
+	NULL},
 };
 
-static BinaryType
-find_type(Oid type)
+const PgpxBinaryType *
+pgpx_binary_type(Oid type)
 {
+	static const PgpxBinaryType none = {0};
+
 	for (int i = 0; i < lengthof(types); i++)
 		if (types[i].type == type)
-			return types[i];
-	return (BinaryType){InvalidOid, 0, false, PGPX_DECODE_NONE};
-}
-
-int
-pgpx_formats_gain(Oid type)
-{
-	return find_type(type).gain;
-}
-
-bool
-pgpx_formats_is_plain(Oid type)
-{
-	return find_type(type).plain;
+			return &types[i];
+	return &none;
 }
 
 /*
@@ -177,7 +253,7 @@ pgpx_formats_is_plain(Oid type)
 #define SMALL_GAIN_NS 20		/* gain of a small number */
 
 static void
-avoid_second_block(int n, int16 *formats, const int *gains)
+avoid_second_block(int n, int16 *formats, const PgpxBinaryType *const *types)
 {
 	int			binary = 0;
 	int			small = 0;
@@ -185,13 +261,13 @@ avoid_second_block(int n, int16 *formats, const int *gains)
 	for (int i = 0; i < n; i++)
 	{
 		binary += formats[i] != 0;
-		small += formats[i] != 0 && gains[i] <= SMALL_GAIN_NS;
+		small += formats[i] != 0 && types[i]->gain <= SMALL_GAIN_NS;
 	}
 	if (binary <= FIRST_BLOCK_MAX ||
 		binary - FIRST_BLOCK_MAX > Min(small, NUMBERS_PER_BLOCK))
 		return;
 	for (int i = n - 1; binary > FIRST_BLOCK_MAX; i--)
-		if (formats[i] != 0 && gains[i] <= SMALL_GAIN_NS)
+		if (formats[i] != 0 && types[i]->gain <= SMALL_GAIN_NS)
 		{
 			formats[i] = 0;
 			binary--;
@@ -199,128 +275,16 @@ avoid_second_block(int n, int16 *formats, const int *gains)
 }
 
 int
-pgpx_formats_choose(int n, int16 *formats, const int *gains, uint64 rows)
+pgpx_formats_choose(int n, int16 *formats, const PgpxBinaryType *const *types,
+					bool any, uint64 rows)
 {
 	uint64		gain = 0;
 
-	avoid_second_block(n, formats, gains);
+	for (int i = 0; any && i < n; i++)
+		formats[i] = formats[i] && types[i]->plain;
+	avoid_second_block(n, formats, types);
 	for (int i = 0; i < n; i++)
 		if (formats[i] != 0)
-			gain += gains[i];
+			gain += types[i]->gain;
 	return gain > 0 && rows * gain >= PGPX_FORMATS_MIN_GAIN ? n : 0;
-}
-
-PgpxDirectDecoder
-pgpx_direct_decoder(Oid type, int32 typmod)
-{
-	/* a value for a column with a precision must be rounded */
-	return typmod < 0 ? find_type(type).decoder : PGPX_DECODE_NONE;
-}
-
-static inline uint32
-get_uint32(const char *p)
-{
-	uint32		v;
-
-	memcpy(&v, p, sizeof(v));
-	return pg_ntoh32(v);
-}
-
-static inline uint64
-get_uint64(const char *p)
-{
-	uint64		v;
-
-	memcpy(&v, p, sizeof(v));
-	return pg_ntoh64(v);
-}
-
-static bool
-read_date(const PgpxField *field, Datum *value)
-{
-	DateADT		date;
-
-	if (field->len != 4)
-		return false;
-	date = (DateADT) get_uint32(field->data);
-	*value = DateADTGetDatum(date);
-	return DATE_NOT_FINITE(date) || IS_VALID_DATE(date);
-}
-
-static bool
-read_timestamp(const PgpxField *field, Datum *value)
-{
-	Timestamp	timestamp;
-
-	if (field->len != 8)
-		return false;
-	timestamp = (Timestamp) get_uint64(field->data);
-	*value = TimestampGetDatum(timestamp);
-	return TIMESTAMP_NOT_FINITE(timestamp) || IS_VALID_TIMESTAMP(timestamp);
-}
-
-static bool
-read_time(const PgpxField *field, Datum *value)
-{
-	TimeADT		time;
-
-	if (field->len != 8)
-		return false;
-	time = (TimeADT) get_uint64(field->data);
-	*value = TimeADTGetDatum(time);
-	return time >= 0 && time <= USECS_PER_DAY;
-}
-
-static bool
-read_uuid(const PgpxField *field, Datum *value)
-{
-	pg_uuid_t  *uuid;
-
-	if (field->len != UUID_LEN)
-		return false;
-	uuid = palloc(sizeof(*uuid));
-	memcpy(uuid->data, field->data, UUID_LEN);
-	*value = UUIDPGetDatum(uuid);
-	return true;
-}
-
-bool
-pgpx_direct_decode(PgpxDirectDecoder decoder, const PgpxField *field,
-				   Datum *value)
-{
-	switch (decoder)
-	{
-		case PGPX_DECODE_NONE:
-			return false;
-		case PGPX_DECODE_INT4:
-			if (field->len != 4)
-				return false;
-			*value = Int32GetDatum((int32) get_uint32(field->data));
-			return true;
-		case PGPX_DECODE_INT8:
-			if (field->len != 8)
-				return false;
-			*value = Int64GetDatum((int64) get_uint64(field->data));
-			return true;
-		case PGPX_DECODE_INT2:
-			if (field->len != 2)
-				return false;
-			*value = Int16GetDatum((int16) (((unsigned char) field->data[0] << 8) |
-											(unsigned char) field->data[1]));
-			return true;
-		case PGPX_DECODE_BOOL:
-			if (field->len != 1)
-				return false;
-			*value = BoolGetDatum(field->data[0] != 0);
-			return true;
-		case PGPX_DECODE_DATE:
-			return read_date(field, value);
-		case PGPX_DECODE_TIME:
-			return read_time(field, value);
-		case PGPX_DECODE_TIMESTAMP:
-			return read_timestamp(field, value);
-		case PGPX_DECODE_UUID:
-			return read_uuid(field, value);
-	}
-	return false;
 }

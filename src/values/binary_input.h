@@ -59,67 +59,44 @@ extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 							  const int16 *formats);
 
 /*
- * pgpx_formats_gain
- *		Return the time in ns that both servers together save if a value of a
- *		type is sent in binary instead of text; 0 if it must be sent in text.
- *
- * The result is positive only for types whose binary form has the same meaning
- * as their text on every server, whatever the settings of either side are.
- * Text types return 0: their binary form has the same bytes, and their receive
- * functions expect the encoding of the local session's client.  Types without a
- * fixed OID return 0, too.
+ * A type whose values can be requested in binary: its binary form has the same
+ * meaning as its text on every server, whatever the settings of either side
+ * are.  Text types are none: their binary form has the same bytes, and their
+ * receive functions expect the encoding of the local session's client.  Types
+ * without a fixed OID are none, too.
  */
-extern int	pgpx_formats_gain(Oid type);
+typedef struct PgpxBinaryType
+{
+	Oid			type;
+	int			gain;			/* ns that both servers together save if a
+								 * value is sent in binary; 0: it must be sent
+								 * in text */
+	bool		plain;			/* the type's text depends on no setting */
 
-/*
- * Return whether the type has a positive gain, and its text depends on no
- * setting.
- */
-extern bool pgpx_formats_is_plain(Oid type);
+	/*
+	 * Read a value that is not NULL without the receive function.  Return false
+	 * for an invalid value: the receive function then reports the error.  NULL:
+	 * there is no such function.  Not for a domain, which has checks, nor for a
+	 * column with a typmod, to which the value must be rounded.
+	 */
+	bool (*read)(const PgpxField *field, Datum *value);
+} PgpxBinaryType;
+
+/* Return the entry of a type, or one whose gain is 0. */
+extern const PgpxBinaryType *pgpx_binary_type(Oid type);
 
 /*
  * pgpx_formats_choose
  *		Choose the columns to request in binary.
  *
  * formats: 1 for each of the n columns that can be requested in binary; the
- * function sets those that are cheaper in text to 0.  gains: pgpx_formats_gain
- * of each column's type.  rows: the number of rows of the result.  Return n, or
- * 0 if the whole result is cheaper in text.
+ * function sets those that are cheaper in text to 0.  types: of the columns.
+ * any: the columns may be read into other types, so that only plain types can be
+ * requested.  rows: the number of rows of the result.  Return n, or 0 if the
+ * whole result is cheaper in text.
  */
-extern int	pgpx_formats_choose(int n, int16 *formats, const int *gains,
+extern int	pgpx_formats_choose(int n, int16 *formats,
+								const PgpxBinaryType *const *types, bool any,
 								uint64 rows);
-
-typedef enum PgpxDirectDecoder
-{
-	PGPX_DECODE_NONE = 0,		/* use the receive function */
-	PGPX_DECODE_BOOL,
-	PGPX_DECODE_INT2,
-	PGPX_DECODE_INT4,			/* and float4 */
-	PGPX_DECODE_INT8,			/* and float8 */
-	PGPX_DECODE_DATE,
-	PGPX_DECODE_TIME,
-	PGPX_DECODE_TIMESTAMP,		/* with a time zone or without */
-	PGPX_DECODE_UUID
-} PgpxDirectDecoder;
-
-/*
- * pgpx_direct_decoder
- *		Return how binary values of a type are read without its receive
- *		function.
- *
- * The type must not be a domain, because a domain has checks.
- */
-extern PgpxDirectDecoder pgpx_direct_decoder(Oid type, int32 typmod);
-
-/*
- * pgpx_direct_decode
- *		Read a binary value that is not NULL.
- *
- * Return false for PGPX_DECODE_NONE and for an invalid value.  The caller then
- * calls the receive function, which reports the error.
- */
-extern bool pgpx_direct_decode(PgpxDirectDecoder decoder,
-							   const PgpxField *field,
-							   Datum *value);
 
 #endif							/* PGPX_BINARY_INPUT_H */

@@ -219,8 +219,9 @@ typedef struct Column
 	int			attribute;		/* index of the local attribute, from 0; the
 								 * number of attributes: ctid; -1: ignored */
 	bool		binary;			/* in binary, read by the receive function */
-	bool		plain;			/* its text depends on no setting */
-	PgpxDirectDecoder decoder;	/* how to read it without that function */
+
+	/* see PgpxBinaryType */
+	bool (*read)(const PgpxField *field, Datum *value);
 	FmgrInfo	input;
 	Oid			ioparam;
 	int32		typmod;
@@ -253,7 +254,7 @@ struct PgpxRows
 	Column	   *columns;
 	PgpxField  *fields;
 	int16	   *formats;		/* formats in which they can be requested */
-	int		   *gains;			/* pgpx_formats_gain of their types */
+	const PgpxBinaryType **types;
 
 	/* the local row; dropped attributes stay NULL */
 	Datum	   *values;
@@ -299,14 +300,14 @@ begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
 	}
 	column->binary = remote->format == 1;
 	column->via_text_type = InvalidOid;
-	column->decoder = PGPX_DECODE_NONE;
-	if (column->binary && type == remote->type)
-		column->decoder = pgpx_direct_decoder(remote->type, column->typmod);
+	column->read = NULL;
+	if (column->binary && type == remote->type && column->typmod < 0)
+		column->read = pgpx_binary_type(type)->read;
 	if (!column->binary)
 		getTypeInputInfo(type, &function, &column->ioparam);
-	else if (pgpx_formats_gain(remote->type) == 0 ||
+	else if (pgpx_binary_type(remote->type)->gain == 0 ||
 			 (!is_same_type(type, remote->type) &&
-			  !pgpx_formats_is_plain(remote->type)))
+			  !pgpx_binary_type(remote->type)->plain))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of the remote result has another type than in the previous execution",
@@ -429,17 +430,16 @@ begin_result(void *arg, const PgpxWireMessage *msg)
 	t->ncolumns = n;
 	t->fields = palloc0(sizeof(PgpxField) * Max(n, 1));
 	t->formats = palloc0(sizeof(int16) * Max(n, 1));
-	t->gains = palloc0(sizeof(int) * Max(n, 1));
+	t->types = palloc(sizeof(PgpxBinaryType *) * Max(n, 1));
 	t->columns = palloc0(sizeof(Column) * Max(n, 1));
 	for (int i = 0; i < n; i++)
 	{
 		t->columns[i].attribute = map[i];
+		t->types[i] = pgpx_binary_type(remote[i].type);
 		if (map[i] < 0)
 			continue;
 		begin_column(t, &t->columns[i], &remote[i]);
-		t->columns[i].plain = pgpx_formats_is_plain(remote[i].type);
-		t->gains[i] = pgpx_formats_gain(remote[i].type);
-		t->formats[i] = t->gains[i] > 0 &&
+		t->formats[i] = t->types[i]->gain > 0 &&
 			is_same_type(attribute_type(t, map[i]), remote[i].type);
 	}
 	pfree(remote);
@@ -454,10 +454,7 @@ report_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 	PgpxRows   *t = arg;
 
 	*formats = t->formats;
-	for (int i = 0; any && i < t->ncolumns; i++)
-		if (!t->columns[i].plain)
-			t->formats[i] = 0;
-	return pgpx_formats_choose(t->ncolumns, t->formats, t->gains, rows);
+	return pgpx_formats_choose(t->ncolumns, t->formats, t->types, any, rows);
 }
 
 /* Restore the byte after a value that was overwritten with a NUL. */
@@ -612,8 +609,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 			continue;
 		}
 		t->nulls[at] = false;
-		if (column->decoder != PGPX_DECODE_NONE &&
-			pgpx_direct_decode(column->decoder, field, &t->values[at]))
+		if (column->read != NULL && column->read(field, &t->values[at]))
 			continue;
 
 		/*
@@ -695,7 +691,8 @@ pgpx_rows_estimate_gain(const PgpxRows *t)
 
 	foreach(lc, t->attnums)
 		if (lfirst_int(lc) != SelfItemPointerAttributeNumber)
-			gain += pgpx_formats_gain(attribute_type(t, lfirst_int(lc) - 1));
+			gain +=
+				pgpx_binary_type(attribute_type(t, lfirst_int(lc) - 1))->gain;
 	return gain;
 }
 

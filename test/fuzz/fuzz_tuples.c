@@ -200,11 +200,11 @@ check_values(TupleDesc tupdesc, const Datum *values, const bool *isnull)
 	for (int i = 0; i < tupdesc->natts; i++)
 	{
 		Form_pg_attribute attr = TupleDescAttr(tupdesc, i);
-		PgpxDirectDecoder	decoder = pgpx_direct_decoder(attr->atttypid, attr->atttypmod);
+		bool		is_direct = attr->atttypmod < 0 && attr->atttypid != UUIDOID &&
+			pgpx_binary_type(attr->atttypid)->read != NULL;
 
 		/* a value that is parsed directly may be 0; our functions never return 0 */
-		if (!attr->attisdropped && !isnull[i] &&
-			(decoder == PGPX_DECODE_NONE || decoder == PGPX_DECODE_UUID))
+		if (!attr->attisdropped && !isnull[i] && !is_direct)
 			FUZZ_CHECK(values[i] != (Datum) 0);
 	}
 	rows++;
