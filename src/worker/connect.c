@@ -105,12 +105,6 @@ fail_with_08001(PgpxWorkerConn *w, const char *text)
 					   text);
 }
 
-static bool
-is_for_locks(const PgpxWorkerConn *w)
-{
-	return w->purpose->watch == PGPX_WATCH_PINGER;
-}
-
 /*
  * Set the deadline for the host that is being tried: each host that is left has
  * the same part of the time that is left, but at least MIN_HOST_US, so that
@@ -185,12 +179,21 @@ finish_step(PgpxTask *task, PgpxTaskEnd end)
 		handle_login_step(w, status);
 }
 
+static void
+submit(PgpxWorkerConn *w, PgpxTask *task, PgpxTaskKind kind)
+{
+	PgpxConninfoKey key = pgpx_connection_key(w);
+
+	task->for_locks = w->purpose->watch == PGPX_WATCH_PINGER;
+	w->task = task;
+	pgpx_task_submit(task, kind, &key);
+}
+
 /* Submit the next step; called when libpq's socket is ready. */
 static void
 submit_step(PgpxWorkerConn *w)
 {
 	LoginStep  *step = MemoryContextAllocZero(TopMemoryContext, sizeof(*step));
-	PgpxConninfoKey key = pgpx_connection_key(w);
 
 	/* libpq may close its socket and open another with the same number */
 	pgpx_event_unwatch(w->fd);
@@ -203,10 +206,8 @@ submit_step(PgpxWorkerConn *w)
 	step->fd = PQsocket(w->pg);
 	if (fstat(step->fd, &step->socket) < 0)
 		step->fd = -1;
-	step->task.for_locks = is_for_locks(w);
 	w->pg = NULL;
-	w->task = &step->task;
-	pgpx_task_submit(w->task, PGPX_TASK_LOGIN, &key);
+	submit(w, &step->task, PGPX_TASK_LOGIN);
 }
 
 /* --- Lookup, password, login --------------------------------------------- */
@@ -344,7 +345,6 @@ void
 pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 {
 	PgpxHosts  *hosts = pgpx_hosts_create(w->pool);
-	PgpxConninfoKey key;
 
 	w->version = pgpx_wpools[w->pool].conninfo.version;
 	w->started = pgpx_now();
@@ -357,13 +357,10 @@ pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 		return;
 	}
 	w->phase = PGPX_PHASE_LOOKUP;
-	w->task = &hosts->task;
 	hosts->owner = w;
 	hosts->task.run = pgpx_hosts_resolve;
 	hosts->task.ended = lookup_ended;
-	hosts->task.for_locks = is_for_locks(w);
-	key = pgpx_connection_key(w);
-	pgpx_task_submit(w->task, PGPX_TASK_LOOKUP, &key);
+	submit(w, &hosts->task, PGPX_TASK_LOOKUP);
 }
 
 /*

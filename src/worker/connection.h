@@ -135,6 +135,7 @@ struct PgpxWorkerConn
 
 	PgpxCancel	cancel;
 	PgpxAbort	aborting;
+	bool		awaited;		/* its end is, while the worker exits */
 };
 
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */

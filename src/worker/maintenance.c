@@ -388,17 +388,6 @@ maintain_pools(PgpxTime now, bool all)
 		request_at = pgpx_catalog_request(now);
 }
 
-static bool
-have_pools_changed(void)
-{
-	static uint32 seen = 0;
-	uint32		changes = pg_atomic_read_u32(&pgpx_shared->pools_changed);
-	bool		changed = changes != seen;
-
-	seen = changes;
-	return changed;
-}
-
 void
 pgpx_maintenance_init(void)
 {
@@ -412,12 +401,14 @@ PgpxTime
 pgpx_maintenance_run(void)
 {
 	static bool in_use = false; /* as of the last tick */
+	static uint32 seen_changes = 0;
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
 	PgpxTime	next_ping;
 	bool		all = false;
 	bool		ticks;
 	bool		waiting;
+	uint32		changes;
 
 	if (ConfigReloadPending)
 	{
@@ -450,7 +441,9 @@ pgpx_maintenance_run(void)
 		pgpx_event_due_at(next_tick);
 	}
 	check_databases();
-	all |= have_pools_changed();
+	changes = pg_atomic_read_u32(&pgpx_shared->pools_changed);
+	all |= changes != seen_changes;
+	seen_changes = changes;
 	all |= pgpx_catalog_request_has_ended();
 	maintain_pools(now, all);
 	next_ping = pgpx_lock_hooks->ping();

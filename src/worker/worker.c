@@ -59,7 +59,8 @@ PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxWorkerPool *pgpx_wpools = NULL;
 
 static void forget_connections(void);
-static void register_exit_callbacks(void);
+static void at_exit(int code, Datum arg);
+static void exit_last(int code, Datum arg);
 
 void
 pgpx_worker_register(void)
@@ -214,7 +215,8 @@ set_up(void)
 
 	pgpx_worker_incarnation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
-	register_exit_callbacks();
+	before_shmem_exit(at_exit, (Datum) 0);
+	on_proc_exit(exit_last, (Datum) 0);
 	PGPX_DEBUG_POINT("worker_set_up");
 	pgpx_maintenance_init();
 	pgpx_event_loop_init();
@@ -280,9 +282,6 @@ pgpx_worker_main(Datum arg)
 
 /* Interval, in ms, at which the connections are checked for closed remotes. */
 #define CHECK_MS 10
-
-/* The connections whose ends are awaited while the worker exits. */
-static bool *exiting = NULL;	/* [max_connections] */
 
 /*
  * Remove all connections of this worker's pools from the shared state, because
@@ -377,7 +376,7 @@ cancel_running_statements(void)
 		left = false;
 		pgpx_connection_foreach(w)
 		{
-			if (!exiting[w->index])
+			if (!w->awaited)
 				continue;
 			if (w->cancel.task == NULL && pgpx_connection_is_gone(w, true))
 				continue;
@@ -390,8 +389,11 @@ cancel_running_statements(void)
 	}
 
 	/* these have not ended in time, but may have been sent */
-	pgpx_connection_foreach(w) if (exiting[w->index] && w->cancel.task != NULL)
-		pgpx_cancel_deadline_passed(w);
+	pgpx_connection_foreach(w)
+	{
+		if (w->awaited && w->cancel.task != NULL)
+			pgpx_cancel_deadline_passed(w);
+	}
 }
 
 static void
@@ -402,7 +404,7 @@ at_exit(int code, Datum arg)
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
 	pg_atomic_write_u64(&slot->incarnation, 0);
 	pgpx_connection_foreach(w)
-		exiting[w->index] = may_run_statement(w);
+		w->awaited = may_run_statement(w);
 
 	PGPX_DEBUG_POINT("worker_ends");
 
@@ -412,18 +414,16 @@ at_exit(int code, Datum arg)
 	forget_connections();
 	pgpx_connection_foreach(w)
 	{
-		bool	   *running = &exiting[w->index];
-
 		if (w->pg == NULL || PQsocket(w->pg) < 0)
 		{
-			*running = false;
+			w->awaited = false;
 			continue;
 		}
 
 		/* must precede the cut: the request needs the peer's address */
-		if (*running || w->cancel.task != NULL)
+		if (w->awaited || w->cancel.task != NULL)
 			pgpx_cancel_send(w);
-		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !*running);
+		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !w->awaited);
 	}
 
 	/*
@@ -449,16 +449,4 @@ static void
 exit_last(int code, Datum arg)
 {
 	pgpx_task_exit(code);
-}
-
-static void
-register_exit_callbacks(void)
-{
-	int			n = pgpx_shared->max_connections;
-
-	/* exit callbacks must not allocate memory */
-	exiting = MemoryContextAllocZero(TopMemoryContext,
-									 mul_size(n, sizeof(bool)));
-	before_shmem_exit(at_exit, (Datum) 0);
-	on_proc_exit(exit_last, (Datum) 0);
 }
