@@ -182,13 +182,22 @@ read_output(Command *command, int in)
 	return false;
 }
 
+/* Kill all processes of the command. */
+static void
+kill_command(Command *command)
+{
+	pthread_mutex_lock(&command->mutex);
+	if (command->pid > 0)
+		(void) kill(-command->pid, SIGKILL);
+	pthread_mutex_unlock(&command->mutex);
+}
+
 /*
- * Wait for the end of the command.  It may continue after the end of its
- * output.  Return its status, or -1 if it does not end in time.  killed: wait
- * without a limit.
+ * Wait for the end of the command, which may continue after the end of its
+ * output, and kill it when its time is over.  Return its status.
  */
 static int
-await_end(Command *command, bool killed)
+await_end(Command *command)
 {
 	for (;;)
 	{
@@ -202,20 +211,13 @@ await_end(Command *command, bool killed)
 		pthread_mutex_unlock(&command->mutex);
 		if (pid != 0)
 			return status;
-		if (!killed && pgpx_now() >= command->until)
-			return -1;
+		if (command->error[0] == '\0' && pgpx_now() >= command->until)
+		{
+			set_error(command, TIMED_OUT);
+			kill_command(command);
+		}
 		usleep(1000);
 	}
-}
-
-/* Kill all processes of the command. */
-static void
-kill_command(Command *command)
-{
-	pthread_mutex_lock(&command->mutex);
-	if (command->pid > 0)
-		(void) kill(-command->pid, SIGKILL);
-	pthread_mutex_unlock(&command->mutex);
 }
 
 /* Remove the line end, and check that the output is one line. */
@@ -241,7 +243,6 @@ run_command(PgpxTask *task)
 {
 	Command    *command = (Command *) task;
 	int			out[2];
-	bool		complete;
 	int			status;
 
 	command->until = pgpx_now() + command->timeout_ms * 1000;
@@ -257,17 +258,13 @@ run_command(PgpxTask *task)
 		return;
 	}
 	close(out[1]);
-	complete = read_output(command, out[0]);
-	close(out[0]);
-	status = complete ? await_end(command, false) : -1;
-	if (status == -1)
-	{
-		if (complete)
-			set_error(command, TIMED_OUT);
+	if (!read_output(command, out[0]))
 		kill_command(command);
-		(void) await_end(command, true);
-	}
-	else if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+	close(out[0]);
+	status = await_end(command);
+	if (command->error[0] != '\0')
+		return;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		check_output(command);
 	else if (WIFEXITED(status))
 		snprintf(command->error, sizeof(command->error),
