@@ -582,8 +582,8 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 	bool		ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
 
 	/*
-	 * In phase OPEN the answer to a reset may precede the end of the stream.
-	 * Another event is one of a former phase.
+	 * In phase OPEN, the answer to a reset may precede the end of the stream.
+	 * Any other event is left from a former phase.
 	 */
 	if (w->phase == PGPX_PHASE_RESET)
 		step_reset(w);
