@@ -135,7 +135,7 @@ struct PgpxWorkerConn
 
 	PgpxCancel	cancel;
 	PgpxAbort	aborting;
-	bool		awaited;		/* its end is, while the worker exits */
+	bool		awaited;		/* the exit of the worker awaits its end */
 };
 
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */

@@ -123,6 +123,13 @@ pgpx_conninfo_has_changed(PgpxConninfoKey key)
 		pgpx_wpools[key.pool].conninfo.version != key.version;
 }
 
+static bool
+is_host_keyword(const char *keyword)
+{
+	return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
+		strcmp(keyword, "port") == 0;
+}
+
 /*
  * Return one field of the hosts that are left, given by its offset in PgpxHost,
  * as a list for libpq that starts with host "first"; NULL if no host has it.
@@ -157,13 +164,18 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 	int			first = pgpx_now() < wp->first_until ? wp->first : 0;
 	const char **keywords = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
 	const char **values = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
-	int			n = ci->nparams;
+	int			n = 0;
 	PGconn	   *pg;
 
-	memcpy(keywords, ci->keywords, sizeof(char *) * n);
-	memcpy(values, ci->values, sizeof(char *) * n);
+	for (int i = 0; i < ci->nparams; i++)
+	{
+		if (is_host_keyword(ci->keywords[i]))
+			continue;
+		keywords[n] = ci->keywords[i];
+		values[n++] = ci->values[i];
+	}
 
-	/* of equal keywords libpq uses the last that is not empty */
+	/* of equal keywords libpq uses the last */
 	if (application_name != NULL)
 	{
 		keywords[n] = "application_name";
