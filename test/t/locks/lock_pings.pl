@@ -343,5 +343,31 @@ SKIP:
 	check_invariants($local);
 }
 
+# ---------- the back-off of a pool
+# The pool tries to connect again an hour after its login was refused. The locks have a
+# back-off of their own.
+{
+	my $holder = PgpxSession->new($local);
+	my $pinged = q{SELECT last_ping > '%s' FROM pgpool.locks};
+
+	make_pool($local, $remote, server => 'paused', options => { retry_min => '1h', retry_max => '1h' });
+	$holder->run(q{SELECT pgpool.lock_setup('paused')});
+	my $token = $holder->run(q{SELECT pgpool.lock('paused', 'own', ttl => '10 min')});
+	ok(wait_until($local, sprintf $pinged, '-infinity'), 'paused: lock is pinged');
+	my $log = -s $local->logfile;
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
+	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext%'});
+	$holder->fails(q{SELECT pgpool.exec('paused', 'select 1')}, '08001', qr/not permitted to log in/, 'paused: login for the pool is refused');
+	is_logged($local, $log, qr/cannot ping the locks of server "paused" .*\n.*not permitted to log in/, 'paused: login for the pings is refused');
+	my $since = $local->safe_psql('postgres', 'SELECT now()');
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
+	ok(wait_until($local, sprintf $pinged, $since), 'paused: lock is pinged again');
+	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.pools WHERE server = 'paused'}), 'unavailable', 'paused: pool still waits');
+	is($holder->run("SELECT pgpool.lock_valid('paused', 'own', $token)") . $holder->error, 't', 'paused: lock is still held');
+	$holder->quit;
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0), 'paused: lock is released');
+	clean_slate($local, $remote);
+}
+
 leak_check($local, $remote);
 done_testing();
