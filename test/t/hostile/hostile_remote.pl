@@ -15,6 +15,7 @@ my %answers = (
 	row_first => [ sub { row('1') }, '08006' ],
 	ready_first => [ sub { ready }, '08006' ],
 	ready_rows => [ sub { $_[0]->described, row('1'), ready }, '08006' ],
+	row_after_end => [ sub { $_[0]->described, row('1'), done('SELECT 1'), row('2'), ready }, '08006' ],
 	other_columns => [ sub { $_[0]->described, row('1'), columns(2), row('1', '2'),
 		done('SELECT 2'), ready }, '(?:08006|42804)' ],
 	unknown_type => [ sub { message('%', 'x') }, '08006' ],
