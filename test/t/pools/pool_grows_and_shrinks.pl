@@ -436,20 +436,25 @@ SKIP:
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 	$gate->quit;
 
-	# A call in each half: the spare connections stay open. A connection of the second pool
-	# expires when the worker has maintained both pools.
+	# A call in each half: the spare connections stay open. Two leases at the same time in each
+	# half: two connections stay open. A connection of the last pool expires when the worker has
+	# maintained all pools.
 	make_pool($local, $remote, server => 'spare', options => { %period, pool_size => 8, min_idle => 2 });
+	make_pool($local, $remote, server => 'peak', options => { %period, pool_size => 8 });
 	make_pool($local, $remote, server => 'witness', options => { %period, pool_size => 1, idle_timeout => 0, max_lifetime => '20min' });
 	is($sessions[0]->run(q{SELECT pgpool.exec('spare', 'select 1')}), '1', 'spare: call succeeds');
 	becomes('spare', 'total, idle', '3|3', 'two free connections were opened beside the leased one');
 	foreach my $step (1 .. 6)
 	{
+		lease($_, 'peak') foreach @sessions[ 0 .. ($step == 1 ? 2 : 1) ];
+		$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 		$sessions[0]->run(q{SELECT pgpool.exec('witness', 'select 1')});
 		let_time_pass($local, $half);
 		is($sessions[0]->run(q{SELECT pgpool.exec('spare', 'select 1')}), '1', "spare: call succeeds, step $step");
 		ok(wait_until($local, sub { pool('witness', 'closed_lifetime') }, $step), "witness: pools are maintained, step $step");
 	}
 	is(pool('spare', 'total, closing, connects'), '3|0|3', 'spare: no connection is closed and opened again under light load');
+	is(pool('peak', 'total, closing, connects, closed_idle'), '2|0|3|1', 'peak: pool shrinks to the largest number of leases at the same time');
 	ok( wait_until($local, sub {
 				let_time_pass($local, $half);
 				$sessions[0]->run(q{SELECT pgpool.exec('witness', 'select 1')});
