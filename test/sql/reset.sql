@@ -199,7 +199,7 @@ SELECT test.drop('started');
 -- start_commands that fail: the checkout fails with their error
 SELECT test.server('failing', 'pool_size', '1', 'retry_min', '1ms', 'retry_max', '1ms', 'start_commands', 'SELECT 1/0');
 SELECT test.err($$SELECT pgpool.checkout('failing')$$);
-SELECT pg_sleep(0.05);
+SELECT test.wait_for($$SELECT next_try_at < clock_timestamp() FROM pgpool.pools WHERE server = 'failing'$$);
 SELECT test.err($$SELECT pgpool.exec('failing', 'select 1')$$);
 SELECT last_error FROM pgpool.pools WHERE server = 'failing';
 ALTER SERVER failing OPTIONS (SET start_commands 'SELECT 1; SELEC 2');

@@ -419,33 +419,60 @@ EOS
 # Slots under pgpool_ext.max_connections are granted by the age of waiters also between
 # pools of different workers: a busy pool of one worker does not starve a pool of
 # another. The sessions of the busy pool wait without interruption, but each of them for
-# less than half the time of a connect.
+# less than half the time of a connect, which is an hour.
 {
-	my $local = local_node('local3', conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 2' ]);
-	make_pool($local, $remote, server => 'one', options => { pool_size => 2, checkout_timeout => '60 s' });
-	make_pool($local, $remote, server => 'two', options => { pool_size => 2, checkout_timeout => '60 s', start_commands => 'SELECT pg_sleep(0.3)' });
+	my $local = local_node('local3', start => 0, conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 2', 'pgpool_ext.checkout_timeout = 0' ]);
+	my %options = (pool_size => 2, max_lifetime => 0, idle_timeout => 0, test_period => -1, connect_timeout => '10h', operation_timeout => '10h');
+
+	with_clock($local, sub { $local->start });
+	make_pool($local, $remote, server => 'one', options => \%options);
+
+	# the name of a setting, which a reset keeps, shows that the session is not new
+	make_pool($local, $remote, server => 'two', options => { %options, start_commands =>
+		q{SELECT set_config('own.opened', pg_advisory_xact_lock(7)::text, false) WHERE current_setting('own.opened', true) IS NULL} });
+
+	# Wait until the busy pool opens a connection, which takes an hour.
+	my $gate = PgpxSession->new($remote, dbname => 'remote_db');
+	my $opens = sub {
+		my ($total) = @_;
+
+		ok(wait_until($local, sub {
+			my $connecting = $local->safe_psql('postgres', "SELECT connecting > 0 FROM pgpool.pools WHERE server = 'two'");
+
+			let_time_pass($local, 1801) if $connecting ne 't';
+			return $connecting;
+		}), 'busy pool opens a connection');
+		let_time_pass($local, 3600);
+		$gate->run('SELECT pg_advisory_unlock(7)');
+		ok(wait_until($local, "SELECT total, connecting FROM pgpool.pools WHERE server = 'two'", "$total|0"), "busy pool has connections: $total");
+		$gate->run('SELECT pg_advisory_lock(7)');
+	};
 
 	my $first = PgpxSession->new($local);
-	is($first->run("SELECT pgpool.exec('$_', 'SELECT 1')"), '1', "pool $_ works") foreach qw(one two);
+	is($first->run(q{SELECT pgpool.exec('one', 'SELECT 1')}), '1', 'pool one works');
+	$gate->run('SELECT pg_advisory_lock(7)');
+	$first->start(q{SELECT pgpool.exec('two', 'SELECT 1')});
+	$opens->(1);
+	is($first->finish, '1', 'pool two works');
 	is($local->safe_psql('postgres', "SELECT count(DISTINCT worker) FROM pgpool.pools WHERE server IN ('one', 'two')"), '2', 'pools are served by different workers');
 
 	my @busy = map { PgpxSession->new($local) } 1 .. 8;
 	my $forever = q{SELECT pgpool.exec('two', 'SELECT pg_sleep(0.002)') FROM generate_series(1, 1000000)};
 	$_->start($forever) foreach @busy;
-	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'two'", '2'), 'busy pool has all connections');
+	$opens->(2);
 
 	# for each call the busy pool must close a connection, and open it again afterwards
 	foreach my $round (1 .. 3)
 	{
 		is($first->run(q{SELECT pgpool.exec('one', 'SELECT 1')}), '1', 'other pool is granted a slot') or diag($first->error);
-		ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'two'", '2'), 'busy pool is granted the slot back');
+		$opens->(2);
 	}
 	my $closed = $local->safe_psql('postgres', "SELECT closed_evicted FROM pgpool.stats WHERE server = 'two'");
 	note "$closed connections of the busy pool were evicted";
-	cmp_ok($closed, '<=', 2 * 4, 'at most two connections of the busy pool are evicted each time');
+	cmp_ok($closed, '<=', 2 * 3, 'at most two connections of the busy pool are evicted each time');
 
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $_->pid . ')'), $_->finish(30) foreach @busy;
-	$_->quit foreach @busy, $first;
+	$_->quit foreach @busy, $first, $gate;
 	stats_add_up($local);
 	check_invariants($local);
 	leak_check($local, $remote);
