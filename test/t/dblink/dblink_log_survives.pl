@@ -1,6 +1,6 @@
-# An autonomous log: transactions write lines to a remote server by dblink_exec, and then commit or
-# roll back.  Sessions, remote sessions and the worker are killed meanwhile.  Each line whose call
-# has returned is in the log.
+# An autonomous log: transactions of TPC-B write lines to a remote server by dblink_exec, and then
+# commit or roll back.  Sessions, remote sessions and the worker are killed meanwhile.  Each line
+# whose call has returned is in the log.
 # PGPX_TEST_SESSIONS: number of sessions.
 use strict;
 use warnings;
@@ -9,7 +9,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $nsessions = $ENV{PGPX_TEST_SESSIONS} // 20;
+my $nsessions = $ENV{PGPX_TEST_SESSIONS} // 60;
 my $per_session = 20;
 my $remote = remote_node('remote');
 my $local = local_node('local');
@@ -20,7 +20,12 @@ $local->safe_psql('postgres', <<'EOT');
 CREATE EXTENSION dblink;
 SELECT pgpool.attach_dblink();
 CREATE TABLE accounts(aid int PRIMARY KEY, balance int NOT NULL);
-INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 100) AS i;
+CREATE TABLE tellers(tid int PRIMARY KEY, balance int NOT NULL);
+CREATE TABLE branches(bid int PRIMARY KEY, balance int NOT NULL);
+CREATE TABLE history(aid int, tid int, bid int, delta int);
+INSERT INTO accounts SELECT i, 0 FROM generate_series(0, 999) AS i;
+INSERT INTO tellers SELECT i, 0 FROM generate_series(0, 99) AS i;
+INSERT INTO branches SELECT i, 0 FROM generate_series(0, 9) AS i;
 EOT
 
 my @sessions = map { PgpxSession->new($local) } 1 .. $nsessions;
@@ -32,7 +37,10 @@ foreach my $s (0 .. $#sessions)
 	# each line is printed when its call has returned; every second transaction rolls back
 	$sessions[$s]->start(join '', map { my $end = $_ % 2 ? 'COMMIT' : 'ROLLBACK'; <<"EOT" } 1 .. $per_session);
 BEGIN;
-UPDATE accounts SET balance = balance + 1 WHERE aid = 1 + ($s + $_) % 100;
+UPDATE accounts SET balance = balance + $_ WHERE aid = ($s * 17 + $_) % 1000;
+UPDATE tellers SET balance = balance + $_ WHERE tid = ($s + $_) % 100;
+UPDATE branches SET balance = balance + $_ WHERE bid = ($s + $_) % 10;
+INSERT INTO history VALUES (($s * 17 + $_) % 1000, ($s + $_) % 100, ($s + $_) % 10, $_);
 SELECT 'logged $s.$_' WHERE dblink_exec('remote', 'insert into log values (''$s.$_'')') = 'INSERT 0 1';
 $end;
 EOT
@@ -64,6 +72,10 @@ my %logged = map { $_ => 1 } split /\n/, $remote->safe_psql('remote_db', 'SELECT
 
 cmp_ok(scalar(@acknowledged), '>', $nsessions * $per_session / 2, scalar(@acknowledged) . ' calls have returned');
 is(join(' ', grep { !$logged{$_} } @acknowledged), '', 'each line whose call has returned is in the log');
+is($local->safe_psql('postgres', <<'EOT'), '1', 'the local balances agree');
+SELECT count(DISTINCT sum) FROM (SELECT sum(balance) FROM accounts UNION ALL SELECT sum(balance) FROM tellers
+	UNION ALL SELECT sum(balance) FROM branches UNION ALL SELECT sum(delta) FROM history) AS t
+EOT
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM (SELECT FROM log GROUP BY id HAVING count(*) > 1) AS t'), '0', 'no line is there twice');
 cmp_ok($local->safe_psql('postgres', q{SELECT calls FROM pgpool.dblink_calls WHERE outcome = 'pooled'}), '>', 0, 'calls were pooled');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%'", '0'), 'no transaction is left open');
