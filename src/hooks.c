@@ -64,7 +64,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				QueryEnvironment *queryEnv, DestReceiver *dest,
 				QueryCompletion *qc)
 {
-	PgpxUtility utility = pgpx_catalog_begin_utility(pstmt->utilityStmt);
+	/* found out now, because the end of a transaction may free the statement */
+	bool		discards = pgpx_catalog_begin_utility(pstmt->utilityStmt);
 
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
@@ -72,7 +73,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
 								params, queryEnv, dest, qc);
-	pgpx_catalog_end_utility(utility);
+	if (discards)
+		pgpx_catalog_end_discard();
 }
 
 static void

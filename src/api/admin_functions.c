@@ -295,7 +295,8 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 				 errmsg("n must not be negative")));
 	(void) servers_of_call(fcinfo, false);	/* check privileges */
 	deadline = pgpx_arg_deadline(fcinfo, 2);
-	PG_RETURN_INT32(pgpx_checkout_prewarm(server, n, deadline));
+	PG_RETURN_INT32(pgpx_checkout_prewarm(pgpx_server_spec_get(server), n,
+										  deadline, NULL));
 }
 
 /* terminate(lease bigint) returns boolean: true if the lease was active */

@@ -43,16 +43,17 @@ static Datum
 checkout(FunctionCallInfo fcinfo, PgpxScope scope)
 {
 	bool		only_try = PG_NARGS() == 2;
+	int64		timeout_ms = PGPX_TIMEOUT_DEFAULT;
 	char	   *server = pgpx_arg_pool(fcinfo, 0);
+	char	   *why;
 	PgpxLease  *lease;
 
 	pgpx_lease_require_unrestricted();
-	lease = pgpx_lease_checkout(server,
-								only_try ? PGPX_TIMEOUT_DEFAULT :
-								pgpx_arg_timeout(fcinfo, 1),
-								only_try, scope,
-								pgpx_arg_text_or_null(fcinfo,
-													  only_try ? 1 : 2));
+	if (!only_try)
+		timeout_ms = pgpx_arg_timeout(fcinfo, 1);
+	why = pgpx_arg_text_or_null(fcinfo, only_try ? 1 : 2);
+	lease = pgpx_lease_checkout(pgpx_server_spec_get(server), timeout_ms,
+								only_try, scope, why, NULL, NULL);
 	if (lease == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64((int64) lease->id);
@@ -185,7 +186,7 @@ run_on_pool(const Call *call)
 		.single = call->sink != NULL || statement->nparams > 0 ||
 			strchr(statement->sql, ';') == NULL,
 	};
-	PgpxRetry	retry = {0};
+	PgpxPlace	retry = {0};
 
 	for (;;)
 	{
@@ -210,7 +211,8 @@ run_on_pool(const Call *call)
 			pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 			return rows;
 		}
-		pgpx_lease_retry(lease, &retry);
+		retry = lease->place;
+		pgpx_lease_return(lease, PGPX_END_RETRIED, true);
 	}
 }
 

@@ -156,16 +156,6 @@ pgpx_remind_postmaster(void)
 #endif
 }
 
-static inline AclResult
-pgpx_server_aclcheck(Oid serverid, Oid roleid, AclMode mode)
-{
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(ForeignServerRelationId, serverid, roleid, mode);
-#else
-	return pg_foreign_server_aclcheck(serverid, roleid, mode);
-#endif
-}
-
 static inline bool
 pgpx_server_ownercheck(Oid serverid, Oid roleid)
 {

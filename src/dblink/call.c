@@ -46,13 +46,7 @@
 PG_FUNCTION_INFO_V1(pgpx_dblink_record);
 PG_FUNCTION_INFO_V1(pgpx_dblink_exec);
 
-static bool is_current;			/* no catalog has changed since find_server */
-
-static void
-note_change(Datum arg, int cacheid, uint32 hashvalue)
-{
-	is_current = false;
-}
+static uint64 found_at;			/* pgpx_catalog_changes at find_server */
 
 /* Return a C function of dblink.  Errors: 58P01 its library is missing. */
 static PGFunction
@@ -241,7 +235,6 @@ static const char *
 find_server(const char *connection, bool *only_pool,
 			PgpxDblinkOutcome *outcome)
 {
-	static bool registered = false;
 	NameData   *name = palloc0(NAMEDATALEN);
 	char	   *cut = pstrdup(connection);
 	Oid			server;
@@ -250,11 +243,8 @@ find_server(const char *connection, bool *only_pool,
 	*outcome = PGPX_DBLINK_OPEN_CONNECTION;
 	if (is_open_connection(cut))
 		return NULL;
-	if (!registered)
-		pgpx_server_catalog_register(note_change);
-	registered = true;
 	AcceptInvalidationMessages();
-	is_current = true;
+	found_at = pgpx_catalog_changes;
 	namestrcpy(name, cut);
 	server = get_foreign_server_oid(cut, true);
 	*outcome = OidIsValid(server) ? check_server(server, NIL, only_pool) :
@@ -464,7 +454,7 @@ lease_for_call(const char *connection, PgpxDblinkOutcome *outcome)
 
 	/* the server may have been changed during a wait */
 	AcceptInvalidationMessages();
-	if (lease == NULL || only_pool || is_current)
+	if (lease == NULL || only_pool || found_at == pgpx_catalog_changes)
 		return lease;
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
 	*outcome = PGPX_DBLINK_OTHER_SESSION;

@@ -698,18 +698,21 @@ static void
 lease_connection(PgpxRemoteTransaction *rt, const char *why,
 				 const PgpxPendingStatement *pending)
 {
-	PgpxRetry	retry = {0};
+	PgpxPlace	retry = {0};
 
 	PG_TRY();
 	{
 		for (;;)
 		{
-			rt->lease = pgpx_lease_checkout_table(rt->server, rt->user, why,
-												  pending, &retry);
+			rt->lease = pgpx_lease_checkout(
+				pgpx_server_spec_get_for(NULL, rt->server, rt->user, true),
+				PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_TABLE, why, pending,
+				&retry);
 			if (rt->lease->pending_state != PGPX_PENDING_SENT ||
 				await_begin(rt->lease))
 				break;
-			pgpx_lease_retry(rt->lease, &retry);
+			retry = rt->lease->place;
+			pgpx_lease_return(rt->lease, PGPX_END_RETRIED, true);
 			rt->lease = NULL;
 		}
 	}
@@ -767,14 +770,14 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 		pgpx_shmem_require();
 
 		/* the users of a mapping for PUBLIC can share one */
-		spec = pgpx_server_spec_get_for_table(server, user);
+		spec = pgpx_server_spec_get_for(NULL, server, user, true);
 		rt = find_transaction(server, user, spec);
 	}
 	else if (!SearchSysCacheExists1(USERMAPPINGOID,
 									rt->lease->spec->key.mapping))
 	{
 		/* raise an error, unless there is another mapping now */
-		(void) pgpx_server_spec_get_for_table(server, user);
+		(void) pgpx_server_spec_get_for(NULL, server, user, true);
 	}
 	if (rt != NULL)
 	{

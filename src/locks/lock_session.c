@@ -368,9 +368,10 @@ send_request(LockWait *w)
 	PgpxLease  *lease;
 	PgpxTime	until;
 
-	lease = pgpx_lease_checkout(w->server, checkout_timeout(w), false,
-								PGPX_SCOPE_CALL,
-								w->lock.why[0] == '\0' ? NULL : w->lock.why);
+	lease = pgpx_lease_checkout(pgpx_server_spec_get(w->server),
+								checkout_timeout(w), false, PGPX_SCOPE_CALL,
+								w->lock.why[0] == '\0' ? NULL : w->lock.why,
+								NULL, NULL);
 	check_pool(w, lease->spec);
 	until = pgpx_lease_operation_deadline(lease);
 	if (w->deadline != 0)
@@ -697,7 +698,7 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxLock *lock)
 
 	if (pgpx_pool_worker_incarnation(pool) != 0 && !pool->has_conninfo &&
 		memcmp(&spec->key, &lock->key, sizeof(lock->key)) == 0)
-		pgpx_checkout_publish_conninfo(spec, pgpx_now() + timeout, NULL);
+		(void) pgpx_checkout_prewarm(spec, 0, pgpx_now() + timeout, NULL);
 }
 
 /*

@@ -587,9 +587,9 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 				case PGPX_WIRE_ROLLBACK:
 					return has_tag(msg, "ROLLBACK");
 				case PGPX_WIRE_DISCARD_ALL:
-					return has_tag(msg, "DISCARD ALL");
+					return has_tag(msg, PGPX_DISCARD_ALL);
 				case PGPX_WIRE_BEFORE_EXECUTE:
-					return !wire->reset_ahead || has_tag(msg, "DISCARD ALL");
+					return !wire->reset_ahead || has_tag(msg, PGPX_DISCARD_ALL);
 				default:
 					return true;
 			}

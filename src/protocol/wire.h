@@ -100,6 +100,9 @@ typedef struct PgpxWireToken
 
 #define PGPX_WIRE_MAX_PARTS 4	/* three after the token, and the end */
 
+/* The default reset, and its command tag. */
+#define PGPX_DISCARD_ALL "DISCARD ALL"
+
 /* The parts, after the token, of an exchange that resets a connection. */
 #define PGPX_SENT_DISCARD_ALL	1	/* DISCARD ALL */
 #define PGPX_SENT_RESET			2	/* another reset command */

@@ -19,8 +19,6 @@
 /* A larger output buffer is freed when it is empty. */
 #define OUT_KEEP_MAX (256 * 1024)
 
-#define DISCARD_ALL "DISCARD ALL"
-
 /*
  * Append to the buffer, as appendBinaryStringInfo does.  This is inline because
  * a statement takes about thirty calls.
@@ -288,7 +286,7 @@ size_t
 pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
 					 bool reset)
 {
-	static const char *const commands[] = {DISCARD_ALL};
+	static const char *const commands[] = {PGPX_DISCARD_ALL};
 	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
 	PgpxPipeline p = {.nbefore = reset ? 1 : 0, .before = commands};
 
@@ -396,7 +394,7 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 	int			sent = wire->tx == 'I' ? 0 : PGPX_SENT_ROLLBACK;
 
 	if (reset_command[0] != '\0')
-		sent |= pg_strcasecmp(reset_command, DISCARD_ALL) == 0 ?
+		sent |= pg_strcasecmp(reset_command, PGPX_DISCARD_ALL) == 0 ?
 			PGPX_SENT_DISCARD_ALL : PGPX_SENT_RESET;
 	if (start_commands[0] != '\0')
 		sent |= PGPX_SENT_START;
@@ -424,7 +422,7 @@ pgpx_wire_send_reset_behind(PgpxWire *wire)
 	wire->reset_behind = PGPX_SENT_DISCARD_ALL;
 	wire->reset_at = wire->out.len;
 	put_token(&wire->out, wire->sender, PGPX_EXCHANGE_FINAL);
-	put_query(&wire->out, DISCARD_ALL);
+	put_query(&wire->out, PGPX_DISCARD_ALL);
 }
 
 void

@@ -429,9 +429,8 @@ lease_connections(Branch *branches, int n, Branch **current)
 			PgpxRun    *run = &branches[i].run;
 
 			*current = &branches[i];
-			run->lease = pgpx_lease_checkout(branches[i].server,
-											 PGPX_TIMEOUT_DEFAULT, false,
-											 PGPX_SCOPE_CALL, NULL);
+			run->lease = pgpx_lease_checkout_call(branches[i].server, NULL,
+												  NULL);
 			pgpx_run_check(run->lease, run->statement);
 		}
 		CHECK_FOR_INTERRUPTS();

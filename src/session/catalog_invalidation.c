@@ -31,10 +31,7 @@
  */
 #include "session/server_spec.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_user_mapping.h"
-#include "foreign/foreign.h"
 #include "nodes/parsenodes.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
@@ -49,11 +46,13 @@
 #include "shared/registry.h"
 #include "session/lease.h"
 
+uint64		pgpx_catalog_changes = 1;
+
 /*
- * Set by the syscache callbacks, which do nothing else because they may be
- * called at any time.
+ * Value of pgpx_catalog_changes when this session last compared the pools with
+ * the catalogs.  0: compare them at the end of this transaction in any case.
  */
-static bool objects_changed = false;
+static uint64 compared_at = 1;
 static bool databases_changed = false;
 
 /*
@@ -86,249 +85,103 @@ typedef struct PoolChange
 	PgpxPoolOptions opts;
 } PoolChange;
 
-static PoolChange *changes = NULL;	/* [max_pools], TopMemoryContext */
-static int	nchanges = 0;
+/*
+ * What this transaction applies at its end.  Allocated in
+ * TopTransactionContext; NULL: nothing is to be applied.
+ */
+typedef struct Changes
+{
+	int			npools;
+	PoolChange *pools;			/* [max_pools] */
+
+	/* dropped servers that are paused, and whose records are removed */
+	int			ndropped;
+	Oid		   *dropped;		/* [max_pools] */
+
+	/* requests of distributed locks whose users may not use the server now */
+	int			nrevoked;
+	uint64	   *revoked;		/* [max_locks] */
+} Changes;
+
+static Changes *changes = NULL;
 
 /* ids of the pools of objects that this transaction has created */
 static List *created = NIL;
 
-/* dropped servers that are paused; their records are removed at commit */
-static Oid *dropped = NULL;		/* [max_pools], TopMemoryContext */
-static int	ndropped = 0;
-
-/* requests of distributed locks whose users may not use the server any more */
-static uint64 *revoked = NULL;	/* [max_locks], TopMemoryContext */
-static int	nrevoked = 0;
-
+/* A syscache callback, which may be called at any time. */
 static void
-objects_callback(Datum arg, int cacheid, uint32 hashvalue)
+count_change(Datum arg, int cacheid, uint32 hashvalue)
 {
-	objects_changed = true;
-}
-
-static void
-databases_callback(Datum arg, int cacheid, uint32 hashvalue)
-{
-	databases_changed = true;
-}
-
-/* Hash the row of a server.  Return false if it does not exist. */
-static bool
-hash_server(Oid oid, uint64 hash[2], uint64 *in_place)
-{
-	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
-
-	if (!HeapTupleIsValid(row))
-		return false;
-	pgpx_server_catalog_hash_server(row, hash, in_place);
-	ReleaseSysCache(row);
-	return true;
+	pgpx_catalog_changes++;
+	databases_changed |= cacheid == DATABASEOID;
 }
 
 /*
- * Read the user mapping.  Set *user to its user, or with a PUBLIC mapping to
- * that of the pool, and *server to its server.  Return false if it does not
- * exist, or if one pool for all users has become one pool for each, or vice
- * versa.
- */
-static bool
-read_mapping(const PgpxPoolKey *key, PgpxFingerprint *now, Oid *user,
-			 Oid *server)
-{
-	HeapTuple	row = SearchSysCache1(USERMAPPINGOID,
-									  ObjectIdGetDatum(key->mapping));
-	Form_pg_user_mapping mapping;
-	bool		fits;
-
-	if (!HeapTupleIsValid(row))
-		return false;
-	now->mapping_xmin = HeapTupleHeaderGetRawXmin(row->t_data);
-	now->mapping_tid = row->t_self;
-	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
-	*user = OidIsValid(mapping->umuser) ? mapping->umuser : key->local_user;
-	*server = mapping->umserver;
-	fits = OidIsValid(mapping->umuser) ||
-		pgpx_server_catalog_names_user(row) != OidIsValid(key->local_user);
-	ReleaseSysCache(row);
-	return fits;
-}
-
-static bool
-has_mapping(Oid user, Oid server)
-{
-	return SearchSysCacheExists2(USERMAPPINGUSERSERVER,
-								 ObjectIdGetDatum(user),
-								 ObjectIdGetDatum(server));
-}
-
-/*
- * Return whether the user of a pool may still use a server.  superuser: whether
- * the pool's key is for superusers.  user is InvalidOid for a pool that all
- * local users share; each checkout from such a pool checks its own user.
+ * Compare what a checkout would read from the catalogs now with a pool.  *change
+ * has the pool's fingerprint and the name of its server, and is set to those of
+ * the current rows.  If the verdict is IN_PLACE, its options are set to the
+ * matching ones.  *renamed: the server has another name.
  *
- * by_table: foreign tables use the pool, and they need no USAGE.  Each checkout
- * by a function checks USAGE.  Without this rule, the pool of a user without
- * USAGE would be retired by each change of any role or server.
- */
-static bool
-is_allowed(Oid user, Oid server, bool superuser, bool by_table)
-{
-	return !OidIsValid(user) ||
-		(superuser_arg(user) == superuser &&
-		 (by_table || pgpx_server_catalog_may_use(server, user)));
-}
-
-/*
- * Return whether foreign tables may use the base server: see check_usage in
- * server_catalog.c.
- */
-static bool
-may_use_base(Oid server, Oid base, Oid user)
-{
-	PgpxServerRow row;
-
-	return pgpx_server_catalog_find_server(server, &row) &&
-		(pgpx_server_catalog_may_use(base, row.owner) ||
-		 (OidIsValid(user) && pgpx_server_catalog_may_use(base, user)));
-}
-
-/*
- * Compare what a checkout would read from the catalogs now, and the permissions
- * of the pool's user, with a pool.  *fingerprint is that of the pool, and is set
- * to that of the current rows.  If the verdict is IN_PLACE, *opts is set to the
- * matching options.  by_table: as for is_allowed.
+ * user: of the pool; InvalidOid: each checkout checks its own user.  by_table:
+ * foreign tables use the pool, and they need no USAGE.  Each checkout by a
+ * function checks USAGE.  Without this rule, the pool of a user without USAGE
+ * would be retired by each change of any role or server.
  */
 static Verdict
-compare_with_catalogs(const PgpxPoolKey *key, bool by_table,
-					  PgpxFingerprint *fingerprint, PgpxPoolOptions *opts)
+compare_with_catalogs(const PgpxPoolKey *key, Oid user, bool by_table,
+					  PoolChange *change, bool *renamed)
 {
-	bool		superuser = key->superuser != 0;
-	Oid			user;
-	Oid			base;
-	PgpxFingerprint now = {{0}};
-	PgpxFingerprint before = *fingerprint;
+	PgpxServerSpec now = {.key = *key, .by_table = by_table};
+	PgpxFingerprint before = change->fingerprint;
+	bool		has_options;
 
-	if (!read_mapping(key, &now, &user, &base) || !pgpx_scram_is_current(key) ||
-		!hash_server(key->server, now.server, &now.in_place) ||
-		!is_allowed(user, key->server, superuser, by_table))
+	*renamed = false;
+	if (!pgpx_scram_is_current(key) ||
+		!pgpx_server_spec_find(&now, user, &has_options) ||
+		memcmp(&now.key, key, sizeof(*key)) != 0)
 		return GONE;
-	if (OidIsValid(user))
-	{
-		const char *name = GetUserNameFromId(user, true);
-
-		if (name == NULL)
-			return GONE;
-		now.user = pgpx_server_catalog_hash_user(name);
-	}
-
-	/* a user's own mapping takes precedence over that of PUBLIC */
-	if (OidIsValid(key->local_user) && has_mapping(user, base))
-		return GONE;
-
-	/* the mapping is that of the base server */
-	if (base != key->server &&
-		(!hash_server(base, now.base, &now.base_in_place) ||
-		 !is_allowed(user, base, superuser, by_table) ||
-		 (by_table && !may_use_base(key->server, base, user)) ||
-		 !pgpx_server_spec_may_have_options(key->server, base, user,
-											superuser) ||
-		 has_mapping(user, key->server) ||
-		 has_mapping(InvalidOid, key->server)))
-		return GONE;
-
-	*fingerprint = now;
-	if (memcmp(&before, &now, sizeof(now)) == 0)
+	*renamed = strcmp(NameStr(now.server_name),
+					  NameStr(change->server_name)) != 0;
+	change->server_name = now.server_name;
+	change->fingerprint = now.fingerprint;
+	change->opts = now.opts;
+	if (memcmp(&before, &now.fingerprint, sizeof(before)) == 0)
 		return SAME;
-	if (memcmp(&before, &now, offsetof(PgpxFingerprint, in_place)) == 0 &&
-		pgpx_server_spec_read_in_place(key->server, base, opts))
+	if (memcmp(&before, &now.fingerprint,
+			   offsetof(PgpxFingerprint, in_place)) == 0 &&
+		has_options)
 		return IN_PLACE;
 
-	/* the key may differ (SCRAM keys, base) */
-	return OidIsValid(key->scram_role) ||
-		pgpx_server_catalog_find_base(key->server) != base ? GONE : REPLACED;
-}
-
-/*
- * Return whether the server has this name, or does not exist.  Set *name to the
- * current name.
- */
-static bool
-has_name(Oid oid, NameData *name)
-{
-	ForeignServer *server = GetForeignServerExtended(oid, FSV_MISSING_OK);
-	bool		same = server == NULL ||
-		strcmp(server->servername, NameStr(*name)) == 0;
-
-	if (server != NULL)
-		namestrcpy(name, server->servername);
-	return same;
+	/* the key may differ: the option use_scram_passthrough may be gone */
+	return OidIsValid(key->scram_role) ? GONE : REPLACED;
 }
 
 /* Return whether the user of a distributed lock may still use its server. */
 static bool
 may_lock(const PgpxPoolKey *key, Oid user)
 {
-	HeapTuple	row = SearchSysCache1(USERMAPPINGOID,
-									  ObjectIdGetDatum(key->mapping));
-	Oid			base;
-
-	if (!HeapTupleIsValid(row))
-		return false;
-	base = ((Form_pg_user_mapping) GETSTRUCT(row))->umserver;
-	ReleaseSysCache(row);
 	return pgpx_server_catalog_may_use(key->server, user) &&
-		(base == key->server || pgpx_server_catalog_may_use(base, user));
+		pgpx_server_catalog_may_use(pgpx_server_catalog_find_base(key->server),
+									user);
 }
 
 /*
- * Find the distributed locks whose users may not use the server any more.  A
- * pool that all users share, or that foreign tables use, stays, and so its
- * locks would.
+ * Find the pools of this database that no longer match the catalogs, and the
+ * pools of other databases whose SCRAM keys are outdated.
  */
 static void
-find_revoked_locks(void)
+find_changed_pools(void)
 {
-	PgpxPoolKey key;
-	Oid			user;
-	uint64		request;
-
-	if (revoked == NULL)
-		revoked = MemoryContextAlloc(TopMemoryContext,
-									 pgpx_shared->max_locks * sizeof(uint64));
-	nrevoked = 0;
-	for (int i = 0; (request = pgpx_lock_hooks->next_held(MyDatabaseId, &i,
-														  &key, &user)) != 0;)
-		if (!may_lock(&key, user))
-			revoked[nrevoked++] = request;
-}
-
-/*
- * Find the pools of this database that no longer match the catalogs, the pools
- * of other databases whose SCRAM keys are outdated, and the paused servers that
- * were dropped.
- */
-static void
-find_changes(void)
-{
-	if (changes == NULL)
-		changes = MemoryContextAlloc(TopMemoryContext,
-									 pgpx_shared->max_pools *
-										 sizeof(PoolChange));
-	if (dropped == NULL)
-		dropped = MemoryContextAlloc(TopMemoryContext,
-									 pgpx_shared->max_pools * sizeof(Oid));
-	nchanges = ndropped = 0;
-	AcceptInvalidationMessages();
-	find_revoked_locks();
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
-		PoolChange *change = &changes[nchanges];
+		PoolChange *change = &changes->pools[changes->npools];
 		PgpxPoolKey key;
+		Oid			user;
 		bool		retired;
 		bool		gone;
 		bool		by_table;
-		bool		renamed;
+		bool		renamed = false;
 
 		LWLockAcquire(pool->lock, LW_SHARED);
 		change->pool = i;
@@ -337,6 +190,7 @@ find_changes(void)
 		change->fingerprint = pool->fingerprint;
 		change->server_name = pool->server_name;
 		key = pool->key;
+		user = pool->user;
 		retired = pgpx_pool_is_retired_locked(pool);
 		gone = pool->gone;
 		by_table = pool->by_table;
@@ -345,46 +199,49 @@ find_changes(void)
 		if (change->pool_id == 0 || gone)
 			continue;
 		if (key.database == MyDatabaseId)
-			change->verdict = compare_with_catalogs(&key, by_table,
-													&change->fingerprint,
-													&change->opts);
+			change->verdict = compare_with_catalogs(&key, user, by_table,
+													change, &renamed);
 		else
 			change->verdict = pgpx_scram_is_current(&key) ? SAME : GONE;
 
 		/* for a retired pool only a new name, or GONE, is a change */
-		renamed = change->verdict == REPLACED &&
-			!has_name(key.server, &change->server_name);
 		if (change->verdict == GONE || renamed ||
 			(change->verdict != SAME && !retired))
-			nchanges++;
-	}
-
-	ndropped = pgpx_server_list_paused(MyDatabaseId, dropped);
-	for (int i = 0; i < ndropped;)
-	{
-		if (SearchSysCacheExists1(FOREIGNSERVEROID,
-								  ObjectIdGetDatum(dropped[i])))
-			dropped[i] = dropped[--ndropped];
-		else
-			i++;
+			changes->npools++;
 	}
 }
 
 /*
- * Apply options that take effect in place.  If another session has changed the
- * pool since the catalogs were read, it is not known which change is the later
- * one.  In that case, mark the options as unread, so that the next checkout, or
- * a waiter, reads the catalogs again.
+ * Find the pools and servers that have changed, and the distributed locks whose
+ * users may not use the server any more.  A pool that all users share, or that
+ * foreign tables use, stays, and so its locks would.
  */
 static void
-apply_locked(PgpxPool *pool, const PoolChange *change, PgpxWake *wake)
+find_changes(void)
 {
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pool->options_version == change->options_version)
-		pgpx_pool_set_options_locked(pool, &change->fingerprint, &change->opts);
-	else if (!pgpx_pool_needs_options_locked(pool) &&
-			 !pgpx_pool_is_current_locked(pool, &change->fingerprint))
-		pgpx_pool_forget_options_locked(pool, wake);
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	PgpxPoolKey key;
+	Oid			user;
+	uint64		request;
+	int			npaused;
+
+	changes = palloc0(sizeof(*changes));
+	changes->pools = palloc(pgpx_shared->max_pools * sizeof(PoolChange));
+	changes->dropped = palloc(pgpx_shared->max_pools * sizeof(Oid));
+	changes->revoked = palloc(pgpx_shared->max_locks * sizeof(uint64));
+	AcceptInvalidationMessages();
+	compared_at = pgpx_catalog_changes;
+	for (int i = 0; (request = pgpx_lock_hooks->next_held(MyDatabaseId, &i,
+														  &key, &user)) != 0;)
+		if (!may_lock(&key, user))
+			changes->revoked[changes->nrevoked++] = request;
+	find_changed_pools();
+	npaused = pgpx_server_list_paused(MyDatabaseId, changes->dropped);
+	for (int i = 0; i < npaused; i++)
+		if (!SearchSysCacheExists1(FOREIGNSERVEROID,
+								   ObjectIdGetDatum(changes->dropped[i])))
+			changes->dropped[changes->ndropped++] = changes->dropped[i];
+	MemoryContextSwitchTo(old);
 }
 
 /*
@@ -395,6 +252,11 @@ apply_locked(PgpxPool *pool, const PoolChange *change, PgpxWake *wake)
  * it again is always safe: it only adds a version, and waiters read the
  * catalogs again.  It may also be necessary, because options that were read
  * before our commit do not contain our change.
+ *
+ * Options that take effect in place are applied if no other session has changed
+ * the pool since the catalogs were read.  Otherwise it is not known which change
+ * is the later one.  So mark the options as unread, and the next checkout, or a
+ * waiter, reads the catalogs again.
  */
 static void
 apply_change(const PoolChange *change)
@@ -404,8 +266,15 @@ apply_change(const PoolChange *change)
 
 	if (pool == NULL)
 		return;
-	if (change->verdict == IN_PLACE)
-		apply_locked(pool, change, &wake);
+	if (change->verdict == IN_PLACE &&
+		pool->options_version == change->options_version)
+		pgpx_pool_set_options_locked(pool, &change->fingerprint, &change->opts);
+	else if (change->verdict == IN_PLACE)
+	{
+		if (!pgpx_pool_needs_options_locked(pool) &&
+			!pgpx_pool_is_current_locked(pool, &change->fingerprint))
+			pgpx_pool_forget_options_locked(pool, &wake);
+	}
 	else
 		pgpx_pool_retire_locked(pool, change->verdict == GONE, &wake);
 	if (change->verdict == REPLACED)
@@ -417,7 +286,7 @@ apply_change(const PoolChange *change)
 void
 pgpx_catalog_request_check(void)
 {
-	objects_changed = true;
+	compared_at = 0;
 }
 
 void
@@ -488,30 +357,23 @@ notify_other_databases(void)
 void
 pgpx_catalog_at_xact(XactEvent event)
 {
-	static bool checking = false;
-
 	if (pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			if (objects_changed)
-			{
-				objects_changed = false;
-				checking = true;
+			if (compared_at != pgpx_catalog_changes)
 				find_changes();
-				checking = false;
-			}
 			break;
 		case XACT_EVENT_ABORT:
 			/* the commit has failed: find the changes of others again */
-			objects_changed |= checking || nchanges + ndropped + nrevoked > 0;
-			checking = false;
+			if (changes != NULL)
+				compared_at = 0;
 			pg_fallthrough;
 		case XACT_EVENT_PREPARE:
 			remove_created_pools();
-			nchanges = ndropped = nrevoked = 0;
+			changes = NULL;
 			roles_changed = false;
 			break;
 		default:
@@ -531,13 +393,14 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	if (phase != RESOURCE_RELEASE_LOCKS || !is_top_level ||
 		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
-	for (int i = 0; i < nchanges; i++)
-		apply_change(&changes[i]);
-	for (int i = 0; i < ndropped; i++)
-		(void) pgpx_server_set_paused(MyDatabaseId, dropped[i], false, false);
-	for (int i = 0; i < nrevoked; i++)
-		pgpx_lock_hooks->lose(revoked[i]);
-	nchanges = ndropped = nrevoked = 0;
+	for (int i = 0; changes != NULL && i < changes->npools; i++)
+		apply_change(&changes->pools[i]);
+	for (int i = 0; changes != NULL && i < changes->ndropped; i++)
+		(void) pgpx_server_set_paused(MyDatabaseId, changes->dropped[i], false,
+									  false);
+	for (int i = 0; changes != NULL && i < changes->nrevoked; i++)
+		pgpx_lock_hooks->lose(changes->revoked[i]);
+	changes = NULL;
 	created = NIL;
 	if (!is_commit)
 		return;
@@ -554,7 +417,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	}
 }
 
-PgpxUtility
+bool
 pgpx_catalog_begin_utility(Node *stmt)
 {
 	bool		commits = IsA(stmt, TransactionStmt) &&
@@ -569,29 +432,35 @@ pgpx_catalog_begin_utility(Node *stmt)
 		IsA(stmt, GrantRoleStmt) || IsA(stmt, DropOwnedStmt) || renames ||
 		owns || commits;
 	if (commits)
-		return PGPX_UTILITY_COMMIT_PREPARED;
-	if (IsA(stmt, DiscardStmt) &&
-		((DiscardStmt *) stmt)->target == DISCARD_ALL)
-		return PGPX_UTILITY_DISCARD_ALL;
-	return PGPX_UTILITY_OTHER;
+		compared_at = 0;
+	return IsA(stmt, DiscardStmt) &&
+		((DiscardStmt *) stmt)->target == DISCARD_ALL;
 }
 
 void
-pgpx_catalog_end_utility(PgpxUtility utility)
+pgpx_catalog_end_discard(void)
 {
-	if (utility == PGPX_UTILITY_DISCARD_ALL)
-	{
-		(void) pgpx_lease_return_all();
-		pgpx_lock_hooks->release_all();
-	}
-	else if (utility == PGPX_UTILITY_COMMIT_PREPARED)
-		objects_changed = true;
+	(void) pgpx_lease_return_all();
+	pgpx_lock_hooks->release_all();
 }
 
 void
 pgpx_catalog_invalidation_init(void)
 {
-	pgpx_server_catalog_register(objects_callback);
-	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
+	/*
+	 * Those of servers and user mappings; and those that has_privs_of_role
+	 * depends on: the owner of the database is a member of pg_database_owner.
+	 */
+	static const int caches[] = {
+		FOREIGNSERVEROID,
+		USERMAPPINGOID,
+		FOREIGNDATAWRAPPEROID,
+		AUTHOID,
+		AUTHMEMROLEMEM,
+		DATABASEOID,
+	};
+
+	for (int i = 0; i < lengthof(caches); i++)
+		CacheRegisterSyscacheCallback(caches[i], count_change, (Datum) 0);
 	RegisterResourceReleaseCallback(release_callback, NULL);
 }

@@ -130,7 +130,7 @@ add_pools_with_min_size(void)
 		SysScanDesc inner;
 		PgpxPoolOptions opts;
 
-		if (!pgpx_server_spec_read_in_place(server->oid, server->oid, &opts) ||
+		if (!pgpx_server_spec_read_options(server->oid, &opts) ||
 			(opts.min_size == 0 && opts.min_idle == 0))
 			continue;
 		inner = systable_beginscan(mappings, InvalidOid, false, NULL, 0, NULL);
@@ -226,10 +226,10 @@ publish(const Request *request, const char *database)
 	{
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
-		pgpx_checkout_publish_conninfo(
-			pgpx_server_spec_get_for(NameStr(request->server), request->user,
-									 !OidIsValid(request->user)),
-			deadline, check_owner);
+		(void) pgpx_checkout_prewarm(
+			pgpx_server_spec_get_for(NameStr(request->server), InvalidOid,
+									 request->user, !OidIsValid(request->user)),
+			0, deadline, check_owner);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 	}

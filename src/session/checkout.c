@@ -49,22 +49,13 @@ typedef struct Checkout
 	PgpxServerSpec *spec;		/* pinned */
 	PgpxHolder	holder;
 	bool		only_try;
-	PgpxTime	started;
 	bool		noticed;		/* the NOTICE of notice_after was raised */
 	int64		timeout_ms;		/* for the error; 0: no limit */
-	bool		no_wait;		/* do not enqueue: set with only_try, cleared
-								 * to wait for a running test */
-	PgpxTime	deadline;		/* 0: none */
-	uint64		position;		/* queue position to keep when enqueued
-								 * again; 0: none yet */
-	PgpxTime	waited;			/* from "started" to the end of the last wait;
-								 * 0: it has not waited */
+	PgpxPlace	place;
 	PgpxTime	grow_at;		/* while enqueued: when to let the pool grow
 								 * again; 0: not by this session */
 	uint64		published_version;	/* conninfo that this checkout published, */
 	uint64		published_incarnation;	/* and the worker that received it */
-	bool		stale;			/* the pool's options changed since the spec
-								 * was read */
 	const PgpxPendingStatement *pending;	/* to run on the lease; NULL:
 											 * unknown */
 	bool		prepared;		/* "pending" was prepared for a hand-over, by
@@ -74,8 +65,15 @@ typedef struct Checkout
 	bool		touched;		/* the stream of the lease may have been read
 								 * or written, so its connection must not be
 								 * released unchanged */
-	PgpxSpecCheck check;		/* as in pgpx_checkout_publish_conninfo */
+	PgpxSpecCheck check;		/* as in pgpx_checkout_prewarm */
 } Checkout;
+
+/* Return whether a time has been reached; 0: never. */
+static bool
+is_due(PgpxTime time)
+{
+	return time != 0 && pgpx_now() >= time;
+}
 
 /* ------------------------------------------------------------------------
  * The pool
@@ -89,7 +87,7 @@ typedef struct Checkout
 static void
 forget_pool(Checkout *c)
 {
-	c->position = 0;
+	c->place.position = 0;
 	c->published_incarnation = 0;
 	c->published_version = 0;
 }
@@ -109,20 +107,15 @@ refresh_spec(Checkout *c)
 	PgpxPoolKey key = old->key;
 	bool		same;
 
-	old->valid = false;
+	old->read_at = 0;
 	fresh = old->by_table ?
-		pgpx_server_spec_get_for_table(key.server, old->read_for) :
-		pgpx_server_spec_get_for(NameStr(name), old->read_for, false);
+		pgpx_server_spec_get_for(NULL, key.server, old->read_for, true) :
+		pgpx_server_spec_get_for(NameStr(name), InvalidOid, old->read_for,
+								 false);
 	if (c->check != NULL)
 		c->check(fresh);
 	pgpx_server_spec_pin(fresh);
 	same = memcmp(&key, &fresh->key, sizeof(key)) == 0;
-	if (same && fresh->pool < 0)
-	{
-		/* the old one was evicted from the cache */
-		fresh->pool = old->pool;
-		fresh->pool_id = old->pool_id;
-	}
 	if (memcmp(&old->fingerprint, &fresh->fingerprint,
 			   sizeof(fresh->fingerprint)) != 0)
 		c->prepared = false;
@@ -157,8 +150,8 @@ lock_pool(Checkout *c)
 		 * half old and half new, so check again afterwards.
 		 */
 		AcceptInvalidationMessages();
-		for (int i = 0; i < MAX_READS && !c->spec->valid; i++)
-			if (!refresh_spec(c))
+		for (int i = 0; i < MAX_READS; i++)
+			if (!pgpx_server_spec_is_valid(c->spec) && !refresh_spec(c))
 				read_at = 0;
 		spec = c->spec;
 
@@ -226,57 +219,6 @@ lock_pool(Checkout *c)
 }
 
 /*
- * Send the conninfo to the pool's worker.
- *
- * Acquire no lock.  Wait for room in the control socket.  If there is none
- * until the checkout's deadline, nothing is sent.  Errors: 54000 the options
- * are too long.
- */
-static void
-send_conninfo(Checkout *c, int worker, uint64 incarnation,
-			  uint64 version)
-{
-	PgpxServerSpec *spec = c->spec;
-	PgpxConninfo conninfo = {
-		.version = version,
-		.need_password = spec->need_password,
-		.password_command = spec->password_command,
-		.start_commands = spec->start_commands,
-		.reset_command = spec->reset_command,
-		.nparams = spec->nparams,
-		.keywords = spec->keywords,
-		.values = spec->values,
-	};
-
-	for (;;)
-	{
-		int			sent = pgpx_control_send_conninfo(worker, incarnation,
-													  spec->pool,
-													  spec->pool_id,
-													  &conninfo);
-
-		if (sent > 0)
-			break;
-		if (sent < 0 && errno != EMSGSIZE)
-			ereport(ERROR,
-					(errcode_for_socket_access(),
-					 errmsg("could not send the options of server \"%s\" to the pool worker: %m",
-							NameStr(spec->server_name))));
-		if (sent < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("options of server \"%s\" are too long",
-							NameStr(spec->server_name)),
-					 errdetail("The limit for all options together is %d bytes.",
-							   PGPX_MESSAGE_MAX)));
-		if (!pgpx_session_wait_control(worker, c->deadline))
-			break;
-	}
-	c->published_incarnation = incarnation;
-	c->published_version = version;
-}
-
-/*
  * Return whether the conninfo must be published before a connection can be
  * requested.  The caller must hold the pool lock or tolerate a stale result.
  */
@@ -293,50 +235,54 @@ must_publish(const Checkout *c, const PgpxPool *pool,
 }
 
 /*
- * Publish the conninfo if the pool's worker lacks it.
+ * Send the conninfo to the pool's worker if it lacks it.
  *
  * The caller must hold the pool lock.  Return true if the lock was released for
- * that; then the checkout must begin again.  Errors: as of
- * pgpx_checkout_publish_conninfo.
+ * that; then the checkout must begin again.  Wait for room in the control socket.
+ * If there is none until the checkout's deadline, nothing is sent.  Errors: 54000
+ * the options are too long.
  */
 static bool
 publish_if_missing(Checkout *c, PgpxPool *pool)
 {
-	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
-	uint64		version = pool->version;
+	PgpxServerSpec *spec = c->spec;
 	int			worker = pool->worker;
+	PgpxConninfo conninfo = {
+		.version = pool->version,
+		.need_password = spec->need_password,
+		.password_command = spec->password_command,
+		.start_commands = spec->start_commands,
+		.reset_command = spec->reset_command,
+		.nparams = spec->nparams,
+		.keywords = spec->keywords,
+		.values = spec->values,
+	};
+	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
+	int			sent;
 
 	if (!must_publish(c, pool, incarnation))
 		return false;
 	LWLockRelease(pool->lock);
-	send_conninfo(c, worker, incarnation, version);
+	do
+	{
+		sent = pgpx_control_send_conninfo(worker, incarnation, spec->pool,
+										  spec->pool_id, &conninfo);
+		if (sent < 0 && errno != EMSGSIZE)
+			ereport(ERROR,
+					(errcode_for_socket_access(),
+					 errmsg("could not send the options of server \"%s\" to the pool worker: %m",
+							NameStr(spec->server_name))));
+		if (sent < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("options of server \"%s\" are too long",
+							NameStr(spec->server_name)),
+					 errdetail("The limit for all options together is %d bytes.",
+							   PGPX_MESSAGE_MAX)));
+	} while (sent == 0 && pgpx_session_wait_control(worker, c->place.deadline));
+	c->published_incarnation = incarnation;
+	c->published_version = conninfo.version;
 	return true;
-}
-
-void
-pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline,
-							   PgpxSpecCheck check)
-{
-	Checkout	c = {0};
-
-	if (check != NULL)
-		check(spec);
-	c.spec = spec;
-	c.deadline = deadline;
-	c.check = check;
-	pgpx_server_spec_pin(c.spec);
-	PG_TRY();
-	{
-		PgpxPool   *pool = lock_pool(&c);
-
-		if (!publish_if_missing(&c, pool))
-			LWLockRelease(pool->lock);
-	}
-	PG_FINALLY();
-	{
-		pgpx_server_spec_unpin(c.spec);
-	}
-	PG_END_TRY();
 }
 
 #define PREWARM_CHECK_US (10 * 1000)	/* polling interval of prewarm */
@@ -382,15 +328,20 @@ grow_to(Checkout *c, int n, bool *more)
 }
 
 int
-pgpx_checkout_prewarm(const char *server, int n, PgpxTime deadline)
+pgpx_checkout_prewarm(PgpxServerSpec *spec, int n, PgpxTime deadline,
+					  PgpxSpecCheck check)
 {
 	static uint32 wait_event = 0;
-	Checkout	c = {0};
+	Checkout	c = {
+		.spec = spec,
+		.place.deadline = deadline,
+		.check = check,
+	};
 	volatile int live = 0;
 
+	if (check != NULL)
+		check(spec);
 	pgpx_session_register_exit();
-	c.spec = pgpx_server_spec_get(server);
-	c.deadline = deadline;
 	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
 	{
@@ -399,7 +350,7 @@ pgpx_checkout_prewarm(const char *server, int n, PgpxTime deadline)
 		for (;;)
 		{
 			live = grow_to(&c, n, &more);
-			if (!more || (deadline != 0 && pgpx_now() >= deadline))
+			if (!more || is_due(deadline))
 				break;
 			(void) pgpx_session_wait_worker(pgpx_pools[c.spec->pool].worker,
 											pgpx_now() + PREWARM_CHECK_US,
@@ -425,54 +376,6 @@ pgpx_checkout_prewarm(const char *server, int n, PgpxTime deadline)
 #define DETAIL_LEN (512 + PGPX_ERROR_LEN)
 
 /*
- * Write an error detail about the use of the pool: the numbers of leases and of
- * other waiters, and the oldest lease.
- */
-static void
-write_usage(PgpxPool *pool, char *buf, size_t size)
-{
-	PgpxConn   *oldest = NULL;
-	int			leased = 0;
-	int			total;
-	int			waiting;
-	int			pid = 0;
-	PgpxTime	held = 0;
-
-	LWLockAcquire(pool->lock, LW_SHARED);
-	total = pgpx_pool_total_locked(pool);
-	waiting = pool->nwaiting;
-	if (pgpx_my_waiter()->state == PGPX_WAITER_WAITING)
-		waiting--;
-	pgpx_conn_foreach_locked(conn, pool)
-	{
-		if (conn->broken || conn->state != PGPX_CONN_LEASED)
-			continue;
-		leased++;
-		if (oldest == NULL || conn->leased_at < oldest->leased_at)
-			oldest = conn;
-	}
-	if (oldest != NULL)
-	{
-		pid = oldest->holder.pid;
-		held = pgpx_now() - oldest->leased_at;
-	}
-	LWLockRelease(pool->lock);
-
-	if (pgpx_pool_is_paused(pool))
-		snprintf(buf, size, "The server is paused. Active leases: %d. Other waiting sessions: %d.",
-				 leased, waiting);
-	else if (oldest != NULL)
-		snprintf(buf, size, "%d of %d connections are leased and %d other %s; PID %d has held one for %.3f s.",
-				 leased, total, waiting,
-				 waiting == 1 ? "session waits" : "sessions wait", pid,
-				 held / 1e6);
-	else
-		snprintf(buf, size, "%d %s open or being opened, none is leased, and %d other %s.",
-				 total, total == 1 ? "connection is" : "connections are",
-				 waiting, waiting == 1 ? "session waits" : "sessions wait");
-}
-
-/*
  * Return the hint of a timeout, which names the limit to raise.  It does not
  * tell where the timeout or the size of the pool was set: an argument, a setting
  * or an option, which not all servers can have.
@@ -496,28 +399,50 @@ limit_hint(PgpxGrowthLimit limit)
 }
 
 /*
- * Write a detail about the use of the pool and about the cause of the wait, and
- * return the hint for this cause.  The detail has the error of the last attempt
- * to connect, if it has failed since the checkout began, or if no attempt has
- * succeeded since.
+ * Write an error detail about the use of the pool (the numbers of leases and of
+ * other waiters, the oldest lease) and about the cause of the wait.  Return the
+ * hint for this cause.  The detail has the error of the last attempt to connect,
+ * if it has failed since the checkout began, or if no attempt has succeeded
+ * since.
  */
 static const char *
 write_wait_cause(const Checkout *c, PgpxPool *pool, char *buf, size_t size)
 {
 	char		reason[PGPX_ERROR_LEN] = "";
+	PgpxConn   *oldest = NULL;
+	PgpxTime	held = 0;
 	PgpxTime	full_for = 0;
 	PgpxGrowthLimit limit;
+	const char *wait;
 	bool		failing;
+	int			pid = 0;
+	int			leased = 0;
+	int			total;
+	int			waiting;
 	int			connecting;
 	int			checking;
 	int			cancelling;
 
-	write_usage(pool, buf, size);
-	if (pgpx_pool_is_paused(pool))
-		return "Call pgpool.resume to end the pause.";
 	LWLockAcquire(pool->lock, LW_SHARED);
-	failing = pool->fails_since != 0 && !pool->remote_full;
-	if (pool->fails_since != 0 || pool->last_error_at >= c->started)
+	pgpx_conn_foreach_locked(conn, pool)
+	{
+		if (conn->broken || conn->state != PGPX_CONN_LEASED)
+			continue;
+		leased++;
+		if (oldest == NULL || conn->leased_at < oldest->leased_at)
+			oldest = conn;
+	}
+	if (oldest != NULL)
+	{
+		pid = oldest->holder.pid;
+		held = pgpx_now() - oldest->leased_at;
+	}
+	total = pgpx_pool_total_locked(pool);
+	waiting = pool->nwaiting -
+		(pgpx_my_waiter()->state == PGPX_WAITER_WAITING ? 1 : 0);
+	failing = pool->unavailable_since != 0;
+	if (failing || pool->remote_full_since != 0 ||
+		pool->last_error_at >= c->place.started)
 		strlcpy(reason, pool->last_error, sizeof(reason));
 	connecting = pool->count[PGPX_CONN_CONNECTING];
 	checking = pool->count[PGPX_CONN_CHECKING];
@@ -526,6 +451,21 @@ write_wait_cause(const Checkout *c, PgpxPool *pool, char *buf, size_t size)
 		full_for = pgpx_now() - pool->fails_since;
 	limit = pgpx_pool_growth_limit_locked(pool);
 	LWLockRelease(pool->lock);
+
+	if (pgpx_pool_is_paused(pool))
+	{
+		snprintf(buf, size, "The server is paused. Active leases: %d. Other waiting sessions: %d.",
+				 leased, waiting);
+		return "Call pgpool.resume to end the pause.";
+	}
+	wait = waiting == 1 ? "session waits" : "sessions wait";
+	if (oldest != NULL)
+		snprintf(buf, size, "%d of %d connections are leased and %d other %s; PID %d has held one for %.3f s.",
+				 leased, total, waiting, wait, pid, held / 1e6);
+	else
+		snprintf(buf, size, "%d %s open or being opened, none is leased, and %d other %s.",
+				 total, total == 1 ? "connection is" : "connections are",
+				 waiting, wait);
 	pgpx_text_clean(reason);
 	if (connecting + checking + cancelling > 0)
 		snprintf(buf + strlen(buf), size - strlen(buf),
@@ -557,7 +497,7 @@ raise_notice(Checkout *c, PgpxPool *pool)
 	ereport(NOTICE,
 			(errmsg("still waiting for a connection to server \"%s\" after " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name),
-					(pgpx_now() - c->started) / 1000),
+					(pgpx_now() - c->place.started) / 1000),
 			 errdetail_internal("%s", detail)));
 }
 
@@ -625,24 +565,9 @@ raise_last_error_locked(Checkout *c, PgpxPool *pool)
 }
 
 /*
- * Raise the error of the last connection attempt if no attempt has succeeded
- * since and the pool has no live connection, unless it is paused.
- */
-static void
-raise_if_unreachable(Checkout *c, PgpxPool *pool)
-{
-	LWLockAcquire(pool->lock, LW_SHARED);
-	if (pool->fails_since != 0 && !pool->remote_full &&
-		!pgpx_pool_is_paused(pool) &&
-		pgpx_pool_count_live_locked(pool) == 0 && pool->last_sqlstate != 0)
-		raise_last_error_locked(c, pool);
-	LWLockRelease(pool->lock);
-}
-
-/*
  * Raise the error of a checkout whose deadline has passed: PX003 if the worker
- * is not running; the error of the last connection attempt if the pool has no
- * connection and could not open one; else 55P03.  granted: a connection was
+ * is not running; the error of the last connection attempt if no attempt has
+ * succeeded since and the pool has no live connection; else 55P03.  granted: a connection was
  * granted before the deadline, but was not ready for use by then.
  */
 pg_noreturn static void
@@ -657,7 +582,11 @@ raise_timeout(Checkout *c, PgpxPool *pool, bool granted)
 				 errmsg("the pool worker is not running"),
 				 errhint("It is restarted within a second. If it is not, see the server log and \"max_worker_processes\".")));
 
-	raise_if_unreachable(c, pool);
+	LWLockAcquire(pool->lock, LW_SHARED);
+	if (pool->unavailable_since != 0 && !pgpx_pool_is_paused(pool) &&
+		pgpx_pool_count_live_locked(pool) == 0 && pool->last_sqlstate != 0)
+		raise_last_error_locked(c, pool);
+	LWLockRelease(pool->lock);
 	if (granted)
 		strlcpy(detail, "A connection was granted in time, but its socket or the answer to its reset arrived after the timeout.",
 				sizeof(detail));
@@ -688,85 +617,6 @@ raise_lost(Checkout *c)
  * ------------------------------------------------------------------------
  */
 
-/*
- * Publish the conninfo and request connections again, after the worker has
- * restarted or the options have changed during the wait.  Return false if the
- * spec now has another pool.
- */
-static bool
-publish_again(Checkout *c, PgpxPool *pool, uint64 incarnation)
-{
-	PgpxPool   *current;
-	uint64		version;
-
-	PGPX_DEBUG_POINT("publish");
-	current = lock_pool(c);
-	version = current->version;
-
-	/* 0: do not send the statement, which other options have prepared */
-	if (current == pool)
-		pgpx_my_waiter()->options_version =
-			c->pending == NULL || c->prepared ? pool->options_version : 0;
-	LWLockRelease(current->lock);
-	if (current != pool)
-		return false;
-	send_conninfo(c, pool->worker, incarnation, version);
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	pgpx_pool_grow_locked(pool, 0);
-	LWLockRelease(pool->lock);
-	return true;
-}
-
-/*
- * Leave the queue because of an error.
- *
- * Return true if the pending statement was sent, or may be sent.  The worker
- * cancels it then, but it may have run.  So the caller must not repeat it.
- */
-static bool
-dequeue(Checkout *c)
-{
-	PgpxWaiter *waiter = pgpx_my_waiter();
-
-	return pgpx_waiter_dequeue(PGPX_DEQUEUE_CANCEL,
-							   &c->waited) == PGPX_WAITER_GRANTED &&
-		(pgpx_waiter_pending_state(waiter) == PGPX_PENDING_SENT ||
-		 pgpx_waiter_pending_state(waiter) == PGPX_PENDING_ABANDONED);
-}
-
-/*
- * Return whether the waiter is still waiting, or its statement is being sent.
- */
-static bool
-is_enqueued(const volatile PgpxWaiter *waiter)
-{
-	return waiter->state == PGPX_WAITER_WAITING ||
-		pgpx_waiter_pending_state(pgpx_my_waiter()) == PGPX_PENDING_SENDING;
-}
-
-/*
- * Let the pool grow for its waiters if they have waited for longer than
- * expected.  Return when to do so again; 0: never.
- */
-static PgpxTime
-grow_late(PgpxPool *pool, const PgpxWaiter *waiter)
-{
-	PgpxTime	due;
-
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	pgpx_pool_grow_locked(pool, 0);
-	due = pgpx_pool_growth_due_locked(pool, waiter);
-	LWLockRelease(pool->lock);
-	return due;
-}
-
-/* Return whether a time has been reached; 0: never. */
-static bool
-is_due(PgpxTime time, PgpxTime now)
-{
-	return time != 0 && now >= time;
-}
-
 /* Return the earlier of two times; 0: never. */
 static PgpxTime
 earlier(PgpxTime a, PgpxTime b)
@@ -783,93 +633,7 @@ notice_at(const Checkout *c)
 	int64		notice_after = c->spec->opts.notice_after;
 
 	return notice_after == 0 || c->noticed ? 0 :
-		c->started + notice_after * 1000;
-}
-
-/*
- * Wait for the waiter to be granted a connection, and leave the queue.
- *
- * Return the connection, and leave the lease id in the waiter.  Return NULL with
- * only_try when none was granted, or with *pool_changed set: then the waiter has
- * left the queue because the spec now has another pool.  Any other outcome is
- * raised as an error, among them 40P01 if the session is in a deadlock that it
- * must end.
- */
-static PgpxConn *
-wait_in_queue(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter,
-			  bool *pool_changed)
-{
-	static uint32 wait_event = 0;
-	PgpxWaiterState was;
-	volatile bool in_time = true;
-	PgpxDeadlock *volatile deadlock = NULL;
-	volatile PgpxTime check_at = pgpx_deadlock_check_at(pgpx_now(), false);
-
-	*pool_changed = false;
-	PG_TRY();
-	{
-		while (is_enqueued(waiter) && in_time && !*pool_changed &&
-			   deadlock == NULL)
-		{
-			uint64		incarnation = pgpx_pool_worker_incarnation(pool);
-			PgpxTime	next_event = earlier(earlier(check_at, c->grow_at),
-											 notice_at(c));
-
-			if (must_publish(c, pool, incarnation))
-				*pool_changed = !publish_again(c, pool, incarnation);
-			else if (!pgpx_session_wait_worker(pool->worker,
-											   earlier(next_event, c->deadline),
-											   pgpx_wait_event(&wait_event, "PgpoolCheckout")))
-			{
-				PgpxTime	now = pgpx_now();
-
-				in_time = !is_due(c->deadline, now);
-				if (in_time && is_due(notice_at(c), now))
-					raise_notice(c, pool);
-				if (in_time && is_due(c->grow_at, now))
-					c->grow_at = grow_late(pool, waiter);
-				if (in_time && is_due(check_at, now))
-				{
-					deadlock = pgpx_deadlock_find(waiter);
-					check_at = pgpx_deadlock_check_at(pgpx_now(), true);
-				}
-			}
-		}
-		if (deadlock != NULL)
-			PGPX_DEBUG_POINT("deadlocked");
-	}
-	PG_CATCH();
-	{
-		PGPX_DEBUG_POINT("cancelled");
-		(void) dequeue(c);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-
-	if (*pool_changed)
-	{
-		/* if the statement was sent, it may run: do not repeat it */
-		if (dequeue(c))
-			raise_lost(c);
-		return NULL;
-	}
-	if (!in_time)
-		PGPX_DEBUG_POINT("timed_out");
-	was = pgpx_waiter_dequeue(deadlock != NULL ? PGPX_DEQUEUE_DEADLOCK :
-							  in_time ? PGPX_DEQUEUE_CLAIM :
-							  PGPX_DEQUEUE_TIMEOUT,
-							  &c->waited);
-	if (was == PGPX_WAITER_GRANTED && waiter->conn < 0)
-		raise_lost(c);
-	if (was == PGPX_WAITER_FAILED)
-		raise_unreachable(c, waiter->sqlstate, waiter->text, 0);
-	if (was != PGPX_WAITER_GRANTED && deadlock != NULL)
-		pgpx_deadlock_raise(deadlock, NameStr(c->spec->server_name));
-	if (was != PGPX_WAITER_GRANTED && c->only_try)
-		return NULL;
-	if (was != PGPX_WAITER_GRANTED)
-		raise_timeout(c, pool, false);
-	return &pgpx_conns[waiter->conn];
+		c->place.started + notice_after * 1000;
 }
 
 /*
@@ -892,22 +656,6 @@ filled_by_own_leases(const PgpxPool *pool, int *size)
 	return NULL;
 }
 
-/* Release the pool lock, which the caller must hold, and raise PX004. */
-pg_noreturn static void
-raise_damaged(Checkout *c, PgpxPool *pool)
-{
-	char		text[PGPX_ERROR_LEN];
-
-	strlcpy(text, pool->last_error, sizeof(text));
-	LWLockRelease(pool->lock);
-	ereport(ERROR,
-			(errcode(PGPX_ERRCODE_POOL_DAMAGED),
-			 errmsg("the pool of server \"%s\" is out of service",
-					NameStr(c->spec->server_name)),
-			 errdetail("Its state in shared memory is inconsistent. %s", text),
-			 errhint("The pool worker restarts within seconds. Repeat the call then.")));
-}
-
 /*
  * Raise an error if there is a reason not to enqueue.
  *
@@ -925,8 +673,19 @@ check_wait_locked(Checkout *c, PgpxPool *pool)
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->damaged)
-		raise_damaged(c, pool);
-	if (!c->no_wait && (cap = filled_by_own_leases(pool, &size)) != NULL)
+	{
+		char		text[PGPX_ERROR_LEN];
+
+		strlcpy(text, pool->last_error, sizeof(text));
+		LWLockRelease(pool->lock);
+		ereport(ERROR,
+				(errcode(PGPX_ERRCODE_POOL_DAMAGED),
+				 errmsg("the pool of server \"%s\" is out of service",
+						NameStr(c->spec->server_name)),
+				 errdetail("Its state in shared memory is inconsistent. %s", text),
+				 errhint("The pool worker restarts within seconds. Repeat the call then.")));
+	}
+	if (!c->only_try && (cap = filled_by_own_leases(pool, &size)) != NULL)
 	{
 		pool->stats.deadlocks++;
 		LWLockRelease(pool->lock);
@@ -942,7 +701,7 @@ check_wait_locked(Checkout *c, PgpxPool *pool)
 				 errhint("Return a lease first, or raise \"%s\".", cap)));
 	}
 	/* a checkout that was already in the queue is not refused */
-	if (pool->opts.max_waiters > 0 && !c->no_wait && c->position == 0 &&
+	if (pool->opts.max_waiters > 0 && !c->only_try && c->place.position == 0 &&
 		pgpx_pool_blocked_locked(pool) >= pool->opts.max_waiters)
 	{
 		int			waiting = pgpx_pool_blocked_locked(pool);
@@ -983,12 +742,16 @@ check_wait_locked(Checkout *c, PgpxPool *pool)
  */
 #define GRACE_US (100 * 1000)
 
-typedef enum Validation
+/* The outcome of a step. */
+typedef enum Outcome
 {
-	VALIDATION_OK,
-	VALIDATION_DEAD,			/* retry with another connection */
-	VALIDATION_LATE				/* the deadline has passed */
-} Validation;
+	OUTCOME_OK,
+	OUTCOME_AGAIN,				/* attempt again: the lock was released, or the
+								 * connection has other options */
+	OUTCOME_DEAD,				/* attempt again: the connection is dead */
+	OUTCOME_LATE				/* the deadline has passed; with only_try: no
+								 * connection is free */
+} Outcome;
 
 /*
  * Return the deadline for a step after the grant.  sent: the statement is
@@ -1000,9 +763,9 @@ step_deadline(const Checkout *c, bool sent)
 	PgpxTime	now = pgpx_now();
 	PgpxTime	longest = now + c->spec->opts.operation_timeout * 1000;
 
-	if (c->deadline == 0 || sent)
+	if (c->place.deadline == 0 || sent)
 		return longest;
-	return Min(longest, Max(c->deadline, now) + GRACE_US);
+	return Min(longest, Max(c->place.deadline, now) + GRACE_US);
 }
 
 /*
@@ -1058,12 +821,14 @@ drop_lease(Checkout *c, bool may_reuse)
 
 /*
  * Read pending input: the answer of a pending reset, or only messages that may
- * arrive at any time.  Anything else means that the connection is dead.
+ * arrive at any time.  Anything else, and a deadline that passes before that of
+ * the checkout, means that the connection is dead.
  */
-static Validation
-poll_socket(PgpxLease *lease, PgpxTime deadline)
+static Outcome
+poll_socket(const Checkout *c, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
+	PgpxLease  *lease = c->lease;
 	PgpxWire   *wire = &lease->sock->wire;
 	bool		full;
 	ssize_t		n = 0;
@@ -1085,23 +850,23 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 		if (event == PGPX_EV_READY)
 		{
 			if (wire->eof)
-				return VALIDATION_DEAD;
+				return OUTCOME_DEAD;
 			if (pgpx_wire_is_at_boundary(wire))
-				return VALIDATION_OK;
+				return OUTCOME_OK;
 			continue;
 		}
 		if (event != PGPX_EV_NEED_INPUT)
-			return VALIDATION_DEAD;
+			return OUTCOME_DEAD;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
 			/* unsolicited input may be endless */
 			CHECK_FOR_INTERRUPTS();
 			if (wire->bytes_in - start > MAX_IDLE_BYTES)
-				return VALIDATION_DEAD;
+				return OUTCOME_DEAD;
 			if (n > 0 && full)
 				continue;
-			return pgpx_wire_is_at_boundary(wire) ? VALIDATION_OK :
-				VALIDATION_DEAD;
+			return pgpx_wire_is_at_boundary(wire) ? OUTCOME_OK :
+				OUTCOME_DEAD;
 		}
 		if (n > 0)
 			continue;
@@ -1110,47 +875,23 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 		if (!polled &&
 			!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_event, "PgpoolReset")))
-			return VALIDATION_LATE;
+			return is_due(c->place.deadline) ? OUTCOME_LATE : OUTCOME_DEAD;
 	}
 }
 
 /*
- * Return whether the connection needs a reset before it is used.
- *
- * The options of this session's spec determine this.  The connection may have
- * been released under other options, which were changed during the wait.
- */
-static bool
-must_reset(const PgpxLease *lease, const PgpxConn *conn)
-{
-	/* in a shared pool, always remove the state of another user */
-	return conn->dirty &&
-		(conn->last_user != lease->user ||
-		 lease->spec->opts.reset == PGPX_RESET_ALWAYS);
-}
-
-/*
- * Return whether the deadline of the checkout has passed.  The deadline of a
- * step may pass earlier.
- */
-static bool
-is_late(const Checkout *c)
-{
-	return c->deadline != 0 && pgpx_now() >= c->deadline;
-}
-
-/*
- * Read the catalogs again after the pool's options have changed, and move the
- * lease to the new spec.  Return false if the connection was made with other
- * options than those of the new spec, or if that spec has another pool.
+ * Read the catalogs again after they have changed, and move the lease to the new
+ * spec.  Return false if the connection was made with other options than those
+ * of the new spec, or if that spec has another pool.
  *
  * The new spec may differ from the pool's options, because a transaction sees
  * its own catalog changes before they are committed.  No other session may use
  * such changes.
  */
 static bool
-renew_spec(Checkout *c, PgpxLease *lease)
+renew_spec(Checkout *c)
 {
+	PgpxLease  *lease = c->lease;
 	PgpxPool   *pool;
 	bool		current;
 
@@ -1165,7 +906,6 @@ renew_spec(Checkout *c, PgpxLease *lease)
 	current = pgpx_conns[lease->conn].version >= pool->connect_version &&
 		pgpx_pool_is_current_locked(pool, &c->spec->fingerprint);
 	LWLockRelease(pool->lock);
-	c->stale = !current;
 	return current;
 }
 
@@ -1173,7 +913,7 @@ renew_spec(Checkout *c, PgpxLease *lease)
  * Fetch the socket, check that the connection is alive, and reset it if
  * necessary.
  */
-static Validation
+static Outcome
 validate_and_reset(Checkout *c)
 {
 	PgpxLease  *lease = c->lease;
@@ -1181,30 +921,24 @@ validate_and_reset(Checkout *c)
 	PgpxTime	deadline = 0;
 	PgpxWire   *wire;
 	const PgpxWaiter *waiter = pgpx_my_waiter();
-	Validation	validation;
+	Outcome		outcome;
 
 	/* after a failed hand-over the state of the connection is not known */
 	c->touched = lease->pending_state == PGPX_PENDING_SENT ||
 		lease->pending_state == PGPX_PENDING_FAILED;
 	if (lease->pending_state == PGPX_PENDING_FAILED)
-		return VALIDATION_DEAD;
+		return OUTCOME_DEAD;
 
 	/*
-	 * During a wait the privileges may have changed, and no other session may
+	 * The options and privileges may have changed, and no other session may
 	 * have applied the change to the pool yet.  If all users of a PUBLIC
-	 * mapping share the pool, no session does.  So check whether the spec is
-	 * still valid.
+	 * mapping share the pool, no session applies a change of privileges.  A
+	 * change does not affect a statement that was sent before.
 	 */
-	if (!OidIsValid(c->spec->user) || c->waited > 0)
-	{
-		AcceptInvalidationMessages();
-		c->stale |= !c->spec->valid;
-	}
-
-	/* changed options do not affect a statement that was sent before */
-	if (c->stale && lease->pending_state != PGPX_PENDING_SENT &&
-		!renew_spec(c, lease))
-		return VALIDATION_DEAD;
+	AcceptInvalidationMessages();
+	if (!pgpx_server_spec_is_valid(c->spec) &&
+		lease->pending_state != PGPX_PENDING_SENT && !renew_spec(c))
+		return OUTCOME_AGAIN;
 
 	lease->sock = pgpx_socket_cache_find(lease->conn, lease->generation);
 	if (lease->sock == NULL)
@@ -1220,11 +954,9 @@ validate_and_reset(Checkout *c)
 			pgpx_lease_check_revoked(lease);
 			raise_lost(c);
 		}
-		if (fetch == PGPX_FETCH_GONE ||
-			(fetch == PGPX_FETCH_TIMEOUT && !is_late(c)))
-			return VALIDATION_DEAD;
-		if (fetch == PGPX_FETCH_TIMEOUT)
-			return VALIDATION_LATE;
+		if (fetch != PGPX_FETCH_OK)
+			return fetch == PGPX_FETCH_TIMEOUT && is_due(c->place.deadline) ?
+				OUTCOME_LATE : OUTCOME_DEAD;
 	}
 
 	lease->sock->leased = true;
@@ -1238,29 +970,31 @@ validate_and_reset(Checkout *c)
 							 c->pending->pipeline == NULL ? 0 :
 							 c->pending->pipeline->nbefore,
 							 waiter->pending_len);
-		return VALIDATION_OK;
+		return OUTCOME_OK;
 	}
 	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->unread_reset);
 	if (conn->unread_reset > 0 && deadline == 0)
 		deadline = step_deadline(c, false);
-	validation = poll_socket(lease, deadline);
-	if (validation == VALIDATION_LATE && !is_late(c))
-		return VALIDATION_DEAD; /* the reset timed out */
-	if (validation == VALIDATION_LATE && wire->bytes_in == 0)
+	outcome = poll_socket(c, deadline);
+	if (outcome == OUTCOME_LATE && wire->bytes_in == 0)
 		c->touched = false;
-	if (validation != VALIDATION_OK || !must_reset(lease, conn))
-		return validation;
+
+	/*
+	 * Reset the connection if it was released under other options than those
+	 * of this spec, or in a shared pool by another user.
+	 */
+	if (outcome != OUTCOME_OK || !conn->dirty ||
+		(conn->last_user == lease->user &&
+		 lease->spec->opts.reset != PGPX_RESET_ALWAYS))
+		return outcome;
 
 	deadline = step_deadline(c, false);
 	lease->usage.resets++;
 	pgpx_wire_send_reset(wire, lease->spec->reset_command,
 						 lease->spec->start_commands, false);
 	if (!pgpx_stream_flush(lease, deadline))
-		return VALIDATION_DEAD;
-	validation = poll_socket(lease, deadline);
-	if (validation == VALIDATION_LATE && !is_late(c))
-		return VALIDATION_DEAD;
-	return validation;
+		return OUTCOME_DEAD;
+	return poll_socket(c, deadline);
 }
 
 int64
@@ -1270,18 +1004,6 @@ pgpx_effective_checkout_timeout(const PgpxServerSpec *spec, int64 timeout_ms)
 		return timeout_ms;
 	return pgpx_checkout_timeout >= 0 ? pgpx_checkout_timeout :
 		spec->opts.checkout_timeout;
-}
-
-/* Set the start and the deadline of a checkout. */
-static void
-set_deadline(Checkout *c, int64 timeout_ms)
-{
-	c->started = pgpx_now();
-	c->no_wait = c->only_try;
-	timeout_ms = pgpx_effective_checkout_timeout(c->spec, timeout_ms);
-	c->timeout_ms = timeout_ms;
-	c->deadline = c->no_wait ? c->started :
-		timeout_ms == 0 ? 0 : c->started + timeout_ms * 1000;
 }
 
 /*
@@ -1302,23 +1024,10 @@ note_lease(Checkout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id)
 	lease->scope = c->holder.scope;
 	lease->subid = GetCurrentSubTransactionId();
 	lease->spec = c->spec;
-	lease->queue_position = c->position;
-	lease->started = c->started;
-	lease->deadline = c->deadline;
-	lease->waited = c->waited;
+	lease->place = c->place;
+	lease->place.pool_id = pool->pool_id;
 	pgpx_server_spec_pin(c->spec);
 	dlist_push_head(&pgpx_leases, &lease->node);
-}
-
-/*
- * Check without the lock whether the pool has waiters.  A stale result only
- * means taking the slower path.
- */
-static inline bool
-has_waiters(const PgpxServerSpec *spec)
-{
-	return spec->pool >= 0 &&
-		((const volatile PgpxPool *) &pgpx_pools[spec->pool])->nwaiting > 0;
 }
 
 /*
@@ -1356,15 +1065,16 @@ lease_free_locked(Checkout *c, PgpxPool *pool, bool answered)
 	PgpxTime	now = pgpx_now();
 	PgpxConn   *conn = pgpx_pool_pick_locked(pool, spec->last_conn,
 											 spec->last_conn_generation,
-											 answered, c->started, now);
+											 answered, c->place.started, now);
 	uint64		lease_id;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn == NULL)
 		return false;
 
-	/* c->waited is not 0 if an earlier connection was granted but was dead */
-	lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now, c->waited);
+	/* it has waited if an earlier connection was granted but was dead */
+	lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now,
+									  c->place.waited);
 	if (lease_id == 0)
 		return false;
 	if (pool->opts.min_idle > 0)
@@ -1375,84 +1085,118 @@ lease_free_locked(Checkout *c, PgpxPool *pool, bool answered)
 }
 
 /*
- * Withdraw the pending statement, so that it is not sent for a later wait of
- * this session.
- */
-static void
-withdraw_pending(Checkout *c)
-{
-	pgpx_pending_statement_set(NULL, 0);
-	c->prepared = false;
-}
-
-/*
  * Prepare the statement for a pipelined hand-over.  To be called without the
  * lock, because it allocates memory.
  */
 static void
 prepare_pending(Checkout *c)
 {
-	withdraw_pending(c);
+	pgpx_pending_statement_set(NULL, 0);
 	pgpx_hand_over_prepare(c->spec, c->pending);
 	c->prepared = true;
 }
 
-/* Enqueue this session in the locked pool, and request connections. */
-static PgpxWaiter *
-enqueue_locked(Checkout *c, PgpxPool *pool)
-{
-	PgpxWaiter *waiter;
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	waiter = pgpx_waiter_enqueue_locked(pool, &c->holder, c->started, c->waited,
-										c->deadline, c->position);
-	c->position = waiter->position;
-	pgpx_pool_grow_locked(pool, 0);
-	c->grow_at = pgpx_pool_growth_due_locked(pool, waiter);
-	if (pool->retry_at != 0)
-		pgpx_worker_wake_soon(pool->worker);
-	return waiter;
-}
-
-typedef enum Attempt
-{
-	ATTEMPT_LEASED,				/* the lease is in the session's list */
-	ATTEMPT_NONE,				/* only_try: no connection is free */
-	ATTEMPT_AGAIN				/* the lock was released: attempt again */
-} Attempt;
-
 /*
- * Wait until the waiter is granted a connection, and record the lease.  To be
- * called without a lock.
+ * Wait until the waiter is granted a connection, leave the queue, and record the
+ * lease.  To be called without a lock.
+ *
+ * The conninfo must be published again after the worker has restarted or the
+ * options have changed.  Then the checkout begins again, with its position in
+ * the queue.  Errors: that of a failed connect; 55P03; 40P01 if the session is
+ * in a deadlock that it must end.
  */
-static Attempt
+static Outcome
 wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 {
-	PgpxConn   *conn;
-	bool		pool_changed;
+	static uint32 wait_event = 0;
+	const volatile int *state = &waiter->state;
+	PgpxWaiterState was;
+	PgpxConn   *conn = NULL;
+	uint64		lease_id = 0;
+	int			sqlstate = 0;
+	char		text[PGPX_ERROR_LEN];
+	PgpxDequeue how = PGPX_DEQUEUE_CLAIM;
+	PgpxDeadlock *volatile deadlock = NULL;
+	PgpxTime	check_at = pgpx_deadlock_check_at(pgpx_now(), false);
 
-	conn = wait_in_queue(c, pool, waiter, &pool_changed);
-	if (pool_changed)
+	PG_TRY();
 	{
-		/* the pending statement is for the other pool */
-		withdraw_pending(c);
-		return ATTEMPT_AGAIN;
+		/* the statement may still be being sent after the grant */
+		while (how == PGPX_DEQUEUE_CLAIM &&
+			   (*state == PGPX_WAITER_WAITING ||
+				pgpx_pending_statement_state() == PGPX_PENDING_SENDING))
+		{
+			PgpxTime	next_event = earlier(earlier(check_at, c->grow_at),
+											 earlier(notice_at(c),
+													 c->place.deadline));
+
+			if (must_publish(c, pool, pgpx_pool_worker_incarnation(pool)))
+			{
+				PGPX_DEBUG_POINT("publish");
+				how = PGPX_DEQUEUE_AGAIN;
+			}
+			else if (pgpx_session_wait_worker(pool->worker, next_event,
+											  pgpx_wait_event(&wait_event, "PgpoolCheckout")))
+				continue;
+			else if (is_due(c->place.deadline))
+				how = PGPX_DEQUEUE_TIMEOUT;
+			else
+			{
+				if (is_due(notice_at(c)))
+					raise_notice(c, pool);
+				if (is_due(c->grow_at))
+				{
+					/* the waiters have waited for longer than expected */
+					LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+					pgpx_pool_grow_locked(pool, 0);
+					c->grow_at = pgpx_pool_growth_due_locked(pool, waiter);
+					LWLockRelease(pool->lock);
+				}
+				if (is_due(check_at))
+				{
+					deadlock = pgpx_deadlock_find();
+					check_at = pgpx_deadlock_check_at(pgpx_now(), true);
+				}
+				if (deadlock != NULL)
+				{
+					PGPX_DEBUG_POINT("deadlocked");
+					how = PGPX_DEQUEUE_DEADLOCK;
+				}
+			}
+		}
 	}
-	if (conn == NULL)
-		return ATTEMPT_NONE;
-	c->lease->pending_state = pgpx_waiter_pending_state(waiter);
+	PG_CATCH();
+	{
+		PGPX_DEBUG_POINT("cancelled");
+		(void) pgpx_waiter_dequeue(waiter, PGPX_DEQUEUE_CANCEL, &conn,
+								   &lease_id, &sqlstate, NULL,
+								   &c->place.waited);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 
-	/* cannot fail; from here on every cleanup finds the lease */
-	note_lease(c, pool, conn, waiter->lease_id);
-
-	/*
-	 * Check without the lock whether the options changed during the wait.  A
-	 * change made before the grant is visible here, because leaving the queue
-	 * acquired the lock.  Later changes may be missed.
-	 */
-	c->stale = waiter->granted_version != waiter->options_version ||
-		pool->options_version != waiter->options_version;
-	return ATTEMPT_LEASED;
+	if (how == PGPX_DEQUEUE_TIMEOUT)
+		PGPX_DEBUG_POINT("timed_out");
+	was = pgpx_waiter_dequeue(waiter, how, &conn, &lease_id, &sqlstate, text,
+							  &c->place.waited);
+	if (was == PGPX_WAITER_GRANTED && conn == NULL)
+		raise_lost(c);
+	if (was == PGPX_WAITER_FAILED)
+		raise_unreachable(c, sqlstate, text, 0);
+	if (was == PGPX_WAITER_GRANTED)
+	{
+		/* cannot fail; from here on every cleanup finds the lease */
+		c->lease->pending_state = pgpx_pending_statement_state();
+		note_lease(c, pool, conn, lease_id);
+		return OUTCOME_OK;
+	}
+	if (how == PGPX_DEQUEUE_AGAIN)
+		return OUTCOME_AGAIN;
+	if (deadlock != NULL)
+		pgpx_deadlock_raise(deadlock, NameStr(c->spec->server_name));
+	if (!c->only_try)
+		raise_timeout(c, pool, false);
+	return OUTCOME_LATE;
 }
 
 /*
@@ -1460,76 +1204,57 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
  * wait.  Acquire the pool lock, and release it before a wait, an error or the
  * return.
  */
-static Attempt
+static Outcome
 attempt(Checkout *c)
 {
 	bool		answered = is_last_reset_answered(c->spec);
-	PgpxPool   *pool = lock_pool(c);
+	PgpxPool   *pool;
 	PgpxWaiter *waiter;
 
+	/* read without the lock: a stale result only costs another attempt */
+	if (c->pending != NULL && !c->prepared && c->spec->pool >= 0 &&
+		pgpx_pools[c->spec->pool].nwaiting > 0)
+		prepare_pending(c);
+
 	/* a checkout that was already in the queue precedes all waiters */
-	if ((pool->nwaiting == 0 || c->position != 0) &&
+	pool = lock_pool(c);
+	if ((pool->nwaiting == 0 || c->place.position != 0) &&
 		lease_free_locked(c, pool, answered))
 	{
 		LWLockRelease(pool->lock);
-		withdraw_pending(c);	/* it is not needed */
-		return ATTEMPT_LEASED;
+		return OUTCOME_OK;
 	}
 	check_wait_locked(c, pool);
 	if (publish_if_missing(c, pool))
-		return ATTEMPT_AGAIN;
-	if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
-	{
-		/* a test is running: wait for its end, for GRACE_US at most */
-		c->no_wait = false;
-		c->deadline = c->started + GRACE_US;
-	}
-	if (c->no_wait)
+		return OUTCOME_AGAIN;
+	if (c->only_try && pool->count[PGPX_CONN_CHECKING] == 0)
 	{
 		/* request a connection for a later checkout */
 		pgpx_pool_grow_locked(pool, 1);
 		LWLockRelease(pool->lock);
-		return ATTEMPT_NONE;
+		return OUTCOME_LATE;
 	}
 	if (c->pending != NULL && !c->prepared)
 	{
 		LWLockRelease(pool->lock);
 		prepare_pending(c);
-		return ATTEMPT_AGAIN;
+		return OUTCOME_AGAIN;
 	}
-	waiter = enqueue_locked(c, pool);
+
+	/* a test is running: wait for its end, for GRACE_US at most */
+	if (c->only_try)
+		c->place.deadline = c->place.started + GRACE_US;
+	waiter = pgpx_waiter_enqueue_locked(pool, &c->holder, c->place.started,
+										c->place.waited, c->place.deadline,
+										c->place.position);
+	c->place.position = waiter->position;
+	c->prepared = false;		/* the end of the wait wipes the statement */
+	pgpx_pool_grow_locked(pool, 0);
+	c->grow_at = pgpx_pool_growth_due_locked(pool, waiter);
+	if (pool->retry_at != 0)
+		pgpx_worker_wake_soon(pool->worker);
 	LWLockRelease(pool->lock);
 	return wait_for_grant(c, pool, waiter);
-}
-
-/*
- * Lease a free connection, or wait for one.  On return the lease is in the
- * session's list.  Return false only with only_try.
- */
-static bool
-lease_or_wait(Checkout *c)
-{
-	Attempt		outcome;
-
-	withdraw_pending(c);
-	if (c->pending != NULL && !c->no_wait && has_waiters(c->spec))
-		prepare_pending(c);		/* saves an attempt */
-	do
-		outcome = attempt(c);
-	while (outcome == ATTEMPT_AGAIN);
-	return outcome == ATTEMPT_LEASED;
-}
-
-/* Log a wait that was longer than pgpool_ext.log_min_wait. */
-static void
-log_wait(const Checkout *c)
-{
-	if (pgpx_log_min_wait < 0 || c->waited == 0 ||
-		c->waited < (PgpxTime) pgpx_log_min_wait * 1000)
-		return;
-	ereport(LOG,
-			(errmsg("checkout from server \"%s\" waited for %.3f ms",
-					NameStr(c->spec->server_name), c->waited / 1000.0)));
 }
 
 /*
@@ -1540,35 +1265,32 @@ log_wait(const Checkout *c)
 static bool
 checkout(Checkout *c)
 {
-	for (;;)
+	Outcome		outcome;
+
+	do
 	{
-		Validation	validation;
+		bool		granted;
 
 		c->lease = pgpx_lease_alloc();
 		c->touched = false;
-		if (!lease_or_wait(c))
-			return false;
-		validation = validate_and_reset(c);
-		if (validation == VALIDATION_OK)
+		outcome = attempt(c);
+		granted = outcome == OUTCOME_OK;
+		if (granted)
+			outcome = validate_and_reset(c);
+		if (outcome == OUTCOME_OK)
 			return true;
-
-		/* if it was late, or made with other options, it is not dead */
-		drop_lease(c, validation == VALIDATION_LATE || c->stale);
-		c->stale = false;
-		if (validation == VALIDATION_DEAD)
-			continue;
-		if (c->only_try)
-			return false;
-		raise_timeout(c, &pgpx_pools[c->spec->pool], true);
-	}
+		drop_lease(c, outcome != OUTCOME_DEAD);
+		if (outcome == OUTCOME_LATE && granted && !c->only_try)
+			raise_timeout(c, &pgpx_pools[c->spec->pool], true);
+	} while (outcome != OUTCOME_LATE);
+	return false;
 }
 
-/* Check out as described in checkout.h. */
-static PgpxLease *
-checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
-			 PgpxScope scope, const char *why,
-			 const PgpxPendingStatement *statement,
-			 const PgpxRetry *retry)
+PgpxLease *
+pgpx_lease_checkout(PgpxServerSpec *spec, int64 timeout_ms, bool only_try,
+					PgpxScope scope, const char *why,
+					const PgpxPendingStatement *statement,
+					const PgpxPlace *retry)
 {
 	Checkout	c = {
 		.spec = spec,
@@ -1577,7 +1299,7 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 		.holder = {
 			.procno = MyProcNumber,
 			.pid = MyProcPid,
-			.user = user,
+			.user = spec->read_for,
 			.scope = scope,
 		},
 	};
@@ -1585,22 +1307,18 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 	const char *user_name;
 
 	pgpx_session_register_exit();
-	if (why != NULL)
-		memcpy(c.holder.why, why,
-			   pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
-	strlcpy(c.holder.application_name,
-			application_name ? application_name : "", NAMEDATALEN);
-	user_name = OidIsValid(spec->user) ? NULL : GetUserNameFromId(user, true);
-	strlcpy(c.holder.user_name, user_name ? user_name : "", NAMEDATALEN);
-	set_deadline(&c, timeout_ms);
-	if (retry != NULL && retry->queue_position != 0 &&
-		retry->pool_id == c.spec->pool_id)
-	{
-		c.position = retry->queue_position;
-		c.started = retry->started;
-		c.deadline = retry->deadline;
-		c.waited = retry->waited;
-	}
+	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
+		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
+	c.holder.why = why;
+	c.holder.user_name = OidIsValid(spec->user) ? NULL :
+		GetUserNameFromId(spec->read_for, true);
+	c.timeout_ms = pgpx_effective_checkout_timeout(spec, timeout_ms);
+	c.place.started = pgpx_now();
+	c.place.deadline = only_try ? c.place.started :
+		c.timeout_ms == 0 ? 0 : c.place.started + c.timeout_ms * 1000;
+	if (retry != NULL && retry->position != 0 &&
+		retry->pool_id == spec->pool_id)
+		c.place = *retry;
 
 	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
@@ -1616,46 +1334,22 @@ checkout_for(PgpxServerSpec *spec, Oid user, int64 timeout_ms, bool only_try,
 	}
 	PG_END_TRY();
 
-	if (done && (retry == NULL || c.waited > retry->waited))
-		log_wait(&c);
+	if (done && pgpx_log_min_wait >= 0 &&
+		c.place.waited > (retry == NULL ? 0 : retry->waited) &&
+		c.place.waited >= (PgpxTime) pgpx_log_min_wait * 1000)
+		ereport(LOG,
+				(errmsg("checkout from server \"%s\" waited for %.3f ms",
+						NameStr(c.spec->server_name),
+						c.place.waited / 1000.0)));
 	return done ? c.lease : NULL;
-}
-
-PgpxLease *
-pgpx_lease_checkout(const char *server, int64 timeout_ms, bool only_try,
-					PgpxScope scope, const char *why)
-{
-	return checkout_for(pgpx_server_spec_get(server), GetUserId(), timeout_ms,
-						only_try, scope, why, NULL, NULL);
 }
 
 PgpxLease *
 pgpx_lease_checkout_call(const char *server,
 						 const PgpxPendingStatement *pending,
-						 const PgpxRetry *retry)
+						 const PgpxPlace *retry)
 {
-	return checkout_for(pgpx_server_spec_get(server), GetUserId(),
-						PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL, NULL,
-						pending, retry);
-}
-
-PgpxLease *
-pgpx_lease_checkout_table(Oid server, Oid user, const char *why,
-						  const PgpxPendingStatement *pending,
-						  const PgpxRetry *retry)
-{
-	return checkout_for(pgpx_server_spec_get_for_table(server, user), user,
-						PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_TABLE, why,
-						pending, retry);
-}
-
-void
-pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry)
-{
-	retry->pool_id = lease->spec->pool_id;
-	retry->queue_position = lease->queue_position;
-	retry->started = lease->started;
-	retry->deadline = lease->deadline;
-	retry->waited = lease->waited;
-	pgpx_lease_return(lease, PGPX_END_RETRIED, true);
+	return pgpx_lease_checkout(pgpx_server_spec_get(server),
+							   PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
+							   NULL, pending, retry);
 }

@@ -99,13 +99,12 @@ typedef struct PoolState
 
 struct PgpxDeadlock
 {
+	MemoryContext cxt;			/* holds this struct and all it points to */
 	int			nwaits;
 	int			nheld;
 	Wait	   *waits;			/* [max_connections + 1]; [0]: this session's */
 	Held	   *held;			/* [max_connections] */
 	PoolState  *pools;			/* [max_pools] */
-	int		   *wait_index;		/* [nwaiter_slots]: index of the wait of each
-								 * process; -1: none */
 };
 
 PgpxTime
@@ -118,32 +117,20 @@ pgpx_deadlock_check_at(PgpxTime since, bool again)
 	return since + (again ? Max(pause, CHECK_INTERVAL_US) : pause);
 }
 
-/*
- * Allocate a deadlock and its arrays as one chunk.  Return NULL if there is no
- * memory: the check is then skipped, and the wait goes on.
- */
 static PgpxDeadlock *
 deadlock_alloc(void)
 {
-	size_t		waits = MAXALIGN(sizeof(PgpxDeadlock));
-	size_t		held = waits +
-		MAXALIGN(sizeof(Wait) * (1 + pgpx_shared->max_connections));
-	size_t		pools = held +
-		MAXALIGN(sizeof(Held) * pgpx_shared->max_connections);
-	size_t		wait_index = pools +
-		MAXALIGN(sizeof(PoolState) * pgpx_shared->max_pools);
-	size_t		end = wait_index + sizeof(int) * pgpx_shared->nwaiter_slots;
-	int			flags = MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO;
-	char	   *chunk = palloc_extended(end, flags);
-	PgpxDeadlock *deadlock = (PgpxDeadlock *) chunk;
+	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
+											  "pgpool_ext deadlock",
+											  ALLOCSET_DEFAULT_SIZES);
+	int			most = pgpx_shared->max_connections;
+	PgpxDeadlock *deadlock = MemoryContextAllocZero(cxt, sizeof(*deadlock));
 
-	if (chunk == NULL)
-		return NULL;
-	deadlock->waits = (Wait *) (chunk + waits);
-	deadlock->held = (Held *) (chunk + held);
-	deadlock->pools = (PoolState *) (chunk + pools);
-	deadlock->wait_index = (int *) (chunk + wait_index);
-	memset(deadlock->wait_index, -1, end - wait_index);
+	deadlock->cxt = cxt;
+	deadlock->waits = MemoryContextAllocZero(cxt, (1 + most) * sizeof(Wait));
+	deadlock->held = MemoryContextAllocZero(cxt, most * sizeof(Held));
+	deadlock->pools =
+		MemoryContextAllocZero(cxt, pgpx_shared->max_pools * sizeof(PoolState));
 	return deadlock;
 }
 
@@ -160,9 +147,9 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 
 	if (procno < 0)
 		return -1;
-	if (deadlock->wait_index[procno] >= 0)
-		return deadlock->waits[deadlock->wait_index[procno]].pid == pid ?
-			deadlock->wait_index[procno] : -1;
+	for (int i = 0; i < deadlock->nwaits; i++)
+		if (deadlock->waits[i].procno == procno)
+			return deadlock->waits[i].pid == pid ? i : -1;
 	waiter = &pgpx_waiters[procno];
 	if (waiter->state != PGPX_WAITER_WAITING)
 		return -1;
@@ -170,7 +157,6 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 	wait->procno = procno;
 	wait->pid = pid;
 	wait->pool = waiter->pool;
-	deadlock->wait_index[procno] = deadlock->nwaits;
 	return deadlock->nwaits++;
 }
 
@@ -256,15 +242,15 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 }
 
 /*
- * Add the leases under a cap.  server: the index of the server's record; -1:
- * the cap over all pools.  moves: the value of PgpxCap.moves when the cap was
- * found full.  Return false if a connection is not leased, a holder does not
- * wait, the cap has changed since, or a broken connection occupies a slot of the
- * cap over all pools, which the worker will free.
+ * Add the leases under the cap that is the limit of a pool.  Return false if a
+ * connection is not leased, a holder does not wait, the cap has changed since it
+ * was found full, or a broken connection occupies a slot of the cap over all
+ * pools, which the worker will free.
  */
 static bool
-read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
+read_cap(PgpxDeadlock *deadlock, const PoolState *state)
 {
+	int			server = state->limit == PGPX_LIMIT_SERVER ? state->server : -1;
 	PgpxCap    *cap = server >= 0 ? &pgpx_servers[server].cap :
 		&pgpx_shared->cap;
 	uint32		moves_now;
@@ -294,7 +280,7 @@ read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
 		if (server < 0 || deadlock->held[i].server == server)
 			found++;
 	}
-	return pgpx_cap_used(cap, &moves_now) == found && moves_now == moves;
+	return pgpx_cap_used(cap, &moves_now) == found && moves_now == state->moves;
 }
 
 /*
@@ -321,10 +307,8 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 			read_leases_locked(deadlock, pool);
 	LWLockRelease(pool->lock);
 
-	if (ok && !known && state->limit == PGPX_LIMIT_SERVER)
-		ok = read_cap(deadlock, state->server, state->moves);
-	else if (ok && !known && state->limit == PGPX_LIMIT_ALL)
-		ok = read_cap(deadlock, -1, state->moves);
+	if (ok && !known && state->limit != PGPX_LIMIT_POOL)
+		ok = read_cap(deadlock, state);
 	return ok;
 }
 
@@ -378,26 +362,24 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 static bool
 is_victim(PgpxDeadlock *deadlock)
 {
-	int		   *queue = deadlock->wait_index;	/* no longer needed */
-	int			queued = 1;
+	bool		found = true;
 
-	queue[0] = 0;
 	deadlock->waits[0].is_blocked_by_me = true;
-	for (int next = 0; next < queued; next++)
+	while (found)
+	{
+		found = false;
 		for (int i = 0; i < deadlock->nheld; i++)
 		{
-			Held	   *held = &deadlock->held[i];
+			const Held *held = &deadlock->held[i];
 
-			if (held->holder != queue[next])
+			if (!deadlock->waits[held->holder].is_blocked_by_me)
 				continue;
 			for (int j = 0; j < deadlock->nwaits; j++)
 				if (!deadlock->waits[j].is_blocked_by_me &&
 					is_blocked_by(deadlock, &deadlock->waits[j], held))
-				{
-					deadlock->waits[j].is_blocked_by_me = true;
-					queue[queued++] = j;
-				}
+					deadlock->waits[j].is_blocked_by_me = found = true;
 		}
+	}
 	for (int i = 1; i < deadlock->nwaits; i++)
 		if (!deadlock->waits[i].is_blocked_by_me ||
 			deadlock->waits[i].wait_id > deadlock->waits[0].wait_id)
@@ -406,27 +388,23 @@ is_victim(PgpxDeadlock *deadlock)
 }
 
 PgpxDeadlock *
-pgpx_deadlock_find(PgpxWaiter *waiter)
+pgpx_deadlock_find(void)
 {
 	PgpxDeadlock *deadlock = deadlock_alloc();
-	PgpxDeadlock *again = NULL;
-	bool		found = false;
+	bool		found = collect_waits(deadlock);
 
-	Assert(waiter == pgpx_my_waiter());
-	if (deadlock == NULL)
-		return NULL;
-	found = collect_waits(deadlock) && (again = deadlock_alloc()) != NULL;
 	if (found)
 	{
+		PgpxDeadlock *again = deadlock_alloc();
+
 		PGPX_DEBUG_POINT("deadlock_read");
 		found = collect_waits(again) && is_same_state(deadlock, again) &&
 			is_victim(deadlock);
+		MemoryContextDelete(again->cxt);
 	}
-	if (again != NULL)
-		pfree(again);
 	if (found)
 		return deadlock;
-	pfree(deadlock);
+	MemoryContextDelete(deadlock->cxt);
 	elog(DEBUG1, "pgpool_ext found no deadlock");
 	return NULL;
 }
@@ -435,27 +413,22 @@ pgpx_deadlock_find(PgpxWaiter *waiter)
 static void
 append_holders(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 {
-	int			pids[HOLDERS_MAX];
-	bool	   *seen = palloc0(deadlock->nwaits * sizeof(bool));
-	int			n = 0;
+	List	   *pids = NIL;
 
 	for (int i = 0; i < deadlock->nheld; i++)
 	{
 		const Held *held = &deadlock->held[i];
 
-		if (seen[held->holder] || !is_blocked_by(deadlock, wait, held))
-			continue;
-		seen[held->holder] = true;
-		if (n < HOLDERS_MAX)
-			pids[n] = deadlock->waits[held->holder].pid;
-		n++;
+		if (is_blocked_by(deadlock, wait, held))
+			pids = list_append_unique_int(pids,
+										  deadlock->waits[held->holder].pid);
 	}
-	pfree(seen);
-	appendStringInfoString(buf, n == 1 ? "process " : "processes ");
-	for (int i = 0; i < Min(n, HOLDERS_MAX); i++)
-		appendStringInfo(buf, "%s%d", i == 0 ? "" : ", ", pids[i]);
-	if (n > HOLDERS_MAX)
-		appendStringInfo(buf, " and %d more", n - HOLDERS_MAX);
+	appendStringInfoString(buf,
+						   list_length(pids) == 1 ? "process " : "processes ");
+	for (int i = 0; i < Min(list_length(pids), HOLDERS_MAX); i++)
+		appendStringInfo(buf, "%s%d", i == 0 ? "" : ", ", list_nth_int(pids, i));
+	if (list_length(pids) > HOLDERS_MAX)
+		appendStringInfo(buf, " and %d more", list_length(pids) - HOLDERS_MAX);
 }
 
 /* Append the line of one wait. */

@@ -27,12 +27,11 @@ extern PgpxTime pgpx_deadlock_check_at(PgpxTime since, bool again);
  *		Return a deadlock that this session must end.
  *
  * That is one in which this session was the last to begin its wait.  Return
- * NULL if there is no deadlock, if another session ends it, or if there is no
- * memory for the check.  waiter: that of this process; it is enqueued.  The
- * caller must hold no lock.  The result is allocated in the current memory
+ * NULL if there is no deadlock, or if another session ends it.  The session must
+ * be enqueued.  The caller must hold no lock.  The result is allocated in the current memory
  * context.
  */
-extern PgpxDeadlock *pgpx_deadlock_find(PgpxWaiter *waiter);
+extern PgpxDeadlock *pgpx_deadlock_find(void);
 
 /*
  * pgpx_deadlock_raise

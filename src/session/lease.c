@@ -726,7 +726,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 	char		byte;
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
-		!lease->spec->valid || wire->reset_behind != 0 ||
+		!pgpx_server_spec_is_valid(lease->spec) || wire->reset_behind != 0 ||
 		!pgpx_wire_is_at_boundary(wire) ||
 		wire->tx != 'I' ||
 		!pgpx_wire_can_send_before_answer(pgpx_server_spec_reset(lease->spec)))

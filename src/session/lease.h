@@ -28,6 +28,16 @@
 #define PGPX_ERRCODE_WORKER_DOWN		MAKE_SQLSTATE('P', 'X', '0', '0', '3')
 #define PGPX_ERRCODE_POOL_DAMAGED		MAKE_SQLSTATE('P', 'X', '0', '0', '4')
 
+/* The place of a checkout in the queue of a pool. */
+typedef struct PgpxPlace
+{
+	uint32		pool_id;
+	uint64		position;		/* 0: it has not waited */
+	PgpxTime	started;
+	PgpxTime	deadline;		/* 0: none */
+	PgpxTime	waited;			/* from "started" to the end of the last wait */
+} PgpxPlace;
+
 typedef struct PgpxLease
 {
 	dlist_node	node;
@@ -46,11 +56,7 @@ typedef struct PgpxLease
 	int			pending_state;	/* PgpxPendingState: SENT or FAILED, if the
 								 * previous holder was to send its first
 								 * statement; else NONE */
-	uint64		queue_position; /* of the waiter that was granted this
-								 * lease; 0: it did not wait */
-	PgpxTime	started;		/* of its checkout */
-	PgpxTime	deadline;		/* of its checkout */
-	PgpxTime	waited;			/* from "started" to the end of its wait */
+	PgpxPlace	place;			/* of its checkout */
 	bool		not_run;		/* its statement did not run: the preceding
 								 * reset failed */
 	const char *broken;			/* the reason; NULL: the lease is usable */

@@ -14,8 +14,6 @@
  *
  * Specs are cached in this session by server name, user and by_table.  Rules
  * of the cache:
- * - The invalidation callback can be called at any time, also during a
- *   build or in abort.  So it only sets flags.
  * - A catalog change during a build marks the result as invalid, because it
  *   may be half old and half new.  The next caller builds it again, and a
  *   checkout does so before it uses the options for a pool.
@@ -156,28 +154,30 @@ apply_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 }
 
 /*
- * Apply the connection options, which are those of the base server if there is
- * one.
+ * Apply the options of libpq among those of the server or the user mapping,
+ * except "skip".
  */
 static void
-apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
+apply_libpq_options(PgpxServerSpec *spec, const PgpxServerRows *rows,
+					List *options, bool in_mapping, const char *skip)
 {
 	ListCell   *lc;
 
-	foreach(lc, rows->base.options)
+	foreach(lc, options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
-		if (strcmp(def->defname, "connect_timeout") != 0 &&
+		if (strcmp(def->defname, skip) != 0 &&
 			pgpx_option_is_libpq(def->defname))
 			apply_libpq_option(spec, rows, def->defname, defGetString(def),
-							   false);
+							   in_mapping);
 	}
 }
 
 /*
- * Read the pool's options, of which servers of other wrappers have none.  Return
- * an option that is not valid, NULL if there is none.
+ * Read the pool's options, of which servers of other wrappers have none, and
+ * connect_timeout, the only connection option that is also an option of the
+ * pool.  Return an option that is not valid, NULL if there is none.
  */
 static DefElem *
 read_pool_options(const PgpxServerRow *pool, const PgpxServerRow *base,
@@ -219,16 +219,13 @@ read_pool_options(const PgpxServerRow *pool, const PgpxServerRow *base,
 }
 
 bool
-pgpx_server_spec_read_in_place(Oid server, Oid base, PgpxPoolOptions *opts)
+pgpx_server_spec_read_options(Oid server, PgpxPoolOptions *opts)
 {
-	PgpxServerRow pool_row;
-	PgpxServerRow base_row;
+	PgpxServerRow row;
 	const char *unused;
 
-	return pgpx_server_catalog_find_server(server, &pool_row) &&
-		pgpx_server_catalog_find_server(base, &base_row) &&
-		read_pool_options(&pool_row, &base_row, opts, &unused,
-						  &unused) == NULL;
+	return pgpx_server_catalog_find_server(server, &row) &&
+		read_pool_options(&row, &row, opts, &unused, &unused) == NULL;
 }
 
 /*
@@ -260,15 +257,21 @@ find_forbidden_option(const PgpxServerRow *server, const PgpxServerRow *base,
 }
 
 bool
-pgpx_server_spec_may_have_options(Oid server, Oid base, Oid user,
-								  bool superuser)
+pgpx_server_spec_find(PgpxServerSpec *spec, Oid user, bool *has_options)
 {
-	PgpxServerRow pool_row;
-	PgpxServerRow base_row;
+	PgpxServerRows rows = {0};
 
-	return pgpx_server_catalog_find_server(server, &pool_row) &&
-		pgpx_server_catalog_find_server(base, &base_row) &&
-		find_forbidden_option(&pool_row, &base_row, user, superuser) == NULL;
+	if (OidIsValid(user))
+		spec->key.superuser = superuser_arg(user) ? 1 : 0;
+	if (pgpx_server_catalog_find(spec, &rows, spec->key.server,
+								 user) != PGPX_FAULT_NONE ||
+		find_forbidden_option(&rows.pool, &rows.base, spec->user,
+							  spec->key.superuser != 0) != NULL)
+		return false;
+	*has_options = read_pool_options(&rows.pool, &rows.base, &spec->opts,
+									 &spec->start_commands,
+									 &spec->reset_command) == NULL;
+	return true;
 }
 
 /* Raise 42501 for an option that the owner of the server may not set. */
@@ -294,18 +297,27 @@ check_owner(const PgpxServerSpec *spec, const PgpxServerRows *rows)
 						 "owner.")));
 }
 
+/*
+ * Return the value of a boolean option; if_missing or if_invalid if it has none.
+ */
+static bool
+is_set(List *options, const char *name, bool if_missing, bool if_invalid)
+{
+	const char *value = pgpx_server_catalog_value(options, name);
+	bool		set;
+
+	return value == NULL ? if_missing :
+		parse_bool(value, &set) ? set : if_invalid;
+}
+
 /* Return whether use_scram_passthrough is set in the user mapping or server. */
 static bool
 uses_scram_keys(const PgpxServerRows *rows)
 {
 	const char *option = "use_scram_passthrough";
-	const char *value = pgpx_server_catalog_value(rows->mapping_options,
-												  option);
-	bool		uses;
 
-	if (value == NULL)
-		value = pgpx_server_catalog_value(rows->base.options, option);
-	return value != NULL && (!parse_bool(value, &uses) || uses);
+	return is_set(rows->mapping_options, option,
+				  is_set(rows->base.options, option, false, true), true);
 }
 
 /*
@@ -339,11 +351,8 @@ static bool
 needs_password_command(const PgpxServerRows *rows)
 {
 	const char *option = "use_password_command";
-	const char *value = pgpx_server_catalog_value(rows->mapping_options,
-												  option);
-	bool		uses = false;
 
-	if (value == NULL || !parse_bool(value, &uses) || !uses)
+	if (!is_set(rows->mapping_options, option, false, false))
 		return false;
 	pgpx_options_check_mapping(rows->mapping_options);
 	if (!superuser_arg(rows->base.owner))
@@ -357,25 +366,13 @@ needs_password_command(const PgpxServerRows *rows)
 static void
 apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
-	const char *required = pgpx_server_catalog_value(rows->mapping_options,
-													 "password_required");
 	bool		has_keys = apply_scram_keys(spec, rows);
-	bool		value;
-	ListCell   *lc;
 
-	foreach(lc, rows->mapping_options)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		/* the keys take the place of the password */
-		if (pgpx_option_is_libpq(def->defname) &&
-			!(has_keys && strcmp(def->defname, "password") == 0))
-			apply_libpq_option(spec, rows, def->defname,
-							   defGetString(def), true);
-	}
-
+	/* the keys take the place of the password */
+	apply_libpq_options(spec, rows, rows->mapping_options, true,
+						has_keys ? "password" : "");
 	spec->need_password = spec->key.superuser == 0 &&
-		(required == NULL || !parse_bool(required, &value) || value);
+		is_set(rows->mapping_options, "password_required", true, true);
 	spec->password_command = !has_keys && needs_password_command(rows);
 	if (spec->need_password && !has_keys && !spec->password_command &&
 		pgpx_server_catalog_value(rows->mapping_options, "password") == NULL)
@@ -397,7 +394,6 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 static void
 forbid_session_tickets(PgpxServerSpec *spec)
 {
-	static const char *const methods[] = {"gss", "sspi", "!gss", "!sspi"};
 	const char *required = find_param(spec, "require_auth");
 	char	   *rest = pstrdup(required != NULL ? required : "");
 	bool		others = rest[0] == '\0' || rest[0] == '!';
@@ -409,11 +405,10 @@ forbid_session_tickets(PgpxServerSpec *spec)
 		appendStringInfoString(&buf, "!gss,!sspi");
 	while ((method = strsep(&rest, ",")) != NULL)
 	{
-		bool		uses_ticket = method[0] == '\0';
+		const char *name = method + (method[0] == '!' ? 1 : 0);
 
-		for (int i = 0; i < lengthof(methods); i++)
-			uses_ticket |= strcmp(method, methods[i]) == 0;
-		if (!uses_ticket)
+		if (method[0] != '\0' && strcmp(name, "gss") != 0 &&
+			strcmp(name, "sspi") != 0)
 			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "", method);
 	}
 
@@ -462,19 +457,19 @@ fill_parameters(PgpxServerSpec *spec)
 /*
  * Fill in a spec for a server and a user, from the catalogs.
  *
- * The spec must be as new_spec() makes it.  Results are allocated in its memory
+ * The spec must be as make_spec() makes it.  Results are allocated in its memory
  * context, temporary data in the current one.  Errors: as of
  * pgpx_server_spec_get.
  */
 static void
-read_spec(PgpxServerSpec *spec, const char *name, Oid user)
+read_spec(PgpxServerSpec *spec, const char *name, Oid server, Oid user)
 {
 	PgpxServerRows rows = {0};
 	DefElem    *invalid;
 	int			max_params;
 
 	spec->read_for = user;
-	pgpx_server_catalog_read(spec, &rows, name, user);
+	pgpx_server_catalog_read(spec, &rows, name, server, user);
 	spec->of_superuser = superuser_arg(rows.pool.owner) &&
 		superuser_arg(rows.base.owner);
 	spec->owner_has_mapping = rows.of_public ||
@@ -488,7 +483,8 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 	spec->values = MemoryContextAllocZero(spec->cxt,
 										  max_params * sizeof(char *));
 
-	apply_connection_options(spec, &rows);
+	apply_libpq_options(spec, &rows, rows.base.options, false,
+						"connect_timeout");
 	invalid = read_pool_options(&rows.pool, &rows.base, &spec->opts,
 								&spec->start_commands, &spec->reset_command);
 	if (invalid != NULL)
@@ -508,29 +504,15 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid user)
 	spec->reset_command = MemoryContextStrdup(spec->cxt,
 											  spec->reset_command);
 	spec->discards_all =
-		pg_strcasecmp(spec->reset_command, "DISCARD ALL") == 0;
+		pg_strcasecmp(spec->reset_command, PGPX_DISCARD_ALL) == 0;
 }
 
 /* All specs of this session, the one that was returned last first. */
 static dlist_head specs = DLIST_STATIC_INIT(specs);
-static uint64 invalidations = 0;
-
-/*
- * Invalidate all specs, because a catalog from which they are read has changed.
- */
-static void
-invalidate_specs(Datum arg, int cacheid, uint32 hashvalue)
-{
-	dlist_iter	iter;
-
-	invalidations++;
-	dlist_foreach(iter, &specs)
-		dlist_container(PgpxServerSpec, node, iter.cur)->valid = false;
-}
 
 /* Return the spec in the cache, which may be invalid; NULL if there is none. */
 static PgpxServerSpec *
-find_cached(const char *name, Oid user, bool by_table)
+find_cached(const char *name, Oid server, Oid user, bool by_table)
 {
 	dlist_iter	iter;
 
@@ -540,7 +522,8 @@ find_cached(const char *name, Oid user, bool by_table)
 
 		if (!spec->cached || spec->read_for != user ||
 			spec->by_table != by_table ||
-			strcmp(NameStr(spec->server_name), name) != 0)
+			(name != NULL ? strcmp(NameStr(spec->server_name), name) != 0 :
+			 spec->key.server != server))
 			continue;
 		dlist_move_head(&specs, &spec->node);
 		return spec;
@@ -570,61 +553,71 @@ drop_invalid(void)
 	{
 		PgpxServerSpec *spec = dlist_container(PgpxServerSpec, node, iter.cur);
 
-		if (!spec->cached || spec->valid)
+		if (!spec->cached || pgpx_server_spec_is_valid(spec))
 			continue;
 		spec->cached = false;
 		pgpx_server_spec_unpin(spec);
 	}
 }
 
-/* Create an empty spec in a memory context of its own. */
-static PgpxServerSpec *
-new_spec(void)
+/*
+ * If another spec has the same pool, copy the pool's index and the last
+ * connection from it.
+ */
+static void
+copy_pool(PgpxServerSpec *spec)
 {
-	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
-											  "pgpool_ext server spec",
-											  ALLOCSET_SMALL_SIZES);
-	PgpxServerSpec *spec = MemoryContextAllocZero(cxt, sizeof(*spec));
+	dlist_iter	iter;
 
-	spec->cxt = cxt;
-	spec->start_commands = "";
-	spec->reset_command = "DISCARD ALL";
-	spec->pool = -1;
-	spec->last_conn = -1;
-	return spec;
+	dlist_foreach(iter, &specs)
+	{
+		const PgpxServerSpec *other = dlist_container(PgpxServerSpec, node,
+													  iter.cur);
+
+		if (other->pool < 0 ||
+			memcmp(&other->key, &spec->key, sizeof(PgpxPoolKey)) != 0)
+			continue;
+		spec->pool = other->pool;
+		spec->pool_id = other->pool_id;
+		spec->last_conn = other->last_conn;
+		spec->last_conn_generation = other->last_conn_generation;
+		break;
+	}
 }
 
 /*
- * Build a spec and add it to the cache, in place of "old" (NULL: none).  All
- * invalid specs are removed, even on an error.  If the pool is the same, the
- * new spec copies the pool's index and the last connection from "old".
+ * Build a spec in a memory context of its own and add it to the cache.  All
+ * invalid specs are removed, even on an error.
  */
 static PgpxServerSpec *
-replace_spec(const char *name, Oid user, bool by_table,
-			 const PgpxServerSpec *old)
+make_spec(const char *name, Oid server, Oid user, bool by_table)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	MemoryContext scratch;
-	PgpxServerSpec before = {0};
-	PgpxServerSpec *spec;
-	uint64		started = invalidations;
+	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
+											  "pgpool_ext server spec",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContext scratch = AllocSetContextCreate(cxt,
+												  "pgpool_ext server spec read",
+												  ALLOCSET_SMALL_SIZES);
+	PgpxServerSpec *spec = MemoryContextAllocZero(cxt, sizeof(*spec));
 
-	if (old != NULL)
-		before = *old;
-	drop_invalid();
-	spec = new_spec();
+	spec->cxt = cxt;
+	spec->read_at = pgpx_catalog_changes;
 	spec->by_table = by_table;
-	scratch = AllocSetContextCreate(spec->cxt, "pgpool_ext server spec read",
-									ALLOCSET_SMALL_SIZES);
+	spec->start_commands = "";
+	spec->reset_command = PGPX_DISCARD_ALL;
+	spec->pool = -1;
+	spec->last_conn = -1;
 	PG_TRY();
 	{
 		MemoryContextSwitchTo(scratch);
-		read_spec(spec, name, user);
+		read_spec(spec, name, server, user);
 		MemoryContextSwitchTo(caller);
 	}
 	PG_CATCH();
 	{
 		free_spec(spec);
+		drop_invalid();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -632,17 +625,11 @@ replace_spec(const char *name, Oid user, bool by_table,
 	/* nothing below raises an error */
 	MemoryContextDelete(scratch);
 	MemoryContextSetParent(spec->cxt, CacheMemoryContext);
+	copy_pool(spec);
+	drop_invalid();
 	dlist_push_head(&specs, &spec->node);
 	spec->refcount = 1;
 	spec->cached = true;
-	spec->valid = started == invalidations;
-	if (memcmp(&before.key, &spec->key, sizeof(PgpxPoolKey)) == 0)
-	{
-		spec->pool = before.pool;
-		spec->pool_id = before.pool_id;
-		spec->last_conn = before.last_conn;
-		spec->last_conn_generation = before.last_conn_generation;
-	}
 	return spec;
 }
 
@@ -650,48 +637,20 @@ PgpxServerSpec *
 pgpx_server_spec_get(const char *name)
 {
 	pgpx_shmem_require();
-	return pgpx_server_spec_get_for(name, GetUserId(), false);
+	return pgpx_server_spec_get_for(name, InvalidOid, GetUserId(), false);
 }
 
 PgpxServerSpec *
-pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
+pgpx_server_spec_get_for(const char *name, Oid server, Oid user, bool by_table)
 {
-	static bool registered = false;
 	PgpxServerSpec *spec;
 
-	if (!registered)
-		pgpx_server_catalog_register(invalidate_specs);
-	registered = true;
 	AcceptInvalidationMessages();
-	spec = find_cached(name, user, by_table);
-	if (spec == NULL || !spec->valid)
-		return replace_spec(name, user, by_table, spec);
+	spec = find_cached(name, server, user, by_table);
+	if (spec == NULL || !pgpx_server_spec_is_valid(spec))
+		return make_spec(name, server, user, by_table);
 	pgpx_options_follow(&spec->opts);
 	return spec;
-}
-
-PgpxServerSpec *
-pgpx_server_spec_get_for_table(Oid server, Oid user)
-{
-	for (;;)
-	{
-		HeapTuple	tuple;
-		NameData	name;
-		PgpxServerSpec *spec;
-
-		CHECK_FOR_INTERRUPTS();
-		AcceptInvalidationMessages();
-		tuple = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(server));
-		if (!HeapTupleIsValid(tuple))
-			elog(ERROR, "cache lookup failed for foreign server %u", server);
-		name = ((Form_pg_foreign_server) GETSTRUCT(tuple))->srvname;
-		ReleaseSysCache(tuple);
-
-		/* another server may have been given the name meanwhile */
-		spec = pgpx_server_spec_get_for(NameStr(name), user, true);
-		if (spec->key.server == server)
-			return spec;
-	}
 }
 
 bool

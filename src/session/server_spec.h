@@ -23,19 +23,23 @@
 #include "access/htup.h"
 #include "access/xact.h"
 #include "lib/ilist.h"
-#include "utils/inval.h"
+
+/*
+ * Number of invalidations of the catalogs from which specs are read.  It counts
+ * any change of servers, mappings, wrappers, roles, memberships and databases.
+ */
+extern uint64 pgpx_catalog_changes;
 
 typedef struct PgpxServerSpec
 {
 	int			refcount;		/* one for each pin, also that of the cache */
-	bool		valid;			/* false: the catalogs have changed since it
-								 * was read */
+	uint64		read_at;		/* pgpx_catalog_changes before it was read */
 	bool		cached;			/* found by pgpx_server_spec_get */
 	dlist_node	node;			/* in the list of all specs */
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */
-	bool		by_table;		/* for foreign tables: see check_usage */
+	bool		by_table;		/* for foreign tables: see may_use */
 	Oid			read_for;		/* user for whom the catalogs were read; see
 								 * pgpx_server_spec_get_for */
 	Oid			user;			/* of the pool; InvalidOid: shared by all
@@ -102,25 +106,27 @@ extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
  * pgpx_server_spec_get_for
  *		As pgpx_server_spec_get, but for any user.
  *
+ * name: NULL for a foreign table, which belongs to the server with the OID
+ * "server", whatever its name is.
+ *
  * by_table: the server is used by a foreign table.  Then USAGE on it is not
  * checked, because the privileges on the table imply the right to use its
- * server.  The base server is checked, see check_usage in server_catalog.c.
+ * server.  The base server is checked, see may_use in server_catalog.c.
  *
  * The catalog reader passes InvalidOid with by_table, for the pool that all
  * users who are not superusers share.  The mapping of PUBLIC must then name the
  * remote user.  Each checkout from the pool checks the privileges of its own
  * user.
  */
-extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
-												bool by_table);
+extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid server,
+												Oid user, bool by_table);
 
-/*
- * pgpx_server_spec_get_for_table
- *		As pgpx_server_spec_get_for with by_table, for the server with this OID.
- *
- * The foreign tables of a server belong to it whatever its name is.
- */
-extern PgpxServerSpec *pgpx_server_spec_get_for_table(Oid server, Oid user);
+/* Return whether the catalogs have not changed since the spec was read. */
+static inline bool
+pgpx_server_spec_is_valid(const PgpxServerSpec *spec)
+{
+	return spec->read_at == pgpx_catalog_changes;
+}
 
 /*
  * Return the name of the remote database.  Without the option dbname it is the
@@ -147,25 +153,24 @@ extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
 
 /*
- * Return whether the owner of a server with a base server has the privileges
- * that its options require (find_forbidden_option).  user: of the pool.
- * superuser: as in the pool's key.  Raise no error.
- */
-extern bool pgpx_server_spec_may_have_options(Oid server, Oid base, Oid user,
-											  bool superuser);
-
-/*
- * pgpx_server_spec_read_in_place
- *		Read the options of a pool that take effect in place, for
+ * pgpx_server_spec_find
+ *		Read what a checkout of a pool would read from the catalogs, for
  *		catalog_invalidation.c.
  *
- * base is the server with the connection options; it is equal to server if
- * there is no base server.  Return false if a server does not exist or an
- * option value is not valid.  Never raise an error because of the contents of
- * the rows, so that a commit cannot fail here.
+ * Set the names, the user, the key, the fingerprint and the options of *spec,
+ * which has by_table and the key of the pool.  user: of the pool.  Return false
+ * if a checkout would raise an error.  Never raise an error because of the
+ * contents of the rows, so that a commit cannot fail here.  *has_options is
+ * false if an option is not valid.
  */
-extern bool pgpx_server_spec_read_in_place(Oid server, Oid base,
-										   PgpxPoolOptions *opts);
+extern bool pgpx_server_spec_find(PgpxServerSpec *spec, Oid user,
+								  bool *has_options);
+
+/*
+ * Read the options of a server, without those of a base server.  Return false
+ * if it does not exist, or if an option is not valid.
+ */
+extern bool pgpx_server_spec_read_options(Oid server, PgpxPoolOptions *opts);
 
 /*
  * Return whether each lease begins with the settings of the startup packet.
@@ -204,35 +209,52 @@ typedef struct PgpxServerRows
 	bool		of_public;		/* that mapping is PUBLIC's */
 } PgpxServerRows;
 
-static inline bool
-pgpx_server_rows_have_base(const PgpxServerRows *rows)
+/* Why no spec can be built from the catalogs. */
+typedef enum PgpxFault
 {
-	return rows->base.oid != rows->pool.oid;
-}
+	PGPX_FAULT_NONE,
+	PGPX_FAULT_NO_SERVER,
+	PGPX_FAULT_NO_USAGE,
+	PGPX_FAULT_OWN_BASE,		/* the server is its own base server */
+	PGPX_FAULT_WRAPPER,
+	PGPX_FAULT_BASE_HAS_BASE,
+	PGPX_FAULT_NO_USER,
+	PGPX_FAULT_HAS_MAPPING,		/* besides that of the base server */
+	PGPX_FAULT_NO_MAPPING
+} PgpxFault;
 
 /*
- * pgpx_server_catalog_read
+ * pgpx_server_catalog_find
  *		Look up server, base server and user mapping, and check the user's
  *		privileges.
  *
  * Fill in *rows (allocated in the current memory context), and the names, the
- * user, the key and the fingerprint of the spec.  Errors: as of
- * pgpx_server_spec_get.
+ * user, the key and the fingerprint of the spec; the caller sets the key's
+ * superuser flag.  Raise no error because of the contents of the rows.
  */
-extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
-									 const char *name, Oid user);
+extern PgpxFault pgpx_server_catalog_find(PgpxServerSpec *spec,
+										  PgpxServerRows *rows, Oid server,
+										  Oid user);
 
 /*
- * pgpx_server_catalog_hash_server
- *		Hash the contents of a server's row that matter to a pool.
- *
- * "hash" covers the properties of connections: name, owner and whether the
- * owner is a superuser, wrapper, options.  *in_place_hash covers the options
- * that take effect in place, and is never 0.  Neither covers USAGE, which is
- * checked at each use.
+ * pgpx_server_catalog_read
+ *		As pgpx_server_catalog_find, for the server of a name or, if that is
+ *		NULL, of an OID.  Raise an error for a fault, and if this transaction
+ *		has changed a row.
  */
-extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
-											uint64 *in_place_hash);
+extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
+									 const char *name, Oid server, Oid user);
+
+/*
+ * pgpx_server_catalog_is_created
+ *		Return whether this transaction has created a row of the spec of a
+ *		server.  Then no other session can find the pool.
+ *
+ * Raise 55000 if it has changed the row.  Other sessions use the pool, and must
+ * not see the change before it commits.
+ */
+extern bool pgpx_server_catalog_is_created(const char *server, int cacheid,
+										   Oid oid);
 
 /*
  * pgpx_server_catalog_find_server
@@ -254,16 +276,6 @@ extern Oid	pgpx_server_catalog_find_base(Oid server);
  * Raise no error.
  */
 extern bool pgpx_server_catalog_may_use(Oid server, Oid user);
-
-/* Hash the name of the role that a pool is for. */
-extern uint64 pgpx_server_catalog_hash_user(const char *name);
-
-/*
- * pgpx_server_catalog_register
- *		Register a callback for changes of any catalog from which a spec is
- *		read.  It cannot be unregistered.
- */
-extern void pgpx_server_catalog_register(SyscacheCallbackFunction callback);
 
 /*
  * Return whether a row of pg_user_mapping names the remote user.  If a mapping
@@ -321,29 +333,22 @@ extern const char *pgpx_server_catalog_value(List *options, const char *name);
  */
 extern void pgpx_catalog_invalidation_init(void);
 
-typedef enum PgpxUtility
-{
-	PGPX_UTILITY_OTHER,
-	PGPX_UTILITY_DISCARD_ALL,
-	PGPX_UTILITY_COMMIT_PREPARED
-} PgpxUtility;
-
 /*
  * For hooks.c.
  *
  * - at_xact finds, before the commit, the pools that the transaction's changes
  *   affect.
- * - begin_utility notes statements that change roles.  It returns the kind of
- *   the statement, because the end of a transaction may free it.
- * - end_utility is called after the statement.  After DISCARD ALL, which also
- *   releases advisory locks, it returns the session's leases and releases its
- *   distributed locks, because a pooler in front of this server sends it between
- *   two clients.  COMMIT PREPARED may commit changes of servers, mappings or
- *   roles that another transaction made.
+ * - begin_utility notes statements that change roles.  COMMIT PREPARED may
+ *   commit changes of servers, mappings or roles that another transaction made.
+ *   Return whether the statement is DISCARD ALL; end_discard must be called
+ *   after it.
+ * - end_discard returns the session's leases and releases its distributed locks,
+ *   because a pooler in front of this server sends DISCARD ALL, which also
+ *   releases advisory locks, between two clients.
  */
 extern void pgpx_catalog_at_xact(XactEvent event);
-extern PgpxUtility pgpx_catalog_begin_utility(Node *stmt);
-extern void pgpx_catalog_end_utility(PgpxUtility utility);
+extern bool pgpx_catalog_begin_utility(Node *stmt);
+extern void pgpx_catalog_end_discard(void);
 
 /*
  * Record that this transaction uses a pool of a server or user mapping that it

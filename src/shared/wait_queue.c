@@ -181,7 +181,6 @@ pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 	queue_remove(pool, waiter);
 	waiter->state = PGPX_WAITER_GRANTED;
 	waiter->granted_at = now;
-	waiter->granted_version = pool->options_version;
 	waiter->conn = PGPX_CONN_INDEX(conn);
 	waiter->lease_id = lease_id;
 	pgpx_wake_add(wake, PGPX_WAITER_INDEX(waiter));
@@ -255,8 +254,10 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 			queue_remove(pool, waiter);
 			pg_fallthrough;
 		case PGPX_WAITER_EXPIRED:
-			if (how == PGPX_DEQUEUE_TIMEOUT ||
-				(how == PGPX_DEQUEUE_CLAIM && was == PGPX_WAITER_EXPIRED))
+			if (how == PGPX_DEQUEUE_AGAIN)
+				pool->stats.waited--;	/* it is one wait */
+			else if (how == PGPX_DEQUEUE_TIMEOUT ||
+					 (how == PGPX_DEQUEUE_CLAIM && was == PGPX_WAITER_EXPIRED))
 				pool->stats.timeouts++;
 			else
 				pool->stats.cancelled++;
@@ -291,7 +292,8 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nwaiters--;
 	pool->stats.wait_time += *waited - waiter->waited_before;
-	pool->stats.histogram[histogram_bucket(*waited)]++;
+	if (how != PGPX_DEQUEUE_AGAIN || granted != NULL)
+		pool->stats.histogram[histogram_bucket(*waited)]++;
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 

@@ -120,8 +120,6 @@ typedef struct PgpxWaiter
 	bool		pending_reset;	/* SENT: a reset was sent ahead of it */
 
 	PgpxTime	granted_at;		/* GRANTED */
-	uint64		granted_version;	/* GRANTED: options_version of the pool
-									 * at that time */
 	int			conn;			/* GRANTED: index of the connection */
 	uint64		lease_id;		/* GRANTED: the lease */
 	int			sqlstate;		/* FAILED */
@@ -247,6 +245,7 @@ typedef enum PgpxDequeue
 {
 	PGPX_DEQUEUE_CLAIM,			/* claim the granted connection */
 	PGPX_DEQUEUE_TIMEOUT,		/* the time is over: claim a late grant */
+	PGPX_DEQUEUE_AGAIN,			/* the session enqueues again: claim a grant */
 	PGPX_DEQUEUE_DEADLOCK,		/* found a deadlock: claim a late grant */
 	PGPX_DEQUEUE_CANCEL			/* ERROR, cancel, terminate, exit: release a
 								 * late grant */

@@ -460,7 +460,7 @@ proctype Session(byte s)
 			note_change()
 		};
 
-		/* wait_in_queue */
+		/* wait_for_grant */
 		do
 		:: waits[s] == 0 -> break
 		:: atomic { waits[s] != 0 && b_cancel > 0 ->

@@ -779,7 +779,7 @@ checkout:
 	};
 
 wait:
-	/* wait_in_queue: no lock, so the check and the sleep are two steps */
+	/* wait_for_grant: no lock, so the check and the sleep are two steps */
 	atomic {
 		if
 #ifdef PIPELINE
@@ -822,15 +822,18 @@ publish:
 	fi;
 
 publish_again:
-	/* publish_again in checkout.c */
+	/* pgpx_waiter_dequeue(AGAIN): the checkout begins again, with its number */
 	atomic {
-		published = incarnation;
+		may_leave;
 		if
-		:: published == 0 -> goto wait
-		:: else -> control!published
+		:: waiter[s].state == WAITING ->
+			queue??_, eval(s);
+			waiter[s].state = NONE;
+			waits_out--;
+			goto checkout
+		:: else -> goto claim
 		fi
 	};
-	atomic { grow(); num = 0; n = 0; i = 0; goto wait };
 
 claim:
 	/* pgpx_waiter_dequeue(CLAIM) */
