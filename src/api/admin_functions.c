@@ -71,9 +71,11 @@ servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
 	{
 		Form_pg_foreign_server form =
 			(Form_pg_foreign_server) GETSTRUCT(row);
+		PgpxServerRow server;
 
 		if ((signals || pgpx_server_ownercheck(form->oid, user)) &&
-			(!to_pause || pgpx_server_catalog_has_pools(form->srvfdw)))
+			(!to_pause ||
+			 pgpx_server_catalog_find_server(form->oid, &server)))
 			servers = lappend_oid(servers, form->oid);
 	}
 	systable_endscan(scan);

@@ -117,27 +117,25 @@ count_change(Datum arg, int cacheid, uint32 hashvalue)
 }
 
 /*
- * Compare what a checkout would read from the catalogs now with a pool.  *change
- * has the pool's fingerprint and the name of its server, and is set to those of
- * the current rows.  If the verdict is IN_PLACE, its options are set to the
- * matching ones.  *renamed: the server has another name.
+ * Compare what a checkout would read from the catalogs now with a copy of a pool.
+ * *change has the pool's fingerprint and the name of its server, and is set to
+ * those of the current rows.  If the verdict is IN_PLACE, its options are set to
+ * the matching ones.  *renamed: the server has another name.
  *
- * user: of the pool; InvalidOid: each checkout checks its own user.  by_table:
- * foreign tables use the pool, and they need no USAGE.  Each checkout by a
- * function checks USAGE.  Without this rule, the pool of a user without USAGE
- * would be retired by each change of any role or server.
+ * Foreign tables need no USAGE, and each checkout by a function checks it.  If a
+ * pool that foreign tables use were checked for USAGE, the pool of a user without
+ * USAGE would be retired by each change of any role or server.
  */
 static Verdict
-compare_with_catalogs(const PgpxPoolKey *key, Oid user, bool by_table,
-					  PoolChange *change, bool *renamed)
+compare_with_catalogs(const PgpxPool *pool, PoolChange *change, bool *renamed)
 {
-	PgpxServerSpec now = {.key = *key, .by_table = by_table};
+	const PgpxPoolKey *key = &pool->key;
+	PgpxServerSpec now = {.key = *key, .by_table = pool->by_table};
 	PgpxFingerprint before = change->fingerprint;
 	bool		has_options;
 
-	*renamed = false;
 	if (!pgpx_scram_is_current(key) ||
-		!pgpx_server_spec_find(&now, user, &has_options) ||
+		!pgpx_server_spec_find(&now, pool->user, &has_options) ||
 		memcmp(&now.key, key, sizeof(*key)) != 0)
 		return GONE;
 	*renamed = strcmp(NameStr(now.server_name),
@@ -156,15 +154,6 @@ compare_with_catalogs(const PgpxPoolKey *key, Oid user, bool by_table,
 	return OidIsValid(key->scram_role) ? GONE : REPLACED;
 }
 
-/* Return whether the user of a distributed lock may still use its server. */
-static bool
-may_lock(const PgpxPoolKey *key, Oid user)
-{
-	return pgpx_server_catalog_may_use(key->server, user) &&
-		pgpx_server_catalog_may_use(pgpx_server_catalog_find_base(key->server),
-									user);
-}
-
 /*
  * Find the pools of this database that no longer match the catalogs, and the
  * pools of other databases whose SCRAM keys are outdated.
@@ -174,35 +163,27 @@ find_changed_pools(void)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
-		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxPool	pool;
 		PoolChange *change = &changes->pools[changes->npools];
-		PgpxPoolKey key;
-		Oid			user;
 		bool		retired;
-		bool		gone;
-		bool		by_table;
 		bool		renamed = false;
 
-		LWLockAcquire(pool->lock, LW_SHARED);
-		change->pool = i;
-		change->pool_id = pool->pool_id;
-		change->options_version = pool->options_version;
-		change->fingerprint = pool->fingerprint;
-		change->server_name = pool->server_name;
-		key = pool->key;
-		user = pool->user;
-		retired = pgpx_pool_is_retired_locked(pool);
-		gone = pool->gone;
-		by_table = pool->by_table;
-		LWLockRelease(pool->lock);
+		LWLockAcquire(pgpx_pools[i].lock, LW_SHARED);
+		pool = pgpx_pools[i];
+		retired = pgpx_pool_is_retired_locked(&pgpx_pools[i]);
+		LWLockRelease(pgpx_pools[i].lock);
 
-		if (change->pool_id == 0 || gone)
+		if (pool.pool_id == 0 || pool.gone)
 			continue;
-		if (key.database == MyDatabaseId)
-			change->verdict = compare_with_catalogs(&key, user, by_table,
-													change, &renamed);
+		change->pool = i;
+		change->pool_id = pool.pool_id;
+		change->options_version = pool.options_version;
+		change->fingerprint = pool.fingerprint;
+		change->server_name = pool.server_name;
+		if (pool.key.database == MyDatabaseId)
+			change->verdict = compare_with_catalogs(&pool, change, &renamed);
 		else
-			change->verdict = pgpx_scram_is_current(&key) ? SAME : GONE;
+			change->verdict = pgpx_scram_is_current(&pool.key) ? SAME : GONE;
 
 		/* for a retired pool only a new name, or GONE, is a change */
 		if (change->verdict == GONE || renamed ||
@@ -233,8 +214,13 @@ find_changes(void)
 	compared_at = pgpx_catalog_changes;
 	for (int i = 0; (request = pgpx_lock_hooks->next_held(MyDatabaseId, &i,
 														  &key, &user)) != 0;)
-		if (!may_lock(&key, user))
+	{
+		Oid			base = pgpx_server_catalog_find_base(key.server);
+
+		if (!pgpx_server_catalog_may_use(key.server, user) ||
+			!pgpx_server_catalog_may_use(base, user))
 			changes->revoked[changes->nrevoked++] = request;
+	}
 	find_changed_pools();
 	npaused = pgpx_server_list_paused(MyDatabaseId, changes->dropped);
 	for (int i = 0; i < npaused; i++)
@@ -318,19 +304,6 @@ remove_created_pools(void)
 	}
 }
 
-/* Return whether this is another database, and has pools. */
-static bool
-is_other_with_pools(Oid database)
-{
-	if (database == MyDatabaseId || !OidIsValid(database))
-		return false;
-	for (int i = 0; i < pgpx_pools_end(); i++)
-		if (pgpx_pools[i].pool_id != 0 &&
-			pgpx_pools[i].key.database == database)
-			return true;
-	return false;
-}
-
 /*
  * Signal the sessions of other databases with pools to process their
  * invalidations, with the signal for sessions that have fallen behind.  An idle
@@ -346,10 +319,18 @@ notify_other_databases(void)
 	{
 		PGPROC	   *proc = &ProcGlobal->allProcs[i];
 		int			pid = proc->pid;
+		Oid			database = proc->databaseId;
 
-		if (pid != 0 && is_other_with_pools(proc->databaseId))
-			(void) SendProcSignal(pid, PROCSIG_CATCHUP_INTERRUPT,
-								  PGPX_ANY_BACKEND);
+		for (int j = 0; pid != 0 && database != MyDatabaseId &&
+			 j < pgpx_pools_end();
+			 j++)
+			if (pgpx_pools[j].pool_id != 0 &&
+				pgpx_pools[j].key.database == database)
+			{
+				(void) SendProcSignal(pid, PROCSIG_CATCHUP_INTERRUPT,
+									  PGPX_ANY_BACKEND);
+				break;
+			}
 	}
 }
 

@@ -753,17 +753,15 @@ typedef enum Outcome
 								 * connection is free */
 } Outcome;
 
-/*
- * Return the deadline for a step after the grant.  sent: the statement is
- * already running on the connection.
- */
+/* Return the deadline for a step after the grant. */
 static PgpxTime
-step_deadline(const Checkout *c, bool sent)
+step_deadline(const Checkout *c)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	longest = now + c->spec->opts.operation_timeout * 1000;
 
-	if (c->place.deadline == 0 || sent)
+	/* a statement that was sent is already running */
+	if (c->place.deadline == 0 || c->lease->pending_state == PGPX_PENDING_SENT)
 		return longest;
 	return Min(longest, Max(c->place.deadline, now) + GRACE_US);
 }
@@ -918,14 +916,14 @@ validate_and_reset(Checkout *c)
 {
 	PgpxLease  *lease = c->lease;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	bool		sent = lease->pending_state == PGPX_PENDING_SENT;
 	PgpxTime	deadline = 0;
 	PgpxWire   *wire;
 	const PgpxWaiter *waiter = pgpx_my_waiter();
 	Outcome		outcome;
 
 	/* after a failed hand-over the state of the connection is not known */
-	c->touched = lease->pending_state == PGPX_PENDING_SENT ||
-		lease->pending_state == PGPX_PENDING_FAILED;
+	c->touched = sent || lease->pending_state == PGPX_PENDING_FAILED;
 	if (lease->pending_state == PGPX_PENDING_FAILED)
 		return OUTCOME_DEAD;
 
@@ -936,8 +934,7 @@ validate_and_reset(Checkout *c)
 	 * change does not affect a statement that was sent before.
 	 */
 	AcceptInvalidationMessages();
-	if (!pgpx_server_spec_is_valid(c->spec) &&
-		lease->pending_state != PGPX_PENDING_SENT && !renew_spec(c))
+	if (!pgpx_server_spec_is_valid(c->spec) && !sent && !renew_spec(c))
 		return OUTCOME_AGAIN;
 
 	lease->sock = pgpx_socket_cache_find(lease->conn, lease->generation);
@@ -945,11 +942,11 @@ validate_and_reset(Checkout *c)
 	{
 		PgpxFetch	fetch;
 
-		deadline = step_deadline(c, lease->pending_state == PGPX_PENDING_SENT);
+		deadline = step_deadline(c);
 		fetch = pgpx_socket_cache_fetch(lease->spec->pool, lease->conn,
 										lease->generation,
 										lease->id, deadline, &lease->sock);
-		if (fetch != PGPX_FETCH_OK && lease->pending_state == PGPX_PENDING_SENT)
+		if (fetch != PGPX_FETCH_OK && sent)
 		{
 			pgpx_lease_check_revoked(lease);
 			raise_lost(c);
@@ -962,7 +959,7 @@ validate_and_reset(Checkout *c)
 	lease->sock->leased = true;
 	wire = &lease->sock->wire;
 	c->touched = true;
-	if (lease->pending_state == PGPX_PENDING_SENT)
+	if (sent)
 	{
 		/* pgpx_run_read reads the answer */
 		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
@@ -974,7 +971,7 @@ validate_and_reset(Checkout *c)
 	}
 	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->unread_reset);
 	if (conn->unread_reset > 0 && deadline == 0)
-		deadline = step_deadline(c, false);
+		deadline = step_deadline(c);
 	outcome = poll_socket(c, deadline);
 	if (outcome == OUTCOME_LATE && wire->bytes_in == 0)
 		c->touched = false;
@@ -988,7 +985,7 @@ validate_and_reset(Checkout *c)
 		 lease->spec->opts.reset != PGPX_RESET_ALWAYS))
 		return outcome;
 
-	deadline = step_deadline(c, false);
+	deadline = step_deadline(c);
 	lease->usage.resets++;
 	pgpx_wire_send_reset(wire, lease->spec->reset_command,
 						 lease->spec->start_commands, false);

@@ -409,10 +409,14 @@ pgpx_deadlock_find(void)
 	return NULL;
 }
 
-/* Append "process 1", "processes 1, 2" or "processes 1, 2, .. and 4 more". */
+/*
+ * Append the line of one wait, with its holders as "process 1", "processes 1, 2"
+ * or "processes 1, 2, .. and 4 more".
+ */
 static void
-append_holders(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
+append_wait(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 {
+	const PoolState *state = &deadlock->pools[wait->pool];
 	List	   *pids = NIL;
 
 	for (int i = 0; i < deadlock->nheld; i++)
@@ -423,20 +427,6 @@ append_holders(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 			pids = list_append_unique_int(pids,
 										  deadlock->waits[held->holder].pid);
 	}
-	appendStringInfoString(buf,
-						   list_length(pids) == 1 ? "process " : "processes ");
-	for (int i = 0; i < Min(list_length(pids), HOLDERS_MAX); i++)
-		appendStringInfo(buf, "%s%d", i == 0 ? "" : ", ", list_nth_int(pids, i));
-	if (list_length(pids) > HOLDERS_MAX)
-		appendStringInfo(buf, " and %d more", list_length(pids) - HOLDERS_MAX);
-}
-
-/* Append the line of one wait. */
-static void
-append_wait(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
-{
-	const PoolState *state = &deadlock->pools[wait->pool];
-
 	appendStringInfo(buf, "Process %d waits for a connection of ", wait->pid);
 
 	/* names of servers are not shown outside of their database */
@@ -445,12 +435,16 @@ append_wait(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
 	else
 		appendStringInfo(buf, "a server of database \"%s\"",
 						 NameStr(state->database_name));
-	appendStringInfoString(buf, state->limit == PGPX_LIMIT_SERVER ?
-						   " within max_server_connections" :
-						   state->limit == PGPX_LIMIT_ALL ?
-						   " within pgpool_ext.max_connections" : "");
-	appendStringInfoString(buf, "; held by ");
-	append_holders(deadlock, wait, buf);
+	appendStringInfo(buf, "%s; held by %s",
+					 state->limit == PGPX_LIMIT_SERVER ?
+					 " within max_server_connections" :
+					 state->limit == PGPX_LIMIT_ALL ?
+					 " within pgpool_ext.max_connections" : "",
+					 list_length(pids) == 1 ? "process" : "processes");
+	for (int i = 0; i < Min(list_length(pids), HOLDERS_MAX); i++)
+		appendStringInfo(buf, "%s%d", i == 0 ? " " : ", ", list_nth_int(pids, i));
+	if (list_length(pids) > HOLDERS_MAX)
+		appendStringInfo(buf, " and %d more", list_length(pids) - HOLDERS_MAX);
 	appendStringInfoChar(buf, '.');
 }
 

@@ -378,14 +378,6 @@ pgpx_server_catalog_value(List *options, const char *name)
 	return value[0] != '\0' ? value : NULL;
 }
 
-bool
-pgpx_server_catalog_has_pools(Oid wrapper)
-{
-	NameData	name;
-
-	return find_wrapper(wrapper, &name) && is_supported(NameStr(name));
-}
-
 /*
  * Return whether the user may use a server, directly or (by_table) through a
  * foreign table.  base_of: the server that names this one as its base, or NULL.

@@ -180,20 +180,18 @@ apply_libpq_options(PgpxServerSpec *spec, const PgpxServerRows *rows,
  * pool.  Return an option that is not valid, NULL if there is none.
  */
 static DefElem *
-read_pool_options(const PgpxServerRow *pool, const PgpxServerRow *base,
-				  PgpxPoolOptions *opts, const char **start_commands,
-				  const char **reset_command)
+read_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
-	DefElem    *timeout = pgpx_options_find(base->options, "connect_timeout");
+	DefElem    *timeout = pgpx_options_find(rows->base.options,
+											"connect_timeout");
 	ListCell   *lc;
 
-	pgpx_options_defaults(opts);
-
-	/* it is an option of the pool, too, and has that of the base server */
-	if (timeout != NULL && base->own_wrapper)
+	pgpx_options_defaults(&spec->opts);
+	if (timeout != NULL && rows->base.own_wrapper)
 	{
-		if (!pgpx_options_apply(opts, start_commands, reset_command,
-								"connect_timeout", defGetString(timeout)))
+		if (!pgpx_options_apply(&spec->opts, &spec->start_commands,
+								&spec->reset_command, "connect_timeout",
+								defGetString(timeout)))
 			return timeout;
 	}
 	else if (timeout != NULL)
@@ -202,30 +200,34 @@ read_pool_options(const PgpxServerRow *pool, const PgpxServerRow *base,
 
 		/* 0 means none in libpq, but a pool always has a timeout */
 		if (seconds > 0 && seconds <= PG_INT32_MAX)
-			opts->connect_timeout = seconds * 1000;
+			spec->opts.connect_timeout = seconds * 1000;
 	}
-	foreach(lc, pool->own_wrapper ? pool->options : NIL)
+	foreach(lc, rows->pool.own_wrapper ? rows->pool.options : NIL)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
-		if (!pgpx_options_apply(opts, start_commands, reset_command,
-								def->defname, defGetString(def)))
+		if (!pgpx_options_apply(&spec->opts, &spec->start_commands,
+								&spec->reset_command, def->defname,
+								defGetString(def)))
 			return def;
 	}
 
 	/* possible if only one of the two is set */
-	opts->retry_max = Max(opts->retry_max, opts->retry_min);
+	spec->opts.retry_max = Max(spec->opts.retry_max, spec->opts.retry_min);
 	return NULL;
 }
 
 bool
 pgpx_server_spec_read_options(Oid server, PgpxPoolOptions *opts)
 {
-	PgpxServerRow row;
-	const char *unused;
+	PgpxServerSpec spec = {0};
+	PgpxServerRows rows = {0};
+	bool		found = pgpx_server_catalog_find_server(server, &rows.pool);
 
-	return pgpx_server_catalog_find_server(server, &row) &&
-		read_pool_options(&row, &row, opts, &unused, &unused) == NULL;
+	rows.base = rows.pool;
+	found = found && read_pool_options(&spec, &rows) == NULL;
+	*opts = spec.opts;
+	return found;
 }
 
 /*
@@ -236,19 +238,22 @@ pgpx_server_spec_read_options(Oid server, PgpxPoolOptions *opts)
  * server may set these options there, and a user of the mapping may run any
  * statement as that remote user.  So the owner must have the privileges of the
  * owner of the base server or of the user.  If all users of a PUBLIC mapping
- * share the pool (user is InvalidOid), USAGE on the base server is sufficient.
+ * share the pool (the spec has no user), USAGE on the base server is sufficient.
  */
 static const char *
-find_forbidden_option(const PgpxServerRow *server, const PgpxServerRow *base,
-					  Oid user, bool superuser)
+find_forbidden_option(const PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
+	const PgpxServerRow *server = &rows->pool;
+	const PgpxServerRow *base = &rows->base;
 	static const char *const options[] =
 		{"start_commands", "reset_command", "min_size", "min_idle"};
 
 	if (server->oid == base->oid ||
 		has_privs_of_role(server->owner, base->owner) ||
-		(OidIsValid(user) ? has_privs_of_role(server->owner, user) :
-		 !superuser && pgpx_server_catalog_may_use(base->oid, server->owner)))
+		(OidIsValid(spec->user) ?
+		 has_privs_of_role(server->owner, spec->user) :
+		 spec->key.superuser == 0 &&
+		 pgpx_server_catalog_may_use(base->oid, server->owner)))
 		return NULL;
 	for (int i = 0; i < lengthof(options); i++)
 		if (pgpx_server_catalog_value(server->options, options[i]) != NULL)
@@ -265,12 +270,9 @@ pgpx_server_spec_find(PgpxServerSpec *spec, Oid user, bool *has_options)
 		spec->key.superuser = superuser_arg(user) ? 1 : 0;
 	if (pgpx_server_catalog_find(spec, &rows, spec->key.server,
 								 user) != PGPX_FAULT_NONE ||
-		find_forbidden_option(&rows.pool, &rows.base, spec->user,
-							  spec->key.superuser != 0) != NULL)
+		find_forbidden_option(spec, &rows) != NULL)
 		return false;
-	*has_options = read_pool_options(&rows.pool, &rows.base, &spec->opts,
-									 &spec->start_commands,
-									 &spec->reset_command) == NULL;
+	*has_options = read_pool_options(spec, &rows) == NULL;
 	return true;
 }
 
@@ -278,9 +280,7 @@ pgpx_server_spec_find(PgpxServerSpec *spec, Oid user, bool *has_options)
 static void
 check_owner(const PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
-	const char *option = find_forbidden_option(&rows->pool, &rows->base,
-											   spec->user,
-											   spec->key.superuser != 0);
+	const char *option = find_forbidden_option(spec, rows);
 
 	if (option != NULL)
 		ereport(ERROR,
@@ -485,8 +485,7 @@ read_spec(PgpxServerSpec *spec, const char *name, Oid server, Oid user)
 
 	apply_libpq_options(spec, &rows, rows.base.options, false,
 						"connect_timeout");
-	invalid = read_pool_options(&rows.pool, &rows.base, &spec->opts,
-								&spec->start_commands, &spec->reset_command);
+	invalid = read_pool_options(spec, &rows);
 	if (invalid != NULL)
 	{
 		/* raises an error if the name is valid, and the value is not */

@@ -313,9 +313,6 @@ extern bool pgpx_scram_find_keys(PgpxServerSpec *spec, PgpxScramKeys *keys);
  */
 extern bool pgpx_scram_is_current(const PgpxPoolKey *key);
 
-/* Return whether servers of this foreign-data wrapper can have pools. */
-extern bool pgpx_server_catalog_has_pools(Oid wrapper);
-
 /*
  * Return the value of an option; NULL if it is missing or empty, which means
  * the same to libpq.
