@@ -440,9 +440,8 @@ write_wait_cause(const Checkout *c, PgpxPool *pool, char *buf, size_t size)
 	total = pgpx_pool_total_locked(pool);
 	waiting = pool->nwaiting -
 		(pgpx_my_waiter()->state == PGPX_WAITER_WAITING ? 1 : 0);
-	failing = pool->unavailable_since != 0;
-	if (failing || pool->remote_full_since != 0 ||
-		pool->last_error_at >= c->place.started)
+	failing = pool->fails_since != 0 && !pool->remote_full;
+	if (pool->fails_since != 0 || pool->last_error_at >= c->place.started)
 		strlcpy(reason, pool->last_error, sizeof(reason));
 	connecting = pool->count[PGPX_CONN_CONNECTING];
 	checking = pool->count[PGPX_CONN_CHECKING];
@@ -583,7 +582,8 @@ raise_timeout(Checkout *c, PgpxPool *pool, bool granted)
 				 errhint("It is restarted within a second. If it is not, see the server log and \"max_worker_processes\".")));
 
 	LWLockAcquire(pool->lock, LW_SHARED);
-	if (pool->unavailable_since != 0 && !pgpx_pool_is_paused(pool) &&
+	if (pool->fails_since != 0 && !pool->remote_full &&
+		!pgpx_pool_is_paused(pool) &&
 		pgpx_pool_count_live_locked(pool) == 0 && pool->last_sqlstate != 0)
 		raise_last_error_locked(c, pool);
 	LWLockRelease(pool->lock);
@@ -1108,11 +1108,7 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 	static uint32 wait_event = 0;
 	const volatile int *state = &waiter->state;
 	PgpxWaiterState was;
-	PgpxConn   *conn = NULL;
-	uint64		lease_id = 0;
-	int			sqlstate = 0;
-	char		text[PGPX_ERROR_LEN];
-	PgpxDequeue how = PGPX_DEQUEUE_CLAIM;
+	volatile PgpxDequeue how = PGPX_DEQUEUE_CLAIM;
 	PgpxDeadlock *volatile deadlock = NULL;
 	PgpxTime	check_at = pgpx_deadlock_check_at(pgpx_now(), false);
 
@@ -1121,7 +1117,7 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 		/* the statement may still be being sent after the grant */
 		while (how == PGPX_DEQUEUE_CLAIM &&
 			   (*state == PGPX_WAITER_WAITING ||
-				pgpx_pending_statement_state() == PGPX_PENDING_SENDING))
+				pgpx_waiter_pending_state(waiter) == PGPX_PENDING_SENDING))
 		{
 			PgpxTime	next_event = earlier(earlier(check_at, c->grow_at),
 											 earlier(notice_at(c),
@@ -1165,26 +1161,23 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 	PG_CATCH();
 	{
 		PGPX_DEBUG_POINT("cancelled");
-		(void) pgpx_waiter_dequeue(waiter, PGPX_DEQUEUE_CANCEL, &conn,
-								   &lease_id, &sqlstate, NULL,
-								   &c->place.waited);
+		(void) pgpx_waiter_dequeue(PGPX_DEQUEUE_CANCEL, &c->place.waited);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
 	if (how == PGPX_DEQUEUE_TIMEOUT)
 		PGPX_DEBUG_POINT("timed_out");
-	was = pgpx_waiter_dequeue(waiter, how, &conn, &lease_id, &sqlstate, text,
-							  &c->place.waited);
-	if (was == PGPX_WAITER_GRANTED && conn == NULL)
+	was = pgpx_waiter_dequeue(how, &c->place.waited);
+	if (was == PGPX_WAITER_GRANTED && waiter->conn < 0)
 		raise_lost(c);
 	if (was == PGPX_WAITER_FAILED)
-		raise_unreachable(c, sqlstate, text, 0);
+		raise_unreachable(c, waiter->sqlstate, waiter->text, 0);
 	if (was == PGPX_WAITER_GRANTED)
 	{
 		/* cannot fail; from here on every cleanup finds the lease */
-		c->lease->pending_state = pgpx_pending_statement_state();
-		note_lease(c, pool, conn, lease_id);
+		c->lease->pending_state = pgpx_waiter_pending_state(waiter);
+		note_lease(c, pool, &pgpx_conns[waiter->conn], waiter->lease_id);
 		return OUTCOME_OK;
 	}
 	if (how == PGPX_DEQUEUE_AGAIN)
@@ -1307,11 +1300,14 @@ pgpx_lease_checkout(PgpxServerSpec *spec, int64 timeout_ms, bool only_try,
 
 	/* a process that has exited in a wait may have left its statement */
 	pgpx_pending_statement_set(NULL, 0);
-	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
-		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
-	c.holder.why = why;
-	c.holder.user_name = OidIsValid(spec->user) ? NULL :
+	if (why != NULL)
+		memcpy(c.holder.why, why,
+			   pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
+	strlcpy(c.holder.application_name,
+			application_name ? application_name : "", NAMEDATALEN);
+	user_name = OidIsValid(spec->user) ? NULL :
 		GetUserNameFromId(spec->read_for, true);
+	strlcpy(c.holder.user_name, user_name ? user_name : "", NAMEDATALEN);
 	c.timeout_ms = pgpx_effective_checkout_timeout(spec, timeout_ms);
 	c.place.started = pgpx_now();
 	c.place.deadline = only_try ? c.place.started :

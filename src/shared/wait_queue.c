@@ -292,7 +292,7 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nwaiters--;
 	pool->stats.wait_time += *waited - waiter->waited_before;
-	if (how != PGPX_DEQUEUE_AGAIN || granted != NULL)
+	if (how != PGPX_DEQUEUE_AGAIN || was == PGPX_WAITER_GRANTED)
 		pool->stats.histogram[histogram_bucket(*waited)]++;
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
