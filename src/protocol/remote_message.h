@@ -1,10 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * remote_message.h
- *	  Decoding of the remote's messages; its errors and notices as local ones.
- *
- * The pgpx_wire_parse_* functions decode the body of one message and return
- * false if it is malformed.  Texts that they return point into the message.
+ *	  The errors and notices of the remote, and libpq's, as local ones.
  *
  *-------------------------------------------------------------------------
  */
@@ -117,51 +114,5 @@ extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
  * byte that is not ASCII is replaced with "?".
  */
 extern char *pgpx_text_clean(char *text);
-
-/*
- * pgpx_wire_is_answered
- *		Return whether the caller can process the answer now.
- *
- * True if the answer is complete, or if no more of it will arrive until the
- * caller has processed what is in the buffer, e.g. an error of the stream or a
- * COPY.  Consume nothing from the buffer.
- *
- * *scanned: number of bytes already checked; the caller sets it to 0 when it
- * sends the statement.
- */
-extern bool pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned);
-
-/* Parse a DataRow; false unless it has exactly nfields fields. */
-extern bool pgpx_wire_parse_row(const PgpxWireMessage *msg, int nfields,
-								PgpxField *fields);
-
-/* Return the number of columns of a RowDescription, -1 if malformed. */
-extern int	pgpx_wire_parse_ncolumns(const PgpxWireMessage *msg);
-
-/* Parse a RowDescription; ncolumns is from pgpx_wire_parse_ncolumns. */
-extern bool pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
-									PgpxColumn *columns);
-
-/* Return the row count of a CommandComplete; 0 if its tag has none. */
-extern int64 pgpx_wire_parse_command(const PgpxWireMessage *msg);
-
-/* Parse an ErrorResponse or NoticeResponse. */
-extern bool pgpx_wire_parse_error(const PgpxWireMessage *msg,
-								  PgpxRemoteFields *fields);
-
-/* Return whether the remote session has ended with this error. */
-extern bool pgpx_wire_is_fatal(const PgpxRemoteFields *fields);
-
-/*
- * Return whether a fatal error is from a proxy.  The session on the remote
- * server may then continue to execute the statement.  The errors of PostgreSQL
- * contain the name of a C function; those of PgBouncer, for example after
- * query_timeout, do not.
- */
-extern bool pgpx_wire_is_fatal_by_proxy(const PgpxRemoteFields *fields);
-
-/* Return whether a ParameterDescription echoes the token. */
-extern bool pgpx_wire_echoes_token(const PgpxWireMessage *msg,
-								   const PgpxWireToken *token);
 
 #endif							/* PGPX_REMOTE_MESSAGE_H */

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * wire.c
- *	  The reader of the protocol's query phase: phases and rules.
+ *	  The protocol's query phase: the rules, the reader, the bodies of messages,
+ *	  the writer.
  *
  * https://www.postgresql.org/docs/current/protocol-flow.html
  *
- * See wire.h for the rules.  The tables below state which message may arrive in
- * which phase, which event it causes and which phase follows.
+ * The table below states which message may arrive in which phase, which event
+ * it causes and which phase follows.
  *
  * A message is returned in place, once all of it is in the input buffer.  The
  * reader moves past the message before it returns it, so the stream stays in
@@ -23,30 +24,11 @@
 #include "port/pg_bswap.h"
 #include "utils/memutils.h"
 
-#include "base/debug_point.h"
-#include "protocol/remote_message.h"
 
-/* Classes of messages, the columns of the table. */
-typedef enum PgpxWireClass
-{
-	M_OTHER = 0,
-	M_PARSE_COMPLETE,
-	M_BIND_COMPLETE,
-	M_PARAMETER_DESCRIPTION,
-	M_ROW_DESCRIPTION,
-	M_NO_DATA,
-	M_DATA_ROW,
-	M_COMMAND,					/* CommandComplete, EmptyQueryResponse */
-	M_SUSPENDED,
-	M_CLOSE_COMPLETE,
-	M_ERROR,
-	M_NOTICE,
-	M_NOTIFICATION,
-	M_PARAMETER,
-	M_COPY,						/* CopyInResponse, CopyOutResponse */
-	M_READY,
-	M_NCLASSES
-} PgpxWireClass;
+/* ------------------------------------------------------------------------
+ * The rules
+ * ------------------------------------------------------------------------
+ */
 
 /* The effect of a message in a phase: its event and the phase after it. */
 typedef struct PgpxWireRule
@@ -56,170 +38,132 @@ typedef struct PgpxWireRule
 	uint8		next;
 } PgpxWireRule;
 
-/* The class of a message, indexed by its type byte. */
-static const uint8 classes[256] = {
-	['1'] = M_PARSE_COMPLETE,
-	['2'] = M_BIND_COMPLETE,
-	['t'] = M_PARAMETER_DESCRIPTION,
-	['T'] = M_ROW_DESCRIPTION,
-	['n'] = M_NO_DATA,
-	['D'] = M_DATA_ROW,
-	['C'] = M_COMMAND,
-	['I'] = M_COMMAND,
-	['s'] = M_SUSPENDED,
-	['3'] = M_CLOSE_COMPLETE,
-	['E'] = M_ERROR,
-	['N'] = M_NOTICE,
-	['A'] = M_NOTIFICATION,
-	['S'] = M_PARAMETER,
-	['G'] = M_COPY,
-	['H'] = M_COPY,
-	['Z'] = M_READY,
-};
-
 #define R(event_, next_) {1, PGPX_EV_##event_, PGPX_WIRE_##next_}
 
-/* The messages that may arrive at any time. */
-#define ASYNC(phase_) \
-	[M_NOTICE] = R(NOTICE, phase_), \
-	[M_NOTIFICATION] = R(NOTIFICATION, phase_), \
-	[M_PARAMETER] = R(NONE, phase_)
-
-static const PgpxWireRule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
+/*
+ * By phase and message type:
+ *
+ *	1	ParseComplete			C	CommandComplete, EmptyQueryResponse (I)
+ *	2	BindComplete			s	PortalSuspended
+ *	3	CloseComplete			E	ErrorResponse
+ *	t	ParameterDescription	G	CopyInResponse, CopyOutResponse (H)
+ *	T	RowDescription			Z	ReadyForQuery
+ *	n	NoData
+ *	D	DataRow
+ *
+ * find_rule has those that may arrive in each phase.
+ */
+static const PgpxWireRule rules[PGPX_WIRE_NPHASES][256] = {
 	[PGPX_WIRE_IDLE] = {
-		ASYNC(IDLE),
-		[M_ERROR] = R(ERROR, BROKEN),	/* FATAL: the remote session ends */
+		['E'] = R(ERROR, BROKEN),	/* FATAL: the remote session ends */
 	},
 	[PGPX_WIRE_TOKEN_PARSE] = {
-		ASYNC(TOKEN_PARSE),
-		[M_PARSE_COMPLETE] = R(NONE, TOKEN_TYPES),
-		[M_ERROR] = R(NO_ECHO, BROKEN),
+		['1'] = R(NONE, TOKEN_TYPES),
+		['E'] = R(NO_ECHO, BROKEN),
 	},
 	[PGPX_WIRE_TOKEN_TYPES] = {
-		ASYNC(TOKEN_TYPES),
-		[M_PARAMETER_DESCRIPTION] = R(NONE, TOKEN_NO_DATA),
-		[M_ERROR] = R(NO_ECHO, BROKEN),
+		['t'] = R(NONE, TOKEN_NO_DATA),
+		['E'] = R(NO_ECHO, BROKEN),
 	},
 	[PGPX_WIRE_TOKEN_NO_DATA] = {
-		ASYNC(TOKEN_NO_DATA),
-		[M_NO_DATA] = R(NONE, NEXT_PART),
-		[M_ERROR] = R(NO_ECHO, BROKEN),
+		['n'] = R(NONE, NEXT_PART),
+		['E'] = R(NO_ECHO, BROKEN),
 	},
 	[PGPX_WIRE_SIMPLE] = {
-		ASYNC(SIMPLE),
-		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),
-		[M_COMMAND] = R(COMMAND, SIMPLE),
-		[M_ERROR] = R(ERROR, SIMPLE),
-		[M_COPY] = R(COPY, BROKEN),
-		[M_READY] = R(READY, IDLE),
+		['T'] = R(ROW_DESCRIPTION, SIMPLE_ROWS),
+		['C'] = R(COMMAND, SIMPLE),
+		['E'] = R(ERROR, SIMPLE),
+		['G'] = R(COPY, BROKEN),
+		['Z'] = R(READY, IDLE),
 	},
 	[PGPX_WIRE_SIMPLE_ROWS] = {
-		ASYNC(SIMPLE_ROWS),
-		[M_DATA_ROW] = R(ROW, SIMPLE_ROWS),
-		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),	/* of a rule */
-		[M_COMMAND] = R(COMMAND, SIMPLE),
-		[M_ERROR] = R(ERROR, SIMPLE),
+		['D'] = R(ROW, SIMPLE_ROWS),
+		['T'] = R(ROW_DESCRIPTION, SIMPLE_ROWS),	/* of a rule */
+		['C'] = R(COMMAND, SIMPLE),
+		['E'] = R(ERROR, SIMPLE),
 	},
 	[PGPX_WIRE_BEFORE_PARSE] = {
-		ASYNC(BEFORE_PARSE),
-		[M_PARSE_COMPLETE] = R(NONE, BEFORE_BIND),
-		[M_ERROR] = R(ERROR, SYNC),
+		['1'] = R(NONE, BEFORE_BIND),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_BEFORE_BIND] = {
-		ASYNC(BEFORE_BIND),
-		[M_BIND_COMPLETE] = R(NONE, BEFORE_EXECUTE),
-		[M_ERROR] = R(ERROR, SYNC),
+		['2'] = R(NONE, BEFORE_EXECUTE),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_BEFORE_EXECUTE] = {
-		ASYNC(BEFORE_EXECUTE),
-		[M_COMMAND] = R(NONE, BEFORE_PARSE),	/* the last one: NEXT_PART */
-		[M_ERROR] = R(ERROR, SYNC),
+		['C'] = R(NONE, BEFORE_PARSE),	/* the last one: NEXT_PART */
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_PARSE] = {
-		ASYNC(PARSE),
-		[M_CLOSE_COMPLETE] = R(NONE, PARSE),
-		[M_PARSE_COMPLETE] = R(NONE, BIND),
-		[M_ERROR] = R(ERROR, SYNC),
+		['3'] = R(NONE, PARSE),
+		['1'] = R(NONE, BIND),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_BIND] = {
-		ASYNC(BIND),
-		[M_CLOSE_COMPLETE] = R(NONE, BIND),
-		[M_BIND_COMPLETE] = R(NONE, DESCRIBE),
-		[M_ERROR] = R(ERROR, SYNC),
+		['3'] = R(NONE, BIND),
+		['2'] = R(NONE, DESCRIBE),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_DESCRIBE] = {
-		ASYNC(DESCRIBE),
-		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, EXECUTE),
-		[M_NO_DATA] = R(NO_DATA, EXECUTE_NO_ROWS),
-		[M_ERROR] = R(ERROR, SYNC),
+		['T'] = R(ROW_DESCRIPTION, EXECUTE),
+		['n'] = R(NO_DATA, EXECUTE_NO_ROWS),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_EXECUTE] = {
-		ASYNC(EXECUTE),
-		[M_CLOSE_COMPLETE] = R(NONE, EXECUTE),
-		[M_DATA_ROW] = R(ROW, EXECUTE),
-		[M_COMMAND] = R(COMMAND, SYNC),
-		[M_SUSPENDED] = R(SUSPENDED, SYNC),
-		[M_ERROR] = R(ERROR, SYNC),
+		['3'] = R(NONE, EXECUTE),
+		['D'] = R(ROW, EXECUTE),
+		['C'] = R(COMMAND, SYNC),
+		['s'] = R(SUSPENDED, SYNC),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_EXECUTE_NO_ROWS] = {
-		ASYNC(EXECUTE_NO_ROWS),
-		[M_CLOSE_COMPLETE] = R(NONE, EXECUTE_NO_ROWS),
-		[M_COMMAND] = R(COMMAND, SYNC),
-		[M_ERROR] = R(ERROR, SYNC),
-		[M_COPY] = R(COPY, BROKEN),
+		['3'] = R(NONE, EXECUTE_NO_ROWS),
+		['C'] = R(COMMAND, SYNC),
+		['E'] = R(ERROR, SYNC),
+		['G'] = R(COPY, BROKEN),
 	},
 	[PGPX_WIRE_REBIND] = {
-		ASYNC(REBIND),
-		[M_CLOSE_COMPLETE] = R(NONE, REBIND),
-		[M_BIND_COMPLETE] = R(NONE, EXECUTE),
-		[M_ERROR] = R(ERROR, SYNC),
+		['3'] = R(NONE, REBIND),
+		['2'] = R(NONE, EXECUTE),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_DESCRIBE_PARSE] = {
-		ASYNC(DESCRIBE_PARSE),
-		[M_CLOSE_COMPLETE] = R(NONE, DESCRIBE_PARSE),
-		[M_PARSE_COMPLETE] = R(NONE, DESCRIBE_PARAMS),
-		[M_ERROR] = R(ERROR, SYNC),
+		['3'] = R(NONE, DESCRIBE_PARSE),
+		['1'] = R(NONE, DESCRIBE_PARAMS),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_DESCRIBE_PARAMS] = {
-		ASYNC(DESCRIBE_PARAMS),
-		[M_PARAMETER_DESCRIPTION] = R(NONE, DESCRIBE_ROWS),
-		[M_ERROR] = R(ERROR, SYNC),
+		['t'] = R(NONE, DESCRIBE_ROWS),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_DESCRIBE_ROWS] = {
-		ASYNC(DESCRIBE_ROWS),
-		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SYNC),
-		[M_NO_DATA] = R(NO_DATA, SYNC),
-		[M_ERROR] = R(ERROR, SYNC),
+		['T'] = R(ROW_DESCRIPTION, SYNC),
+		['n'] = R(NO_DATA, SYNC),
+		['E'] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_SYNC] = {
-		ASYNC(SYNC),
-		[M_CLOSE_COMPLETE] = R(NONE, SYNC),
-		[M_ERROR] = R(ERROR, SYNC), /* a deferred constraint, at the commit */
-		[M_READY] = R(READY, IDLE),
+		['3'] = R(NONE, SYNC),
+		['E'] = R(ERROR, SYNC),	/* a deferred constraint, at the commit */
+		['Z'] = R(READY, IDLE),
 	},
 	[PGPX_WIRE_ROLLBACK] = {
-		ASYNC(ROLLBACK),
-		[M_COMMAND] = R(NONE, RESET_END),
+		['C'] = R(NONE, RESET_END),
 	},
 	[PGPX_WIRE_DISCARD_ALL] = {
-		ASYNC(DISCARD_ALL),
-		[M_COMMAND] = R(NONE, RESET_END),
+		['C'] = R(NONE, RESET_END),
 	},
 	[PGPX_WIRE_RESET] = {
-		ASYNC(RESET),
-		[M_ROW_DESCRIPTION] = R(NONE, RESET),
-		[M_DATA_ROW] = R(NONE, RESET),
-		[M_COMMAND] = R(NONE, RESET_MORE),
+		['T'] = R(NONE, RESET),
+		['D'] = R(NONE, RESET),
+		['C'] = R(NONE, RESET_MORE),
 	},
 	[PGPX_WIRE_RESET_MORE] = {
-		ASYNC(RESET_MORE),
-		[M_ROW_DESCRIPTION] = R(NONE, RESET),
-		[M_COMMAND] = R(NONE, RESET_MORE),
-		[M_READY] = R(READY, NEXT_PART),
+		['T'] = R(NONE, RESET),
+		['C'] = R(NONE, RESET_MORE),
+		['Z'] = R(READY, NEXT_PART),
 	},
 	[PGPX_WIRE_RESET_END] = {
-		ASYNC(RESET_END),
-		[M_READY] = R(READY, NEXT_PART),
+		['Z'] = R(READY, NEXT_PART),
 	},
 };
 
@@ -231,6 +175,53 @@ static const bool discards[PGPX_WIRE_NPHASES] = {
 	[PGPX_WIRE_RESET_MORE] = true,
 	[PGPX_WIRE_RESET_END] = true,
 };
+
+/*
+ * Return the rule for a message.  Notices (N), notifications (A) and parameters
+ * (S) may arrive at any time.
+ */
+static PgpxWireRule
+find_rule(const PgpxWire *wire, unsigned char type)
+{
+	switch (type)
+	{
+		case 'N':
+			return (PgpxWireRule) {true, PGPX_EV_NOTICE, wire->phase};
+		case 'A':
+			return (PgpxWireRule) {true, PGPX_EV_NOTIFICATION, wire->phase};
+		case 'S':
+			return (PgpxWireRule) {true, PGPX_EV_NONE, wire->phase};
+		case 'I':
+			return rules[wire->phase]['C'];
+		case 'H':
+			return rules[wire->phase]['G'];
+		default:
+			return rules[wire->phase][type];
+	}
+}
+
+static inline int16
+get_int16(const char *p)
+{
+	uint16		v;
+
+	memcpy(&v, p, 2);
+	return (int16) pg_ntoh16(v);
+}
+
+static inline int32
+get_int32(const char *p)
+{
+	uint32		v;
+
+	memcpy(&v, p, 4);
+	return (int32) pg_ntoh32(v);
+}
+
+/* ------------------------------------------------------------------------
+ * The reader
+ * ------------------------------------------------------------------------
+ */
 
 #define IN_MIN			(16 * 1024)
 #define IN_READ_MAX		(256 * 1024)	/* grows to this when reads fill it */
@@ -254,6 +245,7 @@ pgpx_wire_free(PgpxWire *wire)
 	if (wire->out.data != NULL)
 		pfree(wire->out.data);
 	wire->in = NULL;
+	wire->in_cap = 0;
 	wire->out.data = NULL;
 }
 
@@ -283,8 +275,53 @@ assume_start_values(PgpxWire *wire)
 	wire->intervalstyle_postgres = true;
 }
 
+/*
+ * Expect the answer to an exchange next.  part1 to part3: the first phases of
+ * the parts after the token; PGPX_WIRE_IDLE for a part that does not exist.
+ */
+static void
+expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1, int part2,
+	   int part3)
+{
+	const uint8 parts[PGPX_WIRE_MAX_PARTS] = {part1, part2, part3,
+											  PGPX_WIRE_IDLE};
+
+	wire->token.sender = sender;
+	wire->token.exchange = exchange;
+	memcpy(wire->parts, parts, sizeof(wire->parts));
+	wire->part = 0;
+	wire->phase = PGPX_WIRE_TOKEN_PARSE;
+	wire->discarded = 0;
+
+	/*
+	 * If the answer is discarded, because the exchange is a reset or check, so
+	 * is the input before the echo.  In a hand-over that input belongs to the
+	 * previous holder, whose last exchange the statement is part of.
+	 */
+	wire->discarding = exchange == PGPX_EXCHANGE_FINAL ||
+		part1 == PGPX_WIRE_IDLE || discards[part1];
+}
+
+/* As expect, for a reset.  reset: PGPX_SENT_* bits. */
+static void
+expect_reset(PgpxWire *wire, uint64 sender, uint32 exchange, int reset)
+{
+	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
+	int			n = 0;
+
+	if ((reset & PGPX_SENT_ROLLBACK) != 0)
+		parts[n++] = PGPX_WIRE_ROLLBACK;
+	if ((reset & PGPX_SENT_DISCARD_ALL) != 0)
+		parts[n++] = PGPX_WIRE_DISCARD_ALL;
+	else if ((reset & PGPX_SENT_RESET) != 0)
+		parts[n++] = PGPX_WIRE_RESET;
+	if ((reset & PGPX_SENT_START) != 0)
+		parts[n++] = PGPX_WIRE_RESET;
+	expect(wire, sender, exchange, parts[0], parts[1], parts[2]);
+}
+
 void
-pgpx_wire_begin(PgpxWire *wire, uint64 sender)
+pgpx_wire_begin(PgpxWire *wire, uint64 sender, uint64 reset_by, int reset)
 {
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;
@@ -301,71 +338,35 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->bytes_in = 0;
 	wire->bytes_out = 0;
 	assume_start_values(wire);
-}
-
-/* Expect the answer to an exchange next. */
-static void
-begin_answer(PgpxWire *wire, const PgpxWireToken *token,
-			 const uint8 parts[PGPX_WIRE_MAX_PARTS])
-{
-	wire->token = *token;
-	memcpy(wire->parts, parts, sizeof(wire->parts));
-	wire->part = 0;
-	wire->phase = PGPX_WIRE_TOKEN_PARSE;
-	wire->discarded = 0;
-
-	/*
-	 * If the answer is discarded, because the exchange is a reset or check, so
-	 * is the input before the echo.  In a hand-over that input belongs to the
-	 * previous holder, whose last exchange the statement is part of.
-	 */
-	wire->discarding = token->exchange == PGPX_EXCHANGE_FINAL ||
-		parts[0] == PGPX_WIRE_IDLE || discards[parts[0]];
+	if (reset != 0)
+		expect_reset(wire, reset_by, PGPX_EXCHANGE_FINAL, reset);
 }
 
 void
-pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
-				 int part2, int part3)
+pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
+					 bool reset, int nbefore, size_t bytes)
 {
-	const PgpxWireToken token = {sender, exchange};
-	const uint8 parts[PGPX_WIRE_MAX_PARTS] = {part1, part2, part3,
-											  PGPX_WIRE_IDLE};
+	bool		before = reset || nbefore > 0;
 
-	begin_answer(wire, &token, parts);
-}
-
-void
-pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 exchange,
-					   int reset)
-{
-	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
-	int			n = 0;
-
-	if ((reset & PGPX_SENT_ROLLBACK) != 0)
-		parts[n++] = PGPX_WIRE_ROLLBACK;
-	if ((reset & PGPX_SENT_DISCARD_ALL) != 0)
-		parts[n++] = PGPX_WIRE_DISCARD_ALL;
-	else if ((reset & PGPX_SENT_RESET) != 0)
-		parts[n++] = PGPX_WIRE_RESET;
-	if ((reset & PGPX_SENT_START) != 0)
-		parts[n++] = PGPX_WIRE_RESET;
-	pgpx_wire_expect(wire, sender, exchange, parts[0], parts[1],
-					 parts[2]);
-}
-
-void
-pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender, uint64 reset_by, int reset)
-{
-	pgpx_wire_begin(wire, sender);
-	if (wire->phase != PGPX_WIRE_BROKEN && reset != 0)
-		pgpx_wire_expect_reset(wire, reset_by, PGPX_EXCHANGE_FINAL, reset);
+	/* bytes that were buffered before cannot be the answer */
+	if (wire->in_start != wire->in_end)
+		pgpx_wire_break(wire, "the remote server sent unexpected data");
+	pgpx_wire_begin(wire, sender, 0, 0);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return;
+	expect(wire, sent_by, PGPX_EXCHANGE_FINAL,
+		   before ? PGPX_WIRE_BEFORE_PARSE : PGPX_WIRE_PARSE,
+		   before ? PGPX_WIRE_PARSE : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+	wire->nbefore = nbefore;
+	wire->reset_ahead = reset;
+	wire->sent_ahead = true;
+	wire->bytes_out = bytes;
 }
 
 void
 pgpx_wire_trim(PgpxWire *wire)
 {
-	if (wire->in == NULL || wire->in_cap <= IN_READ_MAX ||
-		wire->in_start != wire->in_end)
+	if (wire->in_cap <= IN_READ_MAX || wire->in_start != wire->in_end)
 		return;
 	pfree(wire->in);
 	wire->in = NULL;
@@ -380,12 +381,13 @@ pgpx_wire_has_pinned_params(const PgpxWire *wire)
 		wire->intervalstyle_postgres;
 }
 
-void
+PgpxWireEvent
 pgpx_wire_break(PgpxWire *wire, const char *reason)
 {
 	if (wire->phase != PGPX_WIRE_BROKEN)
 		wire->broken = reason;
 	wire->phase = PGPX_WIRE_BROKEN;
+	return PGPX_EV_BROKEN;
 }
 
 const char *
@@ -406,19 +408,6 @@ pgpx_wire_end_reason(int error)
 		default:
 			return "the network connection failed";
 	}
-}
-
-/*
- * Copy a value for use in error messages.  The result is printable ASCII, which
- * is valid in every encoding.
- */
-static void
-copy_printable(char *to, size_t size, const char *value)
-{
-	strlcpy(to, value, size);
-	for (; *to != '\0'; to++)
-		if (*to < ' ' || *to > '~')
-			*to = '?';
 }
 
 /*
@@ -460,15 +449,15 @@ reserve_input(PgpxWire *wire, size_t need)
 	size_t		cap = Max(wire->in_cap, IN_MIN);
 	char	   *in;
 
-	if (wire->in != NULL && wire->in_start + need <= wire->in_cap)
+	if (wire->in_start + need <= wire->in_cap)
 		return true;
-	if (wire->in != NULL && wire->in_start > 0)
+	if (wire->in_start > 0)
 	{
 		memmove(wire->in, wire->in + wire->in_start, have);
 		wire->in_start = 0;
 		wire->in_end = have;
 	}
-	if (wire->in != NULL && need <= wire->in_cap)
+	if (need <= wire->in_cap)
 		return true;
 
 	while (cap < need)
@@ -494,26 +483,22 @@ reserve_input(PgpxWire *wire, size_t need)
 	return true;
 }
 
-bool
-pgpx_wire_make_room(PgpxWire *wire)
-{
-	if (wire->in_start == wire->in_end)
-		wire->in_start = wire->in_end = 0;
-	if (wire->in != NULL && wire->in_end < wire->in_cap)
-		return true;
-	return reserve_input(wire, wire->in == NULL ? IN_MIN :
-						 (wire->in_end - wire->in_start) + IN_MIN);
-}
-
 ssize_t
-pgpx_wire_receive(PgpxWire *wire, bool *full)
+pgpx_wire_fill(PgpxWire *wire, bool *full)
 {
-	size_t		space = wire->in_cap - wire->in_end;
+	size_t		space;
 	ssize_t		n;
 
 	*full = false;
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return -1;
+	if (wire->in_start == wire->in_end)
+		wire->in_start = wire->in_end = 0;
+	if (wire->in_end == wire->in_cap &&
+		!reserve_input(wire, wire->in_end - wire->in_start + IN_MIN))
+		return -1;
+
+	space = wire->in_cap - wire->in_end;
 	do
 		n = recv(wire->fd, wire->in + wire->in_end, space, MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
@@ -523,6 +508,8 @@ pgpx_wire_receive(PgpxWire *wire, bool *full)
 		wire->in_end += n;
 		wire->bytes_in += n;
 		*full = (size_t) n == space;
+		if (*full && wire->in_cap < IN_READ_MAX)
+			(void) reserve_input(wire, wire->in_cap + 1);
 		return n;
 	}
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -534,31 +521,6 @@ pgpx_wire_receive(PgpxWire *wire, bool *full)
 	return -1;
 }
 
-ssize_t
-pgpx_wire_fill(PgpxWire *wire, bool *full)
-{
-	ssize_t		n;
-
-	*full = false;
-	if (wire->phase == PGPX_WIRE_BROKEN || !pgpx_wire_make_room(wire))
-		return -1;
-	n = pgpx_wire_receive(wire, full);
-	if (*full && wire->in_cap < IN_READ_MAX)
-		(void) reserve_input(wire, wire->in_cap + 1);
-	return n;
-}
-
-/* Note the transaction status of a ReadyForQuery; false if malformed. */
-static bool
-note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
-{
-	if (msg->len != 1 ||
-		(msg->data[0] != 'I' && msg->data[0] != 'T' && msg->data[0] != 'E'))
-		return false;
-	wire->tx = msg->data[0];
-	return true;
-}
-
 /* Return whether the message is CommandComplete with this tag. */
 static bool
 has_tag(const PgpxWireMessage *msg, const char *tag)
@@ -567,21 +529,32 @@ has_tag(const PgpxWireMessage *msg, const char *tag)
 		memcmp(msg->data, tag, msg->len) == 0;
 }
 
+/* Return whether a ParameterDescription echoes the token. */
+static bool
+echoes_token(const PgpxWireMessage *msg, const PgpxWireToken *token)
+{
+	return msg->len == 2 + 3 * 4 && get_int16(msg->data) == 3 &&
+		(uint32) get_int32(msg->data + 2) == (uint32) (token->sender >> 32) &&
+		(uint32) get_int32(msg->data + 6) == (uint32) token->sender &&
+		(uint32) get_int32(msg->data + 10) == token->exchange;
+}
+
 /*
  * Check the contents of a message, which the table of rules cannot.  Return
  * false if the message is malformed or is not the expected one.
  */
 static bool
-check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
+check_message(PgpxWire *wire, const PgpxWireMessage *msg)
 {
-	switch (class)
+	switch (msg->type)
 	{
-		case M_PARAMETER:
+		case 'S':
 			return note_parameter(wire, msg->data, msg->len);
-		case M_PARAMETER_DESCRIPTION:
+		case 't':
 			return wire->phase != PGPX_WIRE_TOKEN_TYPES ||
-				pgpx_wire_echoes_token(msg, &wire->token);
-		case M_COMMAND:
+				echoes_token(msg, &wire->token);
+		case 'C':
+		case 'I':
 			switch (wire->phase)
 			{
 				case PGPX_WIRE_ROLLBACK:
@@ -593,20 +566,32 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 				default:
 					return true;
 			}
-		case M_READY:
-			if (!note_ready(wire, msg))
+		case 'Z':
+			if (msg->len != 1 || (msg->data[0] != 'I' &&
+								  msg->data[0] != 'T' && msg->data[0] != 'E'))
 				return false;
-			if (!wire->discarding)
-				return true;
-			if (wire->tx != 'I')
-				return false;
+			wire->tx = msg->data[0];
 
 			/* after the last part the parameters must have start values */
-			return wire->parts[wire->part] != PGPX_WIRE_IDLE ||
-				pgpx_wire_has_pinned_params(wire);
+			return !wire->discarding ||
+				(wire->tx == 'I' &&
+				 (wire->parts[wire->part] != PGPX_WIRE_IDLE ||
+				  pgpx_wire_has_pinned_params(wire)));
 		default:
 			return true;
 	}
+}
+
+/*
+ * Return whether a fatal error is from a proxy.  The session on the remote
+ * server may then continue to execute the statement.  The errors of PostgreSQL
+ * contain the name of a C function; those of PgBouncer, for example after
+ * query_timeout, do not.
+ */
+static bool
+is_fatal_by_proxy(const PgpxRemoteFields *fields)
+{
+	return pgpx_wire_is_fatal(fields) && fields->routine == NULL;
 }
 
 /*
@@ -631,7 +616,7 @@ handle_missing_echo(PgpxWire *wire, const PgpxWireMessage *msg)
 					"the remote server's answer belongs to another statement");
 	if (!wire->discarding)
 		return PGPX_EV_ERROR;
-	return fatal && !pgpx_wire_is_fatal_by_proxy(&fields) && wire->sent_ahead ?
+	return fatal && !is_fatal_by_proxy(&fields) && wire->sent_ahead ?
 		PGPX_EV_NOT_RUN : PGPX_EV_BROKEN;
 }
 
@@ -671,7 +656,7 @@ enter_phase(PgpxWire *wire, int phase)
 
 /*
  * Keep the text of an error that arrived, possibly in part, in the answer to a
- * reset.
+ * reset: as printable ASCII, which is valid in every encoding.
  */
 static void
 note_reset_error(PgpxWire *wire, const PgpxWireMessage *msg)
@@ -679,9 +664,23 @@ note_reset_error(PgpxWire *wire, const PgpxWireMessage *msg)
 	PgpxRemoteFields fields;
 
 	(void) pgpx_wire_parse_error(msg, &fields);
-	copy_printable(wire->reset_error, sizeof(wire->reset_error),
-				   fields.primary != NULL ? fields.primary :
-				   "the text of the error was not received");
+	strlcpy(wire->reset_error, fields.primary != NULL ? fields.primary :
+			"the text of the error was not received",
+			sizeof(wire->reset_error));
+	for (char *p = wire->reset_error; *p != '\0'; p++)
+		if (*p < ' ' || *p > '~')
+			*p = '?';
+}
+
+/*
+ * The buffer has no complete message.  Break the stream if it has ended.
+ */
+static PgpxWireEvent
+need_input(PgpxWire *wire)
+{
+	return wire->eof ?
+		pgpx_wire_break(wire, pgpx_wire_end_reason(wire->end_error)) :
+		PGPX_EV_NEED_INPUT;
 }
 
 PgpxWireEvent
@@ -691,36 +690,22 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 	{
 		size_t		have = wire->in_end - wire->in_start;
 		char	   *p = wire->in + wire->in_start;
-		size_t		room;
 		uint32		len;
-		int			class;
 		PgpxWireRule rule;
 		bool		reset_failed;
 
 		if (wire->phase == PGPX_WIRE_BROKEN)
 			return PGPX_EV_BROKEN;
 		if (have < 5)
-		{
-			if (wire->eof)
-			{
-				pgpx_wire_break(wire, pgpx_wire_end_reason(wire->end_error));
-				return PGPX_EV_BROKEN;
-			}
-			return PGPX_EV_NEED_INPUT;
-		}
+			return need_input(wire);
 
-		class = classes[(unsigned char) *p];
-		rule = rules[wire->phase][class];
-		memcpy(&len, p + 1, 4);
-		len = pg_ntoh32(len);
-		reset_failed = wire->discarding && class == M_ERROR &&
+		rule = find_rule(wire, (unsigned char) *p);
+		len = (uint32) get_int32(p + 1);
+		reset_failed = wire->discarding && *p == 'E' &&
 			rule.event != PGPX_EV_NO_ECHO;
 		if ((!rule.known && !reset_failed) ||
 			len < 4 || len > pgpx_wire_max_length(wire, *p))
-		{
-			pgpx_wire_break(wire, "the remote server sent a message that violates the protocol");
-			return PGPX_EV_BROKEN;
-		}
+			return pgpx_wire_break(wire, "the remote server sent a message that violates the protocol");
 		msg->type = *p;
 		msg->data = p + 5;
 		msg->len = Min(have - 5, len - 4);
@@ -728,36 +713,25 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			note_reset_error(wire, msg);
 		if (have < (size_t) len + 1)
 		{
-			if (wire->eof)
-			{
-				pgpx_wire_break(wire, pgpx_wire_end_reason(wire->end_error));
-				return PGPX_EV_BROKEN;
-			}
-
 			/* a longer message lets the buffer grow only as input arrives */
-			room = Max(wire->in_cap, IN_READ_MAX);
-			(void) reserve_input(wire, Min((size_t) len + 1, room));
-			return PGPX_EV_NEED_INPUT;
+			if (!wire->eof)
+				(void) reserve_input(wire, Min((size_t) len + 1,
+											   Max(wire->in_cap, IN_READ_MAX)));
+			return need_input(wire);
 		}
 
 		wire->in_start += (size_t) len + 1;
 		if (!rule.known)
-		{
-			pgpx_wire_break(wire, "the reset of the last lease has failed");
-			return PGPX_EV_BROKEN;
-		}
+			return pgpx_wire_break(wire, "the reset of the last lease has failed");
 
 		if (wire->discarding)
 			wire->discarded += len;
-		if (!check_message(wire, class, msg))
-		{
-			pgpx_wire_break(wire, class == M_PARAMETER_DESCRIPTION ?
-							"the remote server's answer belongs to another statement" :
-							wire->discarding ?
-							"the reset was not answered as expected" :
-							"the remote server sent a malformed message");
-			return PGPX_EV_BROKEN;
-		}
+		if (!check_message(wire, msg))
+			return pgpx_wire_break(wire, msg->type == 't' ?
+								   "the remote server's answer belongs to another statement" :
+								   wire->discarding ?
+								   "the reset was not answered as expected" :
+								   "the remote server sent a malformed message");
 
 		if (rule.event == PGPX_EV_NO_ECHO)
 			return handle_missing_echo(wire, msg);
@@ -768,13 +742,13 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			/* the reset before the statement, which is not executed */
 			pgpx_wire_break(wire, "the reset was not answered as expected");
 			return !pgpx_wire_parse_error(msg, &fields) ||
-				pgpx_wire_is_fatal_by_proxy(&fields) ? PGPX_EV_BROKEN :
+				is_fatal_by_proxy(&fields) ? PGPX_EV_BROKEN :
 				PGPX_EV_NOT_RUN;
 		}
-		if (class == M_COPY)
+		if (rule.event == PGPX_EV_COPY)
 			wire->copying = true;
 		if (rule.next == PGPX_WIRE_BROKEN)
-			pgpx_wire_break(wire, class == M_COPY ?
+			pgpx_wire_break(wire, rule.event == PGPX_EV_COPY ?
 							"a COPY from or to the client was executed" :
 							"the remote server ended the session");
 		else if (!enter_phase(wire, rule.next))
@@ -791,8 +765,8 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			wire->token.exchange != PGPX_EXCHANGE_FINAL)
 		{
 			/* the answer to the reset behind the statement is next */
-			pgpx_wire_expect_reset(wire, wire->sender, PGPX_EXCHANGE_FINAL,
-								   wire->reset_behind);
+			expect_reset(wire, wire->sender, PGPX_EXCHANGE_FINAL,
+						 wire->reset_behind);
 			return PGPX_EV_READY;
 		}
 
@@ -801,4 +775,606 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			continue;
 		return rule.event;
 	}
+}
+
+/*
+ * Return whether an error at position "end" of the input buffer arrives in
+ * place of the token's echo: the reader is within the echo, or it expects the
+ * echo and only notices, notifications and parameters precede "end".
+ */
+static bool
+is_token_absent(const PgpxWire *wire, size_t end)
+{
+	size_t		at = wire->in_start;
+
+	if (wire->phase != PGPX_WIRE_TOKEN_PARSE)
+		return wire->phase == PGPX_WIRE_TOKEN_TYPES ||
+			wire->phase == PGPX_WIRE_TOKEN_NO_DATA;
+	while (at < end && strchr("NAS", wire->in[at]) != NULL)
+		at += (size_t) (uint32) get_int32(wire->in + at + 1) + 1;
+	return at >= end;
+}
+
+bool
+pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned)
+{
+	for (;;)
+	{
+		size_t		at = wire->in_start + *scanned;
+		size_t		have = wire->in_end - at;
+		uint32		len;
+
+		if (wire->eof || wire->phase == PGPX_WIRE_BROKEN)
+			return true;
+		if (have < 5)
+			return false;
+		len = (uint32) get_int32(wire->in + at + 1);
+
+		/* the reader breaks the stream at a bad length, and at a COPY */
+		if (len < 4 || len > pgpx_wire_max_length(wire, wire->in[at]) ||
+			wire->in[at] == 'G' || wire->in[at] == 'H')
+			return true;
+
+		/* an error in place of the token's echo breaks the stream */
+		if (wire->in[at] == 'E' && is_token_absent(wire, at))
+			return true;
+		if (have < (size_t) len + 1)
+			return false;
+		if (wire->in[at] == 'Z')
+			return true;
+		*scanned += (size_t) len + 1;
+	}
+}
+
+/* ------------------------------------------------------------------------
+ * The bodies of messages
+ * ------------------------------------------------------------------------
+ */
+
+bool
+pgpx_wire_parse_row(const PgpxWireMessage *msg, int nfields, PgpxField *fields)
+{
+	char	   *p = msg->data;
+	char	   *end = msg->data + msg->len;
+
+	if (msg->len < 2 || get_int16(p) != nfields)
+		return false;
+	p += 2;
+	for (int i = 0; i < nfields; i++)
+	{
+		int32		len;
+
+		if (end - p < 4)
+			return false;
+		len = get_int32(p);
+		p += 4;
+		if (len == -1)
+		{
+			fields[i].data = NULL;
+			fields[i].len = 0;
+			continue;
+		}
+		if (len < 0 || end - p < len)
+			return false;
+		fields[i].data = p;
+		fields[i].len = len;
+		p += len;
+	}
+	return p == end;
+}
+
+int
+pgpx_wire_parse_ncolumns(const PgpxWireMessage *msg)
+{
+	int			n;
+
+	if (msg->len < 2)
+		return -1;
+	n = get_int16(msg->data);
+	return n >= 0 ? n : -1;
+}
+
+bool
+pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
+						PgpxColumn *columns)
+{
+	const char *p = msg->data + 2;
+	const char *end = msg->data + msg->len;
+
+	for (int i = 0; i < ncolumns; i++)
+	{
+		size_t		len = strnlen(p, end - p);
+
+		if (end - p < (ptrdiff_t) len + 1 + 18)
+			return false;
+		columns[i].name = p;
+		p += len + 1;
+		columns[i].type = (Oid) get_int32(p + 6);
+		columns[i].typmod = get_int32(p + 12);
+		columns[i].format = get_int16(p + 16);
+		p += 18;
+	}
+	return p == end;
+}
+
+int64
+pgpx_wire_parse_command(const PgpxWireMessage *msg)
+{
+	const char *tag = msg->data;
+	const char *p;
+	size_t		len;
+	int64		rows = 0;
+
+	len = strnlen(tag, msg->len);
+	if (len == msg->len)
+		return 0;
+
+	/* "INSERT 0 5", "SELECT 3", "CREATE TABLE": parse the number at the end */
+	p = tag + len;
+	while (p > tag && p[-1] >= '0' && p[-1] <= '9')
+		p--;
+	if (p == tag || p[-1] != ' ' || tag + len - p > 18)
+		return 0;
+	for (; *p; p++)
+		rows = rows * 10 + (*p - '0');
+	return rows;
+}
+
+bool
+pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
+{
+	const char *p = msg->data;
+	const char *end = msg->data + msg->len;
+	const char *severity = NULL;
+
+	memset(fields, 0, sizeof(*fields));
+	while (p < end && *p != '\0')
+	{
+		char		code = *p++;
+		size_t		len = strnlen(p, end - p);
+
+		if (len == (size_t) (end - p))
+			return false;
+		switch (code)
+		{
+			case 'S':
+				severity = p;
+				break;
+			case 'V':
+				fields->severity = p;
+				break;
+			case 'C':
+				fields->sqlstate = p;
+				break;
+			case 'M':
+				fields->primary = p;
+				break;
+			case 'D':
+				fields->detail = p;
+				break;
+			case 'H':
+				fields->hint = p;
+				break;
+			case 'W':
+				fields->context = p;
+				break;
+			case 'P':
+				fields->position = p;
+				break;
+			case 'q':
+				fields->query = p;
+				break;
+			case 'p':
+				fields->query_position = p;
+				break;
+			case 'R':
+				fields->routine = p;
+				break;
+			default:
+				break;
+		}
+		p += len + 1;
+	}
+	if (fields->severity == NULL)
+		fields->severity = severity;
+	return p < end;
+}
+
+bool
+pgpx_wire_is_fatal(const PgpxRemoteFields *fields)
+{
+	return fields->severity != NULL &&
+		(strcmp(fields->severity, "FATAL") == 0 ||
+		 strcmp(fields->severity, "PANIC") == 0);
+}
+
+/* ------------------------------------------------------------------------
+ * The writer: messages to the remote
+ *
+ * The send functions append to the output buffer and set the answer that the
+ * reader expects; pgpx_wire_flush sends the buffer.  The put functions write to
+ * a buffer of the caller.
+ * ------------------------------------------------------------------------
+ */
+
+/* A larger output buffer is freed when it is empty. */
+#define OUT_KEEP_MAX (256 * 1024)
+
+/*
+ * Append to the buffer, as appendBinaryStringInfo does.  This is inline because
+ * a statement takes about thirty calls.
+ */
+static inline void
+put(StringInfo buf, const void *data, int len)
+{
+	if (buf->len + len >= buf->maxlen)
+		enlargeStringInfo(buf, len);
+	memcpy(buf->data + buf->len, data, len);
+	buf->len += len;
+	buf->data[buf->len] = '\0';
+}
+
+static inline void
+put_char(StringInfo buf, char c)
+{
+	put(buf, &c, 1);
+}
+
+static inline void
+put_int32(StringInfo buf, uint32 value)
+{
+	value = pg_hton32(value);
+	put(buf, &value, 4);
+}
+
+static inline void
+put_int16(StringInfo buf, uint16 value)
+{
+	value = pg_hton16(value);
+	put(buf, &value, 2);
+}
+
+/* Start a message.  Pass the result to end_message, which sets the length. */
+static int
+begin_message(StringInfo buf, char type)
+{
+	put_char(buf, type);
+	put_int32(buf, 0);
+	return buf->len - 4;
+}
+
+static void
+end_message(StringInfo buf, int at)
+{
+	uint32		len = pg_hton32((uint32) (buf->len - at));
+
+	memcpy(buf->data + at, &len, 4);
+}
+
+static inline void
+put_string(StringInfo buf, const char *text)
+{
+	put(buf, text, strlen(text) + 1);
+}
+
+static void
+put_query(StringInfo buf, const char *sql)
+{
+	int			at = begin_message(buf, 'Q');
+
+	put_string(buf, sql);
+	end_message(buf, at);
+}
+
+static void
+put_parse(StringInfo buf, const char *statement, const char *sql)
+{
+	int			at = begin_message(buf, 'P');
+
+	put_string(buf, statement);
+	put_string(buf, sql);
+	put_int16(buf, 0);			/* no types: the remote infers them */
+	end_message(buf, at);
+}
+
+/*
+ * Append Describe (D) or Close (C) of a portal (kind P) or statement (kind S).
+ */
+static void
+put_target(StringInfo buf, char type, char kind, const char *name)
+{
+	int			at = begin_message(buf, type);
+
+	put_char(buf, kind);
+	put_string(buf, name);
+	end_message(buf, at);
+}
+
+/* Append the token's messages, 28 bytes. */
+static void
+put_token(StringInfo buf, uint64 sender, uint32 exchange)
+{
+	int			at = begin_message(buf, 'P');
+
+	put_string(buf, "");		/* unnamed statement */
+	put_string(buf, "");		/* empty query string */
+	put_int16(buf, 3);			/* number of parameter types */
+	put_int32(buf, (uint32) (sender >> 32));
+	put_int32(buf, (uint32) sender);
+	put_int32(buf, exchange);
+	end_message(buf, at);
+	put_target(buf, 'D', 'S', "");
+}
+
+/* Begin an exchange of the current holder, and return its number. */
+static uint32
+begin_exchange(PgpxWire *wire)
+{
+	uint32		exchange = ++wire->nexchanges;
+
+	Assert(wire->phase == PGPX_WIRE_IDLE);
+	Assert(wire->reset_behind == 0);
+
+	put_token(pgpx_wire_output(wire), wire->sender, exchange);
+	return exchange;
+}
+
+void
+pgpx_wire_send_query(PgpxWire *wire, const char *sql)
+{
+	uint32		exchange = begin_exchange(wire);
+
+	put_query(&wire->out, sql);
+	expect(wire, wire->sender, exchange, PGPX_WIRE_SIMPLE, PGPX_WIRE_IDLE,
+		   PGPX_WIRE_IDLE);
+}
+
+static void
+put_bind(StringInfo buf, const char *portal, const char *name,
+		 const PgpxStatement *statement, int nformats, const int16 *formats)
+{
+	int			at = begin_message(buf, 'B');
+
+	put_string(buf, portal);
+	put_string(buf, name);
+	put_int16(buf, 0);			/* all parameters are text */
+	put_int16(buf, (uint16) statement->nparams);
+	for (int i = 0; i < statement->nparams; i++)
+	{
+		const char *value = statement->values[i];
+
+		if (value == NULL)
+			put_int32(buf, (uint32) -1);
+		else
+		{
+			int			len = strlen(value);
+
+			put_int32(buf, len);
+			put(buf, value, len);
+		}
+	}
+	put_int16(buf, (uint16) nformats);
+	for (int i = 0; i < nformats; i++)
+		put_int16(buf, (uint16) formats[i]);
+	end_message(buf, at);
+}
+
+static void
+put_execute(StringInfo buf, const char *portal, uint32 max_rows)
+{
+	int			at = begin_message(buf, 'E');
+
+	put_string(buf, portal);
+	put_int32(buf, max_rows);	/* 0: all rows */
+	end_message(buf, at);
+}
+
+static void
+put_sync(StringInfo buf)
+{
+	end_message(buf, begin_message(buf, 'S'));
+}
+
+/* Append the commands of a pipeline. */
+static void
+put_commands(StringInfo buf, const PgpxPipeline *p)
+{
+	PgpxStatement none = {0};
+
+	for (int i = 0; i < p->nbefore; i++)
+	{
+		put_parse(buf, "", p->before[i]);
+		put_bind(buf, "", "", &none, 0, NULL);
+		put_execute(buf, "", 0);
+	}
+}
+
+/*
+ * Append the messages of a pipeline that follow the commands.  Return the first
+ * phase of their answer.
+ */
+static int
+put_statement(StringInfo buf, const PgpxPipeline *p)
+{
+	int			first = PGPX_WIRE_SYNC;
+
+	for (int i = 0; i < p->ncloses; i++)
+		put_target(buf, 'C', p->closes[i][0], p->closes[i] + 1);
+	if (p->resume)
+		first = PGPX_WIRE_EXECUTE;
+	else if (p->describe_only)
+	{
+		put_parse(buf, "", p->statement->sql);
+		put_target(buf, 'D', 'S', "");
+		first = PGPX_WIRE_DESCRIBE_PARSE;
+	}
+	else if (p->name != NULL)
+	{
+		Assert(!p->parse || p->describe);
+		first = p->parse ? PGPX_WIRE_PARSE :
+			p->describe ? PGPX_WIRE_BIND : PGPX_WIRE_REBIND;
+		if (p->parse)
+			put_parse(buf, p->name, p->statement->sql);
+		put_bind(buf, p->portal, p->name, p->statement, p->nformats,
+				 p->formats);
+		if (p->describe)
+			put_target(buf, 'D', 'P', p->portal);
+	}
+	if (first != PGPX_WIRE_SYNC && !p->describe_only)
+		put_execute(buf, p->portal, p->max_rows);
+	put_sync(buf);
+	return first;
+}
+
+void
+pgpx_wire_put_pipeline(StringInfo buf, const PgpxPipeline *pipeline)
+{
+	put_commands(buf, pipeline);
+	(void) put_statement(buf, pipeline);
+}
+
+void
+pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
+{
+	uint32		exchange = begin_exchange(wire);
+	int			first;
+	bool		before = p->nbefore > 0;
+
+	put_commands(&wire->out, p);
+	first = put_statement(&wire->out, p);
+	wire->nbefore = p->nbefore;
+	expect(wire, wire->sender, exchange,
+		   before ? PGPX_WIRE_BEFORE_PARSE : first,
+		   before ? first : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+}
+
+size_t
+pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
+					 bool reset)
+{
+	static const char *const commands[] = {PGPX_DISCARD_ALL};
+	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
+	PgpxPipeline p = {.nbefore = reset ? 1 : 0, .before = commands};
+
+	put_token(&out, sender, PGPX_EXCHANGE_FINAL);
+	put_commands(&out, &p);
+	return out.len;
+}
+
+int
+pgpx_wire_flush(PgpxWire *wire)
+{
+	while (wire->out_sent < wire->out.len)
+	{
+		ssize_t		n = send(wire->fd, wire->out.data + wire->out_sent,
+							 wire->out.len - wire->out_sent,
+							 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n > 0)
+		{
+			wire->out_sent += n;
+			wire->bytes_out += n;
+			continue;
+		}
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return 0;
+		if (n < 0 && wire->end_error == 0)
+			wire->end_error = errno;
+
+		/*
+		 * messages that the remote sent before can still be read, but not the
+		 * answer to a reset
+		 */
+		wire->reset_behind = 0;
+		wire->out_sent = wire->out.len;
+		return -1;
+	}
+	if (wire->out.data != NULL)
+	{
+		/* do not keep the copy of a large statement */
+		if (wire->out.maxlen > OUT_KEEP_MAX)
+		{
+			pfree(wire->out.data);
+			wire->out.data = NULL;
+		}
+		else
+			resetStringInfo(&wire->out);
+	}
+	wire->out.len = 0;
+	wire->out_sent = 0;
+	return 1;
+}
+
+void
+pgpx_wire_abandon(PgpxWire *wire)
+{
+	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
+		return;
+	if (wire->reset_behind != 0 && wire->out_sent >= wire->reset_at)
+		return;					/* the statement has been sent completely */
+	if (wire->out_sent == 0 &&
+		(wire->phase == PGPX_WIRE_IDLE ||
+		 wire->phase == PGPX_WIRE_TOKEN_PARSE))
+	{
+		wire->phase = PGPX_WIRE_IDLE;
+		wire->discarding = false;
+		wire->nbefore = 0;
+		wire->reset_behind = 0;
+	}
+	else
+		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");
+	resetStringInfo(&wire->out);
+	wire->out_sent = 0;
+}
+
+int
+pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
+					 const char *start_commands, bool final)
+{
+	StringInfo	buf = pgpx_wire_output(wire);
+	uint32		exchange = final ? PGPX_EXCHANGE_FINAL : wire->nexchanges + 1;
+	int			sent = wire->tx == 'I' ? 0 : PGPX_SENT_ROLLBACK;
+
+	if (reset_command[0] != '\0')
+		sent |= pg_strcasecmp(reset_command, PGPX_DISCARD_ALL) == 0 ?
+			PGPX_SENT_DISCARD_ALL : PGPX_SENT_RESET;
+	if (start_commands[0] != '\0')
+		sent |= PGPX_SENT_START;
+	if (sent == 0)
+		return 0;
+
+	Assert(wire->phase == PGPX_WIRE_IDLE);
+	wire->nexchanges = exchange;
+	put_token(buf, wire->sender, exchange);
+	if ((sent & PGPX_SENT_ROLLBACK) != 0)
+		put_query(buf, "ROLLBACK");
+	if ((sent & (PGPX_SENT_DISCARD_ALL | PGPX_SENT_RESET)) != 0)
+		put_query(buf, reset_command);
+	if ((sent & PGPX_SENT_START) != 0)
+		put_query(buf, start_commands);
+	expect_reset(wire, wire->sender, exchange, sent);
+	return sent;
+}
+
+void
+pgpx_wire_send_reset_behind(PgpxWire *wire)
+{
+	Assert(wire->phase == PGPX_WIRE_TOKEN_PARSE && !wire->discarding &&
+		   wire->out_sent == 0);
+	wire->reset_behind = PGPX_SENT_DISCARD_ALL;
+	wire->reset_at = wire->out.len;
+	put_token(&wire->out, wire->sender, PGPX_EXCHANGE_FINAL);
+	put_query(&wire->out, PGPX_DISCARD_ALL);
+}
+
+void
+pgpx_wire_send_check(PgpxWire *wire)
+{
+	uint32		exchange = begin_exchange(wire);
+
+	put_sync(&wire->out);
+	expect(wire, wire->sender, exchange, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE,
+		   PGPX_WIRE_IDLE);
 }

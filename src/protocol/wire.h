@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * wire.h
- *	  The reader of the protocol's query phase: phases and rules.
+ *	  The protocol's query phase: the reader, the bodies of messages, the
+ *	  writer.
  *
  * https://www.postgresql.org/docs/current/protocol-message-formats.html
  *
@@ -17,8 +18,6 @@
  *	 code tries to resynchronize it.
  * - The module uses no shared memory, no catalogs and no latch, so that a
  *	 fuzzer can run it.
- *
- * Implemented by wire.c (reader) and wire_writer.c (writer).
  *
  *-------------------------------------------------------------------------
  */
@@ -234,22 +233,17 @@ extern void pgpx_wire_free(PgpxWire *wire);
 
 /*
  * pgpx_wire_begin
- *		Begin to use a stream that is at a message boundary.
+ *		Begin to use a stream that is at a message boundary, or on which the
+ *		answer to a reset is unread.
  *
  * sender: the sender in the tokens of the caller's exchanges.  It must differ
  * from that of every other holder of this connection, past or present.
- */
-extern void pgpx_wire_begin(PgpxWire *wire, uint64 sender);
-
-/*
- * pgpx_wire_begin_reset
- *		Begin to use a stream on which the answer to a reset is unread.
  *
  * reset: the PGPX_SENT_* bits of the reset that the lease "reset_by" has sent;
  * 0 if it has sent none.
  */
-extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
-								  uint64 reset_by, int reset);
+extern void pgpx_wire_begin(PgpxWire *wire, uint64 sender, uint64 reset_by,
+							int reset);
 
 /*
  * pgpx_wire_begin_sent
@@ -282,6 +276,14 @@ pgpx_wire_is_at_boundary(const PgpxWire *wire)
  * values.
  */
 extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
+
+/* Return whether nothing of the expected answer was received. */
+static inline bool
+pgpx_wire_is_untouched(const PgpxWire *wire)
+{
+	return wire->phase == PGPX_WIRE_TOKEN_PARSE &&
+		wire->in_start == wire->in_end;
+}
 
 /* Return whether the reader discards the answer to a reset or check. */
 static inline bool
@@ -337,8 +339,11 @@ pgpx_wire_max_length(const PgpxWire *wire, char type)
  */
 extern const char *pgpx_wire_end_reason(int error);
 
-/* Mark the stream as broken.  The first reason is kept and is not copied. */
-extern void pgpx_wire_break(PgpxWire *wire, const char *reason);
+/*
+ * Mark the stream as broken.  The first reason is kept and is not copied.
+ * Return PGPX_EV_BROKEN.
+ */
+extern PgpxWireEvent pgpx_wire_break(PgpxWire *wire, const char *reason);
 
 /*
  * pgpx_wire_next
@@ -364,15 +369,17 @@ extern PgpxWireEvent pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg);
 extern ssize_t pgpx_wire_fill(PgpxWire *wire, bool *full);
 
 /*
- * pgpx_wire_make_room, pgpx_wire_receive
- *		The two steps of pgpx_wire_fill.
+ * pgpx_wire_is_answered
+ *		Return whether the caller can process the answer now.
  *
- * pgpx_wire_make_room allocates buffer space and may raise an out-of-memory
- * error; if wire->no_oom is set, it returns false instead.  pgpx_wire_receive
- * reads once into the existing space and raises no error.
+ * True if the answer is complete, or if no more of it will arrive until the
+ * caller has processed what is in the buffer, e.g. an error of the stream or a
+ * COPY.  Consume nothing from the buffer.
+ *
+ * *scanned: number of bytes already checked; the caller sets it to 0 when it
+ * sends the statement.
  */
-extern bool pgpx_wire_make_room(PgpxWire *wire);
-extern ssize_t pgpx_wire_receive(PgpxWire *wire, bool *full);
+extern bool pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned);
 
 /*
  * pgpx_wire_flush
@@ -393,7 +400,7 @@ extern int	pgpx_wire_flush(PgpxWire *wire);
  */
 extern void pgpx_wire_abandon(PgpxWire *wire);
 
-/* --- writer: see wire_writer.c */
+/* --- the writer */
 
 /* Send Query with one or several statements. */
 extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
@@ -466,12 +473,8 @@ extern void pgpx_wire_put_pipeline(StringInfo buf,
  *		return its length.
  *
  * The caller appends the statement of the next lease.  The beginning is the
- * token, and if "reset" is true, Parse, Bind and Execute of DISCARD ALL.
- *
- * There is no Sync between these and the statement, so the server skips the
- * statement if the reset fails.  An error of the statement does not undo the
- * reset: the server commits a DISCARD ALL inside its Execute (from 13.8, 14.5,
- * 15.0 on).
+ * token, and if "reset" is true, Parse, Bind and Execute of DISCARD ALL, which
+ * a server commits inside its Execute from 13.8, 14.5 and 15.0 on.
  */
 extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
 								   uint64 sender, bool reset);
@@ -506,10 +509,14 @@ extern void pgpx_wire_send_reset_behind(PgpxWire *wire);
  */
 extern void pgpx_wire_send_check(PgpxWire *wire);
 
-/* Return the output buffer; for the writer. */
+/* Return the output buffer. */
 extern StringInfo pgpx_wire_output(PgpxWire *wire);
 
-/* --- decoded message bodies: see remote_message.h ----------------------- */
+/* --- The bodies of messages ----------------------------------------------
+ *
+ * The pgpx_wire_parse_* functions decode the body of one message and return
+ * false if it is malformed.  Texts that they return point into the message.
+ */
 
 typedef struct PgpxField
 {
@@ -540,20 +547,25 @@ typedef struct PgpxRemoteFields
 	const char *routine;		/* C function that raised the error */
 } PgpxRemoteFields;
 
-/* --- reader, for the writer --------------------------------------------- */
+/* Parse a DataRow; false unless it has exactly nfields fields. */
+extern bool pgpx_wire_parse_row(const PgpxWireMessage *msg, int nfields,
+								PgpxField *fields);
 
-/*
- * pgpx_wire_expect
- *		Prepare the reader for the answer to an exchange.
- *
- * part1 to part3: the first phases of the parts after the token;
- * PGPX_WIRE_IDLE for a part that does not exist.
- */
-extern void pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange,
-							 int part1, int part2, int part3);
+/* Return the number of columns of a RowDescription, -1 if malformed. */
+extern int	pgpx_wire_parse_ncolumns(const PgpxWireMessage *msg);
 
-/* As pgpx_wire_expect, for a reset.  reset: PGPX_SENT_* bits. */
-extern void pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender,
-								   uint32 exchange, int reset);
+/* Parse a RowDescription; ncolumns is from pgpx_wire_parse_ncolumns. */
+extern bool pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
+									PgpxColumn *columns);
+
+/* Return the row count of a CommandComplete; 0 if its tag has none. */
+extern int64 pgpx_wire_parse_command(const PgpxWireMessage *msg);
+
+/* Parse an ErrorResponse or NoticeResponse. */
+extern bool pgpx_wire_parse_error(const PgpxWireMessage *msg,
+								  PgpxRemoteFields *fields);
+
+/* Return whether the remote session has ended with this error. */
+extern bool pgpx_wire_is_fatal(const PgpxRemoteFields *fields);
 
 #endif							/* PGPX_WIRE_H */

@@ -969,7 +969,7 @@ validate_and_reset(Checkout *c)
 							 waiter->pending_len);
 		return OUTCOME_OK;
 	}
-	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->unread_reset);
+	pgpx_wire_begin(wire, lease->id, conn->reset_by, conn->unread_reset);
 	if (conn->unread_reset > 0 && deadline == 0)
 		deadline = step_deadline(c);
 	outcome = poll_socket(c, deadline);

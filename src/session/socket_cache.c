@@ -474,10 +474,9 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 		return 0;
 
 	/* not the wait set, which would return at once if the latch is set */
-	(void) pgpx_wire_make_room(&sock->wire);
 	until = sock->wait_began + pgpx_busy_poll;
 	do
-		n = pgpx_wire_receive(&sock->wire, full);
+		n = pgpx_wire_fill(&sock->wire, full);
 	while (n == 0 && pgpx_now() < until);
 
 	/* a sleep that ends soon corrects this */

@@ -168,8 +168,8 @@ begin_exchange(PgpxWorkerConn *w, int unread_reset, int64 timeout_ms)
 	pgpx_wire_init(&w->wire, pgpx_connection_socket(w),
 				   pg_char_to_encoding(encoding),
 				   TopMemoryContext);
-	pgpx_wire_begin_reset(&w->wire, sender++, pgpx_conns[w->index].reset_by,
-						  unread_reset);
+	pgpx_wire_begin(&w->wire, sender++, pgpx_conns[w->index].reset_by,
+					unread_reset);
 	w->phase = PGPX_PHASE_RESET;
 	pgpx_connection_set_deadline(w, pgpx_now() + timeout_ms * 1000);
 }

@@ -19,7 +19,7 @@
 
 #include "fuzz.h"
 #include "base/debug_point.h"
-#include "protocol/remote_message.h"
+#include "protocol/wire.h"
 
 #define MAX_COLUMNS 1664
 
@@ -256,7 +256,7 @@ ask(PgpxWire *wire, int how, int remote)
 	bool		full;
 
 	one_only = described = rows = ended = false;
-	pgpx_wire_begin(wire, 1);
+	pgpx_wire_begin(wire, 1, 0, 0);
 	switch (how % 11)
 	{
 		case 0:
@@ -281,7 +281,7 @@ ask(PgpxWire *wire, int how, int remote)
 			break;
 		case 5:
 			/* a reset of the previous lease, whose answer the next holder reads */
-			pgpx_wire_begin_reset(wire, 1, 2, PGPX_SENT_RESET | PGPX_SENT_START);
+			pgpx_wire_begin(wire, 1, 2, PGPX_SENT_RESET | PGPX_SENT_START);
 			break;
 		case 6:
 		case 7:
@@ -409,11 +409,4 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	close(pair[1]);
 	fuzz_free_all();
 	return 0;
-}
-
-/* for the parts of remote_message.c that are linked, but not tested here */
-int
-GetDatabaseEncoding(void)
-{
-	return PG_UTF8;
 }
