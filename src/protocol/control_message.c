@@ -18,27 +18,25 @@
 #include "base/debug_point.h"
 #include "shared/shmem.h"
 
+/* Room for one descriptor. */
+typedef union Control
+{
+	struct cmsghdr align;
+	char		buf[CMSG_SPACE(sizeof(int))];
+} Control;
+
 int
 pgpx_fd_send(int sock, const void *data, size_t len, int fd)
 {
-	struct msghdr msg = {0};
-	struct iovec iov;
-	union
-	{
-		struct cmsghdr align;
-		char		buf[CMSG_SPACE(sizeof(int))];
-	}			control;
+	struct iovec iov = {unconstify(void *, data), len};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	Control		control = {0};
 	ssize_t		n;
 
-	iov.iov_base = unconstify(void *, data);
-	iov.iov_len = len;
-	msg.msg_iov = &iov;
-	msg.msg_iovlen = 1;
 	if (fd >= 0)
 	{
 		struct cmsghdr *cmsg;
 
-		memset(&control, 0, sizeof(control));
 		msg.msg_control = control.buf;
 		msg.msg_controllen = sizeof(control.buf);
 		cmsg = CMSG_FIRSTHDR(&msg);
@@ -65,24 +63,18 @@ pgpx_fd_send(int sock, const void *data, size_t len, int fd)
 ssize_t
 pgpx_fd_recv(int sock, void *data, size_t cap, int *fd)
 {
-	struct msghdr msg = {0};
-	struct iovec iov;
-	union
-	{
-		struct cmsghdr align;
-		char		buf[CMSG_SPACE(sizeof(int))];
-	}			control;
+	struct iovec iov = {data, cap};
+	Control		control;
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.buf,
+		.msg_controllen = sizeof(control.buf),
+	};
 	struct cmsghdr *cmsg;
 	ssize_t		n;
 
 	*fd = -1;
-	iov.iov_base = data;
-	iov.iov_len = cap;
-	msg.msg_iov = &iov;
-	msg.msg_iovlen = 1;
-	msg.msg_control = control.buf;
-	msg.msg_controllen = sizeof(control.buf);
-
 	do
 		n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
@@ -144,16 +136,13 @@ pgpx_control_worker_fd(int worker)
 	return control[worker][1];
 }
 
+/* Complete a header that has the worker's incarnation and the pool. */
 static void
-fill_header(PgpxMessageHeader *header, PgpxMessageType type, size_t length,
-			uint64 incarnation, int pool, uint32 pool_id)
+complete_header(PgpxMessageHeader *header, PgpxMessageType type, size_t length)
 {
 	header->type = type;
 	header->length = (uint32) length;
 	header->boot_id = pgpx_shared->boot_id;
-	header->incarnation = incarnation;
-	header->pool = pool;
-	header->pool_id = pool_id;
 }
 
 static size_t
@@ -198,8 +187,10 @@ pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 
 	/* no StringInfo: its growth would leave copies of secrets in memory */
 	msg = palloc0(len);
-	fill_header(&msg->header, PGPX_MESSAGE_CONNINFO, len, incarnation, pool,
-				pool_id);
+	msg->header.incarnation = incarnation;
+	msg->header.pool = pool;
+	msg->header.pool_id = pool_id;
+	complete_header(&msg->header, PGPX_MESSAGE_CONNINFO, len);
 	msg->version = conninfo->version;
 	msg->flags = (conninfo->need_password ? FLAG_NEED_PASSWORD : 0) |
 		(conninfo->password_command ? FLAG_PASSWORD_COMMAND : 0);
@@ -224,9 +215,7 @@ pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 int
 pgpx_control_send_request(int worker, PgpxSocketRequest *request, int reply_fd)
 {
-	request->header.type = PGPX_MESSAGE_SOCKET;
-	request->header.length = sizeof(*request);
-	request->header.boot_id = pgpx_shared->boot_id;
+	complete_header(&request->header, PGPX_MESSAGE_SOCKET, sizeof(*request));
 	return pgpx_fd_send(control[worker][0], request, sizeof(*request),
 						reply_fd);
 }
@@ -279,23 +268,15 @@ pgpx_control_parse_conninfo(char *buffer, size_t len, PgpxConninfo *conninfo)
 	conninfo->need_password = (msg->flags & FLAG_NEED_PASSWORD) != 0;
 	conninfo->password_command = (msg->flags & FLAG_PASSWORD_COMMAND) != 0;
 	conninfo->nparams = msg->nparams;
-	conninfo->start_commands = next_string(&p, end);
-	if (conninfo->start_commands == NULL)
-		return false;
-	conninfo->reset_command = next_string(&p, end);
-	if (conninfo->reset_command == NULL)
+	if ((conninfo->start_commands = next_string(&p, end)) == NULL ||
+		(conninfo->reset_command = next_string(&p, end)) == NULL)
 		return false;
 
 	conninfo->keywords = palloc0(sizeof(char *) * (msg->nparams + 1));
 	conninfo->values = palloc0(sizeof(char *) * (msg->nparams + 1));
 	for (int i = 0; i < conninfo->nparams; i++)
-	{
-		conninfo->keywords[i] = next_string(&p, end);
-		if (conninfo->keywords[i] == NULL)
+		if ((conninfo->keywords[i] = next_string(&p, end)) == NULL ||
+			(conninfo->values[i] = next_string(&p, end)) == NULL)
 			return false;
-		conninfo->values[i] = next_string(&p, end);
-		if (conninfo->values[i] == NULL)
-			return false;
-	}
 	return p == end;
 }

@@ -99,52 +99,6 @@ register_socket(PgpxCachedSocket *sock, uint32 events)
 	return true;
 }
 
-/*
- * Acquire the descriptors for waiting, before the first socket is cached.
- * Errors: 53000.
- */
-static void
-prepare_wait(void)
-{
-	WaitEventSet *volatile made = NULL;
-
-	if (waits != NULL)
-		return;
-	if (epoll_fd < 0)
-	{
-		if (!AcquireExternalFD())
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-					 errmsg("could not wait for pooled connections"),
-					 errdetail("This session has too many open descriptors."),
-					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
-		epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-		if (epoll_fd < 0)
-		{
-			ReleaseExternalFD();
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-					 errmsg("could not wait for pooled connections: %m")));
-		}
-	}
-	PG_TRY();
-	{
-		made = pgpx_create_wait_event_set(3);
-		AddWaitEventToSet(made, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-		AddWaitEventToSet(made, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
-						  NULL);
-		AddWaitEventToSet(made, WL_SOCKET_READABLE, epoll_fd, NULL, NULL);
-	}
-	PG_CATCH();
-	{
-		if (made != NULL)
-			FreeWaitEventSet(made);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	waits = made;
-}
-
 bool
 pgpx_session_has_no_input(const PgpxCachedSocket *sock)
 {
@@ -169,22 +123,35 @@ pgpx_session_has_time_left(PgpxTime deadline, long max_ms, long *ms)
 	return true;
 }
 
-bool
-pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
+/*
+ * Wait for events on a descriptor that is not a cached socket, or without
+ * events for the latch only, for at most max_ms (-1: no limit).  Return false if
+ * the deadline has passed.
+ */
+static bool
+wait_fd(int fd, uint32 fd_events, PgpxTime deadline, long max_ms,
+		uint32 wait_event)
 {
-	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | fd_events;
 	long		timeout;
 	int			rc;
 
-	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
+	if (!pgpx_session_has_time_left(deadline, max_ms, &timeout))
 		return false;
 	if (timeout >= 0)
 		events |= WL_TIMEOUT;
-	rc = WaitLatch(MyLatch, events, timeout, wait_event);
+	rc = fd_events == 0 ? WaitLatch(MyLatch, events, timeout, wait_event) :
+		WaitLatchOrSocket(MyLatch, events, fd, timeout, wait_event);
 	if (rc & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	return true;
+}
+
+bool
+pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
+{
+	return wait_fd(PGINVALID_SOCKET, 0, deadline, -1, wait_event);
 }
 
 bool
@@ -199,28 +166,6 @@ pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
 			until = deadline;
 	}
 	return pgpx_session_wait_latch(until, wait_event);
-}
-
-/*
- * Wait for a descriptor that is not a cached socket, or the latch, for at most
- * max_ms.  Return false if the deadline has passed.
- */
-static bool
-wait_fd(int fd, uint32 events, PgpxTime deadline, long max_ms,
-		uint32 wait_event)
-{
-	long		timeout;
-
-	if (!pgpx_session_has_time_left(deadline, max_ms, &timeout))
-		return false;
-	if (WaitLatchOrSocket(MyLatch,
-						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
-							  events,
-						  fd, timeout, wait_event) &
-		WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	return true;
 }
 
 bool
@@ -298,10 +243,12 @@ pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
  * ------------------------------------------------------------------------
  */
 
-/* the cached sockets: an array by connection, and a list */
-static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
-static dlist_head cached = DLIST_STATIC_INIT(cached);
-static int	ncached = 0;
+/*
+ * The cached sockets by connection: [max_connections].  A socket that was
+ * replaced by that of a later generation is only in its lease.
+ */
+static PgpxCachedSocket **cached_by_conn = NULL;
+static int	ncached = 0;		/* with the replaced ones */
 
 static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] is passed to the
 										 * worker */
@@ -334,7 +281,6 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 	close(sock->fd);
 	ReleaseExternalFD();
 	pgpx_wire_free(&sock->wire);
-	dlist_delete(&sock->node);
 	ncached--;
 
 	/* a socket of a later generation may have replaced it */
@@ -345,9 +291,6 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 
 /* Maximum interval between checks for the worker's reply, in ms. */
 #define REPLY_CHECK_MS 1000
-
-/* External descriptors for waiting: the wait set, and the epoll set in it. */
-#define WAIT_FDS 2
 
 /* Pause before a refused request is repeated. */
 #define REPEAT_US (20 * 1000)
@@ -363,29 +306,20 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 static bool
 evict_random(void)
 {
-	PgpxCachedSocket *found = NULL;
-	uint64		skip;
-	dlist_iter	iter;
+	int			n = pgpx_shared->max_connections;
+	int			first = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, n - 1);
 
-	if (ncached == 0)
-		return false;
-	skip = pg_prng_uint64_range(&pg_global_prng_state, 0, ncached - 1);
-	dlist_foreach(iter, &cached)
+	for (int i = 0; i < n; i++)
 	{
-		PgpxCachedSocket *sock = dlist_container(PgpxCachedSocket, node,
-												 iter.cur);
+		PgpxCachedSocket *sock = cached_by_conn[(first + i) % n];
 
-		if (!sock->leased)
-			found = sock;
-		if (found != NULL && skip == 0)
-			break;
-		if (skip > 0)
-			skip--;
+		if (sock != NULL && !sock->leased)
+		{
+			pgpx_socket_cache_drop(sock);
+			return true;
+		}
 	}
-	if (found == NULL)
-		return false;
-	pgpx_socket_cache_drop(found);
-	return true;
+	return false;
 }
 
 /*
@@ -411,19 +345,48 @@ acquire_fds(int n)
 }
 
 /*
- * Make room for one more socket, and acquire the descriptors for waiting.
+ * Create the epoll set and the wait set, before the first socket is cached.
+ * Errors: 53000.
  */
 static void
-make_room(void)
+prepare_wait(void)
 {
-	int			n = 1 + (waits != NULL ? 0 : WAIT_FDS);
+	WaitEventSet *volatile made = NULL;
 
-	while (ncached >= PGPX_SOCKET_CACHE_MAX && evict_random())
-		;
-	acquire_fds(n);
-	while (n-- > 0)
-		ReleaseExternalFD();
-	prepare_wait();
+	if (waits != NULL)
+		return;
+	if (epoll_fd < 0)
+	{
+		acquire_fds(1);
+		epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+		if (epoll_fd < 0)
+		{
+			ReleaseExternalFD();
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not wait for pooled connections: %m")));
+		}
+	}
+
+	/* the wait set acquires a descriptor, but evicts no socket */
+	acquire_fds(1);
+	ReleaseExternalFD();
+	PG_TRY();
+	{
+		made = pgpx_create_wait_event_set(3);
+		AddWaitEventToSet(made, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(made, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
+						  NULL);
+		AddWaitEventToSet(made, WL_SOCKET_READABLE, epoll_fd, NULL, NULL);
+	}
+	PG_CATCH();
+	{
+		if (made != NULL)
+			FreeWaitEventSet(made);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	waits = made;
 }
 
 /* Create the socket pair for the worker's replies, if there is none. */
@@ -512,7 +475,6 @@ cache_socket(int conn, uint64 generation, int fd)
 	sock->conn = conn;
 	sock->generation = generation;
 	sock->fd = fd;
-	dlist_push_head(&cached, &sock->node);
 	pgpx_wire_init(&sock->wire, fd, GetDatabaseEncoding(), TopMemoryContext);
 	cached_by_conn[conn] = sock;
 	ncached++;
@@ -571,7 +533,16 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 						PgpxTime deadline, PgpxCachedSocket **sock)
 {
 	PgpxPool   *pool = &pgpx_pools[pool_index];
-	PgpxSocketRequest request = {0};
+	PgpxSocketRequest request = {
+		.header = {
+			.incarnation = pgpx_pool_worker_incarnation(pool),
+			.pool = pool_index,
+			.pool_id = pool->pool_id,
+		},
+		.conn = conn,
+		.generation = generation,
+		.lease_id = lease_id,
+	};
 	PgpxFetch	fetch;
 
 	if (cached_by_conn == NULL)
@@ -579,15 +550,14 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 			MemoryContextAllocZero(TopMemoryContext,
 								   mul_size(pgpx_shared->max_connections,
 											sizeof(PgpxCachedSocket *)));
-	make_room();
+	while (ncached >= PGPX_SOCKET_CACHE_MAX && evict_random())
+		;
+	prepare_wait();
 	make_reply_pair();
 
-	request.header.pool = PGPX_POOL_INDEX(pool);
-	request.header.pool_id = pool->pool_id;
-	request.header.incarnation = pgpx_pool_worker_incarnation(pool);
-	request.conn = conn;
-	request.generation = generation;
-	request.lease_id = lease_id;
+	/* for the socket: without one the request would be in vain */
+	acquire_fds(1);
+	ReleaseExternalFD();
 
 	fetch = send_request(pool, &request, deadline);
 	while (fetch == PGPX_FETCH_OK)

@@ -20,7 +20,6 @@
 #include "shared/shmem.h"
 #include "protocol/wire.h"
 
-#include "lib/ilist.h"
 #include "storage/fd.h"
 
 /*
@@ -36,7 +35,6 @@ typedef struct PgpxCachedSocket
 	uint64		generation;
 	int			fd;
 	bool		leased;			/* a lease of this session is using it */
-	dlist_node	node;			/* link in the list of cached sockets */
 	PgpxTime	wait_began;		/* for pgpx_socket_cache_poll */
 	bool		slow;			/* the last answer took too long to poll for it */
 	PgpxWire	wire;
