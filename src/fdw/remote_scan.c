@@ -477,11 +477,8 @@ read_row(PgpxRemoteScan *scan, bool wait)
 	PG_TRY();
 	{
 		rt->reading = true;
-		if (!wait)
-			reached = pgpx_run_try_next(&scan->run);
-		else
-			reached = pgpx_run_next(&scan->run) ? PGPX_RUN_STOPPED :
-												  PGPX_RUN_END;
+		reached = wait ? pgpx_run_read(&scan->run) :
+			pgpx_run_try_read(&scan->run);
 		rt->reading = false;
 	}
 	PG_CATCH();

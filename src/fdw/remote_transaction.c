@@ -259,7 +259,7 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 	};
 
 	run->statement = &commit;
-	run->commit = true;
+	run->last = true;
 	if (rt->nesting.rollback_level > 0)
 		pgpx_remote_send(rt, run, &p, false, GetCurrentTransactionNestLevel());
 	else
@@ -430,7 +430,7 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	const char *commands[2] = {rollback, release};
 	PgpxPipeline p = {.nbefore = lengthof(commands), .before = commands};
 
-	if (!has_lease(rt) || lease->broken != NULL || lease->in_use ||
+	if (!has_lease(rt) || lease->in_use ||
 		wire->tx == 'I' || has_failed_command(rt) ||
 		!pgpx_wire_is_at_boundary(wire) ||
 		is_cancelled(rt) || wire->out.data == NULL ||
@@ -446,7 +446,7 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	now->rollback_level = 0;
 	rt->ncommands = 0;			/* these need no text for an error */
 	PGPX_DEBUG_POINT("fdw_rollback_sent");
-	(void) pgpx_stream_drain(lease, ROLLBACK_ANSWER_MAX, deadline, true);
+	(void) pgpx_stream_drain(lease, ROLLBACK_ANSWER_MAX, deadline);
 
 	/* after a timeout the next statement reads it */
 	rt->abandoned = wire->phase != PGPX_WIRE_IDLE;
@@ -676,7 +676,7 @@ await_begin(PgpxLease *lease)
 	{
 		pgpx_lease_reserve_reset(lease);
 		PGPX_DEBUG_POINT("fdw_await_begin");
-		(void) pgpx_run_next(&run);
+		(void) pgpx_run_read(&run);
 	}
 	PG_CATCH();
 	{

@@ -74,9 +74,8 @@ find_answered(PgpxLease *const *leases, int n)
 }
 
 /*
- * Repeat the cancel requests of these leases that are due, as read_answer
- * (statement.c) does.  Return the time until which the caller may sleep: that
- * of the next request, or the deadline.
+ * Repeat the cancel requests of these leases that are due.  Return the time
+ * until which the caller may sleep: that of the next request, or the deadline.
  */
 static PgpxTime
 repeat_cancels(PgpxLease *const *leases, int n, PgpxTime deadline)
@@ -85,100 +84,71 @@ repeat_cancels(PgpxLease *const *leases, int n, PgpxTime deadline)
 
 	for (int i = 0; i < n; i++)
 	{
-		PgpxLease  *lease = leases[i];
-		PgpxTime	now;
+		PgpxTime	at = pgpx_stream_repeat_cancel(leases[i]);
 
-		if (!lease->cancelled)
-			continue;
-		now = pgpx_now();
-		if (lease->cancel_at == 0)
-		{
-			lease->cancel_pause = PGPX_CANCEL_AGAIN_US;
-			lease->cancel_at = now + lease->cancel_pause;
-		}
-		else if (now >= lease->cancel_at)
-		{
-			pgpx_stream_cancel(lease);
-			lease->cancel_pause = pgpx_cancel_next_pause(lease->cancel_pause);
-			lease->cancel_at = now + lease->cancel_pause;
-		}
-		until = until == 0 ? lease->cancel_at : Min(until, lease->cancel_at);
+		if (at != 0)
+			until = until == 0 ? at : Min(until, at);
 	}
 	return until;
 }
 
-/* Wait as pgpx_async_wait, with this wait set. */
-static PgpxLease *
-wait_with_set(WaitEventSet *waits, PgpxLease *const *leases, int n,
-			  PgpxTime deadline)
+/*
+ * Wait for one of the sockets, with the session's wait set if there is only
+ * one.  Return false if the deadline has passed.
+ */
+static bool
+wait_for_input(WaitEventSet *waits, PgpxLease *const *leases, int n,
+			   PgpxTime deadline)
 {
-	PgpxLease  *found;
+	uint32		wait_event = pgpx_wait_event(&wait_answer, "PgpoolAnswer");
+	long		timeout;
 
-	while ((found = find_answered(leases, n)) == NULL)
-	{
-		WaitEvent	occurred[8];
-		PgpxTime	until = repeat_cancels(leases, n, deadline);
-		long		timeout;
-		int			nevents;
-
-		if (!pgpx_session_has_time_left(until, -1, &timeout))
-		{
-			if (until == deadline)
-				return NULL;
-			continue;
-		}
-		nevents = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
-								   pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
-		for (int i = 0; i < nevents; i++)
-			if (occurred[i].events & WL_LATCH_SET)
-				ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
-	return found;
-}
-
-/* Wait as pgpx_async_wait, with a temporary wait set for the sockets. */
-static PgpxLease *
-wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
-{
-	WaitEventSet *waits = pgpx_create_wait_event_set(n + 2);
-	PgpxLease *volatile found = NULL;
-
-	PG_TRY();
-	{
-		AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-		AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
-						  NULL);
-		for (int i = 0; i < n; i++)
-			AddWaitEventToSet(waits, WL_SOCKET_READABLE, leases[i]->sock->fd,
-							  NULL, NULL);
-		found = wait_with_set(waits, leases, n, deadline);
-	}
-	PG_FINALLY();
-	{
-		FreeWaitEventSet(waits);
-	}
-	PG_END_TRY();
-	return found;
+	if (n == 1)
+		return pgpx_session_wait(leases[0]->sock, WL_SOCKET_READABLE, deadline,
+								 wait_event);
+	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
+		return false;
+	pgpx_session_wait_set(waits, timeout, wait_event);
+	CHECK_FOR_INTERRUPTS();
+	return true;
 }
 
 PgpxLease *
 pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
 {
-	PgpxLease  *found = find_answered(leases, n);
+	PgpxLease *volatile found = find_answered(leases, n);
+	WaitEventSet *waits;
 
-	if (found != NULL || n > 1)
-		return found != NULL ? found : wait_for_several(leases, n, deadline);
-	while (!read_ahead(leases[0]))
+	if (found != NULL)
+		return found;
+	waits = n > 1 ? pgpx_create_wait_event_set(n + 2) : NULL;
+	PG_TRY();
 	{
-		PgpxTime	until = repeat_cancels(leases, n, deadline);
+		if (waits != NULL)
+		{
+			AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch,
+							  NULL);
+			AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET,
+							  NULL, NULL);
+			for (int i = 0; i < n; i++)
+				AddWaitEventToSet(waits, WL_SOCKET_READABLE,
+								  leases[i]->sock->fd, NULL, NULL);
+		}
+		while ((found = find_answered(leases, n)) == NULL)
+		{
+			PgpxTime	until = repeat_cancels(leases, n, deadline);
 
-		if (!pgpx_session_wait(leases[0]->sock, WL_SOCKET_READABLE, until,
-							   pgpx_wait_event(&wait_answer, "PgpoolAnswer")) &&
-			until == deadline)
-			return NULL;
+			if (!wait_for_input(waits, leases, n, until) && until == deadline)
+				break;
+		}
 	}
-	return leases[0];
+	PG_FINALLY();
+	{
+		if (waits != NULL)
+			FreeWaitEventSet(waits);
+	}
+	PG_END_TRY();
+	return found;
 }
 
 bool
@@ -191,7 +161,8 @@ pgpx_async_cancel(PgpxLease *lease)
 	if (read_ahead(lease) &&
 		pgpx_wire_is_answered(&lease->sock->wire, &lease->scanned))
 		return false;
-	lease->cancelled = true;
+	lease->cancel_pause = PGPX_CANCEL_AGAIN_US;
+	lease->cancel_at = pgpx_now() + lease->cancel_pause;
 	pgpx_stream_cancel(lease);
 	return true;
 }
@@ -267,7 +238,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	lease->in_use = true;
 	PG_TRY();
 	{
-		pgpx_run_read(&run);
+		(void) pgpx_run_read(&run);
 	}
 	PG_CATCH();
 	{
@@ -327,7 +298,7 @@ process_input(Branch *branch)
 		!pgpx_wire_is_answered(wire, &lease->scanned) && lease->scanned == 0)
 		(void) pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, 0,
 								 pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
-	branch->done = pgpx_run_try_next(&branch->run) == PGPX_RUN_END;
+	branch->done = pgpx_run_try_read(&branch->run) == PGPX_RUN_END;
 	lease->scanned = 0;
 
 	if (!branch->done)

@@ -304,22 +304,31 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 	}
 }
 
+/* Return whether the stream is not broken. */
+static bool
+is_usable(const PgpxLease *lease)
+{
+	return lease->sock->wire.phase != PGPX_WIRE_BROKEN;
+}
+
 void
 pgpx_lease_raise_broken(PgpxLease *lease, const char *reason,
 						const char *remote_text)
 {
+	PgpxWire   *wire = &lease->sock->wire;
 	int			error = pg_atomic_read_u32(&pgpx_conns[lease->conn].end_error);
+
+	pgpx_wire_break(wire, reason);
 
 	/* if the worker ended the lease, report that reason instead */
 	pgpx_lease_check_revoked(lease);
 
 	/* the relay of a TLS connection has seen why it has ended */
+	reason = wire->broken;
 	if (error != 0 && reason == pgpx_wire_end_reason(0))
 		reason = pgpx_wire_end_reason(error);
 	if (remote_text == NULL)
 		remote_text = lease->last_message;
-	if (lease->broken == NULL)
-		lease->broken = reason;
 	set_activity(lease, PGPX_ACT_BROKEN);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
@@ -356,12 +365,8 @@ pgpx_lease_note_end(PgpxLease *lease, const PgpxWireMessage *msg)
 void
 pgpx_lease_check_broken(PgpxLease *lease)
 {
-	const PgpxWire *wire = &lease->sock->wire;
-
-	if (lease->broken != NULL)
-		pgpx_lease_raise_broken(lease, lease->broken, NULL);
-	if (wire->phase == PGPX_WIRE_BROKEN)
-		pgpx_lease_raise_broken(lease, wire->broken, NULL);
+	if (!is_usable(lease))
+		pgpx_lease_raise_broken(lease, NULL, NULL);
 }
 
 void
@@ -531,17 +536,17 @@ wait_quietly(int fd, PgpxTime deadline, uint32 wait_event)
 	return true;
 }
 
-/* pgpx_stream_drain; if it is quiet, wire->no_oom must be set. */
+/* pgpx_stream_drain; if it is bounded, wire->no_oom must be set. */
 static bool
-drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
+drain(PgpxLease *lease, size_t bytes, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
 	PgpxCachedSocket *sock = lease->sock;
 	PgpxWire   *wire = &sock->wire;
 	uint64		start = wire->bytes_in;
 
-	if (quiet ? pgpx_wire_flush(wire) != 1 :
-		!pgpx_stream_flush(lease, deadline))
+	if (bytes == 0 ? !pgpx_stream_flush(lease, deadline) :
+		pgpx_wire_flush(wire) != 1)
 		return false;
 	for (;;)
 	{
@@ -581,11 +586,11 @@ drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 						return false;
 				}
 				if (n == 0 &&
-					!(quiet ?
-					  wait_quietly(wire->fd, deadline,
-								   pgpx_wait_event(&wait_event, "PgpoolDrain")) :
+					!(bytes == 0 ?
 					  pgpx_session_wait(sock, WL_SOCKET_READABLE, deadline,
-										pgpx_wait_event(&wait_event, "PgpoolDrain"))))
+										pgpx_wait_event(&wait_event, "PgpoolDrain")) :
+					  wait_quietly(wire->fd, deadline,
+								   pgpx_wait_event(&wait_event, "PgpoolDrain"))))
 					return false;
 				break;
 			default:
@@ -595,14 +600,13 @@ drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 }
 
 bool
-pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
+pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline)
 {
 	PgpxWire   *wire = &lease->sock->wire;
 	bool		drained;
 
-	Assert(bytes > 0 || !quiet);
-	wire->no_oom = quiet;
-	drained = drain(lease, bytes, deadline, quiet);
+	wire->no_oom = bytes > 0;
+	drained = drain(lease, bytes, deadline);
 	wire->no_oom = false;
 	return drained;
 }
@@ -630,6 +634,18 @@ pgpx_stream_cancel(PgpxLease *lease)
 	LWLockRelease(pool->lock);
 	if (send_request)
 		pgpx_conn_notify_worker(conn, lease->worker);
+}
+
+PgpxTime
+pgpx_stream_repeat_cancel(PgpxLease *lease)
+{
+	if (lease->cancel_at != 0 && pgpx_now() >= lease->cancel_at)
+	{
+		pgpx_stream_cancel(lease);
+		lease->cancel_pause = pgpx_cancel_next_pause(lease->cancel_pause);
+		lease->cancel_at = pgpx_now() + lease->cancel_pause;
+	}
+	return lease->cancel_at;
 }
 
 /* ------------------------------------------------------------------------
@@ -725,7 +741,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 	bool		reset = lease->spec->opts.reset != PGPX_RESET_NEVER;
 	char		byte;
 
-	if (lease->broken != NULL || lease->read_only || !lease->sent ||
+	if (lease->read_only || !lease->sent ||
 		!pgpx_server_spec_is_valid(lease->spec) || wire->reset_behind != 0 ||
 		!pgpx_wire_is_at_boundary(wire) ||
 		wire->tx != 'I' ||
@@ -830,14 +846,10 @@ hand_over_lease(PgpxLease *lease)
  * ------------------------------------------------------------------------
  */
 
-/* Limits for the rest of an answer to a reset that was partly received. */
-#define RESET_REST_MAX (1024 * 1024)
-#define RESET_REST_US (50 * 1000)
-
 /*
  * Read the rest of the answer to the reset behind the statement, if a part of
- * it was received.  Set *unread_reset to the PGPX_SENT_* bits of the reset if
- * nothing was received, and to 0 if the answer was read.
+ * it was received.  Otherwise set *unread_reset to the PGPX_SENT_* bits of the
+ * reset.
  *
  * A remote usually sends all of the answer at once, so wait for a moment only.
  * Return false if the reset has failed, or if its answer is not complete then.
@@ -847,19 +859,13 @@ settle_reset_behind(PgpxLease *lease, int *unread_reset)
 {
 	PgpxWire   *wire = &lease->sock->wire;
 
-	*unread_reset = 0;
-	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->in_start == wire->in_end)
+	if (pgpx_wire_is_untouched(wire))
 	{
 		*unread_reset = wire->reset_behind;
 		return true;
 	}
-	if (wire->phase != PGPX_WIRE_IDLE &&
-		!pgpx_stream_drain(lease, RESET_REST_MAX, pgpx_now() + RESET_REST_US,
-						   true))
-		return false;
-
-	/* a part of a notice may have followed */
-	return pgpx_wire_is_at_boundary(wire);
+	return pgpx_stream_drain(lease, PGPX_DRAIN_BYTES,
+							 pgpx_now() + PGPX_DRAIN_US);
 }
 
 /* ------------------------------------------------------------------------
@@ -877,20 +883,6 @@ settle_reset_behind(PgpxLease *lease, int *unread_reset)
  */
 
 /*
- * Limit on the answer that a checkin discards.  If the answer has more bytes,
- * the connection is closed instead.
- */
-#define IN_FLIGHT_DROP_MAX (1024 * 1024)
-
-/* Return whether the lease and its stream are still usable. */
-static bool
-is_usable(const PgpxLease *lease)
-{
-	return lease->broken == NULL &&
-		lease->sock->wire.phase != PGPX_WIRE_BROKEN;
-}
-
-/*
  * Clear the statement in flight of a lease that is about to be returned.  If
  * its answer has arrived, drain it.  Otherwise raise a WARNING; the caller will
  * have the statement cancelled.
@@ -899,7 +891,7 @@ static void
 drop_in_flight(PgpxLease *lease)
 {
 	pgpx_lease_clear_in_flight(lease);
-	if (!pgpx_stream_drain(lease, IN_FLIGHT_DROP_MAX, pgpx_now(), false))
+	if (!pgpx_stream_drain(lease, PGPX_DRAIN_BYTES, pgpx_now()))
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lease " UINT64_FORMAT " was returned with a statement in flight, which is cancelled",
@@ -969,8 +961,8 @@ pgpx_lease_end_statement(PgpxLease *lease, PgpxTime deadline)
 		 * without memory for a long message, or if the output cannot be
 		 * flushed, it does not wait: another attempt would fail at once, too
 		 */
-		if (!pgpx_stream_drain(lease, PGPX_CANCEL_BYTES - (seen - start), until,
-							   true) &&
+		if (!pgpx_stream_drain(lease, PGPX_CANCEL_BYTES - (seen - start),
+							   until) &&
 			wire->bytes_in == seen && pgpx_now() < until)
 			break;
 		pause = pgpx_cancel_next_pause(pause);
@@ -1001,13 +993,20 @@ await_reset(PgpxLease *lease, PgpxTime deadline, int *unread_reset)
 	if (proc_exit_inprogress)
 		return true;
 	PGPX_DEBUG_POINT("rollback_sent");
-	if (pgpx_stream_drain(lease, RESET_REST_MAX, deadline, true))
+	if (pgpx_stream_drain(lease, PGPX_DRAIN_BYTES, deadline))
 	{
 		*unread_reset = 0;
 		return true;
 	}
-	return wire->phase == PGPX_WIRE_TOKEN_PARSE &&
-		wire->in_start == wire->in_end && pgpx_now() < deadline;
+	return pgpx_wire_is_untouched(wire) && pgpx_now() < deadline;
+}
+
+/* Set the reason of a close, and return its release action. */
+static PgpxReleaseAction
+close_for(PgpxCloseReason *reason, PgpxCloseReason value, bool cancels)
+{
+	*reason = value;
+	return cancels ? PGPX_RELEASE_CANCEL_CLOSE : PGPX_RELEASE_CLOSE;
 }
 
 /*
@@ -1021,9 +1020,10 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 					  PgpxTime deadline, int *unread_reset,
 					  PgpxCloseReason *reason)
 {
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxServerSpec *spec = lease->spec;
 	PgpxWire   *wire = &lease->sock->wire;
+	bool		cancelling =
+		pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) != PGPX_CANCEL_NONE;
 	bool		usable = is_usable(lease);
 	bool		in_transaction = usable && wire->tx != 'I';
 	const char *reset_command = spec->reset_command;
@@ -1033,71 +1033,47 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 	if (wire->reset_behind != 0)
 		lease->usage.resets++;
 	if (usable && !pgpx_wire_statement_ended(wire))
-	{
-		*reason = end == PGPX_END_DISCARD ? PGPX_CLOSE_DISCARDED :
-											PGPX_CLOSE_HOLDER_DIED;
-		return PGPX_RELEASE_CANCEL_CLOSE;
-	}
+		return close_for(reason, end == PGPX_END_DISCARD ?
+						 PGPX_CLOSE_DISCARDED : PGPX_CLOSE_HOLDER_DIED, true);
 	if (wire->copying && !wire->eof)
-	{
-		*reason = PGPX_CLOSE_BROKEN;
-		return PGPX_RELEASE_CANCEL_CLOSE;
-	}
+		return close_for(reason, PGPX_CLOSE_BROKEN, true);
 	if (end == PGPX_END_DISCARD)
-	{
-		*reason = PGPX_CLOSE_DISCARDED;
-		return PGPX_RELEASE_CLOSE;
-	}
+		return close_for(reason, PGPX_CLOSE_DISCARDED, false);
+
+	/* no statement is running, but part of a notice is unread, for example */
 	if (usable && wire->reset_behind == 0 && !pgpx_wire_is_at_boundary(wire))
-	{
-		/*
-		 * no statement is running, but part of a notice is unread, for example
-		 */
-		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
-		return PGPX_RELEASE_CLOSE;
-	}
+		return close_for(reason, in_transaction ? PGPX_CLOSE_HOLDER_DIED :
+						 PGPX_CLOSE_BROKEN, false);
 	if (!usable || !has_start_params_after_reset(lease))
-	{
-		*reason = usable || lease->not_run ||
-			pgpx_wire_is_at_reset_behind(wire) ? PGPX_CLOSE_RESET :
-												 PGPX_CLOSE_BROKEN;
-		return PGPX_RELEASE_CLOSE;
-	}
+		return close_for(reason, usable || lease->not_run ||
+						 pgpx_wire_is_at_reset_behind(wire) ?
+						 PGPX_CLOSE_RESET : PGPX_CLOSE_BROKEN, false);
 
 	/*
 	 * The remote may have become a standby.  A new connection selects the
 	 * host again (host name lookup, list of hosts, target_session_attrs).
 	 */
 	if (lease->read_only)
-	{
-		*reason = PGPX_CLOSE_BROKEN;
-		return PGPX_RELEASE_CLOSE;
-	}
+		return close_for(reason, PGPX_CLOSE_BROKEN, false);
 	if (wire->reset_behind != 0)
 	{
-		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE &&
-			settle_reset_behind(lease, unread_reset))
+		if (!cancelling && settle_reset_behind(lease, unread_reset))
 			return PGPX_RELEASE_RESET_PENDING;
-		*reason = PGPX_CLOSE_RESET;
 
 		/*
 		 * An answer that has begun means that the remote executes the reset,
 		 * which ends without a cancel.  Close at once, so that the slot is free
 		 * even if the rest of the answer never arrives.
 		 */
-		return wire->phase == PGPX_WIRE_TOKEN_PARSE &&
-			wire->in_start == wire->in_end && !wire->eof ?
-			PGPX_RELEASE_CANCEL_CLOSE : PGPX_RELEASE_CLOSE;
+		return close_for(reason, PGPX_CLOSE_RESET,
+						 pgpx_wire_is_untouched(wire) && !wire->eof);
 	}
+
+	/* no ROLLBACK can be sent */
 	if (in_transaction &&
-		(pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
-		 (!may_raise && !can_buffer_reset(lease))))
-	{
-		/* no ROLLBACK can be sent */
-		*reason = PGPX_CLOSE_HOLDER_DIED;
-		return PGPX_RELEASE_CLOSE;
-	}
-	if (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
+		(cancelling || (!may_raise && !can_buffer_reset(lease))))
+		return close_for(reason, PGPX_CLOSE_HOLDER_DIED, false);
+	if (cancelling)
 		return PGPX_RELEASE_CANCEL;
 	if (!lease->sent)
 		return PGPX_RELEASE_CLEAN;
@@ -1124,18 +1100,12 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 	{
 		/* a part of the reset may have been sent */
 		pgpx_wire_break(wire, "the reset could not be sent");
-		*reason = PGPX_CLOSE_BROKEN;
-		return PGPX_RELEASE_CLOSE;
+		return close_for(reason, PGPX_CLOSE_BROKEN, false);
 	}
 	*unread_reset = sent;
 	if (in_transaction && !await_reset(lease, deadline, unread_reset))
-	{
-		*reason = PGPX_CLOSE_RESET;
-
-		/* the remote may still execute it */
-		return pgpx_wire_is_in_reset(wire) && !wire->eof ?
-			PGPX_RELEASE_CANCEL_CLOSE : PGPX_RELEASE_CLOSE;
-	}
+		return close_for(reason, PGPX_CLOSE_RESET,	/* it may still run */
+						 pgpx_wire_is_in_reset(wire) && !wire->eof);
 	return sent == PGPX_SENT_ROLLBACK ? PGPX_RELEASE_DIRTY :
 		PGPX_RELEASE_RESET_PENDING;
 }
@@ -1167,19 +1137,18 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 	if (sock == NULL)
 	{
 		/* the process exits while it waits for the socket */
-		if (lease->pending_state == PGPX_PENDING_SENT)
-			pgpx_pool_release(conn, lease->id, PGPX_END_RECLAIMED,
-							  PGPX_RELEASE_CANCEL_CLOSE, 0,
-							  PGPX_CLOSE_HOLDER_DIED,
-							  NULL);
-		else
-			pgpx_pool_release(conn, lease->id, PGPX_END_RETRIED,
-							  PGPX_RELEASE_UNCHANGED, 0, PGPX_CLOSE_NONE, NULL);
+		bool		runs = lease->pending_state == PGPX_PENDING_SENT;
+
+		pgpx_pool_release(conn, lease->id,
+						  runs ? PGPX_END_RECLAIMED : PGPX_END_RETRIED,
+						  runs ? PGPX_RELEASE_CANCEL_CLOSE :
+						  PGPX_RELEASE_UNCHANGED, 0,
+						  runs ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_NONE, NULL);
 		pgpx_lease_forget(lease);
 		return;
 	}
 
-	if (reports && lease->broken == NULL && lease->in_flight != NULL)
+	if (reports && is_usable(lease) && lease->in_flight != NULL)
 		drop_in_flight(lease);
 	if (reports && is_usable(lease) && sock->wire.tx != 'I')
 		ereport(WARNING,
@@ -1211,31 +1180,51 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 		pgpx_socket_cache_drop(sock);
 }
 
-int
-pgpx_lease_return_all(void)
+/* Sets of scopes. */
+#define SCOPE(scope) (1 << (scope))
+#define OF_TRANSACTION (SCOPE(PGPX_SCOPE_TRANSACTION) | SCOPE(PGPX_SCOPE_CALL))
+#define ALL_SCOPES \
+	(OF_TRANSACTION | SCOPE(PGPX_SCOPE_SESSION) | SCOPE(PGPX_SCOPE_TABLE))
+
+/*
+ * Return the leases of a set of scopes, and of a subtransaction (0: any).
+ * Return their number.  The waits of all have one begin.
+ */
+static int
+return_leases(int scopes, SubTransactionId subid, PgpxEnd end, bool may_raise)
 {
 	dlist_mutable_iter iter;
-	dlist_iter	in_use_iter;
 	int			n = 0;
 
-	dlist_foreach(in_use_iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, in_use_iter.cur);
-
-		if (lease->scope != PGPX_SCOPE_TABLE)
-			pgpx_lease_check_not_in_use(lease);
-	}
-
+	returns_begun = may_raise ? 0 : pgpx_now();
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 
-		if (lease->scope == PGPX_SCOPE_TABLE)
+		if ((scopes & SCOPE(lease->scope)) == 0 ||
+			(subid != InvalidSubTransactionId && lease->subid != subid))
 			continue;
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+		pgpx_lease_return(lease, end, may_raise);
 		n++;
 	}
+	returns_begun = 0;
 	return n;
+}
+
+int
+pgpx_lease_return_all(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope != PGPX_SCOPE_TABLE)
+			pgpx_lease_check_not_in_use(lease);
+	}
+	return return_leases(ALL_SCOPES & ~SCOPE(PGPX_SCOPE_TABLE),
+						 InvalidSubTransactionId, PGPX_END_CHECKIN, true);
 }
 
 /* ------------------------------------------------------------------------
@@ -1266,8 +1255,7 @@ pgpx_lease_check_commit(void)
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 		PgpxWire   *wire = &lease->sock->wire;
 
-		if (lease->scope == PGPX_SCOPE_SESSION ||
-			lease->scope == PGPX_SCOPE_TABLE)
+		if ((SCOPE(lease->scope) & OF_TRANSACTION) == 0)
 			continue;
 
 		/* if the remote work is already lost, the hints below do not help */
@@ -1295,27 +1283,6 @@ pgpx_lease_check_commit(void)
 }
 
 /*
- * End the leases of the transaction before COMMIT or PREPARE.  This is the last
- * point at which an error aborts the local transaction.  Foreign tables have
- * called pgpx_lease_check_commit already, before their first remote COMMIT.
- */
-static void
-before_commit(void)
-{
-	dlist_mutable_iter iter;
-
-	pgpx_lease_check_commit();
-	dlist_foreach_modify(iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-
-		if (lease->scope != PGPX_SCOPE_SESSION &&
-			lease->scope != PGPX_SCOPE_TABLE)
-			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-	}
-}
-
-/*
  * Leave the queue, and release a connection that was granted to the waiter.
  * Must be called before the leases are returned, because the process must not
  * hand over a lease to its own waiter.  The process is in the queue only if it
@@ -1329,23 +1296,6 @@ leave_queue(void)
 	(void) pgpx_waiter_dequeue(PGPX_DEQUEUE_CANCEL, &waited);
 }
 
-static void
-at_abort(void)
-{
-	dlist_mutable_iter iter;
-
-	leave_queue();
-	returns_begun = pgpx_now();
-	dlist_foreach_modify(iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-
-		if (lease->scope != PGPX_SCOPE_SESSION)
-			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-	}
-	returns_begun = 0;
-}
-
 void
 pgpx_lease_at_xact(XactEvent event)
 {
@@ -1355,10 +1305,21 @@ pgpx_lease_at_xact(XactEvent event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			before_commit();
+
+			/*
+			 * The last point at which an error aborts the local transaction.
+			 * Foreign tables have called pgpx_lease_check_commit already,
+			 * before their first remote COMMIT.
+			 */
+			pgpx_lease_check_commit();
+			(void) return_leases(OF_TRANSACTION, InvalidSubTransactionId,
+								 PGPX_END_CHECKIN, false);
 			break;
 		case XACT_EVENT_ABORT:
-			at_abort();
+			leave_queue();
+			(void) return_leases(ALL_SCOPES & ~SCOPE(PGPX_SCOPE_SESSION),
+								 InvalidSubTransactionId, PGPX_END_CHECKIN,
+								 false);
 			break;
 		default:
 			break;
@@ -1369,43 +1330,33 @@ void
 pgpx_lease_at_subxact(SubXactEvent event, SubTransactionId subid,
 					  SubTransactionId parent)
 {
-	dlist_mutable_iter iter;
+	dlist_iter	iter;
 
 	if (dlist_is_empty(&pgpx_leases))
-		return;
-	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		leave_queue();
-		returns_begun = pgpx_now();
+		(void) return_leases(OF_TRANSACTION, subid, PGPX_END_CHECKIN, false);
 	}
-	dlist_foreach_modify(iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+	else if (event == SUBXACT_EVENT_COMMIT_SUB)
+		dlist_foreach(iter, &pgpx_leases)
+		{
+			PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 
-		if (lease->scope == PGPX_SCOPE_SESSION ||
-			lease->scope == PGPX_SCOPE_TABLE || lease->subid != subid)
-			continue;
-		if (event == SUBXACT_EVENT_COMMIT_SUB)
-			lease->subid = parent;
-		else
-			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-	}
-	returns_begun = 0;
+			if (lease->subid == subid)
+				lease->subid = parent;
+		}
 }
 
 static void
 exit_callback(int code, Datum arg)
 {
-	dlist_mutable_iter iter;
-
 	PGPX_DEBUG_POINT("exit");
 
 	leave_queue();
-	dlist_foreach_modify(iter, &pgpx_leases)
-		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
-						  PGPX_END_RECLAIMED, false);
+	(void) return_leases(ALL_SCOPES, InvalidSubTransactionId,
+						 PGPX_END_RECLAIMED, false);
 	pgpx_lock_hooks->release_all();
 }
 

@@ -59,14 +59,12 @@ typedef struct PgpxLease
 	PgpxPlace	place;			/* of its checkout */
 	bool		not_run;		/* its statement did not run: the preceding
 								 * reset failed */
-	const char *broken;			/* the reason; NULL: the lease is usable */
 	bool		read_only;		/* the remote refused a write */
 	struct PgpxInFlight *in_flight; /* statement in flight; NULL: none */
 	size_t		scanned;		/* bytes of its answer that were searched for
 								 * the end, see pgpx_wire_is_answered */
-	bool		cancelled;		/* a cancel of the last statement was
-								 * requested */
-	PgpxTime	cancel_at;		/* when a wait repeats it; 0: not yet known */
+	PgpxTime	cancel_at;		/* when to repeat the cancel of the statement
+								 * in flight; 0: none was requested */
 	PgpxTime	cancel_pause;
 
 	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
@@ -169,14 +167,14 @@ extern void pgpx_lease_check_not_in_use(const PgpxLease *lease);
 extern void pgpx_lease_check_revoked(PgpxLease *lease);
 
 /*
- * Mark the lease as unusable and raise 08006, now and at each later use.
- * reason must outlive the lease; remote_text may be NULL.
+ * Break the stream, unless it is broken already, and raise 08006, as each later
+ * use of the lease does.  remote_text may be NULL.
  */
 pg_noreturn extern void pgpx_lease_raise_broken(PgpxLease *lease,
 												const char *reason,
 												const char *remote_text);
 
-/* Raise 08006 if the lease was so marked, or if its stream is broken. */
+/* Raise 08006 if the stream is broken. */
 extern void pgpx_lease_check_broken(PgpxLease *lease);
 
 /*
@@ -242,12 +240,20 @@ pgpx_interrupt_pending(void)
  * pgpx_stream_drain
  *		Read and discard input until the stream is at a message boundary.
  *
- * Read at most the given number of bytes (0: unbounded), until the deadline.
- * quiet: serve no interrupts, but end the wait if one is pending, and raise no
- * error; requires a bound.  Return true if the boundary was reached.
+ * Read at most the given number of bytes, until the deadline.  Serve no
+ * interrupts, but end the wait if one is pending, and raise no error.  With
+ * bytes 0 the number is unbounded; then interrupts are served, and errors can
+ * be raised.  Return true if the boundary was reached.
  */
-extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
-							  bool quiet);
+extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes,
+							  PgpxTime deadline);
+
+/*
+ * Limits for the rest of an answer that is read instead of cancelling the
+ * statement or closing the connection.
+ */
+#define PGPX_DRAIN_BYTES (1024 * 1024)
+#define PGPX_DRAIN_US (50 * 1000)
 
 /*
  * Request that the worker cancel the statement that runs on the lease.
@@ -266,6 +272,12 @@ pgpx_cancel_next_pause(PgpxTime pause)
 							 PGPX_CANCEL_AGAIN_MAX_US);
 }
 extern void pgpx_stream_cancel(PgpxLease *lease);
+
+/*
+ * If the statement in flight was cancelled, and the next cancel request is due,
+ * send it.  Return when the following one is due; 0: it was not cancelled.
+ */
+extern PgpxTime pgpx_stream_repeat_cancel(PgpxLease *lease);
 
 /*
  * Limit on the input to drain after a cancel.  It exceeds what the socket

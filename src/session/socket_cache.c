@@ -178,23 +178,28 @@ pgpx_session_wait_control(int worker, PgpxTime deadline)
 				   pgpx_wait_event(&wait_event, "PgpoolControl"));
 }
 
+void
+pgpx_session_wait_set(WaitEventSet *set, long timeout, uint32 wait_event)
+{
+	WaitEvent	occurred[8];
+	int			n = WaitEventSetWait(set, timeout, occurred,
+									 lengthof(occurred), wait_event);
+
+	for (int i = 0; i < n; i++)
+		if (occurred[i].events & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+}
+
 /* Wait for the socket or the latch.  timeout is in ms, -1: none. */
 static void
 wait_for_events(PgpxCachedSocket *sock, uint32 events, long timeout,
 				uint32 wait_event)
 {
-	WaitEvent	occurred[3];
-	int			n;
-
 	if (!register_socket(sock, events))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not wait for a pooled connection: %m")));
-	n = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
-						 wait_event);
-	for (int i = 0; i < n; i++)
-		if (occurred[i].events & WL_LATCH_SET)
-			ResetLatch(MyLatch);
+	pgpx_session_wait_set(waits, timeout, wait_event);
 }
 
 bool

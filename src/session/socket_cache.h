@@ -21,6 +21,7 @@
 #include "protocol/wire.h"
 
 #include "storage/fd.h"
+#include "storage/latch.h"
 
 /*
  * Maximum number of cached sockets: a quarter of max_safe_fds.  The server
@@ -106,6 +107,13 @@ extern bool pgpx_session_has_time_left(PgpxTime deadline, long max_ms,
 extern bool pgpx_session_wait(PgpxCachedSocket *sock, uint32 events,
 							  PgpxTime deadline,
 							  uint32 wait_event);
+
+/*
+ * Wait with a set of the caller, and reset the latch if it was set.  timeout is
+ * in ms, -1: none.  Serves no interrupts.
+ */
+extern void pgpx_session_wait_set(WaitEventSet *set, long timeout,
+								  uint32 wait_event);
 
 /* Wait as pgpx_session_wait, but without a socket. */
 extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);

@@ -27,10 +27,6 @@
 #include "base/debug_point.h"
 #include "session/lease.h"
 
-/* Bounds of the input to drain after an error in the middle of a result. */
-#define DRAIN_BYTES (1024 * 1024)
-#define DRAIN_US (50 * 1000)
-
 /* An answer with more bytes than this is large. */
 #define LARGE_BYTES (1024 * 1024)
 
@@ -124,6 +120,41 @@ has_word(const char *sql, const char *word)
 	return false;
 }
 
+/* What the first word of a text tells about a single statement. */
+#define READS			1
+#define IS_QUERY		2		/* it has the same columns each time */
+#define MAY_WRITE		4
+#define ENDS_CLEAN		8		/* it leaves no transaction open, and begins no
+								 * COPY */
+
+static int
+classify(const char *sql)
+{
+	static const struct
+	{
+		const char *word;
+		int			is;
+	}			words[] = {
+		{"select", READS | IS_QUERY | ENDS_CLEAN},
+		{"values", READS | IS_QUERY | ENDS_CLEAN},
+		{"table", READS | IS_QUERY | ENDS_CLEAN},
+		{"with", READS | IS_QUERY | MAY_WRITE | ENDS_CLEAN},
+		{"show", READS},
+		{"insert", ENDS_CLEAN},
+		{"update", ENDS_CLEAN},
+		{"delete", ENDS_CLEAN},
+		{"merge", ENDS_CLEAN},
+		{"commit", ENDS_CLEAN},
+	};
+	char		word[WORD_MAX];
+
+	(void) read_word(skip_lead(sql), word);
+	for (int i = 0; i < lengthof(words); i++)
+		if (strcmp(word, words[i].word) == 0)
+			return words[i].is;
+	return 0;
+}
+
 /*
  * Return whether the text is a SELECT, VALUES, TABLE, or a WITH that does not
  * write.  The result of another statement, such as FETCH or EXECUTE, can have
@@ -132,16 +163,12 @@ has_word(const char *sql, const char *word)
 static bool
 is_query(const char *sql)
 {
-	char		word[WORD_MAX];
+	int			is = classify(sql);
 
-	(void) read_word(skip_lead(sql), word);
-	if (strcmp(word, "with") == 0)
-		return !has_word(sql, "insert") &&
-			!has_word(sql, "update") &&
-			!has_word(sql, "delete") &&
-			!has_word(sql, "merge");
-	return strcmp(word, "select") == 0 || strcmp(word, "values") == 0 ||
-		strcmp(word, "table") == 0;
+	return (is & IS_QUERY) != 0 &&
+		((is & MAY_WRITE) == 0 ||
+		 !(has_word(sql, "insert") || has_word(sql, "update") ||
+		   has_word(sql, "delete") || has_word(sql, "merge")));
 }
 
 /*
@@ -155,20 +182,7 @@ is_query(const char *sql)
 static bool
 can_be_simple(const char *sql)
 {
-	static const char *const words[] = {"select", "values", "show", "with", "table"};
-
-	if (strchr(sql, ';') != NULL)
-		return false;
-	sql += strspn(sql, " \t\n\r");
-	for (int i = 0; i < lengthof(words); i++)
-	{
-		size_t		len = strlen(words[i]);
-
-		if (pg_strncasecmp(sql, words[i], len) == 0 &&
-			!isalnum((unsigned char) sql[len]) && sql[len] != '_')
-			return true;
-	}
-	return false;
+	return strchr(sql, ';') == NULL && (classify(sql) & READS) != 0;
 }
 
 /*
@@ -180,18 +194,10 @@ can_be_simple(const char *sql)
 static bool
 can_precede_reset(const char *sql, bool single)
 {
-	static const char *const words[] = {"select", "insert", "update", "delete",
-										"with", "values", "table", "merge"};
-	char		word[WORD_MAX];
 	const char *end = strchr(sql, ';');
 
-	if (!single && end != NULL && end[strspn(end, " \t\n\r;")] != '\0')
-		return false;
-	(void) read_word(skip_lead(sql), word);
-	for (int i = 0; i < lengthof(words); i++)
-		if (strcmp(word, words[i]) == 0)
-			return true;
-	return false;
+	return (single || end == NULL || end[strspn(end, " \t\n\r;")] == '\0') &&
+		(classify(sql) & ENDS_CLEAN) != 0;
 }
 
 /* ------------------------------------------------------------------------
@@ -199,21 +205,11 @@ can_precede_reset(const char *sql, bool single)
  * ------------------------------------------------------------------------
  */
 
-/* Break the stream and raise 08006.  remote_text may be NULL. */
-pg_noreturn static void
-raise_unusable(PgpxLease *lease, const char *reason, const char *remote_text)
-{
-	PgpxWire   *wire = &lease->sock->wire;
-
-	pgpx_wire_break(wire, reason);
-	pgpx_lease_raise_broken(lease, wire->broken, remote_text);
-}
-
 /* Raise 08006 for a broken stream, with the remote's error if it sent one. */
 pg_noreturn static void
 raise_broken(const PgpxRun *run)
 {
-	pgpx_lease_raise_broken(run->lease, run->lease->sock->wire.broken,
+	pgpx_lease_raise_broken(run->lease, NULL,
 							run->error.set ? run->error.primary : NULL);
 }
 
@@ -354,27 +350,15 @@ read_pending_input(PgpxRun *run)
 			deadline = pgpx_lease_operation_deadline(lease);
 		if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_query, "PgpoolQuery")))
-			raise_unusable(lease, "a message did not end within operation_timeout",
-						   NULL);
+			pgpx_lease_raise_broken(lease, "a message did not end within operation_timeout",
+									NULL);
 	}
-}
-
-/*
- * Raise 08006 if one of the lease's cancel requests was lost.  Such a request
- * may still arrive at any time and cancel a later statement.  To be called
- * before a statement, when PgpxConn.cancel is NONE.
- */
-static void
-check_lost_cancel(PgpxLease *lease)
-{
-	if (pgpx_conn_cancel_is_lost(&pgpx_conns[lease->conn]))
-		raise_unusable(lease, cancel_is_late, NULL);
 }
 
 /*
  * Make the stream ready for a statement.  First wait for the end of an
  * interrupted statement, and of a cancel request, which could otherwise cancel
- * the new statement.
+ * the new statement.  So could a lost one at any time.
  */
 static void
 make_ready(PgpxRun *run)
@@ -382,30 +366,20 @@ make_ready(PgpxRun *run)
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->sock->wire;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxTime	deadline;
+	PgpxTime	deadline = pgpx_lease_operation_deadline(lease);
 	PgpxTime	pause = PGPX_CANCEL_AGAIN_US;
 
 	pgpx_lease_check_broken(lease);
-	if (wire->phase == PGPX_WIRE_IDLE)
-	{
-		/* the checkout of a lease of scope CALL has just validated it */
-		if (lease->scope != PGPX_SCOPE_CALL &&
-			!(pgpx_wire_is_at_boundary(wire) &&
-			  pgpx_session_has_no_input(lease->sock)))
-			read_pending_input(run);
-		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
-		{
-			check_lost_cancel(lease);
-			return;
-		}
-	}
 
-	deadline = pgpx_lease_operation_deadline(lease);
+	/* the checkout of a lease of scope CALL has just validated it */
+	if (wire->phase == PGPX_WIRE_IDLE && lease->scope != PGPX_SCOPE_CALL &&
+		!pgpx_session_has_no_input(lease->sock))
+		read_pending_input(run);
 	while (!pgpx_wire_is_at_boundary(wire))
 	{
 		PgpxTime	until = Min(deadline, pgpx_now() + pause);
 
-		if (pgpx_stream_drain(lease, 0, until, false))
+		if (pgpx_stream_drain(lease, 0, until))
 			break;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
@@ -416,8 +390,8 @@ make_ready(PgpxRun *run)
 		CHECK_FOR_INTERRUPTS();
 		pause = pgpx_cancel_next_pause(pause);
 		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
-			raise_unusable(lease, "a cancelled statement did not end within operation_timeout",
-						   NULL);
+			pgpx_lease_raise_broken(lease, "a cancelled statement did not end within operation_timeout",
+									NULL);
 
 		/* a cancel that arrives before its statement has no effect */
 		pgpx_stream_cancel(lease);
@@ -428,9 +402,10 @@ make_ready(PgpxRun *run)
 		pgpx_lease_check_revoked(lease);
 		if (!pgpx_session_wait_latch(deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
-			raise_unusable(lease, cancel_is_late, NULL);
+			pgpx_lease_raise_broken(lease, cancel_is_late, NULL);
 	}
-	check_lost_cancel(lease);
+	if (pgpx_conn_cancel_is_lost(conn))
+		pgpx_lease_raise_broken(lease, cancel_is_late, NULL);
 }
 
 /*
@@ -449,7 +424,7 @@ read_after_answer(PgpxRun *run)
 		   event == PGPX_EV_NOTIFICATION)
 		handle_event(run, event, &msg);
 	if (event == PGPX_EV_BROKEN && !wire->eof)
-		pgpx_lease_raise_broken(run->lease, wire->broken, NULL);
+		pgpx_lease_raise_broken(run->lease, NULL, NULL);
 }
 
 /*
@@ -501,17 +476,16 @@ check_answer(PgpxRun *run)
 	if (run->lease->not_run)
 		return;
 	if (!run->error.set && !run->has_statement && !run->empty && !run->describe)
-		raise_unusable(run->lease, malformed, NULL);
+		pgpx_lease_raise_broken(run->lease, malformed, NULL);
 	if (run->error.set && run->error.fatal)
-		raise_unusable(run->lease, "the remote server ended the session",
-					   run->error.primary);
+		pgpx_lease_raise_broken(run->lease,
+								"the remote server ended the session",
+								run->error.primary);
 	if (!run->error.set && run->has_rows)
 		check_styles(run);
 }
 
 /*
- * Read to the message boundary, or up to the next event "stop_at".
- *
  * A cancel that arrives before its statement has no effect, so it is requested
  * again and again.  In the middle of a large answer, if the last read has found
  * input, the session pauses before the next one, so that it finds more.
@@ -519,27 +493,21 @@ check_answer(PgpxRun *run)
  * worthwhile (shmem.c).  If the previous holder has sent the statement, the
  * answer has often arrived already, so it is read before the first wait.
  */
-static PgpxRunStep
-read_answer(PgpxRun *run)
+PgpxRunStep
+pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxRunStep reached;
-	PgpxTime	pause = PGPX_CANCEL_AGAIN_US;
-	PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
 	bool		more = lease->sock->wire.sent_ahead;
 
 	while ((reached = process_messages(run)) == PGPX_RUN_WAIT)
 	{
 		/* also while rows keep arriving, because they may never end */
-		if (deadline != 0 && pgpx_now() >= deadline)
-		{
-			pause = pgpx_cancel_next_pause(pause);
-			deadline = pgpx_now() + pause;
-			pgpx_stream_cancel(lease);
-		}
+		PgpxTime	deadline = pgpx_stream_repeat_cancel(lease);
+
 		if (more)
 			CHECK_FOR_INTERRUPTS();
-		else if (run->last_read > 0 && !lease->cancelled &&
+		else if (run->last_read > 0 && deadline == 0 &&
 				 lease->sock->wire.bytes_in - run->bytes_at_send > LARGE_BYTES)
 			pgpx_session_wait_for_more(lease->sock,
 									   pgpx_wait_event(&wait_query, "PgpoolQuery"));
@@ -562,21 +530,8 @@ read_answer(PgpxRun *run)
 	return reached;
 }
 
-void
-pgpx_run_read(PgpxRun *run)
-{
-	(void) read_answer(run);
-}
-
-bool
-pgpx_run_next(PgpxRun *run)
-{
-	Assert(run->stop_at != PGPX_EV_NONE);
-	return read_answer(run) == PGPX_RUN_STOPPED;
-}
-
 PgpxRunStep
-pgpx_run_try_next(PgpxRun *run)
+pgpx_run_try_read(PgpxRun *run)
 {
 	PgpxRunStep reached;
 	bool		more;
@@ -607,7 +562,7 @@ clean_up(PgpxLease *lease, PgpxTime drain_until)
 	pgpx_wire_abandon(wire);
 	if (drain_until > 0 && wire->phase != PGPX_WIRE_BROKEN &&
 		!pgpx_wire_statement_ended(wire))
-		(void) pgpx_stream_drain(lease, DRAIN_BYTES, drain_until, true);
+		(void) pgpx_stream_drain(lease, PGPX_DRAIN_BYTES, drain_until);
 	cancels = wire->phase != PGPX_WIRE_BROKEN &&
 		!pgpx_wire_statement_ended(wire);
 	if (cancels)
@@ -635,10 +590,10 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 	 * A remote that is blocked in sending rows does not process a cancel, so
 	 * drain for a moment.  (Not for scope CALL, whose connection is closed.)
 	 */
-	if (clean_up(lease, drains ? pgpx_now() + DRAIN_US : 0) && may_drain &&
+	if (clean_up(lease, drains ? pgpx_now() + PGPX_DRAIN_US : 0) && may_drain &&
 		code == ERRCODE_QUERY_CANCELED && lease->scope != PGPX_SCOPE_CALL &&
-		pgpx_stream_drain(lease, PGPX_CANCEL_BYTES, pgpx_now() + DRAIN_US,
-						  true))
+		pgpx_stream_drain(lease, PGPX_CANCEL_BYTES,
+						  pgpx_now() + PGPX_DRAIN_US))
 		publish_state(lease);
 }
 
@@ -669,10 +624,7 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 
 /*
  * Append the reset to the statement in the output buffer, if the options and
- * the text allow that.
- *
- * statement: NULL if it is the COMMIT of foreign tables.  several: without
- * parameters, the text may contain several statements.
+ * the text allow that.  several: as of pgpx_run_send.
  */
 static void
 send_reset_behind(PgpxLease *lease, const PgpxStatement *statement,
@@ -685,9 +637,7 @@ send_reset_behind(PgpxLease *lease, const PgpxStatement *statement,
 	/* "nwaiting" without the lock: a stale value only costs time */
 	if (pgpx_server_spec_reset(spec) == PGPX_SENT_DISCARD_ALL &&
 		wire->out.len <= RESET_BEHIND_MAX && pool->nwaiting == 0 &&
-		(statement == NULL ||
-		 can_precede_reset(statement->sql,
-						   !several || statement->nparams > 0)))
+		can_precede_reset(statement->sql, !several || statement->nparams > 0))
 		pgpx_wire_send_reset_behind(wire);
 }
 
@@ -707,7 +657,6 @@ pgpx_run_send(PgpxRun *run, bool several)
 	run->bytes_at_send = wire->bytes_in;
 	run->last_read = 0;
 	lease->sent = true;
-	lease->cancelled = false;
 	lease->cancel_at = 0;
 	lease->usage.statements++;
 	pgpx_conn_set_activity(&pgpx_conns[lease->conn], lease->id, PGPX_ACT_ACTIVE,
@@ -730,9 +679,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 
 		pgpx_wire_send_pipeline(wire, &alone);
 	}
-	if (run->commit)
-		send_reset_behind(lease, NULL, false);
-	else if (run->last && run->nformats == 0)	/* else it may be repeated */
+	if (run->last && run->nformats == 0)	/* else it may be repeated */
 		send_reset_behind(lease, statement, several);
 
 	/* ignore a failure here: the reader reports it with the remote's reason */
@@ -788,17 +735,6 @@ pgpx_run_read_pending(PgpxLease *lease)
 	PG_END_TRY();
 }
 
-/*
- * Forget the error of a statement that will be sent again, and count it once.
- */
-static void
-forget_failure(PgpxRun *run)
-{
-	run->lease->usage.errors--;
-	run->lease->usage.statements--;
-	memset(&run->error, 0, sizeof(run->error));
-}
-
 void
 pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 {
@@ -841,8 +777,11 @@ pgpx_prediction_begin_retry(PgpxPrediction *prediction, PgpxRun *run,
 	pgpx_formats_note(&prediction->key, 0, NULL);
 	if (may_repeat && run->lease->sock->wire.tx == 'I')
 	{
+		/* it will be sent again, and is counted once */
 		run->nformats = 0;
-		forget_failure(run);
+		run->lease->usage.errors--;
+		run->lease->usage.statements--;
+		memset(&run->error, 0, sizeof(run->error));
 		return true;
 	}
 
@@ -879,7 +818,7 @@ run_once(PgpxRun *run, PgpxPrediction *prediction)
 	PG_TRY();
 	{
 		pgpx_run_send(run, run->sink == NULL);
-		pgpx_run_read(run);
+		(void) pgpx_run_read(run);
 	}
 	PG_CATCH();
 	{

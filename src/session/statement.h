@@ -24,14 +24,15 @@ typedef struct PgpxRun
 	const PgpxSink *sink;
 	bool		internal;		/* issued by the extension: errors do not
 								 * show its text */
-	bool		describe;		/* describe the result only, do not execute */
+	bool		describe;		/* the answer may have no result, only a
+								 * description */
 	bool		last;			/* the lease is returned after it, so the
 								 * reset may be sent behind it */
-	bool		commit;			/* COMMIT of foreign tables: the same */
 	const PgpxPipeline *pipeline;	/* how to send the statement; NULL: the
 									 * protocol is chosen by its text */
-	PgpxWireEvent stop_at;		/* stop after each event of this kind, see
-								 * pgpx_run_next; NONE: read all */
+	PgpxWireEvent stop_at;		/* stop after each event of this kind: ROW, or
+								 * BEGUN for a statement that the previous
+								 * holder has sent; NONE: read all */
 	PgpxRemoteError error;
 	int			nformats;		/* of the result columns; 0: all text */
 	const int16 *formats;
@@ -59,20 +60,6 @@ extern void pgpx_run_check(const PgpxLease *lease,
  */
 extern void pgpx_run_send(PgpxRun *run, bool several);
 
-/* Wait for the answer and process it to its end. */
-extern void pgpx_run_read(PgpxRun *run);
-
-/*
- * pgpx_run_next
- *		Read and process the answer up to the next event "stop_at", or to its
- *		end.
- *
- * stop_at must be set: to PGPX_EV_ROW, or to PGPX_EV_BEGUN for a statement that
- * the previous holder has sent.  Return true at such an event (at a row: after
- * the sink has converted it), and false at the end of the answer.
- */
-extern bool pgpx_run_next(PgpxRun *run);
-
 typedef enum PgpxRunStep
 {
 	PGPX_RUN_WAIT,				/* more input is needed */
@@ -82,10 +69,13 @@ typedef enum PgpxRunStep
 } PgpxRunStep;
 
 /*
- * As pgpx_run_next, but without waiting for input.  If "stop_at" is NONE, only
- * the end of the answer stops it.
+ * Wait for the answer and process it, up to the next event "stop_at" or to its
+ * end.
  */
-extern PgpxRunStep pgpx_run_try_next(PgpxRun *run);
+extern PgpxRunStep pgpx_run_read(PgpxRun *run);
+
+/* As pgpx_run_read, but return PGPX_RUN_WAIT instead of waiting for input. */
+extern PgpxRunStep pgpx_run_try_read(PgpxRun *run);
 
 /*
  * Clean up the lease after an error; to be called in PG_CATCH around the
