@@ -24,7 +24,6 @@
 #include "port/pg_bswap.h"
 #include "utils/memutils.h"
 
-
 /* ------------------------------------------------------------------------
  * The rules
  * ------------------------------------------------------------------------
@@ -143,7 +142,7 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][256] = {
 	},
 	[PGPX_WIRE_SYNC] = {
 		['3'] = R(NONE, SYNC),
-		['E'] = R(ERROR, SYNC),	/* a deferred constraint, at the commit */
+		['E'] = R(ERROR, SYNC), /* a deferred constraint, at the commit */
 		['Z'] = R(READY, IDLE),
 	},
 	[PGPX_WIRE_ROLLBACK] = {
@@ -186,11 +185,11 @@ find_rule(const PgpxWire *wire, unsigned char type)
 	switch (type)
 	{
 		case 'N':
-			return (PgpxWireRule) {true, PGPX_EV_NOTICE, wire->phase};
+			return (PgpxWireRule){true, PGPX_EV_NOTICE, wire->phase};
 		case 'A':
-			return (PgpxWireRule) {true, PGPX_EV_NOTIFICATION, wire->phase};
+			return (PgpxWireRule){true, PGPX_EV_NOTIFICATION, wire->phase};
 		case 'S':
-			return (PgpxWireRule) {true, PGPX_EV_NONE, wire->phase};
+			return (PgpxWireRule){true, PGPX_EV_NONE, wire->phase};
 		case 'I':
 			return rules[wire->phase]['C'];
 		case 'H':
@@ -567,8 +566,9 @@ check_message(PgpxWire *wire, const PgpxWireMessage *msg)
 					return true;
 			}
 		case 'Z':
-			if (msg->len != 1 || (msg->data[0] != 'I' &&
-								  msg->data[0] != 'T' && msg->data[0] != 'E'))
+			if (msg->len != 1 ||
+				(msg->data[0] != 'I' && msg->data[0] != 'T' &&
+				 msg->data[0] != 'E'))
 				return false;
 			wire->tx = msg->data[0];
 
@@ -714,9 +714,10 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		if (have < (size_t) len + 1)
 		{
 			/* a longer message lets the buffer grow only as input arrives */
+			size_t		room = Max(wire->in_cap, IN_READ_MAX);
+
 			if (!wire->eof)
-				(void) reserve_input(wire, Min((size_t) len + 1,
-											   Max(wire->in_cap, IN_READ_MAX)));
+				(void) reserve_input(wire, Min((size_t) len + 1, room));
 			return need_input(wire);
 		}
 

@@ -1143,7 +1143,8 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 						  runs ? PGPX_END_RECLAIMED : PGPX_END_RETRIED,
 						  runs ? PGPX_RELEASE_CANCEL_CLOSE :
 						  PGPX_RELEASE_UNCHANGED, 0,
-						  runs ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_NONE, NULL);
+						  runs ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_NONE,
+						  NULL);
 		pgpx_lease_forget(lease);
 		return;
 	}

@@ -312,7 +312,7 @@ static bool
 evict_random(void)
 {
 	int			n = pgpx_shared->max_connections;
-	int			first = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, n - 1);
+	int			first = pg_prng_uint32(&pg_global_prng_state) % n;
 
 	for (int i = 0; i < n; i++)
 	{
