@@ -189,8 +189,6 @@ struct PgpxRemoteScan
 	PgpxTime	sent_at;		/* when the batch was requested */
 	PgpxRun		run;
 	PgpxPipeline pipeline;
-	PgpxPrediction prediction;
-	bool		predicting;		/* pgpx_prediction_end is still to be called */
 
 	/* the last execution: its row description is in "rows"; its formats */
 	bool		described;
@@ -341,16 +339,16 @@ begin_prediction(PgpxRemoteScan *scan)
 {
 	double		expected = scan->request == NULL ? scan->expected : 0;
 
-	pgpx_prediction_begin(&scan->prediction, &scan->run);
+	pgpx_prediction_begin(&scan->run);
 	scan->expected = 0;
-	if (!scan->prediction.on || scan->run.nformats > 0 ||
+	if (!scan->run.prediction.on || scan->run.nformats > 0 ||
 		!pgpx_remote_scan_is_large(scan->rows, expected))
 		return;
 	Assert(scan->rt->lease->pending_state != PGPX_PENDING_SENT);
 	pgpx_remote_describe(scan->rt, &scan->statement, scan->run.sink,
 						 (uint64) Min(expected, (double) PG_INT32_MAX));
 	pgpx_remote_prepare_send(scan->rt);
-	pgpx_prediction_begin(&scan->prediction, &scan->run);
+	pgpx_prediction_begin(&scan->run);
 }
 
 void
@@ -383,7 +381,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	p->statement = &scan->statement;
 	p->portal = scan->portal[0] == '\0' ? "" : scan->portal + 1;
 	p->nformats = scan->run.nformats;
-	p->formats = scan->run.formats;
+	p->formats = scan->run.prediction.formats;
 	p->max_rows = scan->batch_size;
 	p->describe = true;
 	p->can_omit_describe = scan->described && p->nformats == scan->nformats &&
@@ -391,7 +389,6 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	scan->nformats = p->nformats;
 	memcpy(scan->formats, p->formats, sizeof(int16) * p->nformats);
 	scan->described = false;
-	scan->predicting = true;
 	send_batch(scan, true);
 }
 
@@ -446,16 +443,15 @@ end_batch(PgpxRemoteScan *scan)
 	scan->state = run->error.set ? PGPX_SCAN_FAILED :
 		run->suspended ? PGPX_SCAN_SUSPENDED : PGPX_SCAN_END;
 	pgpx_remote_end_statement(rt, run);
-	if (scan->predicting)
+	if (run->prediction.on)
 	{
 		uint64		rows = run->rows;
 
 		/* the result has at least as many rows as were requested */
 		if (run->suspended)
 			run->rows = scan->batch_size;
-		pgpx_prediction_end(&scan->prediction, run);
+		pgpx_prediction_end(run);
 		run->rows = rows;
-		scan->predicting = false;
 	}
 	if (run->error.set)
 		pgpx_remote_raise(&run->error, rt->sent.data);
@@ -487,8 +483,6 @@ read_row(PgpxRemoteScan *scan, bool wait)
 		rt->streaming = NULL;
 		scan->state = PGPX_SCAN_FAILED;
 		pgpx_run_failed(&scan->run, true);
-		if (scan->predicting)
-			pgpx_prediction_failed(&scan->prediction, &scan->run);
 		pgpx_remote_forget_prepared(rt, scan->statement.sql);
 		PG_RE_THROW();
 	}

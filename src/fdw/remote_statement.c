@@ -264,7 +264,7 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
  */
 static void
 run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-			 PgpxPrediction *prediction, bool choose_name)
+			 bool choose_name)
 {
 	PG_TRY();
 	{
@@ -278,7 +278,6 @@ run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	{
 		rt->reading = false;
 		pgpx_run_failed(run, true);
-		pgpx_prediction_failed(prediction, run);
 		pgpx_remote_forget_prepared(rt, run->statement->sql);
 		PG_RE_THROW();
 	}
@@ -290,7 +289,6 @@ uint64
 pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 					const PgpxSink *sink)
 {
-	PgpxPrediction prediction;
 	PgpxRun		run = {.statement = statement, .sink = sink};
 	PgpxPipeline p = {
 		.statement = statement,
@@ -302,11 +300,11 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 	pgpx_remote_prepare_send(rt);
 	pgpx_run_check(rt->lease, statement);
 	run.lease = rt->lease;
-	pgpx_prediction_begin(&prediction, &run);
+	pgpx_prediction_begin(&run);
 	p.nformats = run.nformats;
-	p.formats = run.formats;
-	run_pipeline(rt, &run, &p, &prediction, true);
-	pgpx_prediction_end(&prediction, &run);
+	p.formats = run.prediction.formats;
+	run_pipeline(rt, &run, &p, true);
+	pgpx_prediction_end(&run);
 	if (run.error.set)
 		pgpx_remote_raise(&run.error, rt->sent.data);
 	return run.rows;
@@ -316,7 +314,6 @@ void
 pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 					 const PgpxSink *sink, uint64 rows)
 {
-	PgpxPrediction prediction;
 	PgpxPipeline p = {
 		.statement = statement,
 		.describe_only = true,
@@ -328,10 +325,10 @@ pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 		.describe = true,
 	};
 
-	pgpx_prediction_begin(&prediction, &run);
-	run_pipeline(rt, &run, &p, &prediction, false);
+	pgpx_prediction_begin(&run);
+	run_pipeline(rt, &run, &p, false);
 	run.rows = rows;
-	pgpx_prediction_end(&prediction, &run);
+	pgpx_prediction_end(&run);
 	if (run.error.set)
 		pgpx_remote_raise(&run.error, rt->sent.data);
 }

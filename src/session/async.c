@@ -32,9 +32,8 @@
 /* A statement in flight.  It is allocated as one chunk with its text. */
 typedef struct PgpxInFlight
 {
-	PgpxRun		run;			/* as it was sent; its pointers to statement
-								 * and formats are no longer valid */
-	PgpxPrediction prediction;
+	PgpxRun		run;			/* as it was sent; its pointer to the statement
+								 * is no longer valid */
 	char		sql[FLEXIBLE_ARRAY_MEMBER];
 } PgpxInFlight;
 
@@ -203,7 +202,7 @@ pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 	memcpy(in_flight->sql, statement->sql, size);
 	PG_TRY();
 	{
-		pgpx_prediction_begin(&in_flight->prediction, &run);
+		pgpx_prediction_begin(&run);
 		run.sink = NULL;
 		pgpx_run_send(&run, false);
 	}
@@ -226,12 +225,10 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 {
 	const PgpxInFlight *sent = lease->in_flight;
 	PgpxStatement statement = {.sql = pstrdup(sent->sql)};
-	PgpxPrediction prediction = sent->prediction;
 	PgpxRun		run = sent->run;
 
 	run.statement = &statement;
 	run.sink = sink;
-	run.formats = prediction.formats;
 
 	/* from here on the lease has no statement in flight, even after an error */
 	pgpx_lease_clear_in_flight(lease);
@@ -243,12 +240,11 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	PG_CATCH();
 	{
 		pgpx_run_failed(&run, true);
-		pgpx_prediction_failed(&prediction, &run);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	if (!pgpx_prediction_begin_retry(&prediction, &run, false))
-		pgpx_prediction_end(&prediction, &run);
+	if (!pgpx_prediction_begin_retry(&run, false))
+		pgpx_prediction_end(&run);
 	return pgpx_run_end(&run);
 }
 
@@ -266,9 +262,7 @@ typedef struct Branch
 	char	   *server;
 	PgpxRun		run;			/* lease NULL: not yet leased, or returned */
 	PgpxRows   *rows;
-	PgpxPrediction prediction;
-	bool		sent;
-	bool		done;
+	bool		running;		/* sent, and the answer is not complete */
 } Branch;
 
 /*
@@ -298,18 +292,18 @@ process_input(Branch *branch)
 		!pgpx_wire_is_answered(wire, &lease->scanned) && lease->scanned == 0)
 		(void) pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, 0,
 								 pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
-	branch->done = pgpx_run_try_read(&branch->run) == PGPX_RUN_END;
+	branch->running = pgpx_run_try_read(&branch->run) != PGPX_RUN_END;
 	lease->scanned = 0;
 
-	if (!branch->done)
+	if (branch->running)
 		return;
-	if (pgpx_prediction_begin_retry(&branch->prediction, &branch->run, true))
+	if (pgpx_prediction_begin_retry(&branch->run, true))
 	{
-		branch->done = false;
+		branch->running = true;
 		pgpx_run_send(&branch->run, false);
 		return;
 	}
-	pgpx_prediction_end(&branch->prediction, &branch->run);
+	pgpx_prediction_end(&branch->run);
 	(void) pgpx_run_end(&branch->run);
 }
 
@@ -326,7 +320,7 @@ collect_results(Branch *branches, int n, Branch **current)
 
 		*current = NULL;
 		for (int i = 0; i < n; i++)
-			if (!branches[i].done)
+			if (branches[i].running)
 				waiting[nwaiting++] = branches[i].run.lease;
 		if (nwaiting == 0)
 			return;
@@ -351,12 +345,8 @@ abandon_branches(Branch *branches, int n, const Branch *current)
 
 		if (branch->run.lease == NULL)
 			continue;
-		if (branch->sent && !branch->done)
-		{
+		if (branch->running)
 			pgpx_run_failed(&branch->run, branch == current);
-			if (branch == current)
-				pgpx_prediction_failed(&branch->prediction, &branch->run);
-		}
 		pgpx_lease_return(branch->run.lease, PGPX_END_CHECKIN, false);
 		branch->run.lease = NULL;
 	}
@@ -450,8 +440,8 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 		for (int i = 0; i < n; i++)
 		{
 			*which = &branches[i];
-			pgpx_prediction_begin(&branches[i].prediction, &branches[i].run);
-			branches[i].sent = true;
+			pgpx_prediction_begin(&branches[i].run);
+			branches[i].running = true;
 			pgpx_run_send(&branches[i].run, false);
 		}
 		collect_results(branches, n, which);

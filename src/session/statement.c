@@ -3,8 +3,6 @@
  * statement.c
  *	  A statement on a lease: send, read, errors; describe its result.
  *
- * pgpx_exec calls the functions pgpx_run_* and pgpx_prediction_*.
- *
  * After an error in the middle of a result, the stream must be brought back to
  * a message boundary.  If a value could not be converted, the rest of the
  * result is drained, within a bound.  If the rest is larger, and after an
@@ -582,6 +580,8 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 
 	if (run->sink != NULL && run->sink->restore != NULL)
 		run->sink->restore(run->sink->arg);
+	if (may_drain && run->prediction.on && run->nformats > 0)
+		pgpx_formats_note(&run->prediction.key, 0, NULL);
 
 	/* first, because what follows may run out of memory */
 	lease->in_use = false;
@@ -675,7 +675,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	else
 	{
 		PgpxPipeline alone = pgpx_wire_pipeline_of(statement, run->nformats,
-												   run->formats);
+												   run->prediction.formats);
 
 		pgpx_wire_send_pipeline(wire, &alone);
 	}
@@ -736,17 +736,17 @@ pgpx_run_read_pending(PgpxLease *lease)
 }
 
 void
-pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
+pgpx_prediction_begin(PgpxRun *run)
 {
+	PgpxPrediction *prediction = &run->prediction;
 	PgpxLease  *lease = run->lease;
 
 	prediction->on = run->sink != NULL && pgpx_conns[lease->conn].binary &&
 		is_query(run->statement->sql);
-	prediction->any_type = prediction->on && run->sink->formats == NULL;
 	run->nformats = 0;
-	run->formats = prediction->formats;
 	if (!prediction->on)
 		return;
+	prediction->any_type = run->sink->formats == NULL;
 	pgpx_formats_key(&prediction->key, lease->spec->pool_id,
 					 run->statement->sql, run->sink->types_hash);
 
@@ -756,26 +756,20 @@ pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 										  prediction->formats);
 }
 
-void
-pgpx_prediction_failed(PgpxPrediction *prediction, const PgpxRun *run)
-{
-	if (prediction->on && run->nformats > 0)
-		pgpx_formats_note(&prediction->key, 0, NULL);
-}
-
 /*
  * Repeating the statement is safe, unless the failure has aborted an open
  * remote transaction.
  */
 bool
-pgpx_prediction_begin_retry(PgpxPrediction *prediction, PgpxRun *run,
-							bool may_repeat)
+pgpx_prediction_begin_retry(PgpxRun *run, bool may_repeat)
 {
-	if (!prediction->on || run->nformats == 0 || !run->error.set ||
+	bool		in_transaction = run->lease->sock->wire.tx != 'I';
+
+	if (!run->prediction.on || run->nformats == 0 || !run->error.set ||
 		run->described || run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
 		return false;
-	pgpx_formats_note(&prediction->key, 0, NULL);
-	if (may_repeat && run->lease->sock->wire.tx == 'I')
+	pgpx_formats_note(&run->prediction.key, 0, NULL);
+	if (may_repeat && !in_transaction)
 	{
 		/* it will be sent again, and is counted once */
 		run->nformats = 0;
@@ -790,30 +784,33 @@ pgpx_prediction_begin_retry(PgpxPrediction *prediction, PgpxRun *run,
 	run->error.detail = run->error.primary;
 	run->error.primary =
 		"the remote result has other columns than in the previous execution";
-	run->error.hint = run->lease->sock->wire.tx == 'I' ?
-		"Send the statement again." :
-		"Roll back on the lease, and run the statement again.";
+	run->error.hint = in_transaction ?
+		"Roll back on the lease, and run the statement again." :
+		"Send the statement again.";
 	return false;
 }
 
 void
-pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run)
+pgpx_prediction_end(PgpxRun *run)
 {
+	PgpxPrediction *prediction = &run->prediction;
 	const int16 *formats = NULL;
 	int			n = 0;
 
 	if (!prediction->on)
 		return;
+	prediction->on = false;
 	if (!run->error.set && run->sink->formats != NULL)
 		n = run->sink->formats(run->sink->arg, prediction->any_type, run->rows,
 							   &formats);
 	if (n != run->nformats ||
-		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))
+		(n > 0 && memcmp(formats, prediction->formats,
+						 n * sizeof(int16)) != 0))
 		pgpx_formats_note(&prediction->key, n, formats);
 }
 
 static void
-run_once(PgpxRun *run, PgpxPrediction *prediction)
+run_once(PgpxRun *run)
 {
 	PG_TRY();
 	{
@@ -823,7 +820,6 @@ run_once(PgpxRun *run, PgpxPrediction *prediction)
 	PG_CATCH();
 	{
 		pgpx_run_failed(run, true);
-		pgpx_prediction_failed(prediction, run);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -833,7 +829,6 @@ uint64
 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 		  const PgpxSink *sink, bool last)
 {
-	PgpxPrediction prediction;
 	PgpxRun		run = {
 		.lease = lease,
 		.statement = statement,
@@ -842,11 +837,11 @@ pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 	};
 
 	pgpx_run_check(lease, statement);
-	pgpx_prediction_begin(&prediction, &run);
+	pgpx_prediction_begin(&run);
 	do
-		run_once(&run, &prediction);
-	while (pgpx_prediction_begin_retry(&prediction, &run, true));
-	pgpx_prediction_end(&prediction, &run);
+		run_once(&run);
+	while (pgpx_prediction_begin_retry(&run, true));
+	pgpx_prediction_end(&run);
 	return pgpx_run_end(&run);
 }
 
@@ -982,7 +977,7 @@ pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
 
 	description->n = 0;
 	pgpx_run_check(lease, statement);
-	run_once(&run, &(PgpxPrediction){0});
+	run_once(&run);
 	(void) pgpx_run_end(&run);
 
 	description->types = palloc0(sizeof(char *) * Max(description->n, 1));

@@ -17,6 +17,14 @@
 #include "values/rows.h"
 #include "session/lease.h"
 
+typedef struct PgpxPrediction
+{
+	bool		on;
+	bool		any_type;		/* the target types are not known in advance */
+	PgpxFormatsKey key;
+	int16		formats[PGPX_FORMATS_COLUMNS];
+} PgpxPrediction;
+
 typedef struct PgpxRun
 {
 	PgpxLease  *lease;
@@ -35,7 +43,7 @@ typedef struct PgpxRun
 								 * holder has sent; NONE: read all */
 	PgpxRemoteError error;
 	int			nformats;		/* of the result columns; 0: all text */
-	const int16 *formats;
+	PgpxPrediction prediction;	/* of the formats */
 	bool		described;		/* the result was described, so the statement
 								 * may have run */
 	bool		empty;			/* the string contained no statement */
@@ -79,8 +87,8 @@ extern PgpxRunStep pgpx_run_try_read(PgpxRun *run);
 
 /*
  * Clean up the lease after an error; to be called in PG_CATCH around the
- * functions above.  may_drain: read the rest of the answer if it is short,
- * otherwise cancel the statement.
+ * functions above.  may_drain: the error is of this run, so read the rest of
+ * the answer if it is short.  Otherwise cancel the statement.
  */
 extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
 
@@ -137,12 +145,12 @@ extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 						const PgpxSink *sink, bool last);
 
 /*
- * Prediction of the result formats of a statement, from its earlier results:
+ * Prediction of the result formats of a statement, from its earlier results.
+ * pgpx_run_failed removes it, because it may have caused the error.
  *
  *	begin		before the statement is sent: choose the formats to request, if
  *				it is a query.  Other statements, such as FETCH, can have other
  *				columns at each execution, and cannot be repeated
- *	failed		after an error, which the prediction may have caused
  *	begin_retry	after the answer is complete: if the remote refused the
  *				statement before running it because its columns differ from the
  *				last time, prepare to send it again, and return true.  If it
@@ -151,20 +159,9 @@ extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
  *				run to the reason
  *	end			remember the formats to request in binary the next time
  */
-typedef struct PgpxPrediction
-{
-	bool		on;
-	bool		any_type;		/* the target types are not known in advance */
-	PgpxFormatsKey key;
-	int16		formats[PGPX_FORMATS_COLUMNS];
-} PgpxPrediction;
-
-extern void pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run);
-extern void pgpx_prediction_failed(PgpxPrediction *prediction,
-								   const PgpxRun *run);
-extern bool pgpx_prediction_begin_retry(PgpxPrediction *prediction,
-										PgpxRun *run, bool may_repeat);
-extern void pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run);
+extern void pgpx_prediction_begin(PgpxRun *run);
+extern bool pgpx_prediction_begin_retry(PgpxRun *run, bool may_repeat);
+extern void pgpx_prediction_end(PgpxRun *run);
 
 typedef struct PgpxDescription
 {
