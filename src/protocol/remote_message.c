@@ -130,6 +130,25 @@ pgpx_remote_error_dup(PgpxRemoteError *copy, const PgpxRemoteError *error)
 	*copy = new;
 }
 
+/* Report an error, with an internal query (NULL: none) and a last context. */
+static void
+report(int elevel, const PgpxRemoteError *error, const char *query,
+	   int position, const char *context)
+{
+	ereport(elevel,
+			(errcode(error->sqlstate),
+			 error->primary != NULL && error->primary[0] != '\0' ?
+			 errmsg_internal("%s", error->primary) :
+			 errmsg("could not obtain message string for remote error"),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0,
+			 query ? internalerrquery(query) : 0,
+			 query && is_inside(position, query) ?
+			 internalerrposition(position) : 0,
+			 error->context ? errcontext("%s", error->context) : 0,
+			 errcontext("%s", context)));
+}
+
 /*
  * The local statement has the remote one as an argument.  So the error position
  * is reported as an internal position, as for a statement in a function.  The
@@ -147,33 +166,18 @@ pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,
 		query = sql;
 		position = error->position;
 	}
-	ereport(ERROR,
-			(errcode(error->sqlstate),
-			 errmsg_internal("%s", error->primary),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0,
-			 query ? internalerrquery(query) : 0,
-			 query && is_inside(position, query) ?
-			 internalerrposition(position) : 0,
-			 error->context ? errcontext("%s", error->context) : 0,
-			 errcontext(sql == NULL || query == sql ? "remote SQL command on server \"%s\"" :
-						"remote SQL command on server \"%s\": %s",
-						server, sql)));
+	report(ERROR, error, query, position,
+		   psprintf(sql == NULL || query == sql ?
+					"remote SQL command on server \"%s\"" :
+					"remote SQL command on server \"%s\": %s", server, sql));
+	pg_unreachable();
 }
 
 void
 pgpx_remote_error_report(int elevel, const PgpxRemoteError *error,
 						 const char *context)
 {
-	ereport(elevel,
-			(errcode(error->sqlstate),
-			 error->primary != NULL && error->primary[0] != '\0' ?
-			 errmsg_internal("%s", error->primary) :
-			 errmsg("could not obtain message string for remote error"),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0,
-			 error->context ? errcontext("%s", error->context) : 0,
-			 errcontext("%s", context)));
+	report(elevel, error, NULL, 0, context);
 }
 
 void

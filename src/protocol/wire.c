@@ -921,12 +921,30 @@ pgpx_wire_parse_command(const PgpxWireMessage *msg)
 	return rows;
 }
 
+/* The fields by their codes.  V, the untranslated severity, follows S. */
+static const struct
+{
+	char		code;
+	size_t		offset;
+}			error_fields[] = {
+	{'S', offsetof(PgpxRemoteFields, severity)},
+	{'V', offsetof(PgpxRemoteFields, severity)},
+	{'C', offsetof(PgpxRemoteFields, sqlstate)},
+	{'M', offsetof(PgpxRemoteFields, primary)},
+	{'D', offsetof(PgpxRemoteFields, detail)},
+	{'H', offsetof(PgpxRemoteFields, hint)},
+	{'W', offsetof(PgpxRemoteFields, context)},
+	{'P', offsetof(PgpxRemoteFields, position)},
+	{'q', offsetof(PgpxRemoteFields, query)},
+	{'p', offsetof(PgpxRemoteFields, query_position)},
+	{'R', offsetof(PgpxRemoteFields, routine)},
+};
+
 bool
 pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
 {
 	const char *p = msg->data;
 	const char *end = msg->data + msg->len;
-	const char *severity = NULL;
 
 	memset(fields, 0, sizeof(*fields));
 	while (p < end && *p != '\0')
@@ -936,48 +954,11 @@ pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
 
 		if (len == (size_t) (end - p))
 			return false;
-		switch (code)
-		{
-			case 'S':
-				severity = p;
-				break;
-			case 'V':
-				fields->severity = p;
-				break;
-			case 'C':
-				fields->sqlstate = p;
-				break;
-			case 'M':
-				fields->primary = p;
-				break;
-			case 'D':
-				fields->detail = p;
-				break;
-			case 'H':
-				fields->hint = p;
-				break;
-			case 'W':
-				fields->context = p;
-				break;
-			case 'P':
-				fields->position = p;
-				break;
-			case 'q':
-				fields->query = p;
-				break;
-			case 'p':
-				fields->query_position = p;
-				break;
-			case 'R':
-				fields->routine = p;
-				break;
-			default:
-				break;
-		}
+		for (int i = 0; i < lengthof(error_fields); i++)
+			if (error_fields[i].code == code)
+				*(const char **) ((char *) fields + error_fields[i].offset) = p;
 		p += len + 1;
 	}
-	if (fields->severity == NULL)
-		fields->severity = severity;
 	return p < end;
 }
 

@@ -17,8 +17,6 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_type.h"
-#include "executor/tuptable.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
 
@@ -259,7 +257,8 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 		case PGPX_EV_ROW_DESCRIPTION:
 			run->described = true;
 			check_styles(run);
-			if (run->sink != NULL && !run->sink->columns(run->sink->arg, msg))
+			if (run->sink != NULL && run->sink->columns != NULL &&
+				!run->sink->columns(run->sink->arg, msg))
 				pgpx_wire_break(wire, malformed);
 			break;
 		case PGPX_EV_ROW:
@@ -804,8 +803,7 @@ pgpx_prediction_end(PgpxRun *run)
 		n = run->sink->formats(run->sink->arg, prediction->any_type, run->rows,
 							   &formats);
 	if (n != run->nformats ||
-		(n > 0 && memcmp(formats, prediction->formats,
-						 n * sizeof(int16)) != 0))
+		(n > 0 && memcmp(formats, prediction->formats, n * sizeof(int16)) != 0))
 		pgpx_formats_note(&prediction->key, n, formats);
 }
 
@@ -888,77 +886,65 @@ copy_columns(void *arg, const PgpxWireMessage *msg)
 	return true;
 }
 
-/*
- * Return the OIDs of the types that have no name yet, as the text of an array;
- * NULL if there are none.  Set which[] to the indexes of their columns, in the
- * same order.
- */
 static char *
-list_unnamed_types(const PgpxDescription *description, int *which)
+copy_field(const PgpxField *field)
 {
-	StringInfoData list;
-	int			n = 0;
-
-	initStringInfo(&list);
-	for (int i = 0; i < description->n; i++)
-		if (description->types[i] == NULL)
-		{
-			appendStringInfo(&list, "%s%u", n == 0 ? "{" : ",",
-							 description->columns[i].type);
-			which[n++] = i;
-		}
-	appendStringInfoChar(&list, '}');
-	return n > 0 ? list.data : NULL;
+	return pgpx_text_clean(pnstrdup(field->data, field->len));
 }
 
 /*
- * Name the types that are not built in.  Schema and name are quoted here,
- * because the user pastes them into SQL, and the remote may return any text.
+ * Name the type of a column, unless it has a name.  Schema and name are quoted
+ * here, because the user pastes them into SQL, and the remote may return any
+ * text.
  */
+static bool
+name_type(void *arg, const PgpxWireMessage *msg)
+{
+	PgpxDescription *description = arg;
+	PgpxField	fields[4];		/* schema, name, is it an array, column */
+	char	   *number;
+	int			at;
+
+	if (!pgpx_wire_parse_row(msg, lengthof(fields), fields))
+		return false;
+	for (int i = 0; i < lengthof(fields); i++)
+		if (fields[i].data == NULL)
+			return true;
+	number = copy_field(&fields[3]);
+	at = atoi(number) - 1;
+	pfree(number);
+	if (at >= 0 && at < description->n && description->types[at] == NULL)
+		description->types[at] =
+			psprintf("%s%s",
+					 quote_qualified_identifier(copy_field(&fields[0]),
+												copy_field(&fields[1])),
+					 fields[2].data[0] == 't' ? "[]" : "");
+	return true;
+}
+
+/* Name the types that are not built in. */
 static void
 name_remote_types(PgpxLease *lease, PgpxDescription *description)
 {
-	int		   *which = palloc0(sizeof(int) * Max(description->n, 1));
-	const char *oids = list_unnamed_types(description, which);
-	PgpxStatement statement = {types_sql, 1, &oids};
-	TupleDesc	tupdesc = CreateTemplateTupleDesc(4);
-	Tuplestorestate *store;
-	TupleTableSlot *slot;
-	PgpxRows   *rows;
+	PgpxSink	sink = {.row = name_type, .arg = description};
+	StringInfoData oids;
+	PgpxStatement statement = {
+		.sql = types_sql,
+		.nparams = 1,
+		.values = (const char *const *) &oids.data,
+	};
+	bool		all_built_in = true;
 
-	if (oids == NULL)
-		return;
-	TupleDescInitEntry(tupdesc, 1, "schema", TEXTOID, -1, 0);
-	TupleDescInitEntry(tupdesc, 2, "name", TEXTOID, -1, 0);
-	TupleDescInitEntry(tupdesc, 3, "is_array", BOOLOID, -1, 0);
-	TupleDescInitEntry(tupdesc, 4, "at", INT8OID, -1, 0);
-	TupleDescFinalize(tupdesc);
-	store = tuplestore_begin_heap(false, false, work_mem);
-	rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
-	(void) pgpx_exec(lease, &statement, pgpx_rows_sink(rows), false);
-
-	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
-	while (tuplestore_gettupleslot(store, true, false, slot))
+	initStringInfo(&oids);
+	for (int i = 0; i < description->n; i++)
 	{
-		int64		at;
-		char	   *schema;
-		char	   *name;
-
-		slot_getallattrs(slot);
-		if (slot->tts_isnull[0] || slot->tts_isnull[1] || slot->tts_isnull[2] ||
-			slot->tts_isnull[3])
-			continue;
-		at = DatumGetInt64(slot->tts_values[3]);
-		if (at < 1 || at > description->n)
-			continue;
-		schema = TextDatumGetCString(slot->tts_values[0]);
-		name = TextDatumGetCString(slot->tts_values[1]);
-		name = quote_qualified_identifier(schema, name);
-		description->types[which[at - 1]] =
-			DatumGetBool(slot->tts_values[2]) ? psprintf("%s[]", name) : name;
+		all_built_in &= description->types[i] != NULL;
+		appendStringInfo(&oids, "%s%u", i == 0 ? "{" : ",",
+						 description->columns[i].type);
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	tuplestore_end(store);
+	appendStringInfoChar(&oids, '}');
+	if (!all_built_in)
+		(void) pgpx_exec(lease, &statement, &sink, false);
 }
 
 void
