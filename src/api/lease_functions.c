@@ -496,10 +496,10 @@ pgpx_notifications(PG_FUNCTION_ARGS)
 	pgpx_run_check(lease, NULL);
 	InitMaterializedSRF(fcinfo, 0);
 	pgpx_async_wait_for_note(lease, wait_deadline(fcinfo));
-	if (lease->notes == NULL)
+	if (!pgpx_lease_has_notes(lease))
 		return (Datum) 0;
 
-	for (PgpxNote *note = lease->notes->first; note != NULL; note = note->next)
+	for (PgpxNote *note = lease->notes.first; note != NULL; note = note->next)
 	{
 		Datum		values[3];
 		bool		nulls[3] = {false};
@@ -509,11 +509,11 @@ pgpx_notifications(PG_FUNCTION_ARGS)
 		values[2] = Int32GetDatum(note->remote_pid);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
-	if (lease->notes->dropped > 0)
+	if (lease->notes.dropped > 0)
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("notifications on lease " UINT64_FORMAT " were lost: " UINT64_FORMAT,
-						lease->id, lease->notes->dropped),
+						lease->id, lease->notes.dropped),
 				 errdetail("They were invalid, or exceeded the limit of 1 MB for unread notifications.")));
 	pgpx_lease_drop_notes(lease);
 	return (Datum) 0;

@@ -379,7 +379,7 @@ run_on_lease(Call *call, PgpxLease *lease)
 	PG_TRY();
 	{
 		pgpx_run_send(&run, true);
-		pgpx_run_read(&run);
+		pgpx_run_read(&run, true);
 		pgpx_run_finish(&run);
 	}
 	PG_CATCH();

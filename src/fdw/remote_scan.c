@@ -473,8 +473,7 @@ read_row(PgpxRemoteScan *scan, bool wait)
 	PG_TRY();
 	{
 		rt->reading = true;
-		reached = wait ? pgpx_run_read(&scan->run) :
-			pgpx_run_try_read(&scan->run);
+		reached = pgpx_run_read(&scan->run, wait);
 		rt->reading = false;
 	}
 	PG_CATCH();

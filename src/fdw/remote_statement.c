@@ -271,7 +271,7 @@ run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 		pgpx_remote_send(rt, run, p, choose_name,
 						 GetCurrentTransactionNestLevel());
 		rt->reading = true;
-		pgpx_run_read(run);
+		pgpx_run_read(run, true);
 		rt->reading = false;
 	}
 	PG_CATCH();

@@ -120,7 +120,7 @@ read_abandoned(PgpxRemoteTransaction *rt)
 	{
 		(void) pgpx_stream_flush(lease, 0);
 		if (lease->sock->wire.phase != PGPX_WIRE_IDLE)
-			pgpx_run_read(&run);
+			pgpx_run_read(&run, true);
 	}
 	PG_CATCH();
 	{
@@ -303,7 +303,7 @@ try_commit(PgpxRun *run, PgpxRemoteTransaction *rt)
 			send_commit(rt, run);
 		else
 		{
-			pgpx_run_read(run);
+			pgpx_run_read(run, true);
 			pgpx_run_finish(run);
 			if (run->error.set)
 				pgpx_remote_raise(&run->error, COMMIT_SQL);
@@ -676,7 +676,7 @@ await_begin(PgpxLease *lease)
 	{
 		pgpx_lease_reserve_reset(lease);
 		PGPX_DEBUG_POINT("fdw_await_begin");
-		(void) pgpx_run_read(&run);
+		(void) pgpx_run_read(&run, true);
 	}
 	PG_CATCH();
 	{

@@ -132,7 +132,7 @@ execute(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	PG_TRY();
 	{
 		pgpx_run_send(&run, !is_call);
-		while (pgpx_run_try_read(&run) != PGPX_RUN_END)
+		while (pgpx_run_read(&run, false) != PGPX_RUN_END)
 			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
 				ereport(ERROR,

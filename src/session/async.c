@@ -171,7 +171,7 @@ pgpx_async_wait_for_note(PgpxLease *lease, PgpxTime deadline)
 {
 	do
 		pgpx_run_read_pending(lease);
-	while (lease->notes == NULL &&
+	while (!pgpx_lease_has_notes(lease) &&
 		   pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							 pgpx_wait_event(&wait_note, "PgpoolNotification")));
 }
@@ -235,7 +235,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	lease->in_use = true;
 	PG_TRY();
 	{
-		(void) pgpx_run_read(&run);
+		(void) pgpx_run_read(&run, true);
 	}
 	PG_CATCH();
 	{
@@ -292,7 +292,7 @@ process_input(Branch *branch)
 		!pgpx_wire_is_answered(wire, &lease->scanned) && lease->scanned == 0)
 		(void) pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, 0,
 								 pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
-	branch->running = pgpx_run_try_read(&branch->run) != PGPX_RUN_END;
+	branch->running = pgpx_run_read(&branch->run, false) != PGPX_RUN_END;
 	lease->scanned = 0;
 
 	if (branch->running)

@@ -395,54 +395,39 @@ static PgpxNote *
 copy_note(const PgpxWireMessage *msg, size_t room)
 {
 	const char *channel = msg->data + sizeof(int32);
-	size_t		left;
-	size_t		channel_len;
-	size_t		payload_len;
+	const char *end = msg->data + msg->len;
+	const char *payload;
 	uint32		pid;
 	PgpxNote   *note;
 
-	if (msg->len < sizeof(int32) || msg->len > room)
+	if (msg->len < sizeof(int32) || msg->len > room ||
+		(payload = memchr(channel, '\0', end - channel)) == NULL)
 		return NULL;
-	left = msg->len - sizeof(int32);
-	channel_len = strnlen(channel, left);
-	if (channel_len == left)
-		return NULL;
-	left -= channel_len + 1;
-	payload_len = strnlen(channel + channel_len + 1, left);
-	if (payload_len == left ||
-		!pg_verify_mbstr(GetDatabaseEncoding(), channel, channel_len, true) ||
-		!pg_verify_mbstr(GetDatabaseEncoding(), channel + channel_len + 1,
-						 payload_len, true))
+	payload++;
+	if (memchr(payload, '\0', end - payload) == NULL ||
+		!pg_verifymbstr(channel, strlen(channel), true) ||
+		!pg_verifymbstr(payload, strlen(payload), true))
 		return NULL;
 
-	note = alloc_zero(offsetof(PgpxNote, channel) + channel_len + 1 +
-					  payload_len + 1);
+	note = alloc_zero(offsetof(PgpxNote, channel) + (end - channel));
 	if (note == NULL)
 		return NULL;
 	memcpy(&pid, msg->data, sizeof(pid));
 	note->remote_pid = (int32) pg_ntoh32(pid);
-	memcpy(note->channel, channel, channel_len + payload_len + 2);
-	note->payload = note->channel + channel_len + 1;
+	memcpy(note->channel, channel, end - channel);
+	note->payload = note->channel + (payload - channel);
 	return note;
 }
 
 void
 pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 {
-	PgpxNotes  *notes = lease->notes;
+	PgpxNotes  *notes = &lease->notes;
 	PgpxNote   *note;
 
 	/* SQL cannot read the notifications of these leases */
 	if (lease->scope == PGPX_SCOPE_CALL || lease->scope == PGPX_SCOPE_TABLE)
 		return;
-	if (notes == NULL)
-	{
-		notes = alloc_zero(sizeof(*notes));
-		if (notes == NULL)
-			return;
-		notes->last = &notes->first;
-		lease->notes = notes;
-	}
 	note = copy_note(msg, NOTES_MAX - notes->bytes);
 	if (note == NULL)
 	{
@@ -450,26 +435,23 @@ pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 		return;
 	}
 	notes->bytes += Min(msg->len + sizeof(*note), NOTES_MAX - notes->bytes);
-	*notes->last = note;
-	notes->last = &note->next;
+	if (notes->first == NULL)
+		notes->end = &notes->first;
+	*notes->end = note;
+	notes->end = &note->next;
 }
 
 void
 pgpx_lease_drop_notes(PgpxLease *lease)
 {
-	PgpxNotes  *notes = lease->notes;
-
-	if (notes == NULL)
-		return;
-	for (PgpxNote *note = notes->first; note != NULL;)
+	for (PgpxNote *note = lease->notes.first; note != NULL;)
 	{
 		PgpxNote   *next = note->next;
 
 		pfree(note);
 		note = next;
 	}
-	pfree(notes);
-	lease->notes = NULL;
+	memset(&lease->notes, 0, sizeof(lease->notes));
 }
 
 /* ------------------------------------------------------------------------
@@ -651,22 +633,15 @@ pgpx_stream_repeat_cancel(PgpxLease *lease)
 /* ------------------------------------------------------------------------
  * The pipelined hand-over of a connection to a waiter
  *
- * A pipelined hand-over saves a round trip: the session that returns a
- * connection sends the next session's statement together with the reset.
- *
- * A waiter that will run a single statement stores the messages of the
- * statement in shared memory, next to its queue entry.  A session that returns
- * a connection and finds such a waiter at the head of the queue grants it the
- * connection and sends, in one system call,
+ * A waiter that will run a single statement stores its messages in shared
+ * memory.  A session that returns a connection and finds such a waiter at the
+ * head of the queue grants it the connection and sends, in one system call,
  *
  *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
  * For a foreign table, the messages of the waiter begin with the commands of
- * its remote transaction.
- *
- * The session wakes the waiter after it has sent the messages.  So the remote
- * works while the waiter is being scheduled, and usually the waiter's first
- * recv() returns the rows.  The remote, too, is woken once instead of twice.
+ * its remote transaction.  The session wakes the waiter after it has sent the
+ * messages, so the remote works while the waiter is being scheduled.
  *
  * Rules that make it safe:
  * - There is one Sync.  If the reset fails, the remote skips all messages up to
@@ -680,11 +655,6 @@ pgpx_stream_repeat_cancel(PgpxLease *lease)
  * - The stream must be at a message boundary, with nothing unread.  No
  *   cancel may be under way, and there must be no reason to close the
  *   connection.
- * - The answer must begin with the echo of the returned lease's token.
- *   Otherwise it is the answer to something else, and the connection is
- *   closed (wire.h).
- * - Up to the CommandComplete of the reset, notices, notifications and
- *   parameters are from the returned lease, and are dropped (wire.c).
  * - From the grant to pgpx_pending_statement_record the sender cannot be
  *   interrupted.  A waiter that leaves the queue in that time waits for
  *   the sender, for up to a second.  After that it leaves as if the statement
@@ -870,31 +840,28 @@ settle_reset_behind(PgpxLease *lease, int *unread_reset)
 
 /* ------------------------------------------------------------------------
  * The return of a lease
- *
- * When a command that ends a lease returns, the remote must have released the
- * locks of the lease.  So the return waits for the end of a statement, which it
- * cancels, and for the answer to the ROLLBACK of an open transaction.
- *
- * The wait ends at operation_timeout.  It also ends if an interrupt is pending,
- * because a callback must not process it.  It does not take place if the
- * process exits, or if the lease is that of a call on a pool: the connection of
- * its statement is closed.
  * ------------------------------------------------------------------------
  */
 
 /*
- * Clear the statement in flight of a lease that is about to be returned.  If
- * its answer has arrived, drain it.  Otherwise raise a WARNING; the caller will
- * have the statement cancelled.
+ * Before a lease is returned: drain the answer of a statement in flight, if it
+ * has arrived, and report what the return will cancel or roll back.
  */
 static void
-drop_in_flight(PgpxLease *lease)
+report_unfinished(PgpxLease *lease)
 {
+	bool		in_flight = lease->in_flight != NULL;
+
 	pgpx_lease_clear_in_flight(lease);
-	if (!pgpx_stream_drain(lease, PGPX_DRAIN_BYTES, pgpx_now()))
+	if (in_flight && !pgpx_stream_drain(lease, PGPX_DRAIN_BYTES, pgpx_now()))
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lease " UINT64_FORMAT " was returned with a statement in flight, which is cancelled",
+						lease->id)));
+	if (is_usable(lease) && lease->sock->wire.tx != 'I')
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("lease " UINT64_FORMAT " was returned with an open remote transaction, which is rolled back",
 						lease->id)));
 }
 
@@ -924,17 +891,6 @@ can_buffer_reset(const PgpxLease *lease)
 
 	return wire->out.data != NULL &&
 		(size_t) wire->out.maxlen > reset_size(lease);
-}
-
-/*
- * Return whether the parameters that decoding depends on certainly have their
- * start values after the reset: they have them now, or the reset restores them.
- */
-static bool
-has_start_params_after_reset(const PgpxLease *lease)
-{
-	return pgpx_wire_has_pinned_params(&lease->sock->wire) ||
-		lease->spec->discards_all;
 }
 
 void
@@ -1044,7 +1000,9 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 	if (usable && wire->reset_behind == 0 && !pgpx_wire_is_at_boundary(wire))
 		return close_for(reason, in_transaction ? PGPX_CLOSE_HOLDER_DIED :
 						 PGPX_CLOSE_BROKEN, false);
-	if (!usable || !has_start_params_after_reset(lease))
+
+	/* the parameters that decoding depends on must have their start values */
+	if (!usable || !(pgpx_wire_has_pinned_params(wire) || spec->discards_all))
 		return close_for(reason, usable || lease->not_run ||
 						 pgpx_wire_is_at_reset_behind(wire) ?
 						 PGPX_CLOSE_RESET : PGPX_CLOSE_BROKEN, false);
@@ -1079,9 +1037,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 		return PGPX_RELEASE_CLEAN;
 
 	/*
-	 * With reset "never", send nothing but the ROLLBACK of an open transaction.
-	 * If the parameters that decoding depends on have other values than at the
-	 * start, a reset restores them.
+	 * With reset "never", send nothing but the ROLLBACK of an open transaction,
+	 * unless a reset must restore these parameters.
 	 */
 	if (spec->opts.reset == PGPX_RESET_NEVER &&
 		pgpx_wire_has_pinned_params(wire))
@@ -1121,7 +1078,6 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 	PgpxReleaseAction action;
 	PgpxCloseReason reason = PGPX_CLOSE_NONE;
 	int			unread_reset = 0;
-	bool		reports = may_raise && end == PGPX_END_CHECKIN;
 	PgpxTime	deadline;
 
 	Assert(lease->id != 0);
@@ -1149,14 +1105,8 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 		return;
 	}
 
-	if (reports && is_usable(lease) && lease->in_flight != NULL)
-		drop_in_flight(lease);
-	if (reports && is_usable(lease) && sock->wire.tx != 'I')
-		ereport(WARNING,
-				(errcode(ERRCODE_WARNING),
-				 errmsg("lease " UINT64_FORMAT " was returned with an open remote transaction, which is rolled back",
-						lease->id)));
-
+	if (may_raise && end == PGPX_END_CHECKIN && is_usable(lease))
+		report_unfinished(lease);
 	lease->spec->last_conn = lease->conn;
 	lease->spec->last_conn_generation = lease->generation;
 	if (end == PGPX_END_CHECKIN && hand_over_lease(lease))
@@ -1231,12 +1181,10 @@ pgpx_lease_return_all(void)
 /* ------------------------------------------------------------------------
  * Ending leases with their transaction, subtransaction or session
  *
- * A lease ends with its scope: at checkin, at the end of the transaction
- * or subtransaction that owns it, at the end of the call, and at the
- * latest with the session.  Abort and exit callbacks must not raise errors.
- * Exit callbacks must not wait.  If the stream of a connection is at a message
- * boundary, the callbacks release it as a checkin does.  Otherwise the worker
- * cancels its statement and closes it.
+ * Abort and exit callbacks must not raise errors, and exit callbacks must not
+ * wait.  If the stream of a connection is at a message boundary, the callbacks
+ * release it as a checkin does.  Otherwise the worker cancels its statement and
+ * closes it.
  *
  * At process exit ShutdownPostgres aborts the transaction in a
  * before_shmem_exit callback.  Our on_shmem_exit callback runs later and

@@ -38,6 +38,25 @@ typedef struct PgpxPlace
 	PgpxTime	waited;			/* from "started" to the end of the last wait */
 } PgpxPlace;
 
+/*
+ * A notification.  It is allocated as one chunk, with its channel and payload.
+ */
+typedef struct PgpxNote
+{
+	struct PgpxNote *next;
+	int32		remote_pid;
+	char	   *payload;
+	char		channel[FLEXIBLE_ARRAY_MEMBER];
+} PgpxNote;
+
+typedef struct PgpxNotes
+{
+	PgpxNote   *first;			/* NULL: none */
+	PgpxNote  **end;			/* where to link the next one */
+	size_t		bytes;
+	uint64		dropped;		/* since the last read */
+} PgpxNotes;
+
 typedef struct PgpxLease
 {
 	dlist_node	node;
@@ -67,40 +86,28 @@ typedef struct PgpxLease
 								 * in flight; 0: none was requested */
 	PgpxTime	cancel_pause;
 
-	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
+	PgpxNotes	notes;			/* pending notifications */
 	char	   *last_message;	/* with which the remote server announced the
 								 * end of its session; NULL: none */
 	PgpxUsage	usage;
 } PgpxLease;
 
 /*
- * A notification.  It is allocated as one chunk, with its channel and payload.
- */
-typedef struct PgpxNote
-{
-	struct PgpxNote *next;
-	int32		remote_pid;
-	char	   *payload;
-	char		channel[FLEXIBLE_ARRAY_MEMBER];
-} PgpxNote;
-
-typedef struct PgpxNotes
-{
-	PgpxNote   *first;
-	PgpxNote  **last;
-	size_t		bytes;
-	uint64		dropped;		/* for lack of space, since the last read */
-} PgpxNotes;
-
-/*
  * pgpx_lease_store_note
  *		Queue a notification for pgpool.notifications.
  *
  * The queue of a lease is bounded.  A notification that is malformed, that
- * exceeds the bound or for which no memory is available is dropped and, if the
- * lease has a queue, counted.  Raise no error.
+ * exceeds the bound or for which no memory is available is dropped and counted.
+ * Raise no error.
  */
 extern void pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg);
+
+/* Return whether notifications are queued, or were dropped. */
+static inline bool
+pgpx_lease_has_notes(const PgpxLease *lease)
+{
+	return lease->notes.first != NULL || lease->notes.dropped > 0;
+}
 
 /* Free all queued notifications. */
 extern void pgpx_lease_drop_notes(PgpxLease *lease);

@@ -104,12 +104,7 @@ has_word(const char *sql, const char *word)
 
 	while (*sql != '\0')
 	{
-		if (!is_word_char(*sql))
-		{
-			sql++;
-			continue;
-		}
-		sql = read_word(sql, found);
+		sql = read_word(is_word_char(*sql) ? sql : sql + 1, found);
 		if (strcmp(found, word) == 0)
 			return true;
 	}
@@ -311,6 +306,56 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 }
 
 /*
+ * Process each complete message in the buffer, up to the first event "stop_at",
+ * and behind a complete answer the notices and notifications.  Any other message
+ * there breaks the lease, because the answer may have been for another
+ * statement.  The end of the stream is left to the lease's next use.
+ */
+static PgpxRunStep
+process_messages(PgpxRun *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->sock->wire;
+	bool		ended = false;
+
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		PgpxWireEvent event = pgpx_wire_next(wire, &msg);
+
+		if (ended && event != PGPX_EV_NOTICE && event != PGPX_EV_NOTIFICATION)
+		{
+			if (event == PGPX_EV_BROKEN && !wire->eof)
+				pgpx_lease_raise_broken(lease, NULL, NULL);
+			return PGPX_RUN_END;
+		}
+		if (event == PGPX_EV_READY)
+		{
+			if (wire->reset_behind != 0)
+				return PGPX_RUN_END;	/* its answer is next */
+			ended = true;
+			continue;
+		}
+		if (event == PGPX_EV_NOT_RUN)
+		{
+			lease->not_run = true;
+			if (run->stop_at != PGPX_EV_BEGUN)
+				lease->usage.statements--;
+			return PGPX_RUN_END;
+		}
+		if (event == PGPX_EV_BROKEN)
+			raise_broken(run);
+		if (event == PGPX_EV_NEED_INPUT)
+			return wire->phase == PGPX_WIRE_IDLE ?
+				PGPX_RUN_END :	/* part of a notice */
+				PGPX_RUN_WAIT;
+		handle_event(run, event, &msg);
+		if (event == run->stop_at && wire->phase != PGPX_WIRE_BROKEN)
+			return PGPX_RUN_STOPPED;
+	}
+}
+
+/*
  * Read and process the input that arrived since the last answer.  Notices,
  * notifications, parameters and the final error of a closing remote may arrive
  * at any time.  Any other message breaks the stream, because it would be taken
@@ -325,17 +370,10 @@ read_pending_input(PgpxRun *run)
 
 	for (;;)
 	{
-		PgpxWireMessage msg;
-		PgpxWireEvent event;
 		bool		more;
 		ssize_t		n = pgpx_wire_fill(wire, &more);
 
-		while ((event = pgpx_wire_next(wire, &msg)) != PGPX_EV_NEED_INPUT)
-		{
-			if (event == PGPX_EV_BROKEN)
-				raise_broken(run);
-			handle_event(run, event, &msg);
-		}
+		(void) process_messages(run);
 		if (pgpx_wire_is_at_boundary(wire) && !more)
 			return;
 		CHECK_FOR_INTERRUPTS();
@@ -406,64 +444,6 @@ make_ready(PgpxRun *run)
 }
 
 /*
- * Process the notices and notifications that arrived with a complete answer.
- * The end of the stream is left to the lease's next use.  Any other message
- * breaks the lease, because the answer may have been for another statement.
- */
-static void
-read_after_answer(PgpxRun *run)
-{
-	PgpxWire   *wire = &run->lease->sock->wire;
-	PgpxWireMessage msg;
-	PgpxWireEvent event;
-
-	while ((event = pgpx_wire_next(wire, &msg)) == PGPX_EV_NOTICE ||
-		   event == PGPX_EV_NOTIFICATION)
-		handle_event(run, event, &msg);
-	if (event == PGPX_EV_BROKEN && !wire->eof)
-		pgpx_lease_raise_broken(run->lease, NULL, NULL);
-}
-
-/*
- * Process each complete message in the buffer, up to the first event "stop_at".
- */
-static PgpxRunStep
-process_messages(PgpxRun *run)
-{
-	PgpxLease  *lease = run->lease;
-	PgpxWire   *wire = &lease->sock->wire;
-
-	for (;;)
-	{
-		PgpxWireMessage msg;
-		PgpxWireEvent event = pgpx_wire_next(wire, &msg);
-
-		if (event == PGPX_EV_READY)
-		{
-			if (wire->reset_behind == 0)	/* else its answer is next */
-				read_after_answer(run);
-			return PGPX_RUN_END;
-		}
-		if (event == PGPX_EV_NOT_RUN)
-		{
-			lease->not_run = true;
-			if (run->stop_at != PGPX_EV_BEGUN)
-				lease->usage.statements--;
-			return PGPX_RUN_END;
-		}
-		if (event == PGPX_EV_BROKEN)
-			raise_broken(run);
-		if (event == PGPX_EV_NEED_INPUT)
-			return wire->phase == PGPX_WIRE_IDLE ?
-				PGPX_RUN_END :	/* part of a notice */
-				PGPX_RUN_WAIT;
-		handle_event(run, event, &msg);
-		if (event == run->stop_at && wire->phase != PGPX_WIRE_BROKEN)
-			return PGPX_RUN_STOPPED;
-	}
-}
-
-/*
  * The answer is complete: raise an error if it is malformed or fatal, or if the
  * statement may have changed the styles of its own rows.
  */
@@ -491,7 +471,7 @@ check_answer(PgpxRun *run)
  * answer has often arrived already, so it is read before the first wait.
  */
 PgpxRunStep
-pgpx_run_read(PgpxRun *run)
+pgpx_run_read(PgpxRun *run, bool wait)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxRunStep reached;
@@ -502,6 +482,13 @@ pgpx_run_read(PgpxRun *run)
 		/* also while rows keep arriving, because they may never end */
 		PgpxTime	deadline = pgpx_stream_repeat_cancel(lease);
 
+		if (!wait)
+		{
+			if (pgpx_wire_fill(&lease->sock->wire, &more) == 0)
+				return PGPX_RUN_WAIT;
+			CHECK_FOR_INTERRUPTS(); /* input may arrive without a pause */
+			continue;
+		}
 		if (more)
 			CHECK_FOR_INTERRUPTS();
 		else if (run->last_read > 0 && deadline == 0 &&
@@ -521,23 +508,6 @@ pgpx_run_read(PgpxRun *run)
 			(void) pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery"));
 		run->last_read = pgpx_wire_fill(&lease->sock->wire, &more);
-	}
-	if (reached == PGPX_RUN_END)
-		check_answer(run);
-	return reached;
-}
-
-PgpxRunStep
-pgpx_run_try_read(PgpxRun *run)
-{
-	PgpxRunStep reached;
-	bool		more;
-
-	while ((reached = process_messages(run)) == PGPX_RUN_WAIT)
-	{
-		if (pgpx_wire_fill(&run->lease->sock->wire, &more) == 0)
-			return PGPX_RUN_WAIT;
-		CHECK_FOR_INTERRUPTS(); /* input may arrive without a pause */
 	}
 	if (reached == PGPX_RUN_END)
 		check_answer(run);
@@ -813,7 +783,7 @@ run_once(PgpxRun *run)
 	PG_TRY();
 	{
 		pgpx_run_send(run, run->sink == NULL);
-		(void) pgpx_run_read(run);
+		(void) pgpx_run_read(run, true);
 	}
 	PG_CATCH();
 	{

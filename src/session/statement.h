@@ -77,13 +77,10 @@ typedef enum PgpxRunStep
 } PgpxRunStep;
 
 /*
- * Wait for the answer and process it, up to the next event "stop_at" or to its
- * end.
+ * Read and process the answer, up to the next event "stop_at" or to its end.
+ * Without "wait", return PGPX_RUN_WAIT if more input is needed.
  */
-extern PgpxRunStep pgpx_run_read(PgpxRun *run);
-
-/* As pgpx_run_read, but return PGPX_RUN_WAIT instead of waiting for input. */
-extern PgpxRunStep pgpx_run_try_read(PgpxRun *run);
+extern PgpxRunStep pgpx_run_read(PgpxRun *run, bool wait);
 
 /*
  * Clean up the lease after an error; to be called in PG_CATCH around the
