@@ -132,14 +132,12 @@ pgpx_remote_error_dup(PgpxRemoteError *copy, const PgpxRemoteError *error)
 
 /* Report an error, with an internal query (NULL: none) and a last context. */
 static void
-report(int elevel, const PgpxRemoteError *error, const char *query,
-	   int position, const char *context)
+report(int elevel, const PgpxRemoteError *error, const char *primary,
+	   const char *query, int position, const char *context)
 {
 	ereport(elevel,
 			(errcode(error->sqlstate),
-			 error->primary != NULL && error->primary[0] != '\0' ?
-			 errmsg_internal("%s", error->primary) :
-			 errmsg("could not obtain message string for remote error"),
+			 errmsg_internal("%s", primary),
 			 error->detail ? errdetail_internal("%s", error->detail) : 0,
 			 error->hint ? errhint("%s", error->hint) : 0,
 			 query ? internalerrquery(query) : 0,
@@ -166,7 +164,7 @@ pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,
 		query = sql;
 		position = error->position;
 	}
-	report(ERROR, error, query, position,
+	report(ERROR, error, error->primary, query, position,
 		   psprintf(sql == NULL || query == sql ?
 					"remote SQL command on server \"%s\"" :
 					"remote SQL command on server \"%s\": %s", server, sql));
@@ -177,7 +175,11 @@ void
 pgpx_remote_error_report(int elevel, const PgpxRemoteError *error,
 						 const char *context)
 {
-	report(elevel, error, NULL, 0, context);
+	const char *primary = error->primary;
+
+	if (primary == NULL || primary[0] == '\0')
+		primary = "could not obtain message string for remote error";
+	report(elevel, error, primary, NULL, 0, context);
 }
 
 void
