@@ -1325,7 +1325,7 @@ pgpx_lease_checkout(PgpxServerSpec *spec, int64 timeout_ms, bool only_try,
 	{
 		if (!done && c.lease != NULL)
 			drop_lease(&c, true);
-		pgpx_pending_statement_set(NULL, 0);
+		pgpx_pending_statement_clear();
 		pgpx_server_spec_unpin(c.spec);
 	}
 	PG_END_TRY();

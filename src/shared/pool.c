@@ -924,3 +924,18 @@ pgpx_stats_sum_closed(const PgpxStats *stats)
 #undef ADD
 	return sum;
 }
+
+PgpxPool *
+pgpx_pool_lock(int index, uint32 pool_id)
+{
+	PgpxPool   *pool;
+
+	if (index < 0)
+		return NULL;
+	pool = &pgpx_pools[index];
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (pool->pool_id == pool_id)
+		return pool;
+	LWLockRelease(pool->lock);
+	return NULL;
+}

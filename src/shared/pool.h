@@ -374,4 +374,12 @@ extern PgpxGrowthLimit pgpx_pool_growth_limit_locked(const PgpxPool *pool);
  */
 extern int	pgpx_pool_blocked_locked(PgpxPool *pool);
 
+/*
+ * pgpx_pool_lock
+ *		Lock pool "index" exclusively if it still has this id.
+ *
+ * Return NULL, without the lock, if the slot has another pool by now.
+ */
+extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
+
 #endif							/* PGPX_POOL_H */

@@ -18,21 +18,6 @@
 #include "shared/lock_hooks.h"
 #include "shared/pool.h"
 
-PgpxPool *
-pgpx_pool_lock(int index, uint32 pool_id)
-{
-	PgpxPool   *pool;
-
-	if (index < 0)
-		return NULL;
-	pool = &pgpx_pools[index];
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (pool->pool_id == pool_id)
-		return pool;
-	LWLockRelease(pool->lock);
-	return NULL;
-}
-
 /* Return the first entry of the bucket of a key. */
 static int *
 bucket_of(const PgpxPoolKey *key)

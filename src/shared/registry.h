@@ -23,14 +23,6 @@ typedef struct PgpxPoolRef
 } PgpxPoolRef;
 
 /*
- * pgpx_pool_lock
- *		Lock pool "index" exclusively if it still has this id.
- *
- * Return NULL, without the lock, if the slot has another pool by now.
- */
-extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
-
-/*
  * pgpx_pool_find
  *		Find or create the pool of a key.  Return its index and set *pool_id;
  *		-1 if all slots of the registry are in use.

@@ -200,6 +200,14 @@ extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
  */
 extern void pgpx_pending_statement_set(const char *messages, size_t len);
 
+/* Clear the pending statement, if there is one. */
+static inline void
+pgpx_pending_statement_clear(void)
+{
+	if (pgpx_my_waiter()->pending_len > 0)
+		pgpx_pending_statement_set(NULL, 0);
+}
+
 /*
  * Return the state of a waiter's pending statement.  If the waiter is enqueued,
  * the caller must hold the pool lock.
