@@ -45,9 +45,8 @@
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
+#include "executor/spi.h"
 #include "foreign/fdwapi.h"
-#include "nodes/makefuncs.h"
-#include "parser/parse_node.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/utility.h"
@@ -68,22 +67,30 @@
 #include "fdw/remote_transaction.h"
 
 /*
- * Load the library of postgres_fdw and return its handler function.  On
- * failure, return NULL and set *reason.
+ * Return the callbacks of postgres_fdw.  Load its library if that has not been
+ * done yet.
+ *
+ * Errors: HV00L it cannot be loaded.  missing_ok: return NULL instead.
  */
-static PGFunction
-load_handler(char **reason)
+static const FdwRoutine *
+postgres_fdw(bool missing_ok)
 {
-	static PGFunction handler = NULL;
+	static FdwRoutine *routine = NULL;
 	MemoryContext caller = CurrentMemoryContext;
 
-	if (handler != NULL)
-		return handler;
+	if (routine != NULL)
+		return routine;
 	PG_TRY();
 	{
-		handler = (PGFunction) load_external_function("$libdir/postgres_fdw",
-													  "postgres_fdw_handler",
-													  true, NULL);
+		PGFunction	handler = (PGFunction)
+			load_external_function("$libdir/postgres_fdw",
+								   "postgres_fdw_handler", true, NULL);
+		Datum		result;
+
+		MemoryContextSwitchTo(TopMemoryContext);
+		result = DirectFunctionCall1(handler, (Datum) 0);
+		routine = (FdwRoutine *) DatumGetPointer(result);
+		MemoryContextSwitchTo(caller);
 	}
 	PG_CATCH();
 	{
@@ -92,48 +99,21 @@ load_handler(char **reason)
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
 		FlushErrorState();
-		*reason = error->message;
+		if (!missing_ok)
+			ereport(ERROR,
+					(errcode(ERRCODE_FDW_UNABLE_TO_CREATE_EXECUTION),
+					 errmsg("foreign tables on pools need the library of postgres_fdw"),
+					 errdetail_internal("%s", error->message),
+					 errhint("Install PostgreSQL's contrib modules on this server. The extension postgres_fdw need not be created.")));
 	}
 	PG_END_TRY();
-	return handler;
+	return routine;
 }
 
 void
 pgpx_postgres_fdw_preload(void)
 {
-	char	   *reason;
-
-	(void) load_handler(&reason);
-}
-
-/*
- * Return the callbacks of postgres_fdw.  Load its library if that has not been
- * done yet.
- *
- * Errors: HV00L it cannot be loaded.
- */
-static const FdwRoutine *
-postgres_fdw(void)
-{
-	static FdwRoutine *routine = NULL;
-	char	   *reason = NULL;
-	PGFunction	handler;
-	MemoryContext old;
-
-	if (routine != NULL)
-		return routine;
-	handler = load_handler(&reason);
-	if (handler == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FDW_UNABLE_TO_CREATE_EXECUTION),
-				 errmsg("foreign tables on pools need the library of postgres_fdw"),
-				 errdetail_internal("%s", reason),
-				 errhint("Install PostgreSQL's contrib modules on this server. The extension postgres_fdw need not be created.")));
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	routine = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(handler,
-																 (Datum) 0));
-	MemoryContextSwitchTo(old);
-	return routine;
+	(void) postgres_fdw(true);
 }
 
 /*
@@ -148,12 +128,9 @@ postgres_fdw(void)
 static void
 estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 {
-	const char *value = pgpx_table_option(table, "use_remote_estimate");
-	bool		on = false;
-
-	if (value != NULL && parse_bool(value, &on) && on)
-		pgpx_truncate_note_estimate(GetForeignServerIdByRelId(table));
-	postgres_fdw()->GetForeignRelSize(root, rel, table);
+	if (pgpx_table_bool_option(table, "use_remote_estimate", false))
+		pgpx_truncate_note(GetForeignServerIdByRelId(table), false);
+	postgres_fdw(false)->GetForeignRelSize(root, rel, table);
 }
 
 /*
@@ -162,22 +139,26 @@ estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
  * remote rows.  Show nothing if the node was not executed.
  */
 static void
-show_pool(ExplainState *es, const PgpxNodeUsage *usage)
+show_pool(ExplainState *es, const PgpxRemoteUse *use)
 {
-	const PgpxRemoteTransaction *rt = usage != NULL ? usage->transaction : NULL;
+	const PgpxRemoteTransaction *rt = use != NULL ? use->transaction : NULL;
 
 	if (!es->analyze || !es->verbose || rt == NULL)
 		return;
 	ExplainPropertyText("Pool", NameStr(rt->lease->spec->server_name), es);
 	if (es->timing)
 		ExplainPropertyFloat("Pool Wait", "ms", rt->wait_time / 1000.0, 3, es);
-	ExplainPropertyInteger("Remote Rows", NULL, (int64) usage->rows, es);
+	ExplainPropertyInteger("Remote Rows", NULL, (int64) use->rows, es);
 }
 
+/* a scan, or a direct modification */
 static void
-explain_scan(ForeignScanState *node, ExplainState *es)
+explain_node(ForeignScanState *node, ExplainState *es)
 {
-	postgres_fdw()->ExplainForeignScan(node, es);
+	if (((ForeignScan *) node->ss.ps.plan)->operation == CMD_SELECT)
+		postgres_fdw(false)->ExplainForeignScan(node, es);
+	else
+		postgres_fdw(false)->ExplainDirectModify(node, es);
 	show_pool(es, node->fdw_state);
 }
 
@@ -185,16 +166,9 @@ static void
 explain_modify(ModifyTableState *mtstate, ResultRelInfo *result_rel,
 			   List *fdw_private, int subplan_index, ExplainState *es)
 {
-	postgres_fdw()->ExplainForeignModify(mtstate, result_rel, fdw_private,
-										 subplan_index, es);
+	postgres_fdw(false)->ExplainForeignModify(mtstate, result_rel, fdw_private,
+											  subplan_index, es);
 	show_pool(es, result_rel->ri_FdwState);
-}
-
-static void
-explain_direct_modify(ForeignScanState *node, ExplainState *es)
-{
-	postgres_fdw()->ExplainDirectModify(node, es);
-	show_pool(es, node->fdw_state);
 }
 
 PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
@@ -203,7 +177,7 @@ PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
 Datum
 pgpx_fdw_handler(PG_FUNCTION_ARGS)
 {
-	const FdwRoutine *theirs = postgres_fdw();
+	const FdwRoutine *theirs = postgres_fdw(false);
 	FdwRoutine *routine = makeNode(FdwRoutine);
 
 	/* planning */
@@ -238,13 +212,13 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->GetForeignModifyBatchSize = pgpx_modify_batch_size;
 	routine->BeginDirectModify = pgpx_direct_modify_begin;
 	routine->IterateDirectModify = pgpx_direct_modify_iterate;
-	routine->EndDirectModify = pgpx_direct_modify_end;
+	routine->EndDirectModify = pgpx_scan_end;
 	routine->ExecForeignTruncate = pgpx_truncate;
 
 	/* EXPLAIN */
-	routine->ExplainForeignScan = explain_scan;
+	routine->ExplainForeignScan = explain_node;
 	routine->ExplainForeignModify = explain_modify;
-	routine->ExplainDirectModify = explain_direct_modify;
+	routine->ExplainDirectModify = explain_node;
 
 	/* utility statements */
 	routine->AnalyzeForeignTable = pgpx_utility_analyze;
@@ -289,15 +263,10 @@ find_handler(Oid extension, const char *name)
 static Oid
 wrapper_handler(Oid wrapper)
 {
-	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
-									  ObjectIdGetDatum(wrapper));
-	Oid			handler;
+	ForeignDataWrapper *fdw = GetForeignDataWrapperExtended(wrapper,
+															FDW_MISSING_OK);
 
-	if (!HeapTupleIsValid(row))
-		return InvalidOid;
-	handler = ((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwhandler;
-	ReleaseSysCache(row);
-	return handler;
+	return fdw != NULL ? fdw->fdwhandler : InvalidOid;
 }
 
 /* Return whether a wrapper that is not ours uses our handler. */
@@ -428,47 +397,37 @@ lock_tables(List *tables)
 static void
 set_handler(Oid handler)
 {
-	AlterFdwStmt *stmt = makeNode(AlterFdwStmt);
-	PlannedStmt *command = makeNode(PlannedStmt);
 	char	   *schema = get_namespace_name(get_func_namespace(handler));
-	char	   *function = get_func_name(handler);
-	char	   *text = psprintf("ALTER FOREIGN DATA WRAPPER %s HANDLER %s",
-								FDW_WRAPPER,
-								quote_qualified_identifier(schema, function));
+	char	   *text =
+		psprintf("ALTER FOREIGN DATA WRAPPER %s HANDLER %s", FDW_WRAPPER,
+				 quote_qualified_identifier(schema, get_func_name(handler)));
 	int			level = NewGUCNestLevel();
 
-	stmt->fdwname = pstrdup(FDW_WRAPPER);
-	stmt->func_options =
-		list_make1(makeDefElem("handler",
-							   (Node *) list_make2(makeString(schema),
-												   makeString(function)),
-							   -1));
-	command->commandType = CMD_UTILITY;
-	command->canSetTag = true;
-	command->utilityStmt = (Node *) stmt;
-	command->stmt_location = 0;
-	command->stmt_len = strlen(text);
-	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("log_min_messages", "error", PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	ProcessUtility(command, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
-				   None_Receiver, NULL);
+	pgpx_set_local("client_min_messages", "error");
+	pgpx_set_local("log_min_messages", "error");
+	SPI_connect();
+	if (SPI_execute(text, false, 0) != SPI_OK_UTILITY)
+		elog(ERROR, "could not execute \"%s\"", text);
+	SPI_finish();
 	AtEOXact_GUC(true, level);
 }
 
 /*
- * Change the handler of wrapper postgres_fdw.
+ * Change the handler of wrapper postgres_fdw, for one of the two SQL functions.
  *
- * ext: OID of extension pgpool_ext.  attach: true to replace the handler of
- * postgres_fdw by that of pgpool_ext, false for the reverse.  Return false if
- * the wrapper already had the new handler.  Raise an error if extension
+ * attach: true to replace the handler of postgres_fdw by that of pgpool_ext,
+ * false for the reverse.  Return false if the wrapper already had the new
+ * handler.  Raise an error if the user is not a superuser, if extension
  * postgres_fdw or its wrapper is missing, or if the wrapper has neither of the
  * two handlers.
  */
 static bool
-change_handler(Oid ext, bool attach)
+change_handler(FunctionCallInfo fcinfo, bool attach)
 {
+	const char *function = attach ? "pgpool.attach_postgres_fdw()" :
+		"pgpool.detach_postgres_fdw()";
+	Oid			ext = getExtensionOfObject(ProcedureRelationId,
+										   fcinfo->flinfo->fn_oid);
 	Oid			theirs = get_extension_oid(FDW_EXTENSION, true);
 	Oid			wrapper = get_foreign_data_wrapper_oid(FDW_WRAPPER, true);
 	Oid			own_handler;
@@ -476,6 +435,18 @@ change_handler(Oid ext, bool attach)
 	Oid			new_handler;
 	Oid			current;
 
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 attach ?
+				 errmsg("permission denied to attach foreign-data wrapper \"%s\"",
+						FDW_WRAPPER) :
+				 errmsg("permission denied to detach foreign-data wrapper \"%s\"",
+						FDW_WRAPPER),
+				 errdetail("Only superusers can change the handler of a "
+						   "foreign-data wrapper.")));
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
 	if (!OidIsValid(theirs))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -528,38 +499,11 @@ change_handler(Oid ext, bool attach)
 	return true;
 }
 
-/*
- * Execute one of the two SQL functions: check the permissions, then change the
- * handler.  Return whether the handler was changed.
- */
-static bool
-attach_or_detach(FunctionCallInfo fcinfo, bool attach)
-{
-	const char *function = attach ? "pgpool.attach_postgres_fdw()" :
-		"pgpool.detach_postgres_fdw()";
-
-	if (!superuser())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 attach ?
-				 errmsg("permission denied to attach foreign-data wrapper \"%s\"",
-						FDW_WRAPPER) :
-				 errmsg("permission denied to detach foreign-data wrapper \"%s\"",
-						FDW_WRAPPER),
-				 errdetail("Only superusers can change the handler of a "
-						   "foreign-data wrapper.")));
-	PreventCommandIfReadOnly(function);
-	PreventCommandIfParallelMode(function);
-	return change_handler(getExtensionOfObject(ProcedureRelationId,
-											   fcinfo->flinfo->fn_oid),
-						  attach);
-}
-
 Datum
 pgpx_attach_postgres_fdw(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
-	PG_RETURN_BOOL(attach_or_detach(fcinfo, true));
+	PG_RETURN_BOOL(change_handler(fcinfo, true));
 }
 
 /*
@@ -568,5 +512,5 @@ pgpx_attach_postgres_fdw(PG_FUNCTION_ARGS)
 Datum
 pgpx_detach_postgres_fdw(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(attach_or_detach(fcinfo, false));
+	PG_RETURN_BOOL(change_handler(fcinfo, false));
 }

@@ -5,8 +5,9 @@
  *	  postgres_fdw.
  *
  * The handler function in handler.c returns an FdwRoutine with the callbacks
- * that are declared here.  scan.c (scans), modify.c (writes) and utility.c
- * (ANALYZE and IMPORT FOREIGN SCHEMA) implement them.  PostgreSQL's
+ * that are declared here.  scan.c (scans and direct modifications), modify.c
+ * (other writes) and utility.c (ANALYZE and IMPORT FOREIGN SCHEMA) implement
+ * them.  PostgreSQL's
  * documentation of foreign-data wrappers describes what each callback must do.
  *
  *-------------------------------------------------------------------------
@@ -37,18 +38,6 @@ extern void pgpx_attach_check_drop(Oid classId, Oid objectId);
  */
 extern void pgpx_postgres_fdw_preload(void);
 
-/*
- * What EXPLAIN shows of a node or of a target table.  It is the first member of
- * the states in fdw_state and ri_FdwState.
- */
-typedef struct PgpxNodeUsage
-{
-	PgpxRemoteTransaction *transaction; /* NULL until the first row */
-
-	/* that were read, before local filters, or that were modified */
-	uint64		rows;
-} PgpxNodeUsage;
-
 /* scans of foreign tables and of foreign joins */
 extern void pgpx_scan_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_scan_iterate(ForeignScanState *node);
@@ -60,25 +49,9 @@ extern void pgpx_scan_async_request(AsyncRequest *request);
 extern void pgpx_scan_async_configure_wait(AsyncRequest *request);
 extern void pgpx_scan_async_notify(AsyncRequest *request);
 
-/*
- * pgpx_scan_tupdesc
- *		Return the tuple descriptor of a scan's remote rows.
- *
- * A whole-row reference of a join is of type record in the executor's
- * descriptor; here it has the table's row type.
- */
-extern TupleDesc pgpx_scan_tupdesc(ForeignScanState *node);
-
-/*
- * pgpx_scan_context, pgpx_table_context
- *		Add the column to the context of an error in the conversion of a value,
- *		as postgres_fdw does.
- *
- * For pgpx_rows_begin_attributes.  arg: the ForeignScanState, or the Relation
- * of a foreign table.
- */
-extern void pgpx_scan_context(void *arg, AttrNumber attnum);
-extern void pgpx_table_context(void *arg, AttrNumber attnum);
+/* UPDATE and DELETE that the remote executes as a whole */
+extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
+extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
 
 /*
  * INSERT, UPDATE and DELETE, row by row.  pgpx_modify_begin_insert begins an
@@ -105,18 +78,11 @@ extern void pgpx_truncate(List *rels, DropBehavior behavior,
 						  bool restart_seqs);
 
 /*
- * pgpx_truncate_note_estimate
- *		Record that postgres_fdw plans on a connection of its own to a server.
- *
- * From then on, TRUNCATE of the server's tables raises an error in this
- * transaction.  Errors: 0A000 if the transaction has truncated such a table.
+ * Record that the transaction truncates a table of a server, or that
+ * postgres_fdw plans on a connection of its own to it.  Errors: 0A000 if the
+ * transaction has already done the other.
  */
-extern void pgpx_truncate_note_estimate(Oid server);
-
-/* UPDATE and DELETE that the remote executes as a whole */
-extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
-extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
-extern void pgpx_direct_modify_end(ForeignScanState *node);
+extern void pgpx_truncate_note(Oid server, bool truncates);
 
 /* ANALYZE, IMPORT FOREIGN SCHEMA */
 extern bool pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,

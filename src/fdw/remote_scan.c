@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * remote_scan.c
- *	  Scans: remote portals whose rows are read one by one; their parameters
- *	  and tuples.
+ *	  Scans: remote portals whose rows are read one by one; their tuples.
  *
  * A scan executes its portal in batches.  Each Execute is for a limited number
  * of rows: fetch_size, or, if that option is not set, a number that grows from
@@ -29,81 +28,20 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
-#include "nodes/nodeFuncs.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "base/debug_point.h"
-#include "values/params.h"
-
-void
-pgpx_query_params_begin(PgpxQueryParams *params, List *exprs, PlanState *node)
-{
-	ListCell   *lc;
-
-	params->n = list_length(exprs);
-	if (params->n == 0)
-		return;
-	params->outputs = palloc(sizeof(FmgrInfo) * params->n);
-	foreach(lc, exprs)
-	{
-		Oid			type = exprType(lfirst(lc));
-		Oid			output;
-		bool		varlena;
-
-		getTypeOutputInfo(type, &output, &varlena);
-		fmgr_info(output, &params->outputs[foreach_current_index(lc)]);
-		params->catalog_path |= pgpx_params_need_catalog_path(type);
-	}
-	params->exprs = ExecInitExprList(exprs, node);
-	params->cxt = AllocSetContextCreate(CurrentMemoryContext,
-										"pgpool_ext parameters",
-										ALLOCSET_SMALL_SIZES);
-}
-
-const char **
-pgpx_query_params_evaluate(PgpxQueryParams *params, ExprContext *econtext)
-{
-	const char **texts;
-	NullableDatum *values;
-	MemoryContext old;
-	ListCell   *lc;
-	int			level;
-
-	if (params->n == 0)
-		return NULL;
-	MemoryContextReset(params->cxt);
-	old = MemoryContextSwitchTo(params->cxt);
-	texts = palloc(sizeof(char *) * params->n);
-	values = palloc(sizeof(NullableDatum) * params->n);
-
-	/* before the styles are set, because an expression can depend on them */
-	foreach(lc, params->exprs)
-	{
-		NullableDatum *value = &values[foreach_current_index(lc)];
-
-		value->value = ExecEvalExpr((ExprState *) lfirst(lc), econtext,
-									&value->isnull);
-	}
-	level = pgpx_params_begin_styles(params->catalog_path);
-	for (int i = 0; i < params->n; i++)
-		texts[i] = values[i].isnull ? NULL :
-			OutputFunctionCall(&params->outputs[i], values[i].value);
-	pgpx_params_end_styles(level);
-	MemoryContextSwitchTo(old);
-	return texts;
-}
 
 HeapTuple
-pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
+pgpx_tuple_form(TupleDesc tupdesc, PgpxRowValues row)
 {
-	HeapTuple	tuple = heap_form_tuple(tupdesc, values, nulls);
+	HeapTuple	tuple = heap_form_tuple(tupdesc, row.values, row.nulls);
 	int			natts = tupdesc->natts;
 
-	if (!nulls[natts])
+	if (!row.nulls[natts])
 		tuple->t_self = tuple->t_data->t_ctid =
-			*(ItemPointer) DatumGetPointer(values[natts]);
+			*(ItemPointer) DatumGetPointer(row.values[natts]);
 
 	/* heap_form_tuple has put the length and type of a datum there */
 	HeapTupleHeaderSetXmax(tuple->t_data, InvalidTransactionId);
@@ -127,7 +65,7 @@ pgpx_stored_row_slot(TupleDesc tupdesc)
 
 bool
 pgpx_stored_row_next(Tuplestorestate *store, TupleTableSlot *slot,
-					 Datum **values, bool **nulls)
+					 PgpxRowValues *row)
 {
 	/* a row from a file is allocated here, and the slot frees it later */
 	MemoryContext old = MemoryContextSwitchTo(slot->tts_mcxt);
@@ -137,8 +75,7 @@ pgpx_stored_row_next(Tuplestorestate *store, TupleTableSlot *slot,
 	if (!found)
 		return false;
 	slot_getallattrs(slot);
-	*values = slot->tts_values;
-	*nulls = slot->tts_isnull;
+	*row = (PgpxRowValues){slot->tts_values, slot->tts_isnull};
 	return true;
 }
 
@@ -161,26 +98,26 @@ pgpx_stored_row_next(Tuplestorestate *store, TupleTableSlot *slot,
 
 typedef enum PgpxScanState
 {
-	PGPX_SCAN_CLOSED,			/* not opened; the portal may exist */
+	PGPX_SCAN_NEW,				/* never opened */
 	PGPX_SCAN_STREAMING,		/* a batch is being read */
 	PGPX_SCAN_SUSPENDED,		/* the portal has more rows */
-	PGPX_SCAN_END,				/* all rows were read */
+	PGPX_SCAN_END,				/* all rows were read, or it was stopped */
 	PGPX_SCAN_FAILED			/* an error, or a rollback, has ended it */
 } PgpxScanState;
 
 struct PgpxRemoteScan
 {
 	dlist_node	node;			/* in rt->scans */
-	PgpxRemoteTransaction *rt;	/* NULL: it or the scan has ended */
+	PgpxRemoteTransaction *rt;	/* NULL: the scan is new, or one of the two
+								 * has ended */
 	MemoryContext cxt;			/* holds this struct and the tuplestore */
 	MemoryContextCallback callback; /* unlinks the scan */
 	ResourceOwner owner;		/* of the tuplestore's temporary files */
+	PgpxScanSource source;
+	uint32		first_batch;	/* rows of the first batch; 0: all */
+	const AsyncRequest *request;	/* of an Append; NULL: not asynchronous */
 	PgpxStatement statement;
 	PgpxRows   *rows;
-	TupleDesc	tupdesc;
-	int			fetch_size;		/* see pgpx_remote_scan_begin */
-	double		expected;		/* number of rows; 0: not known */
-	const AsyncRequest *request;	/* of an Append; NULL: not asynchronous */
 
 	PgpxScanState state;
 	int			level;			/* of subtransactions, when it was opened */
@@ -226,40 +163,65 @@ unlink_scan(void *arg)
 }
 
 PgpxRemoteScan *
-pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
-					   PgpxRows *rows, TupleDesc tupdesc, int fetch_size,
-					   double expected, const AsyncRequest *request)
+pgpx_remote_scan_begin(const PgpxScanSource *source)
 {
 	PgpxRemoteScan *scan = palloc0(sizeof(PgpxRemoteScan));
 
 	scan->cxt = CurrentMemoryContext;
 	scan->owner = CurrentResourceOwner;
-	scan->statement.sql = sql;
-	scan->rows = rows;
-	scan->tupdesc = tupdesc;
-	scan->fetch_size = fetch_size;
-	scan->expected = expected;
-	scan->request = request;
-	scan->state = PGPX_SCAN_CLOSED;
+	scan->source = *source;
+	scan->first_batch = source->fetch_size == PGPX_FETCH_ALL ? 0 :
+		source->fetch_size == PGPX_FETCH_GROWING ? BATCH_MIN :
+		source->fetch_size;
+	scan->statement.sql = source->sql;
+	scan->rows = pgpx_rows_begin_attributes(source->tupdesc, source->attnums,
+											source->where, source->where_arg);
+	scan->state = PGPX_SCAN_NEW;
 	scan->callback.func = unlink_scan;
 	scan->callback.arg = scan;
 	MemoryContextRegisterResetCallback(scan->cxt, &scan->callback);
-	scan->rt = rt;
-	dlist_push_tail(&rt->scans, &scan->node);
 	return scan;
 }
 
-uint32
-pgpx_remote_scan_first_batch(int fetch_size)
+void
+pgpx_remote_scan_set_request(PgpxRemoteScan *scan, const AsyncRequest *request)
 {
-	return fetch_size == PGPX_FETCH_GROWING ? BATCH_MIN :
-		fetch_size == PGPX_FETCH_ALL ? 0 : fetch_size;
+	scan->request = request;
 }
 
-bool
-pgpx_remote_scan_is_large(const PgpxRows *rows, double expected)
+/*
+ * Return whether the result is expected to be so large that the scan asks the
+ * remote for the columns' types before the first execution.  An asynchronous
+ * scan does not ask, because it must not wait.
+ */
+static bool
+is_large(const PgpxRemoteScan *scan)
 {
-	return expected * pgpx_rows_estimate_gain(rows) >= MIN_DESCRIBE_GAIN_NS;
+	return scan->request == NULL && scan->source.expected > 0 &&
+		scan->source.expected * pgpx_rows_estimate_gain(scan->rows) >=
+		MIN_DESCRIBE_GAIN_NS;
+}
+
+/* Link a new scan to its remote transaction, and begin that if it is new. */
+static void
+link_scan(PgpxRemoteScan *scan)
+{
+	PgpxPipeline first = pgpx_wire_pipeline_of(&scan->statement, 0, NULL);
+
+	/*
+	 * The statement of a large scan is not the first one, because the scan
+	 * first asks for its types.  An asynchronous scan must not wait for an
+	 * answer, but after a hand-over of its statement the session waits for one.
+	 */
+	bool		is_first = scan->request == NULL && !is_large(scan);
+
+	first.max_rows = scan->first_batch;
+	if (first.max_rows > 0)
+		first.portal = "p1";	/* the name that the portal will have */
+	scan->rt = pgpx_remote_transaction_get(scan->source.use,
+										   is_first ? &first : NULL);
+	dlist_push_tail(&scan->rt->scans, &scan->node);
+	scan->state = PGPX_SCAN_END;
 }
 
 /* Raise an error if the scan cannot be continued. */
@@ -284,11 +246,11 @@ drop_store(PgpxRemoteScan *scan)
 }
 
 /*
- * Send the pipeline of the scan.  first: it is the statement with the first
- * batch, else the Execute of the next batch.  read_row reads the answer.
+ * Send the pipeline of the scan: the statement with the first batch, or the
+ * Execute of the next batch.  read_row reads the answer.
  */
 static void
-send_batch(PgpxRemoteScan *scan, bool first)
+send_batch(PgpxRemoteScan *scan)
 {
 	PgpxRemoteTransaction *rt = scan->rt;
 	PgpxRun    *run = &scan->run;
@@ -298,9 +260,7 @@ send_batch(PgpxRemoteScan *scan, bool first)
 	run->stop_at = PGPX_EV_ROW;
 	PG_TRY();
 	{
-		pgpx_remote_send(rt, run, &scan->pipeline, first,
-						 first ? scan->level :
-						 GetCurrentTransactionNestLevel());
+		pgpx_remote_send(rt, run, &scan->pipeline);
 	}
 	PG_CATCH();
 	{
@@ -324,59 +284,63 @@ pgpx_remote_scan_stop(PgpxRemoteScan *scan)
 {
 	abandon_answer(scan);
 	drop_store(scan);
-	if (scan->state != PGPX_SCAN_FAILED)
-		scan->state = PGPX_SCAN_CLOSED;
+	if (scan->state == PGPX_SCAN_STREAMING ||
+		scan->state == PGPX_SCAN_SUSPENDED)
+		scan->state = PGPX_SCAN_END;
 }
 
 /*
  * Begin the prediction of formats.  If there is none for a result that is
  * expected to be large, first ask the remote for the types of its columns, at
- * most once for a scan.  An asynchronous scan does not ask, because it must not
- * wait.
+ * most once for a scan.
  */
 static void
 begin_prediction(PgpxRemoteScan *scan)
 {
-	double		expected = scan->request == NULL ? scan->expected : 0;
+	uint64		rows = Min(scan->source.expected, (double) PG_INT32_MAX);
+	bool		large = is_large(scan);
 
 	pgpx_prediction_begin(&scan->run);
-	scan->expected = 0;
-	if (!scan->run.prediction.on || scan->run.nformats > 0 ||
-		!pgpx_remote_scan_is_large(scan->rows, expected))
+	scan->source.expected = 0;
+	if (!scan->run.prediction.on || scan->run.nformats > 0 || !large)
 		return;
 	Assert(scan->rt->lease->pending_state != PGPX_PENDING_SENT);
-	pgpx_remote_describe(scan->rt, &scan->statement, scan->run.sink,
-						 (uint64) Min(expected, (double) PG_INT32_MAX));
+	pgpx_remote_describe(scan->rt, &scan->statement, scan->run.sink, rows);
 	pgpx_remote_prepare_send(scan->rt);
 	pgpx_prediction_begin(&scan->run);
 }
 
-void
+bool
 pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 					  const char *const *values)
 {
-	PgpxRemoteTransaction *rt = scan->rt;
 	PgpxPipeline *p = &scan->pipeline;
+	PgpxRemoteTransaction *rt;
 
-	if (rt == NULL)
-		check_scan(scan);
-	pgpx_remote_scan_stop(scan);
-	pgpx_remote_prepare_send(rt);
 	scan->statement.nparams = nparams;
 	scan->statement.values = values;
+	if (scan->state == PGPX_SCAN_NEW)
+		link_scan(scan);
+	else if (scan->rt == NULL)
+		check_scan(scan);
+	if (pgpx_remote_scan_must_wait(scan))
+		return false;
+	rt = scan->rt;
+	pgpx_remote_scan_stop(scan);
+	pgpx_remote_prepare_send(rt);
 	pgpx_run_check(rt->lease, &scan->statement);
 
 	if (scan->portal[0] != '\0')
 		pgpx_remote_close_later(rt, scan->portal);
-	else if (scan->fetch_size != PGPX_FETCH_ALL)
-		snprintf(scan->portal, sizeof(scan->portal), "P" PGPX_REMOTE_PORTAL, ++rt->nnames);
+	else if (scan->first_batch > 0)
+		snprintf(scan->portal, sizeof(scan->portal), "Pp%u", ++rt->nnames);
 	memset(&scan->run, 0, sizeof(scan->run));
 	memset(p, 0, sizeof(*p));
 	scan->run.lease = rt->lease;
 	scan->run.statement = &scan->statement;
 	scan->run.sink = pgpx_rows_sink(scan->rows);
 	begin_prediction(scan);
-	scan->batch_size = pgpx_remote_scan_first_batch(scan->fetch_size);
+	scan->batch_size = scan->first_batch;
 	scan->level = GetCurrentTransactionNestLevel();
 	p->statement = &scan->statement;
 	p->portal = scan->portal[0] == '\0' ? "" : scan->portal + 1;
@@ -389,7 +353,8 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	scan->nformats = p->nformats;
 	memcpy(scan->formats, p->formats, sizeof(int16) * p->nformats);
 	scan->described = false;
-	send_batch(scan, true);
+	send_batch(scan);
+	return true;
 }
 
 /* Execute the portal for the next batch. */
@@ -407,7 +372,7 @@ execute_next_batch(PgpxRemoteScan *scan)
 	p->resume = true;
 	p->max_rows = scan->batch_size;
 	scan->run.lease = rt->lease;
-	send_batch(scan, false);
+	send_batch(scan);
 }
 
 /*
@@ -443,19 +408,13 @@ end_batch(PgpxRemoteScan *scan)
 	scan->state = run->error.set ? PGPX_SCAN_FAILED :
 		run->suspended ? PGPX_SCAN_SUSPENDED : PGPX_SCAN_END;
 	pgpx_remote_end_statement(rt, run);
-	if (run->prediction.on)
-	{
-		uint64		rows = run->rows;
-
-		/* the result has at least as many rows as were requested */
-		if (run->suspended)
-			run->rows = scan->batch_size;
-		pgpx_prediction_end(run);
-		run->rows = rows;
-	}
+	/* the result has at least as many rows as were requested */
+	if (run->suspended)
+		run->rows = scan->batch_size;
+	pgpx_prediction_end(run);
 	if (run->error.set)
 		pgpx_remote_raise(&run->error, rt->sent.data);
-	if (run->suspended && scan->fetch_size == PGPX_FETCH_GROWING)
+	if (run->suspended && scan->source.fetch_size == PGPX_FETCH_GROWING)
 		grow_batch(scan);
 }
 
@@ -499,11 +458,10 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 {
 	MemoryContext old = MemoryContextSwitchTo(scan->cxt);
 	ResourceOwner owner = CurrentResourceOwner;
-	Datum	   *values;
-	bool	   *nulls;
+	PgpxRowValues row = pgpx_rows_current(scan->rows);
 
 	if (scan->slot == NULL)
-		scan->slot = pgpx_stored_row_slot(scan->tupdesc);
+		scan->slot = pgpx_stored_row_slot(scan->source.tupdesc);
 	if (scan->store == NULL)
 	{
 		/* its temporary files must not be closed before the scan ends */
@@ -514,15 +472,14 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 
 	/* the executor may still use the row that it read last */
 	pgpx_rows_keep(scan->rows);
-	pgpx_rows_values(scan->rows, &values, &nulls);
 	PG_TRY();
 	{
 		PGPX_DEBUG_POINT("fdw_buffer");
 		while (scan->state == PGPX_SCAN_STREAMING)
 			if (read_row(scan, true) == PGPX_RUN_STOPPED)
 				tuplestore_putvalues(scan->store,
-									 scan->slot->tts_tupleDescriptor, values,
-									 nulls);
+									 scan->slot->tts_tupleDescriptor,
+									 row.values, row.nulls);
 	}
 	PG_CATCH();
 	{
@@ -540,50 +497,34 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	MemoryContextSwitchTo(old);
 }
 
-/* Read the next buffered row.  Return false if there is none. */
-static bool
-next_buffered_row(PgpxRemoteScan *scan, Datum **values, bool **nulls)
+PgpxRunStep
+pgpx_remote_scan_next(PgpxRemoteScan *scan, PgpxRowValues *row)
 {
-	if (scan->store == NULL)
-		return false;
-	if (pgpx_stored_row_next(scan->store, scan->slot, values, nulls))
-		return true;
-	drop_store(scan);
-	return false;
-}
+	PgpxRunStep reached;
 
-/*
- * Read the next row: from the tuplestore if it has rows, else from the stream.
- * wait: as for read_row.
- */
-static PgpxScanStep
-next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
-{
 	for (;;)
 	{
-		if (next_buffered_row(scan, values, nulls))
-			return PGPX_SCAN_STEP_ROW;
+		if (scan->store != NULL)
+		{
+			if (pgpx_stored_row_next(scan->store, scan->slot, row))
+				return PGPX_RUN_STOPPED;
+			drop_store(scan);
+		}
 		switch (scan->state)
 		{
-			case PGPX_SCAN_CLOSED:
+			case PGPX_SCAN_NEW:
 			case PGPX_SCAN_END:
-				return PGPX_SCAN_STEP_EOF;
+				return PGPX_RUN_END;
 			case PGPX_SCAN_STREAMING:
-				switch (read_row(scan, wait))
-				{
-					case PGPX_RUN_WAIT:
-						return PGPX_SCAN_STEP_WAIT;
-					case PGPX_RUN_STOPPED:
-						pgpx_rows_values(scan->rows, values, nulls);
-						return PGPX_SCAN_STEP_ROW;
-					case PGPX_RUN_END:
-						break;
-				}
+				*row = pgpx_rows_current(scan->rows);
+				reached = read_row(scan, scan->request == NULL);
+				if (reached != PGPX_RUN_END)
+					return reached;
 				break;
 			case PGPX_SCAN_SUSPENDED:
 				check_scan(scan);
-				if (!wait && pgpx_remote_scan_must_wait(scan))
-					return PGPX_SCAN_STEP_WAIT;
+				if (pgpx_remote_scan_must_wait(scan))
+					return PGPX_RUN_WAIT;
 				execute_next_batch(scan);
 
 				/*
@@ -598,18 +539,6 @@ next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
 				check_scan(scan);
 		}
 	}
-}
-
-bool
-pgpx_remote_scan_next(PgpxRemoteScan *scan, Datum **values, bool **nulls)
-{
-	return next_row(scan, true, values, nulls) == PGPX_SCAN_STEP_ROW;
-}
-
-PgpxScanStep
-pgpx_remote_scan_try_next(PgpxRemoteScan *scan, Datum **values, bool **nulls)
-{
-	return next_row(scan, false, values, nulls);
 }
 
 bool
@@ -656,20 +585,7 @@ pgpx_remote_scan_end(PgpxRemoteScan *scan)
 }
 
 void
-pgpx_remote_scans_released(PgpxRemoteTransaction *rt, int level)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &rt->scans)
-	{
-		PgpxRemoteScan *scan = dlist_container(PgpxRemoteScan, node, iter.cur);
-
-		scan->level = Min(scan->level, level - 1);
-	}
-}
-
-void
-pgpx_remote_scans_rolled_back(PgpxRemoteTransaction *rt, int level)
+pgpx_remote_scans_end_level(PgpxRemoteTransaction *rt, int level, bool aborts)
 {
 	dlist_iter	iter;
 
@@ -679,12 +595,14 @@ pgpx_remote_scans_rolled_back(PgpxRemoteTransaction *rt, int level)
 
 		if (scan->level < level)
 			continue;
+		scan->level = aborts ? 0 : level - 1;
+		if (!aborts)
+			continue;
 		scan->portal[0] = '\0';
 		abandon_answer(scan);
 		if (scan->state == PGPX_SCAN_STREAMING ||
 			scan->state == PGPX_SCAN_SUSPENDED)
 			scan->state = PGPX_SCAN_FAILED;
-		scan->level = 0;
 	}
 }
 
@@ -693,15 +611,7 @@ pgpx_remote_scans_forget(PgpxRemoteTransaction *rt)
 {
 	dlist_mutable_iter iter;
 
+	pgpx_remote_scans_end_level(rt, 0, true);
 	dlist_foreach_modify(iter, &rt->scans)
-	{
-		PgpxRemoteScan *scan = dlist_container(PgpxRemoteScan, node, iter.cur);
-
-		dlist_delete(&scan->node);
-		if (scan->state == PGPX_SCAN_STREAMING ||
-			scan->state == PGPX_SCAN_SUSPENDED)
-			scan->state = PGPX_SCAN_FAILED;
-		scan->rt = NULL;
-	}
-	rt->streaming = NULL;
+		unlink_scan(dlist_container(PgpxRemoteScan, node, iter.cur));
 }

@@ -61,15 +61,55 @@ pgpx_deparse_relation(StringInfo buf, Relation rel)
 					 quote_identifier(table));
 }
 
-void
-pgpx_deparse_column(StringInfo buf, Relation rel, AttrNumber attnum)
+List *
+pgpx_table_columns(Relation rel)
 {
-	Form_pg_attribute attr = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
-	List	   *options = GetForeignColumnOptions(attr->attrelid, attnum);
-	const char *name = option_or(options, "column_name",
-								 NameStr(attr->attname));
+	List	   *attnums = NIL;
 
-	appendStringInfoString(buf, quote_identifier(name));
+	for (int attnum = 1; attnum <= RelationGetNumberOfAttributes(rel); attnum++)
+		if (!TupleDescAttr(RelationGetDescr(rel), attnum - 1)->attisdropped)
+			attnums = lappend_int(attnums, attnum);
+	return attnums;
+}
+
+void
+pgpx_deparse_columns(StringInfo buf, Relation rel, List *attnums,
+					 const char *first)
+{
+	ListCell   *lc;
+
+	foreach(lc, attnums)
+	{
+		int			attnum = lfirst_int(lc);
+		const char *name = "ctid";
+
+		if (attnum != SelfItemPointerAttributeNumber)
+		{
+			Form_pg_attribute attr =
+				TupleDescAttr(RelationGetDescr(rel), attnum - 1);
+
+			name = option_or(GetForeignColumnOptions(attr->attrelid, attnum),
+							 "column_name", NameStr(attr->attname));
+		}
+		appendStringInfo(buf, "%s%s",
+						 foreach_current_index(lc) == 0 ? first : ", ",
+						 quote_identifier(name));
+	}
+}
+
+void
+pgpx_table_context(void *arg, AttrNumber attnum)
+{
+	Relation	rel = arg;
+	const char *name = RelationGetRelationName(rel);
+
+	if (attnum == 0)
+		errcontext("row of foreign table \"%s\"", name);
+	else
+		errcontext("column \"%s\" of foreign table \"%s\"",
+				   attnum == SelfItemPointerAttributeNumber ? "ctid" :
+				   NameStr(TupleDescAttr(RelationGetDescr(rel),
+										 attnum - 1)->attname), name);
 }
 
 /*
@@ -114,27 +154,38 @@ read_option(int cache, Oid object, AttrNumber options, const char *name)
 }
 
 const char *
-pgpx_table_option(Oid relid, const char *name)
+pgpx_table_option(Oid relid, const char *name, const char *unset)
 {
 	const char *value = read_option(FOREIGNTABLEREL, relid,
 									Anum_pg_foreign_table_ftoptions, name);
 
-	if (value != NULL)
-		return value;
-	return read_option(FOREIGNSERVEROID, GetForeignServerIdByRelId(relid),
-					   Anum_pg_foreign_server_srvoptions, name);
+	if (value == NULL)
+		value = read_option(FOREIGNSERVEROID, GetForeignServerIdByRelId(relid),
+							Anum_pg_foreign_server_srvoptions, name);
+	return value != NULL ? value : unset;
 }
 
+/* The validator has checked the values of the options. */
 int
-pgpx_table_fetch_size(Oid relid)
+pgpx_table_int_option(Oid relid, const char *name, int unset)
 {
-	const char *value = pgpx_table_option(relid, "fetch_size");
-	int			size = 0;
+	const char *value = pgpx_table_option(relid, name, NULL);
+	int			number = unset;
 
-	/* the validator has checked the value */
 	if (value != NULL)
-		(void) parse_int(value, &size, 0, NULL);
-	return size;
+		(void) parse_int(value, &number, 0, NULL);
+	return number;
+}
+
+bool
+pgpx_table_bool_option(Oid relid, const char *name, bool unset)
+{
+	const char *value = pgpx_table_option(relid, name, NULL);
+	bool		on = unset;
+
+	if (value != NULL)
+		(void) parse_bool(value, &on);
+	return on;
 }
 
 /*
@@ -165,74 +216,37 @@ append_row(StringInfo buf, Relation rel, List *target_attrs, int param)
 }
 
 /*
- * Return whether a set built by pull_varattnos contains an attribute.  attnum:
- * its number; 0: a whole-row reference.
+ * Return whether a set built by pull_varattnos contains an attribute, or a
+ * whole-row reference, of which it is a part.
  */
 static bool
-has_attribute(Bitmapset *used, int attnum)
+is_used(Bitmapset *used, int attnum)
 {
-	return bms_is_member(attnum - FirstLowInvalidHeapAttributeNumber, used);
+	return bms_is_member(attnum - FirstLowInvalidHeapAttributeNumber, used) ||
+		(attnum > 0 && is_used(used, 0));
 }
 
-/*
- * Append RETURNING with the columns in "used", a set built by pull_varattnos.
- * Return the list of their numbers.  ctid is the only system column that can be
- * returned.
- */
-static List *
-append_returning(StringInfo buf, Relation rel, Bitmapset *used)
+PgpxPlan
+pgpx_deparse_insert(ResultRelInfo *result_rel, Index varno, bool do_nothing)
 {
-	TupleDesc	tupdesc = RelationGetDescr(rel);
-	const char *separator = " RETURNING ";
-	List	   *retrieved_attrs = NIL;
-
-	for (int attnum = 1; attnum <= tupdesc->natts; attnum++)
-	{
-		if (TupleDescAttr(tupdesc, attnum - 1)->attisdropped ||
-			!(has_attribute(used, 0) || has_attribute(used, attnum)))
-			continue;
-		appendStringInfoString(buf, separator);
-		separator = ", ";
-		pgpx_deparse_column(buf, rel, attnum);
-		retrieved_attrs = lappend_int(retrieved_attrs, attnum);
-	}
-	if (has_attribute(used, SelfItemPointerAttributeNumber))
-	{
-		appendStringInfo(buf, "%sctid", separator);
-		retrieved_attrs = lappend_int(retrieved_attrs,
-									  SelfItemPointerAttributeNumber);
-	}
-	return retrieved_attrs;
-}
-
-char *
-pgpx_deparse_insert(Relation rel, Index varno, List *target_attrs,
-					bool do_nothing, List *with_checks, List *returning,
-					List **retrieved_attrs, int *values_end)
-{
-	StringInfoData buf;
+	Relation	rel = result_rel->ri_RelationDesc;
+	PgpxPlan	plan = {.target_attrs = pgpx_table_columns(rel)};
 	Bitmapset  *used = NULL;
+	StringInfoData buf;
 	ListCell   *lc;
 
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "INSERT INTO ");
 	pgpx_deparse_relation(&buf, rel);
-	if (target_attrs == NIL)
+	if (plan.target_attrs == NIL)
 		appendStringInfoString(&buf, " DEFAULT VALUES");
 	else
 	{
-		const char *separator = "(";
-
-		foreach(lc, target_attrs)
-		{
-			appendStringInfoString(&buf, separator);
-			separator = ", ";
-			pgpx_deparse_column(&buf, rel, lfirst_int(lc));
-		}
+		pgpx_deparse_columns(&buf, rel, plan.target_attrs, "(");
 		appendStringInfoString(&buf, ") VALUES ");
-		(void) append_row(&buf, rel, target_attrs, 1);
+		(void) append_row(&buf, rel, plan.target_attrs, 1);
 	}
-	*values_end = buf.len;
+	plan.values_end = buf.len;
 	if (do_nothing)
 		appendStringInfoString(&buf, " ON CONFLICT DO NOTHING");
 
@@ -242,28 +256,35 @@ pgpx_deparse_insert(Relation rel, Index varno, List *target_attrs,
 	 */
 	if (rel->trigdesc != NULL && rel->trigdesc->trig_insert_after_row)
 		used = bms_make_singleton(0 - FirstLowInvalidHeapAttributeNumber);
-	pull_varattnos((Node *) with_checks, varno, &used);
-	pull_varattnos((Node *) returning, varno, &used);
-	*retrieved_attrs = append_returning(&buf, rel, used);
-	return buf.data;
+	pull_varattnos((Node *) result_rel->ri_WithCheckOptions, varno, &used);
+	pull_varattnos((Node *) result_rel->ri_returningList, varno, &used);
+	foreach(lc, plan.target_attrs)
+		if (is_used(used, lfirst_int(lc)))
+			plan.retrieved_attrs = lappend_int(plan.retrieved_attrs,
+											   lfirst_int(lc));
+	if (is_used(used, SelfItemPointerAttributeNumber))
+		plan.retrieved_attrs = lappend_int(plan.retrieved_attrs,
+										   SelfItemPointerAttributeNumber);
+	pgpx_deparse_columns(&buf, rel, plan.retrieved_attrs, " RETURNING ");
+	plan.sql = buf.data;
+	return plan;
 }
 
 char *
-pgpx_deparse_insert_rows(Relation rel, const char *insert,
-						 List *target_attrs, int values_end, int nparams,
+pgpx_deparse_insert_rows(Relation rel, const PgpxPlan *plan, int nparams,
 						 int nrows)
 {
 	StringInfoData buf;
 	int			param = nparams + 1;
 
 	initStringInfo(&buf);
-	appendBinaryStringInfo(&buf, insert, values_end);
+	appendBinaryStringInfo(&buf, plan->sql, plan->values_end);
 	for (int i = 1; i < nrows; i++)
 	{
 		appendStringInfoString(&buf, ", ");
-		param = append_row(&buf, rel, target_attrs, param);
+		param = append_row(&buf, rel, plan->target_attrs, param);
 	}
-	appendStringInfoString(&buf, insert + values_end);
+	appendStringInfoString(&buf, plan->sql + plan->values_end);
 	return buf.data;
 }
 
@@ -307,30 +328,36 @@ read_element(List *list, int at, NodeTag tag)
 	return node;
 }
 
-void
-pgpx_read_scan_plan(List *fdw_private, PgpxScanPlan *plan)
+PgpxPlan
+pgpx_read_scan_plan(List *list)
 {
-	plan->sql = strVal(read_element(fdw_private, 0, T_String));
-	plan->retrieved_attrs = read_element(fdw_private, 1, T_IntList);
-	plan->fetch_size = intVal(read_element(fdw_private, 2, T_Integer));
-	plan->relations = list_length(fdw_private) < 4 ? NULL :
-		strVal(read_element(fdw_private, 3, T_String));
+	return (PgpxPlan){
+		.sql = strVal(read_element(list, 0, T_String)),
+		.retrieved_attrs = read_element(list, 1, T_IntList),
+		.fetch_size = intVal(read_element(list, 2, T_Integer)),
+		.relations = list_length(list) < 4 ? NULL :
+			strVal(read_element(list, 3, T_String)),
+	};
 }
 
-void
-pgpx_read_modify_plan(List *fdw_private, PgpxModifyPlan *plan)
+PgpxPlan
+pgpx_read_modify_plan(List *list)
 {
-	plan->sql = strVal(read_element(fdw_private, 0, T_String));
-	plan->target_attrs = read_element(fdw_private, 1, T_IntList);
-	plan->values_end = intVal(read_element(fdw_private, 2, T_Integer));
-	plan->retrieved_attrs = read_element(fdw_private, 4, T_IntList);
+	return (PgpxPlan){
+		.sql = strVal(read_element(list, 0, T_String)),
+		.target_attrs = read_element(list, 1, T_IntList),
+		.values_end = intVal(read_element(list, 2, T_Integer)),
+		.retrieved_attrs = read_element(list, 4, T_IntList),
+	};
 }
 
-void
-pgpx_read_direct_modify_plan(List *fdw_private, PgpxDirectModifyPlan *plan)
+PgpxPlan
+pgpx_read_direct_modify_plan(List *list)
 {
-	plan->sql = strVal(read_element(fdw_private, 0, T_String));
-	plan->has_returning = boolVal(read_element(fdw_private, 1, T_Boolean));
-	plan->retrieved_attrs = read_element(fdw_private, 2, T_IntList);
-	plan->set_processed = boolVal(read_element(fdw_private, 3, T_Boolean));
+	return (PgpxPlan){
+		.sql = strVal(read_element(list, 0, T_String)),
+		.has_returning = boolVal(read_element(list, 1, T_Boolean)),
+		.retrieved_attrs = read_element(list, 2, T_IntList),
+		.set_processed = boolVal(read_element(list, 3, T_Boolean)),
+	};
 }

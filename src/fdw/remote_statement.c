@@ -107,37 +107,15 @@ void
 pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt, const char *sql)
 {
 	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
-		if (rt->statements[i].sql != NULL &&
-			strcmp(rt->statements[i].sql, sql) == 0)
-			rt->statements[i].prepared = false;
+	{
+		PgpxRemoteStatement *s = &rt->statements[i];
+
+		if (sql == NULL || (s->sql != NULL && strcmp(s->sql, sql) == 0))
+			s->prepared = false;
+	}
 }
 
-void
-pgpx_remote_forget_all_prepared(PgpxRemoteTransaction *rt)
-{
-	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
-		rt->statements[i].prepared = false;
-}
-
-/* Add a command that precedes a statement. */
-static void
-add_command(const char ***commands, int *n, const char *command)
-{
-	if (*n % 16 == 0)
-		*commands = *n == 0 ? palloc(sizeof(char *) * 16) :
-							  repalloc(*commands, sizeof(char *) * (*n + 16));
-	(*commands)[(*n)++] = command;
-}
-
-/* Whether the top-level transaction was READ ONLY when a subtransaction began. */
-static bool outer_is_read_only = false;
-
-void
-pgpx_remote_statements_note_read_only(void)
-{
-	if (GetCurrentTransactionNestLevel() == 2)
-		outer_is_read_only = XactReadOnly;
-}
+bool		pgpx_remote_outer_is_read_only = false;
 
 /*
  * Return whether the top-level transaction is READ ONLY.  In a subtransaction,
@@ -147,7 +125,7 @@ static bool
 top_is_read_only(void)
 {
 	return GetCurrentTransactionNestLevel() == 1 ? XactReadOnly :
-		outer_is_read_only;
+		pgpx_remote_outer_is_read_only;
 }
 
 /*
@@ -168,10 +146,11 @@ start_command(void)
 void
 pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 							 const PgpxServerSpec *spec, PgpxPipeline *p,
-							 int level, PgpxRemoteNesting *after)
+							 PgpxRemoteNesting *after)
 {
 	PgpxRemoteNesting *now = &rt->nesting;
-	const char **commands = NULL;
+	int			level = GetCurrentTransactionNestLevel();
+	const char **commands = palloc(sizeof(char *) * (level + 7));
 	int			n = 0;
 
 	*after = (PgpxRemoteNesting){
@@ -183,30 +162,30 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 	if (!now->begun)
 	{
 		after->read_only = top_is_read_only();
-		add_command(&commands, &n, start_command());
+		commands[n++] = start_command();
 
 		/*
 		 * The other settings are in the startup packet (server_spec.c).  Only
 		 * a change of extra_float_digits by start commands or an earlier lease
 		 * is not reported.
 		 */
-		add_command(&commands, &n, "SET LOCAL search_path = pg_catalog");
-		add_command(&commands, &n, "SET LOCAL timezone = 'GMT'");
+		commands[n++] = "SET LOCAL search_path = pg_catalog";
+		commands[n++] = "SET LOCAL timezone = 'GMT'";
 		if (!pgpx_server_spec_can_keep_settings(spec))
-			add_command(&commands, &n, "SET LOCAL extra_float_digits = 3");
+			commands[n++] = "SET LOCAL extra_float_digits = 3";
 		now->depth = now->target_depth = 1;
 		now->rollback_level = 0;
 	}
 	if (now->rollback_level > 0)
-		add_command(&commands, &n,
-					psprintf("ROLLBACK TO SAVEPOINT s%d", now->rollback_level));
+		commands[n++] = psprintf("ROLLBACK TO SAVEPOINT s%d",
+								 now->rollback_level);
 	if (now->target_depth < now->depth)
-		add_command(&commands, &n,
-					psprintf("RELEASE SAVEPOINT s%d", now->target_depth + 1));
+		commands[n++] = psprintf("RELEASE SAVEPOINT s%d",
+								 now->target_depth + 1);
 	for (int i = now->target_depth + 1; i <= level; i++)
-		add_command(&commands, &n, psprintf("SAVEPOINT s%d", i));
+		commands[n++] = psprintf("SAVEPOINT s%d", i);
 	if (XactReadOnly && !after->read_only)
-		add_command(&commands, &n, "SET TRANSACTION READ ONLY");
+		commands[n++] = "SET TRANSACTION READ ONLY";
 	p->nbefore = n;
 	p->before = commands;
 }
@@ -227,15 +206,14 @@ collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 }
 
 void
-pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-				 bool choose_name, int level)
+pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p)
 {
 	PgpxRemoteStatement *prepared = NULL;
 	PgpxRemoteNesting after;
 
-	if (choose_name)
+	if (p->name == NULL && !p->resume && !p->describe_only)
 		prepared = choose_statement(rt, p);
-	pgpx_remote_collect_commands(rt, rt->lease->spec, p, level, &after);
+	pgpx_remote_collect_commands(rt, rt->lease->spec, p, &after);
 	collect_closes(rt, p);
 	resetStringInfo(&rt->sent);
 	appendStringInfoString(&rt->sent, p->statement->sql);
@@ -259,17 +237,15 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 }
 
 /*
- * Send a pipeline, wait for the answer, and process it.  The caller must have
- * called pgpx_remote_prepare_send.  choose_name: as for pgpx_remote_send.
+ * Send a pipeline, wait for the answer, and raise the remote's error.  The caller
+ * must have called pgpx_remote_prepare_send.
  */
 static void
-run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-			 bool choose_name)
+run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p)
 {
 	PG_TRY();
 	{
-		pgpx_remote_send(rt, run, p, choose_name,
-						 GetCurrentTransactionNestLevel());
+		pgpx_remote_send(rt, run, p);
 		rt->reading = true;
 		pgpx_run_read(run, true);
 		rt->reading = false;
@@ -283,30 +259,24 @@ run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	}
 	PG_END_TRY();
 	pgpx_remote_end_statement(rt, run);
+	if (run->error.set)
+		pgpx_remote_raise(&run->error, rt->sent.data);
 }
 
 uint64
-pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
-					const PgpxSink *sink)
+pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement)
 {
-	PgpxRun		run = {.statement = statement, .sink = sink};
+	PgpxRun		run = {.lease = rt->lease, .statement = statement};
 	PgpxPipeline p = {
 		.statement = statement,
 		.portal = "",
 		.describe = true,
-		.can_omit_describe = sink == NULL,
+		.can_omit_describe = true,
 	};
 
 	pgpx_remote_prepare_send(rt);
 	pgpx_run_check(rt->lease, statement);
-	run.lease = rt->lease;
-	pgpx_prediction_begin(&run);
-	p.nformats = run.nformats;
-	p.formats = run.prediction.formats;
-	run_pipeline(rt, &run, &p, true);
-	pgpx_prediction_end(&run);
-	if (run.error.set)
-		pgpx_remote_raise(&run.error, rt->sent.data);
+	run_pipeline(rt, &run, &p);
 	return run.rows;
 }
 
@@ -314,10 +284,7 @@ void
 pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 					 const PgpxSink *sink, uint64 rows)
 {
-	PgpxPipeline p = {
-		.statement = statement,
-		.describe_only = true,
-	};
+	PgpxPipeline p = {.statement = statement, .describe_only = true};
 	PgpxRun		run = {
 		.lease = rt->lease,
 		.statement = statement,
@@ -326,9 +293,7 @@ pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 	};
 
 	pgpx_prediction_begin(&run);
-	run_pipeline(rt, &run, &p, false);
+	run_pipeline(rt, &run, &p);
 	run.rows = rows;
 	pgpx_prediction_end(&run);
-	if (run.error.set)
-		pgpx_remote_raise(&run.error, rt->sent.data);
 }

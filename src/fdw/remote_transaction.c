@@ -250,18 +250,12 @@ static void
 send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 {
 	static const PgpxStatement commit = {.sql = COMMIT_SQL};
-	PgpxPipeline p = {
-		.statement = &commit,
-		.name = "",
-		.parse = true,
-		.portal = "",
-		.describe = true,
-	};
+	PgpxPipeline p = pgpx_wire_pipeline_of(&commit, 0, NULL);
 
 	run->statement = &commit;
 	run->last = true;
 	if (rt->nesting.rollback_level > 0)
-		pgpx_remote_send(rt, run, &p, false, GetCurrentTransactionNestLevel());
+		pgpx_remote_send(rt, run, &p);
 	else
 		pgpx_run_send(run, true);
 	run->pipeline = NULL;
@@ -313,12 +307,13 @@ try_commit(PgpxRun *run, PgpxRemoteTransaction *rt)
 	{
 		int			code = geterrcode();
 
-		InterruptHoldoffCount = holdoff;	/* the error has reset it */
 		if (run->lease->in_use)
 			pgpx_run_failed(run, false);
 		if (!run->error.set &&
 			(code == ERRCODE_QUERY_CANCELED || code == ERRCODE_ADMIN_SHUTDOWN))
 			PG_RE_THROW();
+		/* the error has reset it; a rethrown error must leave it 0 */
+		InterruptHoldoffCount = holdoff;
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
 		FlushErrorState();
@@ -473,31 +468,6 @@ end_all(void)
 		end_transaction(dlist_container(PgpxRemoteTransaction, node, iter.cur));
 }
 
-static void
-before_commit(void)
-{
-	/* its errors must precede the first COMMIT */
-	pgpx_lease_check_commit();
-	commit_all();
-	PGPX_DEBUG_POINT("fdw_committed");
-	end_all();
-}
-
-static void
-before_prepare(void)
-{
-	PgpxRemoteTransaction *rt;
-
-	if (dlist_is_empty(&transactions))
-		return;
-	rt = dlist_container(PgpxRemoteTransaction, node,
-						 dlist_head_node(&transactions));
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot PREPARE a transaction that has operated on foreign tables of server \"%s\"",
-					NameStr(rt->lease->spec->server_name))));
-}
-
 /*
  * Cancel the statements that have not ended, all before the first wait.
  * lease.c then returns the leases.
@@ -523,15 +493,26 @@ at_abort(void)
 void
 pgpx_remote_transaction_at_xact(XactEvent event)
 {
+	PgpxRemoteTransaction *rt;
+
 	if (dlist_is_empty(&transactions))
 		return;
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			before_commit();
+			/* its errors must precede the first COMMIT */
+			pgpx_lease_check_commit();
+			commit_all();
+			PGPX_DEBUG_POINT("fdw_committed");
+			end_all();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			before_prepare();
+			rt = dlist_container(PgpxRemoteTransaction, node,
+								 dlist_head_node(&transactions));
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that has operated on foreign tables of server \"%s\"",
+							NameStr(rt->lease->spec->server_name))));
 			break;
 		case XACT_EVENT_ABORT:
 			at_abort();
@@ -545,35 +526,19 @@ pgpx_remote_transaction_at_xact(XactEvent event)
 	}
 }
 
-/*
- * Break the stream if the deadline has passed and the last statement, its
- * cancel request, or the rollback has not ended.  Otherwise the rollbacks of
- * the outer transactions would wait for as long again.
- */
-static void
-break_if_late(PgpxRemoteTransaction *rt, PgpxTime deadline)
-{
-	PgpxWire   *wire = &rt->lease->sock->wire;
-
-	if (rt->streaming == NULL && pgpx_now() >= deadline &&
-		(wire->phase != PGPX_WIRE_IDLE || is_cancelled(rt)))
-		pgpx_wire_break(wire, "a rollback to a savepoint did not end within operation_timeout");
-}
-
 void
 pgpx_remote_transaction_at_subxact(SubXactEvent event)
 {
 	bool		aborts = event == SUBXACT_EVENT_ABORT_SUB;
-	int			level;
+	int			level = GetCurrentTransactionNestLevel();
 	PgpxTime	now;
 	dlist_mutable_iter iter;
 
-	if (event == SUBXACT_EVENT_START_SUB)
-		pgpx_remote_statements_note_read_only();
+	if (event == SUBXACT_EVENT_START_SUB && level == 2)
+		pgpx_remote_outer_is_read_only = XactReadOnly;
 	if (dlist_is_empty(&transactions) ||
 		(!aborts && event != SUBXACT_EVENT_COMMIT_SUB))
 		return;
-	level = GetCurrentTransactionNestLevel();
 	now = pgpx_now();
 	dlist_foreach_modify(iter, &transactions)
 	{
@@ -591,10 +556,7 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 			end_transaction(rt);
 			continue;
 		}
-		if (aborts)
-			pgpx_remote_scans_rolled_back(rt, level);
-		else
-			pgpx_remote_scans_released(rt, level);
+		pgpx_remote_scans_end_level(rt, level, aborts);
 
 		/* nothing was sent in this subtransaction */
 		if (!rt->nesting.begun || rt->nesting.target_depth < level)
@@ -604,7 +566,7 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 			continue;
 
 		rt->nesting.rollback_level = level;
-		pgpx_remote_forget_all_prepared(rt);
+		pgpx_remote_forget_prepared(rt, NULL);
 		if (!has_lease(rt))
 			continue;
 		deadline = now + (proc_exit_inprogress ? 0 :
@@ -619,11 +581,24 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 		}
 		rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
 		roll_back_remote(rt, deadline);
-		break_if_late(rt, deadline);
+
+		/*
+		 * If the last statement, its cancel request, or the rollback has not
+		 * ended, the rollbacks of the outer transactions must not wait for as
+		 * long again.
+		 */
+		if (rt->streaming == NULL && pgpx_now() >= deadline &&
+			(rt->abandoned || is_cancelled(rt)))
+			pgpx_wire_break(&rt->lease->sock->wire,
+							"a rollback to a savepoint did not end within operation_timeout");
 	}
 }
 
-/* Find a remote transaction by its login; login NULL: by server and user. */
+/*
+ * Find a remote transaction by its login; login NULL: by server and user.  A
+ * transaction whose user mapping does not exist any more is only found by its
+ * login.
+ */
 static PgpxRemoteTransaction *
 find_transaction(Oid server, Oid user, const PgpxServerSpec *login)
 {
@@ -633,10 +608,12 @@ find_transaction(Oid server, Oid user, const PgpxServerSpec *login)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
+		const PgpxServerSpec *spec = rt->lease->spec;
 
-		if (login != NULL ?
-			pgpx_server_spec_is_same_login(rt->lease->spec, login) :
-			rt->server == server && rt->user == user)
+		if (login != NULL ? pgpx_server_spec_is_same_login(spec, login) :
+			rt->server == server && rt->user == user &&
+			SearchSysCacheExists1(USERMAPPINGOID,
+								  ObjectIdGetDatum(spec->key.mapping)))
 			return rt;
 	}
 	return NULL;
@@ -689,25 +666,35 @@ await_begin(PgpxLease *lease)
 }
 
 /*
- * Lease a connection for a new remote transaction.  If the previous holder has
- * sent the pending statement, wait until it is executed.  If that fails, lease
- * another connection, with the same queue position.  After an error the lease
- * has been returned, and the remote transaction freed.
+ * Lease a connection for a new remote transaction.  first: the pending statement
+ * (NULL: none).  If the previous holder has sent it, wait until it is executed.
+ * If that fails, lease another connection, with the same queue position.  After
+ * an error the lease has been returned, and the remote transaction freed.
  */
 static void
-lease_connection(PgpxRemoteTransaction *rt, const char *why,
-				 const PgpxPendingStatement *pending)
+lease_connection(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
+				 const char *why, const PgpxPipeline *first)
 {
 	PgpxPlace	retry = {0};
+	PgpxPendingStatement pending = {.single = true};
+	PgpxPipeline p;
+	PgpxRemoteNesting after;
 
+	if (first != NULL)
+	{
+		p = *first;
+		pgpx_remote_collect_commands(rt, spec, &p, &after);
+		pending.pipeline = &p;
+		pending.statement = p.statement;
+	}
 	PG_TRY();
 	{
 		for (;;)
 		{
 			rt->lease = pgpx_lease_checkout(
 				pgpx_server_spec_get_for(NULL, rt->server, rt->user, true),
-				PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_TABLE, why, pending,
-				&retry);
+				PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_TABLE, why,
+				first != NULL ? &pending : NULL, &retry);
 			if (rt->lease->pending_state != PGPX_PENDING_SENT ||
 				await_begin(rt->lease))
 				break;
@@ -726,65 +713,31 @@ lease_connection(PgpxRemoteTransaction *rt, const char *why,
 	PG_END_TRY();
 }
 
-/* As lease_connection; first: the pending statement (NULL: none). */
-static void
-lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
-				const char *why, const PgpxFirstStatement *first)
-{
-	char		portal[PGPX_REMOTE_NAME_LEN] = "";
-	PgpxPipeline p = {
-		.name = "",
-		.parse = true,
-		.portal = portal,
-		.describe = true,
-	};
-	PgpxPendingStatement pending = {
-		.pipeline = &p,
-		.single = true,
-	};
-	PgpxRemoteNesting after;
-
-	if (first != NULL)
-	{
-		if (first->max_rows > 0)
-			snprintf(portal, sizeof(portal), PGPX_REMOTE_PORTAL, 1);
-		p.statement = pending.statement = &first->statement;
-		p.max_rows = first->max_rows;
-		pgpx_remote_collect_commands(rt, spec, &p,
-									 GetCurrentTransactionNestLevel(), &after);
-	}
-	lease_connection(rt, why, first != NULL ? &pending : NULL);
-}
-
 PgpxRemoteTransaction *
-pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
-							const PgpxFirstStatement *first)
+pgpx_remote_transaction_get(PgpxRemoteUse *use, const PgpxPipeline *first)
 {
-	PgpxRemoteTransaction *rt = find_transaction(server, user, NULL);
+	PgpxRemoteTransaction *rt;
 	MemoryContext cxt;
 	MemoryContext old;
 	const PgpxServerSpec *spec = NULL;
 
+	if (use->transaction != NULL)
+		return use->transaction;
+	rt = find_transaction(use->server, use->user, NULL);
 	if (rt == NULL)
 	{
 		pgpx_shmem_require();
 
 		/* the users of a mapping for PUBLIC can share one */
-		spec = pgpx_server_spec_get_for(NULL, server, user, true);
-		rt = find_transaction(server, user, spec);
-	}
-	else if (!SearchSysCacheExists1(USERMAPPINGOID,
-									rt->lease->spec->key.mapping))
-	{
-		/* raise an error, unless there is another mapping now */
-		(void) pgpx_server_spec_get_for(NULL, server, user, true);
+		spec = pgpx_server_spec_get_for(NULL, use->server, use->user, true);
+		rt = find_transaction(use->server, use->user, spec);
 	}
 	if (rt != NULL)
 	{
 		pgpx_lease_check_revoked(rt->lease);
 		if (spec != NULL)
 			check_password(rt, spec);
-		return rt;
+		return use->transaction = rt;
 	}
 
 	cxt = AllocSetContextCreate(TopTransactionContext,
@@ -793,19 +746,19 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	old = MemoryContextSwitchTo(cxt);
 	rt = palloc0(sizeof(*rt));
 	rt->cxt = cxt;
-	rt->server = server;
-	rt->user = user;
+	rt->server = use->server;
+	rt->user = use->user;
 	rt->nesting.depth = rt->nesting.target_depth = 1;
 	initStringInfo(&rt->sent);
 	initStringInfo(&rt->commands);
 	MemoryContextSwitchTo(old);
 	dlist_init(&rt->scans);
-	lease_for_first(rt, spec, why, first);
+	lease_connection(rt, spec, use->why, first);
 	rt->wait_time = pgpx_conns[rt->lease->conn].waited;
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;
 	dlist_push_tail(&transactions, &rt->node);
 	pgpx_lease_reserve_reset(rt->lease);
 	PGPX_DEBUG_POINT("fdw_leased");
-	return rt;
+	return use->transaction = rt;
 }

@@ -88,18 +88,6 @@ typedef struct PgpxRemoteTransaction
 /* the command that begins a remote transaction begins with this */
 #define PGPX_REMOTE_START "START TRANSACTION"
 
-#define PGPX_REMOTE_PORTAL "p%u"	/* name of the portal with this number */
-
-/*
- * The first statement of a new remote transaction, if it is that of a scan.
- * Its portal has number 1, and its result is requested in text.
- */
-typedef struct PgpxFirstStatement
-{
-	PgpxStatement statement;
-	uint32		max_rows;		/* of the first batch; 0: all rows */
-} PgpxFirstStatement;
-
 /*
  * For hooks.c: commit or roll back the remote transactions, or what they have
  * done in a subtransaction.
@@ -107,24 +95,37 @@ typedef struct PgpxFirstStatement
 extern void pgpx_remote_transaction_at_xact(XactEvent event);
 extern void pgpx_remote_transaction_at_subxact(SubXactEvent event);
 
+/* Whether the top-level transaction was READ ONLY when a subtransaction began. */
+extern bool pgpx_remote_outer_is_read_only;
+
 /*
- * At the start of a subtransaction: note whether the top-level transaction is
- * READ ONLY.
+ * A use of a remote transaction: by a plan node, a target table, or a utility
+ * command.  It is the first member of the states in fdw_state and ri_FdwState,
+ * because EXPLAIN shows it.
  */
-extern void pgpx_remote_statements_note_read_only(void);
+typedef struct PgpxRemoteUse
+{
+	Oid			server;
+	Oid			user;			/* whose mapping is used */
+	const char *why;			/* the purpose, for the view leases: e.g. the
+								 * name of the relation */
+	PgpxRemoteTransaction *transaction; /* NULL until the first row */
+
+	/* that were read, before local filters, or that were modified */
+	uint64		rows;
+} PgpxRemoteUse;
 
 /*
  * pgpx_remote_transaction_get
  *		Return the remote transaction of this local transaction on a server,
  *		for a user, and lease a connection for it if it is new.
  *
- * why: the purpose that the view leases shows, e.g. the relation's name.  The
- * commands that begin the remote transaction are sent in one pipeline with its
- * first statement.  The result is valid until the end of the top-level
- * transaction.
+ * If use->transaction is NULL, set it.  The commands that begin the remote
+ * transaction are sent in one pipeline with its first statement.  The result is
+ * valid until the end of the top-level transaction.
  *
  * first: the statement that the caller will send if the remote transaction is
- * new; NULL: not known.  It makes a pipelined hand-over possible: if this
+ * new, with its result in text; NULL: not known.  It makes a pipelined hand-over possible: if this
  * session has to wait for the lease, the session that returns the connection
  * sends the statement.  lease->pending_state is then PGPX_PENDING_SENT.
  *
@@ -136,22 +137,20 @@ extern void pgpx_remote_statements_note_read_only(void);
  * another one has begun the transaction without it.
  */
 extern PgpxRemoteTransaction *
-pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
-							const PgpxFirstStatement *first);
+pgpx_remote_transaction_get(PgpxRemoteUse *use,
+							const PgpxPipeline *first);
 
 /*
  * pgpx_remote_execute
- *		Execute a statement, and wait for its end.
+ *		Execute a statement, drop its rows, and wait for its end.
  *
- * sink: receives the rows; NULL: they are dropped.  A text that is executed
- * repeatedly is prepared automatically.  Return the number of rows affected or
- * returned.
+ * A text that is executed repeatedly is prepared automatically.  Return the
+ * number of rows affected or returned.
  *
  * Errors: the remote's, as pgpx_remote_raise; those of the lease.
  */
 extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt,
-								  const PgpxStatement *statement,
-								  const PgpxSink *sink);
+								  const PgpxStatement *statement);
 
 /*
  * pgpx_remote_describe
@@ -192,7 +191,7 @@ extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
  *
  * They are START TRANSACTION with its settings, or ROLLBACK TO and RELEASE for
  * the subtransactions that have ended since the last statement; then SAVEPOINT
- * for each level up to "level" that has none yet; then SET TRANSACTION READ
+ * for each level up to the current one that has none yet; then SET TRANSACTION READ
  * ONLY, if the local subtransaction is READ ONLY and the remote transaction is not
  * (again before each statement).  The
  * strings are allocated in the current memory context.  rt->lease may be NULL.
@@ -200,7 +199,7 @@ extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
  */
 extern void pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 										 const PgpxServerSpec *spec,
-										 PgpxPipeline *p, int level,
+										 PgpxPipeline *p,
 										 PgpxRemoteNesting *after);
 
 /*
@@ -208,13 +207,12 @@ extern void pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
  *		Send a statement, with all that must precede it.
  *
  * The caller must have called pgpx_remote_prepare_send, and must call
- * pgpx_run_failed after an error.  choose_name: choose here whether the
- * statement is sent as a prepared one, and set the pipeline's name, parse and
- * describe accordingly.  level: of the subtransaction to which the statement
- * belongs.
+ * pgpx_run_failed after an error.  If the pipeline executes a statement and has
+ * no name for it, choose here whether it is sent as a prepared one, and set the
+ * pipeline's name, parse and describe accordingly.
  */
 extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
-							 PgpxPipeline *p, bool choose_name, int level);
+							 PgpxPipeline *p);
 
 /*
  * Process the end of an answer: record an error, check the commands that
@@ -227,6 +225,10 @@ extern void pgpx_remote_end_statement(PgpxRemoteTransaction *rt, PgpxRun *run);
 /*
  * Do not use the prepared statement of this text again.  To be called after an
  * error, because the remote may not have prepared it.
+ *
+ * sql NULL: do not use any again, after a rollback to a savepoint.  It releases
+ * the remote locks on the statements' tables, which can then be altered so that
+ * a statement fails with "cached plan must not change result type".
  */
 extern void pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt,
 										const char *sql);
@@ -237,13 +239,5 @@ extern void pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt,
  */
 extern void pgpx_remote_close_later(PgpxRemoteTransaction *rt,
 									const char *name);
-
-/*
- * Do not use the prepared statements again after a rollback to a savepoint,
- * which releases the remote locks on their tables.  The tables can then be
- * altered so that a statement fails with "cached plan must not change result
- * type".
- */
-extern void pgpx_remote_forget_all_prepared(PgpxRemoteTransaction *rt);
 
 #endif							/* PGPX_REMOTE_TRANSACTION_H */

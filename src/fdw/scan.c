@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * scan.c
- *	  Scans of foreign tables and of foreign joins: the callbacks.
+ *	  Scans of foreign tables and of foreign joins, and direct modifications:
+ *	  the callbacks.
  *
  * A connection is leased when the first row is read, not when the executor
  * starts.  So EXPLAIN without ANALYZE leases none, and neither does a node that
@@ -29,39 +30,55 @@
 #include "utils/rel.h"
 
 #include "base/debug_point.h"
+#include "values/params.h"
 #include "fdw/remote_scan.h"
 #include "fdw/remote_sql.h"
 
 /* Prefix by which postgres_fdw describes an aggregate in a plan. */
 #define AGGREGATE "Aggregate on "
 
+/* State of a node, in ForeignScanState.fdw_state. */
 typedef struct PgpxScan
 {
-	PgpxNodeUsage usage;
-	PgpxScanPlan plan;
-	Oid			server;
-	Oid			user;			/* whose mapping is used */
-	const char *why;			/* for the view leases */
-	TupleDesc	tupdesc;		/* of the remote rows */
-	PgpxRows   *rows;
-	bool		heap_tuples;	/* rows need system columns */
-	PgpxRemoteScan *remote;		/* NULL until the first row */
+	PgpxRemoteUse use;
+	PgpxPlan	plan;
+	PgpxRemoteScan *remote;		/* NULL: the statement returns no rows */
 	bool		opened;			/* sent, with the current parameters */
 
-	/* asynchronous execution */
-	AsyncRequest *request;		/* of the Append; NULL: none was made */
-	bool		pending;		/* the next row has not arrived yet */
+	/* parameters of the statement: expressions of the plan */
+	PgpxParamTypes types;
+	List	   *params;			/* of ExprStates */
+	MemoryContext params_cxt;	/* of their texts; reset for each execution */
 
-	PgpxQueryParams params;
+	/* a scan */
+	TupleDesc	tupdesc;		/* of the remote rows */
+	bool		heap_tuples;	/* rows need system columns */
+	bool		pending;		/* the next row has not arrived yet */
 
 	/* rows for a repetition; NULL: not kept */
 	Tuplestorestate *kept;
 	TupleTableSlot *kept_slot;
 	Bitmapset  *param_ids;		/* executor parameters that params depend on */
+
+	/* a direct modification */
+	uint64		nreturned;		/* if the statement returns no rows: rows of
+								 * RETURNING that were passed to the executor */
+
+	/*
+	 * For a join: for each attribute of the target, and for its ctid, the
+	 * number of the column in fdw_scan_tlist that has it; 0: none has it.
+	 */
+	AttrNumber *target_columns; /* NULL: no join */
+	AttrNumber	ctid_column;
 } PgpxScan;
 
-TupleDesc
-pgpx_scan_tupdesc(ForeignScanState *node)
+/*
+ * Return the tuple descriptor of a node's remote rows.  A whole-row reference of
+ * a join is of type record in the executor's descriptor; here it has the table's
+ * row type.
+ */
+static TupleDesc
+remote_tupdesc(ForeignScanState *node)
 {
 	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
 	TupleDesc	tupdesc;
@@ -92,75 +109,46 @@ pgpx_scan_tupdesc(ForeignScanState *node)
 }
 
 /*
- * Find the names of a column of the scan's rows in the range table.  For a
- * column or ctid, set *relname and *attname; for a whole-row reference, only
- * *relname.  For an expression or another system column, both are NULL.
+ * Add the column to the context of an error in the conversion of a value, as
+ * postgres_fdw does: with the names in the range table.
  */
 static void
-identify_column(ForeignScanState *node, AttrNumber attnum,
-				const char **relname, const char **attname)
+scan_context(void *arg, AttrNumber attnum)
 {
+	ForeignScanState *node = arg;
 	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
 	Index		varno = plan->scan.scanrelid;
-	RangeTblEntry *rte;
+	AttrNumber	varattno = attnum;
+	const char *name = NULL;
+	RangeTblEntry *rte = NULL;
 
-	*relname = *attname = NULL;
-	if (varno == 0)
+	if (varno == 0 && attnum > 0 && attnum <= list_length(plan->fdw_scan_tlist))
 	{
-		TargetEntry *entry;
-		Var		   *var;
+		TargetEntry *entry = list_nth(plan->fdw_scan_tlist, attnum - 1);
+		const Var  *var = (Var *) entry->expr;
 
-		if (attnum < 1 || attnum > list_length(plan->fdw_scan_tlist))
-			return;
-		entry = list_nth_node(TargetEntry, plan->fdw_scan_tlist, attnum - 1);
-		var = (Var *) entry->expr;
-		if (!IsA(var, Var))
-			return;
-		varno = var->varno;
-		attnum = var->varattno;
+		if (IsA(var, Var))
+		{
+			varno = var->varno;
+			varattno = var->varattno;
+		}
 	}
-	rte = exec_rt_fetch(varno, node->ss.ps.state);
-	*relname = rte->eref->aliasname;
-	if (attnum > 0 && attnum <= list_length(rte->eref->colnames))
-		*attname = strVal(list_nth(rte->eref->colnames, attnum - 1));
-	else if (attnum == SelfItemPointerAttributeNumber)
-		*attname = "ctid";
-	else if (attnum != 0)
-		*relname = NULL;
-}
-
-void
-pgpx_scan_context(void *arg, AttrNumber attnum)
-{
-	const char *relname;
-	const char *attname;
-
-	identify_column(arg, attnum, &relname, &attname);
-	if (relname != NULL && attname == NULL)
-		errcontext("whole-row reference to foreign table \"%s\"", relname);
-	else if (relname != NULL)
-		errcontext("column \"%s\" of foreign table \"%s\"", attname, relname);
+	if (varno > 0)
+		rte = exec_rt_fetch(varno, node->ss.ps.state);
+	if (varattno == SelfItemPointerAttributeNumber)
+		name = "ctid";
+	else if (rte != NULL && varattno > 0 &&
+			 varattno <= list_length(rte->eref->colnames))
+		name = strVal(list_nth(rte->eref->colnames, varattno - 1));
+	if (rte != NULL && name != NULL)
+		errcontext("column \"%s\" of foreign table \"%s\"", name,
+				   rte->eref->aliasname);
+	else if (rte != NULL && varattno == 0)
+		errcontext("whole-row reference to foreign table \"%s\"",
+				   rte->eref->aliasname);
 	else
 		errcontext("processing expression at position %d in select list",
 				   attnum);
-}
-
-void
-pgpx_table_context(void *arg, AttrNumber attnum)
-{
-	Relation	rel = arg;
-	TupleDesc	tupdesc = RelationGetDescr(rel);
-	const char *column = NULL;
-
-	if (attnum == SelfItemPointerAttributeNumber)
-		column = "ctid";
-	else if (attnum > 0)
-		column = NameStr(TupleDescAttr(tupdesc, attnum - 1)->attname);
-	if (column != NULL)
-		errcontext("column \"%s\" of foreign table \"%s\"", column,
-				   RelationGetRelationName(rel));
-	else
-		errcontext("row of foreign table \"%s\"", RelationGetRelationName(rel));
 }
 
 /*
@@ -226,38 +214,33 @@ begin_kept(ForeignScanState *node, PgpxScan *scan)
 	scan->kept = tuplestore_begin_heap(false, false, work_mem);
 }
 
-void
-pgpx_scan_begin(ForeignScanState *node, int eflags)
+/*
+ * Evaluate the parameters and return their texts, which are valid until the next
+ * call.
+ */
+static const char **
+evaluate_params(ForeignScanState *node, PgpxScan *scan)
 {
-	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
-	Index		varno = plan->scan.scanrelid;
-	Oid			relid;
-	PgpxScan   *scan = palloc0(sizeof(*scan));
+	const char **texts;
+	NullableDatum *values;
+	MemoryContext old;
+	ListCell   *lc;
 
-	pgpx_read_scan_plan(plan->fdw_private, &scan->plan);
+	if (scan->params == NIL)
+		return NULL;
+	MemoryContextReset(scan->params_cxt);
+	old = MemoryContextSwitchTo(scan->params_cxt);
+	values = palloc(sizeof(NullableDatum) * scan->types.n);
+	foreach(lc, scan->params)
+	{
+		NullableDatum *value = &values[foreach_current_index(lc)];
 
-	/* EXPLAIN: fdw_state stays NULL */
-	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
-		return;
-	node->fdw_state = scan;
-
-	/* all tables of a join have the same server and the same user */
-	if (varno == 0)
-		varno = bms_next_member(pgpx_scan_relids(plan), -1);
-	relid = exec_rt_fetch(varno, node->ss.ps.state)->relid;
-	scan->server = GetForeignServerIdByRelId(relid);
-	scan->user = pgpx_scan_user(node, varno);
-	scan->why = plan->scan.scanrelid == 0 ? scan->plan.sql :
-		RelationGetRelationName(node->ss.ss_currentRelation);
-	scan->tupdesc = pgpx_scan_tupdesc(node);
-	scan->heap_tuples = plan->fsSystemCol ||
-		list_member_int(scan->plan.retrieved_attrs,
-						SelfItemPointerAttributeNumber);
-	scan->rows = pgpx_rows_begin_attributes(scan->tupdesc,
-											scan->plan.retrieved_attrs,
-											pgpx_scan_context, node);
-	pgpx_query_params_begin(&scan->params, plan->fdw_exprs, &node->ss.ps);
-	begin_kept(node, scan);
+		value->value = ExecEvalExpr((ExprState *) lfirst(lc),
+									node->ss.ps.ps_ExprContext, &value->isnull);
+	}
+	texts = pgpx_params_convert(&scan->types, 1, values);
+	MemoryContextSwitchTo(old);
+	return texts;
 }
 
 /*
@@ -265,60 +248,92 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
  * default of postgres_fdw if no table has the option.
  */
 static int
-get_fetch_size(ForeignScanState *node, const PgpxScan *scan)
+get_fetch_size(ForeignScanState *node, const PgpxPlan *plan)
 {
-	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
+	Bitmapset  *relids = pgpx_scan_relids((ForeignScan *) node->ss.ps.plan);
 	int			varno = -1;
 
 	/*
 	 * An aggregate returns few rows for much work, so it is executed for all
 	 * rows at once, which allows a parallel plan.
 	 */
-	if (scan->plan.relations != NULL &&
-		strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0)
+	if (plan->relations != NULL &&
+		strncmp(plan->relations, AGGREGATE, strlen(AGGREGATE)) == 0)
 		return PGPX_FETCH_ALL;
-	while ((varno = bms_next_member(pgpx_scan_relids(plan), varno)) >= 0)
+	while ((varno = bms_next_member(relids, varno)) >= 0)
 	{
 		Oid			relid = exec_rt_fetch(varno, node->ss.ps.state)->relid;
 
-		if (pgpx_table_fetch_size(relid) > 0)
-			return scan->plan.fetch_size;	/* the largest of the tables */
+		if (pgpx_table_int_option(relid, "fetch_size", 0) > 0)
+			return plan->fetch_size;	/* the largest of the tables */
 	}
 	return PGPX_FETCH_GROWING;
 }
 
 /*
- * Begin the remote scan, and lease a connection if the remote transaction is
- * new.  values: the parameters with which the caller opens the scan.
+ * Begin a node.  varno: one of its tables, which all have the same server and
+ * the same user.
  */
-static void
-begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
+static PgpxScan *
+begin_node(ForeignScanState *node, const PgpxPlan *plan, Index varno)
 {
-	int			fetch_size = get_fetch_size(node, scan);
-	double		expected = node->ss.ps.plan->plan_rows;
-	PgpxFirstStatement first = {
-		.statement = {scan->plan.sql, scan->params.n, values},
-		.max_rows = pgpx_remote_scan_first_batch(fetch_size),
-	};
+	List	   *exprs = ((ForeignScan *) node->ss.ps.plan)->fdw_exprs;
+	Oid			relid = exec_rt_fetch(varno, node->ss.ps.state)->relid;
+	PgpxScan   *scan = palloc0(sizeof(*scan));
+	ListCell   *lc;
 
-	/*
-	 * The statement of a large scan is not the first one, because the scan
-	 * first asks for its types.  An asynchronous scan must not wait for an
-	 * answer, but after a hand-over of its statement the session waits for one.
-	 */
-	bool		is_first = scan->request == NULL &&
-		!pgpx_remote_scan_is_large(scan->rows, expected);
-	PgpxRemoteTransaction *rt =
-		pgpx_remote_transaction_get(scan->server, scan->user, scan->why,
-									is_first ? &first : NULL);
-	MemoryContext old =
-		MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
+	node->fdw_state = scan;
+	scan->plan = *plan;
+	scan->use.server = GetForeignServerIdByRelId(relid);
+	scan->use.user = pgpx_scan_user(node, varno);
+	scan->use.why = plan->relations != NULL ? plan->sql : get_rel_name(relid);
+	foreach(lc, exprs)
+		pgpx_params_add_type(&scan->types, exprType(lfirst(lc)));
+	scan->params = ExecInitExprList(exprs, &node->ss.ps);
+	if (exprs != NIL)
+		scan->params_cxt = AllocSetContextCreate(CurrentMemoryContext,
+												 "pgpool_ext parameters",
+												 ALLOCSET_SMALL_SIZES);
+	return scan;
+}
 
-	scan->usage.transaction = rt;
-	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
-										  scan->tupdesc, fetch_size, expected,
-										  scan->request);
-	MemoryContextSwitchTo(old);
+/* Begin to read the rows that the statement of a node returns. */
+static void
+begin_rows(ForeignScanState *node, PgpxScan *scan, int fetch_size,
+		   double expected)
+{
+	scan->tupdesc = remote_tupdesc(node);
+	scan->remote = pgpx_remote_scan_begin(&(PgpxScanSource){
+		.use = &scan->use,
+		.sql = scan->plan.sql,
+		.tupdesc = scan->tupdesc,
+		.attnums = scan->plan.retrieved_attrs,
+		.where = scan_context,
+		.where_arg = node,
+		.fetch_size = fetch_size,
+		.expected = expected,
+	});
+}
+
+void
+pgpx_scan_begin(ForeignScanState *node, int eflags)
+{
+	ForeignScan *scan_plan = (ForeignScan *) node->ss.ps.plan;
+	PgpxPlan	plan = pgpx_read_scan_plan(scan_plan->fdw_private);
+	Index		varno = scan_plan->scan.scanrelid;
+	PgpxScan   *scan;
+
+	/* EXPLAIN: fdw_state stays NULL */
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
+		return;
+	if (varno == 0)
+		varno = bms_next_member(pgpx_scan_relids(scan_plan), -1);
+	scan = begin_node(node, &plan, varno);
+	begin_rows(node, scan, get_fetch_size(node, &plan),
+			   node->ss.ps.plan->plan_rows);
+	scan->heap_tuples = scan_plan->fsSystemCol ||
+		list_member_int(plan.retrieved_attrs, SelfItemPointerAttributeNumber);
+	begin_kept(node, scan);
 }
 
 /*
@@ -329,64 +344,37 @@ begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 static bool
 open_scan(ForeignScanState *node, PgpxScan *scan)
 {
-	const char **values;
-
-	if (scan->opened)
-		return true;
-	if (scan->remote != NULL && pgpx_remote_scan_must_wait(scan->remote))
-		return false;
-
-	/* before the checkout, which may hand the statement to another session */
-	values = pgpx_query_params_evaluate(&scan->params,
-										node->ss.ps.ps_ExprContext);
-	if (scan->remote == NULL)
-	{
-		begin_remote(node, scan, values);
-		if (pgpx_remote_scan_must_wait(scan->remote))
-			return false;
-	}
-	pgpx_remote_scan_open(scan->remote, scan->params.n, values);
-	scan->opened = true;
-	return true;
+	if (!scan->opened && !pgpx_remote_scan_must_wait(scan->remote))
+		scan->opened = pgpx_remote_scan_open(scan->remote, scan->types.n,
+											 evaluate_params(node, scan));
+	return scan->opened;
 }
 
 /*
- * Read the next row from the remote.  Return false at the end, or if an
- * asynchronous scan must wait for the row; then set "pending".
+ * Read the next row: one that was kept, or else one from the remote.  Return
+ * false at the end, or if an asynchronous scan must wait for the row; then set
+ * "pending".
  */
 static bool
-next_remote_row(ForeignScanState *node, PgpxScan *scan, Datum **values,
-				bool **nulls)
+next_row(ForeignScanState *node, PgpxScan *scan, PgpxRowValues *row)
 {
-	PgpxScanStep reached = PGPX_SCAN_STEP_WAIT;
+	PgpxRunStep reached = PGPX_RUN_WAIT;
 
-	if (scan->request == NULL)
-	{
-		(void) open_scan(node, scan);
-		return pgpx_remote_scan_next(scan->remote, values, nulls);
-	}
-	if (open_scan(node, scan))
-		reached = pgpx_remote_scan_try_next(scan->remote, values, nulls);
-	scan->pending = reached == PGPX_SCAN_STEP_WAIT;
-	return reached == PGPX_SCAN_STEP_ROW;
-}
-
-/* Read the next row: one that was kept, or else one from the remote. */
-static bool
-next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)
-{
 	scan->pending = false;
 	if (scan->kept != NULL && !tuplestore_ateof(scan->kept) &&
-		pgpx_stored_row_next(scan->kept, scan->kept_slot, values, nulls))
+		pgpx_stored_row_next(scan->kept, scan->kept_slot, row))
 		return true;
-	if (!next_remote_row(node, scan, values, nulls))
+	if (open_scan(node, scan))
+		reached = pgpx_remote_scan_next(scan->remote, row);
+	scan->pending = reached == PGPX_RUN_WAIT;
+	if (reached != PGPX_RUN_STOPPED)
 		return false;
-	scan->usage.rows++;
+	scan->use.rows++;
 
 	/* the row is added at the end, which is where the next read begins */
 	if (scan->kept != NULL)
 		tuplestore_putvalues(scan->kept, scan->kept_slot->tts_tupleDescriptor,
-							 *values, *nulls);
+							 row->values, row->nulls);
 	return true;
 }
 
@@ -396,17 +384,16 @@ pgpx_scan_iterate(ForeignScanState *node)
 	PgpxScan   *scan = node->fdw_state;
 	TupleTableSlot *slot = node->ss.ss_ScanTupleSlot;
 	int			natts = scan->tupdesc->natts;
-	Datum	   *values;
-	bool	   *nulls;
+	PgpxRowValues row;
 
 	ExecClearTuple(slot);
-	if (!next_row(node, scan, &values, &nulls))
+	if (!next_row(node, scan, &row))
 		return slot;
 	if (scan->heap_tuples)
-		return ExecStoreHeapTuple(pgpx_tuple_form(scan->tupdesc, values, nulls),
-								  slot, false);
-	memcpy(slot->tts_values, values, sizeof(Datum) * natts);
-	memcpy(slot->tts_isnull, nulls, sizeof(bool) * natts);
+		return ExecStoreHeapTuple(pgpx_tuple_form(scan->tupdesc, row), slot,
+								  false);
+	memcpy(slot->tts_values, row.values, sizeof(Datum) * natts);
+	memcpy(slot->tts_isnull, row.nulls, sizeof(bool) * natts);
 	return ExecStoreVirtualTuple(slot);
 }
 
@@ -417,21 +404,19 @@ pgpx_scan_rescan(ForeignScanState *node)
 
 	if (scan == NULL)
 		return;
-	if (scan->kept != NULL && scan->opened &&
-		!bms_overlap(node->ss.ps.chgParam, scan->param_ids))
-	{
-		ExecClearTuple(scan->kept_slot);
-		tuplestore_rescan(scan->kept);
-		return;
-	}
 	if (scan->kept != NULL)
 	{
 		ExecClearTuple(scan->kept_slot);
+		if (scan->opened &&
+			!bms_overlap(node->ss.ps.chgParam, scan->param_ids))
+		{
+			tuplestore_rescan(scan->kept);
+			return;
+		}
 		tuplestore_clear(scan->kept);
 	}
 	scan->opened = false;
-	if (scan->remote != NULL)
-		pgpx_remote_scan_stop(scan->remote);
+	pgpx_remote_scan_stop(scan->remote);
 }
 
 void
@@ -494,7 +479,7 @@ pgpx_scan_async_request(AsyncRequest *request)
 	PgpxScan   *scan = ((ForeignScanState *) request->requestee)->fdw_state;
 
 	if (has_only_our_scans((AppendState *) request->requestor))
-		scan->request = request;
+		pgpx_remote_scan_set_request(scan->remote, request);
 	answer_request(request);
 }
 
@@ -624,4 +609,158 @@ void
 pgpx_scan_async_notify(AsyncRequest *request)
 {
 	answer_request(request);
+}
+
+/* ------------------------------------------------------------------------
+ * Direct modification: an UPDATE or DELETE that the remote executes as a whole
+ *
+ * The first call of IterateDirectModify sends the statement.  The rows of
+ * RETURNING are read from the stream as the executor asks for them; if another
+ * statement needs the lease, the rest is buffered (remote_scan.c).  The remote
+ * executes the whole statement, even if the executor stops reading.
+ *
+ * If the target is joined with other tables, a returned row has the columns of
+ * fdw_scan_tlist, and the row of the target is extracted from it.
+ * ------------------------------------------------------------------------
+ */
+
+/* Find the columns of the target in the rows of a join. */
+static void
+map_target(PgpxScan *scan, List *scan_tlist, const ResultRelInfo *target)
+{
+	AttrNumber	column = 0;
+	ListCell   *lc;
+
+	scan->target_columns =
+		palloc0(sizeof(AttrNumber) *
+				RelationGetNumberOfAttributes(target->ri_RelationDesc));
+	foreach(lc, scan_tlist)
+	{
+		Var		   *var = (Var *) lfirst_node(TargetEntry, lc)->expr;
+
+		column++;
+		if (!IsA(var, Var) || var->varno != target->ri_RangeTableIndex ||
+			!list_member_int(scan->plan.retrieved_attrs, column))
+			continue;
+		if (var->varattno > 0)
+			scan->target_columns[var->varattno - 1] = column;
+		else if (var->varattno == SelfItemPointerAttributeNumber)
+			scan->ctid_column = column;
+	}
+}
+
+void
+pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
+{
+	ForeignScan *scan_plan = (ForeignScan *) node->ss.ps.plan;
+	ResultRelInfo *target = node->resultRelInfo;
+	PgpxPlan	plan;
+	PgpxScan   *scan;
+
+	/* EXPLAIN: fdw_state stays NULL */
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
+		return;
+	plan = pgpx_read_direct_modify_plan(scan_plan->fdw_private);
+	scan = begin_node(node, &plan, target->ri_RangeTableIndex);
+	if (!plan.has_returning)
+		return;
+	begin_rows(node, scan, PGPX_FETCH_ALL, 0);
+	if (scan_plan->scan.scanrelid == 0)
+		map_target(scan, scan_plan->fdw_scan_tlist, target);
+}
+
+/* Execute the statement.  With RETURNING, only send it. */
+static void
+execute_direct(ForeignScanState *node, PgpxScan *scan)
+{
+	PgpxStatement statement = {.sql = scan->plan.sql, .nparams = scan->types.n};
+
+	(void) pgpx_remote_transaction_get(&scan->use, NULL);
+	if (scan->remote != NULL)
+	{
+		(void) open_scan(node, scan);
+		return;
+	}
+	statement.values = evaluate_params(node, scan);
+	scan->use.rows = pgpx_remote_execute(scan->use.transaction, &statement);
+	scan->opened = true;
+}
+
+/* Extract the row of the target from a row of a join. */
+static TupleTableSlot *
+extract_target(PgpxScan *scan, ForeignScanState *node,
+			   TupleTableSlot *row)
+{
+	TupleTableSlot *slot = ExecGetReturningSlot(node->ss.ps.state,
+												node->resultRelInfo);
+	HeapTuple	tuple;
+	Datum		ctid;
+
+	slot_getallattrs(row);
+	ExecClearTuple(slot);
+	for (int i = 0; i < slot->tts_tupleDescriptor->natts; i++)
+	{
+		int			column = scan->target_columns[i];
+
+		slot->tts_isnull[i] = column == 0 || row->tts_isnull[column - 1];
+		slot->tts_values[i] = slot->tts_isnull[i] ? (Datum) 0 :
+			row->tts_values[column - 1];
+	}
+	ExecStoreVirtualTuple(slot);
+	if (scan->ctid_column == 0 || row->tts_isnull[scan->ctid_column - 1])
+		return slot;
+
+	/* ctid is read from the slot, other system columns from a heap tuple */
+	tuple = ExecFetchSlotHeapTuple(slot, true, NULL);
+	ctid = row->tts_values[scan->ctid_column - 1];
+	tuple->t_self = slot->tts_tid = *(ItemPointer) DatumGetPointer(ctid);
+	HeapTupleHeaderSetXmin(tuple->t_data, InvalidTransactionId);
+	HeapTupleHeaderSetXmax(tuple->t_data, InvalidTransactionId);
+	HeapTupleHeaderSetCmin(tuple->t_data, InvalidTransactionId);
+	return slot;
+}
+
+TupleTableSlot *
+pgpx_direct_modify_iterate(ForeignScanState *node)
+{
+	PgpxScan   *scan = node->fdw_state;
+	EState	   *estate = node->ss.ps.state;
+	ProjectionInfo *projection = node->resultRelInfo->ri_projectReturning;
+	TupleTableSlot *slot = node->ss.ss_ScanTupleSlot;
+	TupleTableSlot *target = slot;
+	PgpxRowValues row;
+
+	if (!scan->opened)
+		execute_direct(node, scan);
+	if (projection == NULL)
+	{
+		if (scan->plan.set_processed)
+			estate->es_processed += scan->use.rows;
+		if (node->ss.ps.instrument != NULL)
+			node->ss.ps.instrument->tuplecount += scan->use.rows;
+		return ExecClearTuple(slot);
+	}
+
+	if (scan->remote == NULL)
+	{
+		/* RETURNING of constants: as many rows as were affected */
+		if (scan->nreturned == scan->use.rows)
+			return ExecClearTuple(slot);
+		scan->nreturned++;
+		ExecStoreAllNullTuple(slot);
+	}
+	else
+	{
+		if (pgpx_remote_scan_next(scan->remote, &row) != PGPX_RUN_STOPPED)
+			return ExecClearTuple(slot);
+		ExecStoreHeapTuple(pgpx_tuple_form(slot->tts_tupleDescriptor, row),
+						   slot, false);
+		if (scan->target_columns != NULL)
+			target = extract_target(scan, node, slot);
+		scan->use.rows++;
+	}
+	if (scan->plan.set_processed)
+		estate->es_processed++;
+	projection->pi_exprContext->ecxt_scantuple = target;
+	return slot;
 }

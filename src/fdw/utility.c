@@ -30,22 +30,32 @@
  * ------------------------------------------------------------------------
  */
 
+/* Begin a scan without parameters, and send its statement. */
+static PgpxRemoteScan *
+open_scan(const PgpxScanSource *source)
+{
+	PgpxRemoteScan *scan = pgpx_remote_scan_begin(source);
+
+	(void) pgpx_remote_transaction_get(source->use, NULL);
+	(void) pgpx_remote_scan_open(scan, 0, NULL);
+	return scan;
+}
+
 /*
- * Run a query on a remote transaction and return its rows.  A row is an array of
- * ncolumns texts; NULL for SQL's NULL.
+ * Run a query and return its rows.  A row is an array of ncolumns texts; NULL for
+ * SQL's NULL.
  *
  * The result is allocated in the current memory context.  Errors: those of
- * pgpx_remote_execute; 42804 if the number of columns is not ncolumns.
+ * pgpx_remote_scan_next; 42804 if the number of columns is not ncolumns.
  */
 static List *
-text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
+text_query(PgpxRemoteUse *use, const char *sql, int ncolumns)
 {
 	TupleDesc	tupdesc = CreateTemplateTupleDesc(ncolumns);
 	List	   *attnums = NIL;
 	List	   *rows = NIL;
 	PgpxRemoteScan *scan;
-	Datum	   *values;
-	bool	   *nulls;
+	PgpxRowValues values;
 
 	for (int i = 1; i <= ncolumns; i++)
 	{
@@ -53,22 +63,36 @@ text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
 		attnums = lappend_int(attnums, i);
 	}
 	TupleDescFinalize(tupdesc);
-	scan = pgpx_remote_scan_begin(rt, sql,
-								  pgpx_rows_begin_attributes(tupdesc, attnums,
-															 NULL, NULL),
-								  tupdesc, PGPX_FETCH_ALL, 0, NULL);
-	pgpx_remote_scan_open(scan, 0, NULL);
-	while (pgpx_remote_scan_next(scan, &values, &nulls))
+	scan = open_scan(&(PgpxScanSource){
+		.use = use,
+		.sql = sql,
+		.tupdesc = tupdesc,
+		.attnums = attnums,
+		.fetch_size = PGPX_FETCH_ALL,
+	});
+	while (pgpx_remote_scan_next(scan, &values) == PGPX_RUN_STOPPED)
 	{
 		char	  **row = palloc0(sizeof(char *) * ncolumns);
 
 		for (int i = 0; i < ncolumns; i++)
-			if (!nulls[i])
-				row[i] = TextDatumGetCString(values[i]);
+			if (!values.nulls[i])
+				row[i] = TextDatumGetCString(values.values[i]);
 		rows = lappend(rows, row);
 	}
 	pgpx_remote_scan_end(scan);
 	return rows;
+}
+
+/* Run a query, and return its first row.  Raise an error for a NULL in it. */
+static char **
+query_row(PgpxRemoteUse *use, const char *sql, int ncolumns)
+{
+	List	   *rows = text_query(use, sql, ncolumns);
+
+	for (int i = 0; i < ncolumns; i++)
+		if (rows == NIL || ((char **) linitial(rows))[i] == NULL)
+			elog(ERROR, "unexpected result of \"%s\"", sql);
+	return linitial(rows);
 }
 
 /* ------------------------------------------------------------------------
@@ -81,13 +105,14 @@ text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
  * ------------------------------------------------------------------------
  */
 
-static PgpxRemoteTransaction *
-get_transaction(Relation rel)
+static PgpxRemoteUse
+table_use(Relation rel)
 {
-	Oid			server = GetForeignTable(RelationGetRelid(rel))->serverid;
-
-	return pgpx_remote_transaction_get(server, rel->rd_rel->relowner,
-									   RelationGetRelationName(rel), NULL);
+	return (PgpxRemoteUse){
+		.server = GetForeignServerIdByRelId(RelationGetRelid(rel)),
+		.user = rel->rd_rel->relowner,
+		.why = RelationGetRelationName(rel),
+	};
 }
 
 /* Append the remote table's name as a regclass. */
@@ -102,58 +127,28 @@ append_regclass(StringInfo buf, Relation rel)
 					 quote_literal_cstr(name.data));
 }
 
-/* Append a SELECT of all columns.  Return the list of their numbers. */
-static List *
-append_select(StringInfo buf, Relation rel)
-{
-	TupleDesc	tupdesc = RelationGetDescr(rel);
-	List	   *attnums = NIL;
-
-	appendStringInfoString(buf, "SELECT ");
-	for (int attnum = 1; attnum <= tupdesc->natts; attnum++)
-	{
-		if (TupleDescAttr(tupdesc, attnum - 1)->attisdropped)
-			continue;
-		if (attnums != NIL)
-			appendStringInfoString(buf, ", ");
-		pgpx_deparse_column(buf, rel, attnum);
-		attnums = lappend_int(attnums, attnum);
-	}
-	if (attnums == NIL)
-		appendStringInfoString(buf, "NULL");
-	appendStringInfoString(buf, " FROM ");
-	pgpx_deparse_relation(buf, rel);
-	return attnums;
-}
-
 /*
  * Append a clause with which the remote server returns a sample of about
  * targrows rows.  Return the remote's estimate of the number of rows in the
  * table, or 0 if no clause was appended, so that all rows are read.
  */
 static double
-append_sampling(StringInfo buf, Relation rel, int targrows)
+append_sampling(StringInfo buf, Relation rel, PgpxRemoteUse *use, int targrows)
 {
 	const char *method = pgpx_table_option(RelationGetRelid(rel),
-										   "analyze_sampling");
-	List	   *rows;
+										   "analyze_sampling", "auto");
 	char	  **row;
 	StringInfoData sql;
 	double		reltuples;
 	char		relkind;
 	double		fraction;
 
-	if (method == NULL)
-		method = "auto";
 	if (strcmp(method, "off") == 0)
 		return 0;
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "SELECT reltuples, relkind FROM pg_catalog.pg_class WHERE oid = ");
 	append_regclass(&sql, rel);
-	rows = text_query(get_transaction(rel), sql.data, 2);
-	row = rows != NIL ? linitial(rows) : NULL;
-	if (row == NULL || row[0] == NULL || row[1] == NULL)
-		elog(ERROR, "unexpected result of \"%s\"", sql.data);
+	row = query_row(use, sql.data, 2);
 	reltuples = strtod(row[0], NULL);
 	relkind = row[1][0];
 
@@ -183,12 +178,11 @@ choose_rows(PgpxRemoteScan *scan, TupleDesc tupdesc, HeapTuple *rows,
 	ReservoirStateData state;
 	double		nread = 0;
 	double		skip = -1;
-	Datum	   *values;
-	bool	   *nulls;
+	PgpxRowValues row;
 
 	*n = 0;
 	reservoir_init_selection_state(&state, targrows);
-	while (pgpx_remote_scan_next(scan, &values, &nulls))
+	while (pgpx_remote_scan_next(scan, &row) == PGPX_RUN_STOPPED)
 	{
 		int			at = -1;
 
@@ -208,7 +202,7 @@ choose_rows(PgpxRemoteScan *scan, TupleDesc tupdesc, HeapTuple *rows,
 			skip--;
 		}
 		if (at >= 0)
-			rows[at] = pgpx_tuple_form(tupdesc, values, nulls);
+			rows[at] = pgpx_tuple_form(tupdesc, row);
 	}
 	return nread;
 }
@@ -219,24 +213,30 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 			 double *totalrows, double *totaldeadrows)
 {
 	TupleDesc	tupdesc = RelationGetDescr(rel);
+	PgpxRemoteUse use = table_use(rel);
+	List	   *attnums = pgpx_table_columns(rel);
 	StringInfoData sql;
-	List	   *attnums;
 	PgpxRemoteScan *scan;
-	PgpxRows   *converter;
 	double		reltuples;
 	double		nread;
 	int			n;
 
 	initStringInfo(&sql);
-	attnums = append_select(&sql, rel);
-	reltuples = append_sampling(&sql, rel, targrows);
-	converter = pgpx_rows_begin_attributes(tupdesc, attnums, pgpx_table_context,
-										   rel);
-	scan = pgpx_remote_scan_begin(get_transaction(rel), sql.data, converter,
-								  tupdesc,
-								  pgpx_table_fetch_size(RelationGetRelid(rel)),
-								  0, NULL);
-	pgpx_remote_scan_open(scan, 0, NULL);
+	appendStringInfoString(&sql, attnums == NIL ? "SELECT NULL" : "SELECT ");
+	pgpx_deparse_columns(&sql, rel, attnums, "");
+	appendStringInfoString(&sql, " FROM ");
+	pgpx_deparse_relation(&sql, rel);
+	reltuples = append_sampling(&sql, rel, &use, targrows);
+	scan = open_scan(&(PgpxScanSource){
+		.use = &use,
+		.sql = sql.data,
+		.tupdesc = tupdesc,
+		.attnums = attnums,
+		.where = pgpx_table_context,
+		.where_arg = rel,
+		.fetch_size = pgpx_table_int_option(RelationGetRelid(rel), "fetch_size",
+											PGPX_FETCH_GROWING),
+	});
 	nread = choose_rows(scan, tupdesc, rows, targrows, &n);
 	pgpx_remote_scan_end(scan);
 
@@ -251,8 +251,7 @@ bool
 pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
 					 BlockNumber *totalpages)
 {
-	List	   *rows;
-	char	  **row;
+	PgpxRemoteUse use = table_use(rel);
 	StringInfoData sql;
 
 	*func = acquire_rows;
@@ -260,11 +259,7 @@ pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
 	appendStringInfoString(&sql, "SELECT pg_catalog.pg_relation_size(");
 	append_regclass(&sql, rel);
 	appendStringInfo(&sql, ") / %d", BLCKSZ);
-	rows = text_query(get_transaction(rel), sql.data, 1);
-	row = rows != NIL ? linitial(rows) : NULL;
-	if (row == NULL || row[0] == NULL)
-		elog(ERROR, "unexpected result of \"%s\"", sql.data);
-	*totalpages = strtoul(row[0], NULL, 10);
+	*totalpages = strtoul(query_row(&use, sql.data, 1)[0], NULL, 10);
 	return true;
 }
 
@@ -303,6 +298,16 @@ enum
 static void
 read_options(List *options, Import *import)
 {
+	struct
+	{
+		const char *name;
+		bool	   *value;
+	}			known[] = {
+		{"import_collate", &import->collate},
+		{"import_default", &import->default_value},
+		{"import_generated", &import->generated},
+		{"import_not_null", &import->not_null},
+	};
 	ListCell   *lc;
 
 	import->collate = import->generated = import->not_null = true;
@@ -310,20 +315,16 @@ read_options(List *options, Import *import)
 	foreach(lc, options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
+		int			i = 0;
 
-		if (strcmp(def->defname, "import_collate") == 0)
-			import->collate = defGetBoolean(def);
-		else if (strcmp(def->defname, "import_default") == 0)
-			import->default_value = defGetBoolean(def);
-		else if (strcmp(def->defname, "import_generated") == 0)
-			import->generated = defGetBoolean(def);
-		else if (strcmp(def->defname, "import_not_null") == 0)
-			import->not_null = defGetBoolean(def);
-		else
+		while (i < lengthof(known) && strcmp(def->defname, known[i].name) != 0)
+			i++;
+		if (i == lengthof(known))
 			ereport(ERROR,
 					(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 					 errmsg("invalid option \"%s\"", def->defname),
 					 errhint("Valid options in this context are: import_collate, import_default, import_generated, import_not_null.")));
+		*known[i].value = defGetBoolean(def);
 	}
 }
 
@@ -332,7 +333,7 @@ read_options(List *options, Import *import)
  * generated columns (from 12 on).
  */
 static bool
-check_schema(PgpxRemoteTransaction *rt, const char *schema, const char *server)
+check_schema(PgpxRemoteUse *use, const char *schema, const char *server)
 {
 	List	   *rows;
 	char	   *sql;
@@ -342,7 +343,7 @@ check_schema(PgpxRemoteTransaction *rt, const char *schema, const char *server)
 				   " AND attname = 'attgenerated')"
 				   " FROM pg_catalog.pg_namespace WHERE nspname = %s",
 				   quote_literal_cstr(schema));
-	rows = text_query(rt, sql, 1);
+	rows = text_query(use, sql, 1);
 	if (rows == NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_SCHEMA_NOT_FOUND),
@@ -379,7 +380,7 @@ append_table_filter(StringInfo buf, const ImportForeignSchemaStmt *stmt)
 
 /* Read the tables of the schema with their columns. */
 static List *
-read_tables(PgpxRemoteTransaction *rt, const ImportForeignSchemaStmt *stmt,
+read_tables(PgpxRemoteUse *use, const ImportForeignSchemaStmt *stmt,
 			bool has_generated)
 {
 	List	   *rows;
@@ -412,7 +413,7 @@ read_tables(PgpxRemoteTransaction *rt, const ImportForeignSchemaStmt *stmt,
 					 quote_literal_cstr(stmt->remote_schema));
 	append_table_filter(&sql, stmt);
 	appendStringInfoString(&sql, " ORDER BY c.relname, a.attnum");
-	rows = text_query(rt, sql.data, C_COUNT);
+	rows = text_query(use, sql.data, C_COUNT);
 	foreach(lc, rows)
 	{
 		char	  **row = lfirst(lc);
@@ -475,13 +476,13 @@ is_expression(const char *select)
 }
 
 /*
- * Raise 42601 if a text of the remote server is not exactly one name of a type,
- * or one expression.  It becomes part of a local command, and could otherwise
- * end the definition of the column and continue with other ones, or with
- * another command.  See also end_of.
+ * Return a text of the remote server for a local command.  A line feed ends a
+ * comment in it.  Raise 42601 if it is not exactly one name of a type, or one
+ * expression: it could otherwise end the definition of the column and continue
+ * with other ones, or with another command.
  */
-static void
-check_text(char **row, int column)
+static const char *
+checked_text(char **row, int column)
 {
 	RemoteText	text = {
 		.table = row[C_TABLE],
@@ -506,13 +507,8 @@ check_text(char **row, int column)
 					 errmsg("remote server has sent a column default that is not an expression")));
 	}
 	error_context_stack = context.previous;
-}
-
-/* Return what ends a text of the remote server: a comment needs a line feed. */
-static const char *
-end_of(const char *text)
-{
-	return strstr(text, "--") != NULL ? "\n" : "";
+	return strstr(row[column], "--") == NULL ? row[column] :
+		psprintf("%s\n", row[column]);
 }
 
 /* Append the definition of a column to CREATE FOREIGN TABLE. */
@@ -520,33 +516,24 @@ static void
 append_column(StringInfo buf, const Import *import, char **row)
 {
 	const char *name = row[C_NAME];
-	const char *type = row[C_TYPE];
 	const char *not_null = row[C_NOT_NULL];
-	const char *value = row[C_DEFAULT];
 	const char *generated = row[C_GENERATED];
 	const char *collation = row[C_COLLATION];
 	const char *schema = row[C_COLLATION_SCHEMA];
 	char		kind = generated != NULL ? generated[0] : '\0';
 
-	check_text(row, C_TYPE);
-	appendStringInfo(buf, "  %s %s%s OPTIONS (column_name %s)",
-					 quote_identifier(name), type, end_of(type),
+	appendStringInfo(buf, "  %s %s OPTIONS (column_name %s)",
+					 quote_identifier(name), checked_text(row, C_TYPE),
 					 quote_literal_cstr(name));
 	if (import->collate && collation != NULL && schema != NULL)
 		appendStringInfo(buf, " COLLATE %s.%s", quote_identifier(schema),
 						 quote_identifier(collation));
-	if (import->default_value && value != NULL && kind == '\0')
-	{
-		check_text(row, C_DEFAULT);
-		appendStringInfo(buf, " DEFAULT (%s%s)", value, end_of(value));
-	}
-	if (import->generated && value != NULL &&
+	if (import->default_value && row[C_DEFAULT] != NULL && kind == '\0')
+		appendStringInfo(buf, " DEFAULT (%s)", checked_text(row, C_DEFAULT));
+	if (import->generated && row[C_DEFAULT] != NULL &&
 		kind == ATTRIBUTE_GENERATED_STORED)
-	{
-		check_text(row, C_DEFAULT);
-		appendStringInfo(buf, " GENERATED ALWAYS AS (%s%s) STORED", value,
-						 end_of(value));
-	}
+		appendStringInfo(buf, " GENERATED ALWAYS AS (%s) STORED",
+						 checked_text(row, C_DEFAULT));
 	if (import->not_null && not_null != NULL && not_null[0] == 't')
 		appendStringInfoString(buf, " NOT NULL");
 }
@@ -556,15 +543,18 @@ pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
 {
 	const char *name = GetForeignServer(server)->servername;
 	List	   *commands = NIL;
-	PgpxRemoteTransaction *rt;
+	PgpxRemoteUse use = {
+		.server = server,
+		.user = GetUserId(),
+		.why = "IMPORT FOREIGN SCHEMA",
+	};
 	List	   *rows;
 	Import		import;
 	int			i = 0;
 
 	read_options(stmt->options, &import);
-	rt = pgpx_remote_transaction_get(server, GetUserId(),
-									 "IMPORT FOREIGN SCHEMA", NULL);
-	rows = read_tables(rt, stmt, check_schema(rt, stmt->remote_schema, name));
+	rows = read_tables(&use, stmt,
+					   check_schema(&use, stmt->remote_schema, name));
 	while (i < list_length(rows))
 	{
 		char	  **row = list_nth(rows, i);

@@ -13,7 +13,6 @@
 #define PGPX_STATEMENT_H
 
 #include "protocol/remote_message.h"
-#include "values/binary_input.h"
 #include "values/rows.h"
 #include "session/lease.h"
 

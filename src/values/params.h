@@ -25,34 +25,29 @@
 extern void pgpx_params_read(FunctionCallInfo fcinfo, int at,
 							 PgpxStatement *statement);
 
-/*
- * pgpx_params_text
- *		Return the text of a value, in styles that every remote reads correctly,
- *		whatever its settings are.
- */
-extern char *pgpx_params_text(Oid type, Datum value);
+/* The types of the values of a row of parameters. */
+typedef struct PgpxParamTypes
+{
+	int			n;
+	FmgrInfo   *outputs;		/* their output functions */
+	bool		catalog_path;	/* a text can depend on search_path */
+} PgpxParamTypes;
+
+/* Add the type of one more value, in the current memory context. */
+extern void pgpx_params_add_type(PgpxParamTypes *types, Oid type);
 
 /*
- * pgpx_params_begin_styles
- *		Set DateStyle, IntervalStyle and extra_float_digits so that every remote
- *		reads the texts of output functions correctly.
+ * pgpx_params_convert
+ *		Convert rows of values to texts, in styles that every remote reads
+ *		correctly, whatever its settings are.
  *
- * catalog_path: also set search_path to pg_catalog; see
- * pgpx_params_need_catalog_path.  Return a GUC nest level for
- * pgpx_params_end_styles, or 0 if no setting had to be changed.  After an error
- * the abort of the transaction restores the settings.
+ * values: nrows times types->n elements.  The result has as many, NULL for SQL's
+ * NULL, and is allocated in the current memory context.
  */
-extern int	pgpx_params_begin_styles(bool catalog_path);
-extern void pgpx_params_end_styles(int level);
+extern const char **pgpx_params_convert(PgpxParamTypes *types, int nrows,
+										const NullableDatum *values);
 
-/*
- * pgpx_params_need_catalog_path
- *		Return whether the text of a value of this type can depend on
- *		search_path.
- *
- * A regclass, for example, is written with its schema if search_path does not
- * contain that schema.
- */
-extern bool pgpx_params_need_catalog_path(Oid type);
+/* As pgpx_params_convert, for one value. */
+extern const char *pgpx_params_text(Oid type, Datum value);
 
 #endif							/* PGPX_PARAMS_H */

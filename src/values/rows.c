@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * rows.c
- *	  Conversion of a remote result's rows; column definition lists.
+ *	  Conversion of a remote result's rows, of columns in text and in binary;
+ *	  column definition lists.
  *
  * - Values are converted in place in the input buffer.  A text is verified to
  *	 be valid in the database's encoding, terminated with a NUL in place, and
  *	 passed to the column's input function.  A binary value is passed to the
- *	 receive function, or is read by binary_input.c.
+ *	 receive function, or is read by a function of the table of binary types.
  * - Input functions, receive functions and domain checks can be user code and
  *	 can raise errors.  The stream stays in sync all the same, because the
  *	 reader has already moved past the message.
@@ -19,6 +20,25 @@
  * - A column definition list ends up in SQL that a user pastes.  So each name
  *	 in it is made valid, cut to NAMEDATALEN, and quoted.
  *
+ * Columns in binary
+ *
+ * The formats of the result are sent with the statement, before its columns
+ * are known.  So a statement is first executed with a result in text.  If the
+ * result had so many rows that binary would have been cheaper, and some
+ * columns are of a type that is the same on both sides, the session requests
+ * these columns in binary from then on.
+ *
+ * - The recorded formats are a prediction, and correctness does not depend on
+ *	 them.  The row description of each execution has the format and type of
+ *	 each column, which decide how the column is read.
+ * - So the table of formats may lose entries: it has no chains, and a statement
+ *	 replaces another one in the same slot.
+ * - Values of a few types are read without their receive functions.  In a
+ *	 result of numbers the call of a receive function, and the buffer that it
+ *	 needs, cost more than the conversion.
+ * - Such a function raises no error for an invalid value.  The value is passed to
+ *	 the receive function, which reports the error.
+ *
  *-------------------------------------------------------------------------
  */
 #include "values/rows.h"
@@ -29,22 +49,326 @@
 #include "access/tupdesc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "datatype/timestamp.h"
 #include "mb/pg_wchar.h"
 #include "parser/parse_coerce.h"
+#include "port/pg_bswap.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/date.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 #include "utils/typcache.h"
+#include "utils/uuid.h"
 #include "utils/xml.h"
 
 #include "base/debug_point.h"
 #include "protocol/remote_message.h"
-#include "values/binary_input.h"
+
+/* --- columns in binary ----------------------------------------------------- */
+
+/*
+ * Fixed cost of a result with binary columns, in ns per execution, for both
+ * servers together: Parse, Bind and Describe replace Query.  A result that
+ * would gain less is requested in text.
+ */
+#define FORMATS_MIN_GAIN 6000
+
+#define SLOTS 256
+
+/* The formats of the columns of a statement's result. */
+typedef struct Formats
+{
+	PgpxFormatsKey key;
+	int			ncolumns;		/* 0: the slot is empty */
+	uint64		binary[PGPX_FORMATS_COLUMNS / 64];	/* one bit per column */
+} Formats;
+
+static Formats table[SLOTS];
 
 void
-pgpx_styles_set(const char *name, const char *value)
+pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id, const char *sql,
+				 uint64 types_hash)
+{
+	size_t		length = strlen(sql);
+	const unsigned char *text = (const unsigned char *) sql;
+
+	memset(key, 0, sizeof(*key));
+	key->pool_id = pool_id;
+	key->length = (uint32) length;
+	key->text[0] = hash_bytes_extended(text, (int) length, 0);
+	key->text[1] = hash_bytes_extended(text, (int) length, 1);
+	key->types_hash = types_hash;
+}
+
+static Formats *
+slot_of(const PgpxFormatsKey *key)
+{
+	return &table[(key->text[0] ^ key->types_hash ^ key->pool_id) % SLOTS];
+}
+
+int
+pgpx_formats_find(const PgpxFormatsKey *key,
+				  int16 formats[PGPX_FORMATS_COLUMNS])
+{
+	const Formats *slot = slot_of(key);
+
+	if (memcmp(&slot->key, key, sizeof(*key)) != 0)
+		return 0;
+	for (int i = 0; i < slot->ncolumns; i++)
+		formats[i] = (slot->binary[i / 64] >> (i % 64)) & 1;
+	return slot->ncolumns;
+}
+
+void
+pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
+{
+	Formats    *slot = slot_of(key);
+	Formats		entry = {.key = *key, .ncolumns = n};
+
+	if (n > PGPX_FORMATS_COLUMNS)
+		return;
+	for (int i = 0; i < n; i++)
+		if (formats[i] != 0)
+			entry.binary[i / 64] |= UINT64CONST(1) << (i % 64);
+	if (n > 0 || memcmp(&slot->key, key, sizeof(*key)) == 0)
+		*slot = entry;
+}
+
+/*
+ * A type whose values can be requested in binary: its binary form has the same
+ * meaning as its text on every server, whatever the settings of either side
+ * are.  Text types are none: their binary form has the same bytes, and their
+ * receive functions expect the encoding of the local session's client.  Types
+ * without a fixed OID are none, too.
+ */
+typedef struct BinaryType
+{
+	Oid			type;
+	int			gain;			/* ns that both servers together save if a
+								 * value is sent in binary; 0: it must be sent
+								 * in text */
+	bool		plain;			/* the type's text depends on no setting */
+
+	/*
+	 * Read a value that is not NULL without the receive function.  Return false
+	 * for an invalid value: the receive function then reports the error.  NULL:
+	 * there is no such function.  Not for a domain, which has checks, nor for a
+	 * column with a typmod, to which the value must be rounded.
+	 */
+	bool (*read)(const PgpxField *field, Datum *value);
+} BinaryType;
+
+/* --- values that are read without their receive functions ---------------- */
+
+static bool
+read_bool(const PgpxField *field, Datum *value)
+{
+	if (field->len != 1)
+		return false;
+	*value = BoolGetDatum(field->data[0] != 0);
+	return true;
+}
+
+static bool
+read_int2(const PgpxField *field, Datum *value)
+{
+	uint16		v;
+
+	if (field->len != sizeof(v))
+		return false;
+	memcpy(&v, field->data, sizeof(v));
+	*value = Int16GetDatum((int16) pg_ntoh16(v));
+	return true;
+}
+
+/* int4 and float4 */
+static bool
+read_4_bytes(const PgpxField *field, Datum *value)
+{
+	uint32		v;
+
+	if (field->len != sizeof(v))
+		return false;
+	memcpy(&v, field->data, sizeof(v));
+	*value = Int32GetDatum((int32) pg_ntoh32(v));
+	return true;
+}
+
+/* int8 and float8 */
+static bool
+read_8_bytes(const PgpxField *field, Datum *value)
+{
+	uint64		v;
+
+	if (field->len != sizeof(v))
+		return false;
+	memcpy(&v, field->data, sizeof(v));
+	*value = Int64GetDatum((int64) pg_ntoh64(v));
+	return true;
+}
+
+static bool
+read_date(const PgpxField *field, Datum *value)
+{
+	DateADT		date;
+
+	if (!read_4_bytes(field, value))
+		return false;
+	date = DatumGetDateADT(*value);
+	return DATE_NOT_FINITE(date) || IS_VALID_DATE(date);
+}
+
+/* with a time zone or without */
+static bool
+read_timestamp(const PgpxField *field, Datum *value)
+{
+	Timestamp	timestamp;
+
+	if (!read_8_bytes(field, value))
+		return false;
+	timestamp = DatumGetTimestamp(*value);
+	return TIMESTAMP_NOT_FINITE(timestamp) || IS_VALID_TIMESTAMP(timestamp);
+}
+
+static bool
+read_time(const PgpxField *field, Datum *value)
+{
+	if (!read_8_bytes(field, value))
+		return false;
+	return DatumGetTimeADT(*value) >= 0 &&
+		DatumGetTimeADT(*value) <= USECS_PER_DAY;
+}
+
+static bool
+read_uuid(const PgpxField *field, Datum *value)
+{
+	pg_uuid_t  *uuid;
+
+	if (field->len != UUID_LEN)
+		return false;
+	uuid = palloc(sizeof(*uuid));
+	memcpy(uuid->data, field->data, UUID_LEN);
+	*value = UUIDPGetDatum(uuid);
+	return true;
+}
+
+/*
+ * The types that can be requested in binary.  The gains were measured with
+ * arrays of two elements (test/bench/PROFILE.md).
+ */
+static const BinaryType types[] = {
+	{BOOLOID, 12, true, read_bool},
+	{INT2OID, 16, true, read_int2},
+	{INT4OID, 16, true, read_4_bytes},
+	{INT8OID, 20, true, read_8_bytes},
+	{NUMERICOID, 16, true, NULL},
+	{FLOAT4OID, 60, false, read_4_bytes},
+	{FLOAT8OID, 90, false, read_8_bytes},
+	{BYTEAOID, 50, false, NULL},
+	{DATEOID, 130, false, read_date},
+	{TIMEOID, 90, false, read_time},
+	{TIMETZOID, 90, false, NULL},
+	{TIMESTAMPOID, 180, false, read_timestamp},
+	{TIMESTAMPTZOID, 230, false, read_timestamp},
+	{INTERVALOID, PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 110 : 0, false,
+	NULL},
+	{UUIDOID, 270, true, read_uuid},
+	{BOOLARRAYOID, 30, true, NULL},
+	{INT2ARRAYOID, 30, true, NULL},
+	{INT4ARRAYOID, 30, true, NULL},
+	{INT8ARRAYOID, 30, true, NULL},
+	{NUMERICARRAYOID, 30, true, NULL},
+	{UUIDARRAYOID, 30, true, NULL},
+	{BYTEAARRAYOID, 30, false, NULL},
+	{FLOAT4ARRAYOID, 30, false, NULL},
+	{FLOAT8ARRAYOID, 30, false, NULL},
+	{DATEARRAYOID, 30, false, NULL},
+	{TIMEARRAYOID, 30, false, NULL},
+	{TIMETZARRAYOID, 30, false, NULL},
+	{TIMESTAMPARRAYOID, 30, false, NULL},
+	{TIMESTAMPTZARRAYOID, 30, false, NULL},
+	{INTERVALARRAYOID, PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 30 : 0, false,
+	NULL},
+};
+
+/* Return the entry of a type, or one whose gain is 0. */
+static const BinaryType *
+binary_type(Oid type)
+{
+	static const BinaryType none = {0};
+
+	for (int i = 0; i < lengthof(types); i++)
+		if (types[i].type == type)
+			return &types[i];
+	return &none;
+}
+
+/*
+ * Request a few small numbers in text if the remote then needs no second memory
+ * block for a row.
+ *
+ * PostgreSQL builds the values of a row in a memory block of 8 kB, of which a
+ * value that is sent in binary takes 1 kB, however short it is.  From the
+ * eighth value on it allocates and frees a second block for each row.  That
+ * costs as much as sending NUMBERS_PER_BLOCK small numbers in text.
+ */
+#define FIRST_BLOCK_MAX 7		/* binary values in the first block */
+#define NUMBERS_PER_BLOCK 3
+#define SMALL_GAIN_NS 20		/* gain of a small number */
+
+static void
+avoid_second_block(int n, int16 *formats, const BinaryType *const *types)
+{
+	int			binary = 0;
+	int			small = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		binary += formats[i] != 0;
+		small += formats[i] != 0 && types[i]->gain <= SMALL_GAIN_NS;
+	}
+	if (binary <= FIRST_BLOCK_MAX ||
+		binary - FIRST_BLOCK_MAX > Min(small, NUMBERS_PER_BLOCK))
+		return;
+	for (int i = n - 1; binary > FIRST_BLOCK_MAX; i--)
+		if (formats[i] != 0 && types[i]->gain <= SMALL_GAIN_NS)
+		{
+			formats[i] = 0;
+			binary--;
+		}
+}
+
+/*
+ * Choose the columns to request in binary.
+ *
+ * formats: 1 for each of the n columns that can be requested in binary; the
+ * function sets those that are cheaper in text to 0.  types: of the columns.
+ * any: the columns may be read into other types, so that only plain types can be
+ * requested.  rows: the number of rows of the result.  Return n, or 0 if the
+ * whole result is cheaper in text.
+ */
+static int
+formats_choose(int n, int16 *formats, const BinaryType *const *types,
+			   bool any, uint64 rows)
+{
+	uint64		gain = 0;
+
+	for (int i = 0; any && i < n; i++)
+		formats[i] = formats[i] && types[i]->plain;
+	avoid_second_block(n, formats, types);
+	for (int i = 0; i < n; i++)
+		if (formats[i] != 0)
+			gain += types[i]->gain;
+	return gain > 0 && rows * gain >= FORMATS_MIN_GAIN ? n : 0;
+}
+
+/* --- rows ------------------------------------------------------------------ */
+
+void
+pgpx_set_local(const char *name, const char *value)
 {
 	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
@@ -67,9 +391,9 @@ begin_input_settings(void)
 		return 0;
 	level = NewGUCNestLevel();
 	if (!Array_nulls)
-		pgpx_styles_set("array_nulls", "on");
+		pgpx_set_local("array_nulls", "on");
 	if (xmloption != XMLOPTION_CONTENT)
-		pgpx_styles_set("xmloption", "content");
+		pgpx_set_local("xmloption", "content");
 	return level;
 }
 
@@ -220,7 +544,7 @@ typedef struct Column
 								 * number of attributes: ctid; -1: ignored */
 	bool		binary;			/* in binary, read by the receive function */
 
-	/* see PgpxBinaryType */
+	/* see BinaryType */
 	bool (*read)(const PgpxField *field, Datum *value);
 	FmgrInfo	input;
 	Oid			ioparam;
@@ -254,18 +578,16 @@ struct PgpxRows
 	Column	   *columns;
 	PgpxField  *fields;
 	int16	   *formats;		/* formats in which they can be requested */
-	const PgpxBinaryType **types;
+	const BinaryType **types;
 
-	/* the local row; dropped attributes stay NULL */
-	Datum	   *values;
-	bool	   *nulls;
+	PgpxRowValues row;			/* dropped attributes stay NULL */
 
 	char	   *overwritten;	/* byte overwritten with a NUL; NULL: none */
 	char		original;		/* its original value */
 
 	/* current position, for the context of errors */
 	int			column;
-	uint64		row;
+	uint64		row_number;
 };
 
 static bool
@@ -302,29 +624,28 @@ begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
 	column->via_text_type = InvalidOid;
 	column->read = NULL;
 	if (column->binary && type == remote->type && column->typmod < 0)
-		column->read = pgpx_binary_type(type)->read;
-	if (!column->binary)
-		getTypeInputInfo(type, &function, &column->ioparam);
-	else if (pgpx_binary_type(remote->type)->gain == 0 ||
-			 (!is_same_type(type, remote->type) &&
-			  !pgpx_binary_type(remote->type)->plain))
+		column->read = binary_type(type)->read;
+	if (column->binary &&
+		(binary_type(remote->type)->gain == 0 ||
+		 (!is_same_type(type, remote->type) &&
+		  !binary_type(remote->type)->plain)))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of the remote result has another type than in the previous execution",
 						name),
 				 errhint("Run the statement again.")));
-	else if (is_same_type(type, remote->type))
+
+	/*
+	 * If the types were the same at the last execution, when binary was chosen,
+	 * and now differ, convert the value by way of its text, which no setting
+	 * affects.
+	 */
+	if (column->binary && !is_same_type(type, remote->type))
+		column->via_text_type = remote->type;
+	if (column->binary && !OidIsValid(column->via_text_type))
 		getTypeBinaryInputInfo(type, &function, &column->ioparam);
 	else
-	{
-		/*
-		 * The types were the same at the last execution, when binary was
-		 * chosen, and now differ.  Convert the value by way of its text, which
-		 * no setting affects.
-		 */
-		column->via_text_type = remote->type;
 		getTypeInputInfo(type, &function, &column->ioparam);
-	}
 	fmgr_info_cxt(function, &column->input, t->result_cxt);
 }
 
@@ -430,12 +751,12 @@ begin_result(void *arg, const PgpxWireMessage *msg)
 	t->ncolumns = n;
 	t->fields = palloc0(sizeof(PgpxField) * Max(n, 1));
 	t->formats = palloc0(sizeof(int16) * Max(n, 1));
-	t->types = palloc(sizeof(PgpxBinaryType *) * Max(n, 1));
+	t->types = palloc(sizeof(BinaryType *) * Max(n, 1));
 	t->columns = palloc0(sizeof(Column) * Max(n, 1));
 	for (int i = 0; i < n; i++)
 	{
 		t->columns[i].attribute = map[i];
-		t->types[i] = pgpx_binary_type(remote[i].type);
+		t->types[i] = binary_type(remote[i].type);
 		if (map[i] < 0)
 			continue;
 		begin_column(t, &t->columns[i], &remote[i]);
@@ -454,7 +775,7 @@ report_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 	PgpxRows   *t = arg;
 
 	*formats = t->formats;
-	return pgpx_formats_choose(t->ncolumns, t->formats, t->types, any, rows);
+	return formats_choose(t->ncolumns, t->formats, t->types, any, rows);
 }
 
 /* Restore the byte after a value that was overwritten with a NUL. */
@@ -472,7 +793,7 @@ static void
 add_context(void *arg)
 {
 	PgpxRows   *t = arg;
-	const char *name = "";
+	const char *name;
 
 	if (t->where != NULL)
 	{
@@ -482,17 +803,15 @@ add_context(void *arg)
 	}
 
 	/* -1: the row as a whole; the column of a scalar type has no name */
-	if (t->column >= 0)
-	{
-		int			at = t->columns[t->column].attribute;
-
-		name = NameStr(TupleDescAttr(t->tupdesc, at)->attname);
-	}
+	name = t->column < 0 ? "" :
+		NameStr(TupleDescAttr(t->tupdesc,
+							  t->columns[t->column].attribute)->attname);
 	if (name[0] != '\0')
 		errcontext("column \"%s\" of row " UINT64_FORMAT " of the remote result",
-				   name, t->row);
+				   name, t->row_number);
 	else
-		errcontext("row " UINT64_FORMAT " of the remote result", t->row);
+		errcontext("row " UINT64_FORMAT " of the remote result",
+				   t->row_number);
 }
 
 /* Check a complete row against its domain, and store it. */
@@ -506,10 +825,11 @@ put_row(PgpxRows *t)
 	t->column = -1;				/* errors from here on are of the whole row */
 	if (!OidIsValid(t->domain))
 	{
-		tuplestore_putvalues(t->store, t->tupdesc, t->values, t->nulls);
+		tuplestore_putvalues(t->store, t->tupdesc, t->row.values,
+							 t->row.nulls);
 		return;
 	}
-	tuple = heap_form_tuple(t->tupdesc, t->values, t->nulls);
+	tuple = heap_form_tuple(t->tupdesc, t->row.values, t->row.nulls);
 	domain_check(heap_copy_tuple_as_datum(tuple, t->tupdesc), false, t->domain,
 				 &t->domain_extra, t->cxt);
 	tuplestore_puttuple(t->store, tuple);
@@ -530,45 +850,37 @@ binary_to_text(Oid type, StringInfo buf)
 	return OidOutputFunctionCall(function, value);
 }
 
-/* Convert a value that is not NULL and is followed by a NUL byte. */
+/*
+ * Convert a value, which is followed by a NUL byte.  NULL is converted, too,
+ * because a domain can reject it.
+ */
 static Datum
 read_value(Column *column, const PgpxField *field, int encoding)
 {
-	StringInfoData buf;
+	StringInfoData buf = {
+		.data = field->data,
+		.len = field->len,
+		.maxlen = field->len + 1,
+	};
+	bool		is_null = field->data == NULL;
+	char	   *text = field->data;
 	Datum		value;
 
-	if (!column->binary)
-	{
+	if (!column->binary && !is_null)
 		pg_verify_mbstr(encoding, field->data, field->len, false);
-		return InputFunctionCall(&column->input, field->data, column->ioparam,
-								 column->typmod);
-	}
-	buf.data = field->data;
-	buf.len = field->len;
-	buf.maxlen = field->len + 1;
-	buf.cursor = 0;
-	if (OidIsValid(column->via_text_type))
-		value = InputFunctionCall(&column->input,
-								  binary_to_text(column->via_text_type, &buf),
-								  column->ioparam, column->typmod);
+	if (OidIsValid(column->via_text_type) && !is_null)
+		text = binary_to_text(column->via_text_type, &buf);
+	if (column->binary && !OidIsValid(column->via_text_type))
+		value = ReceiveFunctionCall(&column->input, is_null ? NULL : &buf,
+									column->ioparam, column->typmod);
 	else
-		value = ReceiveFunctionCall(&column->input, &buf, column->ioparam,
-									column->typmod);
-	if (buf.cursor != buf.len)
+		value = InputFunctionCall(&column->input, text, column->ioparam,
+								  column->typmod);
+	if (column->binary && !is_null && buf.cursor != buf.len)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
 				 errmsg("incorrect binary data format")));
 	return value;
-}
-
-static Datum
-read_null(Column *column)
-{
-	if (column->binary && !OidIsValid(column->via_text_type))
-		return ReceiveFunctionCall(&column->input, NULL, column->ioparam,
-								   column->typmod);
-	return InputFunctionCall(&column->input, NULL, column->ioparam,
-							 column->typmod);
 }
 
 static bool
@@ -587,7 +899,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	where.arg = t;
 	where.previous = error_context_stack;
 	error_context_stack = &where;
-	t->row++;
+	t->row_number++;
 
 	level = begin_input_settings();
 	MemoryContextReset(t->row_cxt);
@@ -601,25 +913,21 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		t->column = i;
 		if (at < 0)
 			continue;
-		if (field->data == NULL)
+		t->row.nulls[at] = field->data == NULL;
+		if (field->data != NULL)
 		{
-			/* a domain can reject NULL */
-			t->nulls[at] = true;
-			t->values[at] = read_null(column);
-			continue;
-		}
-		t->nulls[at] = false;
-		if (column->read != NULL && column->read(field, &t->values[at]))
-			continue;
+			if (column->read != NULL && column->read(field, &t->row.values[at]))
+				continue;
 
-		/*
-		 * The byte after the value belongs to the next field or message.
-		 * Overwrite it with a NUL for the time of the conversion.
-		 */
-		t->overwritten = field->data + field->len;
-		t->original = *t->overwritten;
-		*t->overwritten = '\0';
-		t->values[at] = read_value(column, field, encoding);
+			/*
+			 * The byte after the value belongs to the next field or message.
+			 * Overwrite it with a NUL for the time of the conversion.
+			 */
+			t->overwritten = field->data + field->len;
+			t->original = *t->overwritten;
+			*t->overwritten = '\0';
+		}
+		t->row.values[at] = read_value(column, field, encoding);
 		restore_byte(t);
 	}
 	put_row(t);
@@ -664,9 +972,9 @@ pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 	t->row_cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext row",
 									   ALLOCSET_DEFAULT_SIZES);
 	t->ncolumns = -1;
-	t->values = palloc0(sizeof(Datum) * (tupdesc->natts + 1));
-	t->nulls = palloc(sizeof(bool) * (tupdesc->natts + 1));
-	memset(t->nulls, true, sizeof(bool) * (tupdesc->natts + 1));
+	t->row.values = palloc0(sizeof(Datum) * (tupdesc->natts + 1));
+	t->row.nulls = palloc(sizeof(bool) * (tupdesc->natts + 1));
+	memset(t->row.nulls, true, sizeof(bool) * (tupdesc->natts + 1));
 	return t;
 }
 
@@ -692,7 +1000,7 @@ pgpx_rows_estimate_gain(const PgpxRows *t)
 	foreach(lc, t->attnums)
 		if (lfirst_int(lc) != SelfItemPointerAttributeNumber)
 			gain +=
-				pgpx_binary_type(attribute_type(t, lfirst_int(lc) - 1))->gain;
+				binary_type(attribute_type(t, lfirst_int(lc) - 1))->gain;
 	return gain;
 }
 
@@ -708,23 +1016,21 @@ pgpx_rows_keep(PgpxRows *t)
 	t->kept_cxt = kept;
 }
 
-void
-pgpx_rows_values(PgpxRows *t, Datum **values, bool **nulls)
+PgpxRowValues
+pgpx_rows_current(const PgpxRows *t)
 {
-	*values = t->values;
-	*nulls = t->nulls;
+	return t->row;
 }
 
 void
 pgpx_rows_set_first(PgpxRows *t, char *text)
 {
-	Form_pg_attribute attr = NULL;
+	Form_pg_attribute attr =
+		t->tupdesc->natts > 0 ? TupleDescAttr(t->tupdesc, 0) : NULL;
 	Oid			input;
 	Oid			ioparam;
 
 	Assert(t->ncolumns < 0);
-	if (t->tupdesc->natts > 0)
-		attr = TupleDescAttr(t->tupdesc, 0);
 	if (attr == NULL || TypeCategory(attr->atttypid) != TYPCATEGORY_STRING)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
@@ -735,8 +1041,9 @@ pgpx_rows_set_first(PgpxRows *t, char *text)
 						   format_type_be(attr->atttypid)),
 				 errhint("The first column must be the pool: AS t(pool text, ...).")));
 	getTypeInputInfo(attr->atttypid, &input, &ioparam);
-	t->values[0] = OidInputFunctionCall(input, text, ioparam, attr->atttypmod);
-	t->nulls[0] = false;
+	t->row.values[0] = OidInputFunctionCall(input, text, ioparam,
+											attr->atttypmod);
+	t->row.nulls[0] = false;
 	t->lead = 1;
 }
 

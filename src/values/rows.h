@@ -48,7 +48,7 @@ typedef struct PgpxSink
 } PgpxSink;
 
 /* Set a local setting until the current GUC nest level ends (AtEOXact_GUC). */
-extern void pgpx_styles_set(const char *name, const char *value);
+extern void pgpx_set_local(const char *name, const char *value);
 
 typedef struct PgpxRows PgpxRows;
 
@@ -80,20 +80,24 @@ extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc,
 											void *arg);
 
 /*
- * pgpx_rows_values
- *		Return the values of the current row, valid until the next row.
- *
- * Attributes that are not in the result are NULL.  The element after those of
- * the tuple descriptor is the ctid.
+ * The values of a row.  Attributes that are not in the result are NULL.  The
+ * element after those of the tuple descriptor is the ctid.
  */
-extern void pgpx_rows_values(PgpxRows *rows, Datum **values, bool **nulls);
+typedef struct PgpxRowValues
+{
+	Datum	   *values;
+	bool	   *nulls;
+} PgpxRowValues;
+
+/* Return the current row.  Its arrays are the same for all rows. */
+extern PgpxRowValues pgpx_rows_current(const PgpxRows *rows);
 
 /*
  * pgpx_rows_keep
  *		Keep the memory to which the values of the current row point until the
  *		next call of pgpx_rows_keep.
  *
- * The next row overwrites the arrays of pgpx_rows_values nevertheless.
+ * The next row overwrites the arrays of pgpx_rows_current nevertheless.
  */
 extern void pgpx_rows_keep(PgpxRows *rows);
 
@@ -142,5 +146,44 @@ extern char *pgpx_column_list_type(Oid type, int32 typmod);
  */
 extern char *pgpx_column_list(int n, const PgpxColumn *columns,
 							  char *const *types, const char *lead);
+
+/* --- columns in binary ----------------------------------------------------- */
+
+#define PGPX_FORMATS_COLUMNS 128	/* results with more columns stay text */
+
+typedef struct PgpxFormatsKey
+{
+	uint32		pool_id;
+	uint32		length;			/* of the statement's text */
+	uint64		text[2];		/* hashes of the text */
+	uint64		types_hash;		/* hash of the types of the local columns */
+} PgpxFormatsKey;
+
+/*
+ * Compute the key of a statement in a pool.  types_hash: that of the PgpxSink.
+ */
+extern void pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id,
+							 const char *sql, uint64 types_hash);
+
+/*
+ * pgpx_formats_find
+ *		Look up which formats to request for a statement.
+ *
+ * Set formats, 0 for text and 1 for binary, and return the number of columns
+ * that the result had.  Return 0 if no formats are recorded, so that the whole
+ * result is to be requested in text.
+ */
+extern int	pgpx_formats_find(const PgpxFormatsKey *key,
+							  int16 formats[PGPX_FORMATS_COLUMNS]);
+
+/*
+ * pgpx_formats_note
+ *		Record the formats of the n columns of a statement in this session.
+ *
+ * n 0 removes the record.  With more than PGPX_FORMATS_COLUMNS columns the
+ * function does nothing.  Raise no error.
+ */
+extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
+							  const int16 *formats);
 
 #endif							/* PGPX_ROWS_H */

@@ -32,7 +32,6 @@
 
 #include "fuzz.h"
 #include "base/debug_point.h"
-#include "values/binary_input.h"
 #include "values/rows.h"
 
 #define NATTRS 5
@@ -194,14 +193,26 @@ OidOutputFunctionCall(Oid function, Datum value)
 
 /* --- rows --------------------------------------------------------------------- */
 
+/* Return whether values of a type in binary are read without a function of the server. */
+static bool
+is_read_directly(Oid type)
+{
+	static const Oid types[] = {BOOLOID, INT2OID, INT4OID, INT8OID, FLOAT4OID, FLOAT8OID,
+	DATEOID, TIMEOID, TIMESTAMPOID, TIMESTAMPTZOID};
+
+	for (int i = 0; i < lengthof(types); i++)
+		if (types[i] == type)
+			return true;
+	return false;
+}
+
 static void
 check_values(TupleDesc tupdesc, const Datum *values, const bool *isnull)
 {
 	for (int i = 0; i < tupdesc->natts; i++)
 	{
 		Form_pg_attribute attr = TupleDescAttr(tupdesc, i);
-		bool		is_direct = attr->atttypmod < 0 && attr->atttypid != UUIDOID &&
-			pgpx_binary_type(attr->atttypid)->read != NULL;
+		bool		is_direct = attr->atttypmod < 0 && is_read_directly(attr->atttypid);
 
 		/* a value that is parsed directly may be 0; our functions never return 0 */
 		if (!attr->attisdropped && !isnull[i] && !is_direct)

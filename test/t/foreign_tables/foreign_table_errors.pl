@@ -346,6 +346,7 @@ CREATE EXTENSION postgres_fdw;
 CREATE SERVER stock FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
 CREATE USER MAPPING FOR CURRENT_USER SERVER stock OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
 CREATE FOREIGN TABLE my_pid (pid int) SERVER stock OPTIONS (schema_name 'public', table_name 'me');
+CREATE FOREIGN TABLE my_name (who text) SERVER stock OPTIONS (schema_name 'public', table_name 'me');
 CREATE FOREIGN TABLE my_pids (pid int) SERVER stock OPTIONS (schema_name 'public', table_name 'pids', fetch_size '1');
 EOT
 	foreach my $attached (0, 1)
@@ -375,6 +376,25 @@ CREATE USER MAPPING IF NOT EXISTS FOR CURRENT_USER SERVER stock OPTIONS (user 'r
 ALTER USER MAPPING FOR CURRENT_USER SERVER stock OPTIONS (SET password '$REMOTE_APP_PASSWORD');
 EOT
 		}
+
+		# a mapping that the transaction replaces, or creates before that of PUBLIC
+		my $name = $attached ? 'attached' : 'not attached';
+		my $alice_mapping = q(CREATE USER MAPPING FOR CURRENT_USER SERVER stock OPTIONS (user 'remote_alice', password 'of alice'));
+		my $client = PgpxSession->new($local);
+		is($client->run("BEGIN; SELECT who FROM my_name; SAVEPOINT s; DROP USER MAPPING FOR CURRENT_USER SERVER stock; $alice_mapping; SELECT who FROM my_name") . $client->error,
+			"remote_app\nremote_alice", "$name: new mapping has a remote transaction of its own");
+		is($client->run('ROLLBACK TO s; SELECT who FROM my_name; COMMIT') . $client->error, 'remote_app', "$name: rollback to the savepoint restores the old mapping");
+		$local->safe_psql('postgres', <<"EOT");
+DROP USER MAPPING FOR CURRENT_USER SERVER stock;
+CREATE USER MAPPING FOR PUBLIC SERVER stock OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+EOT
+		is($client->run("BEGIN; SAVEPOINT s; $alice_mapping; SELECT who FROM my_name") . $client->error, 'remote_alice', "$name: transaction uses the mapping that it has created");
+		is($client->run('ROLLBACK TO s; SELECT who FROM my_name; COMMIT') . $client->error, 'remote_app', "$name: mapping that was rolled back is not used");
+		$client->quit;
+		$local->safe_psql('postgres', <<"EOT");
+DROP USER MAPPING FOR PUBLIC SERVER stock;
+CREATE USER MAPPING FOR CURRENT_USER SERVER stock OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+EOT
 	}
 	$local->safe_psql('postgres', 'SELECT pgpool.detach_postgres_fdw()');
 	check_invariants($local);
