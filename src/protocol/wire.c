@@ -921,7 +921,7 @@ pgpx_wire_parse_command(const PgpxWireMessage *msg)
 	return rows;
 }
 
-/* The fields by their codes.  V, the untranslated severity, follows S. */
+/* The fields by their codes.  S is the severity in the remote's language. */
 static const struct
 {
 	char		code;
@@ -955,7 +955,8 @@ pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
 		if (len == (size_t) (end - p))
 			return false;
 		for (int i = 0; i < lengthof(error_fields); i++)
-			if (error_fields[i].code == code)
+			if (error_fields[i].code == code &&
+				!(code == 'S' && fields->severity != NULL))
 				*(const char **) ((char *) fields + error_fields[i].offset) = p;
 		p += len + 1;
 	}

@@ -499,7 +499,7 @@ extern int	pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
  * reader returns PGPX_EV_READY twice: at the end of the statement, and at the
  * end of the reset.  If no message of the answer to the reset was read, and the
  * input buffer is empty, another process can read that answer after
- * pgpx_wire_begin_reset.
+ * pgpx_wire_begin.
  */
 extern void pgpx_wire_send_reset_behind(PgpxWire *wire);
 

@@ -41,6 +41,7 @@ my %answers = (
 	error_unended => [ sub { message('E', 'Mno end'), ready }, '(?:HV000|08006)' ],
 	error_fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '08006', qr/The remote server reported: bye/ ],
 	error_last => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye'), ready }, '08006', qr/The remote server reported: bye/ ],
+	error_order => [ sub { failure(V => 'FATAL', S => 'KATASTROPHE', C => '57P01', M => 'bye'), ready }, '08006', qr/The remote server reported: bye/ ],
 );
 
 # Messages after a correct answer, while the connection is not leased.
