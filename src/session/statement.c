@@ -881,10 +881,10 @@ name_type(void *arg, const PgpxWireMessage *msg)
 		if (fields[i].data == NULL)
 			return true;
 	number = copy_field(&fields[3]);
-	at = atoi(number) - 1;
+	at = atoi(number);
 	pfree(number);
-	if (at >= 0 && at < description->n && description->types[at] == NULL)
-		description->types[at] =
+	if (at > 0 && at <= description->n && description->types[at - 1] == NULL)
+		description->types[at - 1] =
 			psprintf("%s%s",
 					 quote_qualified_identifier(copy_field(&fields[0]),
 												copy_field(&fields[1])),
