@@ -253,10 +253,12 @@ expand(char *to, const char *from, const Statement *st)
 static bool
 fits_simple_protocol(const char *sql)
 {
-	static const char *const words[] = {"select", "values", "show", "with", "table", "copy"};
+	static const char *const words[] = {"select", "values", "show", "with", "table"};
 
 	if (strchr(sql, ';') != NULL)
 		return false;
+	if (strncmp(sql, "/**/", 4) == 0)
+		sql += 4;
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
 		if (strncasecmp(sql, words[i], strlen(words[i])) == 0)
 			return true;
@@ -264,14 +266,14 @@ fits_simple_protocol(const char *sql)
 }
 
 /*
- * A statement of this kind, by this way.  With a comment in front a SELECT or COPY is
- * sent in the extended protocol.
+ * A statement of this kind, by this way.  It may have a comment in front, or a semicolon
+ * at its end, with which a SELECT is sent in the extended protocol.
  */
 static void
 make_statement(Session *s, Statement *st, const Kind *kind, Way way)
 {
 	static volatile long words;
-	bool		comment = roll(s, 2) == 0;
+	int			dress = roll(s, 3);
 
 	st->kind = kind;
 	st->way = way;
@@ -282,11 +284,13 @@ make_statement(Session *s, Statement *st, const Kind *kind, Way way)
 	if (kind->prepare != NULL)
 		expand(st->prepare, kind->prepare, st);
 	expand(st->sql, kind->sql, st);
-	if (comment && st->sql[0] != '\0')
+	if (dress == 1 && st->sql[0] != '\0')
 	{
 		memmove(st->sql + 4, st->sql, strlen(st->sql) + 1);
 		memcpy(st->sql, "/**/", 4);
 	}
+	if (dress == 2 && st->sql[0] != '\0')
+		strcat(st->sql, ";");
 	st->extended = (kind->flags & PARAM) ||
 		(way != EXEC && way != CALL_EXEC && !fits_simple_protocol(st->sql));
 	expand(st->answer, st->extended && kind->extended != NULL ? kind->extended :
@@ -579,6 +583,17 @@ costs_connection(const Statement *st)
 		strstr(st->sql, " stdout") != NULL || (flags & LAST && is_call(st->way));
 }
 
+/*
+ * Whether its error may be that of a COPY, after which a lease is lost.  A COPY to the
+ * client that was cancelled may have begun.
+ */
+static bool
+is_copy(const Session *s, const Statement *st)
+{
+	return strstr(s->message, "COPY TO STDOUT are not supported") != NULL ||
+		((st->kind->flags & ENDLESS) && strstr(st->sql, " stdout") != NULL);
+}
+
 /* Run a statement and check its answer; also: further permitted errors. */
 static void
 do_statement(Session *s, const Kind *kind, Way way, const char *also)
@@ -636,7 +651,7 @@ do_statement(Session *s, const Kind *kind, Way way, const char *also)
 	/* a changed parameter, which only DISCARD ALL is known to restore */
 	if (kind->flags & LAST && strstr(s->pool, "_reset") != NULL)
 		may_close(s);
-	if (!is_call(way) && (kind->flags & CLOSES || strstr(s->message, "COPY TO STDOUT are not supported") != NULL))
+	if (!is_call(way) && (kind->flags & CLOSES || is_copy(s, &st)))
 		s->dead = true;
 	if (is_call(way))
 		return;
