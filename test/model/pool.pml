@@ -446,8 +446,12 @@ inline grow()
 	fi;
 #if SIZE < NC
 	/* pgpx_pool_total_locked: a broken lease does not count */
+#ifdef BUG_BROKEN
+	count_conns(conn[i].state != FREE && conn[i].state != CANCELLING);
+#else
 	count_conns(conn[i].state != FREE &&
 		!(conn[i].broken && conn[i].state == LEASED));
+#endif
 	if
 	:: n + num > SIZE -> num = (n < SIZE -> SIZE - n : 0)
 	:: else
@@ -597,9 +601,6 @@ inline revoke(c, by_worker)
 	if
 	:: by_worker -> close_conn(c)
 	:: else ->
-#ifdef BUG_BROKEN
-		conn[c].broken = 1;
-#endif
 		if
 		:: conn[c].busy && conn[c].cancel == 0 ->
 			conn[c].cancel = REQUESTED;
