@@ -591,9 +591,12 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 		read_aborted(w, events);
 	else if (w->phase == PGPX_PHASE_CLOSING && ended)
 		close_now(w);
-	else if (w->phase == PGPX_PHASE_OPEN && ended &&
-			 !pgpx_connection_read_reset(w))
+	else if (w->phase == PGPX_PHASE_OPEN && ended)
 	{
+		/* the event is reported once: register it again after a reset */
+		w->events = 0;
+		if (pgpx_connection_read_reset(w))
+			return;
 		pgpx_event_unwatch(w->fd);
 		w->fd = -1;
 		pgpx_pool_lost(&pgpx_pools[w->pool], &pgpx_conns[w->index]);

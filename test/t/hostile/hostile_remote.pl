@@ -68,7 +68,8 @@ my %behaviours = (
 
 	# answers to the first reset
 	reset_error => sub { bad_reset($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
-	reset_cut => \&cut_reset,
+	reset_cut => sub { end_with_reset($_[0], 'reset_cut', message('E', "SERROR\0C25001\0Mbroken off\0" . 'D' . 'x' x 100) =~ s/x{50}$//r) },
+	last_reset => sub { end_with_reset($_[0], 'last_reset', done('DISCARD ALL'), ready) },
 	reset_in_transaction => sub { bad_reset($_[0], done('DISCARD ALL'), message('Z', 'T')) },
 	reset_style => sub { bad_reset($_[0], done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready) },
 	reset_ready => sub { bad_reset($_[0], ready) },
@@ -181,15 +182,16 @@ sub after_reset
 	return;
 }
 
-# The answer to the reset ends in the middle of an error.
-sub cut_reset
+# The stream ends behind this answer to the reset.
+sub end_with_reset
 {
-	my ($fake) = @_;
+	my ($fake, $what, @answer) = @_;
 
 	after_reset($fake);
-	$fake->send(message('E', "SERROR\0C25001\0Mbroken off\0" . 'D' . 'x' x 100) =~ s/x{50}$//r);
-	shutdown $fake->{socket}, 2;
-	PostgreSQL::Test::Utils::append_to_file("$folder/cut", 'x');
+	$fake->send(@answer);
+	shutdown $fake->{socket}, 1;
+	PostgreSQL::Test::Utils::append_to_file("$folder/$what", 'x');
+	$fake->read_to_end;
 	return;
 }
 
@@ -441,12 +443,17 @@ my $since_resets = -s $local->logfile;
 
 # The worker finds the answer and the end of the stream at the same time. (Over TLS the
 # answer to the statement needs the worker.)
-my $cut = lease($session, 's_reset_cut');
-is($session->run(query('s_reset_cut') =~ s/'s_reset_cut'/$cut/r, 20) . $session->error, '1', 'reset_cut: query on a lease returns the correct answer');
-kill 'STOP', worker_pid($local) if !over_tls();
-$session->run("SELECT pgpool.checkin($cut)");
-ok(wait_until($local, sub { -e "$folder/cut" ? 1 : 0 }, 1), 'reset_cut: answer was sent, and the stream has ended');
-kill 'CONT', worker_pid($local);
+foreach my $what (qw(reset_cut last_reset))
+{
+	my $lease = lease($session, "s_$what");
+
+	is($session->run(query("s_$what") =~ s/'s_$what'/$lease/r, 20) . $session->error, '1', "$what: query on a lease returns the correct answer");
+	kill 'STOP', worker_pid($local) if !over_tls();
+	$session->run("SELECT pgpool.checkin($lease)");
+	ok(wait_until($local, sub { -e "$folder/$what" ? 1 : 0 }, 1), "$what: answer was sent, and the stream has ended");
+	kill 'CONT', worker_pid($local);
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what'", 0), "$what: connection is closed");
+}
 is_logged($local, $since_resets, qr/closes connection \d+ to server "s_reset_cut" .*\n.*DETAIL:  broken off/, 'reset_cut: error that arrived in part is logged');
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
