@@ -261,7 +261,6 @@ typedef struct Branch
 {
 	char	   *server;
 	PgpxRun		run;			/* lease NULL: not yet leased, or returned */
-	PgpxRows   *rows;
 	bool		running;		/* sent, and the answer is not complete */
 } Branch;
 
@@ -428,11 +427,12 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 	error_context_stack = &where;
 	for (int i = 0; i < n; i++)
 	{
+		PgpxRows   *rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
+
+		pgpx_rows_set_first(rows, servers[i]);
 		branches[i].server = servers[i];
-		branches[i].rows = pgpx_rows_begin(tupdesc, store, InvalidOid);
-		pgpx_rows_set_first(branches[i].rows, servers[i]);
 		branches[i].run.statement = statement;
-		branches[i].run.sink = pgpx_rows_sink(branches[i].rows);
+		branches[i].run.sink = pgpx_rows_sink(rows);
 	}
 	PG_TRY();
 	{
