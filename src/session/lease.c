@@ -802,8 +802,8 @@ hand_over_lease(PgpxLease *lease)
  * its session while this session processes the answer.
  *
  * Rules:
- * - The text must be COMMIT, or a single statement that cannot leave a
- *   transaction open, or start a COPY.
+ * - The text must be a single statement that cannot leave a transaction open,
+ *   or start a COPY.
  * - The reset must be DISCARD ALL without start commands.
  * - The statement must not be one that may have to be repeated.
  * - If a session waits for a connection, no reset is sent here, so that it can
