@@ -1297,9 +1297,6 @@ pgpx_lease_checkout(PgpxServerSpec *spec, int64 timeout_ms, bool only_try,
 	const char *user_name;
 
 	pgpx_session_register_exit();
-
-	/* a process that has exited in a wait may have left its statement */
-	pgpx_pending_statement_set(NULL, 0);
 	if (why != NULL)
 		memcpy(c.holder.why, why,
 			   pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));

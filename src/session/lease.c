@@ -1304,6 +1304,7 @@ exit_callback(int code, Datum arg)
 	PGPX_DEBUG_POINT("exit");
 
 	leave_queue();
+	pgpx_pending_statement_clear();
 	(void) return_leases(ALL_SCOPES, InvalidSubTransactionId,
 						 PGPX_END_RECLAIMED, false);
 	pgpx_lock_hooks->release_all();
