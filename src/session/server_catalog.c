@@ -625,12 +625,14 @@ pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
 
 	/* which options are allowed depends on the attributes of the owners */
 	(void) pgpx_server_catalog_is_created(name, AUTHOID, rows->pool.owner);
-	(void) pgpx_server_catalog_is_created(name, AUTHOID, rows->base.owner);
+	(void) pgpx_server_catalog_is_created(rows->base.name, AUTHOID,
+										  rows->base.owner);
 	(void) pgpx_server_catalog_is_created(name, AUTHOID, user);
 	spec->uncommitted =
 		pgpx_server_catalog_is_created(name, FOREIGNSERVEROID, rows->pool.oid);
 	spec->uncommitted |=
-		pgpx_server_catalog_is_created(name, FOREIGNSERVEROID, rows->base.oid);
+		pgpx_server_catalog_is_created(rows->base.name, FOREIGNSERVEROID,
+									   rows->base.oid);
 	spec->uncommitted |=
 		pgpx_server_catalog_is_created(name, USERMAPPINGOID, spec->key.mapping);
 	if (fault != PGPX_FAULT_NONE)

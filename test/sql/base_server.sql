@@ -251,6 +251,11 @@ SELECT pgpool.checkout('oltp') > 0 AS two, pgpool.checkout('oltp') > 0 AS three;
 SELECT pgpool.checkin_all();
 ALTER SERVER data OPTIONS (DROP max_server_connections);
 
+-- a change in this transaction is reported with the name of the changed server
+BEGIN;
+ALTER SERVER data OPTIONS (ADD options '-c work_mem=3MB');
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+ROLLBACK;
 --
 -- base_server is a name
 --
