@@ -1000,7 +1000,7 @@ COMMENT ON COLUMN pgpool.stats.hits IS
 COMMENT ON COLUMN pgpool.stats.retried IS
 'leases that ended before the session used them: the connection was dead, outdated or could not be reset, or the checkout timed out or was cancelled';
 COMMENT ON COLUMN pgpool.stats.waited IS
-'waits of checkouts; a checkout waits again if the granted connection cannot be used';
+'ended waits of checkouts; a checkout waits again if the granted connection cannot be used';
 COMMENT ON COLUMN pgpool.stats.granted IS
 'of these, waits that ended with a connection';
 COMMENT ON COLUMN pgpool.stats.pipelined IS

@@ -170,8 +170,6 @@ reset_action(PgpxPool *pool, PgpxWake *wake, void *arg)
 	 */
 	memset(&pool->stats, 0, sizeof(pool->stats));
 	pool->stats.checkouts = old.checkouts - pgpx_stats_sum_ended(&old);
-	pool->stats.waited = old.waited - old.granted - old.timeouts -
-		old.cancelled - old.failed;
 	pool->stats.connects = old.connects - pgpx_stats_sum_closed(&old);
 	count_revoked_grants_locked(pool);
 	pool->stats_reset = pgpx_now();

@@ -208,8 +208,9 @@ check_served(PgpxFaults *faults)
 }
 
 /*
- * Check, for leases, waits and connects, that the number of starts equals the
- * number of ends plus the number that still exists.
+ * Check, for leases and connects, that the number of starts equals the number of
+ * ends plus the number that still exists, and that each ended wait was counted
+ * once.
  */
 static void
 check_counters(PgpxFaults *faults, int open)
@@ -225,11 +226,10 @@ check_counters(PgpxFaults *faults, int open)
 			  "sum of ended leases and leased connections",
 			  pgpx_stats_sum_ended(stats) + pool->count[PGPX_CONN_LEASED]);
 	check_sum(faults, "waited", stats->waited,
-			  "sum of ended waits and waiters",
+			  "sum of ended waits",
 			  stats->granted + stats->timeouts + stats->cancelled +
-				  stats->failed + pool->nwaiters);
-	check_sum(faults, "sum of the histogram", waits,
-			  "waited without waiters", stats->waited - pool->nwaiters);
+				  stats->failed);
+	check_sum(faults, "sum of the histogram", waits, "waited", stats->waited);
 	check_sum(faults, "connects", stats->connects,
 			  "sum of closed and open connections",
 			  pgpx_stats_sum_closed(stats) + open);

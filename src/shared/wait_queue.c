@@ -162,7 +162,6 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 
 	queue_insert(pool, waiter);
 	pool->nwaiters++;
-	pool->stats.waited++;
 	return waiter;
 }
 
@@ -236,6 +235,7 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 	PgpxWaiter *waiter = pgpx_my_waiter();
 	PgpxPool   *pool = &pgpx_pools[waiter->pool];
 	PgpxWaiterState was;
+	bool		continues = false;	/* the session enqueues again */
 
 	/* only this process enqueues and dequeues its waiter: no lock is needed */
 	if (waiter->state == PGPX_WAITER_NONE)
@@ -255,7 +255,7 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 			pg_fallthrough;
 		case PGPX_WAITER_EXPIRED:
 			if (how == PGPX_DEQUEUE_AGAIN)
-				pool->stats.waited--;	/* it is one wait */
+				continues = true;
 			else if (how == PGPX_DEQUEUE_TIMEOUT ||
 					 (how == PGPX_DEQUEUE_CLAIM && was == PGPX_WAITER_EXPIRED))
 				pool->stats.timeouts++;
@@ -292,8 +292,11 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nwaiters--;
 	pool->stats.wait_time += *waited - waiter->waited_before;
-	if (how != PGPX_DEQUEUE_AGAIN || was == PGPX_WAITER_GRANTED)
+	if (!continues)
+	{
+		pool->stats.waited++;
 		pool->stats.histogram[histogram_bucket(*waited)]++;
+	}
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 

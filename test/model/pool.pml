@@ -235,7 +235,7 @@ bit missed;					/* it was requested to connect, and lacks the connection string 
 
 /* sums that must be zero at the end: they follow the counters */
 byte leases_out;			/* checkouts less all ends */
-byte waits_out;			/* waited less all outcomes */
+byte waits_out;			/* waits that began less those that ended */
 byte open_now;				/* connects less closed */
 
 /* --- latches and signals ------------------------------------------------ */

@@ -310,14 +310,13 @@ sub stats_add_up
 	my ($node, $name) = @_;
 
 	return ok(wait_until($node, <<"EOT", ''), $name // 'counters add up');
-SELECT to_jsonb(s) || jsonb_build_object('leased', p.leased, 'waiters', p.waiters,
-	'open', o.open)
+SELECT to_jsonb(s) || jsonb_build_object('leased', p.leased, 'open', o.open)
 FROM pgpool.stats s JOIN pgpool.pools p USING (pool_id),
 	LATERAL (SELECT count(*) AS open FROM pgpool.connections c
 		WHERE c.pool_id = p.pool_id AND c.opened_at IS NOT NULL) o
 WHERE s.checkouts <> s.checkins + s.reclaimed + s.retried
 		+ s.terminated + s.lease_timeouts + p.leased
-	OR s.waited <> s.granted + s.timeouts + s.cancelled + s.failed + p.waiters
+	OR s.waited <> s.granted + s.timeouts + s.cancelled + s.failed
 	OR s.connects <> s.closed_idle + s.closed_lifetime + s.closed_overflow + s.closed_evicted
 		+ s.closed_reset + s.closed_broken + s.closed_stale + s.closed_with_lease + o.open
 EOT

@@ -359,6 +359,38 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	$local->safe_psql('postgres', 'DROP SERVER moving CASCADE');
 }
 
+# The same, while the connection attempt for both waiters fails: each wait is counted once.
+{
+	my ($holder, $next, $waiter) = map { PgpxSession->new($local, user => 'app') } 1 .. 3;
+	my $n = 0;
+
+	disarm();
+	make_pool($local, $remote, server => 'failing', options => { pool_size => 1, retry_min => '10 ms', on_unavailable => 'fail' });
+	lease($holder, 'failing');
+	$waiter->run(q{SET pgpool_ext.debug_point = 'publish wait'});
+	foreach my $session ($next, $waiter)
+	{
+		$session->start(q{SELECT pgpool.exec('failing', 'SELECT 1')});
+		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', ++$n) or die 'no waiter';
+	}
+	kill 'STOP', $next->pid;
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
+	terminate($local, worker_pid($local));
+	ok(reached('publish'), 'publish, failed: new worker runs');
+	kill 'CONT', $next->pid;
+	$next->finish(30);
+	$next->failed('08001', qr/not permitted to log in/, 'publish, failed: waiter receives the error');
+	check_invariants($local, 'publish, failed: invariants hold before the other waiter has left the queue');
+	resume('publish');
+	$waiter->finish(30);
+	$waiter->failed('08001', qr/not permitted to log in/, 'publish, failed: waiter that was to publish receives the error');
+	is($local->safe_psql('postgres', q{SELECT waited, granted, failed FROM pgpool.stats WHERE server = 'failing'}), '3|1|2', 'publish, failed: each wait is counted once');
+	check_invariants($local, 'publish, failed: invariants hold');
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
+	$_->quit foreach $holder, $next, $waiter;
+	$local->safe_psql('postgres', 'DROP SERVER failing CASCADE');
+}
+
 # a connection has been granted with a pending statement that is just being sent
 make_pool($local, $proxy, server => 'pipelined', options => { pool_size => 1, retry_min => '10 ms' });
 $remote->safe_psql('remote_db', 'CREATE TABLE executed (n int); GRANT ALL ON executed TO remote_app');

@@ -240,7 +240,7 @@ END $$;
 -- the sums that the view's comment states
 SELECT bool_and(checkouts = checkins + reclaimed + terminated + lease_timeouts +
                 retried + leased) AS leases,
-       bool_and(waited = granted + timeouts + cancelled + failed + waiters) AS waits,
+       bool_and(waited = granted + timeouts + cancelled + failed) AS waits,
        bool_and(connects = closed_idle + closed_lifetime + closed_overflow + closed_evicted +
                 closed_reset + closed_broken + closed_stale + closed_with_lease + total) AS connections,
        bool_and(total = leased + idle + reset_pending + connecting + resetting + checking + cancelling +
