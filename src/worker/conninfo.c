@@ -123,6 +123,13 @@ pgpx_conninfo_has_changed(PgpxConninfoKey key)
 		pgpx_wpools[key.pool].conninfo.version != key.version;
 }
 
+/* Return the number of the host that a login of the pool tries first. */
+static int
+first_host(const PgpxWorkerPool *wp)
+{
+	return pgpx_now() < wp->first_until ? wp->first : 0;
+}
+
 static bool
 is_host_keyword(const char *keyword)
 {
@@ -161,7 +168,7 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 {
 	const PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	const PgpxConninfo *ci = &wp->conninfo;
-	int			first = pgpx_now() < wp->first_until ? wp->first : 0;
+	int			first = first_host(wp);
 	const char **keywords = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
 	const char **values = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
 	int			n = 0;
@@ -381,35 +388,37 @@ is_reported(const char *value, const char *reported)
 }
 
 /*
- * Return the host that libpq is trying, the first of equal ones; the first that
- * is left if libpq cannot be asked, or reports another one.
+ * Return the host that libpq is trying, the first of equal ones; if libpq cannot
+ * be asked, or reports another one, the first that is left.  The order is that
+ * of the login, which starts with host "first".
  */
 static int
-find_host(const PgpxHosts *hosts, const PGconn *pg)
+find_host(const PgpxHosts *hosts, int first, const PGconn *pg)
 {
-	int			first = -1;
+	int			first_left = -1;
 
 	for (int i = 0; i < hosts->total; i++)
 	{
-		const PgpxHost *one = &hosts->entries[i];
+		int			at = (first + i) % hosts->total;
+		const PgpxHost *one = &hosts->entries[at];
 
 		if (one->unresponsive)
 			continue;
-		if (first < 0)
-			first = i;
+		if (first_left < 0)
+			first_left = at;
 		if (pg != NULL && is_reported(one->host, PQhost(pg)) &&
 			is_reported(one->hostaddr, PQhostaddr(pg)) &&
 			is_reported(one->port, PQport(pg)))
-			return i;
+			return at;
 	}
-	return first;
+	return first_left;
 }
 
 bool
 pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts, const PGconn *pg)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
-	int			i = find_host(hosts, pg);
+	int			i = find_host(hosts, first_host(wp), pg);
 
 	wp->first = (i + 1) % hosts->total;
 	wp->first_until = pgpx_now() + UNRESPONSIVE_US;

@@ -197,6 +197,24 @@ works($_, 'without failures') foreach qw(one named);
 	$other->run(q{SELECT pgpool.drain('names', '30 s')});
 }
 
+# --- two hosts, and logins that compute until the time is up: each attempt starts with the
+# other host
+{
+	my $second = IO::Socket::INET->new(Listen => 5, LocalAddr => '127.0.0.1') or die "no socket: $!";
+	my $tried = 0;
+
+	make_pool($local, $remote, server => 'two_hosts', options => { %quick, host => '127.0.0.1,127.0.0.1', port => $remote->port . ',' . $second->sockport, connect_timeout => '1s' });
+	hold_logins($local, 'remote_db');
+	ok(wait_until($local, sub {
+		$session->run(q{SELECT pgpool.checkout('two_hosts', '10 s')});
+		return $local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'two_hosts'});
+	}, 3), 'three attempts fail');
+	$tried++ while IO::Select->new($second)->can_read(0) && $second->accept;
+	is($tried, 1, 'second attempt starts with the second host, the third one with the first host');
+	hold_logins($local);
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0), 'logins end');
+}
+
 # --- abandoned logins that compute: at most four for a pool with the same conninfo, and
 # 64 for a user, whatever options and user mappings change
 {
