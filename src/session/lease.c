@@ -993,8 +993,11 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_raise,
 						 PGPX_CLOSE_DISCARDED : PGPX_CLOSE_HOLDER_DIED, true);
 	if (wire->copying && !wire->eof)
 		return close_for(reason, PGPX_CLOSE_BROKEN, true);
+
+	/* no Terminate may follow a message of which only a part was sent */
 	if (end == PGPX_END_DISCARD)
-		return close_for(reason, PGPX_CLOSE_DISCARDED, false);
+		return close_for(reason, usable ? PGPX_CLOSE_DISCARDED :
+						 PGPX_CLOSE_HOLDER_DIED, false);
 
 	/* no statement is running, but part of a notice is unread, for example */
 	if (usable && wire->reset_behind == 0 && !pgpx_wire_is_at_boundary(wire))

@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use IO::Select;
 use PgpxFakeServer qw(message greeting ready done columns row failure);
 use PgpxTest;
 use Test::More;
@@ -89,6 +90,7 @@ my %behaviours = (
 	endless_rows => sub { $_[0]->receive; $_[0]->send($_[0]->described); $_[0]->send(row('x' x 1000) x 60) while 1 },
 	endless_tiny => sub { $_[0]->receive; $_[0]->send($_[0]->described); my $rows = row('') x 100_000; $_[0]->send($rows) while 1 },
 	silent => sub { $_[0]->receive; sleep 3600 },
+	unread => \&read_late,
 	silent_row => sub { $_[0]->receive; $_[0]->send($_[0]->described, row('x')); sleep 3600 },
 	notices => sub { $_[0]->receive; $_[0]->send($notice x 30_000, $_[0]->answer('1')); $_[0]->serve },
 
@@ -165,6 +167,24 @@ sub refuse_binary
 				message('T', pack('n', 1) . "a\0" . pack 'NnNnNn', 0, 0, 1184, 8, 0xFFFFFFFF, 0), $bytes, done('SELECT 2000'), ready);
 		}
 	}
+}
+
+# Read only after the statement was cancelled. Record when all has been read, and the last
+# bytes.
+sub read_late
+{
+	my ($fake) = @_;
+	my $last = '';
+
+	select undef, undef, undef, 0.01 until -e "$folder/unread";
+	while (1)
+	{
+		PostgreSQL::Test::Utils::append_to_file("$folder/unread.read", 'x') if !IO::Select->new($fake->{socket})->can_read(0.5);
+		sysread $fake->{socket}, my $bytes, 65536 or last;
+		$last = substr $last . $bytes, -5;
+	}
+	PostgreSQL::Test::Utils::append_to_file("$folder/unread.last", unpack('H*', $last) . "\n");
+	return;
 }
 
 sub flood_files { return map { "$folder/$_[0].$_" } qw(begun taken); }
@@ -436,7 +456,7 @@ harmless('unsolicited answers on a lease');
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
 
 # (A long timeout: this answer must be rejected because of its content.)
-$session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '300ms')") foreach qw(reset_echo reset_silent reset_endless endless_rows endless_tiny);
+$session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '300ms')") foreach qw(reset_echo reset_silent reset_endless endless_rows endless_tiny unread);
 $session->run(q{ALTER SERVER s_reset_long OPTIONS (SET operation_timeout '1h')});
 $session->run('SET client_min_messages = error');
 my $since_resets = -s $local->logfile;
@@ -498,6 +518,15 @@ foreach my $what (qw(endless_rows endless_tiny))
 	$session->fails($query, '08006', qr/was lost/, "$what: lease is lost");
 	$session->run("SELECT pgpool.checkin($lease)");
 }
+# a statement of which only a part was sent
+my $unread = lease($session, 's_unread');
+cancel_running($local, $session, "SELECT * FROM pgpool.query($unread, 'select 1', repeat('x', 20000000)) AS t(a text)", 'unread: query can be cancelled');
+PostgreSQL::Test::Utils::append_to_file("$folder/unread", 'x');
+ok(wait_until($local, sub { -e "$folder/unread.read" ? 1 : 0 }, 1), 'unread: the part is read');
+$session->run("SELECT pgpool.discard($unread)");
+ok(wait_until($local, sub { -s "$folder/unread.last" ? 1 : 0 }, 1), 'unread: connection is closed');
+unlike(PostgreSQL::Test::Utils::slurp_file("$folder/unread.last"), qr/^5800000004$/m, 'unread: no Terminate follows the part');
+
 is($session->run("SET client_min_messages = error;\n" . query('s_notices')), '1', 'query survives a flood of notices');
 harmless('endless answers');
 
