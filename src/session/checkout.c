@@ -1206,7 +1206,11 @@ attempt(Checkout *c)
 		pgpx_pools[c->spec->pool].nwaiting > 0)
 		prepare_pending(c);
 
-	/* a checkout that was already in the queue precedes all waiters */
+	/*
+	 * A new checkout overtakes no waiter.  One that was in the queue before
+	 * precedes later waiters.  It cannot overtake an earlier one, for which no
+	 * connection is free.
+	 */
 	pool = lock_pool(c);
 	if ((pool->nwaiting == 0 || c->place.position != 0) &&
 		lease_free_locked(c, pool, answered))

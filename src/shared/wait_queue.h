@@ -253,7 +253,8 @@ typedef enum PgpxDequeue
 {
 	PGPX_DEQUEUE_CLAIM,			/* claim the granted connection */
 	PGPX_DEQUEUE_TIMEOUT,		/* the time is over: claim a late grant */
-	PGPX_DEQUEUE_AGAIN,			/* the session enqueues again: claim a grant */
+	PGPX_DEQUEUE_AGAIN,			/* the session enqueues again: claim a grant;
+								 * without one, the wait is not counted yet */
 	PGPX_DEQUEUE_DEADLOCK,		/* found a deadlock: claim a late grant */
 	PGPX_DEQUEUE_CANCEL			/* ERROR, cancel, terminate, exit: release a
 								 * late grant */
