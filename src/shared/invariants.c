@@ -44,10 +44,7 @@ pgpx_check_fault(PgpxFaults *faults, const char *format, ...)
 	va_end(args);
 }
 
-/*
- * Use the process array, because the PGPROC of an exited process keeps its pid
- * for long.
- */
+/* Use the process array: the PGPROC of an exited process keeps its pid. */
 bool
 pgpx_check_is_alive(int procno, int pid)
 {
@@ -161,10 +158,8 @@ check_conns(PgpxFaults *faults)
 			continue;
 		}
 		count[conn->state]++;
-		if (conn->opened_at != 0)
-			open++;
-		if (conn->broken && conn->state == PGPX_CONN_LEASED)
-			broken++;
+		open += conn->opened_at != 0;
+		broken += conn->broken && conn->state == PGPX_CONN_LEASED;
 		check_conn(faults, conn);
 	}
 
@@ -279,8 +274,7 @@ check_pool(PgpxFaults *faults, PgpxPool *pool)
 	check_counters(faults, check_conns(faults));
 	check_waiters(faults);
 	check_served(faults);
-	if (pool->pool_id == 0 &&
-		(pool->conns.head >= 0 || pool->nwaiters != 0))
+	if (pool->pool_id == 0 && (pool->conns.head >= 0 || pool->nwaiters != 0))
 		pgpx_check_fault(faults, "pool slot %d has no pool, but connections or waiters",
 						 PGPX_POOL_INDEX(pool));
 	faults->pool = NULL;
@@ -337,12 +331,11 @@ check_cap(PgpxFaults *faults, PgpxCap *cap, int server)
 			counted++;
 	}
 	(void) pgpx_cap_used(cap, &moves_after);
-	if (moves_after != moves)
-		return;
-	if (used != counted)
+	if (moves_after == moves && used != counted)
 		pgpx_check_fault(faults, "cap of server slot %d (-1: of all pools) has %d tokens in use, but %d connections",
 						 server, used, counted);
-	if (server < 0 && nfree != pgpx_shared->max_connections - used)
+	if (moves_after == moves && server < 0 &&
+		nfree != pgpx_shared->max_connections - used)
 		pgpx_check_fault(faults, "free list has %d connections (-1: it is wrong), but %d are free",
 						 nfree, pgpx_shared->max_connections - used);
 }

@@ -16,8 +16,7 @@
 typedef struct PgpxFaults
 {
 	PgpxPool   *pool;			/* the pool that is being checked; NULL: none */
-	int			n;				/* faults found, with or without a
-								 * description */
+	int			n;				/* faults found, described or not */
 	char		text[PGPX_FAULTS_MAX][PGPX_FAULT_LEN];
 } PgpxFaults;
 

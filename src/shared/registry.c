@@ -396,23 +396,25 @@ request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
 }
 
 bool
-pgpx_pool_needs_reader(int index, PgpxPoolKey *key, uint32 *pool_id)
+pgpx_pool_needs_reader(int index, PgpxPool *copy)
 {
 	PgpxPool   *pool = &pgpx_pools[index];
+	uint32		pool_id;
 	bool		lacks;
 	bool		warm;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
-	*key = pool->key;
-	*pool_id = pool->pool_id;
-	lacks = pool->pool_id != 0 && !pool->gone &&
+	if (copy != NULL)
+		*copy = *pool;
+	pool_id = pool->pool_id;
+	lacks = pool_id != 0 && !pool->gone &&
 		!OidIsValid(pool->key.scram_role) &&
 		pgpx_pool_worker_incarnation(pool) != 0 &&
 		!pool->has_conninfo;
 	warm = pool->opts.min_size > 0 || pool->opts.min_idle > 0;
 	LWLockRelease(pool->lock);
 	return lacks &&
-		(warm || pgpx_lock_hooks->pool_has_locks(index, *pool_id));
+		(warm || pgpx_lock_hooks->pool_has_locks(index, pool_id));
 }
 
 void

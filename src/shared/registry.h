@@ -93,10 +93,11 @@ extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
  *
  * True if the worker lacks it and the pool has distributed locks or the option
  * min_size or min_idle.  False for a pool that logs in with SCRAM keys, because
- * the reader has none.  Set *key and *pool_id in any case.
+ * the reader has none.
+ *
+ * copy: NULL, or set to a copy of the pool.
  */
-extern bool pgpx_pool_needs_reader(int index, PgpxPoolKey *key,
-								   uint32 *pool_id);
+extern bool pgpx_pool_needs_reader(int index, PgpxPool *copy);
 
 /* Remove a pool if it is gone and empty. */
 extern void pgpx_pool_remove_gone(int index, uint32 pool_id);

@@ -15,8 +15,11 @@
  *	 because only the catalogs of a database show whether it has pools to open.
  *	 If it ends before all visits are complete, the next one repeats them.
  *
- * A checkout publishes the conninfo as well.  So the first reader is started
- * only after a short time, and further ones after increasing pauses.
+ * In a round, each database that needs a reader has one, in the order of the
+ * OIDs.  So a database in which the reader fails does not keep the others from
+ * theirs.  A round that leaves a need is repeated after a pause, which grows.
+ * A new need starts a round after a short time, because a checkout publishes
+ * the conninfo as well.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,33 +34,28 @@
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 
 #include "base/backoff.h"
 #include "shared/registry.h"
 
-/* For how long a pool may lack its conninfo before a reader is started. */
+/* For how long a pool may lack its conninfo before a round. */
 #define DELAY_MS 100
 
-/* Pause after an attempt; doubled after each further one. */
+/* Pause after a round; doubled after each further one. */
 #define PAUSE_MIN_MS 1000
 #define PAUSE_MAX_MS (5 * 60 * 1000)
 
-/* A reason to start a reader in a database. */
-typedef struct Request
-{
-	uint32		pool_id;		/* this pool lacks its conninfo; 0: a visit */
-	Oid			database;
-	PgpxTime	at;				/* not before this time; 0: not needed */
-	int64		pause_ms;		/* after the last attempt; 0: none */
-} Request;
-
-/* max_pools of pools, by their indexes, and then those of visits */
-static Request *requests = NULL;
-static int	nrequests = 0;
-static bool visits_listed = false;
+static uint32 *needy = NULL;	/* for each pool: its id if it needs a reader */
+static PgpxTime due = 0;		/* of the next round or reader */
+static int64 pause_ms = 0;		/* after the last round; 0: none */
+static Oid	last = InvalidOid;	/* database of the last reader in this round */
 
 static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
+
+/* Visits: left are those of databases above the highest OID, and the failed. */
+static bool visiting = false;
+static Oid	highest = InvalidOid;
+static List *failed = NIL;		/* OIDs, with that of a visit that runs */
 
 bool
 pgpx_databases_begin(void)
@@ -78,119 +76,50 @@ pgpx_databases_end(void)
 }
 
 /*
- * Return whether a process may connect to the database.  A connection limit of
- * -2 marks a database as invalid.
+ * Return the next database of this round: one of the wanted databases, or one to
+ * visit.  Skip databases that allow no connections or are invalid (connection
+ * limit -2).  Use no index, because a process without a database may not have
+ * it in its relation cache.  Publish the end of the visits.
  */
-static bool
-is_connectable(HeapTuple row)
-{
-	Form_pg_database form = (Form_pg_database) GETSTRUCT(row);
-
-	return form->datallowconn && form->datconnlimit >= -1;
-}
-
-/*
- * Request a visit of each database.  Use no index, because a process without a
- * database may not have it in its relation cache.
- */
-static void
-list_visits(PgpxTime now)
+static Oid
+choose_database(const List *wanted)
 {
 	Relation	databases = table_open(DatabaseRelationId, NoLock);
 	SysScanDesc scan = systable_beginscan(databases, InvalidOid, false, NULL, 0,
 										  NULL);
+	Oid			next = InvalidOid;
+	bool		unvisited = false;
 	HeapTuple	row;
 
 	while ((row = systable_getnext(scan)) != NULL)
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(row);
+		bool		visit = visiting && !form->datistemplate &&
+			(form->oid > highest || list_member_oid(failed, form->oid));
 
-		if (!is_connectable(row) || form->datistemplate)
+		if (!form->datallowconn || form->datconnlimit < -1)
 			continue;
-		requests = repalloc(requests,
-							mul_size(nrequests + 1, sizeof(Request)));
-		requests[nrequests++] = (Request){.database = form->oid, .at = now};
+		unvisited |= visit;
+		if ((visit || list_member_oid(wanted, form->oid)) &&
+			form->oid > last && (!OidIsValid(next) || form->oid < next))
+			next = form->oid;
 	}
 	systable_endscan(scan);
 	table_close(databases, NoLock);
-	pg_atomic_write_u32(&pgpx_shared->visited_database, InvalidOid);
-	visits_listed = true;
-}
-
-/* Note the visit that a reader has completed.  Publish the end of the last. */
-static void
-note_visit(void)
-{
-	Oid			visited = pg_atomic_read_u32(&pgpx_shared->visited_database);
-	bool		left = false;
-
-	for (int i = pgpx_shared->max_pools; i < nrequests; i++)
+	if (visiting && !unvisited)
 	{
-		if (requests[i].database == visited)
-			requests[i].at = 0;
-		left |= requests[i].at != 0;
-	}
-	if (nrequests > pgpx_shared->max_pools && !left)
+		visiting = false;
 		pg_atomic_write_u32(&pgpx_shared->visited_database, OID_MAX);
-}
-
-bool
-pgpx_catalog_request_pool(int i, PgpxTime now)
-{
-	Request    *request = &requests[i];
-	PgpxPoolKey key;
-	uint32		pool_id;
-
-	/* unlocked read: pgpx_pool_needs_reader checks under the lock */
-	if (pgpx_pools[i].worker != pgpx_worker_index ||
-		!pgpx_pool_needs_reader(i, &key, &pool_id))
-		request->at = 0;
-	else if (request->at == 0 || request->pool_id != pool_id)
-		*request = (Request){pool_id, key.database, now + DELAY_MS * 1000};
-	return request->at != 0;
-}
-
-/*
- * Return the database of the first request that is due, or InvalidOid.  Note
- * the attempt for all requests of this database, so that they are repeated
- * after a pause unless the reader fulfils them.  Set *visit if a visit is among
- * them, and *due to the time of the next attempt.
- */
-static Oid
-choose_database(PgpxTime now, bool *visit, PgpxTime *due)
-{
-	Oid			database = InvalidOid;
-
-	*visit = false;
-	*due = PG_INT64_MAX;
-	for (int i = 0; i < nrequests; i++)
-	{
-		Request    *request = &requests[i];
-
-		/* the pool may have its conninfo now */
-		if (request->at == 0 ||
-			(request->pool_id != 0 && !pgpx_catalog_request_pool(i, now)))
-			continue;
-		if (request->at <= now && !OidIsValid(database))
-			database = request->database;
-		if (request->at <= now && request->database == database)
-		{
-			request->pause_ms = pgpx_backoff_next(request->pause_ms,
-												  PAUSE_MIN_MS, PAUSE_MAX_MS);
-			request->at = now + request->pause_ms * 1000;
-			*visit |= request->pool_id == 0;
-		}
-		*due = Min(*due, request->at);
 	}
-	return database;
+	return next;
 }
 
 /*
- * Start a reader.  visit: the reader also creates the pools with min_size or
- * min_idle that have not been used since the start of the server.
+ * Start a reader.  While databases are visited, it also creates the pools with
+ * min_size or min_idle that have not been used since the start of the server.
  */
-static bool
-start_reader(Oid database, bool visit)
+static void
+start_reader(Oid database)
 {
 	static bool refused = false;	/* the last one */
 	BackgroundWorker worker = {
@@ -202,84 +131,87 @@ start_reader(Oid database, bool visit)
 		.bgw_library_name = "pgpool_ext",
 		.bgw_function_name = "pgpx_catalog_reader_main",
 		.bgw_main_arg = ObjectIdGetDatum(database),
+		.bgw_extra[0] = visiting,
 		.bgw_notify_pid = MyProcPid,	/* its end sets our latch */
 	};
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	memcpy(worker.bgw_extra, &visit, sizeof(visit));
-	if (RegisterDynamicBackgroundWorker(&worker, &reader))
-		refused = false;
-	else if (!refused)
-	{
-		refused = true;
+	highest = Max(highest, database);
+	if (visiting)
+		failed = list_append_unique_oid(failed, database);
+	if (!RegisterDynamicBackgroundWorker(&worker, &reader) && !refused)
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("pgpool_ext cannot start its catalog reader"),
 				 errdetail("All background worker slots are in use. Until one is free, pools with \"min_size\" are opened only by a checkout, and distributed locks of idle sessions may expire after a restart of the pool worker."),
 				 errhint("Raise \"max_worker_processes\".")));
-	}
+	refused = reader == NULL;
 	MemoryContextSwitchTo(old);
-	return !refused;
-}
-
-bool
-pgpx_catalog_request_has_ended(void)
-{
-	pid_t		pid;
-
-	if (reader == NULL || GetBackgroundWorkerPid(reader, &pid) != BGWH_STOPPED)
-		return false;
-	pfree(reader);
-	reader = NULL;
-	note_visit();
-	return true;
 }
 
 void
 pgpx_catalog_request_init(void)
 {
-	nrequests = pgpx_shared->max_pools;
-	requests = MemoryContextAllocZero(TopMemoryContext,
-									  mul_size(nrequests, sizeof(Request)));
+	needy = MemoryContextAllocZero(TopMemoryContext,
+								   mul_size(pgpx_shared->max_pools,
+											sizeof(uint32)));
+	visiting = pgpx_worker_index == 0 &&
+		pg_atomic_read_u32(&pgpx_shared->visited_database) != OID_MAX;
+}
 
-	/* the first worker visits the databases */
-	visits_listed = pgpx_worker_index != 0 ||
-		pg_atomic_read_u32(&pgpx_shared->visited_database) == OID_MAX;
+void
+pgpx_catalog_request_pool(int i, PgpxTime now)
+{
+	uint32		pool_id = pgpx_pools[i].pool_id;
+
+	/* unlocked reads: pgpx_pool_needs_reader checks under the lock */
+	if (pgpx_pools[i].worker != pgpx_worker_index ||
+		!pgpx_pool_needs_reader(i, NULL))
+		pool_id = 0;
+	else if (needy[i] != pool_id)
+	{
+		pause_ms = 0;
+		due = Min(due, now + DELAY_MS * 1000);
+	}
+	needy[i] = pool_id;
 }
 
 PgpxTime
 pgpx_catalog_request(PgpxTime now)
 {
-	PgpxTime	due;
-	Oid			database;
-	bool		visit;
-	bool		exists = false;
-	HeapTuple	row;
+	List	   *wanted = NIL;
+	pid_t		pid;
 
 	if (reader != NULL)
-		return PG_INT64_MAX;
-	database = choose_database(now, &visit, &due);
-	if (!OidIsValid(database) && visits_listed)
+	{
+		if (GetBackgroundWorkerPid(reader, &pid) != BGWH_STOPPED)
+			return PG_INT64_MAX;
+		pfree(reader);
+		reader = NULL;
+		if (pg_atomic_read_u32(&pgpx_shared->visited_database) == last)
+			failed = list_delete_oid(failed, last);
+	}
+	if (now < due)
 		return due;
-
+	for (int i = 0; i < pgpx_pools_end(); i++)
+	{
+		pgpx_catalog_request_pool(i, now);
+		if (needy[i] != 0)
+			wanted = list_append_unique_oid(wanted,
+											pgpx_pools[i].key.database);
+	}
 	if (!pgpx_databases_begin())
-		return now + PGPX_LOCK_RETRY_MS * 1000;
-	if (!visits_listed)
-		list_visits(now);
-	row = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-	if (HeapTupleIsValid(row))
-	{
-		exists = is_connectable(row);
-		ReleaseSysCache(row);
-	}
+		return due = now + PGPX_LOCK_RETRY_MS * 1000;
+	last = choose_database(wanted);
 	pgpx_databases_end();
-
-	if (exists && start_reader(database, visit))
-		return PG_INT64_MAX;
-	if (visit && !exists)
+	if (OidIsValid(last))
 	{
-		pg_atomic_write_u32(&pgpx_shared->visited_database, database);
-		note_visit();
+		start_reader(last);
+		return reader != NULL ? PG_INT64_MAX : due;
 	}
-	return now;
+
+	/* the round has ended */
+	pause_ms = pgpx_backoff_next(pause_ms, PAUSE_MIN_MS, PAUSE_MAX_MS);
+	return due =
+		wanted != NIL || visiting ? now + pause_ms * 1000 : PG_INT64_MAX;
 }

@@ -30,7 +30,6 @@
 static PgpxTime next_tick = 0;
 static PgpxTime next_maintenance = 0;	/* of any pool */
 static PgpxTime *maintain_at = NULL;	/* for each pool */
-static PgpxTime request_at = 0; /* of the catalog reader */
 static PgpxTime next_deadline = PG_INT64_MAX;	/* of any connection */
 
 void
@@ -367,8 +366,6 @@ maintain_pool(int i, PgpxTime now)
 static void
 maintain_pools(PgpxTime now, bool all)
 {
-	bool		request = all || now >= request_at;
-
 	if (all || now >= next_maintenance)
 	{
 		int			end = pgpx_pools_end();
@@ -379,13 +376,11 @@ maintain_pools(PgpxTime now, bool all)
 			if (all || now >= maintain_at[i])
 			{
 				maintain_pool(i, now);
-				request |= pgpx_catalog_request_pool(i, now);
+				pgpx_catalog_request_pool(i, now);
 			}
 			next_maintenance = Min(next_maintenance, maintain_at[i]);
 		}
 	}
-	if (request)
-		request_at = pgpx_catalog_request(now);
 }
 
 void
@@ -404,6 +399,7 @@ pgpx_maintenance_run(void)
 	static uint32 seen_changes = 0;
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
+	PgpxTime	next_request;
 	PgpxTime	next_ping;
 	bool		all = false;
 	bool		ticks;
@@ -444,9 +440,9 @@ pgpx_maintenance_run(void)
 	changes = pg_atomic_read_u32(&pgpx_shared->pools_changed);
 	all |= changes != seen_changes;
 	seen_changes = changes;
-	all |= pgpx_catalog_request_has_ended();
 	maintain_pools(now, all);
+	next_request = pgpx_catalog_request(now);
 	next_ping = pgpx_lock_hooks->ping();
 	return Min(Min(next_deadline, next_ping),
-			   Min(next_maintenance, request_at));
+			   Min(next_maintenance, next_request));
 }

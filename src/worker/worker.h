@@ -49,21 +49,16 @@ extern PgpxTime pgpx_maintenance_run(void);
 
 /*
  * pgpx_catalog_request_pool
- *		Request a catalog reader for a pool that needs one; withdraw the request
- *		otherwise.  Return whether there is a request.
+ *		Note whether a pool needs a catalog reader.
  * pgpx_catalog_request
- *		Start the catalog reader for a pool of this worker, or for a database
- *		that has not been visited since the start of the server.  Return the
- *		time of the next call, or PG_INT64_MAX if no call is needed before a
- *		pool changes or a reader ends.
- * pgpx_catalog_request_has_ended
- *		Return whether the reader that this worker has started has ended since
- *		the last call.
+ *		Start the catalog reader if it is due: for pools of this worker, or in a
+ *		database that has not been visited since the start of the server.
+ *		Return the time of the next call, or PG_INT64_MAX if no call is needed
+ *		before a pool changes or a reader ends.
  */
 extern void pgpx_catalog_request_init(void);
-extern bool pgpx_catalog_request_pool(int pool, PgpxTime now);
+extern void pgpx_catalog_request_pool(int pool, PgpxTime now);
 extern PgpxTime pgpx_catalog_request(PgpxTime now);
-extern bool pgpx_catalog_request_has_ended(void);
 
 /*
  * pgpx_databases_begin
