@@ -18,7 +18,7 @@ way_select_dblink_bouncer() { here "SELECT dblink_named('d_bouncer', 'select 1',
 way_select_dblink_bouncer_tls() { here "SELECT dblink_named('d_bouncer_tls', 'select 1', $(turns 2000))"; }
 way_select_proxy() { here "SELECT proxy_loop($(turns 2000))"; }
 # way_select_fdw SERVER
-way_select_fdw() { here "CALL fdw_each('one_$1', $(turns 1000), NULL)"; }
+way_select_fdw() { here "CALL each_in_its_transaction('SELECT a FROM one_$1', $(turns 1000), NULL)"; }
 way_select_relay() { here "SELECT held_lease('p1_tls', 'select 1', $(turns 2000))"; }
 way_select_relay_exec() { here "SELECT held_exec('p1_tls', 'select 1', $(turns 2000))"; }
 way_hundred_lease() { here "SELECT held_lease('p1', 'select generate_series(1, 100)', $(turns 1000))"; }

@@ -35,20 +35,6 @@ SELECT format($$
   name, n, wrapper, :'host', :'port', :'database', :'secret')
 FROM (VALUES ('peer', 'postgres_fdw'), ('ours', 'pgpool_fdw')) AS v(name, wrapper), generate_series(1, 4) AS n \gexec
 
--- a query in a transaction of its own, n times
-CREATE PROCEDURE each_in_its_transaction(query text, n int, INOUT us numeric) LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  v int;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    EXECUTE query INTO v;
-    COMMIT;
-  END LOOP;
-  us := us_since(start, n);
-END $$;
-
 CREATE FUNCTION insert_ms(name text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz := clock_timestamp();

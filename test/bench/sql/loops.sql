@@ -2,124 +2,44 @@ CREATE FUNCTION us_since(start timestamptz, n int) RETURNS numeric
 LANGUAGE sql AS
 $$ SELECT round(extract(epoch FROM clock_timestamp() - start) * 1e6 / n, 3) $$;
 
--- checkout and checkin; acquire and release an advisory lock
-CREATE FUNCTION advisory_pair(n int) RETURNS numeric LANGUAGE plpgsql AS $$
+-- Make a function that executes the statements of "body" n times, after a tenth of n that
+-- does not count, and returns the time of one execution.
+CREATE PROCEDURE make_loop(name text, parameters text, variables text, body text, finish text DEFAULT '')
+LANGUAGE plpgsql AS $make$
+BEGIN
+  EXECUTE format('CREATE FUNCTION %s(%s n int) RETURNS numeric LANGUAGE plpgsql AS %L', name, parameters, format($$
 DECLARE
   start timestamptz;
-  b boolean;
+  %s
 BEGIN
   FOR turn IN 1 .. n + n / 10 LOOP
     IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    b := pg_try_advisory_lock(1);
-    b := pg_advisory_unlock(1);
+    %s
   END LOOP;
+  %s
   RETURN us_since(start, n);
-END $$;
+END $$, variables, body, finish));
+END $make$;
 
-CREATE FUNCTION lease_pair(server text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  l bigint;
-  x text;  -- there are no variables of type void
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    l := pgpool.checkout(server);
-    x := pgpool.checkin(l);
-  END LOOP;
-  RETURN us_since(start, n);
-END $$;
+-- checkout and checkin (there are no variables of type void); an advisory lock
+CALL make_loop('advisory_pair', '', 'b boolean;', 'b := pg_try_advisory_lock(1); b := pg_advisory_unlock(1);');
+CALL make_loop('lease_pair', 'server text,', 'l bigint; x text;', 'l := pgpool.checkout(server); x := pgpool.checkin(l);');
 
--- a statement on a held lease
-CREATE FUNCTION held_lease(server text, sql text, n int) RETURNS numeric
-LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  l bigint := pgpool.checkout(server);
-  v int;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    SELECT * INTO v FROM pgpool.query(l, sql) AS t(a int);
-  END LOOP;
-  PERFORM pgpool.checkin(l);
-  RETURN us_since(start, n);
-END $$;
+-- a statement on a held lease, and on a named connection of dblink
+CALL make_loop('held_lease', 'server text, sql text,', 'l bigint := pgpool.checkout(server); v int;',
+  'SELECT * INTO v FROM pgpool.query(l, sql) AS t(a int);', 'PERFORM pgpool.checkin(l);');
+CALL make_loop('held_exec', 'server text, sql text,', 'l bigint := pgpool.checkout(server); v bigint;',
+  'v := pgpool.exec(l, sql);', 'PERFORM pgpool.checkin(l);');
+CALL make_loop('dblink_named', 'server text, sql text,', $$l text := dblink_connect('c', server); v int;$$,
+  $$SELECT * INTO v FROM dblink('c', sql) AS t(a int);$$, $$l := dblink_disconnect('c');$$);
 
-CREATE FUNCTION dblink_named(server text, sql text, n int) RETURNS numeric
-LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  l text := dblink_connect('c', server);
-  v int;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    SELECT * INTO v FROM dblink('c', sql) AS t(a int);
-  END LOOP;
-  l := dblink_disconnect('c');
-  RETURN us_since(start, n);
-END $$;
-
--- each call names a server
-CREATE FUNCTION dblink_each(server text, sql text, n int) RETURNS numeric
-LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  v int;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    SELECT * INTO v FROM dblink(server, sql) AS t(a int);
-  END LOOP;
-  RETURN us_since(start, n);
-END $$;
-
-CREATE FUNCTION held_exec(server text, sql text, n int) RETURNS numeric
-LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  l bigint := pgpool.checkout(server);
-  v bigint;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    v := pgpool.exec(l, sql);
-  END LOOP;
-  PERFORM pgpool.checkin(l);
-  RETURN us_since(start, n);
-END $$;
-
--- a lease per statement
-CREATE FUNCTION lease_each(server text, sql text, n int) RETURNS numeric
-LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  l bigint;
-  v int;
-  x text;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    l := pgpool.checkout(server);
-    SELECT * INTO v FROM pgpool.query(l, sql) AS t(a int);
-    x := pgpool.checkin(l);
-  END LOOP;
-  RETURN us_since(start, n);
-END $$;
-
-CREATE FUNCTION one_call_each(server text, sql text, n int) RETURNS numeric
-LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  v int;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    SELECT * INTO v FROM pgpool.query(server, sql) AS t(a int);
-  END LOOP;
-  RETURN us_since(start, n);
-END $$;
+-- a lease per statement; calls that name a server
+CALL make_loop('lease_each', 'server text, sql text,', 'l bigint; v int; x text;',
+  'l := pgpool.checkout(server); SELECT * INTO v FROM pgpool.query(l, sql) AS t(a int); x := pgpool.checkin(l);');
+CALL make_loop('one_call_each', 'server text, sql text,', 'v int;',
+  'SELECT * INTO v FROM pgpool.query(server, sql) AS t(a int);');
+CALL make_loop('dblink_each', 'server text, sql text,', 'v int;',
+  'SELECT * INTO v FROM dblink(server, sql) AS t(a int);');
 
 -- CPU time of a process in us, and how often it has slept
 CREATE FUNCTION cpu_us(pid int) RETURNS numeric LANGUAGE sql AS
@@ -175,15 +95,15 @@ BEGIN
   END IF;
 END $$;
 
--- postgres_fdw, a transaction per statement
-CREATE PROCEDURE fdw_each(name text, n int, INOUT us numeric) LANGUAGE plpgsql AS $$
+-- a query in a transaction of its own, n times
+CREATE PROCEDURE each_in_its_transaction(query text, n int, INOUT us numeric) LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;
   v int;
 BEGIN
   FOR turn IN 1 .. n + n / 10 LOOP
     IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    EXECUTE 'SELECT a FROM ' || name INTO v;
+    EXECUTE query INTO v;
     COMMIT;
   END LOOP;
   us := us_since(start, n);

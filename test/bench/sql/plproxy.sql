@@ -12,14 +12,4 @@ CREATE FUNCTION proxy_one() RETURNS int LANGUAGE plproxy AS $$
 CREATE FUNCTION proxy_account(account int) RETURNS int LANGUAGE plproxy AS $$
   CLUSTER 'px_each'; RUN ON 0; SELECT abalance FROM pgbench_accounts WHERE aid = account; $$;
 
-CREATE FUNCTION proxy_loop(n int) RETURNS numeric LANGUAGE plpgsql AS $$
-DECLARE
-  start timestamptz;
-  v int;
-BEGIN
-  FOR turn IN 1 .. n + n / 10 LOOP
-    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
-    SELECT * INTO v FROM proxy_one() AS t(a);
-  END LOOP;
-  RETURN us_since(start, n);
-END $$;
+CALL make_loop('proxy_loop', '', 'v int;', 'SELECT * INTO v FROM proxy_one() AS t(a);');
