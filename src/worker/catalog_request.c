@@ -46,7 +46,7 @@
 #define PAUSE_MAX_MS (5 * 60 * 1000)
 
 static uint32 *needy = NULL;	/* for each pool: its id if it needs a reader */
-static PgpxTime due = 0;		/* of the next round or reader */
+static PgpxTime due;			/* of the next round or reader */
 static int64 pause_ms = 0;		/* after the last round; 0: none */
 static Oid	last = InvalidOid;	/* database of the last reader in this round */
 
@@ -157,6 +157,7 @@ pgpx_catalog_request_init(void)
 											sizeof(uint32)));
 	visiting = pgpx_worker_index == 0 &&
 		pg_atomic_read_u32(&pgpx_shared->visited_database) != OID_MAX;
+	due = visiting ? 0 : PG_INT64_MAX;
 }
 
 void
