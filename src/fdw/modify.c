@@ -140,9 +140,12 @@ set_nrows(PgpxModify *m, int n)
 	MemoryContextSwitchTo(old);
 }
 
-/* Return the parameters of nrows rows, in the current memory context. */
+/*
+ * Return the parameters of nrows rows, in the current memory context.
+ * plan_slots: the rows of the subplan; NULL for COPY.
+ */
 static const char **
-get_values(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot *plan_slot)
+get_values(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots)
 {
 	NullableDatum *values =
 		palloc(sizeof(NullableDatum) * Max(m->types.n * m->nrows, 1));
@@ -151,7 +154,7 @@ get_values(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot *plan_slot)
 
 	if (AttributeNumberIsValid(m->ctid_attno))
 	{
-		values[n].value = ExecGetJunkAttribute(plan_slot, m->ctid_attno,
+		values[n].value = ExecGetJunkAttribute(plan_slots[0], m->ctid_attno,
 											   &values[n].isnull);
 		if (values[n++].isnull)
 			elog(ERROR, "ctid is NULL");
@@ -208,7 +211,7 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	old = MemoryContextSwitchTo(m->row_cxt);
 	statement.sql = m->sql;
 	statement.nparams = m->types.n * m->nrows;
-	statement.values = get_values(m, slots, plan_slots[0]);
+	statement.values = get_values(m, slots, plan_slots);
 	MemoryContextSwitchTo(old);
 	n = m->scan != NULL ? execute_returning(m, &statement, slots[0]) :
 		pgpx_remote_execute(rt, &statement);
