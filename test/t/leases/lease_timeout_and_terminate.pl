@@ -155,7 +155,7 @@ SKIP:
 	kill 'STOP', $worker;
 	$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)");
 	$others[0]->run(q{SELECT pgpool.resume('again')});
-	wait_until($local, q{SELECT waited FROM pgpool.stats WHERE server = 'again'}, 2) or die 'no second wait';
+	wait_until($local, q{SELECT waited, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id, server) WHERE server = 'again'}, '1|1') or die 'no second wait';
 	kill 'CONT', $worker;
 	isnt(remote_pid($holder, $holder->finish(30)), $pid, 'again: granted connection is dead, and the session waits for another one');
 	is( stats('again', 'waited, granted, retried, (SELECT sum(n) FROM unnest(wait_histogram) AS n)'),
