@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * views.c
- *	  SQL functions behind the views pools, connections, workers, leases,
- *	  waiters and stats.
+ *	  SQL functions behind the views pools, connections, dblink_calls,
+ *	  workers, leases, waiters and stats.
  *
  * Locks: the iterator acquires the lock of each pool, one at a time, in shared
  * mode.  Under the lock it only copies memory, which was allocated before.  A
@@ -12,8 +12,8 @@
  * any encoding.  Some come from remote servers, so they can contain anything.
  *
  * Gauges are computed from the states of the connections and not stored.  The
- * counters of a pool are copied at one instant, so that the sums documented in
- * the comment on the view hold in every row.
+ * counters of a pool are copied at one instant, so that the equations in
+ * doc/views.md hold in every row.
  *
  *-------------------------------------------------------------------------
  */
@@ -155,8 +155,8 @@ may_use_shared(const PgpxPoolKey *key, Oid user)
 
 /*
  * Return whether the caller may see the texts and addresses of the current
- * pool.  Unlike for a lease or a waiter, the privileges of the pool's user are
- * not sufficient: an error can contain the name of the remote user, and
+ * pool.  Members of the role of the pool's user may not, unlike for a lease or
+ * a waiter: an error can contain the name of the remote user, and
  * pg_user_mappings shows the options of a user mapping only to the mapped user.
  */
 static bool

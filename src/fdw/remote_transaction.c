@@ -91,7 +91,7 @@ note_failure(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
 	MemoryContextSwitchTo(old);
 }
 
-/* Record the result of read_abandoned; called after an error in it, too. */
+/* Record the result of read_abandoned, also after an error in it. */
 static void
 end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
 {
@@ -134,7 +134,7 @@ read_abandoned(PgpxRemoteTransaction *rt)
 
 /*
  * Bring the stream to a message boundary.  Ignore the error of a cancelled
- * statement, because the local error that caused the cancel was raised then.
+ * statement, because the local error that caused the cancel was raised already.
  */
 static void
 finish_answer(PgpxRemoteTransaction *rt)
@@ -151,8 +151,8 @@ finish_answer(PgpxRemoteTransaction *rt)
 }
 
 /*
- * Return whether a command that preceded the last statement has failed.  Then it
- * is not known which savepoints the remote has, so that the remote transaction
+ * Return whether a command that preceded the last statement has failed.  Then
+ * it is not known which savepoints the remote has, so the remote transaction
  * cannot continue.
  */
 static bool
@@ -162,8 +162,8 @@ has_failed_command(const PgpxRemoteTransaction *rt)
 }
 
 /*
- * If a command that preceded the last statement has failed, set rt->sent to that
- * command.  If it was START TRANSACTION, the remote transaction can begin again.
+ * If a command that preceded the last statement has failed, copy its text to
+ * rt->sent.  If it was START TRANSACTION, the transaction can begin again.
  */
 static void
 note_failed_command(PgpxRemoteTransaction *rt)
@@ -312,7 +312,7 @@ try_commit(PgpxRun *run, PgpxRemoteTransaction *rt)
 		if (!run->error.set &&
 			(code == ERRCODE_QUERY_CANCELED || code == ERRCODE_ADMIN_SHUTDOWN))
 			PG_RE_THROW();
-		/* the error has reset it; a rethrown error must leave it 0 */
+		/* errfinish has set it to 0, as a rethrown error requires */
 		InterruptHoldoffCount = holdoff;
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
@@ -439,7 +439,7 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	(void) pgpx_wire_flush(wire);
 	now->depth = now->target_depth;
 	now->rollback_level = 0;
-	rt->ncommands = 0;			/* these need no text for an error */
+	rt->ncommands = 0;			/* rt->commands has no text of these */
 	PGPX_DEBUG_POINT("fdw_rollback_sent");
 	(void) pgpx_stream_drain(lease, ROLLBACK_ANSWER_MAX, deadline);
 
@@ -448,8 +448,8 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 }
 
 /*
- * End a remote transaction before the local one ends, and return its lease: it
- * is committed, or is rolled back by the return.
+ * Forget a remote transaction, and return its lease.  The return rolls the
+ * transaction back if it is not committed.
  */
 static void
 end_transaction(PgpxRemoteTransaction *rt)
@@ -500,7 +500,7 @@ pgpx_remote_transaction_at_xact(XactEvent event)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			/* its errors must precede the first COMMIT */
+			/* it can raise errors, so it precedes the first COMMIT */
 			pgpx_lease_check_commit();
 			commit_all();
 			PGPX_DEBUG_POINT("fdw_committed");
@@ -518,7 +518,7 @@ pgpx_remote_transaction_at_xact(XactEvent event)
 			at_abort();
 			break;
 		case XACT_EVENT_COMMIT:
-			/* callbacks that ran after ours have begun these: roll back */
+			/* later callbacks of PRE_COMMIT have begun these: roll back */
 			end_all();
 			break;
 		default:
@@ -595,8 +595,8 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 }
 
 /*
- * Find a remote transaction by its login; login NULL: by server and user.  A
- * transaction whose user mapping does not exist any more is only found by its
+ * Find a remote transaction by its login, or by server and user if login is
+ * NULL.  A transaction whose user mapping was dropped is found only by its
  * login.
  */
 static PgpxRemoteTransaction *
@@ -620,9 +620,9 @@ find_transaction(Oid server, Oid user, const PgpxServerSpec *login)
 }
 
 /*
- * Raise 2F003 if a user who needs the password of the user mapping may not use
- * a connection, because a superuser logged in without it.  The user gets no
- * second transaction, which would not see what the first one has written.
+ * Raise 2F003 if the user needs the password of the user mapping, but a
+ * superuser has logged in without it.  The user gets no second transaction,
+ * because it would not see what the first one has written.
  */
 static void
 check_password(const PgpxRemoteTransaction *rt, const PgpxServerSpec *spec)
@@ -728,7 +728,7 @@ pgpx_remote_transaction_get(PgpxRemoteUse *use, const PgpxPipeline *first)
 	{
 		pgpx_shmem_require();
 
-		/* the users of a mapping for PUBLIC can share one */
+		/* users of a mapping for PUBLIC can share a transaction */
 		spec = pgpx_server_spec_get_for(NULL, use->server, use->user, true);
 		rt = find_transaction(use->server, use->user, spec);
 	}

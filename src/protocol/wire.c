@@ -50,7 +50,7 @@ typedef struct PgpxWireRule
  *	n	NoData
  *	D	DataRow
  *
- * find_rule has those that may arrive in each phase.
+ * find_rule has the messages that may arrive in any phase.
  */
 static const PgpxWireRule rules[PGPX_WIRE_NPHASES][256] = {
 	[PGPX_WIRE_IDLE] = {
@@ -77,7 +77,7 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][256] = {
 	},
 	[PGPX_WIRE_SIMPLE_ROWS] = {
 		['D'] = R(ROW, SIMPLE_ROWS),
-		['T'] = R(ROW_DESCRIPTION, SIMPLE_ROWS),	/* of a rule */
+		['T'] = R(ROW_DESCRIPTION, SIMPLE_ROWS),	/* from a rewrite rule */
 		['C'] = R(COMMAND, SIMPLE),
 		['E'] = R(ERROR, SIMPLE),
 	},
@@ -293,9 +293,9 @@ expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1, int part2,
 	wire->discarded = 0;
 
 	/*
-	 * If the answer is discarded, because the exchange is a reset or check, so
-	 * is the input before the echo.  In a hand-over that input belongs to the
-	 * previous holder, whose last exchange the statement is part of.
+	 * The answer to a reset or check is discarded, and so is the input before
+	 * the echo.  A hand-over is the final exchange of the previous holder, so
+	 * the input before its echo belongs to the previous holder.
 	 */
 	wire->discarding = exchange == PGPX_EXCHANGE_FINAL ||
 		part1 == PGPX_WIRE_IDLE || discards[part1];
@@ -632,7 +632,7 @@ enter_phase(PgpxWire *wire, int phase)
 	if (wire->phase == PGPX_WIRE_BEFORE_EXECUTE &&
 		phase == PGPX_WIRE_BEFORE_PARSE)
 	{
-		/* the remote does not report restored values before the Sync */
+		/* the remote reports the restored values only at the Sync */
 		if (wire->reset_ahead)
 			assume_start_values(wire);
 		else
@@ -655,8 +655,8 @@ enter_phase(PgpxWire *wire, int phase)
 }
 
 /*
- * Keep the text of an error that arrived, possibly in part, in the answer to a
- * reset: as printable ASCII, which is valid in every encoding.
+ * Keep the text of an error in the answer to a reset.  Part of it may be
+ * missing.  Only printable ASCII is kept, because it is valid in all encodings.
  */
 static void
 note_reset_error(PgpxWire *wire, const PgpxWireMessage *msg)
@@ -740,7 +740,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		{
 			PgpxRemoteFields fields;
 
-			/* the reset before the statement, which is not executed */
+			/* so the statement that follows the reset is not executed */
 			pgpx_wire_break(wire, "the reset was not answered as expected");
 			return !pgpx_wire_parse_error(msg, &fields) ||
 				is_fatal_by_proxy(&fields) ? PGPX_EV_BROKEN :
@@ -1267,8 +1267,8 @@ pgpx_wire_flush(PgpxWire *wire)
 			wire->end_error = errno;
 
 		/*
-		 * messages that the remote sent before can still be read, but not the
-		 * answer to a reset
+		 * messages that have arrived can still be read, but the reset behind
+		 * the statement will not be answered
 		 */
 		wire->reset_behind = 0;
 		wire->out_sent = wire->out.len;

@@ -153,7 +153,7 @@ pgpx_server_list_paused(Oid database, Oid *servers)
  *
  * The caller must hold the registry lock exclusively.  A pool may come into
  * use after this check, so the caller checks again under the pool lock.  A
- * session that enqueues later finds that the slot has another pool id.
+ * session that has found the old pool finds another pool id under its lock.
  */
 static int
 find_slot_locked(void)
@@ -381,8 +381,8 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 
 /*
  * Have the conninfo published again.  The waiters are woken, find that the
- * worker lacks it, and read the options.  If there are none, the worker starts
- * the catalog reader for a pool that needs it.
+ * worker lacks it, and read the options.  If the pool has no waiters but needs
+ * the conninfo, the worker starts the catalog reader.
  */
 static void
 request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)

@@ -241,7 +241,7 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 	if (waiter->state == PGPX_WAITER_NONE)
 		return PGPX_WAITER_NONE;
 
-	/* the lock is contended while sessions wait: read the clock before */
+	/* read the clock first, because the lock is contended now */
 	*waited = pgpx_now() - waiter->since;
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (!await_sender(pool, waiter))
@@ -331,7 +331,7 @@ pgpx_waiter_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
 	PgpxWaiter *waiter = &pgpx_waiters[procno];
 	PgpxRevoked *revoked;
 
-	/* atomic, because two pools may do this at once under different locks */
+	/* atomic, because processes may do this under different pool locks */
 	revoked = &waiter->revoked[pg_atomic_fetch_add_u32(&waiter->nrevoked, 1) %
 							   PGPX_REVOKED_MAX];
 	pg_atomic_write_u64(&revoked->lease_id, 0);

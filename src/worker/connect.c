@@ -106,9 +106,9 @@ fail_with_08001(PgpxWorkerConn *w, const char *text)
 }
 
 /*
- * Set the deadline for the host that is being tried: each host that is left has
- * the same part of the time that is left, but at least MIN_HOST_US, so that
- * there is time for one more poll.
+ * Set the deadline for the host that is being tried.  The remaining hosts share
+ * the remaining time equally.  Each has at least MIN_HOST_US, so that there is
+ * time for one more poll.
  */
 #define MIN_HOST_US (10 * 1000)
 
@@ -306,7 +306,7 @@ password_ended(dlist_node *login, const char *error)
 {
 	PgpxWorkerConn *w = dlist_container(PgpxWorkerConn, password_node, login);
 
-	w->phase = PGPX_PHASE_NONE; /* it is in no list now */
+	w->phase = PGPX_PHASE_NONE; /* password_node is in no list */
 	w->purpose->changed(w);
 	if (drop_outdated(w))
 		return;
@@ -364,9 +364,9 @@ pgpx_connect_begin(PgpxWorkerConn *w, int64 timeout_ms)
 }
 
 /*
- * Handle a login that the remote refused: start another one with a new password
- * if the old one was obtained before the attempt began.  Return false if the
- * attempt has failed.
+ * Handle a login that the remote refused.  If its password was obtained before
+ * the attempt began, start another login with a new password.  Return false if
+ * the attempt has failed.
  */
 static bool
 try_new_password(PgpxWorkerConn *w)
@@ -683,8 +683,8 @@ continue_start_commands(PgpxWorkerConn *w)
 				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
 
 			/*
-			 * COPY FROM STDIN reads from the client, so the remote notices that
-			 * the connection has closed
+			 * COPY FROM STDIN does not count as running, because the remote
+			 * reads from the connection and notices when it closes
 			 */
 			fail_attempt(w,
 					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
@@ -787,7 +787,7 @@ pool_attempt_opened(PgpxWorkerConn *w)
 	PgpxTime	took = pgpx_now() - w->started;
 	const char *wrong;
 
-	/* a remote can send another PID with any answer */
+	/* only now, because any answer can contain another PID */
 	note_remote(w, conn);
 	pg_atomic_write_u32(&conn->end_error, 0);
 	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;

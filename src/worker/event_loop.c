@@ -61,8 +61,8 @@ pgpx_event_unwatch(int fd)
 	struct epoll_event ev = {0};
 
 	/*
-	 * remove it explicitly: other processes hold the socket, so close() does
-	 * not
+	 * remove it explicitly, because close() does not remove it while other
+	 * processes hold the socket
 	 */
 	if (fd >= 0)
 		epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &ev);
@@ -321,8 +321,8 @@ handle_event(const struct epoll_event *event)
 }
 
 /*
- * Sleep until an event or a due time.  Return true unless only relays have
- * work.
+ * Sleep until an event or a due time.  Return true if the latch was set, or
+ * after a timeout if no relay has bytes left.  The caller reads the epoll set.
  */
 static bool
 sleep_until_due(void)

@@ -360,8 +360,8 @@ maintain_pool(int i, PgpxTime now)
 }
 
 /*
- * Maintain the pools whose maintenance is due, among them those whose
- * connections have changed, or all.
+ * Maintain all pools, or only those whose maintenance is due.  A change of a
+ * connection makes the maintenance of its pool due.
  */
 static void
 maintain_pools(PgpxTime now, bool all)
@@ -430,7 +430,7 @@ pgpx_maintenance_run(void)
 		next_tick = now + PGPX_TICK_MS * 1000;
 	}
 
-	/* after a round without a tick, the next tick looks for work */
+	/* if this round had no tick, the next tick looks for work */
 	if (in_use || waiting || !ticks)
 	{
 		pg_atomic_write_u32(&slot->ticking, 1);

@@ -13,7 +13,7 @@
  * are programs, and because neither the worker nor the catalog reader may
  * execute SQL: no user can then replace what is executed.
  *
- * Rights: the setting can only be set by superusers or in postgresql.conf.  A
+ * Rights: the command can be set only in the server's configuration.  A
  * password must neither be issued for a remote user nor be sent to a host that
  * another user has chosen.  So only superusers can set the mapping's option or
  * change a mapping that has it, and a superuser must own the server
@@ -26,9 +26,9 @@
  *
  * For each version of a pool's conninfo at most one command runs at a time, and
  * all logins with this version share its result.  Each login has its own
- * deadline, and the command is killed connect_timeout after its start.  A thread
- * starts it and reads its output (task_queue.c, which also limits their number:
- * after a restart all pools need passwords at once).
+ * deadline, and the command is killed connect_timeout after its start.  A
+ * thread starts it and reads its output.  task_queue.c limits the number of
+ * threads, because after a restart all pools need passwords at once.
  *
  *-------------------------------------------------------------------------
  */
@@ -74,7 +74,7 @@ typedef struct Command
 	pid_t		pid;			/* 0: it does not run */
 	char		error[128];		/* empty: no error */
 	size_t		len;
-	char		output[PASSWORD_MAX + 3];	/* "\r\n", and one byte too many */
+	char		output[PASSWORD_MAX + 3];	/* + "\r\n" + one byte of excess */
 } Command;
 
 static dlist_head commands = DLIST_STATIC_INIT(commands);
@@ -100,10 +100,10 @@ set_error(Command *command, const char *text)
 #define TOO_LONG "The password command printed more than 32768 bytes."
 
 /*
- * Start the command in a process group of its own, with standard output on a
- * descriptor, and without the other descriptors of this process.  (musl closes
- * only those that are close-on-exec, which leaves some of the server's.)
- * Standard error remains the server's log.  The first shell restores the limit of open
+ * Start the command in a process group of its own.  Its standard output is the
+ * descriptor "out", and its standard error remains the server's log.  It has no
+ * other descriptors of this process, except on musl, where those of the server
+ * without close-on-exec stay open.  The first shell restores the limit of open
  * files, which the worker has raised and posix_spawn cannot change.
  */
 static bool

@@ -13,9 +13,9 @@
  * ended with it.  The leases on them are revoked; the holders' next calls raise
  * an error.  Waiters keep their queue positions and their deadlines.
  *
- * At exit, for whatever reason, the worker shuts down each socket for all
- * processes that hold it, updates the shared state, and cancels running
- * statements.
+ * At exit, for whatever reason, the worker revokes the leases, cancels running
+ * statements, and shuts down each socket for all processes that hold it.  It
+ * then repeats the cancels until the remotes have closed.
  *
  * The cancels are necessary because a backend that runs a statement does not
  * notice that its client has gone, so its session would exist in addition to
@@ -310,7 +310,7 @@ forget_connections(void)
 		if (damaged || pool->conns.head >= 0)
 			pgpx_pool_end_worker_locked(pool, &wake);
 
-		/* the waiters make sure that another worker is running */
+		/* woken waiters ask the postmaster to start another worker */
 		pgpx_pool_wake_waiters_locked(pool, &wake);
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
