@@ -123,13 +123,6 @@ pgpx_conninfo_has_changed(PgpxConninfoKey key)
 		pgpx_wpools[key.pool].conninfo.version != key.version;
 }
 
-/* Return the number of the host that a login of the pool tries first. */
-static int
-first_host(const PgpxWorkerPool *wp)
-{
-	return pgpx_now() < wp->first_until ? wp->first : 0;
-}
-
 static bool
 is_host_keyword(const char *keyword)
 {
@@ -139,11 +132,11 @@ is_host_keyword(const char *keyword)
 
 /*
  * Return one field of the hosts that are left, given by its offset in PgpxHost,
- * as a list for libpq that starts with host "first"; NULL if no host has it.
+ * as a list for libpq in the order of the login; NULL if no host has it.
  * Allocated in the current memory context.
  */
 static const char *
-join_hosts(const PgpxHosts *hosts, int first, size_t field)
+join_hosts(const PgpxHosts *hosts, size_t field)
 {
 	bool		any = false;
 	StringInfoData list;
@@ -151,7 +144,8 @@ join_hosts(const PgpxHosts *hosts, int first, size_t field)
 	initStringInfo(&list);
 	for (int i = 0; i < hosts->total; i++)
 	{
-		const PgpxHost *one = &hosts->entries[(first + i) % hosts->total];
+		int			at = (hosts->first + i) % hosts->total;
+		const PgpxHost *one = &hosts->entries[at];
 		const char *value = *(const char **) ((const char *) one + field);
 
 		if (one->unresponsive)
@@ -163,12 +157,11 @@ join_hosts(const PgpxHosts *hosts, int first, size_t field)
 }
 
 PGconn *
-pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
+pgpx_conninfo_login(int pool, PgpxHosts *hosts,
 					const char *application_name)
 {
 	const PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	const PgpxConninfo *ci = &wp->conninfo;
-	int			first = first_host(wp);
 	const char **keywords = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
 	const char **values = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
 	int			n = 0;
@@ -193,12 +186,13 @@ pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 		keywords[n] = "password";
 		values[n++] = wp->password;
 	}
+	hosts->first = pgpx_now() < wp->first_until ? wp->first : 0;
 	keywords[n] = "host";
-	values[n++] = join_hosts(hosts, first, offsetof(PgpxHost, host));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, host));
 	keywords[n] = "hostaddr";
-	values[n++] = join_hosts(hosts, first, offsetof(PgpxHost, hostaddr));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, hostaddr));
 	keywords[n] = "port";
-	values[n++] = join_hosts(hosts, first, offsetof(PgpxHost, port));
+	values[n++] = join_hosts(hosts, offsetof(PgpxHost, port));
 	pg = PQconnectStartParams(keywords, values, 0);
 	pfree(keywords);
 	pfree(values);
@@ -390,16 +384,16 @@ is_reported(const char *value, const char *reported)
 /*
  * Return the host that libpq is trying, the first of equal ones; if libpq cannot
  * be asked, or reports another one, the first that is left.  The order is that
- * of the login, which starts with host "first".
+ * of the login.
  */
 static int
-find_host(const PgpxHosts *hosts, int first, const PGconn *pg)
+find_host(const PgpxHosts *hosts, const PGconn *pg)
 {
 	int			first_left = -1;
 
 	for (int i = 0; i < hosts->total; i++)
 	{
-		int			at = (first + i) % hosts->total;
+		int			at = (hosts->first + i) % hosts->total;
 		const PgpxHost *one = &hosts->entries[at];
 
 		if (one->unresponsive)
@@ -418,7 +412,7 @@ bool
 pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts, const PGconn *pg)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
-	int			i = find_host(hosts, first_host(wp), pg);
+	int			i = find_host(hosts, pg);
 
 	wp->first = (i + 1) % hosts->total;
 	wp->first_until = pgpx_now() + UNRESPONSIVE_US;

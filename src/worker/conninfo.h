@@ -43,6 +43,8 @@ typedef struct PgpxHosts
 	void	   *owner;			/* of the task, for its "ended" */
 	MemoryContext cxt;
 	bool		shuffled;		/* libpq chooses their order */
+	int			first;			/* number of the host that this login tries
+								 * first */
 	int			total;
 	int			left;			/* number that are not unresponsive; 1 if they
 								 * are shuffled */
@@ -96,7 +98,7 @@ extern bool pgpx_conninfo_has_changed(PgpxConninfoKey key);
  * that the password command has printed, if any.  application_name, unless
  * NULL, replaces the published one.  Return NULL if out of memory.
  */
-extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
+extern PGconn *pgpx_conninfo_login(int pool, PgpxHosts *hosts,
 								   const char *application_name);
 
 /*

@@ -197,20 +197,22 @@ works($_, 'without failures') foreach qw(one named);
 	$other->run(q{SELECT pgpool.drain('names', '30 s')});
 }
 
-# --- two hosts, and logins that compute until the time is up: each attempt starts with the
-# other host
+# --- two hosts, and logins that compute until the time is up: two logins that began together
+# exclude the same host, and each attempt after them starts with the other host
 {
 	my $second = IO::Socket::INET->new(Listen => 5, LocalAddr => '127.0.0.1') or die "no socket: $!";
 	my $tried = 0;
 
 	make_pool($local, $remote, server => 'two_hosts', options => { %quick, host => '127.0.0.1,127.0.0.1', port => $remote->port . ',' . $second->sockport, connect_timeout => '1s' });
 	hold_logins($local, 'remote_db');
+	$other->start(q{SELECT pgpool.checkout('two_hosts', '10 s')});
 	ok(wait_until($local, sub {
 		$session->run(q{SELECT pgpool.checkout('two_hosts', '10 s')});
 		return $local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'two_hosts'});
-	}, 3), 'three attempts fail');
+	}, 5), 'five attempts fail');
 	$tried++ while IO::Select->new($second)->can_read(0) && $second->accept;
-	is($tried, 1, 'second attempt starts with the second host, the third one with the first host');
+	is($tried, 2, 'third and fifth attempts start with the second host, the fourth one with the first host');
+	$other->finish;
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, 0), 'logins end');
 }
