@@ -64,7 +64,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				QueryEnvironment *queryEnv, DestReceiver *dest,
 				QueryCompletion *qc)
 {
-	/* found out now, because the end of a transaction may free the statement */
+	/* read before, because the end of a transaction may free the statement */
 	bool		discards = pgpx_catalog_begin_utility(pstmt->utilityStmt);
 
 	if (prev_process_utility)

@@ -368,7 +368,7 @@ pgpx_send(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* Return a lease of this session.  Raise 55000 if it has no statement in flight. */
+/* Return a lease of this session.  Raise 55000 if no statement is in flight. */
 static PgpxLease *
 lease_in_flight(int64 id)
 {

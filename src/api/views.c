@@ -478,10 +478,8 @@ pgpx_view_dblink_calls(PG_FUNCTION_ARGS)
 	pgpx_row_begin(&row, fcinfo);
 	for (int i = 0; i < PGPX_DBLINK_OUTCOMES; i++)
 	{
-		uint64		calls = pg_atomic_read_u64(&pgpx_shared->dblink_calls[i]);
-
 		pgpx_row_text(&row, outcomes[i]);
-		row_bigint(&row, calls);
+		row_bigint(&row, pg_atomic_read_u64(&pgpx_shared->dblink_calls[i]));
 		pgpx_row_store(&row);
 	}
 	return (Datum) 0;

@@ -77,15 +77,15 @@ static const char *const gssencmode_words[] = {"disable", NULL};
 	OTHER_TEXT(name, PGPX_LIBPQ | (where), 0, PG_INT64_MAX)
 
 const PgpxOption pgpx_option_table[] = {
-	/* pool options */
+	/* pool options; first those with a setting, see pgpx_options_follow */
 	POOL_SETTING(pool_size, PGPX_KIND_INT, 1, MAX_POOL),
+	POOL_SETTING(checkout_timeout, PGPX_KIND_DURATION, 0, MAX_TIME),
+	POOL_SETTING(max_waiters, PGPX_KIND_INT, 0, MAX_POOL),
 	POOL_INT(max_overflow, 0, MAX_POOL, 0),
 	POOL_TIME(overflow_ttl, 0, 5 * SECOND),
 	POOL_INT(min_size, 0, MAX_POOL, 0),
 	POOL_INT(min_idle, 0, MAX_POOL, 0),
 	POOL_INT(max_server_connections, 0, MAX_POOL, 0),
-	POOL_SETTING(checkout_timeout, PGPX_KIND_DURATION, 0, MAX_TIME),
-	POOL_SETTING(max_waiters, PGPX_KIND_INT, 0, MAX_POOL),
 	POOL_TIME(idle_timeout, 0, 10 * MINUTE),
 	POOL_TIME(max_lifetime, 0, 30 * MINUTE),
 	POOL_TIME(test_period, -1, 30 * SECOND),
@@ -704,8 +704,8 @@ pgpx_options_defaults(PgpxPoolOptions *opts)
 void
 pgpx_options_follow(PgpxPoolOptions *opts)
 {
-	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
-		if (o->setting != NULL && (opts->is_set & SET_BIT(o)) == 0)
+	for (const PgpxOption *o = pgpx_option_table; o->setting != NULL; o++)
+		if ((opts->is_set & SET_BIT(o)) == 0)
 			store_value(opts, o, *o->setting);
 }
 

@@ -150,8 +150,9 @@ lock_pool(Checkout *c)
 		 * half old and half new, so check again afterwards.
 		 */
 		AcceptInvalidationMessages();
-		for (int i = 0; i < MAX_READS; i++)
-			if (!pgpx_server_spec_is_valid(c->spec) && !refresh_spec(c))
+		for (int i = 0;
+			 i < MAX_READS && !pgpx_server_spec_is_valid(c->spec); i++)
+			if (!refresh_spec(c))
 				read_at = 0;
 		spec = c->spec;
 
@@ -566,8 +567,8 @@ raise_last_error_locked(Checkout *c, PgpxPool *pool)
 /*
  * Raise the error of a checkout whose deadline has passed: PX003 if the worker
  * is not running; the error of the last connection attempt if no attempt has
- * succeeded since and the pool has no live connection; else 55P03.  granted: a connection was
- * granted before the deadline, but was not ready for use by then.
+ * succeeded since and the pool has no live connection; else 55P03.  granted: a
+ * connection was granted before the deadline, but was not ready by then.
  */
 pg_noreturn static void
 raise_timeout(Checkout *c, PgpxPool *pool, bool granted)

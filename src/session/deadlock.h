@@ -27,9 +27,9 @@ extern PgpxTime pgpx_deadlock_check_at(PgpxTime since, bool again);
  *		Return a deadlock that this session must end.
  *
  * That is one in which this session was the last to begin its wait.  Return
- * NULL if there is no deadlock, or if another session ends it.  The session must
- * be enqueued.  The caller must hold no lock.  The result is allocated in the current memory
- * context.
+ * NULL if there is no deadlock, or if another session ends it.  The session
+ * must be enqueued, and must hold no lock.  The result is allocated in the
+ * current memory context.
  */
 extern PgpxDeadlock *pgpx_deadlock_find(void);
 

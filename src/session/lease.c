@@ -123,15 +123,11 @@ pgpx_lease_count(uint32 pool_id, int server)
 	dlist_foreach(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+		PgpxConn   *conn = &pgpx_conns[lease->conn];
 
-		/* a revoked lease no longer has a connection */
-		if (pg_atomic_read_u64(&pgpx_conns[lease->conn].lease_id) != lease->id)
-			continue;
-
-		/* a broken connection keeps no session from a connection */
-		if (pgpx_conns[lease->conn].broken)
-			continue;
-		if ((pool_id == 0 || lease->spec->pool_id == pool_id) &&
+		/* a revoked lease has no connection, a broken one blocks no checkout */
+		if (pg_atomic_read_u64(&conn->lease_id) == lease->id && !conn->broken &&
+			(pool_id == 0 || lease->spec->pool_id == pool_id) &&
 			(server < 0 || pgpx_pools[lease->spec->pool].server == server))
 			n++;
 	}
@@ -1141,8 +1137,9 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 	(OF_TRANSACTION | SCOPE(PGPX_SCOPE_SESSION) | SCOPE(PGPX_SCOPE_TABLE))
 
 /*
- * Return the leases of a set of scopes, and of a subtransaction (0: any).
- * Return their number.  The waits of all have one begin.
+ * Return the leases of these scopes to their pools: those of a subtransaction,
+ * or all if it is 0.  Without may_raise all together wait for operation_timeout
+ * at most.  The result is their number.
  */
 static int
 return_leases(int scopes, SubTransactionId subid, PgpxEnd end, bool may_raise)

@@ -23,15 +23,12 @@
  */
 #include "session/server_spec.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_foreign_server.h"
 #include "commands/defrem.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
 
 #include "base/debug_point.h"
 
