@@ -7,8 +7,8 @@
  * The handler function in handler.c returns an FdwRoutine with the callbacks
  * that are declared here.  scan.c (scans and direct modifications), modify.c
  * (other writes) and utility.c (ANALYZE and IMPORT FOREIGN SCHEMA) implement
- * them.  PostgreSQL's
- * documentation of foreign-data wrappers describes what each callback must do.
+ * them.  PostgreSQL's documentation of foreign-data wrappers describes what
+ * each callback must do.
  *
  *-------------------------------------------------------------------------
  */

@@ -191,8 +191,9 @@ pgpx_remote_scan_set_request(PgpxRemoteScan *scan, const AsyncRequest *request)
 
 /*
  * Return whether the result is expected to be so large that the scan asks the
- * remote for the columns' types before the first execution.  An asynchronous
- * scan does not ask, because it must not wait.
+ * remote for the columns' types before the first execution, because the columns
+ * that are cheaper in binary must then be known.  An asynchronous scan does not
+ * ask, because it must not wait.
  */
 static bool
 is_large(const PgpxRemoteScan *scan)
@@ -209,9 +210,9 @@ link_scan(PgpxRemoteScan *scan)
 	PgpxPipeline first = pgpx_wire_pipeline_of(&scan->statement, 0, NULL);
 
 	/*
-	 * The statement of a large scan is not the first one, because the scan
-	 * first asks for its types.  An asynchronous scan must not wait for an
-	 * answer, but after a hand-over of its statement the session waits for one.
+	 * A large scan first asks for its types.  An asynchronous scan must not
+	 * wait for an answer, but after a hand-over of its statement the session
+	 * waits for one.
 	 */
 	bool		is_first = scan->request == NULL && !is_large(scan);
 
@@ -290,9 +291,8 @@ pgpx_remote_scan_stop(PgpxRemoteScan *scan)
 }
 
 /*
- * Begin the prediction of formats.  If there is none for a result that is
- * expected to be large, first ask the remote for the types of its columns, at
- * most once for a scan.
+ * Begin the prediction of formats.  If there is none for a large result, ask for
+ * the types first, at most once for a scan.
  */
 static void
 begin_prediction(PgpxRemoteScan *scan)

@@ -58,14 +58,7 @@ typedef struct PgpxScanSource
 	int			fetch_size;		/* the number of rows of each batch, or
 								 * PGPX_FETCH_* */
 
-	/*
-	 * The number of rows that the scan is expected to return; 0: not known.  If
-	 * binary is expected to save much time, and the session has no formats for
-	 * the statement yet, pgpx_remote_scan_open first asks the remote for the
-	 * columns' types, because the columns that are cheaper in binary must be
-	 * known before the execution.
-	 */
-	double		expected;
+	double		expected;		/* number of rows; 0: not known */
 } PgpxScanSource;
 
 /*

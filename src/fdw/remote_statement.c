@@ -115,19 +115,6 @@ pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt, const char *sql)
 	}
 }
 
-bool		pgpx_remote_outer_is_read_only = false;
-
-/*
- * Return whether the top-level transaction is READ ONLY.  In a subtransaction,
- * XactReadOnly is the property of the subtransaction.
- */
-static bool
-top_is_read_only(void)
-{
-	return GetCurrentTransactionNestLevel() == 1 ? XactReadOnly :
-		pgpx_remote_outer_is_read_only;
-}
-
 /*
  * Return the command that begins a remote transaction with the properties of the
  * local one.
@@ -139,7 +126,7 @@ start_command(void)
 		"REPEATABLE READ";
 
 	return psprintf(PGPX_REMOTE_START " ISOLATION LEVEL %s%s%s", isolation,
-					top_is_read_only() ? " READ ONLY" : "",
+					pgpx_remote_top_is_read_only() ? " READ ONLY" : "",
 					XactDeferrable ? " DEFERRABLE" : "");
 }
 
@@ -161,7 +148,7 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 	};
 	if (!now->begun)
 	{
-		after->read_only = top_is_read_only();
+		after->read_only = pgpx_remote_top_is_read_only();
 		commands[n++] = start_command();
 
 		/*

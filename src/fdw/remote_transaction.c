@@ -42,7 +42,7 @@
 /* Bound of the answer to ROLLBACK TO, which can contain notices. */
 #define ROLLBACK_ANSWER_MAX (1024 * 1024)
 
-/* Upper bound of the size of the pipeline in send_rollback, with its token. */
+/* Upper bound of the size of the pipeline in roll_back_remote, with its token. */
 #define ROLLBACK_SIZE 512
 
 #define COMMIT_SQL "COMMIT TRANSACTION"
@@ -526,6 +526,16 @@ pgpx_remote_transaction_at_xact(XactEvent event)
 	}
 }
 
+static bool outer_is_read_only; /* at the start of the outermost subtransaction */
+
+/* In a subtransaction, XactReadOnly is the property of the subtransaction. */
+bool
+pgpx_remote_top_is_read_only(void)
+{
+	return GetCurrentTransactionNestLevel() == 1 ? XactReadOnly :
+		outer_is_read_only;
+}
+
 void
 pgpx_remote_transaction_at_subxact(SubXactEvent event)
 {
@@ -535,7 +545,7 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 	dlist_mutable_iter iter;
 
 	if (event == SUBXACT_EVENT_START_SUB && level == 2)
-		pgpx_remote_outer_is_read_only = XactReadOnly;
+		outer_is_read_only = XactReadOnly;
 	if (dlist_is_empty(&transactions) ||
 		(!aborts && event != SUBXACT_EVENT_COMMIT_SUB))
 		return;

@@ -95,8 +95,8 @@ typedef struct PgpxRemoteTransaction
 extern void pgpx_remote_transaction_at_xact(XactEvent event);
 extern void pgpx_remote_transaction_at_subxact(SubXactEvent event);
 
-/* Whether the top-level transaction was READ ONLY when a subtransaction began. */
-extern bool pgpx_remote_outer_is_read_only;
+/* Return whether the top-level transaction is READ ONLY. */
+extern bool pgpx_remote_top_is_read_only(void);
 
 /*
  * A use of a remote transaction: by a plan node, a target table, or a utility
@@ -125,9 +125,10 @@ typedef struct PgpxRemoteUse
  * valid until the end of the top-level transaction.
  *
  * first: the statement that the caller will send if the remote transaction is
- * new, with its result in text; NULL: not known.  It makes a pipelined hand-over possible: if this
- * session has to wait for the lease, the session that returns the connection
- * sends the statement.  lease->pending_state is then PGPX_PENDING_SENT.
+ * new, with its result in text; NULL: not known.  It makes a pipelined hand-over
+ * possible: if this session has to wait for the lease, the session that returns
+ * the connection sends the statement.  lease->pending_state is then
+ * PGPX_PENDING_SENT.
  *
  * Users whose login at the remote is the same share it, see
  * pgpx_server_spec_is_same_login.
@@ -191,11 +192,11 @@ extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
  *
  * They are START TRANSACTION with its settings, or ROLLBACK TO and RELEASE for
  * the subtransactions that have ended since the last statement; then SAVEPOINT
- * for each level up to the current one that has none yet; then SET TRANSACTION READ
- * ONLY, if the local subtransaction is READ ONLY and the remote transaction is not
- * (again before each statement).  The
- * strings are allocated in the current memory context.  rt->lease may be NULL.
- * *after is the nesting when these commands have been executed.
+ * for each level that has none yet.  If the local subtransaction is READ ONLY
+ * and the remote transaction is not, SET TRANSACTION READ ONLY precedes each
+ * statement.  The strings are allocated in the current memory context.
+ * rt->lease may be NULL.  *after is the nesting when these commands have been
+ * executed.
  */
 extern void pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 										 const PgpxServerSpec *spec,

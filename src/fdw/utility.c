@@ -52,22 +52,17 @@ static List *
 text_query(PgpxRemoteUse *use, const char *sql, int ncolumns)
 {
 	TupleDesc	tupdesc = CreateTemplateTupleDesc(ncolumns);
-	List	   *attnums = NIL;
 	List	   *rows = NIL;
 	PgpxRemoteScan *scan;
 	PgpxRowValues values;
 
 	for (int i = 1; i <= ncolumns; i++)
-	{
 		TupleDescInitEntry(tupdesc, i, "text", TEXTOID, -1, 0);
-		attnums = lappend_int(attnums, i);
-	}
 	TupleDescFinalize(tupdesc);
 	scan = open_scan(&(PgpxScanSource){
 		.use = use,
 		.sql = sql,
 		.tupdesc = tupdesc,
-		.attnums = attnums,
 		.fetch_size = PGPX_FETCH_ALL,
 	});
 	while (pgpx_remote_scan_next(scan, &values) == PGPX_RUN_STOPPED)

@@ -163,52 +163,26 @@ typedef struct BinaryType
 
 /* --- values that are read without their receive functions ---------------- */
 
-static bool
-read_bool(const PgpxField *field, Datum *value)
-{
-	if (field->len != 1)
-		return false;
-	*value = BoolGetDatum(field->data[0] != 0);
-	return true;
+/* Define a function that reads a value v of sizeof(ctype) bytes. */
+#define READ_FIXED(function, ctype, datum) \
+static bool \
+function(const PgpxField *field, Datum *value) \
+{ \
+	ctype		v; \
+\
+	if (field->len != sizeof(v)) \
+		return false; \
+	memcpy(&v, field->data, sizeof(v)); \
+	*value = (datum); \
+	return true; \
 }
 
-static bool
-read_int2(const PgpxField *field, Datum *value)
-{
-	uint16		v;
+READ_FIXED(read_bool, char, BoolGetDatum(v != 0))
+READ_FIXED(read_int2, uint16, Int16GetDatum((int16) pg_ntoh16(v)))
 
-	if (field->len != sizeof(v))
-		return false;
-	memcpy(&v, field->data, sizeof(v));
-	*value = Int16GetDatum((int16) pg_ntoh16(v));
-	return true;
-}
-
-/* int4 and float4 */
-static bool
-read_4_bytes(const PgpxField *field, Datum *value)
-{
-	uint32		v;
-
-	if (field->len != sizeof(v))
-		return false;
-	memcpy(&v, field->data, sizeof(v));
-	*value = Int32GetDatum((int32) pg_ntoh32(v));
-	return true;
-}
-
-/* int8 and float8 */
-static bool
-read_8_bytes(const PgpxField *field, Datum *value)
-{
-	uint64		v;
-
-	if (field->len != sizeof(v))
-		return false;
-	memcpy(&v, field->data, sizeof(v));
-	*value = Int64GetDatum((int64) pg_ntoh64(v));
-	return true;
-}
+/* int4 and float4; int8 and float8 */
+READ_FIXED(read_4_bytes, uint32, Int32GetDatum((int32) pg_ntoh32(v)))
+READ_FIXED(read_8_bytes, uint64, Int64GetDatum((int64) pg_ntoh64(v)))
 
 static bool
 read_date(const PgpxField *field, Datum *value)
@@ -398,6 +372,7 @@ begin_input_settings(void)
 }
 
 #define MAX_LIST_COLUMNS 100	/* columns in a hint; with more, no list */
+
 /*
  * Return the index of the attribute with this name, -1 if there is none.  The
  * search starts at "start", where the attribute usually is.

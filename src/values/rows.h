@@ -71,7 +71,8 @@ extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
  * attribute in tupdesc, or SelfItemPointerAttributeNumber; NIL: the columns of
  * the result are ignored.  The list must live as long as the result.  where:
  * called to add the context of an error; attnum 0: the row as a whole.  Raise
- * HV000 if the result has another number of columns.
+ * HV000 if the result has another number of columns.  where NULL: tupdesc is a
+ * column list, see map_columns.
  */
 extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc,
 											const List *attnums,
