@@ -234,8 +234,10 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 }
 
 PgpxCloseReason
-pgpx_conn_unfit_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+pgpx_conn_unfit_reason_locked(const PgpxPool *pool, PgpxConn *conn,
+							  PgpxTime now)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	if (pg_atomic_read_u32(&conn->hung_up) != 0)
 		return PGPX_CLOSE_BROKEN;
 	if (conn->version != pool->version)
@@ -251,7 +253,7 @@ pgpx_conn_unfit_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 static bool
 close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
-	PgpxCloseReason reason = pgpx_conn_unfit_reason(pool, conn, now);
+	PgpxCloseReason reason = pgpx_conn_unfit_reason_locked(pool, conn, now);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (reason != PGPX_CLOSE_NONE)
@@ -583,7 +585,7 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 static PgpxCloseReason
 retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
-	PgpxCloseReason reason = pgpx_conn_unfit_reason(pool, conn, now);
+	PgpxCloseReason reason = pgpx_conn_unfit_reason_locked(pool, conn, now);
 
 	if (reason != PGPX_CLOSE_NONE)
 		return reason;

@@ -40,12 +40,10 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
 									   const PgpxConn *conn, PgpxTime since,
 									   PgpxTime now);
 
-/*
- * Return the reason why a connection must not be used again; NONE: there is
- * none.  The caller must hold the pool lock.
- */
-extern PgpxCloseReason pgpx_conn_unfit_reason(const PgpxPool *pool,
-											  PgpxConn *conn, PgpxTime now);
+/* Return the reason why a connection must not be used again, if there is one. */
+extern PgpxCloseReason pgpx_conn_unfit_reason_locked(const PgpxPool *pool,
+													 PgpxConn *conn,
+													 PgpxTime now);
 
 /*
  * pgpx_pool_pick_locked

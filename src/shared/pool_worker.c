@@ -61,7 +61,7 @@ end_step(PgpxPool *pool, PgpxWake *wake)
 static void
 make_idle_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
-	PgpxCloseReason reason = pgpx_conn_unfit_reason(pool, conn, now);
+	PgpxCloseReason reason = pgpx_conn_unfit_reason_locked(pool, conn, now);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (reason != PGPX_CLOSE_NONE)
@@ -527,7 +527,7 @@ close_unneeded_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 	for (int i = pool->lru.tail; i >= 0; i = prev)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
-		PgpxCloseReason reason = pgpx_conn_unfit_reason(pool, conn, now);
+		PgpxCloseReason reason = pgpx_conn_unfit_reason_locked(pool, conn, now);
 
 		prev = conn->in_lru.prev;
 		if (reason == PGPX_CLOSE_NONE)

@@ -359,9 +359,12 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(has_same_login_locked(pool, fingerprint));
 	if (pool->opts.max_lifetime != opts->max_lifetime)
-		pgpx_conn_foreach_locked(conn, pool) if (conn->opened_at != 0)
-			conn->expires_at = pgpx_choose_expiry(conn->opened_at,
-												  opts->max_lifetime);
+		pgpx_conn_foreach_locked(conn, pool)
+		{
+			if (conn->opened_at != 0)
+				conn->expires_at = pgpx_choose_expiry(conn->opened_at,
+													  opts->max_lifetime);
+		}
 	pool->options_version++;
 	pool->fingerprint = *fingerprint;
 	set_opts(pool, opts);

@@ -279,7 +279,7 @@ pgpx_task_descriptors(void)
 	return n;
 }
 
-/* End the tasks that have finished; with only_cancels, discard others than cancel requests. */
+/* End the tasks that have finished; only_cancels: discard all other tasks. */
 static void
 end_finished(bool only_cancels)
 {
