@@ -1290,6 +1290,139 @@ COMMENT ON COLUMN pgpool.locks.ttl IS
 GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters, pgpool.stats, pgpool.workers,
 	pgpool.locks TO PUBLIC;
 
+--
+-- One commit on several servers (server option two_phase_commit).  No user has
+-- privileges on the tables.  C code reads and writes their rows by heap and index.
+--
+
+CREATE TABLE pgpool.commit_decisions (
+	id pg_catalog.text NOT NULL,
+	participants pg_catalog.int4[] NOT NULL,
+	CONSTRAINT commit_decisions_pkey PRIMARY KEY (id));
+ALTER TABLE pgpool.commit_decisions
+	ALTER COLUMN id SET STORAGE PLAIN,
+	ALTER COLUMN participants SET STORAGE PLAIN;
+COMMENT ON TABLE pgpool.commit_decisions IS
+'transactions whose prepared parts on other servers must be committed; the resolver deletes a row when its parts are committed';
+COMMENT ON COLUMN pgpool.commit_decisions.id IS
+'global id of the parts, without the number of the part';
+COMMENT ON COLUMN pgpool.commit_decisions.participants IS
+'commit_participants.id of each part, in the order of the numbers of the parts';
+
+CREATE SEQUENCE pgpool.commit_participants_id_seq AS pg_catalog.int4;
+COMMENT ON SEQUENCE pgpool.commit_participants_id_seq IS
+'ids of commit_participants';
+
+CREATE TABLE pgpool.commit_participants (
+	id pg_catalog.int4 NOT NULL,
+	server pg_catalog.oid NOT NULL,
+	user_id pg_catalog.oid NOT NULL,
+	token pg_catalog.text NOT NULL,
+	system_identifier pg_catalog.int8 NOT NULL,
+	database pg_catalog.text NOT NULL,
+	adopter pg_catalog.text,
+	visited pg_catalog.timestamptz,
+	error pg_catalog.text,
+	CONSTRAINT commit_participants_pkey PRIMARY KEY (id));
+ALTER TABLE pgpool.commit_participants
+	ALTER COLUMN token SET STORAGE PLAIN,
+	ALTER COLUMN database SET STORAGE PLAIN,
+	ALTER COLUMN adopter SET STORAGE PLAIN,
+	ALTER COLUMN error SET STORAGE PLAIN;
+COMMENT ON TABLE pgpool.commit_participants IS
+'remote databases in which transactions of foreign tables may have prepared parts';
+COMMENT ON COLUMN pgpool.commit_participants.id IS
+'number of the participant, never reused';
+COMMENT ON COLUMN pgpool.commit_participants.server IS
+'OID of the foreign server';
+COMMENT ON COLUMN pgpool.commit_participants.user_id IS
+'OID of the local user whose mapping is used; 0: all users of a PUBLIC mapping';
+COMMENT ON COLUMN pgpool.commit_participants.token IS
+'token of the installation that prepares the parts: this data directory, host, timeline, database and extension';
+COMMENT ON COLUMN pgpool.commit_participants.system_identifier IS
+'system identifier of the remote server';
+COMMENT ON COLUMN pgpool.commit_participants.database IS
+'name of the remote database';
+COMMENT ON COLUMN pgpool.commit_participants.adopter IS
+'token of the installation that may roll back parts without a decision in the place of "token"; set by adopt_prepared';
+COMMENT ON COLUMN pgpool.commit_participants.visited IS
+'time of the last complete visit of the resolver';
+COMMENT ON COLUMN pgpool.commit_participants.error IS
+'why the last visit has failed; NULL: it has not';
+
+CREATE TABLE pgpool.commit_parts (
+	gid pg_catalog.text NOT NULL,
+	participant pg_catalog.int4 NOT NULL,
+	state pg_catalog.text NOT NULL,
+	prepared pg_catalog.timestamptz,
+	seen pg_catalog.timestamptz NOT NULL,
+	error pg_catalog.text,
+	CONSTRAINT commit_parts_pkey PRIMARY KEY (gid, participant));
+COMMENT ON TABLE pgpool.commit_parts IS
+'parts that the resolver has seen last and has not resolved';
+COMMENT ON COLUMN pgpool.commit_parts.gid IS
+'global id of the prepared transaction';
+COMMENT ON COLUMN pgpool.commit_parts.participant IS
+'commit_participants.id';
+COMMENT ON COLUMN pgpool.commit_parts.state IS
+'as of view prepared_transactions';
+COMMENT ON COLUMN pgpool.commit_parts.prepared IS
+'when it was prepared, by the clock of the remote server; NULL: the remote server could not be asked';
+COMMENT ON COLUMN pgpool.commit_parts.seen IS
+'when the resolver has seen it last';
+COMMENT ON COLUMN pgpool.commit_parts.error IS
+'error of the last attempt to resolve it';
+
+CREATE VIEW pgpool.prepared_transactions AS
+SELECT s.srvname AS server,
+	CASE WHEN p.user_id OPERATOR(pg_catalog.=) 0 THEN 'public'
+		ELSE pg_catalog.pg_get_userbyid(p.user_id) END AS user_name,
+	t.gid, t.state, t.prepared,
+	pg_catalog.now() OPERATOR(pg_catalog.-) t.prepared AS age,
+	t.seen, coalesce(t.error, p.error) AS last_error,
+	p.id AS participant
+FROM pgpool.commit_parts t
+	JOIN pgpool.commit_participants p ON p.id OPERATOR(pg_catalog.=) t.participant
+	LEFT JOIN pg_catalog.pg_foreign_server s ON s.oid OPERATOR(pg_catalog.=) p.server;
+GRANT SELECT ON pgpool.prepared_transactions TO pg_monitor;
+COMMENT ON VIEW pgpool.prepared_transactions IS
+'parts of transactions on other servers that the resolver has seen last and has not resolved';
+COMMENT ON COLUMN pgpool.prepared_transactions.server IS
+'foreign server; NULL: it was dropped';
+COMMENT ON COLUMN pgpool.prepared_transactions.user_name IS
+'local user whose mapping is used, or "public"';
+COMMENT ON COLUMN pgpool.prepared_transactions.gid IS
+'global id of the prepared transaction on the remote server';
+COMMENT ON COLUMN pgpool.prepared_transactions.state IS
+'"running" (its transaction has not ended), "commit" or "rollback" (what the resolver will do), or "foreign" (prepared by another installation and without a decision: see adopt_prepared)';
+COMMENT ON COLUMN pgpool.prepared_transactions.prepared IS
+'when it was prepared, by the clock of the remote server; NULL: the remote server could not be asked';
+COMMENT ON COLUMN pgpool.prepared_transactions.age IS
+'time since then';
+COMMENT ON COLUMN pgpool.prepared_transactions.seen IS
+'when the resolver has seen it last';
+COMMENT ON COLUMN pgpool.prepared_transactions.last_error IS
+'error of the last attempt to resolve it, or of the last visit to the remote server';
+COMMENT ON COLUMN pgpool.prepared_transactions.participant IS
+'number of the participant, for forget_participant';
+
+CREATE FUNCTION pgpool.adopt_prepared()
+RETURNS pg_catalog.int4
+AS 'MODULE_PATHNAME', 'pgpx_adopt_prepared'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.adopt_prepared() FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.adopt_prepared() IS
+'lets this server roll back undecided parts that the server of which it is a copy or the promoted standby has prepared; that server must no longer run; returns the number of participants adopted';
+
+CREATE FUNCTION pgpool.forget_participant(
+	participant pg_catalog.int4)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_forget_participant'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.forget_participant(pg_catalog.int4) FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.forget_participant(pg_catalog.int4) IS
+'removes a participant although it may have unresolved parts, so that its server and user mapping can be changed or dropped; returns false if it does not exist';
+
 CREATE FUNCTION pgpool.check_invariants()
 RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_check_invariants'

@@ -189,6 +189,13 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u64(&worker->missed_at, 0);
 	}
 
+	for (int i = 0; i < PGPX_MAX_RESOLVERS; i++)
+	{
+		pg_atomic_init_u32(&shared->resolver[i].database, InvalidOid);
+		pg_atomic_init_u32(&shared->resolver[i].process, 0);
+		pg_atomic_init_u32(&shared->resolver[i].wakes, 0);
+	}
+
 	for (int i = 0; i < pgpx_max_pools; i++)
 	{
 		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);

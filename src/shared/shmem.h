@@ -478,6 +478,21 @@ typedef enum PgpxDblinkOutcome
 	PGPX_DBLINK_OUTCOMES
 } PgpxDblinkOutcome;
 
+/* Databases that can have a resolver at the same time. */
+#define PGPX_MAX_RESOLVERS 16
+
+/*
+ * A database with participants of commits on several servers, and its resolver.
+ * A worker starts a resolver for each slot in use that has no process.
+ */
+typedef struct PgpxResolverSlot
+{
+	pg_atomic_uint32 database;	/* InvalidOid: not in use */
+	pg_atomic_uint32 process;	/* one more than the number of the resolver's
+								 * process; 0: it does not run */
+	pg_atomic_uint32 wakes;		/* incremented when a part may be left */
+} PgpxResolverSlot;
+
 typedef struct PgpxShared
 {
 	/* set at start-up, then constant */
@@ -535,6 +550,7 @@ typedef struct PgpxShared
 	PgpxCap		cap;			/* max_connections */
 
 	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
+	PgpxResolverSlot resolver[PGPX_MAX_RESOLVERS];
 } PgpxShared;
 
 /* Valid in every process once the library is preloaded; NULL otherwise. */

@@ -14,9 +14,10 @@ height_of() {
     protocol) echo 3 ;;
     values) echo 4 ;;
     session | worker) echo 5 ;;
-    api | fdw | dblink) echo 6 ;;
-    locks) echo 7 ;;
-    .) echo 8 ;;
+    commit) echo 6 ;;
+    api | fdw | dblink) echo 7 ;;
+    locks) echo 8 ;;
+    .) echo 9 ;;
     *) return 1 ;;
   esac
 }

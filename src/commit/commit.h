@@ -1,0 +1,200 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit.h
+ *	  One commit on several servers: ids, tables, and the interface between the
+ *	  session that commits (fdw/remote_commit.c) and the resolver.
+ *
+ * Layer: above session/, below fdw/.  Implemented by
+ *
+ *	decision.c		token and id; the row of a decision; lookup of participants.
+ *					Runs in the session that commits.
+ *	participant.c	rows of participants: registration by a background worker,
+ *					removal, refusal of DDL, adopt_prepared().
+ *	resolver.c		the resolver: visits participants, and commits or rolls back
+ *					their parts.
+ *
+ * Terms:
+ * - A *part* is a prepared transaction on a remote server.
+ * - A *participant* is a server and a user under whose mapping parts are
+ *	 prepared, together with the remote database that was found there.
+ * - A *decision* is the row of table commit_decisions with the id of a
+ *	 transaction and its participants.  The transaction that it describes inserts
+ *	 it.  The row is visible if and only if its parts must be committed.  It
+ *	 counts only if its raw xmin is the xid in the id.
+ * - A *token* identifies the installation that prepares parts: this data
+ *	 directory on this host, this timeline, this database, this CREATE EXTENSION.
+ *	 A copy has another token.
+ *
+ * The id of a transaction is
+ *
+ *		pgpx_<token>_<xid8>_<random>
+ *
+ * with the token and 64 random bits in 16 hexadecimal digits each, and the xid
+ * in decimal digits.  Part n, counted from 1, has the global id <id>_<n>.  Its
+ * participant is the nth in the decision.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_COMMIT_H
+#define PGPX_COMMIT_H
+
+#include "base/compat.h"
+
+#include "access/transam.h"
+
+#define PGPX_TOKEN_LEN 16
+#define PGPX_ID_PREFIX "pgpx_"
+#define PGPX_ID_SIZE 72			/* of an id, with its NUL */
+#define PGPX_GID_SIZE 80		/* of a global id, with its NUL */
+
+/* A transaction with more parts is refused (54000). */
+#define PGPX_PARTS_MAX 1000
+
+/* The tables, and the numbers of their columns. */
+#define PGPX_COMMIT_SCHEMA "pgpool"
+#define PGPX_DECISIONS "commit_decisions"
+#define PGPX_DECISIONS_INDEX "commit_decisions_pkey"
+enum
+{
+	PGPX_DECISION_ID = 1,
+	PGPX_DECISION_PARTICIPANTS,
+	PGPX_DECISION_COLUMNS = PGPX_DECISION_PARTICIPANTS
+};
+
+#define PGPX_PARTICIPANTS "commit_participants"
+enum
+{
+	PGPX_PARTICIPANT_ID = 1,
+	PGPX_PARTICIPANT_SERVER,
+	PGPX_PARTICIPANT_USER,
+	PGPX_PARTICIPANT_TOKEN,
+	PGPX_PARTICIPANT_SYSTEM,
+	PGPX_PARTICIPANT_DATABASE,
+	PGPX_PARTICIPANT_ADOPTER,
+	PGPX_PARTICIPANT_VISITED,
+	PGPX_PARTICIPANT_ERROR,
+	PGPX_PARTICIPANT_COLUMNS = PGPX_PARTICIPANT_ERROR
+};
+
+/*
+ * A row of commit_participants.  user: for pgpx_server_spec_get_for, with
+ * by_table; see pgpx_participant_user.
+ */
+typedef struct PgpxParticipant
+{
+	int32		id;				/* never reused */
+	Oid			server;
+	Oid			user;
+	int64		system;			/* system identifier of the remote server */
+	char		database[NAMEDATALEN];	/* current_database() there */
+} PgpxParticipant;
+
+/* --- decision.c ---------------------------------------------------------- */
+
+/*
+ * pgpx_commit_token
+ *		Write the token of this installation, with its NUL.
+ *
+ * It is a digest of the system identifier, the timeline, the host name, the
+ * data directory, and the OIDs of the database and of table commit_decisions.
+ * Must not be called in recovery.
+ */
+extern void pgpx_commit_token(char token[PGPX_TOKEN_LEN + 1]);
+
+/*
+ * pgpx_commit_table
+ *		Open a table of the extension by its name (PGPX_DECISIONS, ..), and lock
+ *		it.
+ *
+ * It is found in the schema of the extension whatever search_path is.
+ * Errors: 55000 if the extension does not exist in this database, or an older
+ * version of it.
+ */
+extern struct RelationData *pgpx_commit_table(const char *name, int lockmode);
+
+/*
+ * pgpx_participant_find
+ *		Find the newest participant of a server and user that has the token of
+ *		this installation, in a new snapshot.
+ *
+ * Keep ROW SHARE on commit_participants until the end of the transaction, so
+ * that no participant is removed, and no DDL that removals guard succeeds,
+ * before the decision of this transaction is visible.  If the result is false,
+ * the lock was released, because another process is to insert the row.
+ */
+extern bool pgpx_participant_find(Oid server, Oid user, PgpxParticipant *found);
+
+/*
+ * pgpx_decision_insert
+ *		Insert the decision of this transaction, and make its commit synchronous.
+ *
+ * Write its id.  participants: the ids of the participants of its parts.  The
+ * insert is by heap and index, so no trigger, rule, policy or privilege of a
+ * user applies.  Must precede the first PREPARE TRANSACTION.
+ */
+extern void pgpx_decision_insert(const int32 *participants, int n,
+								 char id[PGPX_ID_SIZE]);
+
+/* --- participant.c ------------------------------------------------------- */
+
+/*
+ * pgpx_participant_register
+ *		Have a background worker log in as this user to this server, and commit
+ *		a participant with what it finds.  Wait for its end; serve interrupts.
+ *
+ * If the newest row of the server and user has the same token, system
+ * identifier and database, no row is added.  The worker also claims a resolver
+ * slot for the database.  The caller must not hold a lock on
+ * commit_participants.
+ *
+ * Errors: 53400 no background worker or resolver slot; the error of the worker,
+ * which names the server: it cannot log in, is a standby, the server's owner may
+ * not send the user's password without a request of the user
+ * (catalog_reader.c:check_owner), or only the session of the user can log in
+ * (SCRAM pass-through).
+ */
+extern void pgpx_participant_register(Oid server, Oid user);
+
+/* --- resolver.c ---------------------------------------------------------- */
+
+/*
+ * pgpx_resolver_wake
+ *		Have the resolver of this database visit all participants soon, because
+ *		a part may be left.
+ *
+ * Raise no error, and allocate nothing: it is called after the local commit.
+ */
+extern void pgpx_resolver_wake(void);
+
+/* --- debug points ---------------------------------------------------------
+ *
+ * Session, in this order (fdw/remote_commit.c):
+ *	commit_ask			before the question whether the participants have written
+ *	commit_asked		all have answered, nothing is decided
+ *	commit_registered	participants are registered, their lock is held
+ *	commit_row			the decision is inserted, no PREPARE was sent
+ *	commit_preparing	after each PREPARE TRANSACTION that was sent
+ *	commit_prepare_sent	all were sent, no answer was read
+ *	commit_prepared		all are prepared; the end of PRE_COMMIT
+ *	commit_decided		after the local commit, before the first COMMIT PREPARED
+ *	commit_finishing	after each COMMIT PREPARED that was sent
+ *	commit_finish_sent	all were sent, no answer was read
+ *	commit_finished		all were answered, the leases are not yet returned
+ *	commit_abort		at abort, before the first ROLLBACK PREPARED
+ *	commit_rolled_back	after the answers to ROLLBACK PREPARED
+ * At the points from commit_decided to commit_finished the action "error" is a
+ * PANIC.
+ *
+ * Resolver, in this order, for each participant and round:
+ *	resolver_visit		logged in and checked, before P
+ *	resolver_listed		after P, before A
+ *	resolver_running	after A, before T
+ *	resolver_decided	after T and Q, before the first COMMIT or ROLLBACK PREPARED
+ *	resolver_resolved	after each COMMIT or ROLLBACK PREPARED
+ *	resolver_clean		before decisions are deleted
+ * Registration:
+ *	register_login		logged in, the row is not inserted
+ *	register_commit		the row is committed, the worker has not ended
+ */
+
+#endif							/* PGPX_COMMIT_H */
