@@ -77,15 +77,19 @@ enum
 };
 
 /*
- * A row of commit_participants.  user: for pgpx_server_spec_get_for, with
- * by_table; see pgpx_participant_user.
+ * What a session needs of a row of commit_participants.
+ *
+ * server, user: the arguments of pgpx_server_spec_get_for, with by_table.  The
+ * user is InvalidOid if all users of a PUBLIC mapping share the pool, and
+ * BOOTSTRAP_SUPERUSERID if all superusers share it.
  */
 typedef struct PgpxParticipant
 {
 	int32		id;				/* never reused */
 	Oid			server;
 	Oid			user;
-	int64		system;			/* system identifier of the remote server */
+	int64		system;			/* system identifier of the remote server, as
+								 * pg_control_system() returns it */
 	char		database[NAMEDATALEN];	/* current_database() there */
 } PgpxParticipant;
 
@@ -115,14 +119,14 @@ extern struct RelationData *pgpx_commit_table(const char *name, int lockmode);
 /*
  * pgpx_participant_find
  *		Find the newest participant of a server and user that has the token of
- *		this installation, in a new snapshot.
+ *		this installation, in a new snapshot.  Return false if there is none.
  *
- * Keep ROW SHARE on commit_participants until the end of the transaction, so
- * that no participant is removed, and no DDL that removals guard succeeds,
- * before the decision of this transaction is visible.  If the result is false,
- * the lock was released, because another process is to insert the row.
+ * participants: the open table.  A session that prepares parts keeps ROW SHARE
+ * on it until the end of the transaction, so that no participant is removed, and
+ * no DDL that would lose it succeeds, before the decision is visible.
  */
-extern bool pgpx_participant_find(Oid server, Oid user, PgpxParticipant *found);
+extern bool pgpx_participant_find(struct RelationData *participants, Oid server,
+								  Oid user, PgpxParticipant *found);
 
 /*
  * pgpx_decision_insert
@@ -145,7 +149,8 @@ extern void pgpx_decision_insert(const int32 *participants, int n,
  * If the newest row of the server and user has the same token, system
  * identifier and database, no row is added.  The worker also claims a resolver
  * slot for the database.  The caller must not hold a lock on
- * commit_participants.
+ * commit_participants.  The worker sets lock_timeout, because this transaction
+ * may hold EXCLUSIVE on it after DDL.
  *
  * Errors: 53400 no background worker or resolver slot; the error of the worker,
  * which names the server: it cannot log in, is a standby, the server's owner may

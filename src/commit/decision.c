@@ -1,0 +1,171 @@
+/*-------------------------------------------------------------------------
+ *
+ * decision.c
+ *	  One commit on several servers: the token and the id, the row of a
+ *	  decision, and the lookup of participants.
+ *
+ * This code runs in the session that commits, before its local commit, so it
+ * may raise errors.
+ *
+ * Rules:
+ * - Nothing here depends on settings or privileges of the user, and no code of a
+ *	 user runs: rows are read by a scan, and inserted by heap and index.
+ * - The xid alone does not identify a transaction.  After a crash the same xid is
+ *	 assigned again, because its WAL may be lost while a part is already prepared.
+ *	 So an id has random bits, and the decision is the row with exactly this id.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit.h"
+
+#include <unistd.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/debug_point.h"
+
+/* Return the OID of a table of the extension. */
+static Oid
+find_table(const char *name)
+{
+	Oid			schema = get_namespace_oid(PGPX_COMMIT_SCHEMA, true);
+	Oid			table = OidIsValid(schema) ? get_relname_relid(name, schema) :
+		InvalidOid;
+
+	if (!OidIsValid(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" does not exist", PGPX_COMMIT_SCHEMA,
+						name),
+				 errhint("Create extension \"pgpool_ext\" in this database, or update it.")));
+	return table;
+}
+
+Relation
+pgpx_commit_table(const char *name, int lockmode)
+{
+	return table_open(find_table(name), lockmode);
+}
+
+void
+pgpx_commit_token(char token[PGPX_TOKEN_LEN + 1])
+{
+	char		host[256] = "";
+	char	   *text;
+
+	(void) gethostname(host, sizeof(host) - 1);
+	text = psprintf(UINT64_FORMAT "/%u/%u/%u/%s/%s", GetSystemIdentifier(),
+					GetWALInsertionTimeLine(), MyDatabaseId,
+					find_table(PGPX_DECISIONS), host, DataDir);
+	snprintf(token, PGPX_TOKEN_LEN + 1, "%016" INT64_MODIFIER "x",
+			 hash_bytes_extended((unsigned char *) text, strlen(text), 0));
+	pfree(text);
+}
+
+bool
+pgpx_participant_find(Relation participants, Oid server, Oid user,
+					  PgpxParticipant *found)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	char		token[PGPX_TOKEN_LEN + 1];
+	ScanKeyData keys[3];
+	SysScanDesc scan;
+	HeapTuple	row;
+
+	pgpx_commit_token(token);
+	ScanKeyInit(&keys[0], PGPX_PARTICIPANT_SERVER, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(server));
+	ScanKeyInit(&keys[1], PGPX_PARTICIPANT_USER, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(user));
+	ScanKeyInit(&keys[2], PGPX_PARTICIPANT_TOKEN, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(token));
+	*found = (PgpxParticipant){.server = server, .user = user};
+	scan = systable_beginscan(participants, InvalidOid, false, snapshot,
+							  lengthof(keys), keys);
+	while ((row = systable_getnext(scan)) != NULL)
+	{
+		Datum		values[PGPX_PARTICIPANT_COLUMNS];
+		bool		nulls[PGPX_PARTICIPANT_COLUMNS];
+		int32		id;
+
+		heap_deform_tuple(row, RelationGetDescr(participants), values, nulls);
+		id = DatumGetInt32(values[PGPX_PARTICIPANT_ID - 1]);
+		if (id < found->id)
+			continue;
+		found->id = id;
+		found->system = DatumGetInt64(values[PGPX_PARTICIPANT_SYSTEM - 1]);
+		strlcpy(found->database,
+				TextDatumGetCString(values[PGPX_PARTICIPANT_DATABASE - 1]),
+				NAMEDATALEN);
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return found->id != 0;
+}
+
+/*
+ * Have the commit of this transaction flushed, and confirmed by the synchronous
+ * standbys, because the remote servers commit after it.
+ */
+static void
+make_commit_synchronous(void)
+{
+	ForceSyncCommit();
+	if (synchronous_commit <= SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
+		(void) set_config_option("synchronous_commit", "on", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+								 false);
+}
+
+void
+pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
+{
+	Relation	decisions = pgpx_commit_table(PGPX_DECISIONS, RowExclusiveLock);
+	Datum	   *ids = palloc(sizeof(Datum) * n);
+	Datum		values[PGPX_DECISION_COLUMNS];
+	bool		nulls[PGPX_DECISION_COLUMNS] = {false};
+	char		token[PGPX_TOKEN_LEN + 1];
+	uint64		random;
+
+	if (n > PGPX_PARTS_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("cannot commit on more than %d servers at the same time",
+						PGPX_PARTS_MAX)));
+	if (!pg_strong_random(&random, sizeof(random)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate a random number")));
+	pgpx_commit_token(token);
+	snprintf(id, PGPX_ID_SIZE,
+			 PGPX_ID_PREFIX "%s_" UINT64_FORMAT "_%016" INT64_MODIFIER "x",
+			 token, U64FromFullTransactionId(GetTopFullTransactionId()),
+			 random);
+	for (int i = 0; i < n; i++)
+		ids[i] = Int32GetDatum(participants[i]);
+	values[PGPX_DECISION_ID - 1] = CStringGetTextDatum(id);
+	values[PGPX_DECISION_PARTICIPANTS - 1] =
+		PointerGetDatum(construct_array(ids, n, INT4OID, sizeof(int32), true,
+										TYPALIGN_INT));
+	CatalogTupleInsert(decisions,
+					   heap_form_tuple(RelationGetDescr(decisions), values,
+									   nulls));
+	table_close(decisions, NoLock);
+	make_commit_synchronous();
+}
