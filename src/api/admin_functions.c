@@ -331,7 +331,8 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 		pool = &pgpx_pools[index];
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (conn->pool == index && conn->holder.user == owner &&
-			pg_atomic_read_u64(&conn->lease_id) == (uint64) id)
+			pg_atomic_read_u64(&conn->lease_id) == (uint64) id &&
+			!pgpx_conn_is_spared(conn))
 		{
 			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_TERMINATED, &wake);
 			found = true;

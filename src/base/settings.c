@@ -27,6 +27,7 @@ int			pgpx_checkout_timeout = -1;
 int			pgpx_default_pool_size = 10;
 int			pgpx_default_max_waiters = 0;
 int			pgpx_default_checkout_timeout = 30000;
+int			pgpx_default_two_phase_commit = 0;
 int			pgpx_log_min_wait = -1;
 int			pgpx_busy_poll = 100;
 bool		pgpx_log_connections = false;
@@ -84,6 +85,18 @@ static const struct
 	 "0 runs the command for each connection. Open connections stay open."},
 };
 
+static const struct config_enum_entry off_on[] = {
+	{"off", 0, false},
+	{"on", 1, false},
+	{"false", 0, true},
+	{"true", 1, true},
+	{"no", 0, true},
+	{"yes", 1, true},
+	{"0", 0, true},
+	{"1", 1, true},
+	{NULL}
+};
+
 void
 pgpx_settings_init(void)
 {
@@ -104,6 +117,14 @@ pgpx_settings_init(void)
 							 NULL,
 							 &pgpx_log_connections,
 							 false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	/* an integer for the table of options, so not a boolean setting */
+	DefineCustomEnumVariable("pgpool_ext.default_two_phase_commit",
+							 "Sets the \"two_phase_commit\" of servers that do not set it.",
+							 NULL,
+							 &pgpx_default_two_phase_commit,
+							 pgpx_default_two_phase_commit, off_on,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomStringVariable("pgpool_ext.password_command",

@@ -45,6 +45,7 @@ extern int	pgpx_busy_poll;		/* us; 0: never */
 extern int	pgpx_default_pool_size;
 extern int	pgpx_default_max_waiters;
 extern int	pgpx_default_checkout_timeout;	/* ms; 0: no limit */
+extern int	pgpx_default_two_phase_commit;	/* 0 or 1 */
 
 /* passwords of user mappings with use_password_command */
 extern char *pgpx_password_command;

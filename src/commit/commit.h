@@ -40,8 +40,6 @@
 
 #include "base/compat.h"
 
-#include "access/transam.h"
-
 #define PGPX_TOKEN_LEN 16
 #define PGPX_ID_PREFIX "pgpx_"
 #define PGPX_ID_SIZE 72			/* of an id, with its NUL */

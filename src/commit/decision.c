@@ -33,12 +33,12 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "base/debug_point.h"
+#include "values/rows.h"
 
 /* Return the OID of a table of the extension. */
 static Oid
@@ -128,9 +128,7 @@ make_commit_synchronous(void)
 {
 	ForceSyncCommit();
 	if (synchronous_commit <= SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
-		(void) set_config_option("synchronous_commit", "on", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
-								 false);
+		pgpx_set_local("synchronous_commit", "on");
 }
 
 void

@@ -81,6 +81,7 @@ const PgpxOption pgpx_option_table[] = {
 	POOL_SETTING(pool_size, PGPX_KIND_INT, 1, MAX_POOL),
 	POOL_SETTING(checkout_timeout, PGPX_KIND_DURATION, 0, MAX_TIME),
 	POOL_SETTING(max_waiters, PGPX_KIND_INT, 0, MAX_POOL),
+	POOL_SETTING(two_phase_commit, PGPX_KIND_BOOL, 0, 1),
 	POOL_INT(max_overflow, 0, MAX_POOL, 0),
 	POOL_TIME(overflow_ttl, 0, 5 * SECOND),
 	POOL_INT(min_size, 0, MAX_POOL, 0),

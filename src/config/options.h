@@ -63,6 +63,8 @@ typedef struct PgpxPoolOptions
 	int64		leak_warning;	/* 0: off */
 	int64		notice_after;	/* 0: off */
 	int			notices;		/* PgpxNotices */
+	int			two_phase_commit;	/* 1: of foreign tables, see
+									 * fdw/remote_commit.c */
 
 	uint64		is_set;			/* bits of the options that are set, and do not
 								 * follow their GUC */

@@ -13,13 +13,8 @@
  * - The release of a local subtransaction sends nothing: RELEASE precedes
  *   the next statement.  A rollback sends ROLLBACK TO at once, and waits for
  *   the answer, so that the remote has released its locks.
- * - Before the local transaction commits, COMMIT is sent on all leases, and
- *   then all answers are read.  An error aborts the local transaction.  A
- *   transaction that has only sent queries is no exception: a query can lock
- *   rows, write in a function, and violate a deferred constraint.
- * - Servers that have reported success have committed nevertheless, because
- *   there is no two-phase commit.  From the first COMMIT on, the session defers
- *   interrupts for a second at most, until all answers have arrived.
+ * - Remote transactions end before the local transaction commits, in one phase
+ *   or in two (remote_commit.c).
  * - At an abort this file cancels the statements that are running.
  *   lease.c waits for their end, sends ROLLBACK and the reset, and reads
  *   the answers, within operation_timeout.
@@ -45,19 +40,7 @@
 /* Upper bound of the size of the pipeline in roll_back_remote, with its token. */
 #define ROLLBACK_SIZE 512
 
-#define COMMIT_SQL "COMMIT TRANSACTION"
-
-/* How long interrupts are deferred until the answers to COMMIT arrive. */
-#define COMMIT_HOLD_US (1000 * 1000)
-
-static dlist_head transactions = DLIST_STATIC_INIT(transactions);
-
-static bool
-has_lease(const PgpxRemoteTransaction *rt)
-{
-	return pg_atomic_read_u64(&pgpx_conns[rt->lease->conn].lease_id) ==
-		rt->lease->id;
-}
+dlist_head	pgpx_remote_transactions = DLIST_STATIC_INIT(pgpx_remote_transactions);
 
 /* Return whether a cancel request is under way. */
 static bool
@@ -243,173 +226,6 @@ pgpx_remote_end_statement(PgpxRemoteTransaction *rt, PgpxRun *run)
 /* --- the local transaction ---------------------------------------------- */
 
 /*
- * Send COMMIT on a lease.  If a subtransaction was rolled back since the last
- * statement, its ROLLBACK TO precedes COMMIT in the same pipeline.
- */
-static void
-send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
-{
-	static const PgpxStatement commit = {.sql = COMMIT_SQL};
-	PgpxPipeline p = pgpx_wire_pipeline_of(&commit, 0, NULL);
-
-	run->statement = &commit;
-	run->last = true;
-	if (rt->nesting.rollback_level > 0)
-		pgpx_remote_send(rt, run, &p);
-	else
-		pgpx_run_send(run, true);
-	run->pipeline = NULL;
-}
-
-/*
- * Wait until the answer to a COMMIT has arrived in the input buffer, or until
- * the deadline.  The caller holds interrupts.
- */
-static void
-await_commit(PgpxLease *lease, PgpxTime deadline)
-{
-	bool		more;
-
-	if (pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &more) > 0)
-		lease->usage.polled++;
-
-	/* this wait may have reset the latch of a pending interrupt */
-	if (pgpx_async_wait(&lease, 1, deadline) == NULL)
-		SetLatch(MyLatch);
-	lease->scanned = 0;
-}
-
-/*
- * Send COMMIT, or if rt is NULL, read its answer.  Return an error instead of
- * raising it, so that the caller can read the other answers.  Raise only the
- * error of a local cancel or termination.
- */
-static ErrorData *
-try_commit(PgpxRun *run, PgpxRemoteTransaction *rt)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	uint32		holdoff = InterruptHoldoffCount;
-	ErrorData *volatile error = NULL;
-
-	PG_TRY();
-	{
-		if (rt != NULL)
-			send_commit(rt, run);
-		else
-		{
-			pgpx_run_read(run, true);
-			pgpx_run_finish(run);
-			if (run->error.set)
-				pgpx_remote_raise(&run->error, COMMIT_SQL);
-		}
-	}
-	PG_CATCH();
-	{
-		int			code = geterrcode();
-
-		if (run->lease->in_use)
-			pgpx_run_failed(run, false);
-		if (!run->error.set &&
-			(code == ERRCODE_QUERY_CANCELED || code == ERRCODE_ADMIN_SHUTDOWN))
-			PG_RE_THROW();
-		/* errfinish has set it to 0, as a rethrown error requires */
-		InterruptHoldoffCount = holdoff;
-		MemoryContextSwitchTo(caller);
-		error = CopyErrorData();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	return error;
-}
-
-/* Log the error of a COMMIT that is not raised, because another one is. */
-static void
-log_commit_error(const PgpxRun *run, const ErrorData *error)
-{
-	ereport(LOG,
-			(errcode(error->sqlerrcode),
-			 errmsg("pgpool_ext could not commit the remote transaction on server \"%s\"",
-					NameStr(run->lease->spec->server_name)),
-			 errdetail_internal("%s", error->message)));
-}
-
-/* Commit the remote transactions, and wait for all answers. */
-static void
-commit_all(void)
-{
-	ErrorData  *error = NULL;
-	PgpxRun    *runs;
-	PgpxTime	deadline;
-	dlist_iter	iter;
-	int			n = 0;
-	bool		several = dlist_has_next(&transactions,
-										 dlist_head_node(&transactions));
-
-	/* before the first COMMIT is sent, find those that cannot commit */
-	dlist_foreach(iter, &transactions)
-	{
-		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
-													iter.cur);
-
-		if (!rt->nesting.begun)
-			continue;
-		if (rt->abandoned)
-			PGPX_DEBUG_POINT("commit_drains");
-		pgpx_remote_prepare_send(rt);
-		if (several)
-			pgpx_run_read_pending(rt->lease);	/* the session may have ended */
-		pgpx_lease_check_broken(rt->lease);
-		pgpx_lease_check_encoding(rt->lease);
-
-		/* the answer may show that the remote transaction has not begun */
-		if (rt->nesting.begun)
-			n++;
-	}
-	if (n == 0)
-		return;
-
-	/*
-	 * From the first COMMIT on, an interrupt would abort the local transaction,
-	 * although remote ones have probably committed.  The leases are at a
-	 * message boundary, so the sends do not wait.
-	 */
-	runs = palloc0(sizeof(PgpxRun) * n);
-	n = 0;
-	HOLD_INTERRUPTS();
-	dlist_foreach(iter, &transactions)
-	{
-		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
-													iter.cur);
-
-		if (!rt->nesting.begun)
-			continue;
-		runs[n].lease = rt->lease;
-		error = try_commit(&runs[n], rt);
-		if (error != NULL)
-			break;				/* the others are rolled back */
-		n++;
-		PGPX_DEBUG_POINT("fdw_committing");
-	}
-	PGPX_DEBUG_POINT("fdw_commit_sent");
-	deadline = pgpx_now() + COMMIT_HOLD_US;
-	for (int i = 0; i < n; i++)
-		await_commit(runs[i].lease, deadline);
-	RESUME_INTERRUPTS();
-	for (int i = 0; i < n; i++)
-	{
-		ErrorData  *next = try_commit(&runs[i], NULL);
-
-		if (error == NULL)
-			error = next;
-		else if (next != NULL)
-			log_commit_error(&runs[i], next);
-	}
-	if (error != NULL)
-		ReThrowError(error);
-	pfree(runs);
-}
-
-/*
  * Send the pending ROLLBACK TO and RELEASE, and wait for the answer until the
  * deadline.  If they cannot be sent without memory, or because the last
  * statement has not ended, they precede the next statement.
@@ -425,7 +241,7 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	const char *commands[2] = {rollback, release};
 	PgpxPipeline p = {.nbefore = lengthof(commands), .before = commands};
 
-	if (!has_lease(rt) || lease->in_use ||
+	if (!pgpx_remote_has_lease(rt) || lease->in_use ||
 		wire->tx == 'I' || has_failed_command(rt) ||
 		!pgpx_wire_is_at_boundary(wire) ||
 		is_cancelled(rt) || wire->out.data == NULL ||
@@ -447,30 +263,33 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	rt->abandoned = wire->phase != PGPX_WIRE_IDLE;
 }
 
-/*
- * Forget a remote transaction, and return its lease.  The return rolls the
- * transaction back if it is not committed.
- */
-static void
-end_transaction(PgpxRemoteTransaction *rt)
+void
+pgpx_remote_transaction_end(PgpxRemoteTransaction *rt, PgpxEnd end)
 {
 	pgpx_remote_scans_forget(rt);
 	dlist_delete(&rt->node);
-	pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
+	pgpx_lease_return(rt->lease, end, false);
 }
 
+/* End all but those that are prepared. */
 static void
 end_all(void)
 {
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &transactions)
-		end_transaction(dlist_container(PgpxRemoteTransaction, node, iter.cur));
+	dlist_foreach_modify(iter, &pgpx_remote_transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		if (rt->part == PGPX_PART_NONE)
+			pgpx_remote_transaction_end(rt, PGPX_END_CHECKIN);
+	}
 }
 
 /*
- * Cancel the statements that have not ended, all before the first wait.
- * lease.c then returns the leases.
+ * Cancel the statements that have not ended, all before the first wait, and roll
+ * back prepared transactions.  lease.c then returns the other leases.
  */
 static void
 at_abort(void)
@@ -478,13 +297,20 @@ at_abort(void)
 	dlist_mutable_iter iter;
 
 	PGPX_DEBUG_POINT("fdw_abort");
-	dlist_foreach_modify(iter, &transactions)
+	dlist_foreach_modify(iter, &pgpx_remote_transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (has_lease(rt) && (rt->lease->in_use || rt->abandoned))
+		if (pgpx_remote_has_lease(rt) && (rt->lease->in_use || rt->abandoned))
 			pgpx_run_abandon(rt->lease);
+	}
+	pgpx_remote_commit_finish(false);
+	dlist_foreach_modify(iter, &pgpx_remote_transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
 		pgpx_remote_scans_forget(rt);
 		dlist_delete(&rt->node);
 	}
@@ -495,20 +321,20 @@ pgpx_remote_transaction_at_xact(XactEvent event)
 {
 	PgpxRemoteTransaction *rt;
 
-	if (dlist_is_empty(&transactions))
+	if (dlist_is_empty(&pgpx_remote_transactions))
 		return;
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			/* it can raise errors, so it precedes the first COMMIT */
 			pgpx_lease_check_commit();
-			commit_all();
+			pgpx_remote_commit();
 			PGPX_DEBUG_POINT("fdw_committed");
 			end_all();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			rt = dlist_container(PgpxRemoteTransaction, node,
-								 dlist_head_node(&transactions));
+								 dlist_head_node(&pgpx_remote_transactions));
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that has operated on foreign tables of server \"%s\"",
@@ -518,6 +344,8 @@ pgpx_remote_transaction_at_xact(XactEvent event)
 			at_abort();
 			break;
 		case XACT_EVENT_COMMIT:
+			pgpx_remote_commit_finish(true);
+
 			/* later callbacks of PRE_COMMIT have begun these: roll back */
 			end_all();
 			break;
@@ -546,11 +374,11 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 
 	if (event == SUBXACT_EVENT_START_SUB && level == 2)
 		outer_is_read_only = XactReadOnly;
-	if (dlist_is_empty(&transactions) ||
+	if (dlist_is_empty(&pgpx_remote_transactions) ||
 		(!aborts && event != SUBXACT_EVENT_COMMIT_SUB))
 		return;
 	now = pgpx_now();
-	dlist_foreach_modify(iter, &transactions)
+	dlist_foreach_modify(iter, &pgpx_remote_transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
@@ -563,7 +391,7 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 		 */
 		if (aborts && rt->lease->pending_state == PGPX_PENDING_SENT)
 		{
-			end_transaction(rt);
+			pgpx_remote_transaction_end(rt, PGPX_END_CHECKIN);
 			continue;
 		}
 		pgpx_remote_scans_end_level(rt, level, aborts);
@@ -577,7 +405,7 @@ pgpx_remote_transaction_at_subxact(SubXactEvent event)
 
 		rt->nesting.rollback_level = level;
 		pgpx_remote_forget_prepared(rt, NULL);
-		if (!has_lease(rt))
+		if (!pgpx_remote_has_lease(rt))
 			continue;
 		deadline = now + (proc_exit_inprogress ? 0 :
 						  rt->lease->spec->opts.operation_timeout * 1000);
@@ -614,7 +442,7 @@ find_transaction(Oid server, Oid user, const PgpxServerSpec *login)
 {
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &transactions)
+	dlist_foreach(iter, &pgpx_remote_transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
@@ -767,7 +595,7 @@ pgpx_remote_transaction_get(PgpxRemoteUse *use, const PgpxPipeline *first)
 	rt->wait_time = pgpx_conns[rt->lease->conn].waited;
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;
-	dlist_push_tail(&transactions, &rt->node);
+	dlist_push_tail(&pgpx_remote_transactions, &rt->node);
 	pgpx_lease_reserve_reset(rt->lease);
 	PGPX_DEBUG_POINT("fdw_leased");
 	return use->transaction = rt;

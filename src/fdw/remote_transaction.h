@@ -9,8 +9,8 @@
  * statement, has a savepoint for each local subtransaction that uses it, and
  * commits or rolls back with the local transaction.
  *
- * Implemented by remote_transaction.c (begin, commit, abort) and
- * remote_statement.c (statements in it).
+ * Implemented by remote_transaction.c (begin, subtransactions, abort),
+ * remote_statement.c (statements in it), and remote_commit.c (commit).
  *
  *-------------------------------------------------------------------------
  */
@@ -18,6 +18,7 @@
 #define PGPX_REMOTE_TRANSACTION_H
 
 #include "session/statement.h"
+#include "commit/commit.h"
 
 #define PGPX_REMOTE_STATEMENTS 16	/* that a remote transaction remembers */
 #define PGPX_REMOTE_NAME_LEN 16
@@ -48,6 +49,16 @@ typedef struct PgpxRemoteNesting
 	int			rollback_level;
 	bool		read_only;		/* START TRANSACTION was READ ONLY */
 } PgpxRemoteNesting;
+
+/* Of a remote transaction that commits in two phases. */
+typedef enum PgpxPart
+{
+	PGPX_PART_NONE,				/* it is not prepared */
+	PGPX_PART_UNKNOWN,			/* PREPARE TRANSACTION was sent, and may have
+								 * succeeded */
+	PGPX_PART_PREPARED,
+	PGPX_PART_FINISHING			/* COMMIT or ROLLBACK PREPARED was sent */
+} PgpxPart;
 
 typedef struct PgpxRemoteTransaction
 {
@@ -83,7 +94,21 @@ typedef struct PgpxRemoteTransaction
 	uint64		nuses;			/* for last_used */
 	uint32		nnames;			/* names given to statements and portals */
 	List	   *closes;			/* pgpx_remote_close_later: list of strings */
+
+	PgpxPart	part;
+	char		gid[PGPX_GID_SIZE]; /* its global id; "": it is not prepared */
 } PgpxRemoteTransaction;
+
+/* The remote transactions of this local transaction. */
+extern dlist_head pgpx_remote_transactions;
+
+/* Return whether the lease has not been revoked. */
+static inline bool
+pgpx_remote_has_lease(const PgpxRemoteTransaction *rt)
+{
+	return pg_atomic_read_u64(&pgpx_conns[rt->lease->conn].lease_id) ==
+		rt->lease->id;
+}
 
 /* the command that begins a remote transaction begins with this */
 #define PGPX_REMOTE_START "START TRANSACTION"
@@ -94,6 +119,12 @@ typedef struct PgpxRemoteTransaction
  */
 extern void pgpx_remote_transaction_at_xact(XactEvent event);
 extern void pgpx_remote_transaction_at_subxact(SubXactEvent event);
+
+/*
+ * Forget a remote transaction, and return its lease.  The return rolls the
+ * transaction back if it is neither committed nor prepared.
+ */
+extern void pgpx_remote_transaction_end(PgpxRemoteTransaction *rt, PgpxEnd end);
 
 /* Return whether the top-level transaction is READ ONLY. */
 extern bool pgpx_remote_top_is_read_only(void);
@@ -220,6 +251,29 @@ extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
  * preceded the statement, and forget a prepared statement that failed.
  */
 extern void pgpx_remote_end_statement(PgpxRemoteTransaction *rt, PgpxRun *run);
+
+/* --- commit: remote_commit.c ---------------------------------------------- */
+
+/*
+ * pgpx_remote_commit
+ *		Before the local commit: commit the remote transactions, or prepare those
+ *		that commit in two phases.
+ *
+ * Errors: the remotes'; those of the leases; 0A000 if only some of the servers
+ * that were written have the option two_phase_commit, or if a remote transaction
+ * has another role than the login role; those of pgpx_participant_register.
+ */
+extern void pgpx_remote_commit(void);
+
+/*
+ * pgpx_remote_commit_finish
+ *		After the local commit or abort: commit or roll back what is prepared, and
+ *		end these remote transactions.
+ *
+ * What cannot be finished within operation_timeout is left to the resolver, after
+ * a commit with a WARNING.  Raise no error, and look up and allocate nothing.
+ */
+extern void pgpx_remote_commit_finish(bool commits);
 
 /* --- prepared statements: remote_statement.c ---------------------------- */
 

@@ -344,10 +344,13 @@ pgpx_lease_note_end(PgpxLease *lease, const PgpxWireMessage *msg)
 	int			code;
 	size_t		len;
 
-	if (lease->last_message != NULL || !pgpx_wire_parse_error(msg, &fields) ||
-		fields.primary == NULL)
+	if (!pgpx_wire_parse_error(msg, &fields) || fields.primary == NULL)
 		return;
-	code = pgpx_parse_sqlstate(fields.sqlstate, 0);
+	code = pgpx_parse_sqlstate(fields.sqlstate, ERRCODE_INTERNAL_ERROR);
+	if (msg->type == 'E')
+		lease->drained_error = code;
+	if (lease->last_message != NULL)
+		return;
 	if (!pgpx_wire_is_fatal(&fields) &&
 		code != ERRCODE_CRASH_SHUTDOWN && code != ERRCODE_ADMIN_SHUTDOWN)
 		return;

@@ -79,6 +79,8 @@ typedef struct PgpxLease
 	bool		not_run;		/* its statement did not run: the preceding
 								 * reset failed */
 	bool		read_only;		/* the remote refused a write */
+	int			drained_error;	/* SQLSTATE of the last error in an answer that
+								 * was discarded; 0: none */
 	struct PgpxInFlight *in_flight; /* statement in flight; NULL: none */
 	size_t		scanned;		/* bytes of its answer that were searched for
 								 * the end, see pgpx_wire_is_answered */

@@ -64,6 +64,12 @@ pgpx_server_spec_remote_database(const PgpxServerSpec *spec)
 	return name != NULL ? name : "";
 }
 
+const char *
+pgpx_server_spec_remote_user(const PgpxServerSpec *spec)
+{
+	return find_param(spec, "user");
+}
+
 /* Set a parameter, replacing any earlier value. */
 static void
 set_param(PgpxServerSpec *spec, const char *keyword, const char *value)
@@ -657,7 +663,8 @@ pgpx_server_spec_is_same_login(const PgpxServerSpec *a, const PgpxServerSpec *b)
 
 	key_a.superuser = key_b.superuser = 0;
 	return memcmp(&key_a, &key_b, sizeof(key_a)) == 0 &&
-		strcmp(find_param(a, "user"), find_param(b, "user")) == 0;
+		strcmp(pgpx_server_spec_remote_user(a),
+			   pgpx_server_spec_remote_user(b)) == 0;
 }
 
 void

@@ -135,6 +135,9 @@ pgpx_server_spec_is_valid(const PgpxServerSpec *spec)
 extern const char *
 pgpx_server_spec_remote_database(const PgpxServerSpec *spec);
 
+/* Return the name of the remote role that the connections log in as. */
+extern const char *pgpx_server_spec_remote_user(const PgpxServerSpec *spec);
+
 /*
  * pgpx_server_spec_is_same_login
  *		Return whether connections of two specs have the same remote session

@@ -215,6 +215,16 @@ pgpx_pool_is_draining(const PgpxPool *pool)
 	return pg_atomic_read_u32(&pgpx_servers[pool->server].draining) != 0;
 }
 
+/*
+ * Return whether the lease must not be revoked, because it commits a remote
+ * transaction that is prepared.  Its holder has set a time.
+ */
+static inline bool
+pgpx_conn_is_spared(PgpxConn *conn)
+{
+	return pgpx_now() < (PgpxTime) pg_atomic_read_u64(&conn->spared_until);
+}
+
 /* Set the latch of a process, by its number. */
 extern void pgpx_process_wake(int procno);
 

@@ -370,6 +370,7 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	conn->holder = *holder;
 	conn->leased_at = conn->state_since;
 	conn->leak_logged = false;
+	pg_atomic_write_u64(&conn->spared_until, 0);
 	conn->waited = waited;
 	conn->leases++;
 	pgpx_conn_begin_activity(conn, lease_id);

@@ -623,7 +623,8 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leak,
 		if (conn->state != PGPX_CONN_LEASED)
 			continue;
 		end = opts->lease_timeout == 0 ? PG_INT64_MAX :
-			conn->leased_at + opts->lease_timeout * 1000;
+			Max(conn->leased_at + opts->lease_timeout * 1000,
+				(PgpxTime) pg_atomic_read_u64(&conn->spared_until));
 		warn = opts->leak_warning == 0 || conn->leak_logged ? PG_INT64_MAX :
 			conn->leased_at + opts->leak_warning * 1000;
 		if (now < end && now < warn)

@@ -104,6 +104,7 @@ init_conn(PgpxConn *conn)
 	pg_atomic_init_u64(&conn->packed_activity, 0);
 	pg_atomic_init_u32(&conn->cancel, 0);
 	pg_atomic_init_u32(&conn->cancel_lost, 0);
+	pg_atomic_init_u64(&conn->spared_until, 0);
 	pg_atomic_init_u32(&conn->hung_up, 0);
 	pg_atomic_init_u32(&conn->end_error, 0);
 	conn->pool = -1;

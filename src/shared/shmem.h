@@ -146,6 +146,8 @@ typedef struct PgpxConn
 	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
 	pg_atomic_uint32 cancel_lost;	/* a cancel may still arrive, see
 									 * conn_state.h */
+	pg_atomic_uint64 spared_until;	/* PgpxTime: until then the lease is not
+									 * revoked, see pgpx_conn_is_spared */
 	pg_atomic_uint32 hung_up;	/* the worker has seen a FIN or RST */
 	pg_atomic_uint32 end_error; /* errno with which the stream of a TLS
 								 * connection has failed; 0: none; written by

@@ -33,6 +33,7 @@ extern Datum pgpx_fdw_validator(PG_FUNCTION_ARGS);
 
 int			pgpx_default_pool_size = 10;
 int			pgpx_default_max_waiters = 0;
+int			pgpx_default_two_phase_commit = 0;
 int			pgpx_default_checkout_timeout = 30000;
 
 static bool is_superuser;
