@@ -1379,12 +1379,14 @@ SELECT s.srvname AS server,
 		ELSE pg_catalog.pg_get_userbyid(p.user_id) END AS user_name,
 	t.gid, t.state, t.prepared,
 	pg_catalog.now() OPERATOR(pg_catalog.-) t.prepared AS age,
-	t.seen, coalesce(t.error, p.error) AS last_error,
+	t.seen,
+	CASE WHEN pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
+		THEN coalesce(t.error, p.error) END AS last_error,
 	p.id AS participant
 FROM pgpool.commit_parts t
 	JOIN pgpool.commit_participants p ON p.id OPERATOR(pg_catalog.=) t.participant
 	LEFT JOIN pg_catalog.pg_foreign_server s ON s.oid OPERATOR(pg_catalog.=) p.server;
-GRANT SELECT ON pgpool.prepared_transactions TO pg_monitor;
+GRANT SELECT ON pgpool.prepared_transactions TO PUBLIC;
 COMMENT ON VIEW pgpool.prepared_transactions IS
 'parts of transactions on other servers that the resolver has seen last and has not resolved';
 COMMENT ON COLUMN pgpool.prepared_transactions.server IS
@@ -1402,7 +1404,7 @@ COMMENT ON COLUMN pgpool.prepared_transactions.age IS
 COMMENT ON COLUMN pgpool.prepared_transactions.seen IS
 'when the resolver has seen it last';
 COMMENT ON COLUMN pgpool.prepared_transactions.last_error IS
-'error of the last attempt to resolve it, or of the last visit to the remote server';
+'error of the last attempt to resolve it, or of the last visit to the remote server; NULL without the privileges of pg_read_all_stats';
 COMMENT ON COLUMN pgpool.prepared_transactions.participant IS
 'number of the participant, for forget_participant';
 
