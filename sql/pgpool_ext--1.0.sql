@@ -1373,6 +1373,12 @@ COMMENT ON COLUMN pgpool.commit_parts.seen IS
 COMMENT ON COLUMN pgpool.commit_parts.error IS
 'error of the last attempt to resolve it';
 
+-- Without a policy, row security refuses the rows to all roles but the owner and superusers,
+-- also to members of pg_write_all_data.  C code does not apply it.
+ALTER TABLE pgpool.commit_decisions ENABLE ROW LEVEL SECURITY;
+ALTER TABLE pgpool.commit_participants ENABLE ROW LEVEL SECURITY;
+ALTER TABLE pgpool.commit_parts ENABLE ROW LEVEL SECURITY;
+
 CREATE VIEW pgpool.prepared_transactions AS
 SELECT s.srvname AS server,
 	CASE WHEN p.user_id OPERATOR(pg_catalog.=) 0 THEN 'public'

@@ -97,8 +97,8 @@ typedef struct PgpxParticipant
  * pgpx_commit_token
  *		Write the token of this installation, with its NUL.
  *
- * It is a digest of the system identifier, the timeline, the host name, the
- * data directory, and the OIDs of the database and of table commit_decisions.
+ * It is a digest of the system identifier, the timeline, the host name at the
+ * start of the server, the data directory, and the OIDs of the database and of table commit_decisions.
  * Must not be called in recovery.
  */
 extern void pgpx_commit_token(char token[PGPX_TOKEN_LEN + 1]);
@@ -148,7 +148,9 @@ extern void pgpx_decision_insert(const int32 *participants, int n,
  * identifier and database, no row is added.  The worker also claims a resolver
  * slot for the database.  The caller must not hold a lock on
  * commit_participants.  The worker sets lock_timeout, because this transaction
- * may hold EXCLUSIVE on it after DDL.
+ * may hold EXCLUSIVE on it after DDL.  Its commit is flushed whatever
+ * synchronous_commit is, because nobody would find a part whose participant was
+ * lost in a crash.
  *
  * Errors: 53400 no background worker or resolver slot; the error of the worker,
  * which names the server: it cannot log in, is a standby, the server's owner may
@@ -163,7 +165,8 @@ extern void pgpx_participant_register(Oid server, Oid user);
 /*
  * pgpx_resolver_wake
  *		Have the resolver of this database visit all participants soon, because
- *		a part may be left.
+ *		a part may be left.  Claim a resolver slot if there is none, as after a
+ *		restart of the server.
  *
  * Raise no error, and allocate nothing: it is called after the local commit.
  */

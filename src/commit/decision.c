@@ -18,8 +18,6 @@
  */
 #include "commit/commit.h"
 
-#include <unistd.h>
-
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -38,6 +36,7 @@
 #include "utils/snapmgr.h"
 
 #include "base/debug_point.h"
+#include "shared/shmem.h"
 #include "values/rows.h"
 
 /* Return the OID of a table of the extension. */
@@ -66,15 +65,15 @@ pgpx_commit_table(const char *name, int lockmode)
 void
 pgpx_commit_token(char token[PGPX_TOKEN_LEN + 1])
 {
-	char		host[256] = "";
 	char	   *text;
+	uint64		digest;
 
-	(void) gethostname(host, sizeof(host) - 1);
 	text = psprintf(UINT64_FORMAT "/%u/%u/%u/%s/%s", GetSystemIdentifier(),
 					GetWALInsertionTimeLine(), MyDatabaseId,
-					find_table(PGPX_DECISIONS), host, DataDir);
-	snprintf(token, PGPX_TOKEN_LEN + 1, "%016" INT64_MODIFIER "x",
-			 hash_bytes_extended((unsigned char *) text, strlen(text), 0));
+					find_table(PGPX_DECISIONS), pgpx_shared->host, DataDir);
+	digest = hash_bytes_extended((unsigned char *) text, strlen(text), 0);
+	snprintf(token, PGPX_TOKEN_LEN + 1, "%08x%08x", (uint32) (digest >> 32),
+			 (uint32) digest);
 	pfree(text);
 }
 
@@ -139,22 +138,21 @@ pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 	Datum		values[PGPX_DECISION_COLUMNS];
 	bool		nulls[PGPX_DECISION_COLUMNS] = {false};
 	char		token[PGPX_TOKEN_LEN + 1];
-	uint64		random;
+	uint32		random[2];
 
 	if (n > PGPX_PARTS_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("cannot commit on more than %d servers at the same time",
 						PGPX_PARTS_MAX)));
-	if (!pg_strong_random(&random, sizeof(random)))
+	if (!pg_strong_random(random, sizeof(random)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate a random number")));
+				 errmsg("pgpool_ext could not generate a random number")));
 	pgpx_commit_token(token);
-	snprintf(id, PGPX_ID_SIZE,
-			 PGPX_ID_PREFIX "%s_" UINT64_FORMAT "_%016" INT64_MODIFIER "x",
+	snprintf(id, PGPX_ID_SIZE, PGPX_ID_PREFIX "%s_" UINT64_FORMAT "_%08x%08x",
 			 token, U64FromFullTransactionId(GetTopFullTransactionId()),
-			 random);
+			 random[0], random[1]);
 	for (int i = 0; i < n; i++)
 		ids[i] = Int32GetDatum(participants[i]);
 	values[PGPX_DECISION_ID - 1] = CStringGetTextDatum(id);

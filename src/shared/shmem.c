@@ -158,6 +158,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->registry_lock = &locks[0].lock;
 	shared->locks_lock = &locks[1].lock;
 	generate_identity(shared);
+	(void) gethostname(shared->host, sizeof(shared->host) - 1);
 	shared->started_at = pgpx_now();
 
 	pg_atomic_init_u64(&shared->next_id, ((uint64) boots << BOOT_SHIFT) + 1);

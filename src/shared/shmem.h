@@ -511,6 +511,7 @@ typedef struct PgpxShared
 	LWLock	   *locks_lock;
 	char		instance[PGPX_INSTANCE_LEN];	/* identifies this run of the
 												 * server to other servers */
+	char		host[256];		/* name of this host, see pgpx_commit_token */
 	PgpxTime	started_at;
 
 	/* atomic */
