@@ -5,7 +5,7 @@
  *	  order in which the parts of the extension act.
  *
  *	before commit	locks: warn of lost ones, refuse PREPARE
- *					remote transactions: COMMIT
+ *					remote transactions: COMMIT, or PREPARE TRANSACTION
  *					leases: check for work that would be lost, return
  *					catalog changes: find the pools that they affect
  *	after commit or abort, and at the end of a subtransaction

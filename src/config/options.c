@@ -449,7 +449,7 @@ describe_values(const PgpxOption *option)
 								 option->words[i]);
 			return psprintf("Valid values are: %s.", buf.data);
 		case PGPX_KIND_BOOL:
-			return (option->where & PGPX_OF_TABLES) != 0 ?
+			return (option->where & PGPX_IN_PLACE) != 0 ?
 				"Valid values are: true, false, on, off." :
 				"Valid values are: true, false.";
 		case PGPX_KIND_COST:

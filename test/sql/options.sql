@@ -70,7 +70,8 @@ SELECT name, value, r.state, r.message
     (48, 'leak_warning', '5min'), (53, 'notice_after', '0'),
     (54, 'notice_after', '5s'),
     (49, 'notices', 'forward'), (50, 'notices', 'log'),
-    (51, 'notices', 'ignore'), (52, 'base_server', 'shard1')
+    (51, 'notices', 'ignore'), (52, 'base_server', 'shard1'),
+    (55, 'two_phase_commit', 'on'), (56, 'two_phase_commit', 'false')
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
@@ -104,7 +105,7 @@ SELECT name, left(value, 12) AS value, r.state, r.message
     (47, 'test_period', '30'), (48, 'checkout_timeout', '500'),
     (49, 'checkout_timeout', ' 0.5 '), (50, 'connect_timeout', '5'),
     (51, 'idle_timeout', '0x10'), (52, 'leak_warning', '-1'),
-    (53, 'notice_after', '-1s')
+    (53, 'notice_after', '-1s'), (54, 'two_phase_commit', 'maybe')
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
