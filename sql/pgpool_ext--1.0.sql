@@ -1414,10 +1414,24 @@ COMMENT ON COLUMN pgpool.prepared_transactions.last_error IS
 COMMENT ON COLUMN pgpool.prepared_transactions.participant IS
 'number of the participant, for forget_participant';
 
+CREATE FUNCTION pgpool.commit_token()
+RETURNS pg_catalog.text
+AS 'MODULE_PATHNAME', 'pgpx_commit_token_text'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.commit_token() FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.commit_token() IS
+'returns the token of this installation, as in commit_participants';
+
 CREATE FUNCTION pgpool.adopt_prepared()
 RETURNS pg_catalog.int4
-AS 'MODULE_PATHNAME', 'pgpx_adopt_prepared'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE SQL VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH adopted AS (
+		UPDATE pgpool.commit_participants SET adopter = pgpool.commit_token()
+		WHERE token <> pgpool.commit_token() AND adopter IS DISTINCT FROM pgpool.commit_token()
+		RETURNING 1)
+	SELECT count(*)::int4 FROM adopted;
+$$;
 REVOKE ALL ON FUNCTION pgpool.adopt_prepared() FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.adopt_prepared() IS
 'lets this server roll back undecided parts that the server of which it is a copy or the promoted standby has prepared; that server must no longer run; returns the number of participants adopted';
@@ -1425,8 +1439,14 @@ COMMENT ON FUNCTION pgpool.adopt_prepared() IS
 CREATE FUNCTION pgpool.forget_participant(
 	participant pg_catalog.int4)
 RETURNS pg_catalog.bool
-AS 'MODULE_PATHNAME', 'pgpx_forget_participant'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE SQL VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+	LOCK TABLE pgpool.commit_participants IN EXCLUSIVE MODE;
+	DELETE FROM pgpool.commit_parts WHERE commit_parts.participant = $1;
+	WITH forgotten AS (
+		DELETE FROM pgpool.commit_participants WHERE id = $1 RETURNING 1)
+	SELECT count(*) > 0 FROM forgotten;
+$$;
 REVOKE ALL ON FUNCTION pgpool.forget_participant(pg_catalog.int4) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.forget_participant(pg_catalog.int4) IS
 'removes a participant although it may have unresolved parts, so that its server and user mapping can be changed or dropped; returns false if it does not exist';

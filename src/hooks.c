@@ -24,6 +24,7 @@
 #include "catalog/objectaccess.h"
 #include "tcop/utility.h"
 
+#include "commit/commit.h"
 #include "session/lease.h"
 #include "session/server_spec.h"
 #include "dblink/dblink.h"
@@ -65,7 +66,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				QueryCompletion *qc)
 {
 	/* read before, because the end of a transaction may free the statement */
-	bool		discards = pgpx_catalog_begin_utility(pstmt->utilityStmt);
+	Node	   *stmt = pstmt->utilityStmt;
+	bool		discards = pgpx_catalog_begin_utility(stmt);
+	bool		guards = pgpx_participant_guards_utility(stmt);
 
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
@@ -75,6 +78,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 								params, queryEnv, dest, qc);
 	if (discards)
 		pgpx_catalog_end_discard();
+	if (guards)
+		pgpx_participant_end_utility(stmt);
 }
 
 static void
@@ -87,6 +92,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 		return;
 	pgpx_attach_check_drop(classId, objectId);
 	pgpx_dblink_check_drop(classId, objectId);
+	pgpx_participant_check_drop(classId, objectId);
 }
 
 void

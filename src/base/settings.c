@@ -33,6 +33,8 @@ int			pgpx_busy_poll = 100;
 bool		pgpx_log_connections = false;
 char	   *pgpx_password_command = NULL;
 int			pgpx_password_lifetime = 300000;
+int			pgpx_resolve_interval = 60000;
+bool		pgpx_adopt_all = false;
 
 /* The integer settings.  The default is the initial value of the variable. */
 static const struct
@@ -83,6 +85,10 @@ static const struct
 	 PGC_SIGHUP, GUC_UNIT_MS,
 	 "Sets how long new connections use a password that the password command has printed.",
 	 "0 runs the command for each connection. Open connections stay open."},
+	{"pgpool_ext.resolve_interval", &pgpx_resolve_interval, 100, INT_MAX,
+	 PGC_SIGHUP, GUC_UNIT_MS,
+	 "Sets how often remote servers are searched for prepared parts that no session has ended.",
+	 "If a session could not end a part, the search begins at once."},
 };
 
 static const struct config_enum_entry off_on[] = {
@@ -125,6 +131,13 @@ pgpx_settings_init(void)
 							 NULL,
 							 &pgpx_default_two_phase_commit,
 							 pgpx_default_two_phase_commit, off_on,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pgpool_ext.adopt_prepared",
+							 "Rolls back undecided parts that the server of which this one is the promoted standby or a copy has prepared.",
+							 "That server must never run again. The setting has the effect of pgpool.adopt_prepared() in all databases.",
+							 &pgpx_adopt_all,
+							 false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomStringVariable("pgpool_ext.password_command",

@@ -51,6 +51,10 @@ extern int	pgpx_default_two_phase_commit;	/* 0 or 1 */
 extern char *pgpx_password_command;
 extern int	pgpx_password_lifetime; /* ms */
 
+/* commits on several servers */
+extern int	pgpx_resolve_interval;	/* ms */
+extern bool pgpx_adopt_all;
+
 /* logging */
 extern int	pgpx_log_min_wait;	/* ms; -1: off */
 extern bool pgpx_log_connections;

@@ -9,9 +9,10 @@
  *	decision.c		token and id; the row of a decision; lookup of participants.
  *					Runs in the session that commits.
  *	participant.c	rows of participants: registration by a background worker,
- *					removal, refusal of DDL, adopt_prepared().
+ *					removal, refusal of DDL.
  *	resolver.c		the resolver: visits participants, and commits or rolls back
  *					their parts.
+ *	remote_session.c	the sessions of the resolver on remote servers.
  *
  * Terms:
  * - A *part* is a prepared transaction on a remote server.
@@ -38,7 +39,9 @@
 #ifndef PGPX_COMMIT_H
 #define PGPX_COMMIT_H
 
-#include "base/compat.h"
+#include "session/server_spec.h"
+
+#include "libpq-fe.h"
 
 #define PGPX_TOKEN_LEN 16
 #define PGPX_ID_PREFIX "pgpx_"
@@ -155,12 +158,63 @@ extern void pgpx_decision_insert(const int32 *participants, int n,
  * Errors: 53400 no background worker or resolver slot; the error of the worker,
  * which names the server: it cannot log in, is a standby, the server's owner may
  * not send the user's password without a request of the user
- * (catalog_reader.c:check_owner), or only the session of the user can log in
- * (SCRAM pass-through).
+ * (pgpx_server_spec_check_unrequested), or only the session of the user can log
+ * in (SCRAM pass-through).
  */
 extern void pgpx_participant_register(Oid server, Oid user);
 
-/* --- resolver.c ---------------------------------------------------------- */
+/* Insert the row, in a transaction of the worker. */
+extern void pgpx_participant_insert(Oid server, Oid user, int64 system,
+									const char *database);
+
+/*
+ * Return whether a participant is one of the server (InvalidOid: any), or has it
+ * as its base server, and of the user (InvalidOid: any).
+ */
+extern bool pgpx_participant_matches(Oid row_server, Oid row_user, Oid server,
+									 Oid user);
+
+/*
+ * For hooks.c: refuse DDL that would lose the parts of participants (55006, or
+ * the error of the worker that has asked).
+ *
+ * - guards_utility returns whether end_utility must be called after a statement.
+ * - check_drop is called before an object is dropped.
+ */
+extern bool pgpx_participant_guards_utility(struct Node *stmt);
+extern void pgpx_participant_end_utility(struct Node *stmt);
+extern void pgpx_participant_check_drop(Oid class_id, Oid object);
+
+/* --- resolver.c ----------------------------------------------------------
+ *
+ * The main function of two kinds of background workers:
+ * - The resolver of a database, which the pool worker starts
+ *	 (worker/resolver_request.c).
+ * - A worker with an errand, which a session starts and waits for.
+ *
+ * Both end soon, because DROP DATABASE waits only five seconds for them.  Only a
+ * resolver that has found parts which it could not resolve stays.
+ */
+
+/* arg: OID of the database; bgw_extra: dsm_handle of an errand, or 0 */
+PGDLLEXPORT void pgpx_resolver_main(Datum arg);
+
+/*
+ * An errand, in a dynamic shared memory segment.  The worker writes the fields
+ * from "done" on, and the session reads them after the end of the worker.
+ */
+typedef struct PgpxErrand
+{
+	bool		registers;		/* register the participant of server and user;
+								 * else visit all, and report unresolved parts
+								 * of those that match as an error */
+	Oid			server;
+	Oid			user;
+	bool		done;
+	int			sqlstate;		/* 0: no error */
+	char		message[2 * PGPX_ERROR_LEN];
+	char		detail[2 * PGPX_ERROR_LEN];
+} PgpxErrand;
 
 /*
  * pgpx_resolver_wake
@@ -171,6 +225,29 @@ extern void pgpx_participant_register(Oid server, Oid user);
  * Raise no error, and allocate nothing: it is called after the local commit.
  */
 extern void pgpx_resolver_wake(void);
+
+/* --- remote_session.c ----------------------------------------------------- */
+
+/* Called first in the process: prepare the end of threads, and the environment. */
+extern void pgpx_remote_sessions_init(void);
+
+/* Set when a login was abandoned: the process should end, and with it the thread. */
+extern bool pgpx_remote_has_abandoned;
+
+/* Log in to a server.  The caller calls PQfinish. */
+extern PGconn *pgpx_remote_log_in(const PgpxServerSpec *spec);
+
+/*
+ * pgpx_remote_query
+ *		Execute SQL, and call "read_row" for each row (NULL: drop rows).
+ *
+ * Return 0, or the SQLSTATE of the remote's error and its text.  Raise any other
+ * error; then the session cannot be used any more.  The rows are untrusted.
+ */
+typedef void (*PgpxRowReader)(void *arg, const PGresult *row);
+extern int	pgpx_remote_query(PGconn *pg, const char *sql,
+							  PgpxRowReader read_row, void *arg,
+							  char error[PGPX_ERROR_LEN]);
 
 /* --- debug points ---------------------------------------------------------
  *

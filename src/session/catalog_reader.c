@@ -8,8 +8,9 @@
  * - It makes the same checks as a checkout by the pool's user.  A pool that all
  *	 users of a PUBLIC mapping share has no such user; each checkout from it
  *	 checks the privileges of its own user.
- * - It checks the owners of a server (check_owner).  The options of a server with
- *	 a base server are checked with the spec (find_forbidden_option).
+ * - It checks the owners of a server (pgpx_server_spec_check_unrequested).  The
+ *	 options of a server with a base server are checked with the spec
+ *	 (find_forbidden_option).
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
  * - It must be brief, because DROP DATABASE waits only five seconds for it, and
@@ -23,14 +24,17 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/dbcommands.h"
+#include "commands/extension.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -47,30 +51,6 @@ PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);
 #define LOCK_TIMEOUT "2s"
 
 static PgpxTime deadline;
-
-/*
- * Raise an error if a spec may not be published.  No session of the user has
- * requested the connection, and the owner of a server determines the host to
- * which the user's password is sent, and the start commands that run with the
- * user's privileges on the remote.
- *
- * Without a password, superusers must own the server and its base server,
- * because the remote may then trust the operating system account of this
- * server.  With one, it is sufficient that the owner of the server with the
- * connection options has the privileges of the user, or can read the mapping,
- * because it is PUBLIC's.
- */
-static void
-check_owner(const PgpxServerSpec *spec)
-{
-	if (!spec->of_superuser &&
-		(!spec->need_password || !spec->owner_has_mapping))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 spec->need_password ?
-				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user") :
-				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
-}
 
 /* Set the pool's last error, and log it unless it is still the same. */
 static void
@@ -120,7 +100,7 @@ publish(const char *server, Oid user, const char *user_name, int index,
 		(void) pgpx_checkout_prewarm(
 			pgpx_server_spec_get_for(server, InvalidOid, user,
 									 !OidIsValid(user)),
-			0, deadline, check_owner);
+			0, deadline, pgpx_server_spec_check_unrequested);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -162,6 +142,37 @@ publish_needed(void)
 		publish(NameStr(pool.server_name), pool.user, NameStr(pool.user_name),
 				i, pool.pool_id);
 	}
+}
+
+/*
+ * Have a resolver started if this database has participants (commit/commit.h).
+ * Where the extension exists, its schema is a member of it, so the table is, too.
+ */
+static void
+request_resolver(void)
+{
+	Oid			table = InvalidOid;
+	Relation	participants;
+	SysScanDesc scan;
+
+	if (OidIsValid(get_extension_oid("pgpool_ext", true)))
+		table = get_relname_relid("commit_participants",
+								  get_namespace_oid("pgpool", false));
+	if (!OidIsValid(table))
+		return;
+	participants = table_open(table, AccessShareLock);
+	scan = systable_beginscan(participants, InvalidOid, false,
+							  GetActiveSnapshot(), 0, NULL);
+	if (HeapTupleIsValid(systable_getnext(scan)) &&
+		pgpx_resolver_slot_claim() == NULL)
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("pgpool_ext cannot resolve prepared parts of database \"%s\"",
+						get_database_name(MyDatabaseId)),
+				 errdetail("%d other databases have participants of commits on several servers.",
+						   PGPX_MAX_RESOLVERS)));
+	systable_endscan(scan);
+	table_close(participants, AccessShareLock);
 }
 
 /*
@@ -207,6 +218,7 @@ visit(void)
 	systable_endscan(scan);
 	table_close(mappings, AccessShareLock);
 	table_close(servers, AccessShareLock);
+	request_resolver();
 	pg_atomic_write_u32(&pgpx_shared->visited_database, MyDatabaseId);
 }
 

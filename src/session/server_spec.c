@@ -668,6 +668,18 @@ pgpx_server_spec_is_same_login(const PgpxServerSpec *a, const PgpxServerSpec *b)
 }
 
 void
+pgpx_server_spec_check_unrequested(const PgpxServerSpec *spec)
+{
+	if (!spec->of_superuser &&
+		(!spec->need_password || !spec->owner_has_mapping))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 spec->need_password ?
+				 errmsg("pgpool_ext sends no password of a user to a server whose owner is neither a superuser nor has the privileges of the user") :
+				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
+}
+
+void
 pgpx_server_spec_pin(PgpxServerSpec *spec)
 {
 	spec->refcount++;

@@ -150,6 +150,23 @@ extern const char *pgpx_server_spec_remote_user(const PgpxServerSpec *spec);
 extern bool pgpx_server_spec_is_same_login(const PgpxServerSpec *a,
 										   const PgpxServerSpec *b);
 
+/*
+ * pgpx_server_spec_check_unrequested
+ *		Raise 42501 if a background worker may not log in without a request of
+ *		the user.
+ *
+ * The owner of a server determines the host to which the user's password is
+ * sent, and the start commands that run with the user's privileges on the
+ * remote.
+ *
+ * Without a password, superusers must own the server and its base server,
+ * because the remote may then trust the operating system account of this
+ * server.  With one, it is sufficient that the owner of the server with the
+ * connection options has the privileges of the user, or can read the mapping,
+ * because it is PUBLIC's.
+ */
+extern void pgpx_server_spec_check_unrequested(const PgpxServerSpec *spec);
+
 extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 
 /* Release a pin.  Raise no error. */

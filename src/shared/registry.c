@@ -462,3 +462,33 @@ pgpx_pool_remove_gone(int index, uint32 pool_id)
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
 }
+
+PgpxResolverSlot *
+pgpx_resolver_slot(void)
+{
+	for (int i = 0; i < PGPX_MAX_RESOLVERS; i++)
+		if (pg_atomic_read_u32(&pgpx_shared->resolver[i].database) ==
+			MyDatabaseId)
+			return &pgpx_shared->resolver[i];
+	return NULL;
+}
+
+PgpxResolverSlot *
+pgpx_resolver_slot_claim(void)
+{
+	PgpxResolverSlot *slot;
+
+	/* two processes must not claim two slots for one database */
+	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	slot = pgpx_resolver_slot();
+	for (int i = 0; slot == NULL && i < PGPX_MAX_RESOLVERS; i++)
+	{
+		uint32		none = InvalidOid;
+
+		if (pg_atomic_compare_exchange_u32(&pgpx_shared->resolver[i].database,
+										   &none, MyDatabaseId))
+			slot = &pgpx_shared->resolver[i];
+	}
+	LWLockRelease(pgpx_shared->registry_lock);
+	return slot;
+}

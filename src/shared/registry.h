@@ -123,4 +123,14 @@ extern bool pgpx_server_set_paused(Oid database, Oid server, bool pause,
  */
 extern int	pgpx_server_list_paused(Oid database, Oid *servers);
 
+/*
+ * pgpx_resolver_slot
+ *		Return the slot of the resolver of this database; NULL if it has none.
+ * pgpx_resolver_slot_claim
+ *		As pgpx_resolver_slot, but assign a free slot if there is none.  Return
+ *		NULL if all are in use.
+ */
+extern PgpxResolverSlot *pgpx_resolver_slot(void);
+extern PgpxResolverSlot *pgpx_resolver_slot_claim(void);
+
 #endif							/* PGPX_REGISTRY_H */

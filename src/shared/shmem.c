@@ -196,6 +196,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u32(&shared->resolver[i].database, InvalidOid);
 		pg_atomic_init_u32(&shared->resolver[i].process, 0);
 		pg_atomic_init_u32(&shared->resolver[i].wakes, 0);
+		pg_atomic_init_u32(&shared->resolver[i].served, 0);
 	}
 
 	for (int i = 0; i < pgpx_max_pools; i++)

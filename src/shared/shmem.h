@@ -485,7 +485,7 @@ typedef enum PgpxDblinkOutcome
 
 /*
  * A database with participants of commits on several servers, and its resolver.
- * A worker starts a resolver for each slot in use that has no process.
+ * Worker 0 starts the resolver (resolver_request.c).
  */
 typedef struct PgpxResolverSlot
 {
@@ -493,6 +493,7 @@ typedef struct PgpxResolverSlot
 	pg_atomic_uint32 process;	/* one more than the number of the resolver's
 								 * process; 0: it does not run */
 	pg_atomic_uint32 wakes;		/* incremented when a part may be left */
+	pg_atomic_uint32 served;	/* "wakes" before the last round began */
 } PgpxResolverSlot;
 
 typedef struct PgpxShared

@@ -12,8 +12,11 @@
  * - after a change that replaces connections,
  * - after a restart of the worker, and
  * - after the start of the server.  The first worker then visits all databases,
- *	 because only the catalogs of a database show whether it has pools to open.
- *	 If it ends before all visits are complete, the next one repeats them.
+ *	 because only the catalogs of a database show whether it has pools to open,
+ *	 and whether it needs a resolver (commit/commit.h).  If it ends before all
+ *	 visits are complete, the next one repeats them.
+ * - after the promotion of a standby, because the resolvers of databases that
+ *	 were visited before may be missing.
  *
  * In a round, each database that needs a reader has one, in the order of the
  * OIDs.  So a database in which the reader fails does not keep the others from
@@ -51,6 +54,10 @@ static int64 pause_ms = 0;		/* after the last round; 0: none */
 static Oid	last = InvalidOid;	/* database of the last reader in this round */
 
 static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
+
+/* The server was in recovery.  No event reports the end of it. */
+static bool recovering = false;
+#define RECOVERY_CHECK_MS 5000
 
 /* Visits: left are those of databases above the highest OID, and the failed. */
 static bool visiting = false;
@@ -158,6 +165,7 @@ pgpx_catalog_request_init(void)
 	visiting = pgpx_worker_index == 0 &&
 		pg_atomic_read_u32(&pgpx_shared->visited_database) != OID_MAX;
 	due = visiting ? 0 : PG_INT64_MAX;
+	recovering = pgpx_worker_index == 0 && RecoveryInProgress();
 }
 
 void
@@ -177,8 +185,9 @@ pgpx_catalog_request_pool(int i, PgpxTime now)
 	needy[i] = pool_id;
 }
 
-PgpxTime
-pgpx_catalog_request(PgpxTime now)
+/* As pgpx_catalog_request, but for the end of recovery. */
+static PgpxTime
+request_reader(PgpxTime now)
 {
 	List	   *wanted = NIL;
 	pid_t		pid;
@@ -215,4 +224,19 @@ pgpx_catalog_request(PgpxTime now)
 	pause_ms = pgpx_backoff_next(pause_ms, PAUSE_MIN_MS, PAUSE_MAX_MS);
 	return due =
 		wanted != NIL || visiting ? now + pause_ms * 1000 : PG_INT64_MAX;
+}
+
+PgpxTime
+pgpx_catalog_request(PgpxTime now)
+{
+	if (recovering && !RecoveryInProgress())
+	{
+		recovering = false;
+		visiting = true;
+		highest = last = InvalidOid;
+		pg_atomic_write_u32(&pgpx_shared->visited_database, InvalidOid);
+		due = now;
+	}
+	return Min(request_reader(now),
+			   recovering ? now + RECOVERY_CHECK_MS * 1000 : PG_INT64_MAX);
 }

@@ -162,6 +162,20 @@ extern const char *pgpx_password_request(int pool, dlist_node *login,
  */
 extern bool pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since);
 
+/*
+ * Run the password command outside of the worker's event loop.  "prepare" makes
+ * a run, "run" may be called in a thread, and "forget" wipes and frees it.  "run"
+ * sets *error, which is valid until "forget" as the password is, to the reason
+ * why there is none, or to NULL.
+ */
+extern PgpxTask *pgpx_password_prepare(const PgpxConninfo *ci,
+									   const NameData *server,
+									   const NameData *database,
+									   const NameData *local_user,
+									   int64 timeout_ms);
+extern const char *pgpx_password_run(PgpxTask *task, const char **error);
+extern void pgpx_password_forget(PgpxTask *task);
+
 /* Record the soft limit of open files that password commands run with. */
 extern void pgpx_password_note_limit(uint64 limit);
 

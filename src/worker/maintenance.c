@@ -441,7 +441,7 @@ pgpx_maintenance_run(void)
 	all |= changes != seen_changes;
 	seen_changes = changes;
 	maintain_pools(now, all);
-	next_request = pgpx_catalog_request(now);
+	next_request = Min(pgpx_catalog_request(now), pgpx_resolver_request(now));
 	next_ping = pgpx_lock_hooks->ping();
 	return Min(Min(next_deadline, next_ping),
 			   Min(next_maintenance, next_request));

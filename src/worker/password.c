@@ -96,6 +96,7 @@ set_error(Command *command, const char *text)
 	strlcpy(command->error, text, sizeof(command->error));
 }
 
+#define NO_COMMAND "The setting \"pgpool_ext.password_command\" is empty."
 #define TIMED_OUT "The password command did not end within connect_timeout."
 #define TOO_LONG "The password command printed more than 32768 bytes."
 
@@ -340,11 +341,11 @@ make_variable(const char *name, const char *value)
 }
 
 /*
- * Return the environment of the command, in the current memory context: that of
- * the worker, and the variables that describe the connection.
+ * Set the environment of the command: that of this process, and the variables
+ * that describe the connection.
  */
-static char **
-make_environment(const Command *command, const PgpxConninfo *ci,
+static void
+make_environment(Command *command, const PgpxConninfo *ci,
 				 const char *local_user)
 {
 	const char *host = pgpx_conninfo_param(ci, "host");
@@ -359,15 +360,47 @@ make_environment(const Command *command, const PgpxConninfo *ci,
 		make_variable("PGPOOL_USER", pgpx_conninfo_param(ci, "user")),
 		NULL,
 	};
-	char	  **environment;
 	size_t		n = 0;
 
 	while (environ[n] != NULL)
 		n++;
-	environment = palloc(n * sizeof(char *) + sizeof(own));
-	memcpy(environment, environ, n * sizeof(char *));
-	memcpy(environment + n, own, sizeof(own));
-	return environment;
+	command->environment = palloc(n * sizeof(char *) + sizeof(own));
+	memcpy(command->environment, environ, n * sizeof(char *));
+	memcpy(command->environment + n, own, sizeof(own));
+}
+
+/* Make a run of the command. */
+static Command *
+make_command(const PgpxConninfo *ci, const NameData *server,
+			 const NameData *database, const NameData *local_user,
+			 int64 timeout_ms)
+{
+	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext,
+											  "pgpool_ext password",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	Command    *command = palloc0(sizeof(*command));
+
+	command->cxt = cxt;
+	pthread_mutex_init(&command->mutex, NULL);
+	command->task.run = run_command;
+	command->requested_at = pgpx_now();
+	command->timeout_ms = timeout_ms;
+	command->server = *server;
+	command->database = *database;
+	command->text = pstrdup(pgpx_password_command);
+	make_environment(command, ci, NameStr(*local_user));
+	MemoryContextSwitchTo(old);
+	return command;
+}
+
+/* Wipe and free a command. */
+static void
+free_command(Command *command)
+{
+	explicit_bzero(command->output, sizeof(command->output));
+	pthread_mutex_destroy(&command->mutex);
+	MemoryContextDelete(command->cxt);
 }
 
 const char *
@@ -375,9 +408,7 @@ pgpx_password_request(int index, dlist_node *login, PgpxPasswordEnded ended)
 {
 	const PgpxWorkerPool *wp = &pgpx_wpools[index];
 	PgpxPool   *pool = &pgpx_pools[index];
-	NameData	local_user;
-	MemoryContext cxt;
-	MemoryContext old;
+	PgpxPool	copy;
 	Command    *command;
 	dlist_iter	iter;
 
@@ -392,35 +423,53 @@ pgpx_password_request(int index, dlist_node *login, PgpxPasswordEnded ended)
 		}
 	}
 	if (pgpx_password_command[0] == '\0')
-		return "The setting \"pgpool_ext.password_command\" is empty.";
-	cxt = AllocSetContextCreate(TopMemoryContext, "pgpool_ext password",
-								ALLOCSET_SMALL_SIZES);
-	old = MemoryContextSwitchTo(cxt);
-	command = palloc0(sizeof(*command));
-	command->cxt = cxt;
-	pthread_mutex_init(&command->mutex, NULL);
-	command->task.run = run_command;
+		return NO_COMMAND;
+	LWLockAcquire(pool->lock, LW_SHARED);
+	copy = *pool;
+	LWLockRelease(pool->lock);
+	command = make_command(&wp->conninfo, &copy.server_name,
+						   &copy.database_name, &copy.user_name,
+						   copy.opts.connect_timeout);
 	command->task.ended = finish_command;
 	command->ended = ended;
 	command->key.pool = index;
 	command->key.pool_id = wp->pool_id;
 	command->key.version = wp->conninfo.version;
-	command->requested_at = pgpx_now();
-	LWLockAcquire(pool->lock, LW_SHARED);
-	command->timeout_ms = pool->opts.connect_timeout;
-	command->server = pool->server_name;
-	command->database = pool->database_name;
-	local_user = pool->user_name;
-	LWLockRelease(pool->lock);
-	command->text = pstrdup(pgpx_password_command);
-	command->environment = make_environment(command, &wp->conninfo,
-											NameStr(local_user));
-	MemoryContextSwitchTo(old);
 	dlist_push_tail(&commands, &command->node);
 	dlist_init(&command->waiting);
 	dlist_push_tail(&command->waiting, login);
 	pgpx_task_submit(&command->task, PGPX_TASK_PASSWORD, &command->key);
 	return NULL;
+}
+
+PgpxTask *
+pgpx_password_prepare(const PgpxConninfo *ci, const NameData *server,
+					  const NameData *database, const NameData *local_user,
+					  int64 timeout_ms)
+{
+	Command    *command = make_command(ci, server, database, local_user,
+									   timeout_ms);
+
+	if (command->text[0] == '\0')
+		set_error(command, NO_COMMAND);
+	return &command->task;
+}
+
+const char *
+pgpx_password_run(PgpxTask *task, const char **error)
+{
+	Command    *command = (Command *) task;
+
+	if (command->error[0] == '\0')
+		run_command(task);
+	*error = command->error[0] != '\0' ? command->error : NULL;
+	return command->output;
+}
+
+void
+pgpx_password_forget(PgpxTask *task)
+{
+	free_command((Command *) task);
 }
 
 /*
@@ -462,9 +511,7 @@ finish_command(PgpxTask *task, PgpxTaskEnd end)
 	while (!dlist_is_empty(&command->waiting))
 		command->ended(dlist_pop_head_node(&command->waiting),
 					   command->error[0] != '\0' ? command->error : NULL);
-	explicit_bzero(command->output, sizeof(command->output));
-	pthread_mutex_destroy(&command->mutex);
-	MemoryContextDelete(command->cxt);
+	free_command(command);
 }
 
 void

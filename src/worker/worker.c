@@ -91,14 +91,12 @@ pgpx_worker_register(void)
 }
 
 /*
- * Remove the variables that libpq reads from the environment.
- *
  * libpq reads a parameter from the environment if no option sets it.  Here that
  * is the environment in which the server was started: a PGHOSTADDR or PGSERVICE
  * in it would apply to every pool.
  */
-static void
-clean_environment(void)
+void
+pgpx_worker_clean_environment(void)
 {
 	PQconninfoOption *options = PQconndefaults();
 
@@ -240,7 +238,7 @@ pgpx_worker_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
-	clean_environment();
+	pgpx_worker_clean_environment();
 	set_up();
 	pgstat_report_activity(STATE_IDLE, NULL);
 	ereport(DEBUG1, (errmsg_internal("pgpool_ext worker %d started", pgpx_worker_index)));

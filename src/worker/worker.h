@@ -9,8 +9,9 @@
  * its own pools, through pool_worker.h.  An eviction under max_connections may
  * also close a free connection of another worker's pool.
  *
- * Implemented by worker.c (start and end), event_loop.c, maintenance.c and
- * catalog_request.c (start of the catalog reader).
+ * Implemented by worker.c (start and end), event_loop.c, maintenance.c,
+ * catalog_request.c (start of the catalog reader) and resolver_request.c (start
+ * of the resolvers of commits on several servers).
  *
  *-------------------------------------------------------------------------
  */
@@ -26,6 +27,9 @@ extern MemoryContext pgpx_worker_cxt;	/* reset after each round */
 /* Register the workers with the postmaster; called by _PG_init. */
 extern void pgpx_worker_register(void);
 PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
+
+/* Remove the variables that libpq reads from the environment. */
+extern void pgpx_worker_clean_environment(void);
 
 extern void pgpx_event_loop_init(void);
 
@@ -59,6 +63,12 @@ extern PgpxTime pgpx_maintenance_run(void);
 extern void pgpx_catalog_request_init(void);
 extern void pgpx_catalog_request_pool(int pool, PgpxTime now);
 extern PgpxTime pgpx_catalog_request(PgpxTime now);
+
+/*
+ * Start the resolvers that are due; only worker 0 does.  Return as
+ * pgpx_catalog_request.
+ */
+extern PgpxTime pgpx_resolver_request(PgpxTime now);
 
 /*
  * pgpx_databases_begin

@@ -1,0 +1,128 @@
+/*-------------------------------------------------------------------------
+ *
+ * resolver_request.c
+ *	  Start the resolvers of commits on several servers (commit/commit.h).
+ *
+ * Each database with participants has a slot in shared memory.  Its resolver is
+ * started after a wake, and pgpool_ext.resolve_interval after the last start.  It
+ * ends when all parts that it has found are resolved.  If it fails, the next one
+ * is started after MIN_PAUSE_US.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/worker.h"
+
+#include "catalog/pg_database.h"
+#include "postmaster/bgworker.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "base/settings.h"
+
+#define MIN_PAUSE_US (1000 * 1000)
+
+static struct
+{
+	BackgroundWorkerHandle *handle; /* NULL: no resolver was started, or it has
+									 * ended */
+	PgpxTime	started_at;		/* of the last one; 0: none */
+}			resolvers[PGPX_MAX_RESOLVERS];
+
+/*
+ * Return whether the database accepts connections.  If it does not exist, free
+ * its slot.  If pg_database is locked, assume that it does.
+ */
+static bool
+check_database(PgpxResolverSlot *slot)
+{
+	HeapTuple	row;
+	bool		accepts;
+
+	if (!pgpx_databases_begin())
+		return true;
+	row = SearchSysCache1(DATABASEOID,
+						  ObjectIdGetDatum(pg_atomic_read_u32(&slot->database)));
+	accepts = HeapTupleIsValid(row) &&
+		((Form_pg_database) GETSTRUCT(row))->datallowconn &&
+		((Form_pg_database) GETSTRUCT(row))->datconnlimit >= -1;
+	if (HeapTupleIsValid(row))
+		ReleaseSysCache(row);
+	else
+		pg_atomic_write_u32(&slot->database, InvalidOid);
+	pgpx_databases_end();
+	return accepts;
+}
+
+static void
+start_resolver(int i)
+{
+	static bool refused = false;	/* the last one */
+	BackgroundWorker worker = {
+		.bgw_name = "pgpool_ext resolver",
+		.bgw_flags =
+			BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_library_name = "pgpool_ext",
+		.bgw_function_name = "pgpx_resolver_main",
+		.bgw_main_arg = ObjectIdGetDatum(
+			pg_atomic_read_u32(&pgpx_shared->resolver[i].database)),
+		.bgw_notify_pid = MyProcPid,	/* its end sets our latch */
+	};
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	if (!RegisterDynamicBackgroundWorker(&worker, &resolvers[i].handle) &&
+		!refused)
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("pgpool_ext cannot start a resolver of prepared parts"),
+				 errdetail("All background worker slots are in use."),
+				 errhint("Raise \"max_worker_processes\".")));
+	refused = resolvers[i].handle == NULL;
+	MemoryContextSwitchTo(old);
+}
+
+PgpxTime
+pgpx_resolver_request(PgpxTime now)
+{
+	PgpxTime	next = PG_INT64_MAX;
+
+	for (int i = 0; i < PGPX_MAX_RESOLVERS && pgpx_worker_index == 0; i++)
+	{
+		PgpxResolverSlot *slot = &pgpx_shared->resolver[i];
+		PgpxTime	due = resolvers[i].started_at;
+		pid_t		pid;
+
+		if (resolvers[i].handle != NULL)
+		{
+			if (GetBackgroundWorkerPid(resolvers[i].handle, &pid) !=
+				BGWH_STOPPED)
+				continue;
+			pfree(resolvers[i].handle);
+			resolvers[i].handle = NULL;
+		}
+		if (!OidIsValid(pg_atomic_read_u32(&slot->database)))
+		{
+			resolvers[i].started_at = 0;
+			continue;
+		}
+		if (due != 0 && pg_atomic_read_u32(&slot->wakes) ==
+			pg_atomic_read_u32(&slot->served))
+			due += (PgpxTime) pgpx_resolve_interval * 1000;
+		else if (due != 0)
+			due += Min(MIN_PAUSE_US, (PgpxTime) pgpx_resolve_interval * 1000);
+
+		/* that of a worker that has ended may still run */
+		if (now >= due && pg_atomic_read_u32(&slot->process) == 0 &&
+			check_database(slot))
+			start_resolver(i);
+		if (now >= due)
+		{
+			resolvers[i].started_at = now;
+			due = now + MIN_PAUSE_US;
+		}
+		if (resolvers[i].handle == NULL)
+			next = Min(next, due);
+	}
+	return next;
+}
