@@ -100,7 +100,7 @@ static const struct config_enum_entry off_on[] = {
 	{"yes", 1, true},
 	{"0", 0, true},
 	{"1", 1, true},
-	{NULL}
+	{NULL},
 };
 
 void

@@ -579,7 +579,7 @@ log_old_parts(void)
 		return;
 	logged_at = now;
 	ereport(LOG,
-			(errmsg("prepared transactions on other servers are older than a minute: %s",
+			(errmsg("pgpool_ext has %s prepared transactions on other servers that are older than a minute",
 					field(0, 1)),
 			 errdetail("One of them is \"%s\".", field(0, 2)),
 			 errhint("See view \"pgpool.prepared_transactions\".")));

@@ -40,7 +40,8 @@
 /* Upper bound of the size of the pipeline in roll_back_remote, with its token. */
 #define ROLLBACK_SIZE 512
 
-dlist_head	pgpx_remote_transactions = DLIST_STATIC_INIT(pgpx_remote_transactions);
+dlist_head	pgpx_remote_transactions =
+	DLIST_STATIC_INIT(pgpx_remote_transactions);
 
 /* Return whether a cancel request is under way. */
 static bool
