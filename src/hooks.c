@@ -68,7 +68,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	/* read before, because the end of a transaction may free the statement */
 	Node	   *stmt = pstmt->utilityStmt;
 	bool		discards = pgpx_catalog_begin_utility(stmt);
-	bool		guards = pgpx_participant_guards_utility(stmt);
+	bool		guards = pgpx_participant_begin_utility(stmt);
 
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,

@@ -59,7 +59,7 @@ enum
 {
 	PGPX_DECISION_ID = 1,
 	PGPX_DECISION_PARTICIPANTS,
-	PGPX_DECISION_COLUMNS = PGPX_DECISION_PARTICIPANTS
+	PGPX_DECISION_COLUMNS = PGPX_DECISION_PARTICIPANTS,
 };
 
 #define PGPX_PARTICIPANTS "commit_participants"
@@ -74,7 +74,7 @@ enum
 	PGPX_PARTICIPANT_ADOPTER,
 	PGPX_PARTICIPANT_VISITED,
 	PGPX_PARTICIPANT_ERROR,
-	PGPX_PARTICIPANT_COLUMNS = PGPX_PARTICIPANT_ERROR
+	PGPX_PARTICIPANT_COLUMNS = PGPX_PARTICIPANT_ERROR,
 };
 
 /*
@@ -178,10 +178,10 @@ extern bool pgpx_participant_matches(Oid row_server, Oid row_user, Oid server,
  * For hooks.c: refuse DDL that would lose the parts of participants (55006, or
  * the error of the worker that has asked).
  *
- * - guards_utility returns whether end_utility must be called after a statement.
- * - check_drop is called before an object is dropped.
+ * - begin_utility returns whether end_utility must be called after a statement.
+ * - check_drop is called before a server or user mapping is dropped.
  */
-extern bool pgpx_participant_guards_utility(struct Node *stmt);
+extern bool pgpx_participant_begin_utility(struct Node *stmt);
 extern void pgpx_participant_end_utility(struct Node *stmt);
 extern void pgpx_participant_check_drop(Oid class_id, Oid object);
 
@@ -235,7 +235,7 @@ extern void pgpx_remote_sessions_init(void);
 extern bool pgpx_remote_has_abandoned;
 
 /* Log in to a server.  The caller calls PQfinish. */
-extern PGconn *pgpx_remote_log_in(const PgpxServerSpec *spec);
+extern PGconn *pgpx_remote_log_in(PgpxServerSpec *spec);
 
 /*
  * pgpx_remote_query

@@ -32,7 +32,6 @@
 #include "access/xact.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/extension.h"
 #include "commands/sequence.h"
@@ -50,13 +49,12 @@
 
 /* --- Errands -------------------------------------------------------------- */
 
-/* Start the worker, and wait for its end, also after an error. */
+/* Have a worker do an errand.  Raise the error of the worker. */
 static void
-run_worker(dsm_handle handle)
+run_errand(bool registers, Oid server, Oid user)
 {
 	BackgroundWorker worker = {
 		.bgw_name = "pgpool_ext resolver errand",
-		.bgw_type = "pgpool_ext resolver",
 		.bgw_flags =
 			BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
 		.bgw_start_time = BgWorkerStart_RecoveryFinished,
@@ -66,58 +64,48 @@ run_worker(dsm_handle handle)
 		.bgw_main_arg = ObjectIdGetDatum(MyDatabaseId),
 		.bgw_notify_pid = MyProcPid,
 	};
-	BackgroundWorkerHandle *volatile started;
-	BackgroundWorkerHandle *registered;
-
-	memcpy(worker.bgw_extra, &handle, sizeof(handle));
-	if (!RegisterDynamicBackgroundWorker(&worker, &registered))
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("pgpool_ext cannot start a background worker for a commit on several servers"),
-				 errhint("Raise \"max_worker_processes\".")));
-	started = registered;
-	PG_TRY();
-	{
-		(void) WaitForBackgroundWorkerShutdown(started);
-	}
-	PG_CATCH();
-	{
-		TerminateBackgroundWorker(started);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-}
-
-/* Have a worker do an errand.  Raise the error of the worker. */
-static void
-run_errand(bool registers, Oid server, Oid user)
-{
+	BackgroundWorkerHandle *handle;
 	dsm_segment *segment;
-	PgpxErrand *errand;
-	PgpxErrand	result;
-
-	pgpx_shmem_require();
-	segment = dsm_create(sizeof(PgpxErrand), 0);
-	errand = dsm_segment_address(segment);
-	*errand = (PgpxErrand){
+	dsm_handle	name;
+	PgpxErrand	errand = {
 		.registers = registers,
 		.server = server,
 		.user = user,
 	};
-	run_worker(dsm_segment_handle(segment));
-	result = *errand;
+
+	pgpx_shmem_require();
+	segment = dsm_create(sizeof(errand), 0);
+	memcpy(dsm_segment_address(segment), &errand, sizeof(errand));
+	name = dsm_segment_handle(segment);
+	memcpy(worker.bgw_extra, &name, sizeof(name));
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("pgpool_ext cannot start a background worker for a commit on several servers"),
+				 errhint("Raise \"max_worker_processes\".")));
+	PG_TRY();
+	{
+		(void) WaitForBackgroundWorkerShutdown(handle);
+	}
+	PG_CATCH();
+	{
+		TerminateBackgroundWorker(handle);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	memcpy(&errand, dsm_segment_address(segment), sizeof(errand));
 	dsm_detach(segment);
-	if (!result.done)
+	if (!errand.done)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("a background worker for a commit on several servers has failed"),
 				 errhint("See the log of this server.")));
-	if (result.sqlstate != 0)
+	if (errand.sqlstate != 0)
 		ereport(ERROR,
-				(errcode(result.sqlstate),
-				 errmsg_internal("%s", result.message),
-				 result.detail[0] != '\0' ?
-				 errdetail_internal("%s", result.detail) : 0,
+				(errcode(errand.sqlstate),
+				 errmsg_internal("%s", errand.message),
+				 errand.detail[0] != '\0' ?
+				 errdetail_internal("%s", errand.detail) : 0,
 				 registers ? 0 :
 				 errhint("View pgpool.prepared_transactions has the unresolved parts. Retry when the server can be reached, or call pgpool.forget_participant() first.")));
 }
@@ -155,8 +143,9 @@ pgpx_participant_insert(Oid server, Oid user, int64 system,
 		values[PGPX_PARTICIPANT_TOKEN - 1] = CStringGetTextDatum(token);
 		values[PGPX_PARTICIPANT_SYSTEM - 1] = Int64GetDatum(system);
 		values[PGPX_PARTICIPANT_DATABASE - 1] = CStringGetTextDatum(database);
-		for (int i = PGPX_PARTICIPANT_ADOPTER; i <= PGPX_PARTICIPANT_COLUMNS; i++)
-			nulls[i - 1] = true;
+		nulls[PGPX_PARTICIPANT_ADOPTER - 1] = true;
+		nulls[PGPX_PARTICIPANT_VISITED - 1] = true;
+		nulls[PGPX_PARTICIPANT_ERROR - 1] = true;
 		CatalogTupleInsert(participants,
 						   heap_form_tuple(RelationGetDescr(participants),
 										   values, nulls));
@@ -235,7 +224,11 @@ guard(Oid server, Oid user, bool removes)
 {
 	Relation	participants;
 
-	if (!OidIsValid(get_extension_oid("pgpool_ext", true)))
+	/* DROP EXTENSION may drop servers after the table */
+	if (!OidIsValid(get_extension_oid("pgpool_ext", true)) ||
+		!OidIsValid(get_relname_relid(PGPX_PARTICIPANTS,
+									  get_namespace_oid(PGPX_COMMIT_SCHEMA,
+														false))))
 		return;
 	participants = pgpx_commit_table(PGPX_PARTICIPANTS, ExclusiveLock);
 	if (count_rows(participants, server, user, false) > 0)
@@ -265,21 +258,31 @@ has_connection_option(List *options)
 }
 
 bool
-pgpx_participant_guards_utility(Node *stmt)
+pgpx_participant_begin_utility(Node *stmt)
 {
-	GrantStmt  *grant;
+	List	   *options;
+	ListCell   *lc;
 
 	switch (nodeTag(stmt))
 	{
+		case T_DropStmt:
+			/* not in check_drop, because the drop locks the tables before */
+			foreach(lc, ((DropStmt *) stmt)->objects)
+				if (((DropStmt *) stmt)->removeType == OBJECT_EXTENSION &&
+					superuser() &&
+					strcmp(strVal(lfirst(lc)), "pgpool_ext") == 0)
+					guard(InvalidOid, InvalidOid, false);
+			return false;
 		case T_AlterForeignServerStmt:
-			return has_connection_option(((AlterForeignServerStmt *) stmt)->options);
+			options = ((AlterForeignServerStmt *) stmt)->options;
+			return has_connection_option(options);
 		case T_AlterUserMappingStmt:
-			return pgpx_options_find(((AlterUserMappingStmt *) stmt)->options,
-									 "user") != NULL;
+			options = ((AlterUserMappingStmt *) stmt)->options;
+			return pgpx_options_find(options, "user") != NULL;
 		case T_GrantStmt:
-			grant = (GrantStmt *) stmt;
-			return !grant->is_grant && grant->targtype == ACL_TARGET_OBJECT &&
-				grant->objtype == OBJECT_FOREIGN_SERVER;
+			return !((GrantStmt *) stmt)->is_grant &&
+				((GrantStmt *) stmt)->targtype == ACL_TARGET_OBJECT &&
+				((GrantStmt *) stmt)->objtype == OBJECT_FOREIGN_SERVER;
 		default:
 			return false;
 	}
@@ -288,53 +291,35 @@ pgpx_participant_guards_utility(Node *stmt)
 void
 pgpx_participant_end_utility(Node *stmt)
 {
-	AlterUserMappingStmt *mapping;
+	AlterUserMappingStmt *mapping = (AlterUserMappingStmt *) stmt;
+	AlterForeignServerStmt *server = (AlterForeignServerStmt *) stmt;
 	ListCell   *lc;
 
-	switch (nodeTag(stmt))
-	{
-		case T_AlterForeignServerStmt:
-			guard(get_foreign_server_oid(((AlterForeignServerStmt *) stmt)->servername,
-										 false),
-				  InvalidOid, true);
-			break;
-		case T_AlterUserMappingStmt:
-			mapping = (AlterUserMappingStmt *) stmt;
-			guard(get_foreign_server_oid(mapping->servername, false),
-				  get_rolespec_oid((RoleSpec *) mapping->user, true), true);
-			break;
-		default:
-			foreach(lc, ((GrantStmt *) stmt)->objects)
-				guard(get_foreign_server_oid(strVal(lfirst(lc)), false),
-					  InvalidOid, false);
-			break;
-	}
+	if (IsA(stmt, AlterUserMappingStmt))
+		guard(get_foreign_server_oid(mapping->servername, false),
+			  get_rolespec_oid(mapping->user, true), true);
+	else if (IsA(stmt, AlterForeignServerStmt))
+		guard(get_foreign_server_oid(server->servername, false), InvalidOid,
+			  true);
+	else
+		foreach(lc, ((GrantStmt *) stmt)->objects)
+			guard(get_foreign_server_oid(strVal(lfirst(lc)), false),
+				  InvalidOid, false);
 }
 
 void
 pgpx_participant_check_drop(Oid class_id, Oid object)
 {
 	HeapTuple	row;
-	Form_pg_user_mapping mapping;
 
-	switch (class_id)
-	{
-		case ForeignServerRelationId:
-			guard(object, InvalidOid, true);
-			break;
-		case UserMappingRelationId:
-			row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(object));
-			if (!HeapTupleIsValid(row))
-				break;
-			mapping = (Form_pg_user_mapping) GETSTRUCT(row);
-			guard(mapping->umserver, mapping->umuser, true);
-			ReleaseSysCache(row);
-			break;
-		case ExtensionRelationId:
-			if (object == get_extension_oid("pgpool_ext", true))
-				guard(InvalidOid, InvalidOid, false);
-			break;
-		default:
-			break;
-	}
+	if (class_id == ForeignServerRelationId)
+		guard(object, InvalidOid, true);
+	if (class_id != UserMappingRelationId)
+		return;
+	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(object));
+	if (!HeapTupleIsValid(row))
+		return;
+	guard(((Form_pg_user_mapping) GETSTRUCT(row))->umserver,
+		  ((Form_pg_user_mapping) GETSTRUCT(row))->umuser, true);
+	ReleaseSysCache(row);
 }

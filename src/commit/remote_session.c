@@ -47,10 +47,9 @@
 /* A login, which its thread owns until it has set "done". */
 typedef struct Login
 {
-	MemoryContext cxt;			/* holds it */
 	int			nparams;
-	const char **keywords;		/* NULL-terminated */
-	const char **values;
+	const char **keywords;
+	const char **values;		/* those of the spec, which is pinned, and ours */
 	PgpxTask   *command;		/* prints the password; NULL: none */
 	const char *command_error;
 	PGconn	   *pg;
@@ -76,53 +75,38 @@ pgpx_remote_sessions_init(void)
 	pgpx_worker_clean_environment();
 }
 
+/* Wait for the latch, the socket, or some time; serve interrupts. */
 static void
-add_parameter(Login *login, const char *keyword, const char *value)
+wait_for(pgsocket fd, int events, long timeout_ms)
 {
-	/* of equal keywords libpq uses the last */
-	login->keywords[login->nparams] = pstrdup(keyword);
-	login->values[login->nparams++] = pstrdup(value);
+	static uint32 wait_event = 0;
+
+	(void) WaitLatchOrSocket(MyLatch,
+							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH |
+								 events,
+							 fd, timeout_ms,
+							 pgpx_wait_event(&wait_event, "PgpoolResolver"));
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
 }
 
-/*
- * Prepare a login.  It must be one to a primary server, because a standby shows
- * no prepared transactions; among several hosts libpq looks for one.
- */
-static Login *
-make_login(const PgpxServerSpec *spec, int seconds)
+/* Raise an error with a message of libpq. */
+pg_noreturn static void
+raise_text(int sqlstate, const char *text)
 {
-	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext,
-											  "pgpool_ext login",
-											  ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(cxt);
-	Login	   *login = palloc0(sizeof(*login));
+	char		line[PGPX_ERROR_LEN];
 
-	login->cxt = cxt;
-	login->keywords = palloc0(sizeof(char *) * (spec->nparams + MAX_OWN));
-	login->values = palloc0(sizeof(char *) * (spec->nparams + MAX_OWN));
-	for (int i = 0; i < spec->nparams; i++)
-		add_parameter(login, spec->keywords[i], spec->values[i]);
-	add_parameter(login, "connect_timeout", psprintf("%d", seconds));
-	add_parameter(login, "target_session_attrs", "primary");
-	add_parameter(login, "application_name", "pgpool_ext resolver");
-	if (spec->password_command)
-	{
-		PgpxConninfo ci = {
-			.nparams = login->nparams,
-			.keywords = login->keywords,
-			.values = login->values,
-		};
-		NameData	database;
-
-		namestrcpy(&database, get_database_name(MyDatabaseId));
-		login->command = pgpx_password_prepare(&ci, &spec->server_name,
-											   &database, &spec->user_name,
-											   seconds * 1000);
-	}
-	pg_atomic_init_u32(&login->done, 0);
-	MemoryContextSwitchTo(old);
-	return login;
+	pgpx_libpq_one_line(line, sizeof(line), text);
+	ereport(ERROR,
+			(errcode(sqlstate), errmsg_internal("%s", pgpx_text_clean(line))));
 }
+
+static void
+drop_notice(void *arg, const PGresult *res)
+{
+}
+
+/* --- Login ---------------------------------------------------------------- */
 
 static void *
 thread_main(void *arg)
@@ -130,11 +114,8 @@ thread_main(void *arg)
 	Login	   *login = arg;
 
 	if (login->command != NULL)
-	{
-		login->values[login->nparams] =
+		login->values[login->nparams++] =
 			pgpx_password_run(login->command, &login->command_error);
-		login->keywords[login->nparams] = "password";
-	}
 	if (login->command_error == NULL)
 		login->pg = PQconnectdbParams(login->keywords, login->values, 0);
 	pg_memory_barrier();
@@ -142,7 +123,7 @@ thread_main(void *arg)
 	return NULL;
 }
 
-static bool
+static void
 start_thread(Login *login)
 {
 	pthread_attr_t attr;
@@ -159,99 +140,108 @@ start_thread(Login *login)
 	rc = pthread_create(&thread, &attr, thread_main, login);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
-	started |= rc == 0;
-	return rc == 0;
+	if (rc != 0)
+		raise_text(ERRCODE_INSUFFICIENT_RESOURCES,
+				   "The resolver could not start a thread for the login.");
+	started = true;
 }
 
-/* Wait for the latch, the socket, or some time; serve interrupts. */
-static void
-wait_for(pgsocket fd, int events, long timeout_ms)
+/*
+ * Make a login to a primary server, because a standby shows no prepared
+ * transactions.  Among several hosts libpq looks for one.
+ */
+static Login *
+make_login(const PgpxServerSpec *spec, int seconds)
 {
-	static uint32 wait_event = 0;
+	const char *own[][2] = {
+		{"connect_timeout", psprintf("%d", seconds)},
+		{"target_session_attrs", "primary"},
+		{"application_name", "pgpool_ext resolver"},
+	};
+	Login	   *login = palloc0(sizeof(*login));
 
-	if (WaitLatchOrSocket(MyLatch,
-						  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH | events,
-						  fd, timeout_ms,
-						  pgpx_wait_event(&wait_event, "PgpoolResolver")) &
-		WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
-static void
-drop_notice(void *arg, const PGresult *res)
-{
-}
-
-/* Raise an error in one line. */
-pg_noreturn static void
-raise_text(int sqlstate, const char *text)
-{
-	char		line[PGPX_ERROR_LEN];
-
-	pgpx_libpq_one_line(line, sizeof(line), text);
-	(void) pgpx_text_clean(line);
-	ereport(ERROR, (errcode(sqlstate), errmsg_internal("%s", line)));
-}
-
-/* Wipe and free a login that has ended.  Return its connection, or an error. */
-static PGconn *
-finish_login(Login *login, bool need_password)
-{
-	PGconn	   *pg = login->pg;
-	const char *error = login->command_error != NULL ?
-		pstrdup(login->command_error) :
-		pg == NULL ? "The resolver is out of memory." :
-		PQstatus(pg) != CONNECTION_OK ? pstrdup(PQerrorMessage(pg)) :
-		pgpx_tls_prepare(pg);
-
-	for (int i = 0; i < login->nparams; i++)
-		explicit_bzero(unconstify(char *, login->values[i]),
-					   strlen(login->values[i]));
-	if (login->command != NULL)
-		pgpx_password_forget(login->command);
-	MemoryContextDelete(login->cxt);
-	if (error == NULL && need_password && !PQconnectionUsedPassword(pg))
-		error = "A session of a non-superuser must be authenticated by a password, "
-			"and the remote server did not request one.";
-	if (error == NULL && PQtransactionStatus(pg) != PQTRANS_IDLE)
-		error = "The remote session began inside a transaction.";
-	if (error == NULL)
+	login->keywords = palloc0(sizeof(char *) * (spec->nparams + MAX_OWN));
+	login->values = palloc0(sizeof(char *) * (spec->nparams + MAX_OWN));
+	memcpy(login->keywords, spec->keywords, sizeof(char *) * spec->nparams);
+	memcpy(login->values, spec->values, sizeof(char *) * spec->nparams);
+	login->nparams = spec->nparams;
+	for (int i = 0; i < lengthof(own); i++)
 	{
-		(void) PQsetnonblocking(pg, 1);
-		(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
-		return pg;
+		/* of equal keywords libpq uses the last */
+		login->keywords[login->nparams] = own[i][0];
+		login->values[login->nparams++] = own[i][1];
 	}
-	PQfinish(pg);
-	raise_text(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, error);
+	if (spec->password_command)
+	{
+		PgpxConninfo ci = {
+			.nparams = spec->nparams,
+			.keywords = spec->keywords,
+			.values = spec->values,
+		};
+
+		login->command = pgpx_password_prepare(&ci, &spec->server_name,
+											   get_database_name(MyDatabaseId),
+											   &spec->user_name,
+											   seconds * 1000);
+		login->keywords[login->nparams] = "password";
+	}
+	pg_atomic_init_u32(&login->done, 0);
+	return login;
 }
 
 PGconn *
-pgpx_remote_log_in(const PgpxServerSpec *spec)
+pgpx_remote_log_in(PgpxServerSpec *spec)
 {
-	int			seconds = (int) Max((spec->opts.connect_timeout + 999) / 1000, 2);
+	int			seconds = Max((spec->opts.connect_timeout + 999) / 1000, 2);
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 	Login	   *login = make_login(spec, seconds);
+	const char *error;
+	PGconn	   *pg;
 
-	/* the password command, the lookup and the first hosts */
+	/* for the password command, the lookup and the first hosts */
 	PgpxTime	deadline = pgpx_now() + (PgpxTime) seconds * 3 * 1000000;
 
-	if (!start_thread(login))
-		raise_text(ERRCODE_INSUFFICIENT_RESOURCES,
-			  "The resolver could not start a thread for the login.");
+	MemoryContextSwitchTo(old);
+	pgpx_server_spec_pin(spec);
+	start_thread(login);
 	while (pg_atomic_read_u32(&login->done) == 0)
 	{
-		if (pgpx_now() < deadline)
+		if (pgpx_now() >= deadline)
 		{
-			wait_for(PGINVALID_SOCKET, 0, LOGIN_POLL_MS);
-			continue;
+			pgpx_remote_has_abandoned = true;
+			raise_text(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+					   "The login of the resolver did not end within three times connect_timeout.");
 		}
-		pgpx_remote_has_abandoned = true;
-		raise_text(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-			  "The login of the resolver did not end within three times connect_timeout.");
+		wait_for(PGINVALID_SOCKET, 0, LOGIN_POLL_MS);
 	}
 	pg_memory_barrier();
-	return finish_login(login, spec->need_password);
+	pg = login->pg;
+	error = login->command_error != NULL ? pstrdup(login->command_error) :
+		pg == NULL ? "The resolver is out of memory." :
+		PQstatus(pg) != CONNECTION_OK ? pstrdup(PQerrorMessage(pg)) :
+		pgpx_tls_prepare(pg);
+	if (login->command != NULL)
+		pgpx_password_forget(login->command);
+	pfree(login->keywords);
+	pfree(login->values);
+	pfree(login);
+	if (error == NULL && spec->need_password && !PQconnectionUsedPassword(pg))
+		error = "A session of a non-superuser must be authenticated by a password, "
+				"and the remote server did not request one.";
+	if (error == NULL && PQtransactionStatus(pg) != PQTRANS_IDLE)
+		error = "The remote session began inside a transaction.";
+	pgpx_server_spec_unpin(spec);
+	if (error != NULL)
+	{
+		PQfinish(pg);
+		raise_text(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, error);
+	}
+	(void) PQsetnonblocking(pg, 1);
+	(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
+	return pg;
 }
+
+/* --- Statements ----------------------------------------------------------- */
 
 /* Send and receive, when the socket is ready. */
 static void
@@ -264,7 +254,7 @@ exchange(PGconn *pg, PgpxTime deadline, int64 *nbytes)
 
 	if (left <= 0)
 		raise_text(ERRCODE_QUERY_CANCELED,
-			  "The remote server did not answer the resolver in time.");
+				   "The remote server did not answer the resolver in time.");
 	wait_for(PQsocket(pg),
 			 WL_SOCKET_READABLE | (unsent > 0 ? WL_SOCKET_WRITEABLE : 0),
 			 (long) (left / 1000 + 1));
@@ -272,7 +262,7 @@ exchange(PGconn *pg, PgpxTime deadline, int64 *nbytes)
 		*nbytes += available;
 	if (*nbytes > ANSWER_BYTES_MAX)
 		raise_text(ERRCODE_PROGRAM_LIMIT_EXCEEDED,
-			  "The remote server sent too long an answer to the resolver.");
+				   "The remote server sent too long an answer to the resolver.");
 	if (unsent < 0 || !PQconsumeInput(pg))
 		raise_text(ERRCODE_CONNECTION_FAILURE, PQerrorMessage(pg));
 	while ((note = PQnotifies(pg)) != NULL)
@@ -316,7 +306,7 @@ pgpx_remote_query(PGconn *pg, const char *sql, PgpxRowReader read_row,
 		if (status != PGRES_SINGLE_TUPLE && status != PGRES_TUPLES_OK &&
 			status != PGRES_COMMAND_OK && status != PGRES_FATAL_ERROR)
 			raise_text(ERRCODE_PROTOCOL_VIOLATION,
-				  "The remote server sent an unexpected answer to the resolver.");
+					   "The remote server sent an unexpected answer to the resolver.");
 	}
 	if (PQstatus(pg) != CONNECTION_OK)
 		raise_text(ERRCODE_CONNECTION_FAILURE, PQerrorMessage(pg));

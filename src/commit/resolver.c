@@ -46,7 +46,6 @@
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -80,109 +79,100 @@
 	"FROM pg_prepared_xacts WHERE database = current_database() AND left(gid, 22) = 'pgpx_%s_' " \
 	"ORDER BY prepared LIMIT %d"
 
-#define READ_SQL \
+/* Local statements.  All arguments are texts. */
+#define READ_SQL				/* $1 our token, $2 adopt all */ \
 	"SELECT id, server, user_id, token, system_identifier, database, coalesce(error, ''), " \
-	"$2 OR token = $1 OR coalesce(adopter = $1, false), pg_current_snapshot() " \
+	"$2::bool OR token = $1 OR coalesce(adopter = $1, false), pg_current_snapshot() " \
 	"FROM pgpool.commit_participants WHERE token ~ '^[0-9a-f]{16}$' " \
 	"ORDER BY error IS NOT NULL, id"
 
-/* A and T.  $1 participant, $2 ids, $3 times, $4 may roll back, $5 our xid. */
-#define DECIDE_SQL \
+#define DECIDE_SQL				/* $1 participant, $2 parts, $3 their times, $4 may roll back, $5 our xid */ \
 	"INSERT INTO pgpool.commit_parts (gid, participant, state, prepared, seen) " \
-	"SELECT p.gid, $1, CASE " \
+	"SELECT p.gid, $1::int, CASE " \
 	"WHEN EXISTS (SELECT FROM pgpool.commit_decisions AS d WHERE d.id = m[1] AND d.xmin = m[2]::xid8::xid " \
 	"AND m[3]::int <= cardinality(d.participants)) THEN 'commit' " \
 	"WHEN m[2]::xid8 < $5::xid8 AND NOT pg_visible_in_snapshot(m[2]::xid8, pg_current_snapshot()) THEN 'running' " \
-	"WHEN $4 THEN 'rollback' ELSE 'foreign' END, to_timestamp(p.prepared), now() " \
-	"FROM unnest($2, $3) AS p (gid, prepared), " \
+	"WHEN $4::bool THEN 'rollback' ELSE 'foreign' END, to_timestamp(p.prepared), now() " \
+	"FROM unnest($2::text[], $3::float8[]) AS p (gid, prepared), " \
 	"regexp_match(p.gid, '^(pgpx_[0-9a-f]{16}_([1-9][0-9]{0,18})_[0-9a-f]{16})_([1-9][0-9]{0,3})$') AS m " \
 	"WHERE m IS NOT NULL " \
 	"ON CONFLICT (gid, participant) DO UPDATE SET state = excluded.state, prepared = excluded.prepared, seen = excluded.seen " \
 	"RETURNING gid, state"
 
-/* $1 participant, $2 id, $3 error */
-#define ERROR_SQL \
-	"UPDATE pgpool.commit_parts SET error = $3 WHERE participant = $1 AND gid = $2"
+#define ERROR_SQL				/* $1 participant, $2 part, $3 error */ \
+	"UPDATE pgpool.commit_parts SET error = $3 WHERE participant = $1::int AND gid = $2"
 
-/* $1 participant, $2 ids in Q */
-#define GONE_SQL \
-	"DELETE FROM pgpool.commit_parts WHERE participant = $1 AND gid <> ALL ($2)"
+#define GONE_SQL				/* $1 participant, $2 Q */ \
+	"DELETE FROM pgpool.commit_parts WHERE participant = $1::int AND gid <> ALL ($2::text[])"
 
-/* $1 snapshot, $2 participants that were visited, $3 ids in all Q */
-#define DELETE_SQL \
+#define DELETE_SQL				/* $1 snapshot, $2 visited participants, $3 all Q */ \
 	"DELETE FROM pgpool.commit_decisions AS d " \
 	"WHERE CASE WHEN d.id ~ '^pgpx_[0-9a-f]{16}_[1-9][0-9]{0,18}_[0-9a-f]{16}$' " \
 	"THEN pg_visible_in_snapshot(split_part(d.id, '_', 3)::xid8, $1::pg_snapshot) END " \
-	"AND d.participants <@ $2 AND NOT EXISTS " \
-	"(SELECT FROM generate_subscripts(d.participants, 1) AS n WHERE d.id || '_' || n = ANY ($3))"
+	"AND d.participants <@ $2::int[] AND NOT EXISTS " \
+	"(SELECT FROM generate_subscripts(d.participants, 1) AS n WHERE d.id || '_' || n = ANY ($3::text[]))"
 
-/* The decided parts of participants that were not visited may be unresolved. */
-#define UNVISITED_SQL \
+/* The decided parts of a participant that was not visited may be unresolved. */
+#define UNVISITED_SQL			/* $1 participant */ \
 	"INSERT INTO pgpool.commit_parts (gid, participant, state, seen) " \
-	"SELECT d.id || '_' || n, d.participants[n], 'commit', now() " \
+	"SELECT d.id || '_' || n, $1::int, 'commit', now() " \
 	"FROM pgpool.commit_decisions AS d, generate_subscripts(d.participants, 1) AS n " \
-	"WHERE d.participants[n] = ANY ($1) LIMIT 1000 ON CONFLICT DO NOTHING"
+	"WHERE d.participants[n] = $1::int LIMIT 1000 ON CONFLICT DO NOTHING"
+
+#define VISITED_SQL				/* $1 participant, $2 error */ \
+	"UPDATE pgpool.commit_participants SET error = nullif($2, ''), " \
+	"visited = CASE $2 WHEN '' THEN now() ELSE visited END WHERE id = $1::int"
 
 #define FORGET_SQL \
 	"DELETE FROM pgpool.commit_parts AS c WHERE NOT EXISTS " \
 	"(SELECT FROM pgpool.commit_participants AS p WHERE p.id = c.participant)"
 
-#define OLD_SQL \
-	"SELECT count(*), min(gid) FROM pgpool.commit_parts WHERE prepared < now() - '1 min'::interval"
-
-/* $1 participants, $2 their errors */
-#define VISITED_SQL \
-	"UPDATE pgpool.commit_participants AS p " \
-	"SET error = nullif(v.error, ''), visited = CASE v.error WHEN '' THEN now() ELSE p.visited END " \
-	"FROM unnest($1, $2) AS v (id, error) WHERE p.id = v.id"
-
 #define LEFT_SQL \
-	"SELECT 1 FROM pgpool.commit_parts WHERE participant = $1 UNION ALL " \
-	"SELECT 1 FROM pgpool.commit_decisions AS d WHERE $1 = ANY (d.participants)"
+	"SELECT count(*) FILTER (WHERE state <> 'running'), " \
+	"count(*) FILTER (WHERE prepared < now() - '1 min'::interval), " \
+	"coalesce(min(gid) FILTER (WHERE prepared < now() - '1 min'::interval), '') FROM pgpool.commit_parts"
 
-#define REMOVE_SQL \
-	"DELETE FROM pgpool.commit_participants AS p WHERE p.id = $1 AND NOT EXISTS " \
-	"(SELECT FROM pgpool.commit_decisions AS d WHERE p.id = ANY (d.participants))"
+#define LEFT_OF_SQL				/* $1 participant */ \
+	"SELECT 1 FROM pgpool.commit_parts WHERE participant = $1::int UNION ALL " \
+	"SELECT 1 FROM pgpool.commit_decisions WHERE $1::int = ANY (participants)"
+
+#define REMOVE_SQL				/* $1 participant */ \
+	"DELETE FROM pgpool.commit_participants WHERE id = $1::int AND NOT EXISTS " \
+	"(SELECT FROM pgpool.commit_decisions WHERE $1::int = ANY (participants))"
 
 /* A participant in a round. */
 typedef struct Visit
 {
-	int32		id;
+	const char *id;
 	Oid			server;
 	Oid			user;
 	const char *token;
-	int64		system;
+	const char *system;
 	const char *database;
 	const char *last_error;		/* of the visit before; "": none */
-	bool		may_roll_back;
+	const char *may_roll_back;	/* "t" or "f" */
 
 	NameData	server_name;
 	bool		is_off;			/* the option two_phase_commit */
 	PGconn	   *pg;				/* NULL: no session */
-	int			sqlstate;
 	const char *error;			/* why it was not visited; NULL: it was */
 
-	/* the last list */
-	int			nparts;
-	Datum		gids[PARTS_MAX];	/* text */
-	Datum		prepared[PARTS_MAX];	/* float8: seconds since 1970 */
-	bool		own[PARTS_MAX]; /* it belongs to our role */
-} Visit;
-
-/* What a remote session has answered to CHECK_SQL. */
-typedef struct Identity
-{
-	bool		recovering;		/* also if it has not answered */
-	int64		system;
-	char		database[NAMEDATALEN];
+	/* what the remote session has answered */
+	bool		is_primary;
+	char		real_system[32];
+	char		real_database[NAMEDATALEN];
 	bool		in_use;			/* the role has other sessions that are not
 								 * idle */
-} Identity;
+	int			nparts;			/* in the last list */
+	int			nown;			/* .. those that our role owns */
+	StringInfoData all;			/* their ids, each after a comma */
+	StringInfoData own;
+	StringInfoData times;		/* those of "own": seconds since 1970 */
+} Visit;
 
 static MemoryContext round_cxt;
 static Visit *visits;			/* in round_cxt */
 static int	nvisits = 0;
-static const char *round_snapshot;	/* from before the first visit */
 
 /* --- SQL ------------------------------------------------------------------ */
 
@@ -205,88 +195,84 @@ end_transaction(void)
 	MemoryContextSwitchTo(round_cxt);
 }
 
-/* Execute SQL with n arguments, and return the number of rows. */
+/* Execute SQL with n texts as arguments, and return the number of rows. */
 static int
-execute(const char *sql, int n, Oid *types, Datum *values)
+execute(const char *sql, int n, ...)
 {
-	int			rc = SPI_execute_with_args(sql, n, types, values, NULL, false,
-										   0);
+	Oid			types[] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+	Datum		values[lengthof(types)];
+	va_list		args;
+	int			rc;
 
+	va_start(args, n);
+	for (int i = 0; i < n; i++)
+		values[i] = CStringGetTextDatum(va_arg(args, const char *));
+	va_end(args);
+	rc = SPI_execute_with_args(sql, n, types, values, NULL, false, 0);
+	MemoryContextSwitchTo(round_cxt);
 	if (rc < 0)
 		elog(ERROR, "SPI_execute_with_args failed: %s",
 			 SPI_result_code_string(rc));
 	return (int) SPI_processed;
 }
 
-/* Return a field of the result; the columns are not null. */
-static char *
+/* Return a field of the result; none is null. */
+static const char *
 field(int row, int column)
 {
 	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
 }
 
-static Datum
-array_of(Oid type, Datum *values, int n)
+/* Return an array of values that need no quotes, each after a comma. */
+static const char *
+array_of(const char *values)
 {
-	bool		is_text = type == TEXTOID;
-
-	return PointerGetDatum(construct_array(values, n, type,
-										   is_text ? -1 :
-										   type == INT4OID ? 4 : 8,
-										   !is_text,
-										   type == FLOAT8OID ?
-										   TYPALIGN_DOUBLE : TYPALIGN_INT));
-}
-
-/* Return the participants that were visited, or that were not. */
-static Datum
-participants_where(bool visited)
-{
-	Datum	   *ids = palloc(sizeof(Datum) * (nvisits + 1));
-	int			n = 0;
-
-	for (int i = 0; i < nvisits; i++)
-		if ((visits[i].error == NULL) == visited)
-			ids[n++] = Int32GetDatum(visits[i].id);
-	return array_of(INT4OID, ids, n);
+	return psprintf("{%s}", values[0] != '\0' ? values + 1 : "");
 }
 
 /* --- The visit ------------------------------------------------------------ */
 
+/* Execute SQL on the remote server, and raise its error. */
+static void
+ask(Visit *v, const char *sql, PgpxRowReader read_row)
+{
+	char		error[PGPX_ERROR_LEN];
+	int			sqlstate = pgpx_remote_query(v->pg, sql, read_row, v, error);
+
+	if (sqlstate != 0)
+		ereport(ERROR, (errcode(sqlstate), errmsg_internal("%s", error)));
+}
+
 static void
 read_identity(void *arg, const PGresult *row)
 {
-	Identity   *identity = arg;
+	Visit	   *v = arg;
 
 	if (PQnfields(row) != 4)
 		return;
-	identity->recovering = PQgetvalue(row, 0, 0)[0] != 'f';
-	identity->system = strtoll(PQgetvalue(row, 0, 1), NULL, 10);
-	strlcpy(identity->database, PQgetvalue(row, 0, 2), NAMEDATALEN);
-	(void) pgpx_text_clean(identity->database);
-	identity->in_use = PQgetvalue(row, 0, 3)[0] != 'f';
+	v->is_primary = PQgetvalue(row, 0, 0)[0] == 'f';
+	snprintf(v->real_system, sizeof(v->real_system), INT64_FORMAT,
+			 (int64) strtoll(PQgetvalue(row, 0, 1), NULL, 10));
+	strlcpy(v->real_database, PQgetvalue(row, 0, 2), NAMEDATALEN);
+	(void) pgpx_text_clean(v->real_database);
+	v->in_use = PQgetvalue(row, 0, 3)[0] != 'f';
 }
 
 /* Log in, and ask the remote session what it is. */
 static void
-log_in(Visit *v, Identity *identity)
+log_in(Visit *v)
 {
 	PgpxServerSpec *spec;
-	char		error[PGPX_ERROR_LEN];
 
 	begin_transaction();
 	spec = pgpx_server_spec_get_for(NULL, v->server, v->user, true);
 	v->server_name = spec->server_name;
-	pgpx_server_spec_check_unrequested(spec);
 	v->is_off = spec->opts.two_phase_commit == 0;
+	pgpx_server_spec_check_unrequested(spec);
 	v->pg = pgpx_remote_log_in(spec);
 	end_transaction();
-	*identity = (Identity){.recovering = true};
-	v->sqlstate = pgpx_remote_query(v->pg, CHECK_SQL, read_identity, identity,
-									error);
-	if (v->sqlstate != 0)
-		ereport(ERROR, (errcode(v->sqlstate), errmsg_internal("%s", error)));
-	if (identity->recovering)
+	ask(v, CHECK_SQL, read_identity);
+	if (!v->is_primary)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the remote server is a standby")));
@@ -299,38 +285,38 @@ read_part(void *arg, const PGresult *row)
 	const char *gid = PQgetvalue(row, 0, 0);
 	double		prepared;
 
-	if (v->nparts == PARTS_MAX || PQnfields(row) != 3 ||
+	if (v->nparts == PARTS_MAX || PQnfields(row) != 3 || gid[0] == '\0' ||
 		strlen(gid) >= PGPX_GID_SIZE ||
 		strspn(gid, "pgx_0123456789abcdef") != strlen(gid))
 		return;
-	prepared = strtod(PQgetvalue(row, 0, 1), NULL);
+	v->nparts++;
+	appendStringInfo(&v->all, ",%s", gid);
+	if (PQgetvalue(row, 0, 2)[0] != 't')
+		return;
+	v->nown++;
+	appendStringInfo(&v->own, ",%s", gid);
 
 	/* within the range of timestamps, and not a NaN */
-	v->prepared[v->nparts] =
-		Float8GetDatum(prepared > 0 && prepared < 1e11 ? prepared : 0);
-	v->own[v->nparts] = PQgetvalue(row, 0, 2)[0] == 't';
-	v->gids[v->nparts++] = CStringGetTextDatum(gid);
+	prepared = strtod(PQgetvalue(row, 0, 1), NULL);
+	appendStringInfo(&v->times, ",%.6f",
+					 prepared > 0 && prepared < 1e11 ? prepared : 0.0);
 }
 
 /* List the parts that are prepared there. */
 static void
 list_parts(Visit *v)
 {
-	char		error[PGPX_ERROR_LEN];
-	int			sqlstate;
-
-	v->nparts = 0;
-	sqlstate = pgpx_remote_query(v->pg, psprintf(LIST_SQL, v->token, PARTS_MAX),
-								 read_part, v, error);
-	if (sqlstate != 0)
-		ereport(ERROR, (errcode(sqlstate), errmsg_internal("%s", error)));
+	initStringInfo(&v->all);
+	initStringInfo(&v->own);
+	initStringInfo(&v->times);
+	v->nparts = v->nown = 0;
+	ask(v, psprintf(LIST_SQL, v->token, PARTS_MAX), read_part);
 }
 
 /* Commit or roll back a part, or record why that is not possible. */
 static void
 resolve_part(Visit *v, const char *gid, const char *command)
 {
-	Oid			types[] = {INT4OID, TEXTOID, TEXTOID};
 	char		error[PGPX_ERROR_LEN];
 	int			sqlstate = pgpx_remote_query(v->pg,
 											 psprintf("%s PREPARED '%s'",
@@ -343,9 +329,7 @@ resolve_part(Visit *v, const char *gid, const char *command)
 	if (sqlstate == 0 || sqlstate == ERRCODE_UNDEFINED_OBJECT)
 		return;
 	begin_transaction();
-	(void) execute(ERROR_SQL, lengthof(types), types,
-				   (Datum[]){Int32GetDatum(v->id), CStringGetTextDatum(gid),
-				   CStringGetTextDatum(error)});
+	(void) execute(ERROR_SQL, 3, v->id, gid, error);
 	end_transaction();
 }
 
@@ -353,30 +337,15 @@ resolve_part(Visit *v, const char *gid, const char *command)
 static void
 resolve_parts(Visit *v)
 {
-	Oid			types[] = {INT4OID, TEXTARRAYOID, FLOAT8ARRAYOID, BOOLOID, TEXTOID};
-	Datum		values[5];
 	const char *gids[PARTS_MAX];
 	const char *states[PARTS_MAX];
-	int			n = 0;
+	int			n;
 
-	for (int i = 0; i < v->nparts; i++)
-	{
-		if (!v->own[i])
-			continue;
-		v->gids[n] = v->gids[i];
-		v->prepared[n++] = v->prepared[i];
-	}
-	if (n == 0)
-		return;
 	begin_transaction();
-	(void) execute("SELECT pg_current_xact_id()", 0, NULL, NULL);
-	values[0] = Int32GetDatum(v->id);
-	values[1] = array_of(TEXTOID, v->gids, n);
-	values[2] = array_of(FLOAT8OID, v->prepared, n);
-	values[3] = BoolGetDatum(v->may_roll_back);
-	values[4] = CStringGetTextDatum(field(0, 1));
+	(void) execute("SELECT pg_current_xact_id()", 0);
 	PGPX_DEBUG_POINT("resolver_running");
-	n = execute(DECIDE_SQL, lengthof(types), types, values);
+	n = execute(DECIDE_SQL, 5, v->id, array_of(v->own.data),
+				array_of(v->times.data), v->may_roll_back, field(0, 1));
 	for (int i = 0; i < n; i++)
 	{
 		gids[i] = field(i, 1);
@@ -399,8 +368,6 @@ resolve_parts(Visit *v)
 static void
 remove_participant(Visit *v)
 {
-	Oid			types[] = {INT4OID};
-	Datum		values[] = {Int32GetDatum(v->id)};
 	Relation	participants;
 
 	begin_transaction();
@@ -409,7 +376,7 @@ remove_participant(Visit *v)
 	{
 		list_parts(v);
 		if (v->nparts == 0)
-			(void) execute(REMOVE_SQL, lengthof(types), types, values);
+			(void) execute(REMOVE_SQL, 1, v->id);
 	}
 	table_close(participants, NoLock);
 	end_transaction();
@@ -418,19 +385,17 @@ remove_participant(Visit *v)
 static void
 visit(Visit *v)
 {
-	Oid			types[] = {INT4OID, TEXTARRAYOID};
-	Identity	identity;
-
-	log_in(v, &identity);
-	if (identity.system != v->system ||
-		strcmp(identity.database, v->database) != 0)
+	log_in(v);
+	if (strcmp(v->real_system, v->system) != 0 ||
+		strcmp(v->real_database, v->database) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the remote server or database is not the one in which the parts were prepared")));
 	PGPX_DEBUG_POINT("resolver_visit");
 	list_parts(v);
 	PGPX_DEBUG_POINT("resolver_listed");
-	resolve_parts(v);
+	if (v->nown > 0)
+		resolve_parts(v);
 	list_parts(v);
 	if (v->nparts == PARTS_MAX)
 		ereport(ERROR,
@@ -438,15 +403,13 @@ visit(Visit *v)
 				 errmsg("the remote server has %d prepared parts or more",
 						PARTS_MAX)));
 	begin_transaction();
-	(void) execute(GONE_SQL, lengthof(types), types,
-				   (Datum[]){Int32GetDatum(v->id),
-				   array_of(TEXTOID, v->gids, v->nparts)});
+	(void) execute(GONE_SQL, 2, v->id, array_of(v->all.data));
 	end_transaction();
-	if (v->is_off && !identity.in_use && v->nparts == 0)
+	if (v->is_off && !v->in_use && v->nparts == 0)
 		remove_participant(v);
 }
 
-/* Visit a participant, or record the error. */
+/* Visit a participant, or record and log the error. */
 static void
 try_visit(Visit *v)
 {
@@ -463,10 +426,15 @@ try_visit(Visit *v)
 		FlushErrorState();
 		AbortCurrentTransaction();
 		MemoryContextSwitchTo(round_cxt);
-		v->sqlstate = error->sqlerrcode;
+		v->nparts = 0;
 		v->error = error->detail == NULL ? error->message :
 			psprintf("%s: %s", error->message, error->detail);
-		v->nparts = 0;
+		if (strcmp(v->error, v->last_error) != 0)
+			ereport(LOG,
+					(errcode(error->sqlerrcode),
+					 errmsg("pgpool_ext cannot look for prepared parts on server \"%s\"",
+							NameStr(v->server_name)),
+					 errdetail_internal("%s", v->error)));
 	}
 	PG_END_TRY();
 	PQfinish(v->pg);
@@ -479,124 +447,104 @@ try_visit(Visit *v)
 static void
 visit_all(void)
 {
-	Oid			read_types[] = {TEXTOID, BOOLOID};
-	Oid			types[] = {TEXTOID, INT4ARRAYOID, TEXTARRAYOID};
 	char		token[PGPX_TOKEN_LEN + 1];
-	Datum	   *gids;
-	int			n = 0;
+	const char *snapshot = "";
+	StringInfoData visited;
+	StringInfoData left;
 
 	MemoryContextReset(round_cxt);
 	begin_transaction();
 	pgpx_commit_token(token);
-	nvisits = execute(READ_SQL, lengthof(read_types), read_types,
-					  (Datum[]){CStringGetTextDatum(token),
-					  BoolGetDatum(pgpx_adopt_all)});
-	visits = MemoryContextAllocHuge(round_cxt, sizeof(Visit) * (nvisits + 1));
-	memset(visits, 0, sizeof(Visit) * (nvisits + 1));
+	nvisits = execute(READ_SQL, 2, token, pgpx_adopt_all ? "t" : "f");
+	visits = palloc0(sizeof(Visit) * (nvisits + 1));
 	for (int i = 0; i < nvisits; i++)
 	{
 		Visit	   *v = &visits[i];
 
-		v->id = atoi(field(i, 1));
+		v->id = field(i, 1);
 		v->server = atooid(field(i, 2));
 		v->user = atooid(field(i, 3));
 		v->token = field(i, 4);
-		v->system = strtoll(field(i, 5), NULL, 10);
+		v->system = field(i, 5);
 		v->database = field(i, 6);
 		v->last_error = field(i, 7);
-		v->may_roll_back = field(i, 8)[0] == 't';
-		round_snapshot = field(i, 9);
-		(void) snprintf(NameStr(v->server_name), NAMEDATALEN, "%u", v->server);
+		v->may_roll_back = field(i, 8);
+		snapshot = field(i, 9);
+		snprintf(NameStr(v->server_name), NAMEDATALEN, "%u", v->server);
 	}
 	end_transaction();
+	if (nvisits == 0)
+		return;
+	initStringInfo(&visited);
+	initStringInfo(&left);
 	for (int i = 0; i < nvisits; i++)
+	{
 		try_visit(&visits[i]);
+		if (visits[i].error != NULL)
+			continue;
+		appendStringInfo(&visited, ",%s", visits[i].id);
+		appendStringInfoString(&left, visits[i].all.data);
+	}
 	PGPX_DEBUG_POINT("resolver_clean");
-	for (int i = 0; i < nvisits; i++)
-		n += visits[i].nparts;
-	gids = palloc(sizeof(Datum) * (n + 1));
-	n = 0;
-	for (int i = 0; i < nvisits; i++)
-		for (int j = 0; j < visits[i].nparts; j++)
-			gids[n++] = visits[i].gids[j];
 	begin_transaction();
-	if (nvisits > 0)
-		(void) execute(DELETE_SQL, lengthof(types), types,
-					   (Datum[]){CStringGetTextDatum(round_snapshot),
-					   participants_where(true), array_of(TEXTOID, gids, n)});
+	(void) execute(DELETE_SQL, 3, snapshot, array_of(visited.data),
+				   array_of(left.data));
 	end_transaction();
 }
 
 /*
- * Write the result of the round, and log what has changed.  The table of
- * participants may be locked for long, by DDL that waits for an errand.
+ * Write what the round has found.  DDL that waits for an errand may have locked
+ * the participants.
  */
 static void
 write_round(void)
 {
-	Oid			types[] = {INT4ARRAYOID, TEXTARRAYOID};
-	Datum	   *ids = palloc(sizeof(Datum) * (nvisits + 1));
-	Datum	   *errors = palloc(sizeof(Datum) * (nvisits + 1));
-	Datum		values[] = {participants_where(false), 0};
 	Relation	participants;
+	bool		locked;
 
+	begin_transaction();
+	participants = pgpx_commit_table(PGPX_PARTICIPANTS, AccessShareLock);
+	locked = ConditionalLockRelation(participants, RowExclusiveLock);
 	for (int i = 0; i < nvisits; i++)
 	{
 		const Visit *v = &visits[i];
 
-		ids[i] = Int32GetDatum(v->id);
-		errors[i] = CStringGetTextDatum(v->error != NULL ? v->error : "");
-		if (v->error != NULL && strcmp(v->error, v->last_error) != 0)
-			ereport(LOG,
-					(errcode(v->sqlstate),
-					 errmsg("pgpool_ext cannot look for prepared parts on server \"%s\"",
-							NameStr(v->server_name)),
-					 errdetail_internal("%s", v->error)));
+		if (v->error != NULL)
+			(void) execute(UNVISITED_SQL, 1, v->id);
+		if (locked)
+			(void) execute(VISITED_SQL, 2, v->id,
+						   v->error != NULL ? v->error : "");
 	}
-	begin_transaction();
-	(void) execute(UNVISITED_SQL, 1, types, values);
-	(void) execute(FORGET_SQL, 0, NULL, NULL);
-	participants = pgpx_commit_table(PGPX_PARTICIPANTS, AccessShareLock);
-	values[0] = array_of(INT4OID, ids, nvisits);
-	values[1] = array_of(TEXTOID, errors, nvisits);
-	if (ConditionalLockRelation(participants, RowExclusiveLock))
-		(void) execute(VISITED_SQL, lengthof(types), types, values);
+	(void) execute(FORGET_SQL, 0);
 	table_close(participants, NoLock);
 	end_transaction();
 }
 
-/* Log unresolved parts that are older than a minute, once a minute. */
-static void
-log_old_parts(void)
-{
-	static PgpxTime logged_at = 0;
-	PgpxTime	now = pgpx_now();
-
-	if (logged_at != 0 && now < logged_at + 60 * 1000000)
-		return;
-	(void) execute(OLD_SQL, 0, NULL, NULL);
-	if (strcmp(field(0, 1), "0") == 0)
-		return;
-	logged_at = now;
-	ereport(LOG,
-			(errmsg("pgpool_ext has %s prepared transactions on other servers that are older than a minute",
-					field(0, 1)),
-			 errdetail("One of them is \"%s\".", field(0, 2)),
-			 errhint("See view \"pgpool.prepared_transactions\".")));
-}
-
-/* Return whether unresolved parts are left, or may be left. */
+/*
+ * Return whether unresolved parts are left, or may be left.  Log once a minute
+ * that parts are older than a minute.
+ */
 static bool
 run_round(void)
 {
+	static PgpxTime logged_at = 0;
 	bool		left;
 
 	visit_all();
 	write_round();
 	begin_transaction();
-	log_old_parts();
-	left = execute("SELECT FROM pgpool.commit_parts WHERE state <> 'running' LIMIT 1",
-				   0, NULL, NULL) > 0;
+	(void) execute(LEFT_SQL, 0);
+	left = strcmp(field(0, 1), "0") != 0;
+	if (strcmp(field(0, 2), "0") != 0 &&
+		(logged_at == 0 || pgpx_now() >= logged_at + 60 * 1000000))
+	{
+		logged_at = pgpx_now();
+		ereport(LOG,
+				(errmsg("pgpool_ext has %s prepared transactions on other servers that are older than a minute",
+						field(0, 2)),
+				 errdetail("One of them is \"%s\".", field(0, 3)),
+				 errhint("See view \"pgpool.prepared_transactions\".")));
+	}
 	end_transaction();
 	for (int i = 0; i < nvisits; i++)
 		left |= visits[i].error != NULL;
@@ -609,17 +557,14 @@ run_round(void)
 static void
 register_participant(const PgpxErrand *errand)
 {
-	Visit	   *v = palloc0(sizeof(Visit));
-	Identity	identity;
+	Visit		v = {.server = errand->server, .user = errand->user};
 
-	v->server = errand->server;
-	v->user = errand->user;
-	log_in(v, &identity);
-	PQfinish(v->pg);
+	log_in(&v);
+	PQfinish(v.pg);
 	PGPX_DEBUG_POINT("register_login");
 	begin_transaction();
-	pgpx_participant_insert(v->server, v->user, identity.system,
-							identity.database);
+	pgpx_participant_insert(v.server, v.user,
+							strtoll(v.real_system, NULL, 10), v.real_database);
 	end_transaction();
 
 	/* only now, because a resolver without participants frees the slot */
@@ -635,14 +580,11 @@ register_participant(const PgpxErrand *errand)
 static void
 check_participants(const PgpxErrand *errand)
 {
-	Oid			types[] = {INT4OID};
-
 	visit_all();
 	begin_transaction();
 	for (int i = 0; i < nvisits; i++)
 	{
 		const Visit *v = &visits[i];
-		Datum		values[] = {Int32GetDatum(v->id)};
 
 		if (!pgpx_participant_matches(v->server, v->user, errand->server,
 									  errand->user))
@@ -653,7 +595,7 @@ check_participants(const PgpxErrand *errand)
 					 errmsg("server \"%s\" may have prepared transactions that are not resolved",
 							NameStr(v->server_name)),
 					 errdetail_internal("%s", v->error)));
-		if (execute(LEFT_SQL, lengthof(types), types, values) > 0)
+		if (execute(LEFT_OF_SQL, 1, v->id) > 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("server \"%s\" has prepared transactions that are not resolved",
@@ -715,7 +657,7 @@ has_participants(void)
 
 	begin_transaction();
 	has = OidIsValid(get_extension_oid("pgpool_ext", true)) &&
-		execute("SELECT FROM pgpool.commit_participants LIMIT 1", 0, NULL, NULL) > 0;
+		execute("SELECT FROM pgpool.commit_participants LIMIT 1", 0) > 0;
 	end_transaction();
 	return has;
 }
@@ -770,9 +712,9 @@ run_rounds(PgpxResolverSlot *slot)
  * that decides would be too old.
  */
 static void
-set_settings(void)
+set_settings(bool registers)
 {
-	static const char *const settings[][2] = {
+	const char *settings[][2] = {
 		{"search_path", "pg_catalog, pg_temp"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
@@ -782,7 +724,9 @@ set_settings(void)
 		{"transaction_timeout", "0"},
 		{"idle_in_transaction_session_timeout", "0"},
 		{"lock_timeout", "2s"},
-		{"synchronous_commit", "local"},
+
+		/* what a failover undoes is done again, but not a registration */
+		{"synchronous_commit", registers ? "on" : "local"},
 	};
 
 	for (int i = 0; i < lengthof(settings); i++)
@@ -812,7 +756,7 @@ pgpx_resolver_main(Datum arg)
 		dsm_pin_mapping(segment);
 		errand = dsm_segment_address(segment);
 	}
-	set_settings();
+	set_settings(errand != NULL && errand->registers);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid,
 											  0);
 	round_cxt = AllocSetContextCreate(TopMemoryContext,

@@ -170,7 +170,7 @@ extern bool pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since);
  */
 extern PgpxTask *pgpx_password_prepare(const PgpxConninfo *ci,
 									   const NameData *server,
-									   const NameData *database,
+									   const char *database,
 									   const NameData *local_user,
 									   int64 timeout_ms);
 extern const char *pgpx_password_run(PgpxTask *task, const char **error);

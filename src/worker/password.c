@@ -372,7 +372,7 @@ make_environment(Command *command, const PgpxConninfo *ci,
 /* Make a run of the command. */
 static Command *
 make_command(const PgpxConninfo *ci, const NameData *server,
-			 const NameData *database, const NameData *local_user,
+			 const char *database, const NameData *local_user,
 			 int64 timeout_ms)
 {
 	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext,
@@ -387,7 +387,7 @@ make_command(const PgpxConninfo *ci, const NameData *server,
 	command->requested_at = pgpx_now();
 	command->timeout_ms = timeout_ms;
 	command->server = *server;
-	command->database = *database;
+	strlcpy(NameStr(command->database), database, NAMEDATALEN);
 	command->text = pstrdup(pgpx_password_command);
 	make_environment(command, ci, NameStr(*local_user));
 	MemoryContextSwitchTo(old);
@@ -428,7 +428,7 @@ pgpx_password_request(int index, dlist_node *login, PgpxPasswordEnded ended)
 	copy = *pool;
 	LWLockRelease(pool->lock);
 	command = make_command(&wp->conninfo, &copy.server_name,
-						   &copy.database_name, &copy.user_name,
+						   NameStr(copy.database_name), &copy.user_name,
 						   copy.opts.connect_timeout);
 	command->task.ended = finish_command;
 	command->ended = ended;
@@ -444,7 +444,7 @@ pgpx_password_request(int index, dlist_node *login, PgpxPasswordEnded ended)
 
 PgpxTask *
 pgpx_password_prepare(const PgpxConninfo *ci, const NameData *server,
-					  const NameData *database, const NameData *local_user,
+					  const char *database, const NameData *local_user,
 					  int64 timeout_ms)
 {
 	Command    *command = make_command(ci, server, database, local_user,

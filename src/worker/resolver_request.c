@@ -6,7 +6,7 @@
  * Each database with participants has a slot in shared memory.  Its resolver is
  * started after a wake, and pgpool_ext.resolve_interval after the last start.  It
  * ends when all parts that it has found are resolved.  If it fails, the next one
- * is started after MIN_PAUSE_US.
+ * is started after MIN_PAUSE_MS.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +19,7 @@
 
 #include "base/settings.h"
 
-#define MIN_PAUSE_US (1000 * 1000)
+#define MIN_PAUSE_MS 1000
 
 static struct
 {
@@ -35,13 +35,13 @@ static struct
 static bool
 check_database(PgpxResolverSlot *slot)
 {
+	Oid			database = pg_atomic_read_u32(&slot->database);
 	HeapTuple	row;
 	bool		accepts;
 
 	if (!pgpx_databases_begin())
 		return true;
-	row = SearchSysCache1(DATABASEOID,
-						  ObjectIdGetDatum(pg_atomic_read_u32(&slot->database)));
+	row = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
 	accepts = HeapTupleIsValid(row) &&
 		((Form_pg_database) GETSTRUCT(row))->datallowconn &&
 		((Form_pg_database) GETSTRUCT(row))->datconnlimit >= -1;
@@ -91,6 +91,7 @@ pgpx_resolver_request(PgpxTime now)
 	{
 		PgpxResolverSlot *slot = &pgpx_shared->resolver[i];
 		PgpxTime	due = resolvers[i].started_at;
+		int64		pause_ms = pgpx_resolve_interval;
 		pid_t		pid;
 
 		if (resolvers[i].handle != NULL)
@@ -106,11 +107,11 @@ pgpx_resolver_request(PgpxTime now)
 			resolvers[i].started_at = 0;
 			continue;
 		}
-		if (due != 0 && pg_atomic_read_u32(&slot->wakes) ==
+		if (pg_atomic_read_u32(&slot->wakes) !=
 			pg_atomic_read_u32(&slot->served))
-			due += (PgpxTime) pgpx_resolve_interval * 1000;
-		else if (due != 0)
-			due += Min(MIN_PAUSE_US, (PgpxTime) pgpx_resolve_interval * 1000);
+			pause_ms = Min(pause_ms, MIN_PAUSE_MS);
+		if (due != 0)
+			due += pause_ms * 1000;
 
 		/* that of a worker that has ended may still run */
 		if (now >= due && pg_atomic_read_u32(&slot->process) == 0 &&
@@ -119,7 +120,7 @@ pgpx_resolver_request(PgpxTime now)
 		if (now >= due)
 		{
 			resolvers[i].started_at = now;
-			due = now + MIN_PAUSE_US;
+			due = now + MIN_PAUSE_MS * 1000;
 		}
 		if (resolvers[i].handle == NULL)
 			next = Min(next, due);
