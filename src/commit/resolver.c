@@ -77,7 +77,7 @@
 #define LIST_SQL \
 	"SELECT gid, extract(epoch FROM prepared), owner = current_user " \
 	"FROM pg_prepared_xacts WHERE database = current_database() AND left(gid, 22) = 'pgpx_%s_' " \
-	"ORDER BY prepared LIMIT %d"
+	"ORDER BY owner <> current_user, prepared LIMIT %d"
 
 /* Local statements.  All arguments are texts. */
 #define READ_SQL				/* $1 our token, $2 adopt all */ \
@@ -374,8 +374,9 @@ remove_participant(Visit *v)
 	participants = pgpx_commit_table(PGPX_PARTICIPANTS, AccessShareLock);
 	if (ConditionalLockRelation(participants, ExclusiveLock))
 	{
+		ask(v, CHECK_SQL, read_identity);
 		list_parts(v);
-		if (v->nparts == 0)
+		if (!v->in_use && v->nparts == 0)
 			(void) execute(REMOVE_SQL, 1, v->id);
 	}
 	table_close(participants, NoLock);
@@ -553,6 +554,16 @@ run_round(void)
 
 /* --- Errands -------------------------------------------------------------- */
 
+static void
+claim_slot(void)
+{
+	if (pgpx_resolver_slot_claim() == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many databases have participants of commits on several servers"),
+				 errdetail("There can be %d.", PGPX_MAX_RESOLVERS)));
+}
+
 /* Log in as the resolver will, and insert the participant. */
 static void
 register_participant(const PgpxErrand *errand)
@@ -561,18 +572,15 @@ register_participant(const PgpxErrand *errand)
 
 	log_in(&v);
 	PQfinish(v.pg);
+	claim_slot();
 	PGPX_DEBUG_POINT("register_login");
 	begin_transaction();
 	pgpx_participant_insert(v.server, v.user,
 							strtoll(v.real_system, NULL, 10), v.real_database);
 	end_transaction();
 
-	/* only now, because a resolver without participants frees the slot */
-	if (pgpx_resolver_slot_claim() == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many databases have participants of commits on several servers"),
-				 errdetail("There can be %d.", PGPX_MAX_RESOLVERS)));
+	/* a resolver that has found no participant may have freed it */
+	claim_slot();
 	PGPX_DEBUG_POINT("register_commit");
 }
 
