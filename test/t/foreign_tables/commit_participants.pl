@@ -1,0 +1,105 @@
+# Participants of commits on several servers: when they are registered and removed, and what the
+# resolver does with parts whose transactions it knows nothing of.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my @remotes = map { remote_node($_, conf => ['max_prepared_transactions = 20']) } qw(one two);
+my $local = local_node('local', conf => [q{pgpool_ext.resolve_interval = '200ms'}]);
+my $participants = 'SELECT count(*) FROM pgpool.commit_participants';
+my $decisions = 'SELECT count(*) FROM pgpool.commit_decisions';
+
+sub on_remotes { return join ' ', map { $_->safe_psql('remote_db', $_[0]) } @remotes; }
+sub prepared { return on_remotes('SELECT count(*) FROM pg_prepared_xacts'); }
+sub rows { return on_remotes('SELECT count(*) FROM t'); }
+
+# Prepare a part as the remote role of the pools.
+sub prepare
+{
+	my ($node, $gid) = @_;
+
+	$node->safe_psql('remote_db', "SET SESSION AUTHORIZATION remote_app; BEGIN; INSERT INTO t VALUES (7); PREPARE TRANSACTION '$gid'");
+	return;
+}
+
+foreach my $i (1, 2)
+{
+	make_pool($local, $remotes[ $i - 1 ], server => "s$i", options => { two_phase_commit => 'on' });
+	$remotes[ $i - 1 ]->safe_psql('remote_db', 'SET ROLE remote_app; CREATE TABLE t(a int)');
+	$local->safe_psql('postgres', "CREATE FOREIGN TABLE t$i(a int) SERVER s$i OPTIONS (table_name 't')");
+}
+
+# --- a commit registers its participants, and leaves nothing else
+$local->safe_psql('postgres', 'INSERT INTO t1 VALUES (1)');
+is($local->safe_psql('postgres', $participants), '0', 'commit in one phase registers no participant');
+$local->safe_psql('postgres', 'BEGIN; INSERT INTO t1 VALUES (1); INSERT INTO t2 VALUES (1); COMMIT');
+is(rows(), '2 1', 'parts are committed');
+is(prepared(), '0 0', 'and none is prepared');
+is($local->safe_psql('postgres', $participants), '2', 'participants are registered');
+ok(wait_until($local, $decisions, '0'), 'decision is deleted');
+
+# --- parts without a decision
+my $token = $local->safe_psql('postgres', 'SELECT pgpool.commit_token()');
+foreach my $xid (3, '9999999999', '9999999999999999999')
+{
+	prepare($remotes[0], "pgpx_${token}_${xid}_0123456789abcdef_1");
+	ok(wait_until($local, sub { prepared() }, '0 0'), "part of transaction $xid is rolled back");
+}
+foreach my $gid ("pgpx_${token}_3_0123456789abcdef", "pgpx_${token}_3_0123456789abcdef_x", "pgpx_${token}_03_0123456789abcdef_1", 'pgpx_0123456789abcdef_3_0123456789abcdef_1', "pgpx_${token}_3_0123456789abcdef_1'")
+{
+	(my $quoted = $gid) =~ s/'/''/g;
+	prepare($remotes[0], $quoted);
+}
+is(rows(), '2 1', 'parts were rolled back');
+
+# --- decisions, valid and forged
+my $insert = 'INSERT INTO pgpool.commit_decisions SELECT %s, array_agg(id ORDER BY id) FROM pgpool.commit_participants RETURNING id';
+my $id = $local->safe_psql('postgres', sprintf $insert, "'pgpx_${token}_' || pg_current_xact_id() || '_aaaaaaaaaaaaaaaa'");
+prepare($remotes[1], "${id}_2");
+prepare($remotes[1], "${id}_3");
+ok(wait_until($local, sub { prepared() }, '5 0'), 'parts are resolved, and ids that are not well-formed are left alone');
+is(rows(), '2 2', 'part in the decision is committed, and another one is not');
+ok(wait_until($local, $decisions, '0'), 'decision is deleted');
+$local->safe_psql('postgres', sprintf $insert, "'pgpx_${token}_3_bbbbbbbbbbbbbbbb'");
+$local->safe_psql('postgres', sprintf $insert, q{'nonsense'});
+prepare($remotes[1], "pgpx_${token}_3_bbbbbbbbbbbbbbbb_1");
+ok(wait_until($local, sub { prepared() }, '5 0'), 'part is resolved');
+is(rows(), '2 2', 'decision whose xmin is another xid does not count');
+$local->safe_psql('postgres', 'DELETE FROM pgpool.commit_decisions');
+foreach my $gid (split /\n/, $remotes[0]->safe_psql('remote_db', 'SELECT quote_literal(gid) FROM pg_prepared_xacts'))
+{
+	$remotes[0]->safe_psql('remote_db', "ROLLBACK PREPARED $gid");
+}
+
+# --- DDL removes participants whose parts are resolved
+$local->safe_psql('postgres', "BEGIN; ALTER SERVER s1 OPTIONS (SET port '1'); ROLLBACK");
+is($local->safe_psql('postgres', $participants), '2', 'ALTER SERVER that is rolled back removes no participant');
+$local->safe_psql('postgres', "ALTER SERVER s1 OPTIONS (SET port '" . $remotes[0]->port . q{')});
+is($local->safe_psql('postgres', $participants), '1', 'ALTER SERVER removes the participant');
+$remotes[1]->stop;
+isnt(scalar $local->psql('postgres', 'DROP SERVER s2 CASCADE', stderr => \my $error), 0, 'server that cannot be asked is not dropped');
+like($error, qr/"s2" may have prepared transactions.*Connection refused/s, 'error has the reason');
+$remotes[1]->start;
+$local->safe_psql('postgres', 'DROP SERVER s2 CASCADE');
+is($local->safe_psql('postgres', $participants), '0', 'DROP SERVER removes the participant');
+
+# --- the resolver removes participants without the option, and does not keep its database in use
+$local->safe_psql('postgres', 'BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l1(); COMMIT');
+is($local->safe_psql('postgres', $participants), '1', 'participant is registered again');
+$local->safe_psql('postgres', q{ALTER SERVER s1 OPTIONS (SET two_phase_commit 'off')});
+ok(wait_until($local, $participants, '0'), 'participant goes after the option');
+$local->safe_psql('postgres', q{ALTER SERVER s1 OPTIONS (SET two_phase_commit 'on')});
+$local->safe_psql('postgres', 'BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l2(); COMMIT');
+is($local->safe_psql('postgres', $participants), '1', 'and comes with it');
+
+# --- DROP EXTENSION ends the token
+$local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE');
+is(prepared(), '0 0', 'no part is left');
+$local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
+isnt($local->safe_psql('postgres', 'SELECT pgpool.commit_token()'), $token, 'token is another one after CREATE EXTENSION');
+check_invariants($local);
+leak_check($local, @remotes);
+done_testing();
