@@ -952,6 +952,7 @@ CREATE TYPE pgpool.stats_row AS (
 	wait_time pg_catalog.float8,
 	lease_time pg_catalog.float8,
 	max_lease_time pg_catalog.float8,
+	answer_time pg_catalog.float8,
 	statements pg_catalog.int8,
 	polled pg_catalog.int8,
 	rows pg_catalog.int8,
@@ -1031,6 +1032,8 @@ COMMENT ON COLUMN pgpool.stats.lease_time IS
 'total duration of ended leases, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
+COMMENT ON COLUMN pgpool.stats.answer_time IS
+'time of ended leases in which their sessions waited for the remote server, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
 'statements that were sent on leases';
 COMMENT ON COLUMN pgpool.stats.polled IS
@@ -1075,6 +1078,121 @@ COMMENT ON COLUMN pgpool.stats.wait_histogram IS
 'number of waits by their duration: element 1 counts those below 1 us, element n those from 2^(n-2) to less than 2^(n-1) us, and element 32 all that are longer';
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
 'time when the pool was created, or the counters were set to 0';
+
+CREATE TYPE pgpool.history_row AS (
+	pool_id pg_catalog.int4,
+	database pg_catalog.name,
+	server pg_catalog.name,
+	local_user pg_catalog.name,
+	sampled_at pg_catalog.timestamptz,
+	span pg_catalog.float8,
+	pool_size pg_catalog.int4,
+	max_total pg_catalog.int4,
+	total pg_catalog.int4,
+	peak_leased pg_catalog.int4,
+	peak_waiting pg_catalog.int4,
+	peak_callers pg_catalog.int4,
+	mean_leased pg_catalog.float8,
+	mean_waiting pg_catalog.float8,
+	arrivals pg_catalog.int8,
+	hits pg_catalog.int8,
+	waited pg_catalog.int8,
+	wait_p50 pg_catalog.float8,
+	wait_p99 pg_catalog.float8,
+	wait_time pg_catalog.float8,
+	timeouts pg_catalog.int8,
+	cancelled pg_catalog.int8,
+	failed pg_catalog.int8,
+	refused pg_catalog.int8,
+	unavailable pg_catalog.int8,
+	deadlocks pg_catalog.int8,
+	leases pg_catalog.int8,
+	lease_time pg_catalog.float8,
+	answer_time pg_catalog.float8,
+	statements pg_catalog.int8,
+	errors pg_catalog.int8,
+	connects pg_catalog.int8,
+	connects_failed pg_catalog.int8,
+	wait_histogram pg_catalog.int8[]);
+
+CREATE FUNCTION pgpool.history()
+RETURNS SETOF pgpool.history_row
+AS 'MODULE_PATHNAME', 'pgpx_view_history'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1000;
+COMMENT ON FUNCTION pgpool.history() IS
+'returns the rows of view history: samples of each pool';
+
+CREATE VIEW pgpool.history AS SELECT * FROM pgpool.history();
+COMMENT ON VIEW pgpool.history IS
+'samples of all pools: what has happened in each 10 seconds, or in each 10 minutes of older time; they are removed with the pool';
+COMMENT ON COLUMN pgpool.history.pool_id IS
+'id of the pool; joins the views';
+COMMENT ON COLUMN pgpool.history.database IS
+'database of the foreign server';
+COMMENT ON COLUMN pgpool.history.server IS
+'foreign server of the pool';
+COMMENT ON COLUMN pgpool.history.local_user IS
+'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
+COMMENT ON COLUMN pgpool.history.sampled_at IS
+'end of the sample';
+COMMENT ON COLUMN pgpool.history.span IS
+'duration of the sample, in milliseconds';
+COMMENT ON COLUMN pgpool.history.pool_size IS
+'pool_size at the end of the sample';
+COMMENT ON COLUMN pgpool.history.max_total IS
+'pool_size plus max_overflow at the end of the sample';
+COMMENT ON COLUMN pgpool.history.total IS
+'connections in any state at the end of the sample';
+COMMENT ON COLUMN pgpool.history.peak_leased IS
+'most connections that were leased at the same time';
+COMMENT ON COLUMN pgpool.history.peak_waiting IS
+'most sessions that waited at the same time';
+COMMENT ON COLUMN pgpool.history.peak_callers IS
+'most sessions that waited or held a lease at the same time';
+COMMENT ON COLUMN pgpool.history.mean_leased IS
+'mean number of leased connections';
+COMMENT ON COLUMN pgpool.history.mean_waiting IS
+'mean number of waiting sessions';
+COMMENT ON COLUMN pgpool.history.arrivals IS
+'checkouts that leased a connection at once or began to wait';
+COMMENT ON COLUMN pgpool.history.hits IS
+'leases that began without a wait';
+COMMENT ON COLUMN pgpool.history.waited IS
+'ended waits';
+COMMENT ON COLUMN pgpool.history.wait_p50 IS
+'median of the ended waits, in milliseconds, interpolated within an element of wait_histogram; NULL if no wait ended';
+COMMENT ON COLUMN pgpool.history.wait_p99 IS
+'99th percentile of the ended waits, likewise';
+COMMENT ON COLUMN pgpool.history.wait_time IS
+'total duration of the ended waits, in milliseconds';
+COMMENT ON COLUMN pgpool.history.timeouts IS
+'waits that timed out';
+COMMENT ON COLUMN pgpool.history.cancelled IS
+'waits that were ended by a cancel, an error or the end of the session';
+COMMENT ON COLUMN pgpool.history.failed IS
+'waits that ended because the remote server could not be reached';
+COMMENT ON COLUMN pgpool.history.refused IS
+'checkouts that were refused because max_waiters sessions waited';
+COMMENT ON COLUMN pgpool.history.unavailable IS
+'checkouts that were refused during the pause after a failed attempt to connect';
+COMMENT ON COLUMN pgpool.history.deadlocks IS
+'checkouts that a deadlock has ended';
+COMMENT ON COLUMN pgpool.history.leases IS
+'ended leases';
+COMMENT ON COLUMN pgpool.history.lease_time IS
+'total duration of the ended leases, in milliseconds';
+COMMENT ON COLUMN pgpool.history.answer_time IS
+'time of the ended leases in which their sessions waited for the remote server, in milliseconds';
+COMMENT ON COLUMN pgpool.history.statements IS
+'statements of the ended leases';
+COMMENT ON COLUMN pgpool.history.errors IS
+'errors that the remote server reported on them';
+COMMENT ON COLUMN pgpool.history.connects IS
+'connections that were opened';
+COMMENT ON COLUMN pgpool.history.connects_failed IS
+'attempts to connect that have failed, as in view stats';
+COMMENT ON COLUMN pgpool.history.wait_histogram IS
+'number of ended waits by their duration, as in view stats';
 
 CREATE FUNCTION pgpool.dblink_calls()
 RETURNS TABLE (
@@ -1287,8 +1405,8 @@ COMMENT ON COLUMN pgpool.locks.ttl IS
 'time for which the lock remains held after the last ping';
 
 -- (for view dblink_calls see above)
-GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters, pgpool.stats, pgpool.workers,
-	pgpool.locks TO PUBLIC;
+GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters, pgpool.stats, pgpool.history,
+	pgpool.workers, pgpool.locks TO PUBLIC;
 
 CREATE FUNCTION pgpool.check_invariants()
 RETURNS pg_catalog.void

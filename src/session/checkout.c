@@ -958,6 +958,7 @@ validate_and_reset(Checkout *c)
 	}
 
 	lease->sock->leased = true;
+	lease->sock->poll_began = lease->sock->answer_time = 0;
 	wire = &lease->sock->wire;
 	c->touched = true;
 	if (sent)

@@ -746,6 +746,17 @@ send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
 	return PGPX_PENDING_SENT;
 }
 
+/* Add to the work of the lease what its socket has counted. */
+static void
+add_stream_usage(PgpxLease *lease)
+{
+	const PgpxCachedSocket *sock = lease->sock;
+
+	lease->usage.bytes_received = sock->wire.bytes_in;
+	lease->usage.bytes_sent = sock->wire.bytes_out;
+	lease->usage.answer_time = sock->answer_time;
+}
+
 /*
  * End a lease by a pipelined hand-over: grant the connection to the first
  * waiter, and send the reset and the waiter's pending statement.
@@ -767,9 +778,8 @@ hand_over_lease(PgpxLease *lease)
 	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
 		return false;
 
+	add_stream_usage(lease);
 	usage = lease->usage;
-	usage.bytes_received = lease->sock->wire.bytes_in;
-	usage.bytes_sent = lease->sock->wire.bytes_out;
 	if (reset)
 		usage.resets++;
 	if (!pgpx_pool_hand_over(conn, lease->id, &lease->spec->fingerprint, reset,
@@ -1121,8 +1131,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 	if (sock->wire.reset_error[0] != '\0')
 		pgpx_pool_report_reset(&pgpx_pools[lease->spec->pool], conn,
 							   sock->wire.reset_error);
-	lease->usage.bytes_received = sock->wire.bytes_in;
-	lease->usage.bytes_sent = sock->wire.bytes_out;
+	add_stream_usage(lease);
 	pgpx_pool_release(conn, lease->id, end, action, unread_reset, reason,
 					  &lease->usage);
 	pgpx_lease_forget(lease);

@@ -206,12 +206,17 @@ bool
 pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
 {
+	PgpxTime	began = sock->poll_began != 0 ? sock->poll_began : pgpx_now();
+	PgpxTime	waited;
 	long		timeout;
 
+	sock->poll_began = 0;
 	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	wait_for_events(sock, events, timeout, wait_event);
-	sock->slow = pgpx_now() - sock->wait_began > 2 * pgpx_busy_poll;
+	waited = pgpx_now() - began;
+	sock->slow = waited > 2 * pgpx_busy_poll;
+	sock->answer_time += waited;
 	CHECK_FOR_INTERRUPTS();
 	return true;
 }
@@ -228,6 +233,7 @@ pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
 {
 	int			much = GATHER_BYTES;
 	int			any = 1;
+	PgpxTime	began = pgpx_now();
 
 	(void) setsockopt(sock->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
 	PG_TRY();
@@ -240,6 +246,7 @@ pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
 						  sizeof(any));
 	}
 	PG_END_TRY();
+	sock->answer_time += pgpx_now() - began;
 	CHECK_FOR_INTERRUPTS();
 }
 
@@ -433,22 +440,30 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 {
 	/* read without the lock; stale values are harmless */
 	const volatile PgpxPool *p = &pgpx_pools[pool];
+	PgpxTime	now = pgpx_now();
 	PgpxTime	until;
 	ssize_t		n;
 
-	sock->wait_began = pgpx_now();
+	sock->poll_began = now;
 	if (pgpx_busy_poll == 0 || sock->slow || p->nwaiting > 0 ||
 		p->count[PGPX_CONN_LEASED] > pgpx_shared->max_polling)
 		return 0;
 
 	/* not the wait set, which would return at once if the latch is set */
-	until = sock->wait_began + pgpx_busy_poll;
+	until = now + pgpx_busy_poll;
 	do
 		n = pgpx_wire_fill(&sock->wire, full);
-	while (n == 0 && pgpx_now() < until);
+	while (n == 0 && (now = pgpx_now()) < until);
 
 	/* a sleep that ends soon corrects this */
 	sock->slow = n == 0;
+
+	/* the wait goes on if there is no input; the clock was read just before */
+	if (n != 0)
+	{
+		sock->answer_time += now - sock->poll_began;
+		sock->poll_began = 0;
+	}
 	return n;
 }
 

@@ -376,9 +376,32 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	pg_atomic_write_u64(&conn->lease_id, lease_id);
 
 	pool->last_checkout = conn->state_since;
-	pgpx_pool_note_use_locked(pool, pgpx_pool_count_leased_locked(pool));
+	pool->peaks.leased = Max(pool->peaks.leased,
+							 pgpx_pool_count_leased_locked(pool));
 	pool->stats.checkouts++;
 	return lease_id;
+}
+
+void
+pgpx_pool_fold_peaks_locked(PgpxPool *pool)
+{
+	PgpxLoad	current = {
+		.leased = pgpx_pool_count_leased_locked(pool),
+		.waiting = pool->nwaiting,
+	};
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	current.callers = current.leased + current.waiting;
+	pgpx_pool_note_use_locked(pool, pool->peaks.leased);
+	for (int i = 0; i < PGPX_SPANS; i++)
+	{
+		PgpxLoad   *peaks = &pool->sampling[i].peaks;
+
+		peaks->leased = Max(peaks->leased, pool->peaks.leased);
+		peaks->waiting = Max(peaks->waiting, pool->peaks.waiting);
+		peaks->callers = Max(peaks->callers, pool->peaks.callers);
+	}
+	pool->peaks = current;
 }
 
 int
@@ -728,6 +751,7 @@ count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 		stats->bytes_received += usage->bytes_received;
 		stats->bytes_sent += usage->bytes_sent;
 		stats->resets += usage->resets;
+		stats->answer_time += usage->answer_time;
 	}
 }
 

@@ -143,6 +143,7 @@ typedef struct PgpxUsage
 	uint64		bytes_received;
 	uint64		bytes_sent;
 	uint64		resets;
+	PgpxTime	answer_time;	/* duration of the waits for answers */
 } PgpxUsage;
 
 /*
@@ -310,8 +311,8 @@ pgpx_pool_count_open_locked(const PgpxPool *pool)
 }
 
 /*
- * Record in the peaks of the pool that n connections are in use.  The pool keeps
- * that many for idle_timeout and overflow_ttl from now on.
+ * Record that n connections are in use.  The pool keeps that many for
+ * idle_timeout and overflow_ttl from now on.
  */
 static inline void
 pgpx_pool_note_use_locked(PgpxPool *pool, int n)
@@ -320,6 +321,15 @@ pgpx_pool_note_use_locked(PgpxPool *pool, int n)
 	pool->idle_peak.current = Max(pool->idle_peak.current, n);
 	pool->overflow_peak.current = Max(pool->overflow_peak.current, n);
 }
+
+/*
+ * pgpx_pool_fold_peaks_locked
+ *		Add PgpxPool.peaks to the peaks that shrink the pool and to those of
+ *		the history, and begin anew.
+ *
+ * So a checkout updates one peak.
+ */
+extern void pgpx_pool_fold_peaks_locked(PgpxPool *pool);
 
 /*
  * Return how many connections will become free without the end of a lease.

@@ -15,6 +15,7 @@
 #include "storage/spin.h"
 #include "utils/builtins.h"
 
+#include "shared/history.h"
 #include "shared/lock_hooks.h"
 #include "shared/pool.h"
 
@@ -228,6 +229,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	*bucket_of(&ref->key) = PGPX_POOL_INDEX(pool);
 	fresh.user = ref->user;
 	fresh.last_checkout = fresh.stats_reset = pgpx_now();
+	pgpx_history_begin(&fresh, fresh.stats_reset);
 	fresh.version = fresh.connect_version = pool->version + 1;
 	fresh.options_version = pool->options_version + 1;
 	fresh.fingerprint = ref->fingerprint;

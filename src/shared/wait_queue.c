@@ -102,6 +102,7 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 {
 	int			index = PGPX_POOL_INDEX(pool);
 	int			after = pool->queue.tail;
+	int			leased = pgpx_pool_count_leased_locked(pool);
 
 	if (pool->nwaiting == 0)
 	{
@@ -117,6 +118,8 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	pgpx_list_insert(&pool->queue, PGPX_QUEUE_LINKS, PGPX_WAITER_INDEX(waiter),
 					 after);
 	pool->nwaiting++;
+	pool->peaks.waiting = Max(pool->peaks.waiting, pool->nwaiting);
+	pool->peaks.callers = Max(pool->peaks.callers, leased + pool->nwaiting);
 }
 
 static void
@@ -162,6 +165,8 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 
 	queue_insert(pool, waiter);
 	pool->nwaiters++;
+	if (position == 0)
+		pool->enqueued++;
 	return waiter;
 }
 

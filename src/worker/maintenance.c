@@ -18,6 +18,7 @@
 
 #include "base/debug_point.h"
 #include "shared/cap.h"
+#include "shared/history.h"
 #include "shared/lock_hooks.h"
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
@@ -401,6 +402,7 @@ pgpx_maintenance_run(void)
 	PgpxTime	now = pgpx_now();
 	PgpxTime	next_request;
 	PgpxTime	next_ping;
+	PgpxTime	next_sample;
 	bool		all = false;
 	bool		ticks;
 	bool		waiting;
@@ -443,6 +445,7 @@ pgpx_maintenance_run(void)
 	maintain_pools(now, all);
 	next_request = pgpx_catalog_request(now);
 	next_ping = pgpx_lock_hooks->ping();
-	return Min(Min(next_deadline, next_ping),
+	next_sample = pgpx_history_sample(pgpx_worker_index, now);
+	return Min(Min(Min(next_deadline, next_ping), next_sample),
 			   Min(next_maintenance, next_request));
 }
