@@ -101,8 +101,7 @@ help:
 	@echo "check-postgres-fdw"
 	@echo "               postgres_fdw's own tests, with its foreign tables on pools"
 	@echo "demo           the same foreign tables without and with pools, in private servers"
-	@echo "bench          measure against peers; ONLY=3,4  SAVE=yes; BENCH_ROUNDS=5 takes"
-	@echo "               half an hour, the nine that are the default take longer"
+	@echo "bench          measure against peers, for 20 minutes; ONLY=3,4  SAVE=yes"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; format them"
 	@echo "dist           the archives of what is committed; .zip is for PGXN"
@@ -175,8 +174,7 @@ demo:
 	@test/deps --demo
 	@test/demo
 
-# thirteen groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
-# tree
+# all groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the tree
 bench: deps
 	@test/bench/run $(if $(SAVE),--save) $(subst $(comma), ,$(ONLY))
 

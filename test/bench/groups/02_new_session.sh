@@ -40,7 +40,7 @@ group_2() {
   fi
   here "SELECT pgpool.exec('p1_tls', 'select 1')" >/dev/null
   place apart
-  measure "$rounds" "${ways[@]}"
+  measure "${ways[@]}"
 }
 
 report_2() {

@@ -36,9 +36,9 @@ select_ways() {
     ways+=(select_bouncer select_dblink_bouncer)
     tls+=(select_bouncer_tls select_dblink_bouncer_tls)
   fi
-  measure "$rounds" "${ways[@]}"
-  measure "$rounds" "${tls[@]}"
-  measure "$rounds" hundred_lease hundred_dblink
+  measure "${ways[@]}"
+  measure "${tls[@]}"
+  measure hundred_lease hundred_dblink
 }
 
 group_3() {

@@ -59,10 +59,10 @@ group_5() {
   for at in apart free; do
     place "$at"
     for table in mixed numbers; do
-      measure "$rounds" "rows:pool:$table" "rows:dblink:$table" "rows:fdw:$table" "rows:libpq:$table"
+      measure "rows:pool:$table" "rows:dblink:$table" "rows:fdw:$table" "rows:libpq:$table"
     done
   done
-  measure "$long_rounds" stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
+  measure stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
 }
 
 report_5() {

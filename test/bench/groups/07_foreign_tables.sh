@@ -59,16 +59,16 @@ group_7() {
   sql_here foreign
   here "SELECT count(*) FROM ours.one; SELECT count(*) FROM ours.mixed" >/dev/null
   place apart
-  measure "$rounds" point:ours point:peer point_floor
-  measure "$rounds" first_row first_row:ours first_row:peer
-  measure "$rounds" scan:ours:mixed scan:peer:mixed scan:peer:mixed_10000
-  measure "$long_rounds" scan_memory:ours:mixed scan_memory:peer:mixed
-  measure "$long_rounds" insert:ours:inserted insert:peer:inserted insert:ours:inserted_100 insert:peer:inserted_100
+  measure point:ours point:peer point_floor
+  measure first_row first_row:ours first_row:peer
+  measure scan:ours:mixed scan:peer:mixed scan:peer:mixed_10000
+  measure scan_memory:ours:mixed scan_memory:peer:mixed
+  measure insert:ours:inserted insert:peer:inserted insert:ours:inserted_100 insert:peer:inserted_100
   place free
   way_append ours slow 16 >/dev/null # opens the connections of the pools
-  measure "$long_rounds" append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
+  measure append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
   place alone
-  measure "$rounds" foreign_sessions:ours:60:simple foreign_sessions:peer:60:simple \
+  measure foreign_sessions:ours:60:simple foreign_sessions:peer:60:simple \
     foreign_sessions:ours:60:prepared foreign_sessions:peer:60:prepared
 }
 
