@@ -17,7 +17,7 @@ use Test::More;
 my $ADDRESS = "host '10.0.0.7'";
 
 # in the order in which their examples run
-my @pages = ('README.md', map { "doc/$_.md" } qw(guide foreign-tables dblink drivers connecting operating tuning views locks errors reference security limits faq));
+my @pages = ('README.md', map { "doc/$_.md" } qw(guide foreign-tables dblink drivers connecting operating advice tuning views locks errors reference security limits faq));
 my %text = map { $_ => slurp("$FindBin::Bin/../../../$_") } @pages;
 my $all = join "\n", @text{@pages};
 my $remote = remote_node('remote');
