@@ -127,7 +127,7 @@ run_way() {
 # measure NAME ...: run the ways in turn, in the order A B, B A, A B. A way that fails is
 # reported and then left out. If the host took 2 % of the processor time or more, the way is
 # run again, up to three times, and the run with the smallest share counts. Such runs take at
-# most a quarter of the time of the others in their group.
+# most a fifth of the time of the others in their group.
 measure() {
   local i name names order key value status stole took least try broken=' '
   names=("$@")
@@ -151,7 +151,7 @@ measure() {
           least=$stole
           mv "$work/log/value" "$work/log/value.best"
         fi
-        [ "$least" -ge 2 ] && [ "$quick" -eq 0 ] && [ $((again_ms * 4)) -lt "$first_ms" ] || break
+        [ "$least" -ge 2 ] && [ "$quick" -eq 0 ] && [ $((again_ms * 5)) -lt "$first_ms" ] || break
       done
       # a repetition that fails does not count
       if [ "$least" -gt 100 ]; then

@@ -14,7 +14,7 @@ worker_pid() {
 way_relayed() {
   local pid how=dblink server n poll=100
 
-  n=$(turns 3000)
+  n=$(turns 1500)
   pid=$(worker_pid)
   case $1 in
     held*) how=held server=p1_tls ;;

@@ -41,7 +41,7 @@ way_scan_memory() {
 
 # way_first_row [SCHEMA]: us of a new session that reads one row, by default a local one
 way_first_row() {
-  client fresh "$(turns 200)" "host=$work/s port=$local_port dbname=bench user=postgres" \
+  client fresh "$(turns 60)" "host=$work/s port=$local_port dbname=bench user=postgres" \
     "$([ $# -gt 0 ] && echo "select a from $1.one" || echo 'select 1')"
 }
 
