@@ -140,15 +140,21 @@ free_slot_locked(PgpxLock *lock)
 }
 
 int
-pgpx_lock_alloc(const PgpxLock *lock)
+pgpx_lock_alloc(const PgpxLock *lock, int limit, int *used)
 {
-	int			slot = 0;
+	int			slot;
 
+	*used = 0;
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	while (slot < pgpx_locks_end() &&
-		   pgpx_locks[slot].state != PGPX_LOCK_FREE)
-		slot++;
-	if (slot < pgpx_shared->max_locks)
+	slot = pgpx_locks_end();
+	for (int i = pgpx_locks_end() - 1; i >= 0; i--)
+	{
+		if (pgpx_locks[i].state == PGPX_LOCK_FREE)
+			slot = i;
+		else if (pgpx_locks[i].login_role == GetSessionUserId())
+			(*used)++;
+	}
+	if (slot < pgpx_shared->max_locks && *used < limit)
 	{
 		PgpxLock   *entry = &pgpx_locks[slot];
 
@@ -158,6 +164,7 @@ pgpx_lock_alloc(const PgpxLock *lock)
 		entry->pool = entry->in_flight = -1;
 		entry->owner_procno = MyProcNumber;
 		entry->owner_pid = MyProcPid;
+		entry->login_role = GetSessionUserId();
 		entry->since = pgpx_now();
 		if (slot == pgpx_locks_end())
 			pg_atomic_write_u32(&pgpx_shared->locks_end, slot + 1);

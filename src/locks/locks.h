@@ -94,6 +94,7 @@ typedef struct PgpxLock
 	int			owner_procno;
 	int			owner_pid;
 	Oid			owner_user;
+	Oid			login_role;		/* of its session */
 	int			scope;			/* PgpxScope */
 	SubTransactionId subid;
 	char		why[PGPX_WHY_LEN];
@@ -165,9 +166,11 @@ extern uint64 pgpx_lock_queue(const PgpxServerSpec *spec, const char *name);
 /*
  * Record that this session waits for a lock, at the end of its queue.  The caller
  * has set the resource, the owner's user, scope and texts, and the ttl in *lock;
- * the other fields are 0.  Return the slot, or -1 if all slots are in use.
+ * the other fields are 0.  Return the slot, or -1 if all slots are in use, or if
+ * the login role of this session uses "limit" of them already.  Set *used to the
+ * number that the role used before.
  */
-extern int	pgpx_lock_alloc(const PgpxLock *lock);
+extern int	pgpx_lock_alloc(const PgpxLock *lock, int limit, int *used);
 
 /* Return whether a waiter is the first of its queue. */
 extern bool pgpx_lock_is_first(int slot);
