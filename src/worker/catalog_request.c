@@ -28,10 +28,8 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "postmaster/bgworker.h"
-#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -56,24 +54,6 @@ static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
 static bool visiting = false;
 static Oid	highest = InvalidOid;
 static List *failed = NIL;		/* OIDs, with that of a visit that runs */
-
-bool
-pgpx_databases_begin(void)
-{
-	StartTransactionCommand();
-	if (ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
-		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock))
-		return true;
-	pgpx_databases_end();
-	return false;
-}
-
-void
-pgpx_databases_end(void)
-{
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(pgpx_worker_cxt);
-}
 
 /*
  * Return the next database of this round: one of the wanted databases, or one to

@@ -9,8 +9,8 @@
  * its own pools, through pool_worker.h.  An eviction under max_connections may
  * also close a free connection of another worker's pool.
  *
- * Implemented by worker.c (start and end), event_loop.c, maintenance.c and
- * catalog_request.c (start of the catalog reader).
+ * Implemented by worker.c (start and end), event_loop.c, maintenance.c,
+ * databases.c and catalog_request.c (start of the catalog reader).
  *
  *-------------------------------------------------------------------------
  */
@@ -73,6 +73,14 @@ extern PgpxTime pgpx_catalog_request(PgpxTime now);
  */
 extern bool pgpx_databases_begin(void);
 extern void pgpx_databases_end(void);
+
+/*
+ * pgpx_databases_check
+ *		After DROP DATABASE: retire the pools of databases that no longer exist,
+ *		and resume their paused servers, because no session can do so any more.
+ *		After ALTER DATABASE RENAME: set the new name in the pools.
+ */
+extern void pgpx_databases_check(void);
 
 #define PGPX_LOCK_RETRY_MS 1000
 
