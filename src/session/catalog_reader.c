@@ -194,13 +194,15 @@ visit(void)
 			Form_pg_user_mapping mapping =
 				(Form_pg_user_mapping) GETSTRUCT(row);
 			Oid			user = mapping->umuser;
+			const char *user_name = "public";
 
 			if (mapping->umserver != base ||
 				(!OidIsValid(user) && !pgpx_server_catalog_names_user(row)))
 				continue;
-			publish(NameStr(server->srvname), user,
-					OidIsValid(user) ? GetUserNameFromId(user, false) : "public",
-					-1, 0);
+			if (OidIsValid(user))
+				user_name = GetUserNameFromId(user, true);
+			if (user_name != NULL)	/* NULL: the role was dropped meanwhile */
+				publish(NameStr(server->srvname), user, user_name, -1, 0);
 		}
 		systable_endscan(inner);
 	}
