@@ -359,7 +359,7 @@ pool_state(const PgpxView *view)
 		return "paused";
 	if (is_remote_full(view) && available_connections(pool) == 0)
 		return "remote_full";
-	if (pool->fails_since != 0 && !pool->remote_full && view->live == 0)
+	if (pgpx_pool_is_failing(pool) && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&

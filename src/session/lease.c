@@ -1102,14 +1102,11 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 	if (sock == NULL)
 	{
 		/* the process exits while it waits for the socket */
-		bool		runs = lease->pending_state == PGPX_PENDING_SENT;
-
+		action = pgpx_pending_release_action(lease->pending_state, &reason);
 		pgpx_pool_release(conn, lease->id,
-						  runs ? PGPX_END_RECLAIMED : PGPX_END_RETRIED,
-						  runs ? PGPX_RELEASE_CANCEL_CLOSE :
-						  PGPX_RELEASE_UNCHANGED, 0,
-						  runs ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_NONE,
-						  NULL);
+						  action == PGPX_RELEASE_CANCEL_CLOSE ?
+						  PGPX_END_RECLAIMED : PGPX_END_RETRIED,
+						  action, 0, reason, NULL);
 		pgpx_lease_forget(lease);
 		return;
 	}

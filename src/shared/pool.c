@@ -686,6 +686,18 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
 }
 
+PgpxReleaseAction
+pgpx_pending_release_action(PgpxPendingState state, PgpxCloseReason *reason)
+{
+	*reason = PGPX_CLOSE_BROKEN;
+	if (state == PGPX_PENDING_FAILED)
+		return PGPX_RELEASE_CLOSE;
+	if (state != PGPX_PENDING_SENT && state != PGPX_PENDING_ABANDONED)
+		return PGPX_RELEASE_UNCHANGED;
+	*reason = PGPX_CLOSE_HOLDER_DIED;
+	return PGPX_RELEASE_CANCEL_CLOSE;
+}
+
 /*
  * Lock the pool of a lease.  Return NULL, without the lock, if the lease was
  * revoked, or if the pool is damaged, since then its worker revokes all leases.

@@ -132,6 +132,14 @@ typedef enum PgpxReleaseAction
 	PGPX_RELEASE_CLOSE
 } PgpxReleaseAction;
 
+/*
+ * Return how a waiter that has not used the granted connection releases it:
+ * unchanged, unless the granter has sent its pending statement, or may have done
+ * so.  Then *reason is the close reason.
+ */
+extern PgpxReleaseAction pgpx_pending_release_action(PgpxPendingState state,
+													 PgpxCloseReason *reason);
+
 /* Work of one lease, added to the counters of the pool at its end. */
 typedef struct PgpxUsage
 {
@@ -261,6 +269,16 @@ extern void pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn,
 /* Return how many leases have ended, and how many connections were closed. */
 extern uint64 pgpx_stats_sum_ended(const PgpxStats *stats);
 extern uint64 pgpx_stats_sum_closed(const PgpxStats *stats);
+
+/*
+ * Return whether the last attempt to connect has failed, and not because the
+ * remote server accepts no more connections.  *pool may be a copy.
+ */
+static inline bool
+pgpx_pool_is_failing(const PgpxPool *pool)
+{
+	return pool->fails_since != 0 && !pool->remote_full;
+}
 
 /* Return the cap of the pool: pool_size plus max_overflow. */
 static inline int

@@ -234,6 +234,26 @@ histogram_bucket(PgpxTime waited)
 	return Min(bucket, PGPX_HISTOGRAM_BUCKETS - 1);
 }
 
+/* Count a wait that has ended. */
+static void
+count_wait_locked(PgpxPool *pool, PgpxTime waited)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->stats.waited++;
+	pool->stats.histogram[histogram_bucket(waited)]++;
+}
+
+void
+pgpx_waiter_give_up(PgpxTime waited)
+{
+	PgpxPool   *pool = &pgpx_pools[pgpx_my_waiter()->pool];
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pool->stats.cancelled++;
+	count_wait_locked(pool, waited);
+	LWLockRelease(pool->lock);
+}
+
 PgpxWaiterState
 pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 {
@@ -298,33 +318,24 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 	pool->nwaiters--;
 	pool->stats.wait_time += *waited - waiter->waited_before;
 	if (!continues)
-	{
-		pool->stats.waited++;
-		pool->stats.histogram[histogram_bucket(*waited)]++;
-	}
+		count_wait_locked(pool, *waited);
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 
 	if (was == PGPX_WAITER_GRANTED && how == PGPX_DEQUEUE_CANCEL)
 	{
-		PgpxPendingState pending_state = pgpx_waiter_pending_state(waiter);
-		bool		sent = pending_state == PGPX_PENDING_SENT ||
-			pending_state == PGPX_PENDING_ABANDONED;
+		PgpxCloseReason reason;
+		PgpxReleaseAction action =
+			pgpx_pending_release_action(pgpx_waiter_pending_state(waiter),
+										&reason);
 
 		/*
-		 * Release the connection, unchanged if nothing was sent on it.  Until
-		 * then it remains LEASED to this process, so no other process can
-		 * use it.
+		 * Until the release the connection remains LEASED to this process, so
+		 * no other process can use it.
 		 */
 		PGPX_DEBUG_POINT("hand_back");
 		pgpx_pool_release(&pgpx_conns[waiter->conn], waiter->lease_id,
-					   PGPX_END_RETRIED,
-					   sent ? PGPX_RELEASE_CANCEL_CLOSE :
-					   pending_state == PGPX_PENDING_FAILED ?
-						PGPX_RELEASE_CLOSE :
-					   PGPX_RELEASE_UNCHANGED, 0,
-					   sent ? PGPX_CLOSE_HOLDER_DIED :
-					   PGPX_CLOSE_BROKEN, NULL);
+						  PGPX_END_RETRIED, action, 0, reason, NULL);
 		waiter->conn = -1;
 	}
 	return was;

@@ -385,6 +385,8 @@ EOT
 	{
 		my ($server, $sql, $expected, $texts) = @_;
 		my $own = lease($holder, $server);
+		my $cancelled = 'SELECT sum(cancelled) FROM pgpool.stats';
+		my $before = $local->safe_psql('postgres', $cancelled);
 
 		$other->start("SELECT pgpool.checkout('$server', '60 s')");
 		ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "session waits for $server");
@@ -392,6 +394,7 @@ EOT
 		my $answer = $other->finish(30);
 		is($other->sqlstate, $expected, "$sql: waiter receives the expected result") or diag($other->error);
 		like($other->error, $texts, "$sql: error names both servers") if defined $texts;
+		is($local->safe_psql('postgres', $cancelled), $before + ($expected ne ''), "$sql: wait counts as cancelled only if it ends with an error");
 		if ($expected eq '')
 		{
 			is($other->run("SELECT pgpool.exec($answer, 'select 1')"), '1', 'lease of the new pool works');
