@@ -506,8 +506,12 @@ pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began, PgpxTime now,
 {
 	bool		further = pool->backoff_ms != 0;
 
-	/* already under way at the last failure */
-	bool		together = further && began <= pool->last_error_at;
+	/*
+	 * already under way at the last failure; a connection that was lost unused
+	 * needs a pause in any case
+	 */
+	bool		together = further && began <= pool->last_error_at &&
+		(pool->retry_at > now || !pool->lost_unused);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->last_error_at = now;
