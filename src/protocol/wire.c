@@ -791,7 +791,7 @@ is_token_absent(const PgpxWire *wire, size_t end)
 	if (wire->phase != PGPX_WIRE_TOKEN_PARSE)
 		return wire->phase == PGPX_WIRE_TOKEN_TYPES ||
 			wire->phase == PGPX_WIRE_TOKEN_NO_DATA;
-	while (at < end && strchr("NAS", wire->in[at]) != NULL)
+	while (at < end && memchr("NAS", wire->in[at], 3) != NULL)
 		at += (size_t) (uint32) get_int32(wire->in + at + 1) + 1;
 	return at >= end;
 }

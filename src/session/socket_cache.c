@@ -318,20 +318,22 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 static bool
 evict_random(void)
 {
-	int			n = pgpx_shared->max_connections;
-	int			first = pg_prng_uint32(&pg_global_prng_state) % n;
+	PgpxCachedSocket *chosen = NULL;
+	uint64		n = 0;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
-		PgpxCachedSocket *sock = cached_by_conn[(first + i) % n];
+		PgpxCachedSocket *sock = cached_by_conn[i];
 
-		if (sock != NULL && !sock->leased)
-		{
-			pgpx_socket_cache_drop(sock);
-			return true;
-		}
+		/* the nth socket replaces the choice with a probability of 1/n */
+		if (sock != NULL && !sock->leased &&
+			pg_prng_uint64_range(&pg_global_prng_state, 0, n++) == 0)
+			chosen = sock;
 	}
-	return false;
+	if (chosen == NULL)
+		return false;
+	pgpx_socket_cache_drop(chosen);
+	return true;
 }
 
 /*

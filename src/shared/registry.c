@@ -248,8 +248,14 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 {
 	int			index;
 
-	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
 	index = find_pool_locked(&ref->key);
+	if (index < 0)
+	{
+		LWLockRelease(pgpx_shared->registry_lock);
+		LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+		index = find_pool_locked(&ref->key);
+	}
 	for (int tries = 0; index < 0 && tries < pgpx_shared->max_pools; tries++)
 	{
 		index = find_slot_locked();
