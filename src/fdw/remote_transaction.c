@@ -42,7 +42,7 @@
 /* Bound of the answer to ROLLBACK TO, which can contain notices. */
 #define ROLLBACK_ANSWER_MAX (1024 * 1024)
 
-/* Upper bound of the size of the pipeline in roll_back_remote, with its token. */
+/* Upper bound of the size of the pipeline in roll_back_remote, with its marker. */
 #define ROLLBACK_SIZE 512
 
 #define COMMIT_SQL "COMMIT TRANSACTION"

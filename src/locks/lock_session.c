@@ -7,7 +7,7 @@
  * Acquisition: the session waits in the queue of its pool until it is first,
  * and then sends requests to the remote until the lock is granted or the
  * timeout expires.  The session does not assume what the remote did with a
- * request whose answer is lost.  The next request has the same request number,
+ * request whose answer is lost.  The next request has the same number
  * and acquires the lock if the lost request did.  If no request follows, the
  * worker releases the lock.
  *
@@ -156,7 +156,7 @@ typedef struct LockAnswer
 {
 	int64		token;			/* 0: not granted */
 	bool		refused;		/* the remote raised an error: no effect */
-	bool		already_released;	/* needs a new request number */
+	bool		already_released;	/* the acquisition needs a new number */
 
 	/*
 	 * The holder of a lock that is not granted, or the one from which an
@@ -326,7 +326,7 @@ ask(LockWait *w, PgpxLease *lease, PgpxTime deadline)
 	const char *values[] = {
 		lock->name,
 		pgpx_shared->instance,
-		psprintf(UINT64_FORMAT, lock->request),
+		psprintf(UINT64_FORMAT, lock->acquisition),
 		w->holder,
 		lock->why[0] == '\0' ? NULL : lock->why,
 		psprintf(INT64_FORMAT " milliseconds", lock->ttl_ms),
@@ -372,7 +372,7 @@ ask(LockWait *w, PgpxLease *lease, PgpxTime deadline)
 
 /*
  * Send one request on a connection of the pool.  If the remote answers that
- * the request number was granted and released before, repeat once with a new
+ * this acquisition was granted and released before, repeat once with a new
  * number.
  */
 static void

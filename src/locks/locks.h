@@ -81,7 +81,7 @@ typedef enum PgpxLockResult
 typedef struct PgpxLock
 {
 	int			state;			/* PgpxLockState; see above */
-	uint64		request;		/* unique for each acquisition */
+	uint64		acquisition;	/* its number, which is unique */
 
 	/* the locked resource */
 	PgpxPoolKey key;
@@ -177,7 +177,7 @@ extern bool pgpx_lock_is_first(int slot);
 
 /*
  * Set the pool of a waiter, which is known from the lease for its request.
- * renew: assign a new request number, because the remote no longer grants the
+ * renew: assign a new number, because the remote no longer grants the
  * old one.
  */
 extern void pgpx_lock_set_pool(int slot, const PgpxServerSpec *spec,
@@ -247,7 +247,7 @@ pgpx_lock_needs_release(const PgpxLock *lock)
  * any more, or uses another pool.  Nothing is sent to the remote, where the lock
  * expires after its ttl.
  */
-extern void pgpx_lock_revoke(int slot, uint64 request);
+extern void pgpx_lock_revoke(int slot, uint64 acquisition);
 
 /*
  * Record the answer to a ping.  extended: the remote extended the lock.

@@ -4,7 +4,7 @@
  *	  The catalog reader: a short-lived background worker that publishes the
  *	  conninfo of pools.
  *
- * catalog_request.c has the rules for its start.  Rules for the reader:
+ * reader_start.c has the rules for its start.  Rules for the reader:
  * - It makes the same checks as a checkout by the pool's user.  A pool that all
  *	 users of a PUBLIC mapping share has no such user; each checkout from it
  *	 checks the privileges of its own user.
@@ -39,7 +39,7 @@
 #include "session/checkout.h"
 #include "session/server_spec.h"
 
-/* worker/catalog_request.c starts it; arg: OID of the database */
+/* worker/reader_start.c starts it; arg: OID of the database */
 PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);
 
 /* How long it waits for busy workers in total, and for a lock on a catalog. */

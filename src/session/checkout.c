@@ -174,7 +174,7 @@ lock_pool(Checkout *c)
 
 			/* retire pools with outdated SCRAM keys, if no session has yet */
 			if (OidIsValid(spec->key.scram_role))
-				pgpx_catalog_request_check();
+				pgpx_catalog_check_later();
 			index = pgpx_pool_find(&ref, &pool_id);
 
 			read_at = 0;

@@ -633,7 +633,7 @@ pgpx_stream_repeat_cancel(PgpxLease *lease)
  * memory.  A session that returns a connection and finds such a waiter at the
  * head of the queue grants it the connection and sends, in one system call,
  *
- *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
+ *		marker Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
  * For a foreign table, the messages of the waiter begin with the commands of
  * its remote transaction.  The session wakes the waiter after it has sent the
@@ -720,7 +720,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 }
 
 /*
- * Send the prefix (token, reset) and the pending statement in one system call
+ * Send the prefix (marker, reset) and the pending statement in one system call
  * without blocking.  Return FAILED if no byte was sent, else SENT.
  * After a partial send the socket is shut down.
  */

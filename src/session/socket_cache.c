@@ -304,7 +304,7 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 /* Maximum interval between checks for the worker's reply, in ms. */
 #define REPLY_CHECK_MS 1000
 
-/* Pause before a refused request is repeated. */
+/* Pause before a refused message is repeated. */
 #define REPEAT_US (20 * 1000)
 
 /*
@@ -425,7 +425,7 @@ make_reply_pair(void)
 	reply_pair[1] = pair[1];
 }
 
-/* Close the pair after a failure.  The next request creates another one. */
+/* Close the pair after a failure.  The next message creates another one. */
 static void
 drop_reply_pair(void)
 {
@@ -530,15 +530,15 @@ wait_for_reply(PgpxTime deadline)
 				   pgpx_wait_event(&wait_event, "PgpoolSocket"));
 }
 
-/* Send a request to the worker; wait while its control socket is full. */
+/* Send a SOCKET message to the worker; wait while its control socket is full. */
 static PgpxFetch
-send_request(PgpxPool *pool, PgpxSocketRequest *request, PgpxTime deadline)
+send_message(PgpxPool *pool, PgpxSocketMessage *message, PgpxTime deadline)
 {
-	request->number = ++last_number;
+	message->number = ++last_number;
 	for (;;)
 	{
-		int			sent = pgpx_control_send_request(pool->worker, request,
-													 reply_pair[1]);
+		int			sent = pgpx_control_send_socket(pool->worker, message,
+													reply_pair[1]);
 
 		if (sent > 0)
 			return PGPX_FETCH_OK;
@@ -555,7 +555,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 						PgpxTime deadline, PgpxCachedSocket **sock)
 {
 	PgpxPool   *pool = &pgpx_pools[pool_index];
-	PgpxSocketRequest request = {
+	PgpxSocketMessage message = {
 		.header = {
 			.incarnation = pgpx_pool_worker_incarnation(pool),
 			.pool = pool_index,
@@ -577,18 +577,18 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 	prepare_wait();
 	make_reply_pair();
 
-	/* for the socket: without one the request would be in vain */
+	/* for the socket: without one the message would be in vain */
 	acquire_fds(1);
 	ReleaseExternalFD();
 
-	fetch = send_request(pool, &request, deadline);
+	fetch = send_message(pool, &message, deadline);
 	while (fetch == PGPX_FETCH_OK)
 	{
 		PgpxReply	reply;
 		int			fd;
 		ssize_t		len = receive_reply(&reply, &fd);
 
-		if (len == sizeof(reply) && reply.number == request.number)
+		if (len == sizeof(reply) && reply.number == message.number)
 		{
 			if (reply.ok && fd >= 0)
 			{
@@ -603,11 +603,11 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 			if (deadline != 0 && pgpx_now() >= deadline)
 				return PGPX_FETCH_TIMEOUT;
 			(void) wait_for_reply(pgpx_now() + REPEAT_US);
-			fetch = send_request(pool, &request, deadline);
+			fetch = send_message(pool, &message, deadline);
 			continue;
 		}
 
-		/* a reply to an earlier request, which was abandoned, or none */
+		/* a reply to an earlier message, which was abandoned, or none */
 		drop_received(fd);
 		if (len < 0)
 		{
@@ -617,7 +617,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 		if (len > 0)
 			continue;
 
-		/* the worker may have exited without reading our request */
+		/* the worker may have exited without reading our message */
 		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
 			return PGPX_FETCH_GONE;
 		if (!wait_for_reply(deadline))

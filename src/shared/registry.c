@@ -396,7 +396,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
  * the conninfo, the worker starts the catalog reader.
  */
 static void
-request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
+republish_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->has_conninfo = false;
@@ -434,7 +434,7 @@ pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->options_version++;
 	pool->fingerprint.in_place = 0;
-	request_conninfo_locked(pool, wake);
+	republish_conninfo_locked(pool, wake);
 }
 
 void
@@ -452,7 +452,7 @@ pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 		pgpx_worker_wake(pool->worker);
 	}
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
-	request_conninfo_locked(pool, wake);
+	republish_conninfo_locked(pool, wake);
 }
 
 void

@@ -198,7 +198,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	{
 		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
 		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
-		pg_atomic_init_u64(&pgpx_servers[i].cap.tokens, 0);
+		pg_atomic_init_u64(&pgpx_servers[i].cap.permits, 0);
 		pgpx_pools[i] = (PgpxPool) PGPX_POOL_INIT;
 		pgpx_pools[i].lock = &locks[3 + i].lock;
 		pgpx_pool_buckets[i] = -1;
@@ -209,7 +209,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		init_conn(&pgpx_conns[i]);
 		pgpx_conns[i].in_lru.next = i + 1 < pgpx_max_connections ? i + 1 : -1;
 	}
-	pg_atomic_init_u64(&shared->cap.tokens, 0);
+	pg_atomic_init_u64(&shared->cap.permits, 0);
 	SpinLockInit(&shared->free_mutex);
 	shared->free_head = 0;
 

@@ -380,7 +380,7 @@ typedef struct PgpxPoolKey
 /* A cap over several pools, see cap.h. */
 typedef struct PgpxCap
 {
-	pg_atomic_uint64 tokens;	/* tokens in use, and changes of that number */
+	pg_atomic_uint64 permits;	/* permits in use, and changes of that number */
 } PgpxCap;
 
 /*
@@ -572,7 +572,7 @@ typedef struct PgpxShared
 
 	/* atomic */
 	pg_atomic_uint64 next_id;	/* of a lease, a wait, a generation, an
-								 * incarnation, or a request of a lock */
+								 * incarnation, or an acquisition */
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint32 databases_changed; /* incremented by DROP DATABASE and
 										 * similar */

@@ -133,7 +133,7 @@ queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 	pg_atomic_fetch_and_u32(&pgpx_waiting_bits[index / 32],
 							~(UINT32_C(1) << (index % 32)));
 
-	/* the tokens that this pool lacked are for other pools now */
+	/* the permits that this pool lacked are for other pools now */
 	if (pool->lacks > 0)
 		pgpx_worker_wake_all();
 }

@@ -177,7 +177,7 @@ tick(PgpxTime now)
  * have reached the age for growth.  For a pool that a full cap keeps from
  * growing, evict a connection of another pool.
  *
- * Return true if a pool is still in back-off or lacks a token.
+ * Return true if a pool is still in back-off or lacks a permit.
  */
 static bool
 serve_waiting_pools(PgpxTime now)
@@ -286,7 +286,7 @@ maintain_pools(PgpxTime now, bool all)
 			if (all || now >= maintain_at[i])
 			{
 				maintain_pool(i, now);
-				pgpx_catalog_request_pool(i, now);
+				pgpx_reader_note_need(i, now);
 			}
 			next_maintenance = Min(next_maintenance, maintain_at[i]);
 		}
@@ -299,7 +299,7 @@ pgpx_maintenance_init(void)
 	maintain_at = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_pools,
 												  sizeof(PgpxTime)));
-	pgpx_catalog_request_init();
+	pgpx_reader_init();
 }
 
 PgpxTime
@@ -309,7 +309,7 @@ pgpx_maintenance_run(void)
 	static uint32 seen_changes = 0;
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
-	PgpxTime	next_request;
+	PgpxTime	next_reader;
 	PgpxTime	next_ping;
 	PgpxTime	next_sample;
 	bool		all = false;
@@ -352,9 +352,9 @@ pgpx_maintenance_run(void)
 	all |= changes != seen_changes;
 	seen_changes = changes;
 	maintain_pools(now, all);
-	next_request = pgpx_catalog_request(now);
+	next_reader = pgpx_reader_start_due(now);
 	next_ping = pgpx_lock_hooks->ping();
 	next_sample = pgpx_history_sample(pgpx_worker_index, now);
 	return Min(Min(Min(next_deadline, next_ping), next_sample),
-			   Min(next_maintenance, next_request));
+			   Min(next_maintenance, next_reader));
 }

@@ -10,7 +10,7 @@
  * also close a free connection of another worker's pool.
  *
  * Implemented by worker.c (start and end), event_loop.c, maintenance.c,
- * databases.c and catalog_request.c (start of the catalog reader).
+ * databases.c and reader_start.c (start of the catalog reader).
  *
  *-------------------------------------------------------------------------
  */
@@ -48,17 +48,17 @@ extern void pgpx_maintenance_init(void);
 extern PgpxTime pgpx_maintenance_run(void);
 
 /*
- * pgpx_catalog_request_pool
+ * pgpx_reader_note_need
  *		Note whether a pool needs a catalog reader.
- * pgpx_catalog_request
+ * pgpx_reader_start_due
  *		Start the catalog reader if it is due: for pools of this worker, or in a
  *		database that has not been visited since the start of the server.
  *		Return the time of the next call, or PG_INT64_MAX if no call is needed
  *		before a pool changes or a reader ends.
  */
-extern void pgpx_catalog_request_init(void);
-extern void pgpx_catalog_request_pool(int pool, PgpxTime now);
-extern PgpxTime pgpx_catalog_request(PgpxTime now);
+extern void pgpx_reader_init(void);
+extern void pgpx_reader_note_need(int pool, PgpxTime now);
+extern PgpxTime pgpx_reader_start_due(PgpxTime now);
 
 /*
  * pgpx_databases_begin

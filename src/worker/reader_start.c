@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * catalog_request.c
+ * reader_start.c
  *	  Start the catalog reader, which publishes the conninfo of pools for which
  *	  no session does.
  *
@@ -130,7 +130,7 @@ start_reader(Oid database)
 }
 
 void
-pgpx_catalog_request_init(void)
+pgpx_reader_init(void)
 {
 	needy = MemoryContextAllocZero(TopMemoryContext,
 								   mul_size(pgpx_shared->max_pools,
@@ -141,7 +141,7 @@ pgpx_catalog_request_init(void)
 }
 
 void
-pgpx_catalog_request_pool(int i, PgpxTime now)
+pgpx_reader_note_need(int i, PgpxTime now)
 {
 	uint32		pool_id = pgpx_pools[i].pool_id;
 
@@ -158,7 +158,7 @@ pgpx_catalog_request_pool(int i, PgpxTime now)
 }
 
 PgpxTime
-pgpx_catalog_request(PgpxTime now)
+pgpx_reader_start_due(PgpxTime now)
 {
 	List	   *wanted = NIL;
 	pid_t		pid;
@@ -176,7 +176,7 @@ pgpx_catalog_request(PgpxTime now)
 		return due;
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
-		pgpx_catalog_request_pool(i, now);
+		pgpx_reader_note_need(i, now);
 		if (needy[i] != 0)
 			wanted = list_append_unique_oid(wanted,
 											pgpx_pools[i].key.database);
