@@ -1606,7 +1606,9 @@ rules AS (
 						' With pool_size %s they would wait for %s ms on average%s.',
 						m.callers, m.max_total, l.size, round(l.mean_wait::numeric, 1),
 						', and 1 % for more than ' || round(CASE WHEN m.waited >= 1000 THEN l.p99_wait END::numeric, 1) || ' ms')
-					END AS evidence,
+					END
+				|| CASE WHEN is_off OR u.leased_2 > 1.3 * u.leased_1 THEN ''
+					ELSE ' All samples were about equally full, so leases may last longer in a larger pool.' END AS evidence,
 				'pool_size' AS option, CASE WHEN NOT is_off THEN l.size::text END AS value, NULL AS command
 			WHERE l.size IS NOT NULL AND NOT without_statement AND rises IS NOT TRUE
 
