@@ -142,7 +142,7 @@ estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 					(errmsg("pgpool_ext cannot plan queries of foreign table \"%s\" on its pool",
 							get_rel_name(table)),
 					 errdetail("With option \"use_remote_estimate\", postgres_fdw opens a connection of its own in each session."),
-					 errhint("Drop the option and run ANALYZE.")));
+					 errhint("Drop the option and run ANALYZE, with option \"import_stats\" if the server has it.")));
 		is_logged = true;
 	}
 	postgres_fdw(false)->GetForeignRelSize(root, rel, table);
@@ -238,6 +238,9 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	/* utility statements */
 	routine->AnalyzeForeignTable = pgpx_utility_analyze;
 	routine->ImportForeignSchema = pgpx_utility_import;
+#ifdef PGPX_HAS_IMPORT_CALLBACK
+	routine->ImportForeignStatistics = pgpx_utility_import_statistics;
+#endif
 	PG_RETURN_POINTER(routine);
 }
 
