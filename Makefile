@@ -95,7 +95,7 @@ help:
 	@echo "               test/mutants/run FILE removes those of one file"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
-	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, and 16 to 18, each in"
+	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, and 16 to 19, each in"
 	@echo "               its Debian or Ubuntu, made once with debootstrap, as root; MAJORS="
 	@echo "               PGPX_PG_SOURCE= a folder with sources, to build one from them"
 	@echo "check-postgres-fdw"
@@ -160,9 +160,8 @@ mutants: deps
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
 
-# PostgreSQL 15, 15 with libpq 18 (15+18), 16, 17 and 18, or those of MAJORS, which can also
-# have 19; the major version in PGPX_PG_SOURCE is built from there; SUITES and T as in
-# test/run
+# PostgreSQL 15, 15 with libpq 18 (15+18), and 16 to 19, or those of MAJORS; the major
+# version in PGPX_PG_SOURCE is built from there; SUITES and T as in test/run
 check-versions:
 	@test/versions $(MAJORS) -- $(SUITES) $(if $(T),T=$(T))
 
