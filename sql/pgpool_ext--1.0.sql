@@ -1556,7 +1556,7 @@ busy AS (
 	SELECT pool_id, sum(span) AS span, max(max_total) AS max_total, max(peak_callers) AS callers, sum(hits + waited) AS checkouts,
 		sum(waited) AS waited, sum(wait_time) / sum(hits + waited) AS mean_wait, sum(leases) AS leases,
 		sum(lease_time) / sum(leases) AS held, sum(mean_waiting * span) / sum(span) AS mean_waiting
-	FROM busy_sample GROUP BY pool_id HAVING sum(waited) >= 100 AND sum(leases) > 0
+	FROM busy_sample GROUP BY pool_id HAVING sum(waited) >= 100 AND sum(lease_time) > 0
 ),
 -- the 99th percentile of all checkouts, with those that did not wait, interpolated within its element of the histogram
 observed AS (
@@ -1687,14 +1687,14 @@ rules AS (
 			UNION ALL SELECT 'info', 'min_size is below the steady use',
 				format('In three of four samples %s connections or more were leased at a time.'
 					' %s were closed by idle_timeout and opened again, in %s ms each.',
-					u.steady, least(p.closed_idle, p.connects), round((p.connect_time / p.connects)::numeric, 1)),
+					u.steady, least(p.closed_idle, p.connects), round((p.connect_time / nullif(p.connects, 0))::numeric, 1)),
 				'min_size', u.steady::text, NULL
 			WHERE least(p.closed_idle, p.connects) >= 20 AND u.steady > coalesce((options ->> 'min_size')::int4, 0)
 
 			UNION ALL SELECT 'info', 'statements close their connections',
 				format('%s of %s leases ended with their connection. There were %s cancels; lease_timeout ended %s leases, terminate %s.'
 					' Opening a connection takes %s ms.', p.closed_with_lease, p.checkouts, p.cancels, p.lease_timeouts,
-					p.terminated, round((p.connect_time / p.connects)::numeric, 1)),
+					p.terminated, round((p.connect_time / nullif(p.connects, 0))::numeric, 1)),
 				'min_idle', '1', NULL
 			WHERE p.closed_with_lease >= 10 AND p.closed_with_lease * 100 >= p.checkouts
 				AND NOT coalesce(options ? 'min_idle', false)
