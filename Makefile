@@ -95,14 +95,13 @@ help:
 	@echo "               test/mutants/run FILE removes those of one file"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
-	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, and 16 to 18, each in"
+	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, and 16 to 19, each in"
 	@echo "               its Debian or Ubuntu, made once with debootstrap, as root; MAJORS="
 	@echo "               PGPX_PG_SOURCE= a folder with sources, to build one from them"
 	@echo "check-postgres-fdw"
 	@echo "               postgres_fdw's own tests, with its foreign tables on pools"
 	@echo "demo           the same foreign tables without and with pools, in private servers"
-	@echo "bench          measure against peers; ONLY=3,4  SAVE=yes; BENCH_ROUNDS=5 takes"
-	@echo "               half an hour, the nine that are the default take longer"
+	@echo "bench          measure against peers, for 20 minutes; ONLY=3,4  SAVE=yes"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; format them"
 	@echo "dist           the archives of what is committed; .zip is for PGXN"
@@ -161,9 +160,8 @@ mutants: deps
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
 
-# PostgreSQL 15, 15 with libpq 18 (15+18), 16, 17 and 18, or those of MAJORS, which can also
-# have 19; the major version in PGPX_PG_SOURCE is built from there; SUITES and T as in
-# test/run
+# PostgreSQL 15, 15 with libpq 18 (15+18), and 16 to 19, or those of MAJORS; the major
+# version in PGPX_PG_SOURCE is built from there; SUITES and T as in test/run
 check-versions:
 	@test/versions $(MAJORS) -- $(SUITES) $(if $(T),T=$(T))
 
@@ -175,8 +173,7 @@ demo:
 	@test/deps --demo
 	@test/demo
 
-# thirteen groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
-# tree
+# all groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the tree
 bench: deps
 	@test/bench/run $(if $(SAVE),--save) $(subst $(comma), ,$(ONLY))
 

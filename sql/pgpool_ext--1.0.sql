@@ -952,6 +952,7 @@ CREATE TYPE pgpool.stats_row AS (
 	wait_time pg_catalog.float8,
 	lease_time pg_catalog.float8,
 	max_lease_time pg_catalog.float8,
+	answer_time pg_catalog.float8,
 	statements pg_catalog.int8,
 	polled pg_catalog.int8,
 	rows pg_catalog.int8,
@@ -1031,6 +1032,8 @@ COMMENT ON COLUMN pgpool.stats.lease_time IS
 'total duration of ended leases, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
+COMMENT ON COLUMN pgpool.stats.answer_time IS
+'time of ended leases in which their sessions waited for the remote server, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
 'statements that were sent on leases';
 COMMENT ON COLUMN pgpool.stats.polled IS
@@ -1075,6 +1078,121 @@ COMMENT ON COLUMN pgpool.stats.wait_histogram IS
 'number of waits by their duration: element 1 counts those below 1 us, element n those from 2^(n-2) to less than 2^(n-1) us, and element 32 all that are longer';
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
 'time when the pool was created, or the counters were set to 0';
+
+CREATE TYPE pgpool.history_row AS (
+	pool_id pg_catalog.int4,
+	database pg_catalog.name,
+	server pg_catalog.name,
+	local_user pg_catalog.name,
+	sampled_at pg_catalog.timestamptz,
+	span pg_catalog.float8,
+	pool_size pg_catalog.int4,
+	max_total pg_catalog.int4,
+	total pg_catalog.int4,
+	peak_leased pg_catalog.int4,
+	peak_waiting pg_catalog.int4,
+	peak_callers pg_catalog.int4,
+	mean_leased pg_catalog.float8,
+	mean_waiting pg_catalog.float8,
+	arrivals pg_catalog.int8,
+	hits pg_catalog.int8,
+	waited pg_catalog.int8,
+	wait_p50 pg_catalog.float8,
+	wait_p99 pg_catalog.float8,
+	wait_time pg_catalog.float8,
+	timeouts pg_catalog.int8,
+	cancelled pg_catalog.int8,
+	failed pg_catalog.int8,
+	refused pg_catalog.int8,
+	unavailable pg_catalog.int8,
+	deadlocks pg_catalog.int8,
+	leases pg_catalog.int8,
+	lease_time pg_catalog.float8,
+	answer_time pg_catalog.float8,
+	statements pg_catalog.int8,
+	errors pg_catalog.int8,
+	connects pg_catalog.int8,
+	connects_failed pg_catalog.int8,
+	wait_histogram pg_catalog.int8[]);
+
+CREATE FUNCTION pgpool.history()
+RETURNS SETOF pgpool.history_row
+AS 'MODULE_PATHNAME', 'pgpx_view_history'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1000;
+COMMENT ON FUNCTION pgpool.history() IS
+'returns the rows of view history: samples of each pool';
+
+CREATE VIEW pgpool.history AS SELECT * FROM pgpool.history();
+COMMENT ON VIEW pgpool.history IS
+'samples of all pools: what has happened in each 10 seconds, or in each 10 minutes of older time; they are removed with the pool';
+COMMENT ON COLUMN pgpool.history.pool_id IS
+'id of the pool; joins the views';
+COMMENT ON COLUMN pgpool.history.database IS
+'database of the foreign server';
+COMMENT ON COLUMN pgpool.history.server IS
+'foreign server of the pool';
+COMMENT ON COLUMN pgpool.history.local_user IS
+'local user of the pool; "public" if all users of a mapping for PUBLIC share it';
+COMMENT ON COLUMN pgpool.history.sampled_at IS
+'end of the sample';
+COMMENT ON COLUMN pgpool.history.span IS
+'duration of the sample, in milliseconds';
+COMMENT ON COLUMN pgpool.history.pool_size IS
+'pool_size at the end of the sample';
+COMMENT ON COLUMN pgpool.history.max_total IS
+'pool_size plus max_overflow at the end of the sample';
+COMMENT ON COLUMN pgpool.history.total IS
+'connections in any state at the end of the sample';
+COMMENT ON COLUMN pgpool.history.peak_leased IS
+'most connections that were leased at the same time';
+COMMENT ON COLUMN pgpool.history.peak_waiting IS
+'most sessions that waited at the same time';
+COMMENT ON COLUMN pgpool.history.peak_callers IS
+'most sessions that waited or held a lease at the same time';
+COMMENT ON COLUMN pgpool.history.mean_leased IS
+'mean number of leased connections';
+COMMENT ON COLUMN pgpool.history.mean_waiting IS
+'mean number of waiting sessions';
+COMMENT ON COLUMN pgpool.history.arrivals IS
+'checkouts that leased a connection at once or began to wait';
+COMMENT ON COLUMN pgpool.history.hits IS
+'leases that began without a wait';
+COMMENT ON COLUMN pgpool.history.waited IS
+'ended waits';
+COMMENT ON COLUMN pgpool.history.wait_p50 IS
+'median of the ended waits, in milliseconds, interpolated within an element of wait_histogram; NULL if no wait ended';
+COMMENT ON COLUMN pgpool.history.wait_p99 IS
+'99th percentile of the ended waits, likewise';
+COMMENT ON COLUMN pgpool.history.wait_time IS
+'total duration of the ended waits, in milliseconds';
+COMMENT ON COLUMN pgpool.history.timeouts IS
+'waits that timed out';
+COMMENT ON COLUMN pgpool.history.cancelled IS
+'waits that were ended by a cancel, an error or the end of the session';
+COMMENT ON COLUMN pgpool.history.failed IS
+'waits that ended because the remote server could not be reached';
+COMMENT ON COLUMN pgpool.history.refused IS
+'checkouts that were refused because max_waiters sessions waited';
+COMMENT ON COLUMN pgpool.history.unavailable IS
+'checkouts that were refused during the pause after a failed attempt to connect';
+COMMENT ON COLUMN pgpool.history.deadlocks IS
+'checkouts that a deadlock has ended';
+COMMENT ON COLUMN pgpool.history.leases IS
+'ended leases';
+COMMENT ON COLUMN pgpool.history.lease_time IS
+'total duration of the ended leases, in milliseconds';
+COMMENT ON COLUMN pgpool.history.answer_time IS
+'time of the ended leases in which their sessions waited for the remote server, in milliseconds';
+COMMENT ON COLUMN pgpool.history.statements IS
+'statements of the ended leases';
+COMMENT ON COLUMN pgpool.history.errors IS
+'errors that the remote server reported on them';
+COMMENT ON COLUMN pgpool.history.connects IS
+'connections that were opened';
+COMMENT ON COLUMN pgpool.history.connects_failed IS
+'attempts to connect that have failed, as in view stats';
+COMMENT ON COLUMN pgpool.history.wait_histogram IS
+'number of ended waits by their duration, as in view stats';
 
 CREATE FUNCTION pgpool.dblink_calls()
 RETURNS TABLE (
@@ -1287,8 +1405,8 @@ COMMENT ON COLUMN pgpool.locks.ttl IS
 'time for which the lock remains held after the last ping';
 
 -- (for view dblink_calls see above)
-GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters, pgpool.stats, pgpool.workers,
-	pgpool.locks TO PUBLIC;
+GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters, pgpool.stats, pgpool.history,
+	pgpool.workers, pgpool.locks TO PUBLIC;
 
 --
 -- One commit on several servers (server option two_phase_commit).  No user has
@@ -1459,3 +1577,531 @@ REVOKE ALL ON FUNCTION pgpool.check_invariants() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pgpool.check_invariants() TO pg_monitor;
 COMMENT ON FUNCTION pgpool.check_invariants() IS
 'verifies the shared state and reports any inconsistency as an error; intended for testing and troubleshooting';
+
+--
+-- Advice: rules over the views, which doc/advice.md describes
+--
+
+CREATE FUNCTION pgpool.predict_wait(
+	pool_size pg_catalog.int4,
+	callers pg_catalog.int4,
+	lease_time pg_catalog.float8,
+	think_time pg_catalog.float8,
+	OUT waits_percent pg_catalog.float8,
+	OUT mean_wait pg_catalog.float8,
+	OUT p99_wait pg_catalog.float8)
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+-- M/M/c//N: each of N callers thinks, waits for one of c connections, and holds it.  A caller
+-- that arrives finds the others in the states that they would have without it.
+DECLARE
+	others CONSTANT int4 := callers - 1;
+	think CONSTANT float8 := greatest(think_time, lease_time / 1e6);
+	unlikely CONSTANT float8 := -700;	-- exp of less raises an underflow
+	state float8[] := array_fill(0::float8, ARRAY[callers], ARRAY[0]);	-- n others in the pool: logarithm of the weight
+	largest float8 := 0;
+	total float8 := 0;
+	longer float8[];	-- probability that at least k others wait
+	low float8 := 0;
+	high float8;
+	mid float8;
+	term float8;
+	beyond float8;
+BEGIN
+	waits_percent := 0;
+	mean_wait := 0;
+	p99_wait := 0;
+	IF callers <= pool_size THEN
+		RETURN;
+	END IF;
+
+	FOR n IN 1 .. others LOOP
+		state[n] := state[n - 1] + ln((others - n + 1) * lease_time / (think * least(n, pool_size)));
+		largest := greatest(largest, state[n]);
+	END LOOP;
+	FOR n IN 0 .. others LOOP
+		total := total + exp(greatest(state[n] - largest, unlikely));
+	END LOOP;
+	longer := array_fill(0::float8, ARRAY[others - pool_size + 2], ARRAY[0]);
+	FOR k IN REVERSE others - pool_size .. 0 LOOP
+		longer[k] := longer[k + 1] + exp(greatest(state[pool_size + k] - largest, unlikely)) / total;
+		mean_wait := mean_wait + longer[k] * lease_time / pool_size;
+	END LOOP;
+	waits_percent := 100 * longer[0];
+	IF longer[0] <= 0.01 THEN
+		RETURN;
+	END IF;
+
+	-- A caller behind k waiters waits until k + 1 connections were returned.  While all are
+	-- leased, their number within a time has a Poisson distribution, whose mean is bisected.
+	high := 2 * (others - pool_size) + 20;
+	FOR i IN 1 .. 16 LOOP
+		mid := (low + high) / 2;
+		term := -mid;
+		beyond := 0;
+		FOR k IN 0 .. others - pool_size LOOP
+			term := term + CASE k WHEN 0 THEN 0 ELSE ln(mid / k) END;
+			beyond := beyond + CASE WHEN term > unlikely THEN exp(term) * longer[k] ELSE 0 END;
+		END LOOP;
+		IF beyond > 0.01 THEN
+			low := mid;
+		ELSE
+			high := mid;
+		END IF;
+	END LOOP;
+	p99_wait := high * lease_time / pool_size;
+END
+$$;
+COMMENT ON FUNCTION pgpool.predict_wait(pg_catalog.int4, pg_catalog.int4, pg_catalog.float8, pg_catalog.float8) IS
+'predicts the waits of checkouts: how many percent wait, the mean and the 99th percentile of all, in milliseconds, for a number of callers that each hold a connection for lease_time and do without one for think_time, in milliseconds, on average';
+
+CREATE FUNCTION pgpool.advice(since pg_catalog.interval DEFAULT NULL)
+RETURNS TABLE (
+	database pg_catalog.name,
+	server pg_catalog.name,
+	local_user pg_catalog.name,
+	severity pg_catalog.text,
+	finding pg_catalog.text,
+	evidence pg_catalog.text,
+	suggestion pg_catalog.text)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 10 SET search_path = pg_catalog, pg_temp
+AS $$
+WITH
+setting AS (SELECT coalesce(current_setting('pgpool_ext.history_size', true), '0') = '0' AS is_off),
+
+-- options is NULL if this database cannot alter the server: it is in another one, or has another wrapper
+pool AS (
+	SELECT s.*, p.state, p.worker, p.pool_size, p.total, p.leased, p.waiters, p.unavailable_since, p.remote_full_since,
+		p.last_error, p.last_error_at,
+		greatest(s.stats_reset, statement_timestamp() - coalesce(since, interval '1 day')) AS start,
+		CASE WHEN fdwname = 'pgpool_fdw' AND s.database = current_database() THEN
+			coalesce((SELECT jsonb_object_agg(option_name, option_value) FROM pg_options_to_table(srvoptions)), '{}') END AS options
+	FROM pgpool.pools AS p JOIN pgpool.stats AS s USING (pool_id, database, server, local_user)
+		LEFT JOIN (pg_foreign_server JOIN pg_foreign_data_wrapper AS w ON w.oid = srvfdw) ON srvname = p.server
+),
+
+-- without history, one sample since the last reset, whose peaks are not known
+sample AS (
+	SELECT h.pool_id, h.span, h.max_total, h.peak_leased, h.peak_callers, h.mean_leased, h.mean_waiting, h.hits, h.waited,
+		h.wait_time, h.timeouts, h.leases, h.lease_time, h.answer_time, h.statements, h.connects_failed, h.wait_histogram
+	FROM pgpool.history AS h JOIN pool USING (pool_id, pool_size)
+	WHERE h.sampled_at - h.span / 2 * interval '1 ms' > start
+	UNION ALL
+	SELECT pool_id, t.span, pool_size, NULL, NULL, lease_time / t.span, wait_time / t.span, hits, waited,
+		wait_time, timeouts, checkouts - leased, lease_time, answer_time, statements, connects_failed, wait_histogram
+	FROM setting, pool, LATERAL (SELECT 1000 * extract(epoch FROM statement_timestamp() - stats_reset)::float8 AS span) AS t
+	WHERE is_off AND t.span > 0
+),
+
+-- half 1 and 2: the samples with the fewest and with the most leased connections
+used AS (
+	SELECT pool_id, sum(waited) AS waited, sum(leases) AS leases, sum(lease_time) AS lease_time, sum(answer_time) AS answer_time,
+		sum(statements) AS statements, sum(connects_failed) AS connects_failed, max(peak_leased) AS peak_leased,
+		percentile_disc(0.25) WITHIN GROUP (ORDER BY peak_leased) AS steady, max(statements / span) AS statement_rate,
+		sum(timeouts) FILTER (WHERE peak_leased < max_total) AS capped_timeouts,
+		avg(mean_leased) FILTER (WHERE half = 1) AS leased_1, avg(mean_leased) FILTER (WHERE half = 2) AS leased_2,
+		sum(lease_time) FILTER (WHERE half = 1) / nullif(sum(leases) FILTER (WHERE half = 1), 0) AS held_1,
+		sum(lease_time) FILTER (WHERE half = 2) / nullif(sum(leases) FILTER (WHERE half = 2), 0) AS held_2
+	FROM (SELECT *, ntile(2) OVER (PARTITION BY pool_id ORDER BY mean_leased) AS half FROM sample) AS s
+	GROUP BY pool_id
+),
+
+-- the busiest samples: all connections were leased at a time, and there were at least half as many callers as at most
+busy_sample AS (
+	SELECT * FROM (SELECT *, mean_leased + mean_waiting AS mean_callers,
+			max(mean_leased + mean_waiting) OVER (PARTITION BY pool_id) AS most_callers
+		FROM sample WHERE coalesce(peak_leased, max_total) >= max_total) AS s
+	WHERE mean_callers >= most_callers / 2
+),
+busy AS (
+	SELECT pool_id, sum(span) AS span, max(max_total) AS max_total, max(peak_callers) AS callers, sum(hits + waited) AS checkouts,
+		sum(waited) AS waited, sum(wait_time) / sum(hits + waited) AS mean_wait, sum(leases) AS leases,
+		sum(lease_time) / sum(leases) AS held, sum(mean_waiting * span) / sum(span) AS mean_waiting
+	FROM busy_sample GROUP BY pool_id HAVING sum(waited) >= 100 AND sum(lease_time) > 0
+),
+-- the 99th percentile of all checkouts, with those that did not wait, interpolated within its element of the histogram
+observed AS (
+	SELECT DISTINCT ON (pool_id) pool_id, 2 ^ (n - 1) * (1 - (so_far - rank) / waits / 2) / 1000 AS p99_wait
+	FROM (SELECT pool_id, n, waits, 0.99 * checkouts AS rank,
+			checkouts - waited + sum(waits) OVER (PARTITION BY pool_id ORDER BY n) AS so_far
+		FROM busy JOIN (SELECT pool_id, n, sum(waits) AS waits
+			FROM busy_sample, unnest(wait_histogram) WITH ORDINALITY AS u(waits, n) GROUP BY pool_id, n) AS h USING (pool_id)) AS h
+	WHERE so_far >= rank AND waits > 0 ORDER BY pool_id, n
+),
+-- A connection is also busy during resets, which lease_time lacks: a full pool measures the whole time by its throughput.
+-- The think time follows from Little's law.
+model AS (
+	SELECT busy.*, observed.p99_wait, cycle, greatest(callers * span / leases - mean_wait - cycle, 0) AS think
+	FROM busy JOIN observed USING (pool_id),
+		LATERAL (SELECT CASE WHEN mean_waiting >= max_total THEN greatest(held, max_total * span / leases) ELSE held END AS cycle) AS c
+),
+-- the smallest size at which p99 is no longer than a lease, or twice the present one
+larger AS (
+	SELECT DISTINCT ON (pool_id) pool_id, size, future.mean_wait, future.p99_wait,
+		present.mean_wait BETWEEN m.mean_wait / 2 AND m.mean_wait * 2 AS is_valid
+	FROM pool JOIN model AS m USING (pool_id),
+		pgpool.predict_wait(max_total, callers, cycle, think) AS present,
+		LATERAL (SELECT DISTINCT ceil(pool_size * (1 + eighths / 8.0))::int4 AS size FROM generate_series(1, 8) AS eighths) AS s,
+		pgpool.predict_wait(size + max_total - pool_size, callers, cycle, think) AS future
+	WHERE m.waited * 20 >= m.checkouts
+	ORDER BY pool_id, future.p99_wait > held, CASE WHEN future.p99_wait > held THEN -size ELSE size END
+),
+rules AS (
+	SELECT p.database, p.server, p.local_user, r.severity, r.finding, r.evidence,
+		CASE WHEN r.value IS NULL THEN r.command
+			WHEN options IS NOT NULL THEN format('ALTER SERVER %I OPTIONS (%s %I %L)', p.server,
+				CASE WHEN options ? r.option THEN 'SET' ELSE 'ADD' END, r.option, r.value) END AS suggestion
+	FROM setting, pool AS p
+		LEFT JOIN used AS u USING (pool_id) LEFT JOIN model AS m USING (pool_id) LEFT JOIN larger AS l USING (pool_id),
+		LATERAL (SELECT u.waited >= 100 AND u.lease_time > 5 * u.answer_time AS without_statement,
+			u.leased_2 > 1.3 * u.leased_1 AND u.held_2 > 1.3 * u.held_1 AS rises) AS t,
+		LATERAL (
+			SELECT 'warning' AS severity, 'pool is too small' AS finding,
+				format('In the busiest samples %s of %s checkouts waited, for %s ms on average%s. Leases lasted %s ms.',
+					m.waited, m.checkouts, round(m.mean_wait::numeric, 1),
+					', and 1 % of all for more than ' || round(CASE WHEN m.waited >= 1000 THEN m.p99_wait END::numeric, 1) || ' ms',
+					round(m.held::numeric, 1))
+				|| CASE WHEN is_off THEN ' History is off, so no size is suggested.'
+					WHEN NOT l.is_valid THEN ' Sessions check out in bursts, so the wait with another size is not predicted.'
+					ELSE format(' Up to %s sessions held or awaited one of %s connections.'
+						' With pool_size %s they would wait for %s ms on average%s.',
+						m.callers, m.max_total, l.size, round(l.mean_wait::numeric, 1),
+						', and 1 % for more than ' || round(CASE WHEN m.waited >= 1000 THEN l.p99_wait END::numeric, 1) || ' ms')
+					END
+				|| CASE WHEN is_off OR u.leased_2 > 1.3 * u.leased_1 THEN ''
+					ELSE ' All samples were about equally full, so leases may last longer in a larger pool.' END AS evidence,
+				'pool_size' AS option, CASE WHEN NOT is_off THEN l.size::text END AS value, NULL AS command
+			WHERE l.size IS NOT NULL AND NOT without_statement AND rises IS NOT TRUE
+
+			UNION ALL SELECT 'info', 'pool is full, and larger is slower',
+				format('Leases lasted %s ms with %s connections leased on average, and %s ms with %s.'
+					' The remote server or this one is saturated.',
+					round(u.held_1::numeric, 1), round(u.leased_1::numeric, 1),
+					round(u.held_2::numeric, 1), round(u.leased_2::numeric, 1)),
+				NULL, NULL, NULL
+			WHERE l.size IS NOT NULL AND rises
+
+			UNION ALL SELECT 'info', 'pool is too large',
+				format('At most %s of %s connections were leased at the same time, in %s leases since %s.',
+					u.peak_leased, p.pool_size, u.leases, date_trunc('second', p.start)),
+				'pool_size', (u.peak_leased + greatest(1, u.peak_leased / 2))::text, NULL
+			WHERE u.leases >= 1000 AND u.peak_leased * 2 <= p.pool_size AND u.peak_leased + 1 < p.pool_size
+				AND p.start <= statement_timestamp() - interval '1 hour'
+
+			UNION ALL SELECT 'warning', 'leases are held without a statement',
+				format('%s checkouts waited. %s leases lasted %s ms each, and the answers to their statements took %s ms.%s',
+					u.waited, u.leases, round((u.lease_time / u.leases)::numeric, 1),
+					round((u.answer_time / u.leases)::numeric, 1),
+					' Held now: ' || (
+						SELECT string_agg(format('%s (application %s, why %s)', pid, application_name, coalesce(why, '-')), ', ')
+						FROM (SELECT * FROM pgpool.leases AS o WHERE o.pool_id = p.pool_id AND o.state <> 'active'
+							ORDER BY leased_at LIMIT 3) AS o) || '.'),
+				NULL, NULL,
+				format('SELECT pid, user_name, application_name, scope, state, clock_timestamp() - leased_at AS held, why'
+					' FROM pgpool.leases WHERE pool_id = %s ORDER BY leased_at', p.pool_id)
+			WHERE without_statement AND u.leases > 0
+
+			UNION ALL SELECT CASE WHEN p.waiters > 0 THEN 'warning' ELSE 'info' END, 'lease is held idle',
+				format('Process %s (application %s, why %s) has held lease %s since %s. Its state is "%s". Waiting sessions: %s.',
+					pid, application_name, coalesce(why, '-'), lease, date_trunc('second', leased_at), o.state, p.waiters),
+				'leak_warning', CASE WHEN p.waiters = 0 AND NOT options ? 'leak_warning' THEN '1min' END,
+				CASE WHEN p.waiters > 0 THEN format('SELECT pgpool.terminate(%s)', lease) END
+			FROM (SELECT * FROM pgpool.leases AS o WHERE o.pool_id = p.pool_id AND o.state IN ('idle', 'in transaction', 'failed')
+				AND leased_at < statement_timestamp() - interval '1 min' ORDER BY leased_at LIMIT 3) AS o
+
+			UNION ALL SELECT 'warning', 'checkouts time out at a cap',
+				format('%s checkouts timed out while fewer connections were leased than the pool may open.'
+					' Pools with the most connections now: %s.', u.capped_timeouts,
+					(SELECT string_agg(format('%s (%s) %s', o.server, o.local_user, o.total), ', ')
+						FROM (SELECT * FROM pool ORDER BY total DESC LIMIT 3) AS o)),
+				'max_server_connections', CASE WHEN options ? 'max_server_connections' THEN
+					(SELECT sum(o.pool_size) FROM pool AS o WHERE (o.database, o.server) = (p.database, p.server))::text END,
+				format('ALTER SYSTEM SET pgpool_ext.max_connections = %s', (SELECT sum(pool_size) FROM pool))
+			WHERE u.capped_timeouts > 0 AND p.remote_full_since IS NULL AND u.connects_failed = 0
+				AND (options ? 'max_server_connections'
+					OR (SELECT sum(total) FROM pool) >= 0.9 * current_setting('pgpool_ext.max_connections')::int4)
+
+			UNION ALL SELECT 'info', 'resets cost more than statements',
+				format('There were %s resets for %s statements, whose answers took %s ms each. %s checkouts waited.',
+					p.resets, p.statements, round((u.answer_time / u.statements)::numeric, 3), u.waited),
+				'reset', 'never', NULL
+			WHERE u.waited >= 100 AND u.statements >= 1000 AND p.resets >= greatest(p.statements, 1000)
+				AND u.answer_time < u.statements
+				AND options ->> 'reset' IS DISTINCT FROM 'never'
+
+			UNION ALL SELECT 'critical', 'remote server is full',
+				format('It has refused to accept more than %s connections since %s.',
+					p.total, date_trunc('second', p.remote_full_since)),
+				'pool_size', CASE WHEN p.total BETWEEN 1 AND p.pool_size - 1 THEN p.total::text END, NULL
+			WHERE p.remote_full_since IS NOT NULL
+
+			UNION ALL SELECT CASE WHEN p.unavailable_since IS NULL THEN 'warning' ELSE 'critical' END,
+				CASE WHEN p.last_error ~* 'password|authentication|pg_hba|SCRAM' THEN 'login fails'
+					WHEN p.last_error ~* 'host name|name resolution' THEN 'host name is not found'
+					ELSE 'remote server cannot be reached' END,
+				format('Failed attempts to connect: %s. The last one, at %s: %s',
+					coalesce(u.connects_failed, 0), date_trunc('second', p.last_error_at), p.last_error),
+				NULL, NULL, NULL
+			WHERE p.remote_full_since IS NULL
+				AND (p.unavailable_since IS NOT NULL OR u.connects_failed > 0 AND p.last_error_at > p.start)
+
+			UNION ALL SELECT 'info', 'min_size is below the steady use',
+				format('In three of four samples %s connections or more were leased at a time.'
+					' %s were closed by idle_timeout and opened again, in %s ms each.',
+					u.steady, least(p.closed_idle, p.connects), round((p.connect_time / nullif(p.connects, 0))::numeric, 1)),
+				'min_size', u.steady::text, NULL
+			WHERE least(p.closed_idle, p.connects) >= 20 AND u.steady > coalesce((options ->> 'min_size')::int4, 0)
+
+			UNION ALL SELECT 'info', 'statements close their connections',
+				format('%s of %s leases ended with their connection. There were %s cancels; lease_timeout ended %s leases, terminate %s.'
+					' Opening a connection takes %s ms.', p.closed_with_lease, p.checkouts, p.cancels, p.lease_timeouts,
+					p.terminated, round((p.connect_time / nullif(p.connects, 0))::numeric, 1)),
+				'min_idle', '1', NULL
+			WHERE p.closed_with_lease >= 10 AND p.closed_with_lease * 100 >= p.checkouts
+				AND NOT coalesce(options ? 'min_idle', false)
+
+			UNION ALL SELECT 'warning', 'sessions wait for each other',
+				format('Checkouts that were refused because of a deadlock since %s: %s.',
+					date_trunc('second', p.stats_reset), p.deadlocks),
+				NULL, NULL,
+				'SELECT pid, user_name, application_name, array_agg(server ORDER BY leased_at) AS servers'
+					' FROM pgpool.leases GROUP BY pid, user_name, application_name HAVING count(*) > 1'
+			WHERE p.deadlocks > 0
+		) AS r
+
+	-- over TLS the worker needs about 30 us for a statement with its answer, and 2 us for each kB
+	UNION ALL SELECT NULL, NULL, NULL, 'warning', 'worker is busy with TLS',
+		format('Worker %s relayed for %s servers, which needed up to %s %% of a processor.',
+			worker, count(DISTINCT (database, server)), round(sum(percent)::numeric)),
+		format('ALTER SYSTEM SET pgpool_ext.workers = %s', current_setting('pgpool_ext.workers')::int4 + 1)
+	FROM pool JOIN used USING (pool_id),
+		LATERAL (SELECT statement_rate / 10
+			* (30 + (bytes_received + bytes_sent) / 500.0 / greatest(pool.statements, 1)) AS percent) AS t
+	WHERE EXISTS (SELECT FROM pgpool.connections AS c WHERE c.pool_id = pool.pool_id AND transport = 'relay')
+	GROUP BY worker
+	HAVING sum(percent) >= 70 AND count(DISTINCT (database, server)) > 1
+		AND current_setting('pgpool_ext.workers')::int4 < 8
+
+	UNION ALL SELECT NULL, NULL, NULL, 'info', 'history is off',
+		'The other findings are about the time since the last reset of each pool. No size is suggested.',
+		'ALTER SYSTEM SET pgpool_ext.history_size = ''1MB'''
+	FROM setting WHERE is_off
+)
+SELECT * FROM rules ORDER BY array_position('{critical,warning,info}', severity), database, server, local_user, finding, evidence
+$$;
+COMMENT ON FUNCTION pgpool.advice(pg_catalog.interval) IS
+'returns what is wrong with pools or could be better, the evidence, and the SQL that changes it if there is one; reads the samples of the interval, NULL means those since the last reset, of one day at most';
+
+--
+-- The report: one HTML page.  The texts of the views are escaped in two places: "label", the
+-- name of a pool in titles, and "value", a cell of a table.
+--
+
+CREATE FUNCTION pgpool.report(since pg_catalog.interval DEFAULT '1 hour')
+RETURNS pg_catalog.text
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+AS $$
+WITH
+clock AS (SELECT statement_timestamp() AS until, statement_timestamp() - since AS start),
+sample AS (
+	SELECT h.*, least(floor(60 * extract(epoch FROM sampled_at - start) / extract(epoch FROM since)), 59)::int4 AS bin
+	FROM pgpool.history AS h, clock WHERE sampled_at > start
+),
+-- the pools with most checkouts
+pool AS (
+	SELECT p.*, row_number() OVER (ORDER BY arrivals DESC NULLS LAST, pool_id) AS n,
+		format('%s (%s)', server, local_user)
+			|| CASE WHEN database <> current_database() THEN ' in ' || database ELSE '' END AS name,
+		arrivals, waited
+	FROM pgpool.pools AS p LEFT JOIN (
+		SELECT pool_id, sum(arrivals) AS arrivals, sum(waited) AS waited FROM sample GROUP BY pool_id) AS s USING (pool_id)
+),
+shown AS (
+	SELECT *, replace(replace(replace(replace(name, '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '"', '&quot;') AS label
+	FROM pool WHERE n <= 20 AND arrivals IS NOT NULL
+),
+
+-- waits by their length: classes of 3 elements of the histogram
+class AS (
+	SELECT * FROM (VALUES (0, 'under 1 ms'), (1, '1 to 8 ms'), (2, '8 to 65 ms'), (3, '65 to 520 ms'), (4, '0.5 to 4 s'),
+		(5, 'over 4 s')) AS c (class, length)
+),
+waits AS (
+	SELECT pool_id, bin, class, sum(waits) AS waits
+	FROM sample, unnest(wait_histogram) WITH ORDINALITY AS u(waits, i),
+		LATERAL (SELECT least(greatest(ceil((i - 11) / 3.0), 0), 5)::int4 AS class) AS c
+	WHERE waits > 0 GROUP BY pool_id, bin, class
+),
+bin AS (
+	SELECT pool_id, bin, max(peak_leased) AS leased, max(peak_waiting) AS waiting, max(total) AS total, max(max_total) AS max_total,
+		sum(errors + timeouts + cancelled + failed + refused + unavailable + deadlocks + connects_failed) AS failures
+	FROM sample GROUP BY pool_id, bin
+),
+
+-- In pictures a unit of x is a bin, and one of y a connection, an error or a class.
+axis AS (
+	SELECT string_agg(format('<text x="%s" y="224" text-anchor="middle">%s</text>', 64 + tenth * 9.5,
+			to_char(start + since * tenth / 60, CASE WHEN since > interval '1 day' THEN 'DD HH24:MI' ELSE 'HH24:MI' END)), '')
+		|| '</svg>' AS svg
+	FROM clock, generate_series(0, 60, 10) AS tenth
+),
+picture AS (
+	SELECT pool_id, format('<svg viewBox="-16 0 670 230" role="img" aria-labelledby="t%1$s d%1$s">'
+			'<title id="t%1$s">%2$s</title><desc id="d%1$s">At most %3$s connections were leased and %4$s sessions waited.'
+			' The table below has the numbers.</desc>'
+			'<text x="58" y="14" text-anchor="end">%5$s</text><text x="58" y="113" text-anchor="end">0</text>'
+			'<g transform="translate(64 110) scale(9.5 %6$s)"><line x2="60"/><line class="size" x2="60" y1="%7$s" y2="%7$s"/>',
+			n, label, max(b.leased), max(b.waiting), top, -100.0 / top, max(b.max_total))
+		|| string_agg(format('<rect class="leased" x="%1$s.05" width=".9" height="%2$s"/>'
+			'<rect class="waiting" x="%1$s.05" y="%2$s" width=".9" height="%3$s"/>'
+			'<line class="open" x1="%1$s.05" x2="%1$s.95" y1="%4$s" y2="%4$s"/>',
+			bin, b.leased, b.waiting, b.total), '' ORDER BY bin) || '</g>' AS svg
+	FROM shown JOIN bin AS b USING (pool_id),
+		LATERAL (SELECT greatest(max(max_total), max(leased + waiting), max(total), 1) AS top
+			FROM bin AS o WHERE o.pool_id = shown.pool_id) AS t
+	GROUP BY pool_id, n, label, top
+),
+heat AS (
+	SELECT pool_id, '<g transform="translate(64 210) scale(9.5 -13)">'
+		|| string_agg(format('<rect class="leased" x="%s" y="%s" width="1" height="1" fill-opacity="%s"/>',
+			bin, class, round((0.15 + 0.85 * ln(waits) / ln(most + 1))::numeric, 2)), '' ORDER BY bin, class) || '</g>' AS svg
+	FROM (SELECT *, max(waits) OVER (PARTITION BY pool_id) AS most FROM waits) AS w GROUP BY pool_id
+),
+failure AS (
+	SELECT format('<svg viewBox="-16 0 670 230" role="img" aria-labelledby="te de"><title id="te">Errors of all pools</title>'
+			'<desc id="de">%1$s errors, at most %2$s at a time. The table below has the numbers.</desc>'
+			'<text x="58" y="14" text-anchor="end">%2$s</text><text x="58" y="208" text-anchor="end">0</text>'
+			'<g transform="translate(64 205) scale(9.5 %3$s)"><line x2="60"/>', sum(n), max(n), -195 / max(n))
+		|| string_agg(format('<rect class="error" x="%s.05" width=".9" height="%s"/>', bin, n), '' ORDER BY bin) || '</g>' AS svg
+	FROM (SELECT bin, sum(failures) AS n FROM bin GROUP BY bin) AS f WHERE n > 0
+),
+
+numbers AS (
+	SELECT pool_id, json_agg(json_build_object(
+		'From', to_char(start + since * tenth / 6, 'HH24:MI'), 'Checkouts', arrivals, 'Waited', s.waited,
+		'Under 1 ms', coalesce(c0, 0), '1 to 8 ms', coalesce(c1, 0), '8 to 65 ms', coalesce(c2, 0),
+		'65 to 520 ms', coalesce(c3, 0), '0.5 to 4 s', coalesce(c4, 0), 'Over 4 s', coalesce(c5, 0),
+		'Most leased', leased, 'Most waiting', waiting, 'Open', total) ORDER BY tenth) AS rows
+	FROM clock, (SELECT pool_id, bin / 10 AS tenth, sum(arrivals) AS arrivals, sum(waited) AS waited,
+			max(peak_leased) AS leased, max(peak_waiting) AS waiting, max(total) AS total FROM sample GROUP BY 1, 2) AS s
+		LEFT JOIN (SELECT pool_id, bin / 10 AS tenth,
+			sum(waits) FILTER (WHERE class = 0) AS c0, sum(waits) FILTER (WHERE class = 1) AS c1,
+			sum(waits) FILTER (WHERE class = 2) AS c2, sum(waits) FILTER (WHERE class = 3) AS c3,
+			sum(waits) FILTER (WHERE class = 4) AS c4, sum(waits) FILTER (WHERE class = 5) AS c5
+			FROM waits GROUP BY 1, 2) AS w USING (pool_id, tenth)
+	GROUP BY pool_id
+),
+-- the sections of the page: heading, text, picture, and the rows of a table
+section (place, title, note, svg, rows) AS (
+	SELECT 1, 'Advice', 'What is wrong or could be better.', NULL, (SELECT json_agg(json_build_object(
+			'Pool', coalesce(format('%s (%s)', server, local_user)
+				|| CASE WHEN database <> current_database() THEN ' in ' || database ELSE '' END, 'all'),
+			'Severity', severity, 'Finding', finding, 'Evidence', evidence, 'Suggestion', suggestion))
+		FROM pgpool.advice(since))
+	UNION ALL SELECT 2, 'Pools now', 'All pools of this server.', NULL, (SELECT json_agg(json_build_object(
+			'Pool', name, 'State', state, 'Size', pool_size, 'Open', total, 'Leased', leased,
+			'Free', idle + reset_pending, 'Waiting', waiters, 'Oldest wait, ms', round(oldest_wait)) ORDER BY n)
+		FROM pool)
+	UNION ALL SELECT 2 + n / 100.0, 'Pool ' || label, format('%s checkouts, of which %s waited.', arrivals, waited),
+		picture.svg || coalesce(heat.svg, '') || (SELECT string_agg(format('<text x="58" y="%s" text-anchor="end">%s</text>',
+			207 - class * 13, length), '') FROM class) || axis.svg, rows
+	FROM axis, shown JOIN picture USING (pool_id) LEFT JOIN heat USING (pool_id) JOIN numbers USING (pool_id)
+	UNION ALL SELECT 4, 'Waiting sessions', 'Who waits, and for what.', NULL, (SELECT json_agg(json_build_object(
+			'Pool', server, 'Position', "position", 'Process', pid, 'User', user_name, 'Application', application_name,
+			'Waits for', reason, 'Since, ms', round(1000 * extract(epoch FROM until - waiting_since)), 'Why', why)
+			ORDER BY server, pool_id, "position")
+		FROM pgpool.waiters, clock)
+	UNION ALL SELECT 5, 'Holders', 'Who holds connections: the 100 oldest leases.', NULL, (SELECT json_agg(json_build_object(
+			'Pool', server, 'Waiting', (SELECT count(*) FROM pgpool.waiters AS w WHERE w.pool_id = l.pool_id), 'Lease', lease,
+			'Process', pid, 'User', user_name, 'Application', application_name, 'Until end of', scope, 'State', state,
+			'Held, ms', round(1000 * extract(epoch FROM until - leased_at)), 'Why', why) ORDER BY leased_at)
+		FROM (SELECT * FROM pgpool.leases ORDER BY leased_at LIMIT 100) AS l, clock)
+	UNION ALL SELECT 6, 'Errors', 'Errors of statements, checkouts and attempts to connect.',
+		(SELECT failure.svg || axis.svg FROM failure, axis), (SELECT json_agg(json_build_object(
+			'Pool', name, 'Of statements', errors, 'Timeouts', timeouts, 'Cancelled', cancelled, 'Failed', failed,
+			'Refused', refused, 'Unavailable', unavailable, 'Deadlocks', deadlocks, 'Failed connects', connects_failed,
+			'Last error', last_error) ORDER BY n)
+		FROM pool JOIN (SELECT pool_id, sum(errors) AS errors, sum(timeouts) AS timeouts, sum(cancelled) AS cancelled,
+				sum(failed) AS failed, sum(refused) AS refused, sum(unavailable) AS unavailable, sum(deadlocks) AS deadlocks,
+				sum(connects_failed) AS connects_failed
+			FROM sample GROUP BY pool_id) AS s USING (pool_id)
+		WHERE pool_id IN (SELECT pool_id FROM bin WHERE failures > 0))
+),
+cell AS (
+	SELECT place, j, i, key, coalesce(
+		replace(replace(replace(replace(raw, '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '"', '&quot;'), '') AS value
+	FROM section, json_array_elements(rows) WITH ORDINALITY AS r(r, j), json_each_text(r) WITH ORDINALITY AS c(key, raw, i)
+),
+line AS (
+	SELECT place, j, string_agg('<th scope="col">' || key || '</th>', '' ORDER BY i) AS head,
+		string_agg(CASE WHEN i = 1 THEN '<th scope="row">' || value || '</th>'
+			WHEN value ~ '^[0-9.]+$' THEN '<td class="number">' || value || '</td>'
+			WHEN key = 'Suggestion' THEN '<td><code>' || value || '</code></td>'
+			ELSE '<td>' || value || '</td>' END, '' ORDER BY i) AS cells
+	FROM cell GROUP BY place, j
+),
+body AS (
+	SELECT string_agg(format(E'<section>\n<h2>%1$s</h2>\n<p>%2$s</p>\n%3$s%4$s</section>\n', title, note, svg,
+		CASE WHEN lines IS NULL THEN '<p>None.</p>' ELSE format('<div class="scroll"><table><caption>%s</caption><thead><tr>%s</tr></thead><tbody>%s</tbody></table></div>',
+			title, head, lines) END), '' ORDER BY place) AS html
+	FROM section LEFT JOIN (
+		SELECT place, min(head) AS head, string_agg(E'\n<tr>' || cells || '</tr>', '' ORDER BY j) AS lines
+		FROM line GROUP BY place) AS l USING (place)
+)
+SELECT format($html$<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Connection pools, %2$s</title>
+<style>
+:root { color-scheme: light dark; --text: #1b1b1b; --back: #fff; --faint: #666; --rule: #ccc;
+	--leased: #1f6fb2; --waiting: #e08a1e; --error: #b3261e; }
+@media screen and (prefers-color-scheme: dark) {
+	:root { --text: #e6e6e6; --back: #161616; --faint: #a6a6a6; --rule: #444;
+		--leased: #62aef0; --waiting: #f0b35a; --error: #f2837c; }
+}
+body { font: 15px/1.45 system-ui, sans-serif; color: var(--text); background: var(--back);
+	max-width: 70rem; margin: 1.5rem auto; padding: 0 1rem; }
+svg { width: 100%%; max-width: 50rem; display: block; }
+svg text { font-size: 10px; fill: var(--faint); }
+svg line { stroke: var(--rule); vector-effect: non-scaling-stroke; }
+svg .size { stroke: var(--text); stroke-dasharray: 4 3; }
+svg .open { stroke: var(--text); stroke-width: 1.5; }
+.leased { fill: var(--leased); }
+.waiting { fill: var(--waiting); }
+.error { fill: var(--error); }
+.key::before { content: ""; display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 .8em; background: var(--color); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13px; }
+caption { text-align: left; color: var(--faint); }
+th, td { text-align: left; vertical-align: top; padding: .2em .6em; border-bottom: 1px solid var(--rule); }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
+code { white-space: pre-wrap; }
+@media print {
+	:root { color-scheme: light; }
+	body { max-width: none; margin: 0; }
+	svg, tr { break-inside: avoid; }
+	h2 { break-after: avoid; }
+	.scroll { overflow: visible; }
+	rect, .key::before { print-color-adjust: exact; }
+}
+</style>
+</head>
+<body>
+<h1>Connection pools</h1>
+<p>%2$s, the last %3$s. %4$s</p>
+<p>Key: <span class="key" style="--color: var(--leased)">leased</span>
+<span class="key" style="--color: var(--waiting)">waiting, on top</span>
+<span class="key" style="--color: var(--text)">open at the end</span>.
+The dashed line is the most that the pool opens. The lower rows are the waits by their length:
+the stronger the color, the more.</p>
+%1$s</body>
+</html>$html$, html, to_char(until, 'YYYY-MM-DD HH24:MI:SS TZ'), since,
+	CASE WHEN coalesce(current_setting('pgpool_ext.history_size', true), '0') = '0'
+		THEN 'History is off, so nothing is known about the time before.' ELSE 'Times without a bar were idle.' END)
+FROM body, clock
+$$;
+COMMENT ON FUNCTION pgpool.report(pg_catalog.interval) IS
+'returns an HTML page about the last interval: pools, waits, sessions that wait and those that hold connections, errors, and advice';

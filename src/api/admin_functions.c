@@ -23,6 +23,7 @@
 
 #include "base/debug_point.h"
 #include "shared/cap.h"
+#include "shared/history.h"
 #include "shared/invariants.h"
 #include "shared/registry.h"
 #include "session/checkout.h"
@@ -163,6 +164,10 @@ static void
 reset_action(PgpxPool *pool, PgpxWake *wake, void *arg)
 {
 	PgpxStats	old = pool->stats;
+	PgpxTime	now = pgpx_now();
+	PgpxTotals	before;
+
+	pgpx_history_totals_locked(pool, now, &before);
 
 	/*
 	 * Keep the counts of operations that have started and not ended, so that
@@ -172,7 +177,8 @@ reset_action(PgpxPool *pool, PgpxWake *wake, void *arg)
 	pool->stats.checkouts = old.checkouts - pgpx_stats_sum_ended(&old);
 	pool->stats.connects = old.connects - pgpx_stats_sum_closed(&old);
 	count_revoked_grants_locked(pool);
-	pool->stats_reset = pgpx_now();
+	pool->stats_reset = now;
+	pgpx_history_rebase_locked(pool, now, &before);
 }
 
 typedef struct Drain

@@ -2,7 +2,7 @@
  *
  * views.c
  *	  SQL functions behind the views pools, connections, dblink_calls,
- *	  workers, leases, waiters and stats.
+ *	  workers, leases, waiters, stats and history.
  *
  * Locks: the iterator acquires the lock of each pool, one at a time, in shared
  * mode.  Under the lock it only copies memory, which was allocated before.  A
@@ -20,6 +20,7 @@
 #include "api/views.h"
 
 #include <arpa/inet.h>
+#include <math.h>
 
 #include "access/htup_details.h"
 #include "catalog/pg_authid.h"
@@ -32,6 +33,7 @@
 #include "utils/timestamp.h"
 
 #include "base/debug_point.h"
+#include "shared/history.h"
 #include "shared/pool.h"
 #include "shared/registry.h"
 #include "shared/wait_queue.h"
@@ -357,7 +359,7 @@ pool_state(const PgpxView *view)
 		return "paused";
 	if (is_remote_full(view) && available_connections(pool) == 0)
 		return "remote_full";
-	if (pool->fails_since != 0 && !pool->remote_full && view->live == 0)
+	if (pgpx_pool_is_failing(pool) && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&
@@ -671,6 +673,147 @@ pgpx_view_stats(PG_FUNCTION_ARGS)
 		row_histogram(row, pool->stats.histogram);
 		pgpx_row_instant(row, pool->stats_reset);
 		pgpx_row_store(row);
+	}
+	return (Datum) 0;
+}
+
+PG_FUNCTION_INFO_V1(pgpx_view_history);
+
+/* The names of a pool of the view history. */
+typedef struct PoolNames
+{
+	uint32		pool_id;
+	NameData	database_name;
+	NameData	server_name;
+	NameData	user_name;
+	PgpxTime	until;			/* end of its last long sample in the result */
+} PoolNames;
+
+/* Return the shortest wait of histogram bucket b, in milliseconds. */
+static double
+bucket_limit(int b)
+{
+	return b == 0 ? 0 : ldexp(1, b - 1) / 1000;
+}
+
+/*
+ * Return a percentile of the waits of a histogram, in milliseconds.  Within a
+ * bucket the waits are assumed to be uniformly distributed.
+ */
+static double
+percentile(const uint32 *histogram, uint32 n, double fraction)
+{
+	double		rank = fraction * n;
+	double		width;
+	int			b = 0;
+
+	while (b < PGPX_HISTOGRAM_BUCKETS - 1 && rank > histogram[b])
+		rank -= histogram[b++];
+	width = bucket_limit(b + 1) - bucket_limit(b);
+	return bucket_limit(b) + width * rank / Max(histogram[b], 1);
+}
+
+static void
+history_row(PgpxRow *row, const PoolNames *names, const PgpxSample *sample)
+{
+	const PgpxTotals *totals = &sample->totals;
+	PgpxTime	span = sample->until - sample->since;
+	uint64		histogram[PGPX_HISTOGRAM_BUCKETS];
+
+	row_int(row, (int) names->pool_id);
+	pgpx_row_name(row, NameStr(names->database_name));
+	pgpx_row_name(row, NameStr(names->server_name));
+	pgpx_row_name(row, NameStr(names->user_name));
+	pgpx_row_instant(row, sample->until);
+	row_ms(row, span);
+	row_int(row, sample->pool_size);
+	row_int(row, sample->max_total);
+	row_int(row, sample->total);
+	row_int(row, sample->peaks.leased);
+	row_int(row, sample->peaks.waiting);
+	row_int(row, sample->peaks.callers);
+	pgpx_row_append(row, Float8GetDatum((double) totals->leased_time / span),
+					false);
+	pgpx_row_append(row, Float8GetDatum((double) totals->waiting_time / span),
+					false);
+	row_bigint(row, totals->arrivals);
+	row_bigint(row, totals->hits);
+	row_bigint(row, totals->waited);
+	for (int i = 0; i < 2; i++)
+		pgpx_row_append(row, Float8GetDatum(percentile(totals->histogram,
+													   totals->waited,
+													   i == 0 ? 0.5 : 0.99)),
+						totals->waited == 0);
+	row_ms(row, totals->wait_time);
+	row_bigint(row, totals->timeouts);
+	row_bigint(row, totals->cancelled);
+	row_bigint(row, totals->failed);
+	row_bigint(row, totals->refused);
+	row_bigint(row, totals->unavailable);
+	row_bigint(row, totals->deadlocks);
+	row_bigint(row, totals->leases);
+	row_ms(row, totals->lease_time);
+	row_ms(row, totals->answer_time);
+	row_bigint(row, totals->statements);
+	row_bigint(row, totals->errors);
+	row_bigint(row, totals->connects);
+	row_bigint(row, totals->connects_failed);
+	for (int b = 0; b < PGPX_HISTOGRAM_BUCKETS; b++)
+		histogram[b] = totals->histogram[b];
+	row_histogram(row, histogram);
+	pgpx_row_store(row);
+}
+
+/*
+ * history() returns setof history_row
+ *
+ * A time is in one sample of a pool: in the short one, if it was not
+ * overwritten.  So the result has the long samples that begin before the time
+ * since which the short ones are complete, and the short ones that follow.
+ */
+Datum
+pgpx_view_history(PG_FUNCTION_ARGS)
+{
+	PgpxView   *view = view_begin(fcinfo);
+	PoolNames  *pools = palloc0(mul_size(pgpx_shared->max_pools,
+										 sizeof(PoolNames)));
+	PgpxSample *long_spans;
+	PgpxSample *short_spans;
+	PgpxTime	complete;
+	PgpxTime	unused;
+	int			nlong;
+	int			nshort;
+
+	while (view_next(view))
+	{
+		PoolNames  *names = &pools[view->index];
+
+		names->pool_id = view->pool.pool_id;
+		names->database_name = view->pool.database_name;
+		names->server_name = view->pool.server_name;
+		names->user_name = view->pool.user_name;
+	}
+	long_spans = alloc_array(pgpx_shared->max_samples, sizeof(PgpxSample));
+	short_spans = alloc_array(pgpx_shared->max_samples, sizeof(PgpxSample));
+	nlong = pgpx_history_copy(PGPX_SPAN_LONG, long_spans, &unused);
+	nshort = pgpx_history_copy(PGPX_SPAN_SHORT, short_spans, &complete);
+	for (int i = 0; i < nlong; i++)
+	{
+		PgpxSample *sample = &long_spans[i];
+		PoolNames  *names = &pools[sample->pool];
+
+		if (sample->pool_id != names->pool_id || sample->since >= complete)
+			continue;
+		names->until = sample->until;
+		history_row(&view->row, names, sample);
+	}
+	for (int i = 0; i < nshort; i++)
+	{
+		PgpxSample *sample = &short_spans[i];
+		PoolNames  *names = &pools[sample->pool];
+
+		if (sample->pool_id == names->pool_id && sample->since >= names->until)
+			history_row(&view->row, names, sample);
 	}
 	return (Datum) 0;
 }

@@ -62,6 +62,14 @@
  * postgres_fdw has the option use_scram_passthrough.
  */
 #define PGPX_HAS_SCRAM_PASSTHROUGH 1
+
+/* pg_restore_relation_stats and pg_restore_attribute_stats */
+#define PGPX_HAS_RESTORE_STATS 1
+#endif
+
+/* The callback ImportForeignStatistics of foreign-data wrappers. */
+#if PG_VERSION_NUM >= 190000
+#define PGPX_HAS_IMPORT_CALLBACK 1
 #endif
 
 /* 18 has pg_noreturn as a prefix and removed the suffix form */

@@ -22,6 +22,7 @@
 int			pgpx_max_connections = 100;
 int			pgpx_max_pools = 256;
 int			pgpx_max_locks = 100;
+int			pgpx_history_size = 1024;
 int			pgpx_workers = 1;
 int			pgpx_checkout_timeout = -1;
 int			pgpx_default_pool_size = 10;
@@ -57,6 +58,10 @@ static const struct
 	{"pgpool_ext.max_locks", &pgpx_max_locks, 1, 65535, PGC_POSTMASTER, 0,
 	 "Sets the maximum number of distributed locks that sessions of this server hold, release or wait for.",
 	 "The setting determines the size of shared memory."},
+	{"pgpool_ext.history_size", &pgpx_history_size, 0, 1024 * 1024, PGC_POSTMASTER,
+	 GUC_UNIT_KB,
+	 "Sets the size of the samples of view history in shared memory.",
+	 "0 disables the samples."},
 	{"pgpool_ext.workers", &pgpx_workers, 1, PGPX_MAX_WORKERS, PGC_POSTMASTER, 0,
 	 "Sets the number of background workers that own the connections.",
 	 "The servers are distributed over the workers. All pools of a server have the same worker."},

@@ -35,6 +35,7 @@ pgpx_wait_event(uint32 *cache, const char *name)
 extern int	pgpx_max_connections;
 extern int	pgpx_max_pools;
 extern int	pgpx_max_locks;
+extern int	pgpx_history_size;	/* kB; 0: no history */
 extern int	pgpx_workers;
 
 /* settable by any user */

@@ -189,7 +189,7 @@ extern void pgpx_participant_check_drop(Oid class_id, Oid object);
  *
  * The main function of two kinds of background workers:
  * - The resolver of a database, which the pool worker starts
- *	 (worker/resolver_request.c).
+ *	 (worker/resolver_start.c).
  * - A worker with an errand, which a session starts and waits for.
  *
  * Both end soon, because DROP DATABASE waits only five seconds for them.  Only a

@@ -115,6 +115,10 @@ const PgpxOption pgpx_option_table[] = {
 	TABLE_OPTION("batch_size", PGPX_KIND_INT, ON_SERVER_OR_TABLE, 1, NULL),
 	TABLE_OPTION("analyze_sampling", PGPX_KIND_WORD,
 				 ON_SERVER_OR_TABLE, 0, sampling_words),
+#ifdef PGPX_HAS_RESTORE_STATS
+	{"import_stats", PGPX_KIND_AGE,
+	 PGPX_OF_TABLES | PGPX_IN_PLACE | ON_SERVER_OR_TABLE, -1, 1, MAX_TIME, 0},
+#endif
 	TABLE_OPTION("fdw_startup_cost", PGPX_KIND_COST, PGPX_ON_SERVER, 0, NULL),
 	TABLE_OPTION("fdw_tuple_cost", PGPX_KIND_COST, PGPX_ON_SERVER, 0, NULL),
 	TABLE_OPTION("extensions", PGPX_KIND_NAMES, PGPX_ON_SERVER, 0, NULL),
@@ -173,6 +177,9 @@ static const struct
 	{"scram_", "SCRAM keys are those of the session that uses the pool."},
 #ifndef PGPX_HAS_SCRAM_PASSTHROUGH
 	{"use_scram_passthrough", "SCRAM pass-through needs PostgreSQL 18."},
+#endif
+#ifndef PGPX_HAS_RESTORE_STATS
+	{"import_stats", "The import of statistics needs PostgreSQL 18."},
 #endif
 	{"gssdelegation",
 	 "Delegated credentials belong to one session and cannot be shared by a "
@@ -409,9 +416,12 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 			}
 			return false;
 		case PGPX_KIND_BOOL:
+		case PGPX_KIND_AGE:
 			if (!parse_bool(value, &b))
-				return false;
-			*result = b;
+				return option->kind == PGPX_KIND_AGE &&
+					parse_duration(option, value, result);
+			*result = !b ? 0 : option->kind == PGPX_KIND_AGE ? PG_INT64_MAX :
+															   1;
 			return !of_others || pg_strcasecmp(value, b ? "true" : "false") == 0 ||
 				pg_strcasecmp(value, b ? "on" : "off") == 0;
 		case PGPX_KIND_TEXT:
@@ -452,6 +462,9 @@ describe_values(const PgpxOption *option)
 			return (option->where & PGPX_IN_PLACE) != 0 ?
 				"Valid values are: true, false, on, off." :
 				"Valid values are: true, false.";
+		case PGPX_KIND_AGE:
+			return psprintf("Valid values are: true, false, on, off, or a maximum age from 1ms to %lldd, with a unit: \"us\", \"ms\", \"s\", \"min\", \"h\", or \"d\".",
+							(long long) (option->max / MS_PER_DAY));
 		case PGPX_KIND_COST:
 			return "Valid values are numbers from 0.";
 		case PGPX_KIND_NAMES:

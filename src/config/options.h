@@ -171,6 +171,7 @@ typedef enum PgpxOptionKind
 	PGPX_KIND_DURATION,			/* as a GUC in ms, but the unit is required */
 	PGPX_KIND_WORD,				/* one of "words" */
 	PGPX_KIND_BOOL,
+	PGPX_KIND_AGE,				/* a boolean or a duration; INT64_MAX: true */
 	PGPX_KIND_TEXT,				/* up to "max" bytes; not blank if "min" > 0 */
 	PGPX_KIND_COST,				/* a number that is not negative */
 	PGPX_KIND_NAMES				/* a list of identifiers */

@@ -26,6 +26,7 @@
 #include "dblink/dblink.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"

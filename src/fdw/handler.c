@@ -124,12 +124,27 @@ pgpx_postgres_fdw_preload(void)
  * on a connection of its own.  That connection and a TRUNCATE on our lease
  * could wait for each other's locks for ever, because no server sees that both
  * belong to one local transaction.
+ *
+ * The option cannot be hidden from postgres_fdw: its callback reads the options
+ * of the table and the server from the catalogs, and connects, before it returns.
+ * The result is in a private struct, whose layout differs between versions.
  */
 static void
 estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 {
+	static bool is_logged = false;
+
 	if (pgpx_table_bool_option(table, "use_remote_estimate", false))
+	{
 		pgpx_truncate_note(GetForeignServerIdByRelId(table), false);
+		if (!is_logged)
+			ereport(LOG,
+					(errmsg("pgpool_ext cannot plan queries of foreign table \"%s\" on its pool",
+							get_rel_name(table)),
+					 errdetail("With option \"use_remote_estimate\", postgres_fdw opens a connection of its own in each session."),
+					 errhint("Drop the option and run ANALYZE, with option \"import_stats\" if the server has it.")));
+		is_logged = true;
+	}
 	postgres_fdw(false)->GetForeignRelSize(root, rel, table);
 }
 
@@ -223,6 +238,9 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	/* utility statements */
 	routine->AnalyzeForeignTable = pgpx_utility_analyze;
 	routine->ImportForeignSchema = pgpx_utility_import;
+#ifdef PGPX_HAS_IMPORT_CALLBACK
+	routine->ImportForeignStatistics = pgpx_utility_import_statistics;
+#endif
 	PG_RETURN_POINTER(routine);
 }
 

@@ -89,4 +89,10 @@ extern bool pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
 								 BlockNumber *totalpages);
 extern List *pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server);
 
+/* ANALYZE with the statistics of the remote table */
+#ifdef PGPX_HAS_IMPORT_CALLBACK
+extern bool pgpx_utility_import_statistics(Relation rel, List *names,
+										   int elevel);
+#endif
+
 #endif							/* PGPX_HANDLER_H */

@@ -72,6 +72,13 @@ pgpx_table_columns(Relation rel)
 	return attnums;
 }
 
+const char *
+pgpx_remote_column_name(Form_pg_attribute attr)
+{
+	return option_or(GetForeignColumnOptions(attr->attrelid, attr->attnum),
+					 "column_name", NameStr(attr->attname));
+}
+
 void
 pgpx_deparse_columns(StringInfo buf, Relation rel, List *attnums,
 					 const char *first)
@@ -84,13 +91,8 @@ pgpx_deparse_columns(StringInfo buf, Relation rel, List *attnums,
 		const char *name = "ctid";
 
 		if (attnum != SelfItemPointerAttributeNumber)
-		{
-			Form_pg_attribute attr =
-				TupleDescAttr(RelationGetDescr(rel), attnum - 1);
-
-			name = option_or(GetForeignColumnOptions(attr->attrelid, attnum),
-							 "column_name", NameStr(attr->attname));
-		}
+			name = pgpx_remote_column_name(TupleDescAttr(RelationGetDescr(rel),
+														 attnum - 1));
 		appendStringInfo(buf, "%s%s",
 						 foreach_current_index(lc) == 0 ? first : ", ",
 						 quote_identifier(name));

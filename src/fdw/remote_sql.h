@@ -21,6 +21,9 @@ extern void pgpx_deparse_relation(StringInfo buf, Relation rel);
 /* Return the list of the numbers of a relation's columns. */
 extern List *pgpx_table_columns(Relation rel);
 
+/* Return the remote name of a column of a foreign table. */
+extern const char *pgpx_remote_column_name(Form_pg_attribute attr);
+
 /*
  * Append the remote names of columns, quoted.  attnums: their numbers; the only
  * system column is ctid.  first: precedes the first name, if there is one.

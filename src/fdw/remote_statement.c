@@ -164,10 +164,10 @@ pgpx_remote_collect_commands(PgpxRemoteTransaction *rt,
 		now->rollback_level = 0;
 	}
 	if (now->rollback_level > 0)
-		commands[n++] = psprintf("ROLLBACK TO SAVEPOINT s%d",
+		commands[n++] = psprintf(PGPX_REMOTE_ROLLBACK_TO,
 								 now->rollback_level);
 	if (now->target_depth < now->depth)
-		commands[n++] = psprintf("RELEASE SAVEPOINT s%d",
+		commands[n++] = psprintf(PGPX_REMOTE_RELEASE,
 								 now->target_depth + 1);
 	for (int i = now->target_depth + 1; i <= level; i++)
 		commands[n++] = psprintf("SAVEPOINT s%d", i);

@@ -37,7 +37,7 @@
 /* Bound of the answer to ROLLBACK TO, which can contain notices. */
 #define ROLLBACK_ANSWER_MAX (1024 * 1024)
 
-/* Upper bound of the size of the pipeline in roll_back_remote, with its token. */
+/* Upper bound of the size of the pipeline in roll_back_remote, with its marker. */
 #define ROLLBACK_SIZE 512
 
 dlist_head	pgpx_remote_transactions =
@@ -248,9 +248,9 @@ roll_back_remote(PgpxRemoteTransaction *rt, PgpxTime deadline)
 		is_cancelled(rt) || wire->out.data == NULL ||
 		wire->out.maxlen < ROLLBACK_SIZE)
 		return;
-	snprintf(rollback, sizeof(rollback), "ROLLBACK TO SAVEPOINT s%d",
+	snprintf(rollback, sizeof(rollback), PGPX_REMOTE_ROLLBACK_TO,
 			 now->rollback_level);
-	snprintf(release, sizeof(release), "RELEASE SAVEPOINT s%d",
+	snprintf(release, sizeof(release), PGPX_REMOTE_RELEASE,
 			 now->target_depth + 1);
 	pgpx_wire_send_pipeline(wire, &p);
 	(void) pgpx_wire_flush(wire);

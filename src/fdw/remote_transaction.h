@@ -217,6 +217,9 @@ pg_noreturn extern void pgpx_remote_raise(const PgpxRemoteError *error,
  */
 extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
 
+#define PGPX_REMOTE_ROLLBACK_TO "ROLLBACK TO SAVEPOINT s%d"
+#define PGPX_REMOTE_RELEASE "RELEASE SAVEPOINT s%d"
+
 /*
  * pgpx_remote_collect_commands
  *		Add the commands that precede the next statement to a pipeline.

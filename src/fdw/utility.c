@@ -7,7 +7,9 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "fdw/handler.h"
+#include "fdw/utility.h"
+
+#include <math.h>
 
 #include "access/htup_details.h"
 #include "catalog/pg_attribute.h"
@@ -22,6 +24,7 @@
 #include "utils/rel.h"
 #include "utils/sampling.h"
 
+#include "fdw/handler.h"
 #include "fdw/remote_scan.h"
 #include "fdw/remote_sql.h"
 
@@ -41,6 +44,22 @@ open_scan(const PgpxScanSource *source)
 	return scan;
 }
 
+PgpxRemoteScan *
+pgpx_open_text_scan(PgpxRemoteUse *use, const char *sql, int ncolumns)
+{
+	TupleDesc	tupdesc = CreateTemplateTupleDesc(ncolumns);
+
+	for (int i = 1; i <= ncolumns; i++)
+		TupleDescInitEntry(tupdesc, i, "text", TEXTOID, -1, 0);
+	TupleDescFinalize(tupdesc);
+	return open_scan(&(PgpxScanSource){
+		.use = use,
+		.sql = sql,
+		.tupdesc = tupdesc,
+		.fetch_size = PGPX_FETCH_ALL,
+	});
+}
+
 /*
  * Run a query and return its rows.  A row is an array of ncolumns texts; NULL for
  * SQL's NULL.
@@ -51,20 +70,10 @@ open_scan(const PgpxScanSource *source)
 static List *
 text_query(PgpxRemoteUse *use, const char *sql, int ncolumns)
 {
-	TupleDesc	tupdesc = CreateTemplateTupleDesc(ncolumns);
+	PgpxRemoteScan *scan = pgpx_open_text_scan(use, sql, ncolumns);
 	List	   *rows = NIL;
-	PgpxRemoteScan *scan;
 	PgpxRowValues values;
 
-	for (int i = 1; i <= ncolumns; i++)
-		TupleDescInitEntry(tupdesc, i, "text", TEXTOID, -1, 0);
-	TupleDescFinalize(tupdesc);
-	scan = open_scan(&(PgpxScanSource){
-		.use = use,
-		.sql = sql,
-		.tupdesc = tupdesc,
-		.fetch_size = PGPX_FETCH_ALL,
-	});
 	while (pgpx_remote_scan_next(scan, &values) == PGPX_RUN_STOPPED)
 	{
 		char	  **row = palloc0(sizeof(char *) * ncolumns);
@@ -96,12 +105,12 @@ query_row(PgpxRemoteUse *use, const char *sql, int ncolumns)
  * The rows are read as the table's owner.  With option analyze_sampling the
  * remote server returns a sample; without it, all rows are read.  In both cases
  * acquire_rows selects the requested number of rows at random from the rows
- * that it reads.
+ * that it reads.  import_statistics.c has the option import_stats.
  * ------------------------------------------------------------------------
  */
 
-static PgpxRemoteUse
-table_use(Relation rel)
+PgpxRemoteUse
+pgpx_table_use(Relation rel)
 {
 	return (PgpxRemoteUse){
 		.server = GetForeignServerIdByRelId(RelationGetRelid(rel)),
@@ -110,9 +119,8 @@ table_use(Relation rel)
 	};
 }
 
-/* Append the remote table's name as a regclass. */
-static void
-append_regclass(StringInfo buf, Relation rel)
+void
+pgpx_append_regclass(StringInfo buf, Relation rel)
 {
 	StringInfoData name;
 
@@ -142,13 +150,13 @@ append_sampling(StringInfo buf, Relation rel, PgpxRemoteUse *use, int targrows)
 		return 0;
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "SELECT reltuples, relkind FROM pg_catalog.pg_class WHERE oid = ");
-	append_regclass(&sql, rel);
+	pgpx_append_regclass(&sql, rel);
 	row = query_row(use, sql.data, 2);
 	reltuples = strtod(row[0], NULL);
 	relkind = row[1][0];
 
-	/* the number of rows is unknown (negative), or small */
-	if (!(reltuples > targrows))
+	/* the number of rows is unknown (negative), small, or invalid */
+	if (!(reltuples > targrows) || isinf(reltuples))
 		return 0;
 	if (strcmp(method, "auto") == 0)
 		method = relkind == RELKIND_RELATION || relkind == RELKIND_MATVIEW ||
@@ -208,7 +216,7 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 			 double *totalrows, double *totaldeadrows)
 {
 	TupleDesc	tupdesc = RelationGetDescr(rel);
-	PgpxRemoteUse use = table_use(rel);
+	PgpxRemoteUse use = pgpx_table_use(rel);
 	List	   *attnums = pgpx_table_columns(rel);
 	StringInfoData sql;
 	PgpxRemoteScan *scan;
@@ -216,6 +224,9 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 	double		nread;
 	int			n;
 
+	*totaldeadrows = 0;
+	if (pgpx_utility_import_in_sample(rel, elevel, totalrows))
+		return 0;
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, attnums == NIL ? "SELECT NULL" : "SELECT ");
 	pgpx_deparse_columns(&sql, rel, attnums, "");
@@ -235,7 +246,6 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 	nread = choose_rows(scan, tupdesc, rows, targrows, &n);
 	pgpx_remote_scan_end(scan);
 
-	*totaldeadrows = 0;
 	*totalrows = reltuples > 0 ? reltuples : nread;
 	elog(elevel, "\"%s\": table contains %.0f rows, %d rows in sample",
 		 RelationGetRelationName(rel), *totalrows, n);
@@ -246,13 +256,13 @@ bool
 pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
 					 BlockNumber *totalpages)
 {
-	PgpxRemoteUse use = table_use(rel);
+	PgpxRemoteUse use = pgpx_table_use(rel);
 	StringInfoData sql;
 
 	*func = acquire_rows;
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "SELECT pg_catalog.pg_relation_size(");
-	append_regclass(&sql, rel);
+	pgpx_append_regclass(&sql, rel);
 	appendStringInfo(&sql, ") / %d", BLCKSZ);
 	*totalpages = strtoul(query_row(&use, sql.data, 1)[0], NULL, 10);
 	return true;

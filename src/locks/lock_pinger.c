@@ -233,7 +233,8 @@ send_work(Pinger *p, PingerPhase phase)
 		if (release)
 			pgpx_locks[i].nsent++;
 		appendStringInfo(&list, "%c{\"number\":" UINT64_FORMAT ",\"token\":" INT64_FORMAT ",\"name\":",
-						 list.len == 0 ? '[' : ',', lock.request, lock.token);
+						 list.len == 0 ? '[' : ',', lock.acquisition,
+						 lock.token);
 		escape_json(&list, lock.name);
 		appendStringInfoChar(&list, '}');
 	}
@@ -422,7 +423,7 @@ collect_work(void)
 		if (pgpx_lock_pool(&lock)->gone)
 		{
 			/* its mapping must not be used to log in again */
-			pgpx_lock_revoke(i, lock.request);
+			pgpx_lock_revoke(i, lock.acquisition);
 			if (pingers[lock.pool] != NULL)
 				drop_connection(pingers[lock.pool]);
 			continue;

@@ -93,7 +93,7 @@ BEGIN
 			token int8 NOT NULL,
 			state text NOT NULL CHECK (state IN ('held', 'free')),
 			instance text NOT NULL,
-			request int8 NOT NULL,
+			acquisition int8 NOT NULL,
 			holder text NOT NULL,
 			why text,
 			since timestamptz NOT NULL,
@@ -179,24 +179,24 @@ BEGIN
 		END IF;
 		PERFORM pgpool_lock.commit_durably();
 		SELECT * INTO old FROM pgpool_lock.locks AS l WHERE l.name = lock_name;
-		is_same := coalesce(old.instance = server AND old.request = number, false);
+		is_same := coalesce(old.instance = server AND old.acquisition = number, false);
 		IF is_same OR NOT coalesce(CASE old.state WHEN 'held' THEN old.expires > clock_timestamp()
 				ELSE waits AND old.instance = server AND old.turn < clock_timestamp() - interval '1 s'
 					AND old.contended > clock_timestamp() - interval '0.7 s' END, false) THEN
 			INSERT INTO pgpool_lock.locks AS l
-				(name, token, state, instance, request, holder, why, since, ttl, expires, turn)
+				(name, token, state, instance, acquisition, holder, why, since, ttl, expires, turn)
 				VALUES (lock_name, date_part('epoch', clock_timestamp()) * 1000000, 'held', server, number, who,
 					purpose, clock_timestamp(), duration, clock_timestamp() + duration, clock_timestamp())
 				ON CONFLICT (name) DO UPDATE SET
-				token = CASE WHEN (l.instance, l.request) = (server, number) THEN l.token
+				token = CASE WHEN (l.instance, l.acquisition) = (server, number) THEN l.token
 					ELSE greatest(l.token + 1, (date_part('epoch', clock_timestamp()) * 1000000)::int8) END,
-				state = 'held', instance = server, request = number, holder = who, why = purpose,
-				since = CASE WHEN (l.instance, l.request) = (server, number) THEN l.since ELSE clock_timestamp() END,
+				state = 'held', instance = server, acquisition = number, holder = who, why = purpose,
+				since = CASE WHEN (l.instance, l.acquisition) = (server, number) THEN l.since ELSE clock_timestamp() END,
 				ttl = duration, pinged = NULL, expires = clock_timestamp() + duration,
 				contended = CASE WHEN l.instance = server THEN l.contended END,
 				turn = CASE WHEN l.instance = server AND l.contended > clock_timestamp() - interval '1 s' THEN l.turn
 					ELSE clock_timestamp() END
-				WHERE CASE WHEN (l.instance, l.request) = (server, number) THEN l.state = 'held' AND l.expires > clock_timestamp()
+				WHERE CASE WHEN (l.instance, l.acquisition) = (server, number) THEN l.state = 'held' AND l.expires > clock_timestamp()
 					ELSE l.state = 'free' OR l.expires <= clock_timestamp() END
 				RETURNING l.token INTO new_token;
 		END IF;
@@ -220,7 +220,7 @@ BEGIN
 			ELSE 'since %s, and was not pinged before it expired at %s' END, old.since, old.expires);
 	END $f$;
 
-	-- Ping locks.  The list has objects with the name, request number and token of
+	-- Ping locks.  The list has objects with the name, acquisition and token of
 	-- a lock.  The result has a character for each: 't' if the lock was extended.
 	-- An expired lock is not extended, because its holder may have been warned of
 	-- the loss.
@@ -230,7 +230,7 @@ BEGIN
 		PERFORM pgpool_lock.commit_durably();
 		WITH h AS (SELECT * FROM ROWS FROM (json_to_recordset(list) AS (name text, number int8, token int8)) WITH ORDINALITY),
 			e AS (UPDATE pgpool_lock.locks AS l SET pinged = clock_timestamp(), expires = clock_timestamp() + l.ttl
-				FROM h WHERE l.name = h.name AND l.instance = server AND l.request = h.number AND l.token = h.token
+				FROM h WHERE l.name = h.name AND l.instance = server AND l.acquisition = h.number AND l.token = h.token
 				AND l.state = 'held' AND l.expires > clock_timestamp()
 				RETURNING h.ordinality)
 			SELECT string_agg(CASE WHEN e.ordinality IS NULL THEN 'f' ELSE 't' END, '' ORDER BY h.ordinality)
@@ -239,7 +239,7 @@ BEGIN
 
 	-- Release locks, with the same list; 't': it was held until now.  Token 0
 	-- matches any token, for a session that has not received the token of its
-	-- request.  A row that is free already was released by an earlier attempt
+	-- acquisition.  A row that is free already was released by an earlier attempt
 	-- whose answer was lost.
 	CREATE OR REPLACE FUNCTION pgpool_lock.release(server text, list json, OUT were_held text)
 	LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
@@ -247,7 +247,7 @@ BEGIN
 		PERFORM pgpool_lock.commit_durably();
 		WITH h AS (SELECT * FROM ROWS FROM (json_to_recordset(list) AS (name text, number int8, token int8)) WITH ORDINALITY),
 			r AS (UPDATE pgpool_lock.locks AS l SET state = 'free'
-				FROM h WHERE l.name = h.name AND l.instance = server AND l.request = h.number AND h.token IN (l.token, 0)
+				FROM h WHERE l.name = h.name AND l.instance = server AND l.acquisition = h.number AND h.token IN (l.token, 0)
 				RETURNING h.ordinality, l.expires > clock_timestamp() AS was_held)
 			SELECT string_agg(CASE WHEN r.was_held THEN 't' ELSE 'f' END, '' ORDER BY h.ordinality)
 				INTO were_held FROM h LEFT JOIN r USING (ordinality);

@@ -7,7 +7,7 @@
  * Acquisition: the session waits in the queue of its pool until it is first,
  * and then sends requests to the remote until the lock is granted or the
  * timeout expires.  The session does not assume what the remote did with a
- * request whose answer is lost.  The next request has the same request number,
+ * request whose answer is lost.  The next request has the same number
  * and acquires the lock if the lost request did.  If no request follows, the
  * worker releases the lock.
  *
@@ -156,7 +156,7 @@ typedef struct LockAnswer
 {
 	int64		token;			/* 0: not granted */
 	bool		refused;		/* the remote raised an error: no effect */
-	bool		already_released;	/* needs a new request number */
+	bool		already_released;	/* the acquisition needs a new number */
 
 	/*
 	 * The holder of a lock that is not granted, or the one from which an
@@ -245,11 +245,21 @@ is_held_by_me(uint64 queue)
 
 /*
  * Enqueue this session with a spec's pool.  Raise 55000 if this transaction has
- * created the server or user mapping.
+ * created the server or user mapping, and 53300 if no slot is free for the
+ * session.
+ *
+ * A role that is not a superuser can use half of the slots, so that no role
+ * keeps all others from locks.  That is the role that has logged in: a session
+ * can change to other roles with SET ROLE.
  */
 static void
 enqueue(LockWait *w, const PgpxServerSpec *spec)
 {
+	Oid			role = GetSessionUserId();
+	int			slots = pgpx_shared->max_locks;
+	int			limit = superuser_arg(role) ? slots : (slots + 1) / 2;
+	int			used;
+
 	if (spec->uncommitted)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -259,13 +269,16 @@ enqueue(LockWait *w, const PgpxServerSpec *spec)
 				 errhint("Commit before you acquire a lock through the server.")));
 	w->lock.key = spec->key;
 	w->lock.queue = pgpx_lock_queue(spec, w->lock.name);
-	w->slot = pgpx_lock_alloc(&w->lock);
+	w->slot = pgpx_lock_alloc(&w->lock, limit, &used);
 	if (w->slot < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 				 errmsg("too many distributed locks"),
-				 errdetail("All %d slots are in use.", pgpx_shared->max_locks),
-				 errhint("Raise \"pgpool_ext.max_locks\".")));
+				 used >= limit && limit < slots ?
+				 errdetail("Sessions of role \"%s\" use %d of %d slots. A role that is not a superuser can use half of them.",
+						   GetUserNameFromId(role, false), used, slots) :
+				 errdetail("All %d slots are in use.", slots),
+				 errhint("Raise \"pgpool_ext.max_locks\", or release locks.")));
 }
 
 /*
@@ -313,7 +326,7 @@ ask(LockWait *w, PgpxLease *lease, PgpxTime deadline)
 	const char *values[] = {
 		lock->name,
 		pgpx_shared->instance,
-		psprintf(UINT64_FORMAT, lock->request),
+		psprintf(UINT64_FORMAT, lock->acquisition),
 		w->holder,
 		lock->why[0] == '\0' ? NULL : lock->why,
 		psprintf(INT64_FORMAT " milliseconds", lock->ttl_ms),
@@ -359,7 +372,7 @@ ask(LockWait *w, PgpxLease *lease, PgpxTime deadline)
 
 /*
  * Send one request on a connection of the pool.  If the remote answers that
- * the request number was granted and released before, repeat once with a new
+ * this acquisition was granted and released before, repeat once with a new
  * number.
  */
 static void

@@ -140,24 +140,31 @@ free_slot_locked(PgpxLock *lock)
 }
 
 int
-pgpx_lock_alloc(const PgpxLock *lock)
+pgpx_lock_alloc(const PgpxLock *lock, int limit, int *used)
 {
-	int			slot = 0;
+	int			slot;
 
+	*used = 0;
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	while (slot < pgpx_locks_end() &&
-		   pgpx_locks[slot].state != PGPX_LOCK_FREE)
-		slot++;
-	if (slot < pgpx_shared->max_locks)
+	slot = pgpx_locks_end();
+	for (int i = pgpx_locks_end() - 1; i >= 0; i--)
+	{
+		if (pgpx_locks[i].state == PGPX_LOCK_FREE)
+			slot = i;
+		else if (pgpx_locks[i].login_role == GetSessionUserId())
+			(*used)++;
+	}
+	if (slot < pgpx_shared->max_locks && *used < limit)
 	{
 		PgpxLock   *entry = &pgpx_locks[slot];
 
 		*entry = *lock;
 		entry->state = PGPX_LOCK_REQUESTED;
-		entry->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
+		entry->acquisition = pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 		entry->pool = entry->in_flight = -1;
 		entry->owner_procno = MyProcNumber;
 		entry->owner_pid = MyProcPid;
+		entry->login_role = GetSessionUserId();
 		entry->since = pgpx_now();
 		if (slot == pgpx_locks_end())
 			pg_atomic_write_u32(&pgpx_shared->locks_end, slot + 1);
@@ -178,7 +185,7 @@ pgpx_lock_set_pool(int slot, const PgpxServerSpec *spec, bool renew)
 	lock->pool = spec->pool;
 	lock->pool_id = spec->pool_id;
 	if (renew)
-		lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
+		lock->acquisition = pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 	LWLockRelease(pgpx_shared->locks_lock);
 }
 
@@ -202,12 +209,12 @@ pgpx_lock_granted(int slot, int64 token, PgpxTime sent_at)
 }
 
 /*
- * HELD -> LOST, unless the slot has another request by now or, with if_expired,
+ * HELD -> LOST, unless the slot has another acquisition by now or, with if_expired,
  * a ping has just extended the lock.  remote_done: the remote needs no release,
  * or none can be sent.  reason: for the log.
  */
 static void
-lose(int slot, uint64 request, bool if_expired, bool remote_done,
+lose(int slot, uint64 acquisition, bool if_expired, bool remote_done,
 	 const char *reason)
 {
 	PgpxLock   *lock = &pgpx_locks[slot];
@@ -216,7 +223,7 @@ lose(int slot, uint64 request, bool if_expired, bool remote_done,
 	bool		lost;
 
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	lost = lock->request == request && lock->state == PGPX_LOCK_HELD &&
+	lost = lock->acquisition == acquisition && lock->state == PGPX_LOCK_HELD &&
 		(!if_expired || pgpx_steady_now() >= lock->valid_until);
 	if (lost)
 	{
@@ -244,13 +251,13 @@ lose(int slot, uint64 request, bool if_expired, bool remote_done,
 bool
 pgpx_lock_check_expiry(int slot, PgpxLock *copy)
 {
-	uint64		request = copy->request;
+	uint64		acquisition = copy->acquisition;
 
 	if (copy->state != PGPX_LOCK_HELD ||
 		pgpx_steady_now() < copy->valid_until)
 		return true;
-	lose(slot, request, true, false, LOSS_EXPIRED);
-	return pgpx_lock_copy(slot, copy) && copy->request == request;
+	lose(slot, acquisition, true, false, LOSS_EXPIRED);
+	return pgpx_lock_copy(slot, copy) && copy->acquisition == acquisition;
 }
 
 int
@@ -370,7 +377,7 @@ pgpx_lock_pinged(int slot, bool extended, PgpxTime sent_at)
 		lock->last_ping = pgpx_now();
 	}
 	LWLockRelease(pgpx_shared->locks_lock);
-	lose(slot, lock->request, extended, !extended,
+	lose(slot, lock->acquisition, extended, !extended,
 		 extended ? LOSS_EXPIRED : LOSS_REFUSED);
 }
 
@@ -446,17 +453,17 @@ pgpx_lock_release_failed(int pool, uint32 pool_id, const char *reason)
 }
 
 void
-pgpx_lock_revoke(int slot, uint64 request)
+pgpx_lock_revoke(int slot, uint64 acquisition)
 {
 	PgpxLock   *lock = &pgpx_locks[slot];
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pgpx_shared->locks_lock, LW_EXCLUSIVE);
-	if (lock->request == request && pgpx_lock_needs_release(lock))
+	if (lock->acquisition == acquisition && pgpx_lock_needs_release(lock))
 		finish_release_locked(lock, &wake);
 	LWLockRelease(pgpx_shared->locks_lock);
 	pgpx_wake_flush(&wake);
-	lose(slot, request, false, true, LOSS_REVOKED);
+	lose(slot, acquisition, false, true, LOSS_REVOKED);
 }
 
 bool
@@ -537,17 +544,17 @@ next_held(Oid database, int *slot, PgpxPoolKey *key, Oid *user)
 		{
 			*key = lock.key;
 			*user = lock.owner_user;
-			return lock.request;
+			return lock.acquisition;
 		}
 	return 0;
 }
 
 static void
-lose_by_request(uint64 request)
+lose_acquisition(uint64 acquisition)
 {
 	for (int i = 0; i < pgpx_locks_end(); i++)
-		if (pgpx_locks[i].request == request)
-			lose(i, request, false, false, LOSS_REVOKED);
+		if (pgpx_locks[i].acquisition == acquisition)
+			lose(i, acquisition, false, false, LOSS_REVOKED);
 }
 
 static const PgpxLockHooks hooks = {
@@ -557,7 +564,7 @@ static const PgpxLockHooks hooks = {
 	.check = check_locks,
 	.release_all = pgpx_lock_release_all,
 	.next_held = next_held,
-	.lose = lose_by_request,
+	.lose = lose_acquisition,
 	.ping = pgpx_lock_pinger_run,
 	.ready = pgpx_lock_pinger_ready,
 	.descriptors = pgpx_lock_pinger_descriptors,

@@ -81,7 +81,7 @@ typedef enum PgpxLockResult
 typedef struct PgpxLock
 {
 	int			state;			/* PgpxLockState; see above */
-	uint64		request;		/* unique for each acquisition */
+	uint64		acquisition;	/* its number, which is unique */
 
 	/* the locked resource */
 	PgpxPoolKey key;
@@ -94,6 +94,7 @@ typedef struct PgpxLock
 	int			owner_procno;
 	int			owner_pid;
 	Oid			owner_user;
+	Oid			login_role;		/* of its session */
 	int			scope;			/* PgpxScope */
 	SubTransactionId subid;
 	char		why[PGPX_WHY_LEN];
@@ -165,16 +166,18 @@ extern uint64 pgpx_lock_queue(const PgpxServerSpec *spec, const char *name);
 /*
  * Record that this session waits for a lock, at the end of its queue.  The caller
  * has set the resource, the owner's user, scope and texts, and the ttl in *lock;
- * the other fields are 0.  Return the slot, or -1 if all slots are in use.
+ * the other fields are 0.  Return the slot, or -1 if all slots are in use, or if
+ * the login role of this session uses "limit" of them already.  Set *used to the
+ * number that the role used before.
  */
-extern int	pgpx_lock_alloc(const PgpxLock *lock);
+extern int	pgpx_lock_alloc(const PgpxLock *lock, int limit, int *used);
 
 /* Return whether a waiter is the first of its queue. */
 extern bool pgpx_lock_is_first(int slot);
 
 /*
  * Set the pool of a waiter, which is known from the lease for its request.
- * renew: assign a new request number, because the remote no longer grants the
+ * renew: assign a new number, because the remote no longer grants the
  * old one.
  */
 extern void pgpx_lock_set_pool(int slot, const PgpxServerSpec *spec,
@@ -244,7 +247,7 @@ pgpx_lock_needs_release(const PgpxLock *lock)
  * any more, or uses another pool.  Nothing is sent to the remote, where the lock
  * expires after its ttl.
  */
-extern void pgpx_lock_revoke(int slot, uint64 request);
+extern void pgpx_lock_revoke(int slot, uint64 acquisition);
 
 /*
  * Record the answer to a ping.  extended: the remote extended the lock.

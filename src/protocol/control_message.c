@@ -213,10 +213,10 @@ pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 }
 
 int
-pgpx_control_send_request(int worker, PgpxSocketRequest *request, int reply_fd)
+pgpx_control_send_socket(int worker, PgpxSocketMessage *message, int reply_fd)
 {
-	complete_header(&request->header, PGPX_MESSAGE_SOCKET, sizeof(*request));
-	return pgpx_fd_send(control[worker][0], request, sizeof(*request),
+	complete_header(&message->header, PGPX_MESSAGE_SOCKET, sizeof(*message));
+	return pgpx_fd_send(control[worker][0], message, sizeof(*message),
 						reply_fd);
 }
 

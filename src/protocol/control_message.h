@@ -15,7 +15,7 @@
  *		SOCKET		requests the socket of a connection that the session has
  *					leased.  Contains a descriptor for the reply.
  *
- *	  worker -> session, over the descriptor of a SOCKET request:
+ *	  worker -> session, over the descriptor of a SOCKET message:
  *
  *		PgpxReply, with the socket of the connection.
  *
@@ -23,9 +23,9 @@
  * message contains the boot id of shared memory and the incarnation of the
  * worker.  The worker drops a message in which either does not match, and
  * closes its descriptor.  The session does the same with a reply to an earlier
- * request.
+ * message.
  *
- * Because each SOCKET request contains the descriptor for its reply, the worker
+ * Because each SOCKET message contains the descriptor for its reply, the worker
  * keeps no descriptors of sessions.
  *
  *-------------------------------------------------------------------------
@@ -74,18 +74,18 @@ typedef struct PgpxMessageHeader
 	uint32		pool_id;
 } PgpxMessageHeader;
 
-typedef struct PgpxSocketRequest
+typedef struct PgpxSocketMessage
 {
 	PgpxMessageHeader header;
 	int32		conn;
 	uint64		generation;
 	uint64		lease_id;
 	uint64		number;
-} PgpxSocketRequest;
+} PgpxSocketMessage;
 
 typedef struct PgpxReply
 {
-	uint64		number;			/* that of the request */
+	uint64		number;			/* that of the message */
 	bool		ok;				/* false: refused, the connection is gone */
 	bool		again;			/* refused, because too many descriptors are
 								 * in flight */
@@ -135,15 +135,15 @@ extern int	pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 									   const PgpxConninfo *conninfo);
 
 /*
- * pgpx_control_send_request
+ * pgpx_control_send_socket
  *		Request the socket of a leased connection from a worker.
  *
- * The caller fills in *request except for the header's type, length and boot
+ * The caller fills in *message except for the header's type, length and boot
  * id.  reply_fd: the descriptor on which the worker replies.  Return 1 if the
- * request was sent, 0 if the queue is full, -1 if it cannot be sent.
+ * message was sent, 0 if the queue is full, -1 if it cannot be sent.
  */
-extern int	pgpx_control_send_request(int worker, PgpxSocketRequest *request,
-									  int reply_fd);
+extern int	pgpx_control_send_socket(int worker, PgpxSocketMessage *message,
+									 int reply_fd);
 
 /*
  * pgpx_control_receive

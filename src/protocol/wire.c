@@ -56,15 +56,15 @@ static const PgpxWireRule rules[PGPX_WIRE_NPHASES][256] = {
 	[PGPX_WIRE_IDLE] = {
 		['E'] = R(ERROR, BROKEN),	/* FATAL: the remote session ends */
 	},
-	[PGPX_WIRE_TOKEN_PARSE] = {
-		['1'] = R(NONE, TOKEN_TYPES),
+	[PGPX_WIRE_MARKER_PARSE] = {
+		['1'] = R(NONE, MARKER_TYPES),
 		['E'] = R(NO_ECHO, BROKEN),
 	},
-	[PGPX_WIRE_TOKEN_TYPES] = {
-		['t'] = R(NONE, TOKEN_NO_DATA),
+	[PGPX_WIRE_MARKER_TYPES] = {
+		['t'] = R(NONE, MARKER_NO_DATA),
 		['E'] = R(NO_ECHO, BROKEN),
 	},
-	[PGPX_WIRE_TOKEN_NO_DATA] = {
+	[PGPX_WIRE_MARKER_NO_DATA] = {
 		['n'] = R(NONE, NEXT_PART),
 		['E'] = R(NO_ECHO, BROKEN),
 	},
@@ -276,7 +276,7 @@ assume_start_values(PgpxWire *wire)
 
 /*
  * Expect the answer to an exchange next.  part1 to part3: the first phases of
- * the parts after the token; PGPX_WIRE_IDLE for a part that does not exist.
+ * the parts after the marker; PGPX_WIRE_IDLE for a part that does not exist.
  */
 static void
 expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1, int part2,
@@ -285,11 +285,11 @@ expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1, int part2,
 	const uint8 parts[PGPX_WIRE_MAX_PARTS] = {part1, part2, part3,
 											  PGPX_WIRE_IDLE};
 
-	wire->token.sender = sender;
-	wire->token.exchange = exchange;
+	wire->marker.sender = sender;
+	wire->marker.exchange = exchange;
 	memcpy(wire->parts, parts, sizeof(wire->parts));
 	wire->part = 0;
-	wire->phase = PGPX_WIRE_TOKEN_PARSE;
+	wire->phase = PGPX_WIRE_MARKER_PARSE;
 	wire->discarded = 0;
 
 	/*
@@ -528,14 +528,14 @@ has_tag(const PgpxWireMessage *msg, const char *tag)
 		memcmp(msg->data, tag, msg->len) == 0;
 }
 
-/* Return whether a ParameterDescription echoes the token. */
+/* Return whether a ParameterDescription echoes the marker. */
 static bool
-echoes_token(const PgpxWireMessage *msg, const PgpxWireToken *token)
+echoes_marker(const PgpxWireMessage *msg, const PgpxWireMarker *marker)
 {
 	return msg->len == 2 + 3 * 4 && get_int16(msg->data) == 3 &&
-		(uint32) get_int32(msg->data + 2) == (uint32) (token->sender >> 32) &&
-		(uint32) get_int32(msg->data + 6) == (uint32) token->sender &&
-		(uint32) get_int32(msg->data + 10) == token->exchange;
+		(uint32) get_int32(msg->data + 2) == (uint32) (marker->sender >> 32) &&
+		(uint32) get_int32(msg->data + 6) == (uint32) marker->sender &&
+		(uint32) get_int32(msg->data + 10) == marker->exchange;
 }
 
 /*
@@ -550,8 +550,8 @@ check_message(PgpxWire *wire, const PgpxWireMessage *msg)
 		case 'S':
 			return note_parameter(wire, msg->data, msg->len);
 		case 't':
-			return wire->phase != PGPX_WIRE_TOKEN_TYPES ||
-				echoes_token(msg, &wire->token);
+			return wire->phase != PGPX_WIRE_MARKER_TYPES ||
+				echoes_marker(msg, &wire->marker);
 		case 'C':
 		case 'I':
 			switch (wire->phase)
@@ -595,14 +595,14 @@ is_fatal_by_proxy(const PgpxRemoteFields *fields)
 }
 
 /*
- * Handle an error that arrived in place of the token's echo.
+ * Handle an error that arrived in place of the marker's echo.
  *
  * The stream is marked as broken.  An error that is not fatal may answer an
  * earlier exchange, so it is not taken for the answer to this one.  Its text is
  * shown only if the current holder also sent the earlier exchange.
  *
  * A fatal error of PostgreSQL ends the remote session, which has answered every
- * statement that it executed.  So a statement whose token was not echoed was
+ * statement that it executed.  So a statement whose marker was not echoed was
  * not executed.
  */
 static PgpxWireEvent
@@ -649,7 +649,7 @@ enter_phase(PgpxWire *wire, int phase)
 
 	wire->phase = wire->parts[wire->part++];
 	if (wire->phase == PGPX_WIRE_IDLE && wire->part == 1)
-		wire->phase = PGPX_WIRE_RESET_END;	/* the token is the only part */
+		wire->phase = PGPX_WIRE_RESET_END;	/* the marker is the only part */
 	wire->discarding = discards[wire->phase] || wire->reset_ahead;
 	return wire->phase == PGPX_WIRE_IDLE;
 }
@@ -763,7 +763,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		}
 
 		if (rule.event == PGPX_EV_READY && wire->reset_behind != 0 &&
-			wire->token.exchange != PGPX_EXCHANGE_FINAL)
+			wire->marker.exchange != PGPX_EXCHANGE_FINAL)
 		{
 			/* the answer to the reset behind the statement is next */
 			expect_reset(wire, wire->sender, PGPX_EXCHANGE_FINAL,
@@ -780,18 +780,18 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 
 /*
  * Return whether an error at position "end" of the input buffer arrives in
- * place of the token's echo: the reader is within the echo, or it expects the
+ * place of the marker's echo: the reader is within the echo, or it expects the
  * echo and only notices, notifications and parameters precede "end".
  */
 static bool
-is_token_absent(const PgpxWire *wire, size_t end)
+is_marker_absent(const PgpxWire *wire, size_t end)
 {
 	size_t		at = wire->in_start;
 
-	if (wire->phase != PGPX_WIRE_TOKEN_PARSE)
-		return wire->phase == PGPX_WIRE_TOKEN_TYPES ||
-			wire->phase == PGPX_WIRE_TOKEN_NO_DATA;
-	while (at < end && strchr("NAS", wire->in[at]) != NULL)
+	if (wire->phase != PGPX_WIRE_MARKER_PARSE)
+		return wire->phase == PGPX_WIRE_MARKER_TYPES ||
+			wire->phase == PGPX_WIRE_MARKER_NO_DATA;
+	while (at < end && memchr("NAS", wire->in[at], 3) != NULL)
 		at += (size_t) (uint32) get_int32(wire->in + at + 1) + 1;
 	return at >= end;
 }
@@ -816,8 +816,8 @@ pgpx_wire_is_answered(const PgpxWire *wire, size_t *scanned)
 			wire->in[at] == 'G' || wire->in[at] == 'H')
 			return true;
 
-		/* an error in place of the token's echo breaks the stream */
-		if (wire->in[at] == 'E' && is_token_absent(wire, at))
+		/* an error in place of the marker's echo breaks the stream */
+		if (wire->in[at] == 'E' && is_marker_absent(wire, at))
 			return true;
 		if (have < (size_t) len + 1)
 			return false;
@@ -1073,9 +1073,9 @@ put_target(StringInfo buf, char type, char kind, const char *name)
 	end_message(buf, at);
 }
 
-/* Append the token's messages, 28 bytes. */
+/* Append the marker's messages, 28 bytes. */
 static void
-put_token(StringInfo buf, uint64 sender, uint32 exchange)
+put_marker(StringInfo buf, uint64 sender, uint32 exchange)
 {
 	int			at = begin_message(buf, 'P');
 
@@ -1098,7 +1098,7 @@ begin_exchange(PgpxWire *wire)
 	Assert(wire->phase == PGPX_WIRE_IDLE);
 	Assert(wire->reset_behind == 0);
 
-	put_token(pgpx_wire_output(wire), wire->sender, exchange);
+	put_marker(pgpx_wire_output(wire), wire->sender, exchange);
 	return exchange;
 }
 
@@ -1239,7 +1239,7 @@ pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
 	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
 	PgpxPipeline p = {.nbefore = reset ? 1 : 0, .before = commands};
 
-	put_token(&out, sender, PGPX_EXCHANGE_FINAL);
+	put_marker(&out, sender, PGPX_EXCHANGE_FINAL);
 	put_commands(&out, &p);
 	return out.len;
 }
@@ -1299,7 +1299,7 @@ pgpx_wire_abandon(PgpxWire *wire)
 		return;					/* the statement has been sent completely */
 	if (wire->out_sent == 0 &&
 		(wire->phase == PGPX_WIRE_IDLE ||
-		 wire->phase == PGPX_WIRE_TOKEN_PARSE))
+		 wire->phase == PGPX_WIRE_MARKER_PARSE))
 	{
 		wire->phase = PGPX_WIRE_IDLE;
 		wire->discarding = false;
@@ -1330,7 +1330,7 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 
 	Assert(wire->phase == PGPX_WIRE_IDLE);
 	wire->nexchanges = exchange;
-	put_token(buf, wire->sender, exchange);
+	put_marker(buf, wire->sender, exchange);
 	if ((sent & PGPX_SENT_ROLLBACK) != 0)
 		put_query(buf, "ROLLBACK");
 	if ((sent & (PGPX_SENT_DISCARD_ALL | PGPX_SENT_RESET)) != 0)
@@ -1344,11 +1344,11 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 void
 pgpx_wire_send_reset_behind(PgpxWire *wire)
 {
-	Assert(wire->phase == PGPX_WIRE_TOKEN_PARSE && !wire->discarding &&
+	Assert(wire->phase == PGPX_WIRE_MARKER_PARSE && !wire->discarding &&
 		   wire->out_sent == 0);
 	wire->reset_behind = PGPX_SENT_DISCARD_ALL;
 	wire->reset_at = wire->out.len;
-	put_token(&wire->out, wire->sender, PGPX_EXCHANGE_FINAL);
+	put_marker(&wire->out, wire->sender, PGPX_EXCHANGE_FINAL);
 	put_query(&wire->out, PGPX_DISCARD_ALL);
 }
 

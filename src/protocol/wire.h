@@ -32,9 +32,9 @@
 typedef enum PgpxWirePhase
 {
 	PGPX_WIRE_IDLE = 0,			/* at a boundary; no exchange is in flight */
-	PGPX_WIRE_TOKEN_PARSE,		/* the echo of the token is expected: */
-	PGPX_WIRE_TOKEN_TYPES,		/* ParseComplete, ParameterDescription, */
-	PGPX_WIRE_TOKEN_NO_DATA,	/* NoData */
+	PGPX_WIRE_MARKER_PARSE,		/* the echo of the marker is expected: */
+	PGPX_WIRE_MARKER_TYPES,		/* ParseComplete, ParameterDescription, */
+	PGPX_WIRE_MARKER_NO_DATA,	/* NoData */
 	PGPX_WIRE_SIMPLE,			/* Query was sent */
 	PGPX_WIRE_SIMPLE_ROWS,		/* .. and a result has begun */
 	PGPX_WIRE_BEFORE_PARSE,		/* commands precede the statement in the same */
@@ -64,23 +64,23 @@ typedef enum PgpxWirePhase
 
 /*
  * An exchange is the set of messages sent between two message boundaries.  It
- * consists of parts: first the token, and then up to three others, each with an
+ * consists of parts: first the marker, and then up to three others, each with an
  * answer of its own.
  *
- * The token is Parse of an empty statement whose parameter types are the three
+ * The marker is Parse of an empty statement whose parameter types are the three
  * words below, and Describe of that statement.  The server echoes the types in
  * ParameterDescription; it does not look them up, plan or run anything.  (See
  * exec_parse_message and exec_describe_statement_message in postgres.c.)  No
- * two exchanges on a connection have the same token, and SQL cannot produce a
+ * two exchanges on a connection have the same marker, and SQL cannot produce a
  * ParameterDescription.  The echo therefore proves that all output of earlier
  * exchanges has been read from the stream, and that the following messages
  * answer this exchange.
  */
-typedef struct PgpxWireToken
+typedef struct PgpxWireMarker
 {
 	uint64		sender;			/* lease id, or a number chosen by the worker */
 	uint32		exchange;		/* number of the exchange within the lease */
-} PgpxWireToken;
+} PgpxWireMarker;
 
 /* The exchange that resets the connection at the end of a lease. */
 #define PGPX_EXCHANGE_FINAL 0
@@ -89,20 +89,20 @@ typedef struct PgpxWireToken
 #define PGPX_WIRE_PARAMS_MAX 65535
 
 /*
- * Room for the messages of a reset: the token, ROLLBACK, and two Query messages
+ * Room for the messages of a reset: the marker, ROLLBACK, and two Query messages
  * without their texts.
  */
 #define PGPX_WIRE_RESET_MAX 80
 
-/* Room for a token's messages, and a reset in the extended protocol. */
+/* Room for a marker's messages, and a reset in the extended protocol. */
 #define PGPX_WIRE_PREFIX_MAX 128
 
-#define PGPX_WIRE_MAX_PARTS 4	/* three after the token, and the end */
+#define PGPX_WIRE_MAX_PARTS 4	/* three after the marker, and the end */
 
 /* The default reset, and its command tag. */
 #define PGPX_DISCARD_ALL "DISCARD ALL"
 
-/* The parts, after the token, of an exchange that resets a connection. */
+/* The parts, after the marker, of an exchange that resets a connection. */
 #define PGPX_SENT_DISCARD_ALL	1	/* DISCARD ALL */
 #define PGPX_SENT_RESET			2	/* another reset command */
 #define PGPX_SENT_START			4	/* the start commands, after either */
@@ -144,7 +144,7 @@ typedef enum PgpxWireEvent
 								 * was not executed; the stream is broken */
 	PGPX_EV_READY,				/* message boundary: the exchange is over */
 	PGPX_EV_BROKEN,				/* "broken" has the reason */
-	PGPX_EV_NO_ECHO				/* (internal: an error instead of the token) */
+	PGPX_EV_NO_ECHO				/* (internal: an error instead of the marker) */
 } PgpxWireEvent;
 
 /*
@@ -182,11 +182,11 @@ typedef struct PgpxWire
 
 	int			phase;			/* PgpxWirePhase */
 	char		tx;				/* status of the last ReadyForQuery: I, T, E */
-	uint64		sender;			/* sender in the tokens of the next exchanges */
+	uint64		sender;			/* sender in the markers of the next exchanges */
 	uint32		nexchanges;		/* exchanges sent since pgpx_wire_begin */
-	PgpxWireToken token;		/* of the exchange whose answer is expected */
+	PgpxWireMarker marker;		/* of the exchange whose answer is expected */
 	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of the parts after
-											 * the token; IDLE: end */
+											 * the marker; IDLE: end */
 	int			part;			/* index of the next part */
 	int			reset_behind;	/* PGPX_SENT_* bits of a reset that was sent
 								 * behind the statement; 0: none */
@@ -236,7 +236,7 @@ extern void pgpx_wire_free(PgpxWire *wire);
  *		Begin to use a stream that is at a message boundary, or on which the
  *		answer to a reset is unread.
  *
- * sender: the sender in the tokens of the caller's exchanges.  It must differ
+ * sender: the sender in the markers of the caller's exchanges.  It must differ
  * from that of every other holder of this connection, past or present.
  *
  * reset: the PGPX_SENT_* bits of the reset that the lease "reset_by" has sent;
@@ -281,7 +281,7 @@ extern bool pgpx_wire_has_pinned_params(const PgpxWire *wire);
 static inline bool
 pgpx_wire_is_untouched(const PgpxWire *wire)
 {
-	return wire->phase == PGPX_WIRE_TOKEN_PARSE &&
+	return wire->phase == PGPX_WIRE_MARKER_PARSE &&
 		wire->in_start == wire->in_end;
 }
 
@@ -301,7 +301,7 @@ static inline bool
 pgpx_wire_is_at_reset_behind(const PgpxWire *wire)
 {
 	return wire->reset_behind != 0 &&
-		wire->token.exchange == PGPX_EXCHANGE_FINAL;
+		wire->marker.exchange == PGPX_EXCHANGE_FINAL;
 }
 
 /*
@@ -461,7 +461,7 @@ extern void pgpx_wire_send_pipeline(PgpxWire *wire,
 
 /*
  * pgpx_wire_put_pipeline
- *		Write the messages of pgpx_wire_send_pipeline, without a token, into a
+ *		Write the messages of pgpx_wire_send_pipeline, without a marker, into a
  *		buffer that another session sends.
  */
 extern void pgpx_wire_put_pipeline(StringInfo buf,
@@ -473,7 +473,7 @@ extern void pgpx_wire_put_pipeline(StringInfo buf,
  *		return its length.
  *
  * The caller appends the statement of the next lease.  The beginning is the
- * token, and if "reset" is true, Parse, Bind and Execute of DISCARD ALL, which
+ * marker, and if "reset" is true, Parse, Bind and Execute of DISCARD ALL, which
  * a server commits inside its Execute from 13.8, 14.5 and 15.0 on.
  */
 extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
@@ -505,7 +505,7 @@ extern void pgpx_wire_send_reset_behind(PgpxWire *wire);
 
 /*
  * pgpx_wire_send_check
- *		Send an exchange of the token alone: a round trip without a statement.
+ *		Send an exchange of the marker alone: a round trip without a statement.
  */
 extern void pgpx_wire_send_check(PgpxWire *wire);
 

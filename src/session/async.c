@@ -100,6 +100,7 @@ wait_for_input(WaitEventSet *waits, PgpxLease *const *leases, int n,
 			   PgpxTime deadline)
 {
 	uint32		wait_event = pgpx_wait_event(&wait_answer, "PgpoolAnswer");
+	PgpxTime	waited = -pgpx_now();
 	long		timeout;
 
 	if (n == 1)
@@ -108,6 +109,9 @@ wait_for_input(WaitEventSet *waits, PgpxLease *const *leases, int n,
 	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	pgpx_session_wait_set(waits, timeout, wait_event);
+	waited += pgpx_now();
+	for (int i = 0; i < n; i++)
+		leases[i]->sock->answer_time += waited;
 	CHECK_FOR_INTERRUPTS();
 	return true;
 }

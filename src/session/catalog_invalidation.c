@@ -98,7 +98,7 @@ typedef struct Changes
 	int			ndropped;
 	Oid		   *dropped;		/* [max_pools] */
 
-	/* requests of distributed locks whose users may not use the server now */
+	/* acquisitions of distributed locks whose users may not use the server now */
 	int			nrevoked;
 	uint64	   *revoked;		/* [max_locks] */
 } Changes;
@@ -203,7 +203,7 @@ find_changes(void)
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	PgpxPoolKey key;
 	Oid			user;
-	uint64		request;
+	uint64		held;			/* an acquisition */
 	int			npaused;
 
 	changes = palloc0(sizeof(*changes));
@@ -212,14 +212,14 @@ find_changes(void)
 	changes->revoked = palloc(pgpx_shared->max_locks * sizeof(uint64));
 	AcceptInvalidationMessages();
 	compared_at = pgpx_catalog_changes;
-	for (int i = 0; (request = pgpx_lock_hooks->next_held(MyDatabaseId, &i,
-														  &key, &user)) != 0;)
+	for (int i = 0; (held = pgpx_lock_hooks->next_held(MyDatabaseId, &i,
+													   &key, &user)) != 0;)
 	{
 		Oid			base = pgpx_server_catalog_find_base(key.server);
 
 		if (!pgpx_server_catalog_may_use(key.server, user) ||
 			!pgpx_server_catalog_may_use(base, user))
-			changes->revoked[changes->nrevoked++] = request;
+			changes->revoked[changes->nrevoked++] = held;
 	}
 	find_changed_pools();
 	npaused = pgpx_server_list_paused(MyDatabaseId, changes->dropped);
@@ -270,7 +270,7 @@ apply_change(const PoolChange *change)
 }
 
 void
-pgpx_catalog_request_check(void)
+pgpx_catalog_check_later(void)
 {
 	compared_at = 0;
 }

@@ -4,7 +4,7 @@
  *	  The catalog reader: a short-lived background worker that publishes the
  *	  conninfo of pools.
  *
- * catalog_request.c has the rules for its start.  Rules for the reader:
+ * reader_start.c has the rules for its start.  Rules for the reader:
  * - It makes the same checks as a checkout by the pool's user.  A pool that all
  *	 users of a PUBLIC mapping share has no such user; each checkout from it
  *	 checks the privileges of its own user.
@@ -43,7 +43,7 @@
 #include "session/checkout.h"
 #include "session/server_spec.h"
 
-/* worker/catalog_request.c starts it; arg: OID of the database */
+/* worker/reader_start.c starts it; arg: OID of the database */
 PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);
 
 /* How long it waits for busy workers in total, and for a lock on a catalog. */
@@ -205,13 +205,15 @@ visit(void)
 			Form_pg_user_mapping mapping =
 				(Form_pg_user_mapping) GETSTRUCT(row);
 			Oid			user = mapping->umuser;
+			const char *user_name = "public";
 
 			if (mapping->umserver != base ||
 				(!OidIsValid(user) && !pgpx_server_catalog_names_user(row)))
 				continue;
-			publish(NameStr(server->srvname), user,
-					OidIsValid(user) ? GetUserNameFromId(user, false) : "public",
-					-1, 0);
+			if (OidIsValid(user))
+				user_name = GetUserNameFromId(user, true);
+			if (user_name != NULL)	/* NULL: the role was dropped meanwhile */
+				publish(NameStr(server->srvname), user, user_name, -1, 0);
 		}
 		systable_endscan(inner);
 	}

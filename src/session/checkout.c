@@ -52,6 +52,7 @@ typedef struct Checkout
 	bool		noticed;		/* the NOTICE of notice_after was raised */
 	int64		timeout_ms;		/* for the error; 0: no limit */
 	PgpxPlace	place;
+	bool		left_queue;		/* to enqueue again: the wait is not counted */
 	PgpxTime	grow_at;		/* while enqueued: when to let the pool grow
 								 * again; 0: not by this session */
 	uint64		published_version;	/* conninfo that this checkout published, */
@@ -173,7 +174,7 @@ lock_pool(Checkout *c)
 
 			/* retire pools with outdated SCRAM keys, if no session has yet */
 			if (OidIsValid(spec->key.scram_role))
-				pgpx_catalog_request_check();
+				pgpx_catalog_check_later();
 			index = pgpx_pool_find(&ref, &pool_id);
 
 			read_at = 0;
@@ -441,7 +442,7 @@ write_wait_cause(const Checkout *c, PgpxPool *pool, char *buf, size_t size)
 	total = pgpx_pool_total_locked(pool);
 	waiting = pool->nwaiting -
 		(pgpx_my_waiter()->state == PGPX_WAITER_WAITING ? 1 : 0);
-	failing = pool->fails_since != 0 && !pool->remote_full;
+	failing = pgpx_pool_is_failing(pool);
 	if (pool->fails_since != 0 || pool->last_error_at >= c->place.started)
 		strlcpy(reason, pool->last_error, sizeof(reason));
 	connecting = pool->count[PGPX_CONN_CONNECTING];
@@ -583,8 +584,7 @@ raise_timeout(Checkout *c, PgpxPool *pool, bool granted)
 				 errhint("It is restarted within a second. If it is not, see the server log and \"max_worker_processes\".")));
 
 	LWLockAcquire(pool->lock, LW_SHARED);
-	if (pool->fails_since != 0 && !pool->remote_full &&
-		!pgpx_pool_is_paused(pool) &&
+	if (pgpx_pool_is_failing(pool) && !pgpx_pool_is_paused(pool) &&
 		pgpx_pool_count_live_locked(pool) == 0 && pool->last_sqlstate != 0)
 		raise_last_error_locked(c, pool);
 	LWLockRelease(pool->lock);
@@ -721,8 +721,7 @@ check_wait_locked(Checkout *c, PgpxPool *pool)
 	}
 
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-		pool->fails_since != 0 && !pool->remote_full &&
-		pool->retry_at > pgpx_now() &&
+		pgpx_pool_is_failing(pool) && pool->retry_at > pgpx_now() &&
 		pgpx_pool_count_live_locked(pool) == 0 &&
 		pool->count[PGPX_CONN_CONNECTING] == 0 && !pgpx_pool_is_paused(pool))
 	{
@@ -780,10 +779,12 @@ drop_lease(Checkout *c, bool may_reuse)
 	PgpxLease  *lease = c->lease;
 	PgpxCachedSocket *sock = lease->sock;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
-	PgpxReleaseAction action = may_reuse && !c->touched ?
-		PGPX_RELEASE_UNCHANGED : PGPX_RELEASE_CLOSE;
+	PgpxCloseReason reason;
+	PgpxReleaseAction action =
+		pgpx_pending_release_action(lease->pending_state, &reason);
 
+	if (action == PGPX_RELEASE_UNCHANGED && (!may_reuse || c->touched))
+		action = PGPX_RELEASE_CLOSE;
 	c->lease = NULL;
 	if (lease->id == 0)
 	{
@@ -801,12 +802,6 @@ drop_lease(Checkout *c, bool may_reuse)
 		/* the remote may still execute the reset, and overlook the close */
 		if (pgpx_wire_is_in_reset(&sock->wire) && !sock->wire.eof)
 			action = PGPX_RELEASE_CANCEL_CLOSE;
-	}
-	if (action != PGPX_RELEASE_UNCHANGED &&
-		lease->pending_state == PGPX_PENDING_SENT)
-	{
-		reason = PGPX_CLOSE_HOLDER_DIED;
-		action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
 	pgpx_pool_release(conn, lease->id, PGPX_END_RETRIED, action, 0, reason,
 					  &lease->usage);
@@ -924,7 +919,6 @@ validate_and_reset(Checkout *c)
 	Outcome		outcome;
 
 	/* after a failed hand-over the state of the connection is not known */
-	c->touched = sent || lease->pending_state == PGPX_PENDING_FAILED;
 	if (lease->pending_state == PGPX_PENDING_FAILED)
 		return OUTCOME_DEAD;
 
@@ -958,6 +952,7 @@ validate_and_reset(Checkout *c)
 	}
 
 	lease->sock->leased = true;
+	lease->sock->poll_began = lease->sock->answer_time = 0;
 	wire = &lease->sock->wire;
 	c->touched = true;
 	if (sent)
@@ -1024,6 +1019,7 @@ note_lease(Checkout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id)
 	lease->spec = c->spec;
 	lease->place = c->place;
 	lease->place.pool_id = pool->pool_id;
+	c->left_queue = false;
 	pgpx_server_spec_pin(c->spec);
 	dlist_push_head(&pgpx_leases, &lease->node);
 }
@@ -1133,7 +1129,10 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 											  pgpx_wait_event(&wait_event, "PgpoolCheckout")))
 				continue;
 			else if (is_due(c->place.deadline))
+			{
+				PGPX_DEBUG_POINT("timed_out");
 				how = PGPX_DEQUEUE_TIMEOUT;
+			}
 			else
 			{
 				if (is_due(notice_at(c)))
@@ -1167,8 +1166,6 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 	}
 	PG_END_TRY();
 
-	if (how == PGPX_DEQUEUE_TIMEOUT)
-		PGPX_DEBUG_POINT("timed_out");
 	was = pgpx_waiter_dequeue(how, &c->place.waited);
 	if (was == PGPX_WAITER_GRANTED && waiter->conn < 0)
 		raise_lost(c);
@@ -1181,7 +1178,8 @@ wait_for_grant(Checkout *c, PgpxPool *pool, PgpxWaiter *waiter)
 		note_lease(c, pool, &pgpx_conns[waiter->conn], waiter->lease_id);
 		return OUTCOME_OK;
 	}
-	if (how == PGPX_DEQUEUE_AGAIN)
+	c->left_queue = how == PGPX_DEQUEUE_AGAIN;
+	if (c->left_queue)
 		return OUTCOME_AGAIN;
 	if (deadlock != NULL)
 		pgpx_deadlock_raise(deadlock, NameStr(c->spec->server_name));
@@ -1243,6 +1241,7 @@ attempt(Checkout *c)
 										c->place.waited, c->place.deadline,
 										c->place.position);
 	c->place.position = waiter->position;
+	c->left_queue = false;
 	c->prepared = false;		/* the end of the wait wipes the statement */
 	pgpx_pool_grow_locked(pool, 0);
 	c->grow_at = pgpx_pool_growth_due_locked(pool, waiter);
@@ -1327,6 +1326,8 @@ pgpx_lease_checkout(PgpxServerSpec *spec, int64 timeout_ms, bool only_try,
 	{
 		if (!done && c.lease != NULL)
 			drop_lease(&c, true);
+		if (!done && c.left_queue)
+			pgpx_waiter_give_up(c.place.waited);
 		pgpx_pending_statement_clear();
 		pgpx_server_spec_unpin(c.spec);
 	}

@@ -263,7 +263,7 @@ read_cap(PgpxDeadlock *deadlock, const PoolState *state)
 
 		/*
 		 * without the lock: if a pool is added here later, either it has no
-		 * token, or "moves" has changed
+		 * permit, or "moves" has changed
 		 */
 		if (pool->pool_id == 0)
 			continue;

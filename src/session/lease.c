@@ -636,7 +636,7 @@ pgpx_stream_repeat_cancel(PgpxLease *lease)
  * memory.  A session that returns a connection and finds such a waiter at the
  * head of the queue grants it the connection and sends, in one system call,
  *
- *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
+ *		marker Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
  * For a foreign table, the messages of the waiter begin with the commands of
  * its remote transaction.  The session wakes the waiter after it has sent the
@@ -723,7 +723,7 @@ is_ready_for_hand_over(const PgpxLease *lease)
 }
 
 /*
- * Send the prefix (token, reset) and the pending statement in one system call
+ * Send the prefix (marker, reset) and the pending statement in one system call
  * without blocking.  Return FAILED if no byte was sent, else SENT.
  * After a partial send the socket is shut down.
  */
@@ -749,6 +749,17 @@ send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
 	return PGPX_PENDING_SENT;
 }
 
+/* Add to the work of the lease what its socket has counted. */
+static void
+add_stream_usage(PgpxLease *lease)
+{
+	const PgpxCachedSocket *sock = lease->sock;
+
+	lease->usage.bytes_received = sock->wire.bytes_in;
+	lease->usage.bytes_sent = sock->wire.bytes_out;
+	lease->usage.answer_time = sock->answer_time;
+}
+
 /*
  * End a lease by a pipelined hand-over: grant the connection to the first
  * waiter, and send the reset and the waiter's pending statement.
@@ -770,9 +781,8 @@ hand_over_lease(PgpxLease *lease)
 	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
 		return false;
 
+	add_stream_usage(lease);
 	usage = lease->usage;
-	usage.bytes_received = lease->sock->wire.bytes_in;
-	usage.bytes_sent = lease->sock->wire.bytes_out;
 	if (reset)
 		usage.resets++;
 	if (!pgpx_pool_hand_over(conn, lease->id, &lease->spec->fingerprint, reset,
@@ -1095,14 +1105,11 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 	if (sock == NULL)
 	{
 		/* the process exits while it waits for the socket */
-		bool		runs = lease->pending_state == PGPX_PENDING_SENT;
-
+		action = pgpx_pending_release_action(lease->pending_state, &reason);
 		pgpx_pool_release(conn, lease->id,
-						  runs ? PGPX_END_RECLAIMED : PGPX_END_RETRIED,
-						  runs ? PGPX_RELEASE_CANCEL_CLOSE :
-						  PGPX_RELEASE_UNCHANGED, 0,
-						  runs ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_NONE,
-						  NULL);
+						  action == PGPX_RELEASE_CANCEL_CLOSE ?
+						  PGPX_END_RECLAIMED : PGPX_END_RETRIED,
+						  action, 0, reason, NULL);
 		pgpx_lease_forget(lease);
 		return;
 	}
@@ -1124,8 +1131,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_raise)
 	if (sock->wire.reset_error[0] != '\0')
 		pgpx_pool_report_reset(&pgpx_pools[lease->spec->pool], conn,
 							   sock->wire.reset_error);
-	lease->usage.bytes_received = sock->wire.bytes_in;
-	lease->usage.bytes_sent = sock->wire.bytes_out;
+	add_stream_usage(lease);
 	pgpx_pool_release(conn, lease->id, end, action, unread_reset, reason,
 					  &lease->usage);
 	pgpx_lease_forget(lease);

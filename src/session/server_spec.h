@@ -377,6 +377,6 @@ extern void pgpx_catalog_note_created_pool(uint32 pool_id);
  * Compare the pools of this database with the catalogs at the end of this
  * transaction, as if it had changed them.
  */
-extern void pgpx_catalog_request_check(void);
+extern void pgpx_catalog_check_later(void);
 
 #endif							/* PGPX_SERVER_SPEC_H */

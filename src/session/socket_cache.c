@@ -206,12 +206,17 @@ bool
 pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
 {
+	PgpxTime	began = sock->poll_began != 0 ? sock->poll_began : pgpx_now();
+	PgpxTime	waited;
 	long		timeout;
 
+	sock->poll_began = 0;
 	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	wait_for_events(sock, events, timeout, wait_event);
-	sock->slow = pgpx_now() - sock->wait_began > 2 * pgpx_busy_poll;
+	waited = pgpx_now() - began;
+	sock->slow = waited > 2 * pgpx_busy_poll;
+	sock->answer_time += waited;
 	CHECK_FOR_INTERRUPTS();
 	return true;
 }
@@ -228,6 +233,7 @@ pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
 {
 	int			much = GATHER_BYTES;
 	int			any = 1;
+	PgpxTime	began = pgpx_now();
 
 	(void) setsockopt(sock->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
 	PG_TRY();
@@ -240,6 +246,7 @@ pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
 						  sizeof(any));
 	}
 	PG_END_TRY();
+	sock->answer_time += pgpx_now() - began;
 	CHECK_FOR_INTERRUPTS();
 }
 
@@ -297,7 +304,7 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 /* Maximum interval between checks for the worker's reply, in ms. */
 #define REPLY_CHECK_MS 1000
 
-/* Pause before a refused request is repeated. */
+/* Pause before a refused message is repeated. */
 #define REPEAT_US (20 * 1000)
 
 /*
@@ -311,20 +318,22 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 static bool
 evict_random(void)
 {
-	int			n = pgpx_shared->max_connections;
-	int			first = pg_prng_uint32(&pg_global_prng_state) % n;
+	PgpxCachedSocket *chosen = NULL;
+	uint64		n = 0;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
-		PgpxCachedSocket *sock = cached_by_conn[(first + i) % n];
+		PgpxCachedSocket *sock = cached_by_conn[i];
 
-		if (sock != NULL && !sock->leased)
-		{
-			pgpx_socket_cache_drop(sock);
-			return true;
-		}
+		/* the nth socket replaces the choice with a probability of 1/n */
+		if (sock != NULL && !sock->leased &&
+			pg_prng_uint64_range(&pg_global_prng_state, 0, n++) == 0)
+			chosen = sock;
 	}
-	return false;
+	if (chosen == NULL)
+		return false;
+	pgpx_socket_cache_drop(chosen);
+	return true;
 }
 
 /*
@@ -416,7 +425,7 @@ make_reply_pair(void)
 	reply_pair[1] = pair[1];
 }
 
-/* Close the pair after a failure.  The next request creates another one. */
+/* Close the pair after a failure.  The next message creates another one. */
 static void
 drop_reply_pair(void)
 {
@@ -433,22 +442,30 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 {
 	/* read without the lock; stale values are harmless */
 	const volatile PgpxPool *p = &pgpx_pools[pool];
+	PgpxTime	now = pgpx_now();
 	PgpxTime	until;
 	ssize_t		n;
 
-	sock->wait_began = pgpx_now();
+	sock->poll_began = now;
 	if (pgpx_busy_poll == 0 || sock->slow || p->nwaiting > 0 ||
 		p->count[PGPX_CONN_LEASED] > pgpx_shared->max_polling)
 		return 0;
 
 	/* not the wait set, which would return at once if the latch is set */
-	until = sock->wait_began + pgpx_busy_poll;
+	until = now + pgpx_busy_poll;
 	do
 		n = pgpx_wire_fill(&sock->wire, full);
-	while (n == 0 && pgpx_now() < until);
+	while (n == 0 && (now = pgpx_now()) < until);
 
 	/* a sleep that ends soon corrects this */
 	sock->slow = n == 0;
+
+	/* the wait goes on if there is no input; the clock was read just before */
+	if (n != 0)
+	{
+		sock->answer_time += now - sock->poll_began;
+		sock->poll_began = 0;
+	}
 	return n;
 }
 
@@ -513,15 +530,15 @@ wait_for_reply(PgpxTime deadline)
 				   pgpx_wait_event(&wait_event, "PgpoolSocket"));
 }
 
-/* Send a request to the worker; wait while its control socket is full. */
+/* Send a SOCKET message to the worker; wait while its control socket is full. */
 static PgpxFetch
-send_request(PgpxPool *pool, PgpxSocketRequest *request, PgpxTime deadline)
+send_message(PgpxPool *pool, PgpxSocketMessage *message, PgpxTime deadline)
 {
-	request->number = ++last_number;
+	message->number = ++last_number;
 	for (;;)
 	{
-		int			sent = pgpx_control_send_request(pool->worker, request,
-													 reply_pair[1]);
+		int			sent = pgpx_control_send_socket(pool->worker, message,
+													reply_pair[1]);
 
 		if (sent > 0)
 			return PGPX_FETCH_OK;
@@ -538,7 +555,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 						PgpxTime deadline, PgpxCachedSocket **sock)
 {
 	PgpxPool   *pool = &pgpx_pools[pool_index];
-	PgpxSocketRequest request = {
+	PgpxSocketMessage message = {
 		.header = {
 			.incarnation = pgpx_pool_worker_incarnation(pool),
 			.pool = pool_index,
@@ -560,18 +577,18 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 	prepare_wait();
 	make_reply_pair();
 
-	/* for the socket: without one the request would be in vain */
+	/* for the socket: without one the message would be in vain */
 	acquire_fds(1);
 	ReleaseExternalFD();
 
-	fetch = send_request(pool, &request, deadline);
+	fetch = send_message(pool, &message, deadline);
 	while (fetch == PGPX_FETCH_OK)
 	{
 		PgpxReply	reply;
 		int			fd;
 		ssize_t		len = receive_reply(&reply, &fd);
 
-		if (len == sizeof(reply) && reply.number == request.number)
+		if (len == sizeof(reply) && reply.number == message.number)
 		{
 			if (reply.ok && fd >= 0)
 			{
@@ -586,11 +603,11 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 			if (deadline != 0 && pgpx_now() >= deadline)
 				return PGPX_FETCH_TIMEOUT;
 			(void) wait_for_reply(pgpx_now() + REPEAT_US);
-			fetch = send_request(pool, &request, deadline);
+			fetch = send_message(pool, &message, deadline);
 			continue;
 		}
 
-		/* a reply to an earlier request, which was abandoned, or none */
+		/* a reply to an earlier message, which was abandoned, or none */
 		drop_received(fd);
 		if (len < 0)
 		{
@@ -600,7 +617,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 		if (len > 0)
 			continue;
 
-		/* the worker may have exited without reading our request */
+		/* the worker may have exited without reading our message */
 		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
 			return PGPX_FETCH_GONE;
 		if (!wait_for_reply(deadline))

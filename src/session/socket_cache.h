@@ -36,7 +36,10 @@ typedef struct PgpxCachedSocket
 	uint64		generation;
 	int			fd;
 	bool		leased;			/* a lease of this session is using it */
-	PgpxTime	wait_began;		/* for pgpx_socket_cache_poll */
+	PgpxTime	poll_began;		/* of a poll without input, which a sleep
+								 * follows; 0: none */
+	PgpxTime	answer_time;	/* duration of the waits for the remote since
+								 * the lease began */
 	bool		slow;			/* the last answer took too long to poll for it */
 	PgpxWire	wire;
 } PgpxCachedSocket;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * cap.c
- *	  Caps over several pools: tokens, the rule for a full cap (cap.h), eviction.
+ *	  Caps over several pools: permits, the rule for a full cap (cap.h), eviction.
  *
  * Pingora's pool of upstream connections evicts by the same rule, the least
  * recently used of all groups (https://github.com/cloudflare/pingora,
@@ -11,45 +11,45 @@
  */
 #include "shared/cap.h"
 
-/* PgpxCap.tokens: the number in use, and above it the number of changes */
+/* PgpxCap.permits: the number in use, and above it the number of changes */
 #define ONE_CHANGE (UINT64CONST(1) << 32)
 
 static int
-used_of(uint64 tokens)
+used_of(uint64 permits)
 {
-	return (int) (uint32) tokens;
+	return (int) (uint32) permits;
 }
 
 int
 pgpx_cap_used(PgpxCap *cap, uint32 *moves)
 {
-	uint64		tokens = pg_atomic_read_u64(&cap->tokens);
+	uint64		permits = pg_atomic_read_u64(&cap->permits);
 
 	if (moves != NULL)
-		*moves = (uint32) (tokens / ONE_CHANGE);
-	return used_of(tokens);
+		*moves = (uint32) (permits / ONE_CHANGE);
+	return used_of(permits);
 }
 
-/* Acquire a token.  limit: the number of tokens; 0: no limit. */
+/* Acquire a permit.  limit: the number of permits; 0: no limit. */
 static bool
 acquire(PgpxCap *cap, int limit)
 {
-	uint64		tokens = pg_atomic_read_u64(&cap->tokens);
+	uint64		permits = pg_atomic_read_u64(&cap->permits);
 
 	do
 	{
-		if (limit != 0 && used_of(tokens) >= limit)
+		if (limit != 0 && used_of(permits) >= limit)
 			return false;
-	} while (!pg_atomic_compare_exchange_u64(&cap->tokens, &tokens,
-											 tokens + ONE_CHANGE + 1));
+	} while (!pg_atomic_compare_exchange_u64(&cap->permits, &permits,
+											 permits + ONE_CHANGE + 1));
 	return true;
 }
 
-/* Release a token, and return how many were in use before. */
+/* Release a permit, and return how many were in use before. */
 static int
 release(PgpxCap *cap)
 {
-	int			before = used_of(pg_atomic_fetch_add_u64(&cap->tokens,
+	int			before = used_of(pg_atomic_fetch_add_u64(&cap->permits,
 														 ONE_CHANGE - 1));
 
 	Assert(before > 0);
@@ -93,13 +93,13 @@ pgpx_cap_release(PgpxPool *pool, bool broken)
 	if (!broken)
 		pgpx_cap_release_server(pool);
 
-	/* pools of any worker may lack a token */
+	/* pools of any worker may lack a permit */
 	if (before == pgpx_shared->max_connections)
 		pgpx_worker_wake_all();
 }
 
 /*
- * Return how many tokens of a cap another pool lacks whose first waiter is
+ * Return how many permits of a cap another pool lacks whose first waiter is
  * older than "since"; 0: whatever its age.
  *
  * A pool whose worker does not run opens no connection.
@@ -118,7 +118,7 @@ lacked_by(const PgpxPool *other, const PgpxPool *pool, bool all, PgpxTime since)
 }
 
 /*
- * Return how many tokens of a cap the connections of a pool are about to
+ * Return how many permits of a cap the connections of a pool are about to
  * release.  A broken lease has released that of the server, and loses that of all
  * pools to a pool that lacks it.
  */
@@ -150,7 +150,7 @@ pgpx_cap_left_locked(const PgpxPool *pool, bool all, bool soon)
 }
 
 /*
- * The released connection is one more free token, so "left" may be 0.  Closing
+ * The released connection is one more free permit, so "left" may be 0.  Closing
  * connections are counted only if it matters, because each checkin calls this.
  */
 static bool

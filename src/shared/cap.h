@@ -4,21 +4,21 @@
  *	  Caps over several pools: max_server_connections for the pools of a
  *	  server, max_connections for all pools.
  *
- * Each connection has a token of each cap.  The tokens are acquired before the
+ * Each connection has a permit of each cap.  The permits are acquired before the
  * worker connects and released after the connection has closed.
  *
  * The rule for a full cap.  A pool that a cap keeps from opening connections
- * for its waiters records how many it lacks (PgpxPool.lacks).  Free tokens are
+ * for its waiters records how many it lacks (PgpxPool.lacks).  Free permits are
  * for the pools that lack some, in the order of their first waiters:
- *	- a pool acquires a token only if more are free than pools with older
+ *	- a pool acquires a permit only if more are free than pools with older
  *	  waiters lack;
- *	- a connection that is released counts as a free token, so under the same
+ *	- a connection that is released counts as a free permit, so under the same
  *	  condition it is kept, and otherwise closed;
- *	- for a pool that lacks tokens, the worker evicts the connection of another
+ *	- for a pool that lacks permits, the worker evicts the connection of another
  *	  pool that has been idle longest.
- * A pool that grows although all its waits are short takes free tokens, and
+ * A pool that grows although all its waits are short takes free permits, and
  * connections that other pools have not used for PGPX_EVICT_UNUSED_US.
- * So tokens are assigned by the age of waiters, and no pool starves.  Nothing is
+ * So permits are assigned by the age of waiters, and no pool starves.  Nothing is
  * reserved: a waiter that leaves, or a worker that exits, leaves nothing behind.
  *
  *-------------------------------------------------------------------------
@@ -28,31 +28,31 @@
 
 #include "shared/pool.h"
 
-/* Return the tokens in use. *moves changes with each acquire and release. */
+/* Return the permits in use. *moves changes with each acquire and release. */
 extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 
 /*
  * pgpx_cap_acquire_locked
- *		Acquire a token of each cap for a pool.  On false it has acquired none,
+ *		Acquire a permit of each cap for a pool.  On false it has acquired none,
  *		and lacks_all is set if the cap over all pools denied it.
  */
 extern bool pgpx_cap_acquire_locked(PgpxPool *pool);
 
-/* Release the token of the server, because a lease is broken from now on. */
+/* Release the permit of the server, because a lease is broken from now on. */
 extern void pgpx_cap_release_server(PgpxPool *pool);
 
 /*
- * Release the tokens of a connection that has closed.  broken: that of the
+ * Release the permits of a connection that has closed.  broken: that of the
  * server has been released.
  */
 extern void pgpx_cap_release(PgpxPool *pool, bool broken);
 
 /*
  * pgpx_cap_left_locked
- *		Return how many tokens of a cap the pool may have: those that are free,
+ *		Return how many permits of a cap the pool may have: those that are free,
  *		without those that pools with older waiters lack.
  *
- * all: the cap over all pools; else that of the server.  soon: the tokens of
+ * all: the cap over all pools; else that of the server.  soon: the permits of
  * connections that are closing, or broken, count as free.  The result is
  * negative if more are lacking than free, or if the limit was lowered, and
  * PG_INT32_MAX without a limit.  Other pools are read without their locks.
@@ -97,7 +97,7 @@ typedef enum PgpxEvict
  * all: the cap is that over all pools.  Then a lease of a broken connection is
  * revoked instead, if there is one.
  *
- * Return whether a token is about to be released; a connection that is already
+ * Return whether a permit is about to be released; a connection that is already
  * closing counts.  The caller must not hold a pool lock.
  */
 extern bool pgpx_cap_evict(int beneficiary, bool all, PgpxEvict which);

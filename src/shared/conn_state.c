@@ -227,7 +227,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 
 /*
  * Remove the first connection from the free list and assign it to a pool.  The
- * pool has a token of each cap, so the list is not empty.  Return NULL if it is
+ * pool has a permit of each cap, so the list is not empty.  Return NULL if it is
  * damaged.
  */
 static PgpxConn *
@@ -301,7 +301,7 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	pgpx_shared->free_head = PGPX_CONN_INDEX(conn);
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
-	/* tokens last: a process with a token must find a connection in the list */
+	/* permits last: a process with a permit must find a connection in the list */
 	pgpx_cap_release(pool, broken);
 	pgpx_pool_notify_end_locked(pool);
 }

@@ -123,7 +123,7 @@ extern const char *pgpx_conn_state_name(int state);
 /*
  * pgpx_conn_alloc_locked
  *		Allocate a connection slot for the pool: FREE -> CONNECTING, with a
- *		new generation and a token of each cap.
+ *		new generation and a permit of each cap.
  *
  * The caller must hold the pool lock exclusively.  Return NULL if a cap does
  * not allow another connection, or if the pool or the free list is damaged.

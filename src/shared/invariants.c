@@ -10,9 +10,9 @@
  * is reliable.
  *
  * Caps and free list.  A connection changes between a pool and the free list,
- * with its tokens, in one critical section under the lock of the pool.  The
- * check reads the tokens, acquires and releases each pool lock, reads the
- * length of the free list, and counts the connections.  If the tokens have not
+ * with its permits, in one critical section under the lock of the pool.  The
+ * check reads the permits, acquires and releases each pool lock, reads the
+ * length of the free list, and counts the connections.  If the permits have not
  * changed in that time, the numbers must agree.
  *
  *-------------------------------------------------------------------------
@@ -299,7 +299,7 @@ count_free_list(void)
 }
 
 /*
- * Compare the tokens of a cap with the connections, and with the free list if it
+ * Compare the permits of a cap with the connections, and with the free list if it
  * is the cap over all pools (server: -1).
  */
 static void
@@ -311,7 +311,7 @@ check_cap(PgpxFaults *faults, PgpxCap *cap, int server)
 	int			counted = 0;
 	int			nfree;
 
-	/* wait for processes that are acquiring or releasing a token */
+	/* wait for processes that are acquiring or releasing a permit */
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		if (server >= 0 && pgpx_pools[i].server != server)
@@ -324,7 +324,7 @@ check_cap(PgpxFaults *faults, PgpxCap *cap, int server)
 	{
 		int			pool = pgpx_conns[i].pool;
 
-		/* a broken connection has no token of its server */
+		/* a broken connection has no permit of its server */
 		if (pool >= 0 &&
 			(server < 0 ||
 			 (pgpx_pools[pool].server == server && !pgpx_conns[i].broken)))
@@ -332,7 +332,7 @@ check_cap(PgpxFaults *faults, PgpxCap *cap, int server)
 	}
 	(void) pgpx_cap_used(cap, &moves_after);
 	if (moves_after == moves && used != counted)
-		pgpx_check_fault(faults, "cap of server slot %d (-1: of all pools) has %d tokens in use, but %d connections",
+		pgpx_check_fault(faults, "cap of server slot %d (-1: of all pools) has %d permits in use, but %d connections",
 						 server, used, counted);
 	if (moves_after == moves && server < 0 &&
 		nfree != pgpx_shared->max_connections - used)

@@ -22,7 +22,7 @@ typedef struct PgpxFaults
 
 /*
  * pgpx_invariants_check
- *		Verify all pools, connections, waiters, the free list, the tokens of the
+ *		Verify all pools, connections, waiters, the free list, the permits of the
  *		caps and the distributed locks.  Describe the inconsistencies in
  *		*faults.
  *

@@ -36,7 +36,7 @@ typedef struct PgpxLockHooks
 	 * user has lost the privilege to use the server
 	 */
 	uint64 (*next_held)(Oid database, int *slot, PgpxPoolKey *key, Oid *user);
-	void (*lose)(uint64 request);
+	void (*lose)(uint64 acquisition);
 
 	/*
 	 * In a worker:

@@ -377,9 +377,32 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	pg_atomic_write_u64(&conn->lease_id, lease_id);
 
 	pool->last_checkout = conn->state_since;
-	pgpx_pool_note_use_locked(pool, pgpx_pool_count_leased_locked(pool));
+	pool->peaks.leased = Max(pool->peaks.leased,
+							 pgpx_pool_count_leased_locked(pool));
 	pool->stats.checkouts++;
 	return lease_id;
+}
+
+void
+pgpx_pool_fold_peaks_locked(PgpxPool *pool)
+{
+	PgpxLoad	current = {
+		.leased = pgpx_pool_count_leased_locked(pool),
+		.waiting = pool->nwaiting,
+	};
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	current.callers = current.leased + current.waiting;
+	pgpx_pool_note_use_locked(pool, pool->peaks.leased);
+	for (int i = 0; i < PGPX_SPANS; i++)
+	{
+		PgpxLoad   *peaks = &pool->sampling[i].peaks;
+
+		peaks->leased = Max(peaks->leased, pool->peaks.leased);
+		peaks->waiting = Max(peaks->waiting, pool->peaks.waiting);
+		peaks->callers = Max(peaks->callers, pool->peaks.callers);
+	}
+	pool->peaks = current;
 }
 
 int
@@ -484,8 +507,12 @@ pgpx_pool_back_off_locked(PgpxPool *pool, PgpxTime began, PgpxTime now,
 {
 	bool		further = pool->backoff_ms != 0;
 
-	/* already under way at the last failure */
-	bool		together = further && began <= pool->last_error_at;
+	/*
+	 * already under way at the last failure; a connection that was lost unused
+	 * needs a pause in any case
+	 */
+	bool		together = further && began <= pool->last_error_at &&
+		(pool->retry_at > now || !pool->lost_unused);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->last_error_at = now;
@@ -664,6 +691,18 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
 }
 
+PgpxReleaseAction
+pgpx_pending_release_action(PgpxPendingState state, PgpxCloseReason *reason)
+{
+	*reason = PGPX_CLOSE_BROKEN;
+	if (state == PGPX_PENDING_FAILED)
+		return PGPX_RELEASE_CLOSE;
+	if (state != PGPX_PENDING_SENT && state != PGPX_PENDING_ABANDONED)
+		return PGPX_RELEASE_UNCHANGED;
+	*reason = PGPX_CLOSE_HOLDER_DIED;
+	return PGPX_RELEASE_CANCEL_CLOSE;
+}
+
 /*
  * Lock the pool of a lease.  Return NULL, without the lock, if the lease was
  * revoked, or if the pool is damaged, since then its worker revokes all leases.
@@ -729,6 +768,7 @@ count_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 		stats->bytes_received += usage->bytes_received;
 		stats->bytes_sent += usage->bytes_sent;
 		stats->resets += usage->resets;
+		stats->answer_time += usage->answer_time;
 	}
 }
 

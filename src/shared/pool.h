@@ -132,6 +132,14 @@ typedef enum PgpxReleaseAction
 	PGPX_RELEASE_CLOSE
 } PgpxReleaseAction;
 
+/*
+ * Return how a waiter that has not used the granted connection releases it:
+ * unchanged, unless the granter has sent its pending statement, or may have done
+ * so.  Then *reason is the close reason.
+ */
+extern PgpxReleaseAction pgpx_pending_release_action(PgpxPendingState state,
+													 PgpxCloseReason *reason);
+
 /* Work of one lease, added to the counters of the pool at its end. */
 typedef struct PgpxUsage
 {
@@ -143,6 +151,7 @@ typedef struct PgpxUsage
 	uint64		bytes_received;
 	uint64		bytes_sent;
 	uint64		resets;
+	PgpxTime	answer_time;	/* duration of the waits for answers */
 } PgpxUsage;
 
 /*
@@ -261,6 +270,16 @@ extern void pgpx_pool_report_reset(PgpxPool *pool, const PgpxConn *conn,
 extern uint64 pgpx_stats_sum_ended(const PgpxStats *stats);
 extern uint64 pgpx_stats_sum_closed(const PgpxStats *stats);
 
+/*
+ * Return whether the last attempt to connect has failed, and not because the
+ * remote server accepts no more connections.  *pool may be a copy.
+ */
+static inline bool
+pgpx_pool_is_failing(const PgpxPool *pool)
+{
+	return pool->fails_since != 0 && !pool->remote_full;
+}
+
 /* Return the cap of the pool: pool_size plus max_overflow. */
 static inline int
 pgpx_pool_cap_locked(const PgpxPool *pool)
@@ -310,8 +329,8 @@ pgpx_pool_count_open_locked(const PgpxPool *pool)
 }
 
 /*
- * Record in the peaks of the pool that n connections are in use.  The pool keeps
- * that many for idle_timeout and overflow_ttl from now on.
+ * Record that n connections are in use.  The pool keeps that many for
+ * idle_timeout and overflow_ttl from now on.
  */
 static inline void
 pgpx_pool_note_use_locked(PgpxPool *pool, int n)
@@ -320,6 +339,15 @@ pgpx_pool_note_use_locked(PgpxPool *pool, int n)
 	pool->idle_peak.current = Max(pool->idle_peak.current, n);
 	pool->overflow_peak.current = Max(pool->overflow_peak.current, n);
 }
+
+/*
+ * pgpx_pool_fold_peaks_locked
+ *		Add PgpxPool.peaks to the peaks that shrink the pool and to those of
+ *		the history, and begin anew.
+ *
+ * So a checkout updates one peak.
+ */
+extern void pgpx_pool_fold_peaks_locked(PgpxPool *pool);
 
 /*
  * Return how many connections will become free without the end of a lease.

@@ -680,6 +680,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	if (pool == NULL)
 		return PG_INT64_MAX;
 	pgpx_options_follow(&pool->opts);
+	pgpx_pool_fold_peaks_locked(pool);
 	close_unneeded_locked(pool, now, &due);
 	due = Min(due, next_expiry(pool, now));
 	end_backoff(pool, now, &due);

@@ -15,6 +15,7 @@
 #include "storage/spin.h"
 #include "utils/builtins.h"
 
+#include "shared/history.h"
 #include "shared/lock_hooks.h"
 #include "shared/pool.h"
 
@@ -228,6 +229,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	*bucket_of(&ref->key) = PGPX_POOL_INDEX(pool);
 	fresh.user = ref->user;
 	fresh.last_checkout = fresh.stats_reset = pgpx_now();
+	pgpx_history_begin(&fresh, fresh.stats_reset);
 	fresh.version = fresh.connect_version = pool->version + 1;
 	fresh.options_version = pool->options_version + 1;
 	fresh.fingerprint = ref->fingerprint;
@@ -246,8 +248,14 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 {
 	int			index;
 
-	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
 	index = find_pool_locked(&ref->key);
+	if (index < 0)
+	{
+		LWLockRelease(pgpx_shared->registry_lock);
+		LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+		index = find_pool_locked(&ref->key);
+	}
 	for (int tries = 0; index < 0 && tries < pgpx_shared->max_pools; tries++)
 	{
 		index = find_slot_locked();
@@ -388,7 +396,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
  * the conninfo, the worker starts the catalog reader.
  */
 static void
-request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
+republish_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->has_conninfo = false;
@@ -426,7 +434,7 @@ pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->options_version++;
 	pool->fingerprint.in_place = 0;
-	request_conninfo_locked(pool, wake);
+	republish_conninfo_locked(pool, wake);
 }
 
 void
@@ -444,7 +452,7 @@ pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 		pgpx_worker_wake(pool->worker);
 	}
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
-	request_conninfo_locked(pool, wake);
+	republish_conninfo_locked(pool, wake);
 }
 
 void

@@ -21,6 +21,7 @@
 #include "utils/timestamp.h"
 
 #include "shared/conn_state.h"
+#include "shared/history.h"
 #include "shared/lock_hooks.h"
 #include "shared/wait_queue.h"
 
@@ -35,6 +36,7 @@ PgpxWaiter *pgpx_waiters = NULL;
 char	   *pgpx_pending_statements = NULL;
 pg_atomic_uint32 *pgpx_work_bits = NULL;
 pg_atomic_uint32 *pgpx_waiting_bits = NULL;
+PgpxSample *pgpx_samples = NULL;
 const PgpxLockHooks *pgpx_lock_hooks = NULL;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -83,6 +85,7 @@ place_all(char *segment)
 						   sizeof(pg_atomic_uint32));
 	pgpx_waiting_bits = place(segment, &end, PGPX_WAITING_WORDS,
 							  sizeof(pg_atomic_uint32));
+	pgpx_samples = place(segment, &end, PGPX_MAX_SAMPLES, sizeof(PgpxSample));
 	if (segment != NULL)
 		pgpx_lock_hooks->shmem_attach(segment + end);
 	return add_size(end, pgpx_lock_hooks->shmem_size());
@@ -94,7 +97,7 @@ shmem_request(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(place_all(NULL));
-	RequestNamedLWLockTranche(TRANCHE, 2 + pgpx_max_pools);
+	RequestNamedLWLockTranche(TRANCHE, 3 + pgpx_max_pools);
 }
 
 static void
@@ -154,9 +157,11 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->max_pools = pgpx_max_pools;
 	shared->nwaiter_slots = PGPX_NPROCS;
 	shared->max_locks = pgpx_max_locks;
+	shared->max_samples = PGPX_MAX_SAMPLES;
 	shared->max_polling = Max(sysconf(_SC_NPROCESSORS_ONLN), 0) / 2;
 	shared->registry_lock = &locks[0].lock;
 	shared->locks_lock = &locks[1].lock;
+	shared->history_lock = &locks[2].lock;
 	generate_identity(shared);
 	(void) gethostname(shared->host, sizeof(shared->host) - 1);
 	shared->started_at = pgpx_now();
@@ -203,9 +208,9 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	{
 		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
 		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
-		pg_atomic_init_u64(&pgpx_servers[i].cap.tokens, 0);
+		pg_atomic_init_u64(&pgpx_servers[i].cap.permits, 0);
 		pgpx_pools[i] = (PgpxPool) PGPX_POOL_INIT;
-		pgpx_pools[i].lock = &locks[2 + i].lock;
+		pgpx_pools[i].lock = &locks[3 + i].lock;
 		pgpx_pool_buckets[i] = -1;
 	}
 
@@ -214,7 +219,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		init_conn(&pgpx_conns[i]);
 		pgpx_conns[i].in_lru.next = i + 1 < pgpx_max_connections ? i + 1 : -1;
 	}
-	pg_atomic_init_u64(&shared->cap.tokens, 0);
+	pg_atomic_init_u64(&shared->cap.permits, 0);
 	SpinLockInit(&shared->free_mutex);
 	shared->free_head = 0;
 

@@ -26,6 +26,8 @@
  *	-  locks_lock		LWLock, one		distributed locks (locks.h);
  *										acquired alone or under the registry
  *										lock.
+ *	-  history_lock		LWLock, one		the samples of the history (history.h);
+ *										acquired alone.
  *
  * A process that holds any of them makes no libpq call, raises no ERROR, does
  * not sleep and does not touch a socket.  Its only system call is SetLatch.
@@ -234,6 +236,7 @@ typedef struct PgpxConn
 	TIME(wait_time) \
 	TIME(lease_time) \
 	TIME(max_lease_time) \
+	TIME(answer_time) \
 	NUMBER(statements) \
 	NUMBER(polled) \
 	NUMBER(rows) \
@@ -262,6 +265,71 @@ typedef struct PgpxStats
 #undef FIELD
 	uint64		histogram[PGPX_HISTOGRAM_BUCKETS];
 } PgpxStats;
+
+/*
+ * Totals of a pool, for the history: a sample is the difference of two of
+ * them.  Numbers are modulo 2^32, because a difference is smaller.
+ *
+ * Most are counters of PgpxStats.  The others: arrivals are checkouts without
+ * a wait and checkouts that began to wait; leases are those that have ended;
+ * leased_time and waiting_time are lease_time and wait_time with the time so far
+ * of the leases and waits that have not ended.
+ */
+#define PGPX_TOTALS(NUMBER, TIME) \
+	NUMBER(arrivals) \
+	NUMBER(hits) \
+	NUMBER(waited) \
+	NUMBER(timeouts) \
+	NUMBER(cancelled) \
+	NUMBER(failed) \
+	NUMBER(refused) \
+	NUMBER(unavailable) \
+	NUMBER(deadlocks) \
+	NUMBER(leases) \
+	NUMBER(statements) \
+	NUMBER(errors) \
+	NUMBER(connects) \
+	NUMBER(connects_failed) \
+	TIME(wait_time) \
+	TIME(waiting_time) \
+	TIME(lease_time) \
+	TIME(leased_time) \
+	TIME(answer_time)
+
+typedef struct PgpxTotals
+{
+#define NUMBER(name) uint32 name;
+#define TIME(name) int64 name;
+	PGPX_TOTALS(NUMBER, TIME)
+#undef NUMBER
+#undef TIME
+	uint32		histogram[PGPX_HISTOGRAM_BUCKETS];
+} PgpxTotals;
+
+/* How many sessions use a pool; here always a peak within a span of time. */
+typedef struct PgpxLoad
+{
+	int			leased;			/* leases of connections that are not broken */
+	int			waiting;		/* waiters */
+	int			callers;		/* leases and waiters together; may be less
+								 * than "leased", which then is the peak */
+} PgpxLoad;
+
+/* The samples of the history have two spans, see history.h. */
+typedef enum PgpxSpan
+{
+	PGPX_SPAN_SHORT,
+	PGPX_SPAN_LONG,
+	PGPX_SPANS
+} PgpxSpan;
+
+/* The current sample of a pool: its start, and what was true then. */
+typedef struct PgpxSampling
+{
+	PgpxTime	since;
+	PgpxTotals	totals;			/* at its start */
+	PgpxLoad	peaks;			/* since its start, without PgpxPool.peaks */
+} PgpxSampling;
 
 /*
  * Fingerprint of the catalog rows from which the options of a pool were read.
@@ -314,7 +382,7 @@ typedef struct PgpxPoolKey
 /* A cap over several pools, see cap.h. */
 typedef struct PgpxCap
 {
-	pg_atomic_uint64 tokens;	/* tokens in use, and changes of that number */
+	pg_atomic_uint64 permits;	/* permits in use, and changes of that number */
 } PgpxCap;
 
 /*
@@ -404,8 +472,12 @@ typedef struct PgpxPool
 
 	PgpxTime	connect_time;	/* duration of the last connect; 0: unknown */
 	PgpxTime	last_checkout;	/* or the time at which the pool was made */
+	PgpxLoad	peaks;			/* since the last pgpx_pool_fold_peaks_locked,
+								 * which adds them to those below */
 	PgpxPeak	idle_peak;		/* its period is idle_timeout */
 	PgpxPeak	overflow_peak;	/* its period is overflow_ttl */
+	PgpxSampling sampling[PGPX_SPANS];
+	uint32		enqueued;		/* checkouts that began to wait, modulo 2^32 */
 	bool		tests_time_out; /* a test has timed out, and no other one has
 								 * succeeded since; reset when none runs */
 	PgpxTime	fails_since;	/* first of the current run of connects that
@@ -485,7 +557,7 @@ typedef enum PgpxDblinkOutcome
 
 /*
  * A database with participants of commits on several servers, and its resolver.
- * Worker 0 starts the resolver (resolver_request.c).
+ * Worker 0 starts the resolver (resolver_start.c).
  */
 typedef struct PgpxResolverSlot
 {
@@ -506,10 +578,12 @@ typedef struct PgpxShared
 	int			max_pools;
 	int			nwaiter_slots;
 	int			max_locks;
+	int			max_samples;	/* 0: there is no history */
 	int			max_polling;	/* half the processors, see
 								 * pgpx_socket_cache_poll */
 	LWLock	   *registry_lock;
 	LWLock	   *locks_lock;
+	LWLock	   *history_lock;
 	char		instance[PGPX_INSTANCE_LEN];	/* identifies this run of the
 												 * server to other servers */
 	char		host[256];		/* name of this host, see pgpx_commit_token */
@@ -517,7 +591,7 @@ typedef struct PgpxShared
 
 	/* atomic */
 	pg_atomic_uint64 next_id;	/* of a lease, a wait, a generation, an
-								 * incarnation, or a request of a lock */
+								 * incarnation, or an acquisition */
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint32 databases_changed; /* incremented by DROP DATABASE and
 										 * similar */
@@ -546,6 +620,9 @@ typedef struct PgpxShared
 
 	pg_atomic_uint32 locks_end; /* of distributed locks; written under
 								 * locks_lock */
+
+	/* protected by history_lock: samples of each span that were ever written */
+	uint64		samples_written[PGPX_SPANS];
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

@@ -102,6 +102,7 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 {
 	int			index = PGPX_POOL_INDEX(pool);
 	int			after = pool->queue.tail;
+	int			leased = pgpx_pool_count_leased_locked(pool);
 
 	if (pool->nwaiting == 0)
 	{
@@ -117,6 +118,8 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	pgpx_list_insert(&pool->queue, PGPX_QUEUE_LINKS, PGPX_WAITER_INDEX(waiter),
 					 after);
 	pool->nwaiting++;
+	pool->peaks.waiting = Max(pool->peaks.waiting, pool->nwaiting);
+	pool->peaks.callers = Max(pool->peaks.callers, leased + pool->nwaiting);
 }
 
 static void
@@ -130,7 +133,7 @@ queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 	pg_atomic_fetch_and_u32(&pgpx_waiting_bits[index / 32],
 							~(UINT32_C(1) << (index % 32)));
 
-	/* the tokens that this pool lacked are for other pools now */
+	/* the permits that this pool lacked are for other pools now */
 	if (pool->lacks > 0)
 		pgpx_worker_wake_all();
 }
@@ -162,6 +165,8 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 
 	queue_insert(pool, waiter);
 	pool->nwaiters++;
+	if (position == 0)
+		pool->enqueued++;
 	return waiter;
 }
 
@@ -229,6 +234,26 @@ histogram_bucket(PgpxTime waited)
 	return Min(bucket, PGPX_HISTOGRAM_BUCKETS - 1);
 }
 
+/* Count a wait that has ended. */
+static void
+count_wait_locked(PgpxPool *pool, PgpxTime waited)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->stats.waited++;
+	pool->stats.histogram[histogram_bucket(waited)]++;
+}
+
+void
+pgpx_waiter_give_up(PgpxTime waited)
+{
+	PgpxPool   *pool = &pgpx_pools[pgpx_my_waiter()->pool];
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pool->stats.cancelled++;
+	count_wait_locked(pool, waited);
+	LWLockRelease(pool->lock);
+}
+
 PgpxWaiterState
 pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 {
@@ -293,33 +318,24 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 	pool->nwaiters--;
 	pool->stats.wait_time += *waited - waiter->waited_before;
 	if (!continues)
-	{
-		pool->stats.waited++;
-		pool->stats.histogram[histogram_bucket(*waited)]++;
-	}
+		count_wait_locked(pool, *waited);
 	pgpx_pool_notify_end_locked(pool);
 	LWLockRelease(pool->lock);
 
 	if (was == PGPX_WAITER_GRANTED && how == PGPX_DEQUEUE_CANCEL)
 	{
-		PgpxPendingState pending_state = pgpx_waiter_pending_state(waiter);
-		bool		sent = pending_state == PGPX_PENDING_SENT ||
-			pending_state == PGPX_PENDING_ABANDONED;
+		PgpxCloseReason reason;
+		PgpxReleaseAction action =
+			pgpx_pending_release_action(pgpx_waiter_pending_state(waiter),
+										&reason);
 
 		/*
-		 * Release the connection, unchanged if nothing was sent on it.  Until
-		 * then it remains LEASED to this process, so no other process can
-		 * use it.
+		 * Until the release the connection remains LEASED to this process, so
+		 * no other process can use it.
 		 */
 		PGPX_DEBUG_POINT("hand_back");
 		pgpx_pool_release(&pgpx_conns[waiter->conn], waiter->lease_id,
-					   PGPX_END_RETRIED,
-					   sent ? PGPX_RELEASE_CANCEL_CLOSE :
-					   pending_state == PGPX_PENDING_FAILED ?
-						PGPX_RELEASE_CLOSE :
-					   PGPX_RELEASE_UNCHANGED, 0,
-					   sent ? PGPX_CLOSE_HOLDER_DIED :
-					   PGPX_CLOSE_BROKEN, NULL);
+						  PGPX_END_RETRIED, action, 0, reason, NULL);
 		waiter->conn = -1;
 	}
 	return was;

@@ -283,6 +283,13 @@ typedef enum PgpxDequeue
 extern PgpxWaiterState pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited);
 
 /*
+ * Count the last wait of this process, which has ended with PGPX_DEQUEUE_AGAIN,
+ * as cancelled, because the process does not enqueue again.  waited: its
+ * duration.
+ */
+extern void pgpx_waiter_give_up(PgpxTime waited);
+
+/*
  * Record the reason why a lease of a process is revoked.  To be called before
  * the lease id is cleared.
  */

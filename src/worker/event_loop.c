@@ -94,7 +94,7 @@ pgpx_event_loop_init(void)
 
 /* SOCKET: send the socket to the session, if it still holds the lease. */
 static void
-serve_socket(const PgpxSocketRequest *request, int reply_fd)
+serve_socket(const PgpxSocketMessage *from, int reply_fd)
 {
 	PgpxReply	reply = {0};
 	PgpxWorkerConn *w;
@@ -102,30 +102,30 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 	PgpxPool   *pool;
 	int			fd = -1;
 
-	if (reply_fd < 0 || request->conn < 0 ||
-		request->conn >= pgpx_shared->max_connections)
+	if (reply_fd < 0 || from->conn < 0 ||
+		from->conn >= pgpx_shared->max_connections)
 		return;
-	w = &pgpx_wconns[request->conn];
-	conn = &pgpx_conns[request->conn];
-	pool = &pgpx_pools[request->header.pool];
+	w = &pgpx_wconns[from->conn];
+	conn = &pgpx_conns[from->conn];
+	pool = &pgpx_pools[from->header.pool];
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	if (conn->state == PGPX_CONN_LEASED &&
-		conn->pool == request->header.pool &&
-		conn->generation == request->generation &&
-		pg_atomic_read_u64(&conn->lease_id) == request->lease_id &&
-		w->pg != NULL && w->generation == request->generation)
+		conn->pool == from->header.pool &&
+		conn->generation == from->generation &&
+		pg_atomic_read_u64(&conn->lease_id) == from->lease_id &&
+		w->pg != NULL && w->generation == from->generation)
 		fd = pgpx_connection_socket(w);
 	LWLockRelease(pool->lock);
 
-	reply.number = request->number;
+	reply.number = from->number;
 	reply.ok = fd >= 0;
 	if (pgpx_fd_send(reply_fd, &reply, sizeof(reply), fd) == 0 && fd >= 0)
 	{
 		/*
 		 * Too many descriptors are in flight for this user of the operating
 		 * system.  The session would wait for the reply, so refuse the
-		 * request: the session repeats it.
+		 * socket: the session repeats the message.
 		 */
 		reply.ok = false;
 		reply.again = true;
@@ -152,9 +152,9 @@ read_control(void)
 			pgpx_conninfo_store(message, len);
 			explicit_bzero(message, len);
 		}
-		else if (len == sizeof(PgpxSocketRequest) &&
+		else if (len == sizeof(PgpxSocketMessage) &&
 				 header->type == PGPX_MESSAGE_SOCKET)
-			serve_socket((PgpxSocketRequest *) message, fd);
+			serve_socket((PgpxSocketMessage *) message, fd);
 		if (fd >= 0)
 			close(fd);
 	}

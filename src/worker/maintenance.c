@@ -10,14 +10,12 @@
  */
 #include "worker/worker.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_database.h"
 #include "postmaster/interrupt.h"
 #include "utils/guc.h"
-#include "utils/syscache.h"
 
 #include "base/debug_point.h"
 #include "shared/cap.h"
+#include "shared/history.h"
 #include "shared/lock_hooks.h"
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
@@ -179,7 +177,7 @@ tick(PgpxTime now)
  * have reached the age for growth.  For a pool that a full cap keeps from
  * growing, evict a connection of another pool.
  *
- * Return true if a pool is still in back-off or lacks a token.
+ * Return true if a pool is still in back-off or lacks a permit.
  */
 static bool
 serve_waiting_pools(PgpxTime now)
@@ -236,94 +234,6 @@ handle_deadlines(PgpxTime now)
 	next_deadline = next;
 }
 
-/*
- * Return whether the database exists, and set *name.  Must be called after
- * pgpx_databases_begin.
- */
-static bool
-find_database(Oid database, NameData *name)
-{
-	HeapTuple	row = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-
-	if (!HeapTupleIsValid(row))
-		return false;
-	*name = ((Form_pg_database) GETSTRUCT(row))->datname;
-	ReleaseSysCache(row);
-	return true;
-}
-
-/*
- * After DROP DATABASE: retire the pools of databases that no longer exist, and
- * resume their paused servers, because no session can do so any more.  After
- * ALTER DATABASE RENAME: set the new name in the pools.
- */
-static void
-check_databases(void)
-{
-	static uint32 seen = 0;
-	static PgpxTime next_database_check = 0;	/* not before this time */
-	uint32		changes = pg_atomic_read_u32(&pgpx_shared->databases_changed);
-
-	if (changes == seen)
-		return;
-	if (pgpx_now() < next_database_check)
-	{
-		pgpx_event_due_at(next_database_check);
-		return;
-	}
-	if (!pgpx_databases_begin())
-	{
-		next_database_check = pgpx_now() + PGPX_LOCK_RETRY_MS * 1000;
-		pgpx_event_due_at(next_database_check);
-		return;
-	}
-	seen = changes;
-	for (int i = 0; i < pgpx_pools_end(); i++)
-	{
-		PgpxPool   *pool = &pgpx_pools[i];
-		PgpxWake	wake = PGPX_WAKE_INIT;
-		Oid			database = pool->key.database;
-		NameData	name;
-		bool		exists;
-
-		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index)
-			continue;
-		exists = find_database(database, &name);
-
-		/* unlocked read: only this process changes the name */
-		if (exists &&
-			strcmp(NameStr(name), NameStr(pool->database_name)) == 0)
-			continue;
-		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		if (pool->key.database == database)
-		{
-			if (exists)
-				pool->database_name = name;
-			else
-				pgpx_pool_retire_locked(pool, true, &wake);
-		}
-		LWLockRelease(pool->lock);
-		pgpx_wake_flush(&wake);
-	}
-
-	/*
-	 * Read without a lock.  If the slot is replaced between the two reads, no
-	 * server has both values, and pgpx_server_set_paused does nothing.
-	 */
-	for (int i = 0; i < pgpx_pools_end(); i++)
-	{
-		Oid			database = pgpx_servers[i].database;
-		Oid			server = pgpx_servers[i].server;
-		NameData	name;
-
-		if (OidIsValid(database) && OidIsValid(server) &&
-			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0 &&
-			!find_database(database, &name))
-			(void) pgpx_server_set_paused(database, server, false, false);
-	}
-	pgpx_databases_end();
-}
-
 /* Maintain a pool, and set the time of its next maintenance. */
 static void
 maintain_pool(int i, PgpxTime now)
@@ -376,7 +286,7 @@ maintain_pools(PgpxTime now, bool all)
 			if (all || now >= maintain_at[i])
 			{
 				maintain_pool(i, now);
-				pgpx_catalog_request_pool(i, now);
+				pgpx_reader_note_need(i, now);
 			}
 			next_maintenance = Min(next_maintenance, maintain_at[i]);
 		}
@@ -389,7 +299,7 @@ pgpx_maintenance_init(void)
 	maintain_at = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_pools,
 												  sizeof(PgpxTime)));
-	pgpx_catalog_request_init();
+	pgpx_reader_init();
 }
 
 PgpxTime
@@ -399,8 +309,9 @@ pgpx_maintenance_run(void)
 	static uint32 seen_changes = 0;
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
-	PgpxTime	next_request;
+	PgpxTime	next_reader;
 	PgpxTime	next_ping;
+	PgpxTime	next_sample;
 	bool		all = false;
 	bool		ticks;
 	bool		waiting;
@@ -436,13 +347,15 @@ pgpx_maintenance_run(void)
 		pg_atomic_write_u32(&slot->ticking, 1);
 		pgpx_event_due_at(next_tick);
 	}
-	check_databases();
+	pgpx_databases_check();
 	changes = pg_atomic_read_u32(&pgpx_shared->pools_changed);
 	all |= changes != seen_changes;
 	seen_changes = changes;
 	maintain_pools(now, all);
-	next_request = Min(pgpx_catalog_request(now), pgpx_resolver_request(now));
+	next_reader = Min(pgpx_reader_start_due(now),
+					  pgpx_resolver_start_due(now));
 	next_ping = pgpx_lock_hooks->ping();
-	return Min(Min(next_deadline, next_ping),
-			   Min(next_maintenance, next_request));
+	next_sample = pgpx_history_sample(pgpx_worker_index, now);
+	return Min(Min(Min(next_deadline, next_ping), next_sample),
+			   Min(next_maintenance, next_reader));
 }

@@ -3,13 +3,13 @@
  * password.c
  *	  Passwords that the password command prints.
  *
- * Tokens of identity services replace passwords and are valid for minutes only,
- * so they cannot be options of a user mapping.  If a mapping has
+ * Passwords that an identity service issues are valid for minutes only, so they
+ * cannot be options of a user mapping.  If a mapping has
  * use_password_command, the worker runs the command of the setting
  * pgpool_ext.password_command before it opens a connection, and logs in with
  * the line that the command prints.
  *
- * It is a program and not an SQL function because the tools that issue tokens
+ * It is a program and not an SQL function because the tools of these services
  * are programs, and because neither the worker nor the catalog reader may
  * execute SQL: no user can then replace what is executed.
  *

@@ -10,8 +10,8 @@
  * also close a free connection of another worker's pool.
  *
  * Implemented by worker.c (start and end), event_loop.c, maintenance.c,
- * catalog_request.c (start of the catalog reader) and resolver_request.c (start
- * of the resolvers of commits on several servers).
+ * databases.c, reader_start.c (start of the catalog reader) and resolver_start.c
+ * (start of the resolvers of commits on several servers).
  *
  *-------------------------------------------------------------------------
  */
@@ -52,23 +52,23 @@ extern void pgpx_maintenance_init(void);
 extern PgpxTime pgpx_maintenance_run(void);
 
 /*
- * pgpx_catalog_request_pool
+ * pgpx_reader_note_need
  *		Note whether a pool needs a catalog reader.
- * pgpx_catalog_request
+ * pgpx_reader_start_due
  *		Start the catalog reader if it is due: for pools of this worker, or in a
  *		database that has not been visited since the start of the server.
  *		Return the time of the next call, or PG_INT64_MAX if no call is needed
  *		before a pool changes or a reader ends.
  */
-extern void pgpx_catalog_request_init(void);
-extern void pgpx_catalog_request_pool(int pool, PgpxTime now);
-extern PgpxTime pgpx_catalog_request(PgpxTime now);
+extern void pgpx_reader_init(void);
+extern void pgpx_reader_note_need(int pool, PgpxTime now);
+extern PgpxTime pgpx_reader_start_due(PgpxTime now);
 
 /*
  * Start the resolvers that are due; only worker 0 does.  Return as
- * pgpx_catalog_request.
+ * pgpx_reader_start_due.
  */
-extern PgpxTime pgpx_resolver_request(PgpxTime now);
+extern PgpxTime pgpx_resolver_start_due(PgpxTime now);
 
 /*
  * pgpx_databases_begin
@@ -83,6 +83,14 @@ extern PgpxTime pgpx_resolver_request(PgpxTime now);
  */
 extern bool pgpx_databases_begin(void);
 extern void pgpx_databases_end(void);
+
+/*
+ * pgpx_databases_check
+ *		After DROP DATABASE: retire the pools of databases that no longer exist,
+ *		and resume their paused servers, because no session can do so any more.
+ *		After ALTER DATABASE RENAME: set the new name in the pools.
+ */
+extern void pgpx_databases_check(void);
 
 #define PGPX_LOCK_RETRY_MS 1000
 

@@ -3,7 +3,8 @@
  * client.c
  *	  The floor of the bench: clients in C that use libpq only.
  *
- *	client loop N CONNINFO SQL		microseconds of one PQexec, on one connection
+ *	client loop N CONNINFO SQL...	microseconds of a PQexec for each SQL, on one
+ *									connection
  *	client stream N CONNINFO SQL	the same in single-row mode, rows discarded
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
@@ -78,17 +79,19 @@ compare(const void *a, const void *b)
 }
 
 static double
-loop(int n, const char *conninfo, const char *sql, int single_rows)
+loop(int n, const char *conninfo, char **sql, int single_rows)
 {
 	PGconn	   *conn = must_connect(conninfo);
 	double		start;
 	double		us;
 
 	for (int i = 0; i < n / 10 + 1; i++)
-		must_run(conn, sql, single_rows);
+		for (char **s = sql; *s != NULL; s++)
+			must_run(conn, *s, single_rows);
 	start = now_us();
 	for (int i = 0; i < n; i++)
-		must_run(conn, sql, single_rows);
+		for (char **s = sql; *s != NULL; s++)
+			must_run(conn, *s, single_rows);
 	us = (now_us() - start) / n;
 	PQfinish(conn);
 	return us;
@@ -124,14 +127,14 @@ main(int argc, char **argv)
 		printf("%d.%d\n", PQlibVersion() / 10000, PQlibVersion() % 10000);
 		return 0;
 	}
-	if (argc != 5 || (n = atoi(argv[2])) <= 0)
+	if (argc < 5 || (n = atoi(argv[2])) <= 0)
 	{
-		fprintf(stderr, "usage: client loop|stream|fresh N CONNINFO SQL\n");
+		fprintf(stderr, "usage: client loop|stream|fresh N CONNINFO SQL...\n");
 		return 2;
 	}
 	if (strcmp(argv[1], "fresh") == 0)
 		printf("%.3f\n", fresh(n, argv[3], argv[4]));
 	else
-		printf("%.3f\n", loop(n, argv[3], argv[4], strcmp(argv[1], "stream") == 0));
+		printf("%.3f\n", loop(n, argv[3], argv + 4, strcmp(argv[1], "stream") == 0));
 	return 0;
 }

@@ -105,10 +105,10 @@ stolen() {
 }
 
 # run_way NAME: run a way in a subshell, which set -e ends at the first error; within "if"
-# it would not. Writes its figures to log/value. Sets status, and stole to the percentage of
-# the processor time that the host took.
+# it would not. Writes its figures to log/value. Sets status, took to the duration in ms, and
+# stole to the percentage of the processor time that the host took.
 run_way() {
-  local before
+  local before start=${EPOCHREALTIME/./}
 
   before=$(stolen)
   set +e
@@ -121,17 +121,18 @@ run_way() {
   set -e
   stole=$(echo "$before $(stolen)" |
     awk '{ s = $3 - $1; busy = $4 - $2 } END { print int(100 * s / (s + busy + 1)) }')
+  took=$(((${EPOCHREALTIME/./} - start) / 1000))
 }
 
-# measure ROUNDS NAME ...: run the ways in turn, in the order A B, B A, A B. A way that
-# fails is reported and then left out. If the host took 2 % of the processor time or more,
-# the way is run again, up to three times, and the run with the smallest share counts.
+# measure NAME ...: run the ways in turn, in the order A B, B A, A B. A way that fails is
+# reported and then left out. If the host took 2 % of the processor time or more, the way is
+# run again, up to three times, and the run with the smallest share counts. Such runs take at
+# most a fifth of the time of the others in their group.
 measure() {
-  local times=$1 i name names order key value status stole least try broken=' '
-  shift
+  local i name names order key value status stole took least try broken=' '
   names=("$@")
 
-  for ((round = 1; round <= times; round++)); do
+  for ((round = 1; round <= rounds; round++)); do
     order=("${names[@]}")
     if ((round % 2 == 0)); then
       order=()
@@ -145,11 +146,12 @@ measure() {
       for try in 1 2 3 4; do
         run_way "$name"
         [ "$status" -eq 0 ] || break
+        if [ "$try" -eq 1 ]; then first_ms=$((first_ms + took)); else again_ms=$((again_ms + took)); fi
         if [ "$stole" -lt "$least" ]; then
           least=$stole
           mv "$work/log/value" "$work/log/value.best"
         fi
-        [ "$least" -ge 2 ] && [ "$quick" -eq 0 ] || break
+        [ "$least" -ge 2 ] && [ "$quick" -eq 0 ] && [ $((again_ms * 5)) -lt "$first_ms" ] || break
       done
       # a repetition that fails does not count
       if [ "$least" -gt 100 ]; then
@@ -232,9 +234,8 @@ note() {
 # transaction; and the number and memory of ROLE's backends on the remote server. If not
 # all sessions have connected in time, the run is repeated with more time.
 sessions() {
-  local warm=$((quick ? 1 : 2)) try
+  local warm=$((1 + $2 / 100)) try
 
-  warm=$((warm + $2 / 100))
   for try in 1 2 3; do
     if sessions_for "$warm" "$@" >"$work/log/sessions"; then
       cat "$work/log/sessions"

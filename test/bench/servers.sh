@@ -174,5 +174,5 @@ versions() {
   fi
   say "all servers and clients on one machine; SCRAM over TCP on the loopback, without TLS unless stated otherwise"
   say "$(nproc) processors$(sed -n 's/^model name[[:space:]]*: /, /p' /proc/cpuinfo 2>/dev/null | head -n 1), $(uname -s) $(uname -r | cut -d - -f 1)"
-  say "$rounds rounds, $long_rounds of long measurements, $seconds s for each run of many sessions; load average before: $(cut -d ' ' -f 1-3 /proc/loadavg 2>/dev/null || echo unknown)"
+  say "$rounds rounds, $seconds s for each run of many sessions; load average before: $(cut -d ' ' -f 1-3 /proc/loadavg 2>/dev/null || echo unknown)"
 }

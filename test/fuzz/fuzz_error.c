@@ -87,7 +87,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const int encodings[] = {PG_UTF8, PG_LATIN1, PG_EUC_JP, PG_SQL_ASCII,
-	PG_MULE_INTERNAL, PG_EUC_TW, PG_WIN1252, PG_UTF8};
+	PG_EUC_KR, PG_EUC_TW, PG_WIN1252, PG_UTF8};
 	PgpxWireMessage msg = {.type = 'E'};
 	char	   *text;
 

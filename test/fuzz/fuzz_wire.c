@@ -3,7 +3,7 @@
  * fuzz_wire.c
  *	  Messages of a hostile remote to a session or to the worker.
  *
- * The first byte selects the request and whether the harness echoes the token, the
+ * The first byte selects the request and whether the harness echoes the marker, the
  * second one how the answer is split; the rest is the stream.  It is read from a
  * socket as in statement.c and connection.c, and each body is decoded.
  *
@@ -29,9 +29,9 @@ fuzz_echo(const PgpxWire *wire, int remote)
 {
 	char		answer[] = "1\0\0\0\004t\0\0\0\022\0\003............n\0\0\0\004";
 	uint32		words[3] = {
-		pg_hton32((uint32) (wire->token.sender >> 32)),
-		pg_hton32((uint32) wire->token.sender),
-		pg_hton32(wire->token.exchange),
+		pg_hton32((uint32) (wire->marker.sender >> 32)),
+		pg_hton32((uint32) wire->marker.sender),
+		pg_hton32(wire->marker.exchange),
 	};
 
 	memcpy(answer + 12, words, sizeof(words));
@@ -241,7 +241,7 @@ send_reset_behind(PgpxWire *wire, int kind)
 	{
 		wire->out_sent = wire->reset_at;
 		pgpx_wire_abandon(wire);
-		FUZZ_CHECK(wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->reset_behind != 0);
+		FUZZ_CHECK(wire->phase == PGPX_WIRE_MARKER_PARSE && wire->reset_behind != 0);
 	}
 }
 
@@ -303,7 +303,7 @@ ask(PgpxWire *wire, int how, int remote)
 			(void) pgpx_wire_send_reset(wire, "RESET ALL", "", false);
 			break;
 	}
-	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && how < 192)
+	if (wire->phase == PGPX_WIRE_MARKER_PARSE && how < 192)
 		fuzz_echo(wire, remote);
 }
 
@@ -317,7 +317,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t		scanned = 0;
 	int			ncolumns = -1;
 	int			drop;			/* its end: 0 with EOF, 2 abandoned, 3 in flight */
-	bool		follows;		/* the token of the second exchange is due */
+	bool		follows;		/* the marker of the second exchange is due */
 
 	write_all_lengths();
 	if (size < 2 || size > 64 * 1024)
@@ -377,7 +377,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		if (pgpx_wire_is_at_boundary(&wire))
 			pgpx_wire_trim(&wire);	/* as when a lease ends */
-		if (follows && wire.phase == PGPX_WIRE_TOKEN_PARSE &&
+		if (follows && wire.phase == PGPX_WIRE_MARKER_PARSE &&
 			pgpx_wire_statement_ended(&wire))
 		{
 			follows = false;

@@ -38,7 +38,7 @@ my $discarded = message('C', "DISCARD ALL\0");
 # first byte: the request (0 none, 1 simple, 2 extended, 3 DISCARD ALL, 4 the same
 # with start commands, 5 another reset with start commands, of the previous lease, 6 pipelined
 # after a reset, 7 pipelined, 8 pipelined, with messages before the answer, 9 a check,
-# 10 another reset; 1 or 2 plus 11 to 33: with a reset behind the statement; from 192 on the harness does not echo the token); second: how the
+# 10 another reset; 1 or 2 plus 11 to 33: with a reset behind the statement; from 192 on the harness does not echo the marker); second: how the
 # answer is split
 my %wire = (
 	simple => "\1\0" . $columns . $row . $row . $done . $ready,

@@ -127,7 +127,7 @@ inline acquire(s, c, p)
 	lease[c] = lease[c] + 1
 }
 
-/* pgpx_pool_dispatch_locked, and the tokens of a cap by the age of waiters */
+/* pgpx_pool_dispatch_locked, and the permits of a cap by the age of waiters */
 inline dispatch()
 {
 	do
@@ -344,7 +344,7 @@ inline collect(which)
 					fi }
 			};
 			atomic {
-				/* each token of the cap has been found */
+				/* each permit of the cap has been found */
 				for (i : 0 .. NC - 1) {
 					if
 					:: owner[i] != FREE && reading[which].lease[i] == 0 -> is_live = 1

@@ -61,13 +61,13 @@ typedef Session {
 	bool	yes;		/* its result */
 	byte	new_token;		/* its token */
 	byte	sent_at;
-	byte	request;
+	byte	acquisition;
 	bool	held;		/* HELD in shared memory */
 	byte	token;
 	byte	until;		/* valid until then */
 	mtype	late;		/* timed out; the remote may still execute it */
 	byte	late_token;
-	byte	late_request;
+	byte	late_acquisition;
 	byte	writes;		/* a token with which it is about to write; 0: none */
 };
 
@@ -77,7 +77,7 @@ byte now = 1;
 /* the row */
 bool held = false;
 byte holder;
-byte row_request;
+byte row_acquisition;
 byte row_token = 0;
 byte expires;
 
@@ -106,7 +106,7 @@ inline forget(i)
 	:: else
 	fi;
 	if
-	:: s[i].late == NONE -> s[i].late_token = 0; s[i].late_request = 0
+	:: s[i].late == NONE -> s[i].late_token = 0; s[i].late_acquisition = 0
 	:: else
 	fi
 }
@@ -121,11 +121,11 @@ inline grant(me, its, ok, what)
 	ok = false;
 	if
 	/* a repeated or late statement: the same token, once */
-	:: holder == me && row_request == its && held && expires > now ->
+	:: holder == me && row_acquisition == its && held && expires > now ->
 		expires = now + TTL;
 		ok = true;
 		what = row_token
-	:: !(holder == me && row_request == its) &&
+	:: !(holder == me && row_acquisition == its) &&
 #ifdef BUG_EARLY_TAKEOVER
 		(!held || expires <= now + 1) ->
 #else
@@ -140,7 +140,7 @@ inline grant(me, its, ok, what)
 		granted = row_token;
 		held = true;
 		holder = me;
-		row_request = its;
+		row_acquisition = its;
 		expires = now + TTL;
 		ok = true;
 		what = row_token
@@ -155,7 +155,7 @@ inline ping(me, its, known, ok)
 #ifdef BUG_NO_TOKEN
 	:: held && expires > now ->
 #else
-	:: held && holder == me && row_request == its && row_token == known && expires > now ->
+	:: held && holder == me && row_acquisition == its && row_token == known && expires > now ->
 #endif
 		expires = now + TTL;
 		ok = true
@@ -169,7 +169,7 @@ inline release(me, its)
 #ifdef BUG_BLIND_RELEASE
 	:: held ->
 #else
-	:: held && holder == me && row_request == its ->
+	:: held && holder == me && row_acquisition == its ->
 #endif
 		held = false;
 #ifdef BUG_REVIVED
@@ -188,7 +188,7 @@ proctype session(byte i)
 	/* send, and repeat the same request if the answer was lost */
 	:: atomic { s[i].out == NONE && !s[i].held && requests < REQUESTS ->
 		requests++;
-		s[i].request = requests;
+		s[i].acquisition = requests;
 		s[i].sent_at = now;
 		s[i].out = ACQUIRE;
 		s[i].done = false }
@@ -206,9 +206,9 @@ proctype session(byte i)
 	/* the remote executes it, at any time after it was sent */
 	:: atomic { s[i].out != NONE && !s[i].done ->
 		if
-		:: s[i].out == ACQUIRE -> grant(i, s[i].request, s[i].yes, s[i].new_token)
-		:: s[i].out == PING -> ping(i, s[i].request, s[i].token, s[i].yes)
-		:: s[i].out == RELEASE -> release(i, s[i].request)
+		:: s[i].out == ACQUIRE -> grant(i, s[i].acquisition, s[i].yes, s[i].new_token)
+		:: s[i].out == PING -> ping(i, s[i].acquisition, s[i].token, s[i].yes)
+		:: s[i].out == RELEASE -> release(i, s[i].acquisition)
 		fi;
 		s[i].done = true }
 
@@ -249,7 +249,7 @@ proctype session(byte i)
 		if
 		:: !s[i].done ->
 			s[i].late = ACQUIRE;
-			s[i].late_request = s[i].request
+			s[i].late_acquisition = s[i].acquisition
 		:: s[i].done
 		fi;
 #ifdef BUG_ASSUME
@@ -276,16 +276,16 @@ proctype session(byte i)
 		:: !s[i].done ->
 			s[i].late = s[i].out;
 			s[i].late_token = s[i].token;
-			s[i].late_request = s[i].request
+			s[i].late_acquisition = s[i].acquisition
 		:: s[i].done
 		fi;
 		s[i].out = NONE;
 		forget(i) }
 	:: atomic { s[i].late != NONE && s[i].late != 0 ->
 		if
-		:: s[i].late == ACQUIRE -> grant(i, s[i].late_request, yes, new_token)
-		:: s[i].late == PING -> ping(i, s[i].late_request, s[i].late_token, yes)
-		:: s[i].late == RELEASE -> release(i, s[i].late_request)
+		:: s[i].late == ACQUIRE -> grant(i, s[i].late_acquisition, yes, new_token)
+		:: s[i].late == PING -> ping(i, s[i].late_acquisition, s[i].late_token, yes)
+		:: s[i].late == RELEASE -> release(i, s[i].late_acquisition)
 		fi;
 		s[i].late = NONE;
 		yes = false;

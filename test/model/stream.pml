@@ -22,26 +22,26 @@
  *
  * There are two rules, and either is enough against COPY:
  *	 - CopyInResponse in the extended protocol breaks the stream
- *	 - an exchange begins with a token, whose echo must be the first message that is read
+ *	 - an exchange begins with a marker, whose echo must be the first message that is read
  * With REPLAY the remote may repeat an earlier answer, so that the second rule
  * has to hold without the first.
  *
  * run both: -DREPLAY
- * run no_token: -DNO_TOKEN
+ * run no_marker: -DNO_MARKER
  * run no_break: -DBUG_COUNTED -DREPLAY
  *
- * mutant BUG_COUNTED: -DNO_TOKEN
+ * mutant BUG_COUNTED: -DNO_MARKER
  * mutant BUG_SAME_ECHO: -DREPLAY
  * mutant BUG_RESET_UNSEEN: -DREPLAY
  *
  *	 COUNTED		 the session refuses the COPY, and expects one ReadyForQuery
- *	 SAME_ECHO		 the token is the same in each exchange
+ *	 SAME_ECHO		 the marker is the same in each exchange
  *	 RESET_UNSEEN	 the answer to the reset is read up to ReadyForQuery without a check
  */
 #define LEASES 3
 #define COPIES 1
 
-mtype = { TOKEN, QUERY, EXTENDED, COPY, RESET, SYNC, COPYFAIL };		/* to the remote */
+mtype = { MARKER, QUERY, EXTENDED, COPY, RESET, SYNC, COPYFAIL };		/* to the remote */
 mtype = { ECHO, ANSWER, FAILED, COPYIN, READY };						/* from it */
 
 /* each with the number of its exchange, and its lease */
@@ -113,7 +113,7 @@ end:
 		:: m == SYNC -> skipping = false; from!READY(n, l)
 		:: m == COPYFAIL		/* ignored outside of COPY */
 		:: m != SYNC && m != COPYFAIL && skipping
-		:: m == TOKEN && !skipping -> from!ECHO(ECHO_OF(n), l)
+		:: m == MARKER && !skipping -> from!ECHO(ECHO_OF(n), l)
 		:: m == QUERY && !skipping ->
 			assert(dirty == 0 || dirty == l);
 			dirty = l;
@@ -155,7 +155,7 @@ end:
 #ifdef REPLAY
 	:: atomic { last != 0 && replayed == 0 ->
 		replayed = 1;
-#ifndef NO_TOKEN
+#ifndef NO_MARKER
 		from!ECHO(ECHO_OF(last), lease);
 #endif
 		from!ANSWER(last, lease);
@@ -166,8 +166,8 @@ end:
 
 inline send_token()
 {
-#ifndef NO_TOKEN
-	to!TOKEN(number, lease);
+#ifndef NO_MARKER
+	to!MARKER(number, lease);
 #endif
 	skip
 }
@@ -175,7 +175,7 @@ inline send_token()
 /* The echo must be the next message. */
 inline read_echo()
 {
-#ifndef NO_TOKEN
+#ifndef NO_MARKER
 	if
 	:: from?m, n, l ->
 		if

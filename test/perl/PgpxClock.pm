@@ -55,13 +55,14 @@ sub set_clock
 }
 
 # The processes that sleep are woken by a reload, and compute their timeouts again.
+# asleep => 1: they are not.
 sub let_time_pass
 {
-	my ($node, $seconds) = @_;
+	my ($node, $seconds, %args) = @_;
 
 	$passed{ $node->name } += $seconds;
 	put($node, 1, $passed{ $node->name });
-	$node->reload;
+	$node->reload unless $args{asleep};
 	return;
 }
 

@@ -180,7 +180,7 @@ sub read_to_end
 	return;
 }
 
-# Read what the client sends up to a Query or a Sync. The echo of a token in front of it is
+# Read what the client sends up to a Query or a Sync. The echo of a marker in front of it is
 # sent by the next send(), unless {mute} is set. Returns the SQL, and records its protocol,
 # simple or extended.
 # Terminate ends the process or, if {stays} is set, returns undef.
@@ -188,7 +188,7 @@ sub receive
 {
 	my ($self) = @_;
 	my $sql = '';
-	my $is_token = 0;
+	my $is_marker = 0;
 
 	while (1)
 	{
@@ -200,9 +200,9 @@ sub receive
 		$sql = $body =~ s/\0.*//sr if $type eq 'Q';
 		$sql = (split /\0/, $body)[1] if $type eq 'P';
 		$self->{bind} = $body if $type eq 'B';
-		$is_token = $body =~ /^\0\0/ if $type eq 'P';
-		$self->{token} = substr $body, 2 if $type eq 'P' && $is_token;
-		$self->{first} = $self->echo if $type eq 'D' && $is_token && !$self->{mute};
+		$is_marker = $body =~ /^\0\0/ if $type eq 'P';
+		$self->{marker} = substr $body, 2 if $type eq 'P' && $is_marker;
+		$self->{first} = $self->echo if $type eq 'D' && $is_marker && !$self->{mute};
 		next unless $type =~ /[QS]/;
 		$self->{extended} = $type eq 'S';
 		return $sql;
@@ -295,12 +295,12 @@ sub greeting
 # BackendKeyData, which a cancel request needs.
 sub backend_key { return message('K', pack 'NN', $$, 42); }
 
-# The answer to a token: ParseComplete, ParameterDescription, NoData.
+# The answer to a marker: ParseComplete, ParameterDescription, NoData.
 sub echo
 {
 	my ($self) = @_;
 
-	return message('1', '') . message('t', $self->{token}) . message('n', '');
+	return message('1', '') . message('t', $self->{marker}) . message('n', '');
 }
 
 sub ready { return message('Z', 'I'); }

@@ -20,6 +20,7 @@ use warnings;
 
 use Exporter 'import';
 use File::Basename 'dirname';
+use IPC::Run;
 use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -30,7 +31,7 @@ use PgpxNode;
 use PgpxSession;
 
 our @EXPORT = qw(
-  local_node remote_node make_pool remote_sessions
+  local_node remote_node make_pool remote_sessions start_pgbouncer
   wait_until check_invariants leak_check stats_add_up
   worker_pid threads_of in_shared_memory terminate lease connects_of
   cancel_running are_idle one_leased_one_idle idle_of alive closes takes_effect clean_slate is_logged reader_has_ended over_tls descriptors_wanted
@@ -184,6 +185,38 @@ sub certificate
 	  or die "no certificate: " . slurp_file("$folder/log");
 	chmod 0600, "$folder/server.key";
 	return $folder;
+}
+
+# Start PgBouncer in session mode for a user, with a line of its section "databases".
+# Returns its process, its port on 127.0.0.1, and its log file. Returns nothing if it is
+# missing.
+sub start_pgbouncer
+{
+	my ($user, $password, $database) = @_;
+	my ($program) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin';
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+	my $log = "$folder/pgbouncer.log";
+
+	return unless $program;
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	PostgreSQL::Test::Utils::append_to_file("$folder/users", qq("$user" "$password"\n));
+	PostgreSQL::Test::Utils::append_to_file("$folder/pgbouncer.ini", <<"EOT");
+[databases]
+$database
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = $port
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = $folder/users
+server_tls_sslmode = prefer
+pool_mode = session
+logfile = $log
+ignore_startup_parameters = extra_float_digits,IntervalStyle,options
+EOT
+	my $process = IPC::Run::start([ $program, '-q', "$folder/pgbouncer.ini" ], '<', \'', '>', \my $out, '2>', \my $err);
+	wait_until($first, sub { -e $log && slurp_file($log) =~ /process up/ ? 1 : 0 }, 1);
+	return ($process, $port, $log);
 }
 
 # True if remote servers require TLS, so that the worker relays.

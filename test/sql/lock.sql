@@ -474,6 +474,30 @@ SELECT test.err($$SELECT pgpool.try_lock('locker', 'one more')$$);
 SELECT pgpool.check_invariants();
 DISCARD ALL;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+-- a role that is not a superuser can use half of the slots, whichever role its sessions
+-- change to
+CREATE ROLE regress_lock_second;
+SELECT test.mapping('regress_lock_second', 'locker');
+GRANT USAGE ON FOREIGN SERVER locker TO regress_lock_second;
+GRANT regress_lock_second TO regress_pgpool_app;
+SET SESSION AUTHORIZATION regress_pgpool_app;
+SELECT count(pgpool.try_lock('locker', 'many ' || n)) FROM generate_series(2, current_setting('pgpool_ext.max_locks')::int / 2) AS n;
+SET ROLE regress_lock_second;
+SELECT pgpool.try_lock('locker', 'as second') AS token \gset
+SELECT test.err($$SELECT pgpool.try_lock('locker', 'one more')$$);
+RESET SESSION AUTHORIZATION;
+SELECT pgpool.try_lock('locker', 'one more') IS NOT NULL AS granted;
+SET SESSION AUTHORIZATION regress_pgpool_app;
+SET ROLE regress_lock_second;
+SELECT pgpool.unlock('locker', 'as second', :token);
+SELECT test.wait_for('SELECT count(*) = current_setting(''pgpool_ext.max_locks'')::int / 2 FROM pgpool.locks');
+SELECT pgpool.try_lock('locker', 'one more too') IS NOT NULL AS granted;
+RESET SESSION AUTHORIZATION;
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT test.run('DROP USER MAPPING FOR regress_lock_second SERVER locker');
+DROP OWNED BY regress_lock_second;
+DROP ROLE regress_lock_second;
 SELECT DISTINCT state FROM pgpool.lock_status('locker');
 SELECT pgpool.check_invariants();
 

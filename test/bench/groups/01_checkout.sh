@@ -14,7 +14,7 @@ way_call() { here "SELECT one_call_each('$1', 'select 1', $(turns 2000))"; }
 
 group_1() {
   place apart
-  measure "$rounds" pair_lease pair_advisory held each:p1 each:p4 each:p1_never call:p1 call:p4
+  measure pair_lease pair_advisory held each:p1 each:p4 each:p1_never call:p1 call:p4
 }
 
 report_1() {

@@ -22,11 +22,11 @@ way_fresh() {
     bouncer) sql="select * from dblink('d_bouncer', 'select 1') as t(a int)" ;;
     bouncer_tls) sql="select * from dblink('d_bouncer_tls', 'select 1') as t(a int)" ;;
   esac
-  client fresh "$(turns 60)" "host=$work/s port=$local_port dbname=bench user=postgres" "$sql"
+  client fresh "$(turns 40)" "host=$work/s port=$local_port dbname=bench user=postgres" "$sql"
 }
 
 # way_direct SSLMODE: a program in C that connects to the remote server itself
-way_direct() { client fresh "$(turns 60)" "$(remote_conninfo "$1")" 'select 1'; }
+way_direct() { client fresh "$(turns 40)" "$(remote_conninfo "$1")" 'select 1'; }
 
 group_2() {
   local ways=(fresh:empty fresh:pool fresh:dblink fresh:fdw direct:disable
@@ -40,7 +40,7 @@ group_2() {
   fi
   here "SELECT pgpool.exec('p1_tls', 'select 1')" >/dev/null
   place apart
-  measure "$rounds" "${ways[@]}"
+  measure "${ways[@]}"
 }
 
 report_2() {

@@ -5,22 +5,22 @@
 # Without TLS the session uses the socket of the remote server, with TLS the relay of
 # the worker.
 
-way_select_lease() { here "SELECT held_lease('p1', 'select 1', $(turns 2000))"; }
-way_select_asleep() { here "SET pgpool_ext.busy_poll = 0; SELECT held_lease('p1', 'select 1', $(turns 2000))"; }
-way_select_exec() { here "SELECT held_exec('p1', 'select 1', $(turns 2000))"; }
-way_select_libpq() { client loop "$(turns 2000)" "$(remote_conninfo)" 'select 1'; }
-way_select_libpq_tls() { client loop "$(turns 2000)" "$(remote_conninfo require)" 'select 1'; }
-way_select_bouncer() { client loop "$(turns 2000)" "$(bouncer_conninfo "$bouncer")" 'select 1'; }
-way_select_bouncer_tls() { client loop "$(turns 2000)" "$(bouncer_conninfo "$bouncer_tls")" 'select 1'; }
-way_select_dblink() { here "SELECT dblink_named('d', 'select 1', $(turns 2000))"; }
-way_select_dblink_tls() { here "SELECT dblink_named('d_tls', 'select 1', $(turns 2000))"; }
-way_select_dblink_bouncer() { here "SELECT dblink_named('d_bouncer', 'select 1', $(turns 2000))"; }
-way_select_dblink_bouncer_tls() { here "SELECT dblink_named('d_bouncer_tls', 'select 1', $(turns 2000))"; }
-way_select_proxy() { here "SELECT proxy_loop($(turns 2000))"; }
+way_select_lease() { here "SELECT held_lease('p1', 'select 1', $(turns 1000))"; }
+way_select_asleep() { here "SET pgpool_ext.busy_poll = 0; SELECT held_lease('p1', 'select 1', $(turns 1000))"; }
+way_select_exec() { here "SELECT held_exec('p1', 'select 1', $(turns 1000))"; }
+way_select_libpq() { client loop "$(turns 1000)" "$(remote_conninfo)" 'select 1'; }
+way_select_libpq_tls() { client loop "$(turns 1000)" "$(remote_conninfo require)" 'select 1'; }
+way_select_bouncer() { client loop "$(turns 1000)" "$(bouncer_conninfo "$bouncer")" 'select 1'; }
+way_select_bouncer_tls() { client loop "$(turns 1000)" "$(bouncer_conninfo "$bouncer_tls")" 'select 1'; }
+way_select_dblink() { here "SELECT dblink_named('d', 'select 1', $(turns 1000))"; }
+way_select_dblink_tls() { here "SELECT dblink_named('d_tls', 'select 1', $(turns 1000))"; }
+way_select_dblink_bouncer() { here "SELECT dblink_named('d_bouncer', 'select 1', $(turns 1000))"; }
+way_select_dblink_bouncer_tls() { here "SELECT dblink_named('d_bouncer_tls', 'select 1', $(turns 1000))"; }
+way_select_proxy() { here "SELECT proxy_loop($(turns 1000))"; }
 # way_select_fdw SERVER
 way_select_fdw() { here "CALL each_in_its_transaction('SELECT a FROM one_$1', $(turns 1000), NULL)"; }
-way_select_relay() { here "SELECT held_lease('p1_tls', 'select 1', $(turns 2000))"; }
-way_select_relay_exec() { here "SELECT held_exec('p1_tls', 'select 1', $(turns 2000))"; }
+way_select_relay() { here "SELECT held_lease('p1_tls', 'select 1', $(turns 1000))"; }
+way_select_relay_exec() { here "SELECT held_exec('p1_tls', 'select 1', $(turns 1000))"; }
 way_hundred_lease() { here "SELECT held_lease('p1', 'select generate_series(1, 100)', $(turns 1000))"; }
 way_hundred_dblink() { here "SELECT dblink_named('d', 'select generate_series(1, 100)', $(turns 1000))"; }
 
@@ -36,9 +36,9 @@ select_ways() {
     ways+=(select_bouncer select_dblink_bouncer)
     tls+=(select_bouncer_tls select_dblink_bouncer_tls)
   fi
-  measure "$rounds" "${ways[@]}"
-  measure "$rounds" "${tls[@]}"
-  measure "$rounds" hundred_lease hundred_dblink
+  measure "${ways[@]}"
+  measure "${tls[@]}"
+  measure hundred_lease hundred_dblink
 }
 
 group_3() {

@@ -9,7 +9,7 @@
 # way_sessions HOW SESSIONS
 way_sessions() {
   case $1 in
-    pool | polled) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
+    pool) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     unpolled) PGOPTIONS='-c pgpool_ext.busy_poll=0' sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     never) sessions sessions_pool "$2" remote_never -D server="'p8_never'" ;;
     dblink) sessions sessions_dblink "$2" remote_each -D server="'m'" ;;
@@ -28,46 +28,28 @@ way_sessions() {
   esac
 }
 
-many="60 200"
-sessions_peers() {
-  local ways=(dblink)
-
-  has pgbouncer && ways+=(bouncer bouncer_reset)
-  printf '%s\n' "${ways[@]}"
-}
-
 group_4() {
-  local n peer few=() ways=()
+  local sixty=(sessions:pool:60 sessions:unpolled:60 sessions:dblink:60 sessions:fdw:60)
+  local tls=(sessions:tls:60 sessions:tls_never:60)
 
-  place free
-  [ "$quick" = 0 ] || many=60
-  mapfile -t peers_here < <(sessions_peers)
-  few=(sessions:pool:8 sessions:never:8 sessions:dblink:8 sessions:libpq:8)
-  measure "$long_rounds" "${few[@]}"
-  for n in $many; do
-    ways=("sessions:pool:$n")
-    for peer in "${peers_here[@]}"; do
-      [ "$peer" = bouncer_reset ] && [ "$n" != 60 ] && continue
-      ways+=("sessions:$peer:$n")
-    done
-    if [ "$n" = 60 ]; then
-      ways+=(sessions:never:60 sessions:fdw:60)
-      has plproxy && ways+=(sessions:plproxy:60)
-    fi
-    measure "$long_rounds" "${ways[@]}"
-  done
-  ways=(sessions:tls:60 sessions:tls_never:60)
-  if has pgbouncer; then
-    ways+=(sessions:bouncer_tls_reset:60 sessions:bouncer_tls:60)
+  if has plproxy; then
+    sixty+=(sessions:plproxy:60)
   fi
-  measure "$rounds" "${ways[@]}"
-  measure "$rounds" sessions:polled:60 sessions:unpolled:60
+  if has pgbouncer; then
+    sixty+=(sessions:bouncer:60 sessions:bouncer_reset:60)
+    tls+=(sessions:bouncer_tls_reset:60 sessions:bouncer_tls:60)
+  fi
+  place free
+  measure sessions:pool:8 sessions:never:8 sessions:dblink:8 sessions:libpq:8
+  measure "${sixty[@]}"
+  measure sessions:pool:200
+  measure "${tls[@]}"
 }
 
 report_4() {
   local n w
 
-  declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never" [polled]="pgpool_ext, busy_poll 100 us"
+  declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never"
     [unpolled]="pgpool_ext, busy_poll 0"
     [dblink]="dblink, one per session" [bouncer]="dblink to PgBouncer, 8, no reset"
     [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one per session"
@@ -79,7 +61,7 @@ report_4() {
   for n in 8 60 200; do
     grid "$n sessions" tps=.tps "CPU, us=.cpu" p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
       "imbalance, %=.uneven" "remote backends=.backends" "private, MB=.own" "PSS, MB=.pss"
-    for w in pool polled unpolled never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
+    for w in pool unpolled never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
@@ -92,10 +74,10 @@ report_4() {
   ratio "60 sessions on 8 / dblink with 60 connections" free:sessions:pool:60.tps free:sessions:dblink:60.tps ">=1.0"
   ratio "60 sessions on 8, p99 / dblink with 60 connections" free:sessions:pool:60.p99 free:sessions:dblink:60.p99 "<=1.0"
   ratio "60 sessions on 8 / postgres_fdw with 60 connections" free:sessions:pool:60.tps free:sessions:fdw:60.tps ">=1.4"
-  ratio "60 sessions on 8, busy_poll 100 us / busy_poll 0" free:sessions:polled:60.tps free:sessions:unpolled:60.tps ">=0.97"
+  ratio "60 sessions on 8, busy_poll 100 us / busy_poll 0" free:sessions:pool:60.tps free:sessions:unpolled:60.tps ">=0.97"
   limit "60 sessions: remote backends" free:sessions:pool:60.backends "<=8"
   ratio "60 sessions on 8 / PgBouncer, both with resets" free:sessions:pool:60.tps free:sessions:bouncer_reset:60.tps -
-  ratio "60 sessions on 8 / PgBouncer, both without resets" free:sessions:never:60.tps free:sessions:bouncer:60.tps -
+  ratio "60 sessions on 8 / PgBouncer without resets" free:sessions:pool:60.tps free:sessions:bouncer:60.tps -
   ratio "TLS: 60 sessions on 8, relay / PgBouncer" free:sessions:tls:60.tps \
     free:sessions:bouncer_tls:60.tps ">=1.0"
   ratio "TLS: 60 sessions on 8, relay / PgBouncer, both with resets" free:sessions:tls:60.tps \
@@ -103,10 +85,7 @@ report_4() {
   ratio "TLS: 60 sessions on 8, relay / PgBouncer, both without resets" free:sessions:tls_never:60.tps \
     free:sessions:bouncer_tls:60.tps ">=1.0"
   against "8 sessions on 8" free:sessions:pool:8.tps free:sessions:libpq:8.tps free:sessions:dblink:8.tps
-  for n in 60 200; do
-    against "$n sessions on 8" "free:sessions:pool:$n.tps" free:sessions:libpq:8.tps \
-      "free:sessions:dblink:$n.tps" "free:sessions:fdw:$n.tps" "free:sessions:plproxy:$n.tps" "free:sessions:bouncer:$n.tps" \
-      "free:sessions:bouncer_reset:$n.tps"
-  done
+  against "60 sessions on 8" free:sessions:pool:60.tps free:sessions:libpq:8.tps free:sessions:dblink:60.tps \
+    free:sessions:fdw:60.tps free:sessions:plproxy:60.tps free:sessions:bouncer:60.tps free:sessions:bouncer_reset:60.tps
   limit "200 sessions: imbalance, % of the mean" free:sessions:pool:200.uneven "<=10"
 }

@@ -47,7 +47,7 @@ way_stream() {
 }
 
 group_5() {
-  local at table bouncer_ways=()
+  local table bouncer_ways=()
 
   has pgbouncer && bouncer_ways=(stream:bouncer stream:bouncer_tls)
   here "SELECT pgpool.exec('p1_tls', 'select 1')" >/dev/null
@@ -56,13 +56,13 @@ group_5() {
     # the first execution of a statement returns text
     way_rows pool "$table" >/dev/null
   done
-  for at in apart free; do
-    place "$at"
-    for table in mixed numbers; do
-      measure "$rounds" "rows:pool:$table" "rows:dblink:$table" "rows:fdw:$table" "rows:libpq:$table"
-    done
+  for table in mixed numbers; do
+    place apart
+    measure "rows:pool:$table" "rows:dblink:$table" "rows:fdw:$table" "rows:libpq:$table"
+    place free
+    measure "rows:pool:$table" "rows:dblink:$table"
   done
-  measure "$long_rounds" stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
+  measure stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
 }
 
 report_5() {
@@ -77,12 +77,12 @@ report_5() {
       ratio "$rows rows, ${shapes[$table]}: dblink / pgpool_ext, $at" "$at:rows:dblink:$table" \
         "$at:rows:pool:$table" ">=${targets[$table]}"
     done
-    ratio "$rows rows, ${shapes[$table]}: pgpool_ext / floor, libpq in C" "free:rows:pool:$table" "free:rows:libpq:$table" -
+    ratio "$rows rows, ${shapes[$table]}: pgpool_ext / floor, libpq in C" "apart:rows:pool:$table" "apart:rows:libpq:$table" -
   done
   ratio "TLS: 100 MB, relay / libpq to PgBouncer" free:stream:relay free:stream:bouncer_tls ">=1.4"
   ratio "TLS: 100 MB, relay / libpq" free:stream:relay free:stream:tls ">=0.9"
   ratio "100 MB on a lease / libpq" free:stream:pool free:stream:libpq -
-  grid "$rows rows, ms" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
+  grid "$rows rows, ms, free" "pgpool_ext=pool" "dblink=dblink"
   for table in mixed numbers; do
     line "${shapes[$table]}" "free:rows:|:$table"
   done

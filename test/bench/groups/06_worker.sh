@@ -14,7 +14,7 @@ worker_pid() {
 way_relayed() {
   local pid how=dblink server n poll=100
 
-  n=$(turns 3000)
+  n=$(turns 1500)
   pid=$(worker_pid)
   case $1 in
     held*) how=held server=p1_tls ;;
@@ -35,10 +35,10 @@ group_6() {
 
   has pgbouncer && bouncer_relayed=(relayed:bouncer relayed:bouncer_reset)
   place free
-  measure "$rounds" relayed:held relayed:held_asleep relayed:each relayed:each_asleep relayed:dblink \
+  measure relayed:held relayed:held_asleep relayed:each relayed:each_asleep relayed:dblink \
     "${bouncer_relayed[@]}"
   place together
-  measure "$rounds" relayed:held relayed:held_asleep relayed:each "${bouncer_relayed[@]}"
+  measure relayed:held relayed:held_asleep relayed:each "${bouncer_relayed[@]}"
   here "ALTER SYSTEM RESET pgpool_ext.busy_poll" -c "SELECT pg_reload_conf()" >/dev/null
 }
 

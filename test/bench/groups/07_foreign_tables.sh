@@ -10,6 +10,13 @@ way_point() {
   here "CALL each_in_its_transaction('SELECT abalance FROM $1.point WHERE aid = 4711', $(turns 2000), NULL)"
 }
 
+# way_point_floor: us of the same statement and the COMMIT, whose answer is awaited, by a program in C. It needs no
+# reset, and sets nothing.
+way_point_floor() {
+  client loop "$(turns 2000)" "$(remote_conninfo)" \
+    'START TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT abalance FROM pgbench_accounts WHERE aid = 4711' COMMIT
+}
+
 # way_foreign_sessions SCHEMA SESSIONS MODE: on eight connections of a pool, or postgres_fdw with one per session; the
 # clients' query mode is simple or prepared
 way_foreign_sessions() {
@@ -34,7 +41,7 @@ way_scan_memory() {
 
 # way_first_row [SCHEMA]: us of a new session that reads one row, by default a local one
 way_first_row() {
-  client fresh "$(turns 200)" "host=$work/s port=$local_port dbname=bench user=postgres" \
+  client fresh "$(turns 60)" "host=$work/s port=$local_port dbname=bench user=postgres" \
     "$([ $# -gt 0 ] && echo "select a from $1.one" || echo 'select 1')"
 }
 
@@ -52,16 +59,16 @@ group_7() {
   sql_here foreign
   here "SELECT count(*) FROM ours.one; SELECT count(*) FROM ours.mixed" >/dev/null
   place apart
-  measure "$rounds" point:ours point:peer
-  measure "$rounds" first_row first_row:ours first_row:peer
-  measure "$rounds" scan:ours:mixed scan:peer:mixed scan:peer:mixed_10000
-  measure "$long_rounds" scan_memory:ours:mixed scan_memory:peer:mixed
-  measure "$long_rounds" insert:ours:inserted insert:peer:inserted insert:ours:inserted_100 insert:peer:inserted_100
+  measure point:ours point:peer point_floor
+  measure first_row first_row:ours first_row:peer
+  measure scan:ours:mixed scan:peer:mixed scan:peer:mixed_10000
+  measure scan_memory:ours:mixed scan_memory:peer:mixed
+  measure insert:ours:inserted insert:peer:inserted insert:ours:inserted_100 insert:peer:inserted_100
   place free
   way_append ours slow 16 >/dev/null # opens the connections of the pools
-  measure "$long_rounds" append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
+  measure append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
   place alone
-  measure "$rounds" foreign_sessions:ours:60:simple foreign_sessions:peer:60:simple \
+  measure foreign_sessions:ours:60:simple foreign_sessions:peer:60:simple \
     foreign_sessions:ours:60:prepared foreign_sessions:peer:60:prepared
 }
 
@@ -70,6 +77,8 @@ report_7() {
 
   section "Foreign tables"
   ratio "a row by its primary key in a transaction of its own: pgpool_ext / postgres_fdw" apart:point:ours apart:point:peer "<=0.35"
+  ratio "a row by its primary key, floor: a program in C, without settings and reset / postgres_fdw" \
+    apart:point_floor apart:point:peer -
   for mode in simple prepared; do
     ratio "60 sessions on 8 / postgres_fdw with 60 connections, pgbench -M $mode" \
       "alone:foreign_sessions:ours:60:$mode.tps" "alone:foreign_sessions:peer:60:$mode.tps" ">=2.0"
@@ -101,5 +110,6 @@ report_7() {
     figure "free:append:$w:slow:16" ms "${names[$w]}: async Append of four servers of 100 ms"
     figure "free:append:$w:slow_1" ms "${names[$w]}: one server of 100 ms"
   done
+  figure apart:point_floor us "floor: a row by its primary key, and COMMIT, by a program in C"
   figure apart:scan:peer:mixed_10000 ms "postgres_fdw: $rows rows, fetch_size 10000"
 }

@@ -23,9 +23,9 @@ group_8() {
     ways+=(calls_bouncer)
   fi
   place apart
-  measure "$rounds" call_attached call_dblink
+  measure call_attached call_dblink
   place free
-  measure "$long_rounds" "${ways[@]}"
+  measure "${ways[@]}"
 }
 
 report_8() {

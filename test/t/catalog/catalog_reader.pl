@@ -309,6 +309,14 @@ SKIP:
 	become_open('here app, there app, there user1', 'role that cannot log in has its pool');
 	$local->safe_psql('tenant', 'DROP USER MAPPING FOR user1 SERVER there; REVOKE USAGE ON FOREIGN SERVER there FROM user1; DROP ROLE user1');
 
+	# --- the role of a mapping is dropped while the reader visits its database
+	$local->safe_psql('postgres', 'CREATE ROLE lost; CREATE USER MAPPING FOR lost SERVER here');
+	make_pool($local, $remote, server => 'next', options => { min_size => 1 });
+	$local->safe_psql('postgres', q{DELETE FROM pg_authid WHERE rolname = 'lost'});
+	$local->restart;
+	become_open('here app, next app, there app', 'mapping without a role does not keep other pools from being opened');
+	$local->safe_psql('postgres', 'DELETE FROM pg_user_mapping AS m WHERE NOT EXISTS (SELECT FROM pg_authid AS r WHERE r.oid = m.umuser); DROP SERVER next CASCADE');
+
 	# --- the database is dropped
 	$local->safe_psql('postgres', 'DROP DATABASE tenant');
 	ok(terminate($local, worker_pid($local)), 'worker is terminated');

@@ -53,7 +53,8 @@ my $local = local_node('local', conf => ['pgpool_ext.log_connections = on' ]);
 		fdw_tuple_cost => 1,
 		fetch_size => 50,
 		truncatable => 'false',
-		updatable => 'false');
+		updatable => 'false',
+		$local->pg_version >= 18 ? (import_stats => '1d') : ());
 
 	# a value for each option that replaces connections, with which connecting is still
 	# possible
@@ -79,7 +80,7 @@ my $local = local_node('local', conf => ['pgpool_ext.log_connections = on' ]);
 
 	# Options that cannot have another value here, or do not exist in each libpq version.
 	# Options for superusers are all libpq's, and so of one class.
-	my %untried = map { $_ => 1 } qw(host port dbname base_server require_auth load_balance_hosts use_scram_passthrough);
+	my %untried = map { $_ => 1 } qw(host port dbname base_server require_auth load_balance_hosts use_scram_passthrough import_stats);
 
 	# --- the lists above are complete
 	$holder->run("CREATE EXTENSION pgpool_ext");
@@ -385,6 +386,8 @@ EOT
 	{
 		my ($server, $sql, $expected, $texts) = @_;
 		my $own = lease($holder, $server);
+		my $cancelled = 'SELECT sum(cancelled) FROM pgpool.stats';
+		my $before = $local->safe_psql('postgres', $cancelled);
 
 		$other->start("SELECT pgpool.checkout('$server', '60 s')");
 		ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "session waits for $server");
@@ -392,6 +395,7 @@ EOT
 		my $answer = $other->finish(30);
 		is($other->sqlstate, $expected, "$sql: waiter receives the expected result") or diag($other->error);
 		like($other->error, $texts, "$sql: error names both servers") if defined $texts;
+		is($local->safe_psql('postgres', $cancelled), $before + ($expected ne ''), "$sql: wait counts as cancelled only if it ends with an error");
 		if ($expected eq '')
 		{
 			is($other->run("SELECT pgpool.exec($answer, 'select 1')"), '1', 'lease of the new pool works');

@@ -254,7 +254,10 @@ sub remote_estimates
 	$super->run("CREATE FOREIGN TABLE u (id int) SERVER far OPTIONS (schema_name 'public', use_remote_estimate 'on')");
 	is($super->run('SELECT pgpool.attach_postgres_fdw()'), 't', 'postgres_fdw with use_remote_estimate is attached');
 	$app->run("SET statement_timeout = '60s'");
+	my $offset = -s $local->logfile;
 	is($app->run('SELECT count(*) FROM u') . $app->error, '0', 'table with use_remote_estimate is read through the pool');
+	$app->run('SELECT count(*) FROM u');
+	is(scalar(() = slurp_file($local->logfile, $offset) =~ /LOG: .*cannot plan queries of foreign table "u" on its pool/g), 1, 'each session logs use_remote_estimate once');
 	$app->fails('BEGIN; TRUNCATE u; SELECT * FROM u', '0A000', $refused, 'estimate after TRUNCATE is refused instead of waiting for its own transaction');
 	$app->run('ROLLBACK');
 	$app->fails('BEGIN; SELECT * FROM u; TRUNCATE u', '0A000', $refused, 'TRUNCATE after an estimate is refused instead of waiting for its own transaction');

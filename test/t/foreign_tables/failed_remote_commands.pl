@@ -49,14 +49,14 @@ sub transactions
 		next if $self->{failed};
 		if ($type eq 'P' && $body =~ /^\0\0/)
 		{
-			# the token
-			$self->{token} = substr $body, 2;
+			# the marker
+			$self->{marker} = substr $body, 2;
 			next;
 		}
-		if ($type eq 'D' && $self->{token})
+		if ($type eq 'D' && $self->{marker})
 		{
 			$self->send($self->echo);
-			delete $self->{token};
+			delete $self->{marker};
 			next;
 		}
 

@@ -428,6 +428,18 @@ is(remote_value($free_rows), '5 6', 'the lock has been released');
 $session->fails('SELECT n FROM one.violating', '23503', qr/violates foreign key constraint/, 'deferred constraint that fails at the remote COMMIT fails the read');
 is($session->run('SELECT count(*) FROM one.a') . $session->error, '10', 'next statement succeeds');
 
+# the remote session is killed during its COMMIT
+my $committing = "FROM pg_stat_activity WHERE usename = 'remote_app' AND wait_event = 'advisory'";
+$blocker->run('SELECT pg_advisory_lock(42)');
+$session->start('SELECT n FROM one.deferring');
+ok(wait_until($remote, "SELECT count(*) $committing", '1'), 'remote COMMIT waits for a lock again');
+remote_value("SELECT pg_terminate_backend(pid) $committing");
+$session->finish;
+$session->failed('08006', qr/connection to server "one" was lost/, 'read fails if its remote session is killed during the COMMIT');
+is(remote_value('SELECT count(*) FROM app.deferred'), '1', 'what this read wrote is lost');
+$blocker->run('SELECT pg_advisory_unlock(42)');
+nothing_is_left('kill during COMMIT');
+
 # returns the remote session that holds the lock
 sub stop_remote
 {

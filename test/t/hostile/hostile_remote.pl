@@ -30,10 +30,10 @@ my %answers = (
 	long_row => [ sub { $_[0]->described, message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
 	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, message('T', '') }, '08006' ],
 	bad_state => [ sub { $_[0]->described, done('SELECT 0'), message('Z', '?') }, '08006' ],
-	token_of_another => [ sub { $_[0]->echo =~ s/(.)(?=n)/chr(1 + ord $1)/ser, $_[0]->answer('1') }, '08006', qr/belongs to another statement/ ],
-	token_cut => [ sub { message('1', ''), message('t', pack 'n', 0), message('n', ''), $_[0]->answer('1') }, '08006', qr/belongs to another statement/ ],
-	token_missing => [ sub { $_[0]->answer('1') }, '08006' ],
-	token_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of another'), ready }, '08006', qr/The remote server reported: of another/ ],
+	marker_of_another => [ sub { $_[0]->echo =~ s/(.)(?=n)/chr(1 + ord $1)/ser, $_[0]->answer('1') }, '08006', qr/belongs to another statement/ ],
+	marker_cut => [ sub { message('1', ''), message('t', pack 'n', 0), message('n', ''), $_[0]->answer('1') }, '08006', qr/belongs to another statement/ ],
+	marker_missing => [ sub { $_[0]->answer('1') }, '08006' ],
+	marker_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of another'), ready }, '08006', qr/The remote server reported: of another/ ],
 	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
 	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
 	error_empty => [ sub { failure, ready }, 'HV000', qr/without a message/ ],
@@ -243,7 +243,7 @@ sub after_transaction
 	return;
 }
 
-# Like bad_reset(), but without the echo of the reset's token.
+# Like bad_reset(), but without the echo of the reset's marker.
 sub bad_reset_unechoed
 {
 	my ($fake, @answer) = @_;
@@ -265,7 +265,7 @@ foreach my $what (keys %answers)
 	$behaviours{$what} = sub {
 		my ($fake) = @_;
 
-		$fake->{mute} = $what =~ /^token/;
+		$fake->{mute} = $what =~ /^marker/;
 		$fake->receive;
 		$fake->send($say->($fake));
 		$fake->receive unless $what =~ /^cut_off|fatal$/;

@@ -3,40 +3,17 @@
 use strict;
 use warnings;
 
-use IPC::Run;
 use PgpxTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($program) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin';
-
-plan skip_all => 'PgBouncer is missing (Debian: pgbouncer)' unless $program;
 plan skip_all => 'PgBouncer has no TLS here' if over_tls();
 
-my $folder = PostgreSQL::Test::Utils::tempdir();
-my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $remote = remote_node('remote');
 my $local = local_node('local');
-my $log = "$folder/pgbouncer.log";
+my ($bouncer, $port, $log) = start_pgbouncer('remote_app', $REMOTE_APP_PASSWORD, 'remote_db = host=127.0.0.1 port=' . $remote->port)
+  or plan skip_all => 'PgBouncer is missing (Debian: pgbouncer)';
 
-PostgreSQL::Test::Utils::append_to_file("$folder/users", qq("remote_app" "$REMOTE_APP_PASSWORD"\n));
-PostgreSQL::Test::Utils::append_to_file("$folder/pgbouncer.ini", <<"EOT");
-[databases]
-remote_db = host=127.0.0.1 port=@{[ $remote->port ]}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = $port
-unix_socket_dir =
-auth_type = scram-sha-256
-auth_file = $folder/users
-pool_mode = session
-logfile = $log
-ignore_startup_parameters = extra_float_digits,IntervalStyle,options
-EOT
-my $bouncer = IPC::Run::start([ $program, '-q', "$folder/pgbouncer.ini" ], '<', \'', '>', \my $out, '2>', \my $err);
-
-ok(wait_until($local, sub { -e $log && slurp_file($log) =~ /process up/ ? 1 : 0 }, 1), 'PgBouncer has started') or diag($err);
 make_pool($local, $remote, server => 'bounced', options => { port => $port, pool_size => 2 });
 
 my $session = PgpxSession->new($local);

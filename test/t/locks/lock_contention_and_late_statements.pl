@@ -243,7 +243,7 @@ like($remote->safe_psql('remote_db', $again), qr/^\|.*\|t$/, 'repeated request a
 
 # a request that was granted without a reply and then released by force: a new request
 # is made
-$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'free', request = request + 1 WHERE name = 'twice'});
+$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'free', acquisition = acquisition + 1 WHERE name = 'twice'});
 my $next = $holder->run(q{SELECT pgpool.try_lock('logged', 'twice')});
 cmp_ok($next || 0, '>', $token, 'request that was already granted is replaced by a new one') or diag($holder->error);
 is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'twice'}), 'held', 'new request is granted');

@@ -1,6 +1,6 @@
 # Compare README.md and the pages of doc/ with the server: their tables must be correct,
-# and their examples must run in order, in one session. (For the recipes see
-# recipes.) A line before an example, which ends with a colon, marks an
+# and their examples must run in order, in one session. (For recipes.md
+# and migration.md see recipes.pl.) A line before an example, which ends with a colon, marks an
 # exception:
 #
 #   On the remote server, as its superuser:
@@ -17,7 +17,7 @@ use Test::More;
 my $ADDRESS = "host '10.0.0.7'";
 
 # in the order in which their examples run
-my @pages = ('README.md', map { "doc/$_.md" } qw(guide foreign-tables dblink drivers connecting operating tuning views locks errors reference security limits faq));
+my @pages = ('README.md', map { "doc/$_.md" } qw(guide foreign-tables dblink drivers connecting operating advice tuning views locks errors reference security limits faq));
 my %text = map { $_ => slurp("$FindBin::Bin/../../../$_") } @pages;
 my $all = join "\n", @text{@pages};
 my $remote = remote_node('remote');
@@ -85,7 +85,7 @@ sub all_pages
 	my @there = map { s{.*/}{}r } glob "$FindBin::Bin/../../../doc/*.md";
 	my @read = map { m{^doc/(.*)} ? $1 : () } @pages;
 
-	same([ @read, 'recipes.md' ], \@there, 'tests read all pages');
+	same([ @read, 'recipes.md', 'migration.md' ], \@there, 'tests read all pages');
 	return;
 }
 

@@ -1,10 +1,12 @@
-# The recipes work: their examples run in order and print the output of the page. The
-# exporter's queries return the columns that its format requires. A line before an
-# example, which ends with a colon, selects the session in which it runs:
+# The recipes and the page on migration work: their examples run in order and print the
+# output of the page. The exporter's queries return the columns that its format requires.
+# A line before an example, which ends with a colon, selects the session in which it runs,
+# or the program that it needs:
 #
 #   On shard1, as role `app`:                 "On shard2", "On shard1 and shard2"
 #   In another session:
 #   While the primary fails and the standby is promoted:
+#   Before, with PL/Proxy, which ..:
 #
 # A block "text" after an example is psql's output for it, rows first. An example
 # without such a block may print anything, but must not fail.
@@ -20,6 +22,7 @@ use Test::More;
 
 my $folder = "$FindBin::Bin/../../../doc";
 my $page = slurp_file("$folder/recipes.md");
+my $migration = slurp_file("$folder/migration.md");
 
 my @replicated = ('wal_level = replica', 'max_wal_senders = 5', 'hot_standby = on');
 my %remote = map { $_ => remote_node($_) } qw(shard1 shard2);
@@ -45,8 +48,16 @@ my %port_at = (
 
 my $session = session();
 my $other = session();
+my ($bouncer, $bouncer_port) = start_pgbouncer('app', 'secret', "app = host=127.0.0.1 port=$port_at{'10.0.0.7'}");
 
-examples();
+# why examples that need a program are skipped. Without PgBouncer, its example connects to the remote server.
+my %missing = (
+	'pg_background' => 'Debian has no package of pg_background',
+	'PL/Proxy' => $local->safe_psql('postgres', q{SELECT 'PL/Proxy is missing (Debian: postgresql-*-plproxy)' WHERE NOT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'plproxy')}),
+	'PgBouncer' => '');
+
+examples($page);
+examples($migration);
 audit_is_reliable();
 functions_are_safe();
 shards_belong_to_superusers();
@@ -55,6 +66,7 @@ dblink_is_covered();
 metrics();
 
 $_->quit foreach $session, $other;
+$bouncer->kill_kill if $bouncer;
 check_invariants($local);
 stats_add_up($local);
 leak_check($local, values %remote);
@@ -88,6 +100,9 @@ sub at_home
 	my ($sql) = @_;
 	my $port = $local->port;
 
+	$sql =~ s{host '10\.0\.0\.7', port '6432'}{"host '127.0.0.1', port '" . ($bouncer_port // $port_at{'10.0.0.7'}) . "'"}ge;
+	$sql =~ s{SET port '5432'}{SET port '$port_at{'10.0.0.7'}'}g;
+	$sql =~ s{host=([\d.]+)}{"host=127.0.0.1 port=" . ($port_at{$1} // $port)}ge;
 	$sql =~ s{host '(10\.[\d.,]*)'}{
 		my @hosts = split /,/, $1;
 		sprintf "host '%s', port '%s'", join(',', ('127.0.0.1') x @hosts), join(',', @port_at{@hosts})}ge;
@@ -115,9 +130,10 @@ sub trimmed
 
 sub examples
 {
+	my ($text) = @_;
 	my $n = 0;
 
-	while ($page =~ /(?:\b(On\sshard1\sand\sshard2,\sas\srole\s`\w+`|On\sshard\d,\sas\srole\s`\w+`|In another session|While the primary fails and the standby is promoted):\n\n)?^```sql\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?/msg)
+	while ($text =~ /(?:\b(On\sshard1\sand\sshard2,\sas\srole\s`\w+`|On\sshard\d,\sas\srole\s`\w+`|In another session|While the primary fails and the standby is promoted|Before, with [^:]+):\n\n)?^```sql\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?/msg)
 	{
 		my ($where, $sql, $shown) = ($1 // '', $2, $3);
 		my ($title) = $sql =~ /^(.{1,40})/;
@@ -135,6 +151,13 @@ sub examples
 
 		my $in = $where eq 'in another session' ? $other : $session;
 
+		if ($where =~ s/^before, with ([\w\/]+).*//)
+		{
+			my $reason = $missing{$1} // die "unknown program: $1\n";
+
+			SKIP: { skip "$title: $reason", 1 if $reason ne ''; }
+			next if $reason ne '';
+		}
 		if ($where eq 'while the primary fails and the standby is promoted')
 		{
 			$primary->stop('immediate');
@@ -162,7 +185,7 @@ sub examples
 			ok($in->error !~ /^(?:psql:.*: )?(?:ERROR|FATAL|error):/m, $title) or diag($in->error);
 		}
 	}
-	cmp_ok($n, '>', 10, 'page has examples');
+	cmp_ok($n, '>', 5, 'page has examples');
 	return;
 }
 
@@ -244,7 +267,7 @@ sub autonomous_in_any_database
 # the table names every function of dblink
 sub dblink_is_covered
 {
-	my ($table) = $page =~ /^## Replacing dblink\n(.*?)^```/ms;
+	my ($table) = $migration =~ /^## From dblink\n(.*?)^```/ms;
 
 	$local->safe_psql('postgres', 'CREATE EXTENSION IF NOT EXISTS dblink');
 	my @functions = split /\n/, $local->safe_psql('postgres', <<'EOT');

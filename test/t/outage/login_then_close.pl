@@ -83,6 +83,19 @@ pauses_grow(1, 'pauses grow while an older connection is used');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
 passes('kept', 'idle, next_try_at IS NULL', '2|t', 'pool recovers again');
 
+# a connection that was open at the last loss and is lost after its pause begins another
+# pause: else each loss would be followed by an attempt at once
+make_pool($local, $remote, server => 'late', options => { pool_size => 2, retry_min => '10s' });
+is($session->run("SELECT pgpool.prewarm('late', 2, '60 s')"), '2', 'late: connections are opened');
+my $paused = 'next_try_at > clock_timestamp()';
+foreach (split /\n/, $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'late'}))
+{
+	terminate($remote, $_);
+	becomes('late', $paused, 't', 'loss begins a pause');
+	let_time_pass($local, 60);
+	becomes('late', $paused, 'f', 'pause ends');
+}
+
 # the loss of an unused connection does not hide the message about the outage
 $local->safe_psql('postgres', q{SELECT pgpool.drain('idle', '60 s')});
 $local->safe_psql('postgres', q{SELECT pgpool.resume('idle')});

@@ -19,13 +19,13 @@ my %answers = (
 	fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye', R => 'ProcessInterrupts') }, '1' ],
 	# of a proxy, behind which the statement may be running
 	fatal_by_proxy => [ sub { failure(S => 'FATAL', C => '08P01', M => 'query timeout') }, '08006' ],
-	token_fatal_by_proxy => [ sub { failure(S => 'FATAL', C => '08P01', M => 'query timeout') }, '08006' ],
+	marker_fatal_by_proxy => [ sub { failure(S => 'FATAL', C => '08P01', M => 'query timeout') }, '08006' ],
 	silent => [ sub { '' }, '08006' ],
-	token_missing => [ sub { $reset, $_[0]->answer('7') }, '08006' ],
-	token_of_another => [ sub { message('1', ''), message('t', pack 'nN3', 3, 1, 2, 3), message('n', ''), $reset, $_[0]->answer('7') }, '08006' ],
-	token_twice => [ sub { $_[0]->echo, $_[0]->echo, $reset, $_[0]->answer('7') }, '08006' ],
-	token_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of the one before'), ready, $_[0]->echo, $reset, $_[0]->answer('7') }, '08006' ],
-	token_fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye', R => 'ProcessInterrupts') }, '1' ],
+	marker_missing => [ sub { $reset, $_[0]->answer('7') }, '08006' ],
+	marker_of_another => [ sub { message('1', ''), message('t', pack 'nN3', 3, 1, 2, 3), message('n', ''), $reset, $_[0]->answer('7') }, '08006' ],
+	marker_twice => [ sub { $_[0]->echo, $_[0]->echo, $reset, $_[0]->answer('7') }, '08006' ],
+	marker_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of the one before'), ready, $_[0]->echo, $reset, $_[0]->answer('7') }, '08006' ],
+	marker_fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye', R => 'ProcessInterrupts') }, '1' ],
 	unreset => [ sub { $_[0]->answer('7') }, '08006' ],
 	reset_only => [ sub { $reset, ready }, '08006' ],
 	reset_twice => [ sub { ($reset) x 2, $_[0]->answer('7') }, '08006' ],
@@ -56,7 +56,7 @@ foreach my $what (keys %answers)
 
 		$fake->serve if !mkdir $mark;
 		$fake->serve(1);
-		$fake->{mute} = $what =~ /^token/;
+		$fake->{mute} = $what =~ /^marker/;
 		$fake->receive;
 		$fake->send($say->($fake));
 		$fake->{mute} = 0;

@@ -9,7 +9,7 @@ use Test::More;
 
 my $both = remote_node('both', conf => ["shared_preload_libraries = 'pgpool_ext'"]);
 
-# all encodings except UTF8, SQL_ASCII, and MULE_INTERNAL, which has no conversion
+# all encodings except UTF8, SQL_ASCII, and MULE_INTERNAL, which has no conversion (until 18)
 my @encodings = qw(EUC_JP EUC_CN EUC_KR EUC_TW EUC_JIS_2004 LATIN1 LATIN2 LATIN3 LATIN4
   LATIN5 LATIN6 LATIN7 LATIN8 LATIN9 LATIN10 WIN1250 WIN1251 WIN1252 WIN1253 WIN1254
   WIN1255 WIN1256 WIN1257 WIN1258 WIN866 WIN874 KOI8R KOI8U ISO_8859_5 ISO_8859_6
@@ -45,7 +45,7 @@ INSERT INTO chars SELECT '$encoding', string_agg(c, '' ORDER BY n) FILTER (WHERE
 EOT
 }
 
-foreach my $encoding (@encodings, 'SQL_ASCII', 'MULE_INTERNAL')
+foreach my $encoding (@encodings, 'SQL_ASCII')
 {
 	my $name = lc $encoding;
 
@@ -132,14 +132,19 @@ is($utf8->run("SELECT * FROM pgpool.query($lease, 'select 7') AS t(a int)") . $u
 	'7', 'SQL_ASCII remote: lease stays usable');
 $utf8->run("SELECT pgpool.checkin($lease)");
 
-# without a conversion the connection attempt fails
-$utf8->fails("SELECT pgpool.checkout('mule_internal')", '08001',
-	qr/could not connect .*conversion between UTF8 and MULE_INTERNAL is not supported/s, 'MULE_INTERNAL remote: connection attempt fails');
 $utf8->quit;
-my $mule = PgpxSession->new($both, dbname => 'mule_internal');
-$mule->fails("SELECT pgpool.checkout('utf8')", '08001',
-	qr/could not connect .*conversion between MULE_INTERNAL and UTF8 is not supported/s, 'MULE_INTERNAL local: connection attempt fails');
-$mule->quit;
+
+# without a conversion the connection attempt fails
+foreach my $pair ([ 'euc_jp', 'latin1' ], [ 'latin1', 'euc_jp' ])
+{
+	my ($here, $there) = @$pair;
+	my $names = join ' and ', map { uc } @$pair;
+
+	make_pool($both, $both, server => 'there', dbname => $here, remote_dbname => $there, user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
+	my $session = PgpxSession->new($both, dbname => $here);
+	$session->fails("SELECT pgpool.checkout('there')", '08001', qr/could not connect .*conversion between $names is not supported/s, "connection attempt between $names fails");
+	$session->quit;
+}
 
 check_invariants($both);
 leak_check($both);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * resolver_request.c
+ * resolver_start.c
  *	  Start the resolvers of commits on several servers (commit/commit.h).
  *
  * Each database with participants has a slot in shared memory.  Its resolver is
@@ -83,7 +83,7 @@ start_resolver(int i)
 }
 
 PgpxTime
-pgpx_resolver_request(PgpxTime now)
+pgpx_resolver_start_due(PgpxTime now)
 {
 	PgpxTime	next = PG_INT64_MAX;
 

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * catalog_request.c
+ * reader_start.c
  *	  Start the catalog reader, which publishes the conninfo of pools for which
  *	  no session does.
  *
@@ -31,10 +31,8 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "postmaster/bgworker.h"
-#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -63,24 +61,6 @@ static bool recovering = false;
 static bool visiting = false;
 static Oid	highest = InvalidOid;
 static List *failed = NIL;		/* OIDs, with that of a visit that runs */
-
-bool
-pgpx_databases_begin(void)
-{
-	StartTransactionCommand();
-	if (ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
-		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock))
-		return true;
-	pgpx_databases_end();
-	return false;
-}
-
-void
-pgpx_databases_end(void)
-{
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(pgpx_worker_cxt);
-}
 
 /*
  * Return the next database of this round: one of the wanted databases, or one to
@@ -157,7 +137,7 @@ start_reader(Oid database)
 }
 
 void
-pgpx_catalog_request_init(void)
+pgpx_reader_init(void)
 {
 	needy = MemoryContextAllocZero(TopMemoryContext,
 								   mul_size(pgpx_shared->max_pools,
@@ -169,7 +149,7 @@ pgpx_catalog_request_init(void)
 }
 
 void
-pgpx_catalog_request_pool(int i, PgpxTime now)
+pgpx_reader_note_need(int i, PgpxTime now)
 {
 	uint32		pool_id = pgpx_pools[i].pool_id;
 
@@ -185,9 +165,9 @@ pgpx_catalog_request_pool(int i, PgpxTime now)
 	needy[i] = pool_id;
 }
 
-/* As pgpx_catalog_request, but for the end of recovery. */
+/* As pgpx_reader_start_due, but for the end of recovery. */
 static PgpxTime
-request_reader(PgpxTime now)
+start_readers(PgpxTime now)
 {
 	List	   *wanted = NIL;
 	pid_t		pid;
@@ -205,7 +185,7 @@ request_reader(PgpxTime now)
 		return due;
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
-		pgpx_catalog_request_pool(i, now);
+		pgpx_reader_note_need(i, now);
 		if (needy[i] != 0)
 			wanted = list_append_unique_oid(wanted,
 											pgpx_pools[i].key.database);
@@ -227,7 +207,7 @@ request_reader(PgpxTime now)
 }
 
 PgpxTime
-pgpx_catalog_request(PgpxTime now)
+pgpx_reader_start_due(PgpxTime now)
 {
 	if (recovering && !RecoveryInProgress())
 	{
@@ -237,6 +217,6 @@ pgpx_catalog_request(PgpxTime now)
 		pg_atomic_write_u32(&pgpx_shared->visited_database, InvalidOid);
 		due = now;
 	}
-	return Min(request_reader(now),
+	return Min(start_readers(now),
 			   recovering ? now + RECOVERY_CHECK_MS * 1000 : PG_INT64_MAX);
 }
