@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use PgpxPoints;
 use PgpxProxy;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -13,40 +14,7 @@ my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local', conf => ['restart_after_crash = on']);
 make_pool($local, $remote, server => 'one', options => { pool_size => 1, retry_min => '10 ms' });
 
-sub path { return $local->data_dir . "/pgpool_ext.$_[0].$_[1]"; }
-
-# True if a process has reached the debug point.
-sub reached
-{
-	my ($name) = @_;
-
-	return wait_until($local, sub { -e path($name, 'at') ? 'yes' : 'no' }, 'yes', 30);
-}
-
-sub resume
-{
-	my ($name) = @_;
-
-	append_to_file(path($name, 'go'), '');
-	return;
-}
-
-sub disarm
-{
-	unlink glob $local->data_dir . '/pgpool_ext.*.at ' . $local->data_dir . '/pgpool_ext.*.go';
-	return;
-}
-
-# Arm a debug point for all processes, including the worker.
-sub arm
-{
-	my ($setting, $value) = @_;
-
-	disarm();
-	$local->safe_psql('postgres', "ALTER SYSTEM SET pgpool_ext.$setting = '$value'");
-	$local->reload;
-	return;
-}
+points_of($local);
 
 sub works
 {

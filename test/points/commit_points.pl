@@ -1,0 +1,250 @@
+# A commit on several servers, interrupted at each of its debug points: sessions, the worker,
+# the resolver, the local server, a remote server and the network fail. Afterwards both shards
+# and the ledger agree, and no part is prepared. Each fault at every fourth point;
+# PGPX_TEST_ALLOCATIONS=all: at each one.
+use strict;
+use warnings;
+
+use PgpxPoints;
+use PgpxProxy;
+use PgpxTest;
+use PgpxTransfers;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $each = ($ENV{PGPX_TEST_ALLOCATIONS} // '') eq 'all' ? 1 : 4;
+my @shards = map { shard_node($_) } qw(one two);
+my @proxies = map { PgpxProxy->new($_->port) } @shards;
+my $local = local_node('local', conf => [ 'restart_after_crash = on', 'max_connections = 60', q{pgpool_ext.resolve_interval = '500ms'} ]);
+my $checkpointer = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'};
+my $resolver = q{FROM pg_stat_activity WHERE backend_type ~ 'pgpool_ext.*resolver'};
+my $n = 0;
+my $cases = 0;
+
+points_of($local);
+make_shards($local, \@proxies, options => { operation_timeout => '1s', checkout_timeout => '60s' });
+commits('before the faults');
+
+my @before = qw(commit_ask commit_asked commit_registered commit_row commit_preparing commit_prepare_sent commit_prepared);
+my @after = qw(commit_decided commit_finishing commit_finish_sent commit_finished);
+my @abort = qw(commit_abort commit_rolled_back);
+
+# What fails while the session is stopped at a point. A function returns what is undone after the
+# session has ended. 'alone': the server does not need a resume.
+my %faults = (
+	terminate => sub { $local->safe_psql('postgres', "SELECT pg_terminate_backend($_[0])"); },
+	cancel => sub { $local->safe_psql('postgres', "SELECT pg_cancel_backend($_[0])"); },
+	worker => sub { $local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($local) . ')'); },
+	resolver => sub { $local->safe_psql('postgres', "SELECT pg_terminate_backend(pid) $resolver"); },
+	'kill' => sub { kills($_[0]) },
+	server => sub { kill_all($local); start_again($local); },
+	remote => sub { $shards[1]->stop('immediate'); return sub { $shards[1]->start } },
+	leases => sub { terminate($shards[$_], lease_of($_[0], $_)) foreach grep { lease_of($_[0], $_) ne '' } 0, 1; return },
+	network => sub { $_->command('reset 1') foreach @proxies; return sub { $_->command('pass') foreach @proxies } },
+	silence => sub { $proxies[1]->command('freeze'); return sub { $proxies[1]->command('pass') } });
+
+# the remote session of a local one on a shard
+sub lease_of
+{
+	my ($pid, $shard) = @_;
+
+	return $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.leases WHERE pid = $pid AND server = 'shard" . ($shard + 1) . q{'});
+}
+
+# kill a process, and wait for the restart after the crash
+sub kills
+{
+	my ($pid) = @_;
+	my $before = $local->safe_psql('postgres', $checkpointer);
+
+	kill 'KILL', $pid;
+	restarts($before);
+	return;
+}
+
+sub restarts
+{
+	my ($before) = @_;
+
+	return wait_until($local, "SELECT pid <> $before FROM ($checkpointer) AS c", 't');
+}
+
+sub commits
+{
+	my ($name) = @_;
+	my $session = PgpxSession->new($local, user => 'app');
+
+	$session->run(transfer(++$n));
+	is($session->error, '', "$name: a transfer succeeds");
+	$session->quit;
+	return;
+}
+
+# Is this case to be run?
+sub is_due { return $cases++ % $each == 0; }
+
+sub is_committed
+{
+	my ($number) = @_;
+
+	return $local->safe_psql('postgres', "SELECT count(*) FROM ledger WHERE n = $number");
+}
+
+# --- the session is stopped, and something fails
+foreach my $point (@before, @after, @abort)
+{
+	my $decided = grep { $_ eq $point } @after;
+	my $aborts = grep { $_ eq $point } @abort;
+
+	foreach my $fault (sort keys %faults)
+	{
+		# before the decision nothing bounds the wait for an answer
+		next if $fault eq 'silence' && !$decided;
+		next unless is_due();
+		my $name = "$point, $fault";
+		my $session = PgpxSession->new($local, user => 'app');
+
+		disarm();
+		$session->run("SET pgpool_ext.debug_point = '$point wait'");
+		$session->start(transfer(++$n, note => $aborts ? 'fails' : undef));
+		ok(reached($point), "$name: session reaches the point");
+		my $undo = $faults{$fault}->($session->pid);
+		resume($point);
+		eval { $session->finish };
+		$session->quit;
+		$undo->() if ref $undo;
+		all_agree($local, \@shards, $name);
+		is(is_committed($n), '1', "$name: transfer is committed") if $decided;
+		is(is_committed($n), '0', "$name: transfer is not committed") if $aborts || (!$decided && $fault =~ /^(?:kill|server)$/);
+	}
+	commits($point);
+}
+
+# the process itself fails
+foreach my $action (qw(error exit crash))
+{
+	foreach my $point (@before, $action eq 'crash' ? @after : (), $action eq 'error' ? () : @abort)
+	{
+		next unless is_due();
+		my $name = "$point $action";
+		my $session = PgpxSession->new($local, user => 'app');
+		my $before = $local->safe_psql('postgres', $checkpointer);
+
+		disarm();
+		$session->run("SET pgpool_ext.debug_point = '$point $action'");
+		$session->run(transfer(++$n, note => (grep { $_ eq $point } @abort) ? 'fails' : undef));
+		isnt($session->sqlstate, '', "$name: transfer reports an error");
+		restarts($before) if $action eq 'crash';
+		$session->quit;
+		all_agree($local, \@shards, $name);
+		is(is_committed($n), (grep { $_ eq $point } @after) ? '1' : '0', "$name: outcome is as decided");
+	}
+}
+commits('session fails');
+
+# --- the resolver fails with parts to commit, and to roll back
+foreach my $point (qw(resolver_visit resolver_listed resolver_running resolver_decided resolver_resolved resolver_clean))
+{
+	foreach my $left (qw(commit_prepared commit_decided))
+	{
+		foreach my $fault (qw(error exit crash server remote network))
+		{
+			next unless is_due();
+			my $name = "$left crash, $point $fault";
+			my $session = PgpxSession->new($local, user => 'app');
+			my $before = $local->safe_psql('postgres', $checkpointer);
+
+			arm(debug_point => "$point " . ($fault =~ /^(?:error|exit|crash)$/ ? $fault : 'wait'));
+			unlink path($point, 'at');
+			$session->run("SET pgpool_ext.debug_point = '$left crash'");
+			$session->run(transfer(++$n));
+			restarts($before);
+			$session->quit;
+			ok(reached($point), "$name: resolver reaches the point");
+			my $undo = $faults{$fault} ? $faults{$fault}->() : undef;
+			resume($point);
+			$undo->() if ref $undo;
+			all_agree($local, \@shards, $name);
+			is(is_committed($n), $left eq 'commit_decided' ? '1' : '0', "$name: outcome is as decided");
+		}
+	}
+	arm(debug_point => '');
+	commits($point);
+}
+
+# --- The transaction ends while the resolver is between two of its readings. The session cannot
+# resolve its parts, because its remote sessions have ended.
+foreach my $point (qw(resolver_listed resolver_running resolver_decided))
+{
+	foreach my $commits (1, 0)
+	{
+		my $name = "$point, then " . ($commits ? 'commit' : 'rollback');
+		my $session = PgpxSession->new($local, user => 'app');
+
+		disarm();
+		$session->run(q{SET pgpool_ext.debug_point = 'commit_prepared wait'});
+		$session->start(transfer(++$n));
+		ok(reached('commit_prepared'), "$name: both parts are prepared");
+		$local->safe_psql('postgres', "ALTER SYSTEM SET pgpool_ext.debug_point = '$point wait'");
+		$local->reload;
+		ok(reached($point), "$name: resolver has seen them");
+		$faults{leases}->($session->pid);
+		if ($commits)
+		{
+			resume('commit_prepared');
+			$session->finish;
+			like($session->error, qr/WARNING.*still prepared/s, "$name: transaction commits, and leaves its parts");
+			is(join(' ', map { prepared_on($_) } @shards), '1 1', "$name: they are prepared");
+			resume($point);
+		}
+		else
+		{
+			# the server is killed: its next resolver begins anew
+			kills($session->pid);
+		}
+		arm(debug_point => '');
+		resume($_) foreach $point;
+		all_agree($local, \@shards, $name);
+		is(is_committed($n), $commits, "$name: outcome is as decided");
+		$session->quit;
+		disarm();
+	}
+}
+commits('resolver reads');
+
+# --- the registration of a participant fails
+foreach my $point (qw(register_login register_commit))
+{
+	foreach my $fault (qw(error exit crash server terminate remote))
+	{
+		next unless is_due();
+		my $name = "$point, $fault";
+		my $server = "fresh$cases";
+		my $session = PgpxSession->new($local, user => 'app');
+		my $before = $local->safe_psql('postgres', $checkpointer);
+
+		make_shard($local, $shards[1], $server);
+		arm(debug_point => "$point " . ($fault =~ /^(?:error|exit|crash)$/ ? $fault : 'wait'));
+		$session->start(transfer(++$n, to => $server));
+		ok(reached($point), "$name: registration reaches the point");
+		restarts($before) if $fault eq 'crash';
+		my $undo = $faults{$fault} ? $faults{$fault}->($session->pid) : undef;
+		resume($point);
+		eval { $session->finish };
+		$session->quit;
+		$undo->() if ref $undo;
+		arm(debug_point => '');
+		all_agree($local, \@shards, $name);
+		$session = PgpxSession->new($local, user => 'app');
+		$session->run(transfer(++$n, to => $server));
+		is($session->error, '', "$name: next transfer to the server succeeds");
+		$session->quit;
+	}
+}
+
+all_agree($local, \@shards, 'at the end');
+stats_add_up($local);
+check_invariants($local);
+is(scalar(() = slurp_file($local->logfile) =~ /PANIC|TRAP|terminated by signal (?:6|11)/g), 0, 'no process has crashed by itself');
+leak_check($local, @shards);
+done_testing();
