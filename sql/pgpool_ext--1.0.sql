@@ -1435,7 +1435,7 @@ CREATE TABLE pgpool.commit_participants (
 	id pg_catalog.int4 NOT NULL,
 	server pg_catalog.oid NOT NULL,
 	user_id pg_catalog.oid NOT NULL,
-	token pg_catalog.text NOT NULL,
+	origin pg_catalog.text NOT NULL,
 	system_identifier pg_catalog.int8 NOT NULL,
 	database pg_catalog.text NOT NULL,
 	adopter pg_catalog.text,
@@ -1443,7 +1443,7 @@ CREATE TABLE pgpool.commit_participants (
 	error pg_catalog.text,
 	CONSTRAINT commit_participants_pkey PRIMARY KEY (id));
 ALTER TABLE pgpool.commit_participants
-	ALTER COLUMN token SET STORAGE PLAIN,
+	ALTER COLUMN origin SET STORAGE PLAIN,
 	ALTER COLUMN database SET STORAGE PLAIN,
 	ALTER COLUMN adopter SET STORAGE PLAIN,
 	ALTER COLUMN error SET STORAGE PLAIN;
@@ -1455,14 +1455,14 @@ COMMENT ON COLUMN pgpool.commit_participants.server IS
 'OID of the foreign server';
 COMMENT ON COLUMN pgpool.commit_participants.user_id IS
 'OID of the local user whose mapping is used; 0: all users of a PUBLIC mapping';
-COMMENT ON COLUMN pgpool.commit_participants.token IS
-'token of the installation that prepares the parts: this data directory, host, timeline, database and extension';
+COMMENT ON COLUMN pgpool.commit_participants.origin IS
+'origin of the installation that prepares the parts: this data directory, host, timeline, database and extension';
 COMMENT ON COLUMN pgpool.commit_participants.system_identifier IS
 'system identifier of the remote server';
 COMMENT ON COLUMN pgpool.commit_participants.database IS
 'name of the remote database';
 COMMENT ON COLUMN pgpool.commit_participants.adopter IS
-'token of the installation that may roll back parts without a decision in the place of "token"; set by adopt_prepared';
+'origin of the installation that may roll back parts without a decision in the place of "origin"; set by adopt_prepared';
 COMMENT ON COLUMN pgpool.commit_participants.visited IS
 'time of the last complete visit of the resolver';
 COMMENT ON COLUMN pgpool.commit_participants.error IS
@@ -1532,21 +1532,21 @@ COMMENT ON COLUMN pgpool.prepared_transactions.last_error IS
 COMMENT ON COLUMN pgpool.prepared_transactions.participant IS
 'number of the participant, for forget_participant';
 
-CREATE FUNCTION pgpool.commit_token()
+CREATE FUNCTION pgpool.commit_origin()
 RETURNS pg_catalog.text
-AS 'MODULE_PATHNAME', 'pgpx_commit_token_text'
+AS 'MODULE_PATHNAME', 'pgpx_commit_origin_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION pgpool.commit_token() FROM PUBLIC;
-COMMENT ON FUNCTION pgpool.commit_token() IS
-'returns the token of this installation, as in commit_participants';
+REVOKE ALL ON FUNCTION pgpool.commit_origin() FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.commit_origin() IS
+'returns the origin of this installation, as in commit_participants';
 
 CREATE FUNCTION pgpool.adopt_prepared()
 RETURNS pg_catalog.int4
 LANGUAGE SQL VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 	WITH adopted AS (
-		UPDATE pgpool.commit_participants SET adopter = pgpool.commit_token()
-		WHERE token <> pgpool.commit_token() AND adopter IS DISTINCT FROM pgpool.commit_token()
+		UPDATE pgpool.commit_participants SET adopter = pgpool.commit_origin()
+		WHERE origin <> pgpool.commit_origin() AND adopter IS DISTINCT FROM pgpool.commit_origin()
 		RETURNING 1)
 	SELECT count(*)::int4 FROM adopted;
 $$;

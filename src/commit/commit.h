@@ -6,7 +6,7 @@
  *
  * Layer: above session/, below fdw/.  Implemented by
  *
- *	decision.c		token and id; the row of a decision; lookup of participants.
+ *	decision.c		origin and id; the row of a decision; lookup of participants.
  *					Runs in the session that commits.
  *	participant.c	rows of participants: registration by a background worker,
  *					removal, refusal of DDL.
@@ -22,15 +22,15 @@
  *	 transaction and its participants.  The transaction that it describes inserts
  *	 it.  The row is visible if and only if its parts must be committed.  It
  *	 counts only if its raw xmin is the xid in the id.
- * - A *token* identifies the installation that prepares parts: this data
+ * - An *origin* identifies the installation that prepares parts: this data
  *	 directory on this host, this timeline, this database, this CREATE EXTENSION.
- *	 A copy has another token.
+ *	 A copy has another origin.
  *
  * The id of a transaction is
  *
- *		pgpx_<token>_<xid8>_<random>
+ *		pgpx_<origin>_<xid8>_<random>
  *
- * with the token and 64 random bits in 16 hexadecimal digits each, and the xid
+ * with the origin and 64 random bits in 16 hexadecimal digits each, and the xid
  * in decimal digits.  Part n, counted from 1, has the global id <id>_<n>.  Its
  * participant is the nth in the decision.
  *
@@ -43,7 +43,7 @@
 
 #include "libpq-fe.h"
 
-#define PGPX_TOKEN_LEN 16
+#define PGPX_ORIGIN_LEN 16
 #define PGPX_ID_PREFIX "pgpx_"
 #define PGPX_ID_SIZE 72			/* of an id, with its NUL */
 #define PGPX_GID_SIZE 80		/* of a global id, with its NUL */
@@ -68,7 +68,7 @@ enum
 	PGPX_PARTICIPANT_ID = 1,
 	PGPX_PARTICIPANT_SERVER,
 	PGPX_PARTICIPANT_USER,
-	PGPX_PARTICIPANT_TOKEN,
+	PGPX_PARTICIPANT_ORIGIN,
 	PGPX_PARTICIPANT_SYSTEM,
 	PGPX_PARTICIPANT_DATABASE,
 	PGPX_PARTICIPANT_ADOPTER,
@@ -97,14 +97,14 @@ typedef struct PgpxParticipant
 /* --- decision.c ---------------------------------------------------------- */
 
 /*
- * pgpx_commit_token
- *		Write the token of this installation, with its NUL.
+ * pgpx_commit_origin
+ *		Write the origin of this installation, with its NUL.
  *
  * It is a digest of the system identifier, the timeline, the host name at the
  * start of the server, the data directory, and the OIDs of the database and of table commit_decisions.
  * Must not be called in recovery.
  */
-extern void pgpx_commit_token(char token[PGPX_TOKEN_LEN + 1]);
+extern void pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1]);
 
 /*
  * pgpx_commit_table
@@ -119,7 +119,7 @@ extern struct RelationData *pgpx_commit_table(const char *name, int lockmode);
 
 /*
  * pgpx_participant_find
- *		Find the newest participant of a server and user that has the token of
+ *		Find the newest participant of a server and user that has the origin of
  *		this installation, in a new snapshot.  Return false if there is none.
  *
  * participants: the open table.  A session that prepares parts keeps ROW SHARE
@@ -147,7 +147,7 @@ extern void pgpx_decision_insert(const int32 *participants, int n,
  *		Have a background worker log in as this user to this server, and commit
  *		a participant with what it finds.  Wait for its end; serve interrupts.
  *
- * If the newest row of the server and user has the same token, system
+ * If the newest row of the server and user has the same origin, system
  * identifier and database, no row is added.  The worker also claims a resolver
  * slot for the database.  The caller must not hold a lock on
  * commit_participants.  The worker sets lock_timeout, because this transaction

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * decision.c
- *	  One commit on several servers: the token and the id, the row of a
+ *	  One commit on several servers: the origin and the id, the row of a
  *	  decision, and the lookup of participants.
  *
  * This code runs in the session that commits, before its local commit, so it
@@ -63,7 +63,7 @@ pgpx_commit_table(const char *name, int lockmode)
 }
 
 void
-pgpx_commit_token(char token[PGPX_TOKEN_LEN + 1])
+pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1])
 {
 	char	   *text;
 	uint64		digest;
@@ -72,7 +72,7 @@ pgpx_commit_token(char token[PGPX_TOKEN_LEN + 1])
 					GetWALInsertionTimeLine(), MyDatabaseId,
 					find_table(PGPX_DECISIONS), pgpx_shared->host, DataDir);
 	digest = hash_bytes_extended((unsigned char *) text, strlen(text), 0);
-	snprintf(token, PGPX_TOKEN_LEN + 1, "%08x%08x", (uint32) (digest >> 32),
+	snprintf(origin, PGPX_ORIGIN_LEN + 1, "%08x%08x", (uint32) (digest >> 32),
 			 (uint32) digest);
 	pfree(text);
 }
@@ -82,18 +82,18 @@ pgpx_participant_find(Relation participants, Oid server, Oid user,
 					  PgpxParticipant *found)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	char		token[PGPX_TOKEN_LEN + 1];
+	char		origin[PGPX_ORIGIN_LEN + 1];
 	ScanKeyData keys[3];
 	SysScanDesc scan;
 	HeapTuple	row;
 
-	pgpx_commit_token(token);
+	pgpx_commit_origin(origin);
 	ScanKeyInit(&keys[0], PGPX_PARTICIPANT_SERVER, BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(server));
 	ScanKeyInit(&keys[1], PGPX_PARTICIPANT_USER, BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(user));
-	ScanKeyInit(&keys[2], PGPX_PARTICIPANT_TOKEN, BTEqualStrategyNumber,
-				F_TEXTEQ, CStringGetTextDatum(token));
+	ScanKeyInit(&keys[2], PGPX_PARTICIPANT_ORIGIN, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(origin));
 	*found = (PgpxParticipant){.server = server, .user = user};
 	scan = systable_beginscan(participants, InvalidOid, false, snapshot,
 							  lengthof(keys), keys);
@@ -137,7 +137,7 @@ pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 	Datum	   *ids = palloc(sizeof(Datum) * n);
 	Datum		values[PGPX_DECISION_COLUMNS];
 	bool		nulls[PGPX_DECISION_COLUMNS] = {false};
-	char		token[PGPX_TOKEN_LEN + 1];
+	char		origin[PGPX_ORIGIN_LEN + 1];
 	uint32		random[2];
 
 	if (n > PGPX_PARTS_MAX)
@@ -149,9 +149,9 @@ pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("pgpool_ext could not generate a random number")));
-	pgpx_commit_token(token);
+	pgpx_commit_origin(origin);
 	snprintf(id, PGPX_ID_SIZE, PGPX_ID_PREFIX "%s_" UINT64_FORMAT "_%08x%08x",
-			 token, U64FromFullTransactionId(GetTopFullTransactionId()),
+			 origin, U64FromFullTransactionId(GetTopFullTransactionId()),
 			 random[0], random[1]);
 	for (int i = 0; i < n; i++)
 		ids[i] = Int32GetDatum(participants[i]);

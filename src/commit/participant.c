@@ -126,7 +126,7 @@ pgpx_participant_insert(Oid server, Oid user, int64 system,
 												 ShareRowExclusiveLock);
 	Datum		values[PGPX_PARTICIPANT_COLUMNS] = {0};
 	bool		nulls[PGPX_PARTICIPANT_COLUMNS] = {false};
-	char		token[PGPX_TOKEN_LEN + 1];
+	char		origin[PGPX_ORIGIN_LEN + 1];
 	PgpxParticipant newest;
 
 	if (!pgpx_participant_find(participants, server, user, &newest) ||
@@ -135,12 +135,12 @@ pgpx_participant_insert(Oid server, Oid user, int64 system,
 		Oid			ids = get_relname_relid("commit_participants_id_seq",
 											RelationGetNamespace(participants));
 
-		pgpx_commit_token(token);
+		pgpx_commit_origin(origin);
 		values[PGPX_PARTICIPANT_ID - 1] =
 			Int32GetDatum((int32) nextval_internal(ids, false));
 		values[PGPX_PARTICIPANT_SERVER - 1] = ObjectIdGetDatum(server);
 		values[PGPX_PARTICIPANT_USER - 1] = ObjectIdGetDatum(user);
-		values[PGPX_PARTICIPANT_TOKEN - 1] = CStringGetTextDatum(token);
+		values[PGPX_PARTICIPANT_ORIGIN - 1] = CStringGetTextDatum(origin);
 		values[PGPX_PARTICIPANT_SYSTEM - 1] = Int64GetDatum(system);
 		values[PGPX_PARTICIPANT_DATABASE - 1] = CStringGetTextDatum(database);
 		nulls[PGPX_PARTICIPANT_ADOPTER - 1] = true;
@@ -202,14 +202,14 @@ count_rows(Relation participants, Oid server, Oid user, bool removes)
 	return n;
 }
 
-PG_FUNCTION_INFO_V1(pgpx_commit_token_text);
+PG_FUNCTION_INFO_V1(pgpx_commit_origin_text);
 Datum
-pgpx_commit_token_text(PG_FUNCTION_ARGS)
+pgpx_commit_origin_text(PG_FUNCTION_ARGS)
 {
-	char		token[PGPX_TOKEN_LEN + 1];
+	char		origin[PGPX_ORIGIN_LEN + 1];
 
-	pgpx_commit_token(token);
-	PG_RETURN_TEXT_P(cstring_to_text(token));
+	pgpx_commit_origin(origin);
+	PG_RETURN_TEXT_P(cstring_to_text(origin));
 }
 
 /* --- DDL ------------------------------------------------------------------ */

@@ -19,7 +19,7 @@
  *	 two of them may be one database.  It counts only if its raw xmin is the xid
  *	 in the id, which rejects forged, restored and replicated rows.
  * - COMMIT is always right where a decision is visible.  ROLLBACK for want of one
- *	 is allowed only to the installation whose token the participant has, or that
+ *	 is allowed only to the installation whose origin the participant has, or that
  *	 has adopted it.
  * - A decision is deleted if it was visible when the round began, all of its
  *	 participants were visited since, and no Q, which has the parts of all roles,
@@ -73,17 +73,17 @@
 	"EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid() AND state <> 'idle') " \
 	"FROM pg_control_system()"
 
-/* P and Q.  The token needs no quoting: see READ_SQL. */
+/* P and Q.  The origin needs no quoting: see READ_SQL. */
 #define LIST_SQL \
 	"SELECT gid, extract(epoch FROM prepared), owner = current_user " \
 	"FROM pg_prepared_xacts WHERE database = current_database() AND left(gid, 22) = 'pgpx_%s_' " \
 	"ORDER BY owner <> current_user, prepared LIMIT %d"
 
 /* Local statements.  All arguments are texts. */
-#define READ_SQL				/* $1 our token, $2 adopt all */ \
-	"SELECT id, server, user_id, token, system_identifier, database, coalesce(error, ''), " \
-	"$2::bool OR token = $1 OR coalesce(adopter = $1, false), pg_current_snapshot() " \
-	"FROM pgpool.commit_participants WHERE token ~ '^[0-9a-f]{16}$' " \
+#define READ_SQL				/* $1 our origin, $2 adopt all */ \
+	"SELECT id, server, user_id, origin, system_identifier, database, coalesce(error, ''), " \
+	"$2::bool OR origin = $1 OR coalesce(adopter = $1, false), pg_current_snapshot() " \
+	"FROM pgpool.commit_participants WHERE origin ~ '^[0-9a-f]{16}$' " \
 	"ORDER BY error IS NOT NULL, id"
 
 #define DECIDE_SQL				/* $1 participant, $2 parts, $3 their times, $4 may roll back, $5 our xid */ \
@@ -146,7 +146,7 @@ typedef struct Visit
 	const char *id;
 	Oid			server;
 	Oid			user;
-	const char *token;
+	const char *origin;
 	const char *system;
 	const char *database;
 	const char *last_error;		/* of the visit before; "": none */
@@ -310,7 +310,7 @@ list_parts(Visit *v)
 	initStringInfo(&v->own);
 	initStringInfo(&v->times);
 	v->nparts = v->nown = 0;
-	ask(v, psprintf(LIST_SQL, v->token, PARTS_MAX), read_part);
+	ask(v, psprintf(LIST_SQL, v->origin, PARTS_MAX), read_part);
 }
 
 /* Commit or roll back a part, or record why that is not possible. */
@@ -448,15 +448,15 @@ try_visit(Visit *v)
 static void
 visit_all(void)
 {
-	char		token[PGPX_TOKEN_LEN + 1];
+	char		origin[PGPX_ORIGIN_LEN + 1];
 	const char *snapshot = "";
 	StringInfoData visited;
 	StringInfoData left;
 
 	MemoryContextReset(round_cxt);
 	begin_transaction();
-	pgpx_commit_token(token);
-	nvisits = execute(READ_SQL, 2, token, pgpx_adopt_all ? "t" : "f");
+	pgpx_commit_origin(origin);
+	nvisits = execute(READ_SQL, 2, origin, pgpx_adopt_all ? "t" : "f");
 	visits = palloc0(sizeof(Visit) * (nvisits + 1));
 	for (int i = 0; i < nvisits; i++)
 	{
@@ -465,7 +465,7 @@ visit_all(void)
 		v->id = field(i, 1);
 		v->server = atooid(field(i, 2));
 		v->user = atooid(field(i, 3));
-		v->token = field(i, 4);
+		v->origin = field(i, 4);
 		v->system = field(i, 5);
 		v->database = field(i, 6);
 		v->last_error = field(i, 7);

@@ -44,7 +44,7 @@
 /* How long interrupts are deferred until the answers to COMMIT arrive. */
 #define COMMIT_HOLD_US (1000 * 1000)
 
-/* Upper bound of the size of COMMIT PREPARED, with its token. */
+/* Upper bound of the size of COMMIT PREPARED, with its marker. */
 #define FINISH_SIZE 512
 
 /* The answers to the question of a member: numbers of rows. */

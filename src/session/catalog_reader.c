@@ -149,7 +149,7 @@ publish_needed(void)
  * Where the extension exists, its schema is a member of it, so the table is, too.
  */
 static void
-request_resolver(void)
+claim_resolver(void)
 {
 	Oid			table = InvalidOid;
 	Relation	participants;
@@ -220,7 +220,7 @@ visit(void)
 	systable_endscan(scan);
 	table_close(mappings, AccessShareLock);
 	table_close(servers, AccessShareLock);
-	request_resolver();
+	claim_resolver();
 	pg_atomic_write_u32(&pgpx_shared->visited_database, MyDatabaseId);
 }
 

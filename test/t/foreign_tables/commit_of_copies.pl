@@ -199,7 +199,7 @@ sub database_from_a_template
 	is_at_gate($shards[1]);
 	ok(wait_until($shards[0], sub { prepared_on($shards[0]) }, '1'), 'part is prepared');
 	commits($local, 7000, dbname => 'copy');
-	is($local->safe_psql('copy', 'SELECT count(DISTINCT token) FROM pgpool.commit_participants'), '2', 'copy of the database has another token');
+	is($local->safe_psql('copy', 'SELECT count(DISTINCT origin) FROM pgpool.commit_participants'), '2', 'copy of the database has another origin');
 	has_visited($local, 'resolver of the copy visits the shards', dbname => 'copy');
 	is(prepared_on($shards[0]), '1', 'it does not roll back the part of the other database');
 	$gate->quit;

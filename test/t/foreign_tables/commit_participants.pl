@@ -42,13 +42,13 @@ is($local->safe_psql('postgres', $participants), '2', 'participants are register
 ok(wait_until($local, $decisions, '0'), 'decision is deleted');
 
 # --- parts without a decision
-my $token = $local->safe_psql('postgres', 'SELECT pgpool.commit_token()');
+my $origin = $local->safe_psql('postgres', 'SELECT pgpool.commit_origin()');
 foreach my $xid (3, '9999999999', '9999999999999999999')
 {
-	prepare($remotes[0], "pgpx_${token}_${xid}_0123456789abcdef_1");
+	prepare($remotes[0], "pgpx_${origin}_${xid}_0123456789abcdef_1");
 	ok(wait_until($local, sub { prepared() }, '0 0'), "part of transaction $xid is rolled back");
 }
-foreach my $gid ("pgpx_${token}_3_0123456789abcdef", "pgpx_${token}_3_0123456789abcdef_x", "pgpx_${token}_03_0123456789abcdef_1", 'pgpx_0123456789abcdef_3_0123456789abcdef_1', "pgpx_${token}_3_0123456789abcdef_1'")
+foreach my $gid ("pgpx_${origin}_3_0123456789abcdef", "pgpx_${origin}_3_0123456789abcdef_x", "pgpx_${origin}_03_0123456789abcdef_1", 'pgpx_0123456789abcdef_3_0123456789abcdef_1', "pgpx_${origin}_3_0123456789abcdef_1'")
 {
 	(my $quoted = $gid) =~ s/'/''/g;
 	prepare($remotes[0], $quoted);
@@ -57,15 +57,15 @@ is(rows(), '2 1', 'parts were rolled back');
 
 # --- decisions, valid and forged
 my $insert = 'INSERT INTO pgpool.commit_decisions SELECT %s, array_agg(id ORDER BY id) FROM pgpool.commit_participants RETURNING id';
-my $id = $local->safe_psql('postgres', sprintf $insert, "'pgpx_${token}_' || pg_current_xact_id() || '_aaaaaaaaaaaaaaaa'");
+my $id = $local->safe_psql('postgres', sprintf $insert, "'pgpx_${origin}_' || pg_current_xact_id() || '_aaaaaaaaaaaaaaaa'");
 prepare($remotes[1], "${id}_2");
 prepare($remotes[1], "${id}_3");
 ok(wait_until($local, sub { prepared() }, '5 0'), 'parts are resolved, and ids that are not well-formed are left alone');
 is(rows(), '2 2', 'part in the decision is committed, and another one is not');
 ok(wait_until($local, $decisions, '0'), 'decision is deleted');
-$local->safe_psql('postgres', sprintf $insert, "'pgpx_${token}_3_bbbbbbbbbbbbbbbb'");
+$local->safe_psql('postgres', sprintf $insert, "'pgpx_${origin}_3_bbbbbbbbbbbbbbbb'");
 $local->safe_psql('postgres', sprintf $insert, q{'nonsense'});
-prepare($remotes[1], "pgpx_${token}_3_bbbbbbbbbbbbbbbb_1");
+prepare($remotes[1], "pgpx_${origin}_3_bbbbbbbbbbbbbbbb_1");
 ok(wait_until($local, sub { prepared() }, '5 0'), 'part is resolved');
 is(rows(), '2 2', 'decision whose xmin is another xid does not count');
 $local->safe_psql('postgres', 'DELETE FROM pgpool.commit_decisions');
@@ -95,11 +95,11 @@ $local->safe_psql('postgres', q{ALTER SERVER s1 OPTIONS (SET two_phase_commit 'o
 $local->safe_psql('postgres', 'BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l2(); COMMIT');
 is($local->safe_psql('postgres', $participants), '1', 'and comes with it');
 
-# --- DROP EXTENSION ends the token
+# --- DROP EXTENSION ends the origin
 $local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE');
 is(prepared(), '0 0', 'no part is left');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
-isnt($local->safe_psql('postgres', 'SELECT pgpool.commit_token()'), $token, 'token is another one after CREATE EXTENSION');
+isnt($local->safe_psql('postgres', 'SELECT pgpool.commit_origin()'), $origin, 'origin is another one after CREATE EXTENSION');
 check_invariants($local);
 leak_check($local, @remotes);
 done_testing();

@@ -188,10 +188,10 @@ foreach my $setting (
 	$forger->quit;
 }
 
-# --- parts of other roles and databases with our token are not ours
+# --- parts of other roles and databases with our origin are not ours
 {
-	my $token = $local->safe_psql('postgres', 'SELECT min(token) FROM pgpool.commit_participants');
-	my $id = "pgpx_${token}_3_0123456789abcdef";
+	my $origin = $local->safe_psql('postgres', 'SELECT min(origin) FROM pgpool.commit_participants');
+	my $id = "pgpx_${origin}_3_0123456789abcdef";
 
 	$shards[0]->safe_psql('postgres', "CREATE ROLE squatter; CREATE TABLE t AS SELECT 1 AS a; GRANT ALL ON t TO remote_app");
 	$shards[0]->safe_psql('remote_db', "GRANT INSERT ON accounts TO squatter");
@@ -304,7 +304,7 @@ foreach my $setting (
 	$there->run('BEGIN; DELETE FROM shard1.transfers WHERE n = 9000; DELETE FROM shard2.transfers WHERE n = 9000; DELETE FROM ledger WHERE n = 9000; COMMIT');
 	is($there->error, '', 'and another one');
 	$there->quit;
-	isnt($local->safe_psql('restored', 'SELECT min(token) FROM pgpool.commit_participants'), $local->safe_psql('postgres', 'SELECT min(token) FROM pgpool.commit_participants'), 'tokens differ');
+	isnt($local->safe_psql('restored', 'SELECT min(origin) FROM pgpool.commit_participants'), $local->safe_psql('postgres', 'SELECT min(origin) FROM pgpool.commit_participants'), 'origins differ');
 	has_visited($local, 'its resolver has visited the shards', dbname => 'restored');
 	is(prepared_on($shards[0]), '1', 'part of the other database is not rolled back');
 	$gate->quit;
