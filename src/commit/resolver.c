@@ -117,7 +117,9 @@
 	"INSERT INTO pgpool.commit_parts (gid, participant, state, seen) " \
 	"SELECT d.id || '_' || n, $1::int, 'commit', now() " \
 	"FROM pgpool.commit_decisions AS d, generate_subscripts(d.participants, 1) AS n " \
-	"WHERE d.participants[n] = $1::int LIMIT 1000 ON CONFLICT DO NOTHING"
+	"WHERE d.participants[n] = $1::int LIMIT 1000 " \
+	"ON CONFLICT (gid, participant) DO UPDATE SET state = excluded.state " \
+	"WHERE commit_parts.state <> excluded.state"
 
 #define VISITED_SQL				/* $1 participant, $2 error */ \
 	"UPDATE pgpool.commit_participants SET error = nullif($2, ''), " \
