@@ -1,8 +1,8 @@
 -- The pools of this server on one screen, five lines of 80 columns, every two seconds:
 --
---     psql -d app -f doc/top.sql
+--     psql -d postgres < doc/top.sql
 --
--- in any database with the extension.  Ctrl-C ends it.
+-- or in any other database with the extension.  Ctrl-C ends it.
 \pset footer off
 \pset null '-'
 SELECT what, left(regexp_replace(now, '[[:cntrl:]]+', ' ', 'g'), 62) AS now

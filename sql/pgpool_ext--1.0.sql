@@ -1839,8 +1839,8 @@ rules AS (
 				CASE WHEN p.last_error ~* 'password|authentication|pg_hba|SCRAM' THEN 'login fails'
 					WHEN p.last_error ~* 'host name|name resolution' THEN 'host name is not found'
 					ELSE 'remote server cannot be reached' END,
-				format('Failed attempts to connect: %s. The last one, at %s: %s',
-					coalesce(u.connects_failed, 0), date_trunc('second', p.last_error_at), p.last_error),
+				format('Failed attempts to connect since %s: %s. The last one, at %s: %s', date_trunc('second', p.stats_reset),
+					p.connects_failed, date_trunc('second', p.last_error_at), p.last_error),
 				NULL, NULL, NULL
 			WHERE p.remote_full_since IS NULL
 				AND (p.unavailable_since IS NOT NULL OR u.connects_failed > 0 AND p.last_error_at > p.start)
@@ -1861,7 +1861,7 @@ rules AS (
 				AND NOT coalesce(options ? 'min_idle', false)
 
 			UNION ALL SELECT 'warning', 'sessions wait for each other',
-				format('Checkouts that were refused because of a deadlock since %s: %s.',
+				format('Checkouts that were refused since %s because of a deadlock, or because their own session held all connections: %s.',
 					date_trunc('second', p.stats_reset), p.deadlocks),
 				NULL, NULL,
 				'SELECT pid, user_name, application_name, array_agg(server ORDER BY leased_at) AS servers'

@@ -13,8 +13,9 @@
  *	 (find_forbidden_option).
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
- * - It must be brief, because DROP DATABASE waits only five seconds for it, and
- *	 the reader of another database may have to wait for its end.
+ * - It must be brief, because DROP DATABASE waits only five seconds for it (from
+ *	 19 on it ends the reader), and the reader of another database may have to
+ *	 wait for its end.
  *
  *-------------------------------------------------------------------------
  */

@@ -230,6 +230,10 @@ SELECT is(pg_temp.advice(jsonb_build_object('state', 'unavailable', 'unavailable
     ('could not translate host name "nowhere" to address: Name or service not known', 'host name is not found'),
     ('connection refused', 'remote server cannot be reached'),
     ('<insufficient privilege>', 'remote server cannot be reached')) AS t(e, finding);
+SELECT is(pg_temp.advice(jsonb_build_object('unavailable_since', now(), 'last_error_at', now(), 'last_error', 'connection refused', 'connects_failed', 3)),
+  'critical: remote server cannot be reached', 'remote server that cannot be reached, before a sample is written');
+SELECT matches(evidence, '^Failed attempts to connect since [^.]*: 3\. The last one, at [^.]*: connection refused$', 'evidence has the number of attempts')
+  FROM pgpool.advice();
 SELECT is(pg_temp.advice(jsonb_build_object('last_error_at', now(), 'last_error', 'connection refused'), '{"connects_failed": 1}'),
   'warning: remote server cannot be reached', 'remote server that could not be reached');
 SELECT is(pg_temp.advice(jsonb_build_object('last_error_at', now() - interval '3 hours', 'last_error', 'connection refused')), NULL,

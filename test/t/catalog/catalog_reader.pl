@@ -389,6 +389,28 @@ SKIP:
 	is($local->safe_psql('tenant', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'database has a pool');
 	drops('a database with an open connection of its pool', 'tenant');
 
+	# a database in which the catalog reader waits for a lock, on a catalog of all databases. From 19 on,
+	# the server ends the reader. (The reader waits for two seconds, so an attempt can be too late.)
+	my $since = -s $local->logfile;
+	my $ended = 0;
+	my $ends = $local->safe_psql('postgres', 'SHOW server_version_num') >= 190000 ? 1 : 0;
+
+	foreach my $attempt (1 .. 10)
+	{
+		$admin->run('CREATE DATABASE tenant');
+		make_pool($local, $remote, server => 'shard1', dbname => 'tenant', options => { min_size => 1 });
+		$local->safe_psql('tenant', "SELECT pgpool.exec('shard1', 'select 1')");
+		my $workers = $admin->run(q{SELECT string_agg(format('pg_terminate_backend(%s)', pid), ', ') FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'});
+		$sessions[0]->run('SELECT pgpool.checkin_all(); BEGIN; LOCK TABLE pg_authid IN ACCESS EXCLUSIVE MODE');
+		$admin->run("SELECT $workers");
+		ok(wait_until($local, sub { $admin->run(q{SELECT count(*) FROM pg_locks WHERE relation = 1260 AND NOT granted}) > 0 ? 1 : 0 }, '1'), 'catalog reader waits for a lock');
+		drops('a database with a waiting catalog reader', 'tenant');
+		$sessions[0]->run('ROLLBACK');
+		$ended = slurp_file($local->logfile, $since) =~ /terminating background worker "pgpool_ext catalog reader" due to administrator command/;
+		last if $ended || !$ends;
+	}
+	is($ended ? 1 : 0, $ends, 'DROP DATABASE ends the catalog reader from 19 on');
+
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 0, 2 ];
 	stats_add_up($local);
 	check_invariants($local);

@@ -314,7 +314,7 @@ EOT
 }
 
 # ---------- servers of postgres_fdw 19, whose option it is
-if ($local->pg_version >= 19)
+if ($local->safe_psql('postgres', 'SHOW server_version_num') >= 190000)
 {
 	my $port = $remote->port;
 

@@ -312,7 +312,7 @@ EOT
 	{
 		my ($role, @rows) = @$_;
 		my %valid = map { $_ => 1 } valid_names('server', $role);
-		my @newer = map { names($_) } grep { $is_newer->($_) } @libpq;
+		my @newer = map { names($_) } grep { $is_newer->($_) } @libpq, @of_tables;
 		my %newer = map { $_ => 1 } @newer;
 
 		same([ grep { $valid{$_} || !$newer{$_} } map { names($_) } @rows ],
