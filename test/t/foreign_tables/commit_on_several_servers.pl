@@ -15,7 +15,7 @@ my $local = local_node('local', conf => [ 'max_connections = 60' ]);
 $shards[0]->safe_psql('remote_db', <<'EOS');
 SET ROLE remote_app;
 CREATE TABLE log (t text);
-CREATE FUNCTION logs() RETURNS int LANGUAGE sql AS $$ INSERT INTO log VALUES ('read') RETURNING 1 $$;
+CREATE FUNCTION logs() RETURNS int LANGUAGE sql AS $$ INSERT INTO public.log VALUES ('read') RETURNING 1 $$;
 CREATE VIEW logging AS SELECT logs() AS n;
 CREATE FUNCTION makes_temp() RETURNS int LANGUAGE plpgsql AS $$ BEGIN CREATE TEMP TABLE t (); RETURN 1; END $$;
 CREATE VIEW temporary AS SELECT makes_temp() AS n;
