@@ -83,6 +83,29 @@ sub commits
 # Is this case to be run?
 sub is_due { return $cases++ % $each == 0; }
 
+# Disarm the points of the resolver, when no process is left that has the former setting or waits
+# at a point. Until then the files of the point must stay.
+sub calm
+{
+	$local->safe_psql('postgres', 'ALTER SYSTEM RESET pgpool_ext.debug_point');
+	$local->reload;
+	wait_until($local, 'SHOW pgpool_ext.debug_point', '');
+	my $pids = $local->safe_psql('postgres', "SELECT coalesce(string_agg(pid::text, ','), '0') $resolver");
+	wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid IN ($pids)", '0');
+	disarm();
+	return;
+}
+
+sub arm_resolver
+{
+	my ($setting) = @_;
+
+	calm();
+	$local->safe_psql('postgres', "ALTER SYSTEM SET pgpool_ext.debug_point = '$setting'");
+	$local->reload;
+	return;
+}
+
 sub is_committed
 {
 	my ($number) = @_;
@@ -154,8 +177,7 @@ foreach my $point (qw(resolver_visit resolver_listed resolver_running resolver_d
 			my $session = PgpxSession->new($local, user => 'app');
 			my $before = $local->safe_psql('postgres', $checkpointer);
 
-			arm(debug_point => "$point " . ($fault =~ /^(?:error|exit|crash)$/ ? $fault : 'wait'));
-			unlink path($point, 'at');
+			arm_resolver("$point " . ($fault =~ /^(?:error|exit|crash)$/ ? $fault : 'wait'));
 			$session->run("SET pgpool_ext.debug_point = '$left crash'");
 			$session->run(transfer(++$n));
 			restarts($before);
@@ -168,7 +190,7 @@ foreach my $point (qw(resolver_visit resolver_listed resolver_running resolver_d
 			is(is_committed($n), $left eq 'commit_decided' ? '1' : '0', "$name: outcome is as decided");
 		}
 	}
-	arm(debug_point => '');
+	calm();
 	commits($point);
 }
 
@@ -181,7 +203,7 @@ foreach my $point (qw(resolver_listed resolver_running resolver_decided))
 		my $name = "$point, then " . ($commits ? 'commit' : 'rollback');
 		my $session = PgpxSession->new($local, user => 'app');
 
-		disarm();
+		calm();
 		$session->run(q{SET pgpool_ext.debug_point = 'commit_prepared wait'});
 		$session->start(transfer(++$n));
 		ok(reached('commit_prepared'), "$name: both parts are prepared");
@@ -202,14 +224,13 @@ foreach my $point (qw(resolver_listed resolver_running resolver_decided))
 			# the server is killed: its next resolver begins anew
 			kills($session->pid);
 		}
-		arm(debug_point => '');
-		resume($_) foreach $point;
+		resume($point);
 		all_agree($local, \@shards, $name);
 		is(is_committed($n), $commits, "$name: outcome is as decided");
 		$session->quit;
-		disarm();
 	}
 }
+calm();
 commits('resolver reads');
 
 # --- the registration of a participant fails
@@ -224,7 +245,7 @@ foreach my $point (qw(register_login register_commit))
 		my $before = $local->safe_psql('postgres', $checkpointer);
 
 		make_shard($local, $shards[1], $server);
-		arm(debug_point => "$point " . ($fault =~ /^(?:error|exit|crash)$/ ? $fault : 'wait'));
+		arm_resolver("$point " . ($fault =~ /^(?:error|exit|crash)$/ ? $fault : 'wait'));
 		$session->start(transfer(++$n, to => $server));
 		ok(reached($point), "$name: registration reaches the point");
 		restarts($before) if $fault eq 'crash';
@@ -233,7 +254,7 @@ foreach my $point (qw(register_login register_commit))
 		eval { $session->finish };
 		$session->quit;
 		$undo->() if ref $undo;
-		arm(debug_point => '');
+		calm();
 		all_agree($local, \@shards, $name);
 		$session = PgpxSession->new($local, user => 'app');
 		$session->run(transfer(++$n, to => $server));
