@@ -256,6 +256,9 @@ sub standby_of_the_remote
 		isnt($decisions->(), '0', "$name: decision is kept");
 	};
 
+	# registration waits for the standby, too
+	$session->run(transfer(9, to => 'hosts'));
+	is($session->error, '', 'participant is registered');
 	$fails->(2);
 	$asked->($standby, 'standby');
 	$primary->start;
