@@ -74,6 +74,25 @@ foreach my $gid (split /\n/, $remotes[0]->safe_psql('remote_db', 'SELECT quote_l
 	$remotes[0]->safe_psql('remote_db', "ROLLBACK PREPARED $gid");
 }
 
+# --- a server that is not the participant, or not a database of it, proves nothing
+{
+	my $gid = "pgpx_${origin}_3_cccccccccccccccc_1";
+
+	foreach my $column ('system_identifier = system_identifier %s 1', q{database = CASE '%s' WHEN '+' THEN 'other' ELSE 'remote_db' END})
+	{
+		my $error = q{SELECT count(*) FROM pgpool.commit_participants WHERE error LIKE '%is not the one%'};
+
+		$local->safe_psql('postgres', 'UPDATE pgpool.commit_participants SET ' . sprintf $column, '+');
+		ok(wait_until($local, $error, '2'), 'resolver finds that it is another one');
+		prepare($remotes[0], $gid);
+		$local->safe_psql('postgres', sprintf $insert, "'pgpx_${origin}_' || pg_current_xact_id() || '_dddddddddddddddd'");
+		ok(wait_until($local, q{SELECT count(*) FROM pgpool.prepared_transactions WHERE state = 'commit'}, '2', 30), 'view shows what may be left');
+		is(prepared() . ' ' . $local->safe_psql('postgres', $decisions), '1 0 1', 'it resolves no part, and deletes no decision');
+		$local->safe_psql('postgres', 'UPDATE pgpool.commit_participants SET ' . sprintf $column, '-');
+		ok(wait_until($local, sub { prepared() . ' ' . $local->safe_psql('postgres', $decisions) }, '0 0 0'), 'participant is itself again: both go');
+	}
+}
+
 # --- DDL removes participants whose parts are resolved
 $local->safe_psql('postgres', "BEGIN; ALTER SERVER s1 OPTIONS (SET port '1'); ROLLBACK");
 is($local->safe_psql('postgres', $participants), '2', 'ALTER SERVER that is rolled back removes no participant');
