@@ -295,8 +295,10 @@ pgpx_participant_end_utility(Node *stmt)
 	AlterForeignServerStmt *server = (AlterForeignServerStmt *) stmt;
 	ListCell   *lc;
 
+	/* a mapping for PUBLIC is that of any user */
 	if (IsA(stmt, AlterUserMappingStmt))
 		guard(get_foreign_server_oid(mapping->servername, false),
+			  mapping->user->roletype == ROLESPEC_PUBLIC ? InvalidOid :
 			  get_rolespec_oid(mapping->user, true), true);
 	else if (IsA(stmt, AlterForeignServerStmt))
 		guard(get_foreign_server_oid(server->servername, false), InvalidOid,

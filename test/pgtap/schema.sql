@@ -35,10 +35,10 @@ SELECT is_empty(
        WHERE pronamespace = 'pgpool'::regnamespace
        UNION ALL
       SELECT 'pg_class'::regclass, oid FROM pg_class
-       WHERE relnamespace = 'pgpool'::regnamespace AND relkind <> 'c'
+       WHERE relnamespace = 'pgpool'::regnamespace AND relkind NOT IN ('c', 'i')
        UNION ALL
       SELECT 'pg_type'::regclass, t.oid FROM pg_type t LEFT JOIN pg_class c ON c.oid = typrelid
-       WHERE typnamespace = 'pgpool'::regnamespace AND typcategory <> 'A' AND relkind IS DISTINCT FROM 'v'
+       WHERE typnamespace = 'pgpool'::regnamespace AND typcategory <> 'A' AND COALESCE(relkind, 'c') NOT IN ('v', 'r')
        UNION ALL
       SELECT 'pg_foreign_data_wrapper'::regclass, oid FROM pg_foreign_data_wrapper
        WHERE fdwname = 'pgpool_fdw') AS o
@@ -74,10 +74,11 @@ SELECT p.*, proname::text AS name, pg_get_function_arguments(p.oid) AS arguments
 SELECT is(provolatile, 'v', signature || ' is volatile') FROM procs WHERE name <> 'predict_wait' ORDER BY signature;
 SELECT is(proparallel, 'u', signature || ' is parallel unsafe') FROM procs WHERE name <> 'predict_wait' ORDER BY signature;
 SELECT is(proisstrict, false, signature || ' is not strict') FROM procs WHERE name <> 'predict_wait' ORDER BY signature;
-SELECT is(prosecdef, false, signature || ' is SECURITY INVOKER') FROM procs ORDER BY signature;
+SELECT is(prosecdef, false, signature || ' is SECURITY INVOKER') FROM procs
+ WHERE name NOT IN ('adopt_prepared', 'forget_participant') ORDER BY signature;
 SELECT set_eq(
   $$SELECT name, proconfig FROM procs WHERE lanname <> 'c'$$,
-  $$SELECT unnest('{advice,predict_wait,report}'::text[]), ARRAY['search_path=pg_catalog, pg_temp']$$,
+  $$SELECT unnest('{adopt_prepared,advice,forget_participant,predict_wait,report}'::text[]), ARRAY['search_path=pg_catalog, pg_temp']$$,
   'these functions are not C functions, and have a fixed search_path');
 SELECT function_privs_are('pgpool', 'check_invariants', '{}', 'pg_monitor', ARRAY['EXECUTE']);
 SELECT is_empty(
@@ -111,8 +112,11 @@ SELECT set_eq(
 --
 
 SELECT is_empty(
-  $$SELECT relname FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind NOT IN ('v', 'c')$$,
-  'schema has views, their row types, and no other relations');
+  $$SELECT relname FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind NOT IN ('v', 'c') AND relname NOT LIKE 'commit\_%'$$,
+  'schema has views, their row types, and the tables of commits');
+SELECT is_empty(
+  $$SELECT relname FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind IN ('r', 'S') AND relacl IS NOT NULL$$,
+  'no role has privileges on the tables of commits');
 SELECT cmp_ok(
   (SELECT max(length(result) + length(arguments)) FROM procs), '<', 200,
   'results and arguments of functions are short enough for listings');

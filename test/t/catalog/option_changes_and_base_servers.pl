@@ -41,7 +41,8 @@ my $local = local_node('local', conf => ['pgpool_ext.log_connections = on' ]);
 		lease_timeout => '1h',
 		leak_warning => '1h',
 		notice_after => '5s',
-		notices => 'ignore');
+		notices => 'ignore',
+		two_phase_commit => 'on');
 
 	# a value for each option of foreign tables, which does not concern the pool
 	my %of_tables = (
