@@ -208,6 +208,7 @@ pgpx_commit_origin_text(PG_FUNCTION_ARGS)
 {
 	char		origin[PGPX_ORIGIN_LEN + 1];
 
+	pgpx_shmem_require();
 	pgpx_commit_origin(origin);
 	PG_RETURN_TEXT_P(cstring_to_text(origin));
 }
