@@ -116,7 +116,8 @@ deps:
 test: deps
 	@test/run
 
-check-world: deps
+check-world:
+	@test/deps --world
 	@test/run --world
 
 test-one: deps
