@@ -1004,7 +1004,7 @@ foreach my $action (qw(error exit))
 	$session->run("SET pgpool_ext.debug_point = 'lock_answered $action'");
 	$session->run(q{SELECT pgpool.lock('keeper', 'a', '10 s', '1 hour')});
 	ok(reached('lock_answered'), "$action: session has received the answer");
-	is($remote->safe_psql('remote_db', q{SELECT request > 0 FROM pgpool_lock.locks WHERE name = 'a'}), 't', "$action: lock was granted");
+	is($remote->safe_psql('remote_db', q{SELECT acquisition > 0 FROM pgpool_lock.locks WHERE name = 'a'}), 't', "$action: lock was granted");
 	is(released($action), '', "$action: lock is released");
 	$session->quit;
 }
