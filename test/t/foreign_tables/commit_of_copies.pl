@@ -233,6 +233,8 @@ sub standby_of_the_remote
 	my $fails = sub {
 		my ($number) = @_;
 
+		# the view would show the parts of earlier decisions, too
+		ok(wait_until($local, 'SELECT count(*) FROM pgpool.commit_decisions', '0'), 'earlier decisions are removed');
 		commits_wait($local);
 		$session->start(transfer($number, to => 'hosts'));
 		commit_waits($local, $session);
