@@ -188,9 +188,11 @@ sub nothing_is_prepared
 sub differences
 {
 	my ($local, $shards) = @_;
-	my @all = (rows($local, 'postgres', 'SELECT n FROM ledger'), map { rows($_, 'remote_db', 'SELECT n FROM transfers') } @$shards);
-	my %count;
+	my (@all, %count);
 
+	# a server that has crashed may not have recovered yet
+	wait_until($_, 'SELECT 1', '1') foreach $local, @$shards;
+	@all = (rows($local, 'postgres', 'SELECT n FROM ledger'), map { rows($_, 'remote_db', 'SELECT n FROM transfers') } @$shards);
 	$count{$_}++ foreach @all;
 	return (scalar(keys %count), sort { $a <=> $b } grep { $count{$_} != 1 + @$shards } keys %count);
 }
