@@ -29,7 +29,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(shard_node make_shards make_shard transfer close_gate is_at_gate all_agree differences
+our @EXPORT = qw(shard_node make_shards make_shard transfer close_gate is_at_gate all_agree differences read_rows
   prepared_on ids_on has_visited nothing_is_prepared kill_all start_again commits_synchronously commits_wait commit_waits);
 
 # the parts on a remote server, of all installations
@@ -153,7 +153,7 @@ sub ids_on
 {
 	my ($shard) = @_;
 
-	return rows($shard, 'postgres', "SELECT gid FROM pg_prepared_xacts WHERE $are_parts ORDER BY prepared");
+	return read_rows($shard, 'postgres', "SELECT gid FROM pg_prepared_xacts WHERE $are_parts ORDER BY prepared");
 }
 
 # Wait until the resolver of a database has made further visits to all participants since now.
@@ -188,20 +188,21 @@ sub nothing_is_prepared
 sub differences
 {
 	my ($local, $shards) = @_;
-	my (@all, %count);
+	my @all = (read_rows($local, 'postgres', 'SELECT n FROM ledger'), map { read_rows($_, 'remote_db', 'SELECT n FROM transfers') } @$shards);
+	my %count;
 
-	# a server that has crashed may not have recovered yet
-	wait_until($_, 'SELECT 1', '1') foreach $local, @$shards;
-	@all = (rows($local, 'postgres', 'SELECT n FROM ledger'), map { rows($_, 'remote_db', 'SELECT n FROM transfers') } @$shards);
 	$count{$_}++ foreach @all;
 	return (scalar(keys %count), sort { $a <=> $b } grep { $count{$_} != 1 + @$shards } keys %count);
 }
 
-sub rows
+# The rows of a query, which is repeated while the server restarts after a crash.
+sub read_rows
 {
 	my ($node, $dbname, $sql) = @_;
+	my $rows;
 
-	return split /\n/, $node->safe_psql($dbname, $sql);
+	wait_until($node, sub { eval { $node->psql($dbname, $sql, stdout => \$rows) == 0 } ? 1 : 0 }, 1);
+	return split /\n/, $rows;
 }
 
 # Assert that no part is left, and that each transfer is in all tables or in none. $number: of

@@ -87,10 +87,10 @@ sub is_due { return $cases++ % $each == 0; }
 # at a point. Until then the files of the point must stay.
 sub calm
 {
-	$local->safe_psql('postgres', 'ALTER SYSTEM RESET pgpool_ext.debug_point');
+	read_rows($local, 'postgres', 'ALTER SYSTEM RESET pgpool_ext.debug_point');
 	$local->reload;
 	wait_until($local, 'SHOW pgpool_ext.debug_point', '');
-	my $pids = $local->safe_psql('postgres', "SELECT coalesce(string_agg(pid::text, ','), '0') $resolver");
+	my ($pids) = read_rows($local, 'postgres', "SELECT coalesce(string_agg(pid::text, ','), '0') $resolver");
 	wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid IN ($pids)", '0');
 	disarm();
 	return;
@@ -110,7 +110,7 @@ sub is_committed
 {
 	my ($number) = @_;
 
-	return $local->safe_psql('postgres', "SELECT count(*) FROM ledger WHERE n = $number");
+	return (read_rows($local, 'postgres', "SELECT count(*) FROM ledger WHERE n = $number"))[0];
 }
 
 # --- the session is stopped, and something fails
