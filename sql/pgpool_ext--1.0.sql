@@ -1669,15 +1669,21 @@ AS $$
 WITH
 setting AS (SELECT coalesce(current_setting('pgpool_ext.history_size', true), '0') = '0' AS is_off),
 
--- options is NULL if this database cannot alter the server: it is in another one, or has another wrapper
+-- options is NULL if this database cannot alter the server: it is in another one, or has another wrapper.  The validator
+-- accepts a pool_size from "lowest" to 262143.  An option whose number has another form than digits, such as 0x10, exceeds that.
 pool AS (
 	SELECT s.*, p.state, p.worker, p.pool_size, p.total, p.leased, p.waiters, p.unavailable_since, p.remote_full_since,
 		p.last_error, p.last_error_at,
 		greatest(s.stats_reset, statement_timestamp() - coalesce(since, interval '1 day')) AS start,
-		CASE WHEN fdwname = 'pgpool_fdw' AND s.database = current_database() THEN
-			coalesce((SELECT jsonb_object_agg(option_name, option_value) FROM pg_options_to_table(srvoptions)), '{}') END AS options
+		CASE WHEN srvname IS NOT NULL THEN coalesce(options, '{}') END AS options, coalesce(min_size, 0) AS min_size,
+		greatest(min_size, min_idle, 1) AS lowest
 	FROM pgpool.pools AS p JOIN pgpool.stats AS s USING (pool_id, database, server, local_user)
-		LEFT JOIN (pg_foreign_server JOIN pg_foreign_data_wrapper AS w ON w.oid = srvfdw) ON srvname = p.server
+		LEFT JOIN (pg_foreign_server JOIN pg_foreign_data_wrapper AS w ON w.oid = srvfdw AND fdwname = 'pgpool_fdw')
+			ON srvname = p.server AND s.database = current_database(),
+		LATERAL (SELECT jsonb_object_agg(option_name, option_value) AS options,
+				max(n) FILTER (WHERE option_name = 'min_size') AS min_size, max(n) FILTER (WHERE option_name = 'min_idle') AS min_idle
+			FROM pg_options_to_table(srvoptions),
+				LATERAL (SELECT CASE WHEN option_value ~ '^\d{1,6}$' THEN option_value::int4 ELSE 262144 END AS n) AS i) AS o
 ),
 
 -- without history, one sample since the last reset, whose peaks are not known
@@ -1741,9 +1747,10 @@ larger AS (
 		present.mean_wait BETWEEN m.mean_wait / 2 AND m.mean_wait * 2 AS is_valid
 	FROM pool JOIN model AS m USING (pool_id),
 		pgpool.predict_wait(max_total, callers, cycle, think) AS present,
-		LATERAL (SELECT DISTINCT ceil(pool_size * (1 + eighths / 8.0))::int4 AS size FROM generate_series(1, 8) AS eighths) AS s,
+		LATERAL (SELECT DISTINCT least(ceil(pool_size * (1 + eighths / 8.0)), 262143)::int4 AS size
+			FROM generate_series(1, 8) AS eighths) AS s,
 		pgpool.predict_wait(size + max_total - pool_size, callers, cycle, think) AS future
-	WHERE m.waited * 20 >= m.checkouts
+	WHERE m.waited * 20 >= m.checkouts AND size > pool_size
 	ORDER BY pool_id, future.p99_wait > held, CASE WHEN future.p99_wait > held THEN -size ELSE size END
 ),
 rules AS (
@@ -1784,7 +1791,7 @@ rules AS (
 			UNION ALL SELECT 'info', 'pool is too large',
 				format('At most %s of %s connections were leased at the same time, in %s leases since %s.',
 					u.peak_leased, p.pool_size, u.leases, date_trunc('second', p.start)),
-				'pool_size', (u.peak_leased + greatest(1, u.peak_leased / 2))::text, NULL
+				'pool_size', CASE WHEN lowest < p.pool_size THEN greatest(u.peak_leased + greatest(1, u.peak_leased / 2), lowest)::text END, NULL
 			WHERE u.leases >= 1000 AND u.peak_leased * 2 <= p.pool_size AND u.peak_leased + 1 < p.pool_size
 				AND p.start <= statement_timestamp() - interval '1 hour'
 
@@ -1815,8 +1822,8 @@ rules AS (
 					(SELECT string_agg(format('%s (%s) %s', o.server, o.local_user, o.total), ', ')
 						FROM (SELECT * FROM pool ORDER BY total DESC LIMIT 3) AS o)),
 				'max_server_connections', CASE WHEN options ? 'max_server_connections' THEN
-					(SELECT sum(o.pool_size) FROM pool AS o WHERE (o.database, o.server) = (p.database, p.server))::text END,
-				format('ALTER SYSTEM SET pgpool_ext.max_connections = %s', (SELECT sum(pool_size) FROM pool))
+					(SELECT least(sum(o.pool_size), 262143) FROM pool AS o WHERE (o.database, o.server) = (p.database, p.server))::text END,
+				format('ALTER SYSTEM SET pgpool_ext.max_connections = %s', (SELECT least(sum(pool_size), 262143) FROM pool))
 			WHERE u.capped_timeouts > 0 AND p.remote_full_since IS NULL AND u.connects_failed = 0
 				AND (options ? 'max_server_connections'
 					OR (SELECT sum(total) FROM pool) >= 0.9 * current_setting('pgpool_ext.max_connections')::int4)
@@ -1832,7 +1839,7 @@ rules AS (
 			UNION ALL SELECT 'critical', 'remote server is full',
 				format('It has refused to accept more than %s connections since %s.',
 					p.total, date_trunc('second', p.remote_full_since)),
-				'pool_size', CASE WHEN p.total BETWEEN 1 AND p.pool_size - 1 THEN p.total::text END, NULL
+				'pool_size', CASE WHEN p.total BETWEEN lowest AND p.pool_size - 1 THEN p.total::text END, NULL
 			WHERE p.remote_full_since IS NOT NULL
 
 			UNION ALL SELECT CASE WHEN p.unavailable_since IS NULL THEN 'warning' ELSE 'critical' END,
@@ -1849,8 +1856,8 @@ rules AS (
 				format('In three of four samples %s connections or more were leased at a time.'
 					' %s were closed by idle_timeout and opened again, in %s ms each.',
 					u.steady, least(p.closed_idle, p.connects), round((p.connect_time / nullif(p.connects, 0))::numeric, 1)),
-				'min_size', u.steady::text, NULL
-			WHERE least(p.closed_idle, p.connects) >= 20 AND u.steady > coalesce((options ->> 'min_size')::int4, 0)
+				'min_size', least(u.steady, p.pool_size)::text, NULL
+			WHERE least(p.closed_idle, p.connects) >= 20 AND least(u.steady, p.pool_size) > p.min_size
 
 			UNION ALL SELECT 'info', 'statements close their connections',
 				format('%s of %s leases ended with their connection. There were %s cancels; lease_timeout ended %s leases, terminate %s.'

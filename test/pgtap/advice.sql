@@ -134,6 +134,40 @@ SELECT is(pg_temp.advice(jsonb_build_object('pool_size', 20, 'stats_reset', now(
   'pool that was watched for less than an hour') FROM large;
 SELECT is(pg_temp.advice('{"pool_size": 2}', sample || '{"pool_size": 2, "max_total": 2, "peak_leased": 1}'), NULL, 'pool that cannot be smaller') FROM large;
 
+-- sizes that the validator accepts: up to 262143, and min_size and min_idle at most pool_size
+CREATE FUNCTION pg_temp.accepted(suggested text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  s text := (SELECT suggestion FROM pgpool.advice());
+BEGIN
+  EXECUTE s;
+  ALTER SERVER "it's ""A""" OPTIONS (SET pool_size '4', SET min_size '0', SET min_idle '0', SET max_server_connections '0');
+  RETURN is(regexp_replace(s, '.*OPTIONS', ''), suggested, 'suggestion can be run: ' || suggested);
+END
+$$;
+ALTER SERVER "it's ""A""" OPTIONS (ADD pool_size '4', ADD min_size '0', ADD min_idle '0', ADD max_server_connections '0');
+SELECT isnt(pg_temp.advice('{"pool_size": 250000}', sample || '{"pool_size": 250000, "max_total": 250000, "peak_leased": 250000, "mean_leased": 250000,
+  "mean_waiting": 10, "peak_callers": 250010}'), NULL, 'pool that cannot be an eighth larger') FROM small;
+SELECT pg_temp.accepted($$ (SET pool_size '262143')$$);
+SELECT is(pg_temp.advice('{"pool_size": 262143}', sample || '{"pool_size": 262143, "max_total": 262143, "peak_leased": 262143, "mean_leased": 262143,
+  "mean_waiting": 10, "peak_callers": 262143}'), NULL, 'pool that cannot be larger') FROM small;
+ALTER SERVER "it's ""A""" OPTIONS (SET pool_size '20', SET min_size '15');
+SELECT isnt(pg_temp.advice('{"pool_size": 20}', sample), NULL, 'pool that is too large, with min_size') FROM large;
+SELECT pg_temp.accepted($$ (SET pool_size '15')$$);
+ALTER SERVER "it's ""A""" OPTIONS (SET pool_size '20', SET min_idle '20');
+SELECT is(pg_temp.advice('{"pool_size": 20}', sample), 'info: pool is too large', 'no smaller size than min_idle') FROM large;
+ALTER SERVER "it's ""A""" OPTIONS (SET pool_size '20', SET min_idle '0', SET min_size '0x10');
+SELECT is(pg_temp.advice('{"pool_size": 20}', sample), 'info: pool is too large', 'no size if min_size has another form') FROM large;
+ALTER SERVER "it's ""A""" OPTIONS (SET pool_size '4', SET min_size '0');
+SELECT isnt(pg_temp.advice(jsonb_build_object('closed_idle', 25, 'connects', 30, 'connect_time', 300, 'max_total', 9),
+  '{"peak_leased": 6, "max_total": 9, "leases": 1}'), NULL, 'steady use of more than pool_size');
+SELECT pg_temp.accepted($$ (SET min_size '4')$$);
+ALTER SERVER "it's ""A""" OPTIONS (SET min_idle '4');
+SELECT is(pg_temp.advice(jsonb_build_object('total', 3, 'remote_full_since', now())), 'critical: remote server is full', 'remote server that accepts fewer than min_idle');
+SELECT isnt(pg_temp.advice('{"timeouts": 7, "pool_size": 262143}', '{"waited": 7, "timeouts": 7, "wait_time": 70000, "peak_leased": 2, "pool_size": 262143}'), NULL, 'timeouts at a cap');
+SELECT pg_temp.add(name, '{"pool_id": 2, "local_user": "b"}') FROM unnest('{pools,stats}'::text[]) AS name;
+SELECT pg_temp.accepted($$ (SET max_server_connections '262143')$$);
+ALTER SERVER "it's ""A""" OPTIONS (DROP pool_size, DROP min_size, DROP min_idle, DROP max_server_connections);
+
 --
 -- Leases
 --
