@@ -25,9 +25,7 @@ use Exporter 'import';
 use PgpxProcesses;
 use PgpxSession;
 use PgpxTest;
-use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(shard_node make_shards make_shard transfer close_gate is_at_gate all_agree differences read_rows
   prepared_on ids_on has_visited nothing_is_prepared kill_all start_again commits_synchronously commits_wait commit_waits);
@@ -230,10 +228,9 @@ sub kill_all
 	kill 'STOP', @processes;
 	my @late = processes($node);
 	kill 'KILL', @processes, @late;
-	my $end = time() + $PostgreSQL::Test::Utils::timeout_default;
 
 	# a new postmaster considers a process alive until it has been reaped
-	usleep(10_000) while time() < $end && grep { kill 0, $_ } @processes, @late;
+	wait_until($node, sub { scalar grep { kill 0, $_ } @processes, @late }, '0');
 	delete $node->{shared_session};
 	$node->{_pid} = undef;
 	return;

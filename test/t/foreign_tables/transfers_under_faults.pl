@@ -3,8 +3,8 @@
 # At the end each transfer is in all three places or in none, and no part is prepared.
 #
 # Part of "make check-world" only. PGPX_TEST_SECONDS: duration (20, or 600 for a long run);
-# PGPX_TEST_SESSIONS, PGPX_TEST_SEED; PGPX_TEST_TWO_PHASE=off: without the option, which shows
-# how many transfers are partial then.
+# PGPX_TEST_SESSIONS (60), PGPX_TEST_SEED; PGPX_TEST_TWO_PHASE=off: without the option. The log of
+# the job has the number of faults of each kind, of transfers and of partial ones.
 use strict;
 use warnings;
 
@@ -14,7 +14,6 @@ use PgpxTest;
 use PgpxTransfers;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
 
 plan skip_all => 'PGPX_TEST_SETTINGS is not "all", and PGPX_TEST_SECONDS is not set'
   unless ($ENV{PGPX_TEST_SETTINGS} // '') eq 'all' || $ENV{PGPX_TEST_SECONDS};
@@ -46,49 +45,57 @@ EOT
 
 my $of_app = q{FROM pg_stat_activity WHERE usename = 'app' ORDER BY random() LIMIT 1};
 my $of_pool = q{FROM pg_stat_activity WHERE usename = 'remote_app' ORDER BY random() LIMIT 1};
+my $of_worker = q{FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'};
+my $of_resolver = q{FROM pg_stat_activity WHERE backend_type ~ 'pgpool_ext.*resolver'};
+
+# each returns '' if it could not occur
 my %faults = (
 	'a session is terminated' => sub { at($local, "SELECT pg_terminate_backend(pid) $of_app") },
 	'a session is cancelled' => sub { at($local, "SELECT pg_cancel_backend(pid) $of_app") },
+	'a session is killed' => sub { kills("SELECT pid $of_app") },
 	'a lease is terminated' => sub { at($local, 'SELECT pgpool.terminate(lease) FROM pgpool.leases ORDER BY random() LIMIT 1') },
-	'the worker is terminated' => sub { at($local, q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'}) },
-	'the resolver is terminated' => sub { at($local, q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type ~ 'pgpool_ext.*resolver'}) },
+	'the worker is terminated' => sub { at($local, "SELECT pg_terminate_backend(pid) $of_worker") },
+	'the worker is killed' => sub { kills("SELECT pid $of_worker") },
+	'the resolver is terminated' => sub { at($local, "SELECT pg_terminate_backend(pid) $of_resolver") },
+	'the resolver is killed' => sub { kills("SELECT pid $of_resolver") },
+	'all processes are killed' => sub { kill_all($local); start_again($local); 1 },
 	'a remote session is terminated' => sub { at($shards[ rand @shards ], "SELECT pg_terminate_backend(pid) $of_pool") },
 	'a remote statement is cancelled' => sub { at($shards[ rand @shards ], "SELECT pg_cancel_backend(pid) $of_pool") },
+	'a remote server crashes' => sub { crashes(int rand @shards) },
 	'connections are reset' => sub { $proxies[ rand @proxies ]->command('reset ' . int rand 2000) },
-	'answers are lost' => sub { my $proxy = $proxies[ rand @proxies ]; $proxy->command('mute'); usleep(rand 200_000); $proxy->command('pass') },
-	'the network stands still' => sub { my $proxy = $proxies[ rand @proxies ]; $proxy->command('freeze'); usleep(rand 3_000_000); $proxy->command('pass') },
-	'a remote server crashes' => sub { my $shard = $shards[ rand @shards ]; $shard->stop('immediate'); usleep(rand 500_000); $shard->start; 1 },
-	'a session is killed' => sub { kills_a_session() },
-	'all processes are killed' => sub { kill_all($local); start_again($local); 1 });
-my @often = grep { !/crashes|killed|worker|still/ } sort keys %faults;
-my @next = sort keys %faults;
+	'answers are lost' => sub { loses_answers($proxies[ rand @proxies ]) },
+	'the network stands still' => sub { stands_still($proxies[ rand @proxies ]) });
+delete @faults{ grep { /resolver/ } keys %faults } if $two_phase eq 'off';
+my @all = sort keys %faults;
+my @often = grep { !/crashes|killed|worker|still/ } @all;
+my @next = @all;
 my ($bench, $out, %done) = (undef, '');
 my $end = time() + $seconds;
 
 srand($seed);
 while (time() < $end || (@next && time() < $end + 900))
 {
-	if (!$bench || !$bench->pumpable)
-	{
-		eval { $bench->finish } if $bench;
-		$bench = IPC::Run::start([ 'pgbench', '-n', '-c', $sessions, '-j', 2, '-T', 60, '--max-tries=1', '-f', $script, $local->connstr('postgres') . ' user=app' ], '>', \$out, '2>&1');
-	}
-	usleep(20_000 + rand 150_000);
-	eval { $bench->pump_nb };
-	my $fault = $next[0] // $often[ rand @often ];
+	my $begun;
+	my $number = rand 50;
 
-	next if $faults{$fault}->() eq '';
-	shift @next;
-	$done{$fault}++;
-	push @next, $often[ rand @often ] if rand() < 0.2;
-	push @next, (sort keys %faults)[ rand keys %faults ] if rand() < 0.1;
+	# further transfers begin
+	is_reached(sub {
+		my $now = at($local, 'SELECT last_value FROM numbers') || return '';
+
+		$begun //= $now;
+		return $now >= $begun + $number ? 't' : '';
+	});
+	my $fault = shift @next // (rand() < 0.3 ? $all[ rand @all ] : $often[ rand @often ]);
+
+	if ($faults{$fault}->() eq '') { push @next, $fault; }
+	else { $done{$fault}++; }
 }
 $_->command('pass') foreach @proxies;
+eval { $bench->kill_kill } if $bench;
 wait_until($local, q{SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app') AS t}, '0');
-eval { $bench->finish };
 
 is("@next", '', 'each kind of fault has occurred');
-note(join ', ', map { "$done{$_} times $_" } sort keys %done);
+note(join ', ', map { "$_: $done{$_}" } sort keys %done);
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0'), 'no lease is left');
 nothing_is_prepared(\@shards, 'at the end');
 my ($all, @partial) = differences($local, \@shards);
@@ -110,15 +117,63 @@ is(scalar(() = slurp_file($local->logfile) =~ /PANIC|TRAP|terminated by signal (
 leak_check($local, @shards);
 done_testing();
 
-# Kill a session with SIGKILL, and wait until the local server has restarted after the crash.
-sub kills_a_session
+# Wait for a state while the sessions run.
+sub is_reached
 {
-	my $pid = at($local, "SELECT pid $of_app");
+	my ($what) = @_;
+
+	return wait_until($local, sub {
+		eval { $bench->pump_nb } if $bench;
+		if (!$bench || !$bench->pumpable)
+		{
+			eval { $bench->finish } if $bench;
+			$bench = IPC::Run::start([ 'pgbench', '-n', '-c', $sessions, '-j', 2, '-T', 60, '--max-tries=1', '-f', $script, $local->connstr('postgres') . ' user=app' ], '>', \$out, '2>&1');
+		}
+		return $what->();
+	}) ? 1 : '';
+}
+
+# Kill a process with SIGKILL, and wait until the local server has restarted after the crash.
+sub kills
+{
+	my $pid = at($local, $_[0]);
 	my $started = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'};
 	my $before = at($local, $started);
 
 	return '' unless $pid =~ /^\d+$/ && $before =~ /^\d+$/ && kill 'KILL', $pid;
-	return wait_until($local, sub { my $now = at($local, $started); $now =~ /^\d+$/ && $now != $before ? 1 : 0 }, '1');
+	return is_reached(sub { my $now = at($local, $started); $now =~ /^\d+$/ && $now != $before ? 't' : '' });
+}
+
+# Crash a shard. Half of the time it is away until each session has noticed that.
+sub crashes
+{
+	my ($i) = @_;
+
+	$shards[$i]->stop('immediate');
+	is_reached(sub { at($local, "SELECT count(*) = 0 FROM pgpool.leases WHERE server = 'shard@{[$i + 1]}'") }) if rand() < 0.5;
+	$shards[$i]->start;
+	return 1;
+}
+
+# Lose an answer, and those which arrive until that is noticed.
+sub loses_answers
+{
+	my ($proxy) = @_;
+
+	$proxy->command('mute');
+	is_reached(sub { $proxy->command('count') > 0 ? 't' : '' });
+	return $proxy->command('pass');
+}
+
+# Forward nothing until a session has waited for up to 3 s: operation_timeout is 2 s.
+sub stands_still
+{
+	my ($proxy) = @_;
+	my $time = rand 3;
+
+	$proxy->command('freeze');
+	is_reached(sub { at($local, "SELECT bool_or(clock_timestamp() - query_start > '$time s') FROM pg_stat_activity WHERE usename = 'app' AND state = 'active'") });
+	return $proxy->command('pass');
 }
 
 # The rows of a query that may fail; '' if it has none.
