@@ -111,7 +111,8 @@ start_bouncers() {
 start_servers() {
   ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
   make_certificate "$work/tls"
-  start_remote remote "log_connections = off" "max_connections = 1200" "ssl = on" \
+  start_remote remote "log_connections = off" "max_connections = 1200" \
+    "max_prepared_transactions = 10" "ssl = on" \
     "ssl_cert_file = '$work/tls/server.crt'" "ssl_key_file = '$work/tls/server.key'"
   remote_port=$port
   psql_at "$remote_port" remote_app remote_db -q -v rows="$rows" -f "$bench/sql/remote.sql"

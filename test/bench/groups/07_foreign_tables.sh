@@ -50,6 +50,26 @@ way_insert() {
   here "SELECT insert_ms('$1.$2', $(turns 10000))"
 }
 
+# way_commit OPTION TABLE ...: us of a transaction that writes in these tables, and reads a row of the others, with
+# two_phase_commit OPTION
+way_commit() {
+  local schema=two_phase_$1 table sql=
+  shift
+
+  for table; do
+    case $table in
+      one_*) sql+="SELECT a FROM $schema.$table; " ;;
+      *) sql+="INSERT INTO $schema.$table VALUES (1); " ;;
+    esac
+  done
+  here "CALL each_in_its_transaction('$sql SELECT 1', $(turns 1000), NULL)"
+}
+
+# way_round_trip: us of a query by a program in C
+way_round_trip() {
+  client loop "$(turns 2000)" "$(remote_conninfo)" 'SELECT 1'
+}
+
 # way_append SCHEMA TABLE [ROWS]: ms of an Append of the tables on four servers, or of one
 way_append() {
   here "SET enable_partition_pruning = off; SELECT rows_ms('SELECT count(*) FROM $1.$2 WHERE a IS NOT NULL', ${3:-4})"
@@ -64,6 +84,9 @@ group_7() {
   measure scan:ours:mixed scan:peer:mixed scan:peer:mixed_10000
   measure scan_memory:ours:mixed scan_memory:peer:mixed
   measure insert:ours:inserted insert:peer:inserted insert:ours:inserted_100 insert:peer:inserted_100
+  measure commit:off:transferred_1:transferred_2:ledger commit:on:transferred_1:transferred_2:ledger
+  measure commit:off:transferred_1 commit:on:transferred_1
+  measure commit:off:one_1:ledger commit:on:one_1:ledger round_trip
   place free
   way_append ours slow 16 >/dev/null # opens the connections of the pools
   measure append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
@@ -93,6 +116,12 @@ report_7() {
   ratio "INSERT of 10,000 rows: pgpool_ext / postgres_fdw" apart:insert:ours:inserted apart:insert:peer:inserted "<=1.0"
   ratio "INSERT of 10,000 rows, batch_size 100: pgpool_ext / postgres_fdw" apart:insert:ours:inserted_100 apart:insert:peer:inserted_100 "<=1.0"
   ratio "async Append of four servers of 100 ms / one of them" free:append:ours:slow:16 free:append:ours:slow_1 "<=1.15"
+  ratio "a transaction that writes on two servers and locally: two_phase_commit on / off" \
+    apart:commit:on:transferred_1:transferred_2:ledger apart:commit:off:transferred_1:transferred_2:ledger -
+  ratio "a transaction that writes on one server: two_phase_commit on / off" \
+    apart:commit:on:transferred_1 apart:commit:off:transferred_1 "<=1.05"
+  ratio "a local write and a remote read: what two_phase_commit adds / a round trip of a program in C" \
+    "apart:commit:on:one_1:ledger - apart:commit:off:one_1:ledger" apart:round_trip -
   grid "60 sessions, a row by its primary key" tps=.tps "CPU, us=.cpu" p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
     "remote backends=.backends" "private, MB=.own"
   for mode in simple prepared; do
@@ -110,6 +139,12 @@ report_7() {
     figure "free:append:$w:slow:16" ms "${names[$w]}: async Append of four servers of 100 ms"
     figure "free:append:$w:slow_1" ms "${names[$w]}: one server of 100 ms"
   done
+  for w in off on; do
+    figure "apart:commit:$w:transferred_1:transferred_2:ledger" us "two_phase_commit $w: a transaction that writes on two servers and locally"
+    figure "apart:commit:$w:transferred_1" us "two_phase_commit $w: a transaction that writes on one server"
+    figure "apart:commit:$w:one_1:ledger" us "two_phase_commit $w: a local write and a remote read"
+  done
+  figure apart:round_trip us "floor: a round trip of a program in C"
   figure apart:point_floor us "floor: a row by its primary key, and COMMIT, by a program in C"
   figure apart:scan:peer:mixed_10000 ms "postgres_fdw: $rows rows, fetch_size 10000"
 }

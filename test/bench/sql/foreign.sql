@@ -35,6 +35,20 @@ SELECT format($$
   name, n, wrapper, :'host', :'port', :'database', :'secret')
 FROM (VALUES ('peer', 'postgres_fdw'), ('ours', 'pgpool_fdw')) AS v(name, wrapper), generate_series(1, 4) AS n \gexec
 
+-- two servers without the option two_phase_commit, and two with it; ledger is a local table
+SELECT format('CREATE SCHEMA two_phase_%1$s; CREATE TABLE two_phase_%1$s.ledger (a int)', setting)
+FROM unnest(array['off', 'on']) AS setting \gexec
+SELECT format($$
+  CREATE SERVER two_phase_%1$s_%2$s FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (host %3$L, port %4$L, dbname %5$L, sslmode 'disable', pool_size '1', two_phase_commit %1$L);
+  CREATE USER MAPPING FOR CURRENT_USER SERVER two_phase_%1$s_%2$s OPTIONS (user 'remote_app', password %6$L);
+  CREATE FOREIGN TABLE two_phase_%1$s.one_%2$s (a int) SERVER two_phase_%1$s_%2$s
+    OPTIONS (schema_name 'public', table_name 'one');
+  CREATE FOREIGN TABLE two_phase_%1$s.transferred_%2$s (a int) SERVER two_phase_%1$s_%2$s
+    OPTIONS (schema_name 'public', table_name 'transferred')$$,
+  setting, n, :'host', :'port', :'database', :'secret')
+FROM unnest(array['off', 'on']) AS setting, generate_series(1, 2) AS n \gexec
+
 CREATE FUNCTION insert_ms(name text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz := clock_timestamp();

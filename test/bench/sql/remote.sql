@@ -16,8 +16,9 @@ CREATE UNLOGGED TABLE numbers AS
 -- for PL/Proxy
 CREATE FUNCTION one_now() RETURNS int LANGUAGE sql AS 'select 1';
 
--- for foreign tables: a table for INSERT, and a view that takes 100 ms
+-- for foreign tables: tables for INSERT, and a view that takes 100 ms
 CREATE UNLOGGED TABLE inserted (a int, b text);
+CREATE TABLE transferred (a int);
 CREATE FUNCTION slow_row() RETURNS TABLE (n int, a text) LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(0.1); RETURN QUERY SELECT i, 'row ' || i FROM generate_series(1, 4) AS i; END $$;
 CREATE VIEW slow AS SELECT * FROM slow_row();
