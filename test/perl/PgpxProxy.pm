@@ -22,7 +22,7 @@
 #   hold           accept cancel requests and do not forward them
 #   hold all       the same for all new connections, because over TLS a cancel request is
 #                  not recognized
-#   mute           lose answers; the connections close afterwards
+#   mute           lose answers; the connections that have lost one close with the next command
 #   swallow 3000   lose the next answer to a message of 3000 bytes or more, and close its
 #                 connection; then pass
 #   keep 3000      hold such an answer back; the status is 'kept' then
@@ -148,7 +148,7 @@ sub loop
 				if ($line !~ /^(?:status|count)/)
 				{
 					($fault, $bytes) = $line =~ /^(\w+) ?(\w*)/;
-					$drop->($_, $peer{$_}) foreach splice @held;
+					$drop->($_, $peer{$_}) foreach my @ends = (splice(@held), values %muted);
 					$delay = $fault eq 'delay' ? $bytes / 1000 : 0;
 					%left = $fault =~ $counted ? map { $_ => $bytes } keys %from_server : ();
 					foreach (splice @kept)
@@ -206,10 +206,9 @@ sub loop
 						$drop->($ready, $other);
 						next;
 					}
-					if ($fault eq 'mute' || $muted{$ready})
+					if ($fault eq 'mute')
 					{
-						$muted{$ready} = 1;
-						$drop->($ready, $other) unless $fault eq 'mute';
+						$muted{$ready} = $ready;
 						next;
 					}
 				}

@@ -4,6 +4,7 @@ use strict;
 use warnings;
 
 use PgpxTest;
+use PgpxTransfers;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -57,9 +58,14 @@ is(rows(), '2 1', 'parts were rolled back');
 
 # --- decisions, valid and forged
 my $insert = 'INSERT INTO pgpool.commit_decisions SELECT %s, array_agg(id ORDER BY id) FROM pgpool.commit_participants RETURNING id';
-my $id = $local->safe_psql('postgres', sprintf $insert, "'pgpx_${origin}_' || pg_current_xact_id() || '_aaaaaaaaaaaaaaaa'");
+my $session = PgpxSession->new($local);
+my $decide = sub { $session->run('BEGIN; ' . sprintf $insert, "'pgpx_${origin}_' || pg_current_xact_id() || '_$_[0]'") };
+my $id = $decide->('aaaaaaaaaaaaaaaa');
 prepare($remotes[1], "${id}_2");
 prepare($remotes[1], "${id}_3");
+has_visited($local, 'resolver visits the servers');
+is(prepared(), '5 2', 'it does not resolve parts of a transaction that runs');
+$session->run('COMMIT');
 ok(wait_until($local, sub { prepared() }, '5 0'), 'parts are resolved, and ids that are not well-formed are left alone');
 is(rows(), '2 2', 'part in the decision is committed, and another one is not');
 ok(wait_until($local, $decisions, '0'), 'decision is deleted');
@@ -68,6 +74,16 @@ $local->safe_psql('postgres', sprintf $insert, q{'nonsense'});
 prepare($remotes[1], "pgpx_${origin}_3_bbbbbbbbbbbbbbbb_1");
 ok(wait_until($local, sub { prepared() }, '5 0'), 'part is resolved');
 is(rows(), '2 2', 'decision whose xmin is another xid does not count');
+
+# a part of another role, which the resolver cannot commit
+$id = $decide->('eeeeeeeeeeeeeeee');
+$remotes[1]->safe_psql('remote_db', "BEGIN; INSERT INTO t VALUES (8); PREPARE TRANSACTION '${id}_2'");
+$session->run('COMMIT');
+$session->quit;
+has_visited($local, 'resolver visits the servers');
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.commit_decisions WHERE id = '$id'"), '1', 'decision is kept while its part is prepared');
+$remotes[1]->safe_psql('remote_db', "ROLLBACK PREPARED '${id}_2'");
+ok(wait_until($local, "SELECT count(*) FROM pgpool.commit_decisions WHERE id = '$id'", '0'), 'and deleted after that');
 $local->safe_psql('postgres', 'DELETE FROM pgpool.commit_decisions');
 foreach my $gid (split /\n/, $remotes[0]->safe_psql('remote_db', 'SELECT quote_literal(gid) FROM pg_prepared_xacts'))
 {
