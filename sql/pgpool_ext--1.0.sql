@@ -1590,15 +1590,16 @@ CREATE FUNCTION pgpool.predict_wait(
 	OUT waits_percent pg_catalog.float8,
 	OUT mean_wait pg_catalog.float8,
 	OUT p99_wait pg_catalog.float8)
-LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 -- M/M/c//N: each of N callers thinks, waits for one of c connections, and holds it.  A caller
 -- that arrives finds the others in the states that they would have without it.
 DECLARE
-	others CONSTANT int4 := callers - 1;
-	think CONSTANT float8 := greatest(think_time, lease_time / 1e6);
+	invalid record;
+	others int4;
+	think float8;
 	unlikely CONSTANT float8 := -700;	-- exp of less raises an underflow
-	state float8[] := array_fill(0::float8, ARRAY[callers], ARRAY[0]);	-- n others in the pool: logarithm of the weight
+	state float8[];	-- n others in the pool: logarithm of the weight
 	largest float8 := 0;
 	total float8 := 0;
 	longer float8[];	-- probability that at least k others wait
@@ -1608,6 +1609,20 @@ DECLARE
 	term float8;
 	beyond float8;
 BEGIN
+	-- a comparison with NULL or NaN is not true
+	SELECT * INTO invalid
+	FROM (VALUES ('pool_size', pool_size::float8, 1, 524286), ('callers', callers, 1, 262143),
+			('lease_time', lease_time, 0.001, 1e12), ('think_time', think_time, 0, 1e12)) AS a(name, value, low, high)
+	WHERE (value BETWEEN a.low AND a.high) IS NOT TRUE LIMIT 1;
+	IF FOUND THEN
+		RAISE invalid_parameter_value USING MESSAGE = format('%s is out of range', invalid.name),
+			DETAIL = format('The argument is %s, and must be between %s and %s.', coalesce(invalid.value::text, 'NULL'), invalid.low, invalid.high),
+			HINT = 'Specify numbers of connections and sessions, and times in milliseconds.';
+	END IF;
+
+	others := callers - 1;
+	think := greatest(think_time, lease_time / 1e6);
+	state := array_fill(0::float8, ARRAY[callers], ARRAY[0]);
 	waits_percent := 0;
 	mean_wait := 0;
 	p99_wait := 0;
@@ -1720,7 +1735,7 @@ busy_sample AS (
 	WHERE mean_callers >= most_callers / 2
 ),
 busy AS (
-	SELECT pool_id, sum(span) AS span, max(max_total) AS max_total, max(peak_callers) AS callers, sum(hits + waited) AS checkouts,
+	SELECT pool_id, sum(span) AS span, max(max_total) AS max_total, coalesce(max(peak_callers), 1) AS callers, sum(hits + waited) AS checkouts,
 		sum(waited) AS waited, sum(wait_time) / sum(hits + waited) AS mean_wait, sum(leases) AS leases,
 		sum(lease_time) / sum(leases) AS held, sum(mean_waiting * span) / sum(span) AS mean_waiting
 	FROM busy_sample GROUP BY pool_id HAVING sum(waited) >= 100 AND sum(lease_time) > 0
@@ -1737,9 +1752,9 @@ observed AS (
 -- A connection is also busy during resets, which lease_time lacks: a full pool measures the whole time by its throughput.
 -- The think time follows from Little's law.
 model AS (
-	SELECT busy.*, observed.p99_wait, cycle, greatest(callers * span / leases - mean_wait - cycle, 0) AS think
+	SELECT busy.*, observed.p99_wait, cycle, least(greatest(callers * span / leases - mean_wait - cycle, 0), 1e12) AS think
 	FROM busy JOIN observed USING (pool_id),
-		LATERAL (SELECT CASE WHEN mean_waiting >= max_total THEN greatest(held, max_total * span / leases) ELSE held END AS cycle) AS c
+		LATERAL (SELECT least(greatest(held, 0.001, CASE WHEN mean_waiting >= max_total THEN max_total * span / leases END), 1e12) AS cycle) AS c
 ),
 -- the smallest size at which p99 is no longer than a lease, or twice the present one
 larger AS (

@@ -64,7 +64,26 @@ SELECT ok(bool_and(p99_wait <= before) AND min(p99_wait) < max(before), 'p99 dec
  WHERE before IS NOT NULL;
 SELECT ok(p99_wait > mean_wait AND waits_percent > 99.9, 'thousands of callers are no problem')
   FROM pgpool.predict_wait(10, 5000, 5, 20);
-SELECT is(pgpool.predict_wait(4, NULL, 5, 20)::text, NULL, 'NULL if an argument is NULL');
+SELECT throws_ok(format('SELECT pgpool.predict_wait(%s)', arguments), '22023', argument || ' is out of range', arguments || ' is out of range')
+  FROM (VALUES ('pool_size', '0, 60, 5, 20'), ('callers', '4, -2147483648, 5, 20'), ('callers', '4, 1000000, 5, 20'), ('callers', '4, NULL, 5, 20'),
+    ('lease_time', '4, 60, 0, 20'), ('lease_time', '4, 60, ''NaN'', 20'), ('think_time', '4, 60, 5, ''infinity''')) AS t(argument, arguments);
+CREATE FUNCTION pg_temp.error_of(sql text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  message text;
+  detail text;
+  hint text;
+BEGIN
+  EXECUTE sql;
+  RETURN 'no error';
+EXCEPTION WHEN invalid_parameter_value THEN
+  GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+  RETURN concat_ws(E'\n', message, detail, hint);
+END
+$$;
+SELECT is(pg_temp.error_of('SELECT pgpool.predict_wait(4, 60, -1, 20)'), E'lease_time is out of range\n'
+  'The argument is -1, and must be between 0.001 and 1000000000000.\n'
+  'Specify numbers of connections and sessions, and times in milliseconds.', 'detail has the value and the range');
+SELECT isnt(p99_wait, NULL, 'limits of the arguments') FROM (VALUES (0.001, 1e12), (1e12, 0)) AS t(lease, think), pgpool.predict_wait(1, 60, lease, think);
 
 --
 -- No finding
