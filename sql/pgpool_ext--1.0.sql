@@ -1921,8 +1921,15 @@ COMMENT ON FUNCTION pgpool.advice(pg_catalog.interval) IS
 
 CREATE FUNCTION pgpool.report(since pg_catalog.interval DEFAULT '1 hour')
 RETURNS pg_catalog.text
-LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 AS $$
+BEGIN
+IF (since BETWEEN interval '1 second' AND interval '10 years') IS NOT TRUE THEN
+	RAISE invalid_parameter_value USING MESSAGE = 'since is out of range',
+		DETAIL = format('The interval is "%s", and must be between 1 second and 10 years.', coalesce(since::text, 'NULL')),
+		HINT = 'Specify the duration of the time that the page shows.';
+END IF;
+RETURN (
 WITH
 clock AS (SELECT statement_timestamp() AS until, statement_timestamp() - since AS start),
 sample AS (
@@ -2124,6 +2131,8 @@ the stronger the color, the more.</p>
 	CASE WHEN coalesce(current_setting('pgpool_ext.history_size', true), '0') = '0'
 		THEN 'History is off, so nothing is known about the time before.' ELSE 'Times without a bar were idle.' END)
 FROM body, clock
+);
+END
 $$;
 COMMENT ON FUNCTION pgpool.report(pg_catalog.interval) IS
 'returns an HTML page about the last interval: pools, waits, sessions that wait and those that hold connections, errors, and advice';

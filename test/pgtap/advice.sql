@@ -295,5 +295,15 @@ SELECT is(pg_temp.advice(jsonb_build_object('last_error_at', now() - interval '3
 SELECT matches(pg_temp.advice('{"deadlocks": 1}'), '^warning: sessions wait for each other: SELECT ', 'deadlocks');
 SELECT lives_ok(suggestion, 'the suggestion can be run') FROM pgpool.advice();
 
+--
+-- The report
+--
+
+SELECT is(pg_temp.error_of('SELECT pgpool.report(''0'')'), E'since is out of range\nThe interval is "00:00:00", and must be between 1 second and 10 years.\n'
+  'Specify the duration of the time that the page shows.', 'report about no time');
+SELECT throws_ok(format('SELECT pgpool.report(%L)', since), '22023', 'since is out of range', concat('report about ', coalesce(since, 'NULL')))
+  FROM unnest('{-1 h, 100000 years, NULL}'::text[]) AS since;
+SELECT matches(pgpool.report(since), '</html>$', 'report about ' || since) FROM unnest('{1 s, 10 years}'::interval[]) AS since;
+
 SELECT * FROM finish();
 ROLLBACK;
