@@ -255,7 +255,12 @@ sub dashboard
 
   SKIP:
 	{
-		my %program = map { my $name = $_; $name => (grep { -x } map { "$_/$name" } split /:/, $ENV{PATH})[0] } qw(prometheus prometheus-postgres-exporter);
+		my %program;
+
+		foreach my $name (qw(prometheus prometheus-postgres-exporter))
+		{
+			($program{$name}) = grep { -x } map { "$_/$name" } split /:/, $ENV{PATH};
+		}
 		my @missing = grep { !$program{$_} } sort keys %program;
 
 		skip "@missing is not installed", scalar @queries if @missing;
