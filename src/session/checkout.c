@@ -293,8 +293,11 @@ publish_if_missing(Checkout *c, PgpxPool *pool)
  * Request the connections that the pool lacks, and evict one of another pool if
  * a cap is full.  Return the number of open connections.  Set *more to whether
  * the number can still grow.
+ *
+ * Not inline: gcc 14 would keep members of the checkout in registers, and warn
+ * that PG_TRY may clobber them.
  */
-static int
+static pg_noinline int
 grow_to(Checkout *c, int n, bool *more)
 {
 	PgpxPool   *pool = lock_pool(c);

@@ -134,7 +134,8 @@ EOT
 
 	lease($sessions[$_], $servers[$_]) foreach 0, 1;
 	my $start = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
-	foreach (1 .. 36)
+	# as many that a whole long sample is older than the oldest short one
+	foreach (1 .. 50)
 	{
 		my $before = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
 
