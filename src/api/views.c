@@ -667,7 +667,7 @@ pgpx_view_stats(PG_FUNCTION_ARGS)
 		pgpx_row_name(row, NameStr(pool->user_name));
 #define NUMBER(name) row_bigint(row, pool->stats.name);
 #define TIME(name) row_ms(row, pool->stats.name);
-		PGPX_COUNTERS(NUMBER, TIME, NUMBER)
+		PGPX_COUNTERS(NUMBER, NUMBER, TIME, TIME, NUMBER)
 #undef NUMBER
 #undef TIME
 		row_histogram(row, pool->stats.histogram);

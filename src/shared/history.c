@@ -76,24 +76,15 @@ pgpx_history_totals_locked(const PgpxPool *pool, PgpxTime now,
 	const PgpxStats *stats = &pool->stats;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	totals->arrivals = (uint32) stats->hits + pool->enqueued;
-	totals->hits = (uint32) stats->hits;
-	totals->waited = (uint32) stats->waited;
-	totals->timeouts = (uint32) stats->timeouts;
-	totals->cancelled = (uint32) stats->cancelled;
-	totals->failed = (uint32) stats->failed;
-	totals->refused = (uint32) stats->refused;
-	totals->unavailable = (uint32) stats->unavailable;
-	totals->deadlocks = (uint32) stats->deadlocks;
+#define NUMBER(name) totals->name = (uint32) stats->name;
+#define TIME(name) totals->name = stats->name;
+	PGPX_SAMPLED_COUNTERS(NUMBER, TIME)
+#undef NUMBER
+#undef TIME
+	totals->arrivals = totals->hits + pool->enqueued;
 	totals->leases = (uint32) pgpx_stats_sum_ended(stats);
-	totals->statements = (uint32) stats->statements;
-	totals->errors = (uint32) stats->errors;
-	totals->connects = (uint32) stats->connects;
-	totals->connects_failed = (uint32) stats->connects_failed;
-	totals->wait_time = stats->wait_time;
 	totals->waiting_time = stats->wait_time + sum_waits_locked(pool, now);
-	totals->lease_time = totals->leased_time = stats->lease_time;
-	totals->answer_time = stats->answer_time;
+	totals->leased_time = stats->lease_time;
 	pgpx_conn_foreach_locked(conn, pool)
 	{
 		if (conn->state == PGPX_CONN_LEASED)

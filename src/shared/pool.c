@@ -960,10 +960,8 @@ pgpx_stats_sum_closed(const PgpxStats *stats)
 {
 	uint64		sum = 0;
 
-#define SKIP(name)
 #define ADD(name) sum += stats->name;
-	PGPX_COUNTERS(SKIP, SKIP, ADD)
-#undef SKIP
+	PGPX_COUNTERS(PGPX_SKIP, PGPX_SKIP, PGPX_SKIP, PGPX_SKIP, ADD)
 #undef ADD
 	return sum;
 }

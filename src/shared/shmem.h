@@ -211,40 +211,41 @@ typedef struct PgpxConn
 /*
  * Counters of a pool, in the order of view stats, whose comments define them:
  * numbers, times in microseconds, and the numbers of closed connections by
- * reason.  They only increase, under the pool lock.
+ * reason.  They only increase, under the pool lock.  The history has samples of
+ * the SAMPLED ones.
  *
- * The structure, the view, reset_stats and the sums of check_invariants are
+ * The structures, the view, reset_stats and the sums of check_invariants are
  * made from this list.  The lint "documents" compares it with the view.
  */
-#define PGPX_COUNTERS(NUMBER, TIME, CLOSED) \
+#define PGPX_COUNTERS(NUMBER, SAMPLED, TIME, SAMPLED_TIME, CLOSED) \
 	NUMBER(checkouts) \
-	NUMBER(hits) \
+	SAMPLED(hits) \
 	NUMBER(retried) \
-	NUMBER(waited) \
+	SAMPLED(waited) \
 	NUMBER(granted) \
 	NUMBER(pipelined) \
-	NUMBER(timeouts) \
-	NUMBER(cancelled) \
-	NUMBER(failed) \
-	NUMBER(refused) \
-	NUMBER(unavailable) \
-	NUMBER(deadlocks) \
+	SAMPLED(timeouts) \
+	SAMPLED(cancelled) \
+	SAMPLED(failed) \
+	SAMPLED(refused) \
+	SAMPLED(unavailable) \
+	SAMPLED(deadlocks) \
 	NUMBER(checkins) \
 	NUMBER(reclaimed) \
 	NUMBER(terminated) \
 	NUMBER(lease_timeouts) \
-	TIME(wait_time) \
-	TIME(lease_time) \
+	SAMPLED_TIME(wait_time) \
+	SAMPLED_TIME(lease_time) \
 	TIME(max_lease_time) \
-	TIME(answer_time) \
-	NUMBER(statements) \
+	SAMPLED_TIME(answer_time) \
+	SAMPLED(statements) \
 	NUMBER(polled) \
 	NUMBER(rows) \
-	NUMBER(errors) \
+	SAMPLED(errors) \
 	NUMBER(bytes_received) \
 	NUMBER(bytes_sent) \
-	NUMBER(connects) \
-	NUMBER(connects_failed) \
+	SAMPLED(connects) \
+	SAMPLED(connects_failed) \
 	TIME(connect_time) \
 	NUMBER(resets) \
 	NUMBER(checks) \
@@ -261,7 +262,7 @@ typedef struct PgpxConn
 typedef struct PgpxStats
 {
 #define FIELD(name) uint64 name;
-	PGPX_COUNTERS(FIELD, FIELD, FIELD)
+	PGPX_COUNTERS(FIELD, FIELD, FIELD, FIELD, FIELD)
 #undef FIELD
 	uint64		histogram[PGPX_HISTOGRAM_BUCKETS];
 } PgpxStats;
@@ -275,26 +276,16 @@ typedef struct PgpxStats
  * leased_time and waiting_time are lease_time and wait_time with the time so far
  * of the leases and waits that have not ended.
  */
+#define PGPX_SAMPLED_COUNTERS(NUMBER, TIME) \
+	PGPX_COUNTERS(PGPX_SKIP, NUMBER, PGPX_SKIP, TIME, PGPX_SKIP)
+#define PGPX_SKIP(name)
+
 #define PGPX_TOTALS(NUMBER, TIME) \
+	PGPX_SAMPLED_COUNTERS(NUMBER, TIME) \
 	NUMBER(arrivals) \
-	NUMBER(hits) \
-	NUMBER(waited) \
-	NUMBER(timeouts) \
-	NUMBER(cancelled) \
-	NUMBER(failed) \
-	NUMBER(refused) \
-	NUMBER(unavailable) \
-	NUMBER(deadlocks) \
 	NUMBER(leases) \
-	NUMBER(statements) \
-	NUMBER(errors) \
-	NUMBER(connects) \
-	NUMBER(connects_failed) \
-	TIME(wait_time) \
 	TIME(waiting_time) \
-	TIME(lease_time) \
-	TIME(leased_time) \
-	TIME(answer_time)
+	TIME(leased_time)
 
 typedef struct PgpxTotals
 {

@@ -139,7 +139,7 @@ complain("the FAQ explains no errors") unless $n;
 
 # --- the counters of PGPX_COUNTERS are the columns of view stats between local_user and wait_histogram
 my ($list) = slurp('src/shared/shmem.h') =~ /^#define PGPX_COUNTERS\(.*?\n\n/ms ? $& : '';
-my $counters = join ' ', $list =~ /^\t(?:NUMBER|TIME|CLOSED)\((\w+)\)/mg;
+my $counters = join ' ', $list =~ /^\t[A-Z_]+\((\w+)\)/mg;
 my ($columns) = slurp('sql/pgpool_ext--1.0.sql') =~ /^CREATE TYPE pgpool\.stats_row AS \(.*?local_user \S+\n(.*?)\twait_histogram /ms;
 my $columns_are = join ' ', $columns =~ /^\t(\w+) /mg;
 
