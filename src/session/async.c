@@ -100,12 +100,13 @@ wait_for_input(WaitEventSet *waits, PgpxLease *const *leases, int n,
 			   PgpxTime deadline)
 {
 	uint32		wait_event = pgpx_wait_event(&wait_answer, "PgpoolAnswer");
-	PgpxTime	waited = -pgpx_now();
+	PgpxTime	waited;
 	long		timeout;
 
 	if (n == 1)
 		return pgpx_session_wait(leases[0]->sock, WL_SOCKET_READABLE, deadline,
 								 wait_event);
+	waited = -pgpx_now();
 	if (!pgpx_session_has_time_left(deadline, -1, &timeout))
 		return false;
 	pgpx_session_wait_set(waits, timeout, wait_event);
