@@ -45,8 +45,8 @@ pgpx_history_begin(PgpxPool *pool, PgpxTime now)
 }
 
 /*
- * Return how long the sessions that wait, or whose wait has not been counted
- * yet, have waited.  The wait of a granted session has ended with the grant.
+ * Return how long the sessions in the queue have waited.  A session that has
+ * left it, because its wait has ended, counts the wait when it dequeues.
  */
 static PgpxTime
 sum_waits_locked(const PgpxPool *pool, PgpxTime now)
@@ -54,18 +54,9 @@ sum_waits_locked(const PgpxPool *pool, PgpxTime now)
 	PgpxTime	sum = 0;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	if (pool->nwaiters == 0)
-		return 0;
-	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
-	{
-		const PgpxWaiter *waiter = &pgpx_waiters[i];
-
-		if (waiter->pool == PGPX_POOL_INDEX(pool) &&
-			waiter->state != PGPX_WAITER_NONE)
-			sum += Max(0, (waiter->state == PGPX_WAITER_GRANTED ?
-						   waiter->granted_at : now) -
-					   waiter->since - waiter->waited_before);
-	}
+	for (int i = pool->queue.head; i >= 0; i = pgpx_waiters[i].in_queue.next)
+		sum += Max(0, now - pgpx_waiters[i].since -
+				   pgpx_waiters[i].waited_before);
 	return sum;
 }
 
@@ -168,6 +159,7 @@ end_sample_locked(PgpxPool *pool, PgpxSpan span, PgpxTime now,
 {
 	PgpxSampling *current = &pool->sampling[span];
 	bool		active = subtract(totals, &current->totals, &sample->totals);
+	PgpxTime	waiting_time;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (now / span_us[span] <= current->since / span_us[span])
@@ -185,8 +177,11 @@ end_sample_locked(PgpxPool *pool, PgpxSpan span, PgpxTime now,
 	sample->since = current->since;
 	sample->until = now;
 
+	/* a wait that has ended and is not counted yet was part of these totals */
+	waiting_time = Max(totals->waiting_time, current->totals.waiting_time);
 	current->since = now;
 	current->totals = *totals;
+	current->totals.waiting_time = waiting_time;
 	current->peaks = pool->peaks;
 	return active;
 }

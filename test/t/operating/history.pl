@@ -82,6 +82,24 @@ EOT
 	$sessions[1]->run('SELECT pgpool.checkin_all()');
 	adds_up('rows add up to the counters');
 
+	# a wait that has ended, of a session that does not count it yet
+	my $waiting = history('sum(mean_waiting * span)', q{server = 'b'});
+	$lease = lease($sessions[0], 'b');
+	$sessions[1]->start(q{SELECT pgpool.checkout('b', '1 h')});
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
+	let_time_pass($local, 100);
+	ok(wait_until($local, "SELECT sum(mean_waiting * span) >= $waiting + 100000 FROM pgpool.history WHERE server = 'b'"), 'second wait counts');
+	kill 'STOP', $sessions[1]->pid;
+	$sessions[0]->run("SELECT pgpool.checkin($lease)");
+	my $granted = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
+	sample();
+	ok(wait_until($local, "SELECT max(sampled_at) > '$granted' FROM pgpool.history WHERE server = 'b'"), 'sample ends before the session claims its connection');
+	kill 'CONT', $sessions[1]->pid;
+	$sessions[1]->finish;
+	$sessions[1]->run('SELECT pgpool.checkin_all()');
+	adds_up('wait is counted once');
+	is(history('abs(sum(mean_waiting * span) - sum(wait_time)) < 1000', q{server = 'b'}), 't', 'so are its parts in the mean number of waiters');
+
 	is(history('sum(arrivals), sum(hits) + sum(waited), max(peak_leased), max(peak_waiting), max(peak_callers), max(pool_size), max(max_total), max(total)', q{server = 'b'}),
 		join('|', (stats('b', 'hits + waited')) x 2, 1, 1, 2, 1, 1, 1), 'arrivals, peaks and sizes');
 	is(history('max(peak_leased), sum(errors), max(pool_size)', q{server = 'a'}), '2|1|2', 'another pool has others');
