@@ -51,7 +51,7 @@ sub advice
 }
 
 # Calls of a server by several sessions.  A sample may end during the calls, so they are repeated
-# until one sample has all of them.
+# until one sample has all of them.  Samples from before reset_stats do not count.
 sub load
 {
 	my ($server, $sql, $clients, $calls) = @_;
@@ -61,6 +61,7 @@ sub load
 	append_to_file("$folder/$server.sql", "SELECT pgpool.exec('$server', '$sql');\n");
 	while ($most != $clients * $calls)
 	{
+		$local->safe_psql('postgres', "SELECT pgpool.reset_stats('$server')") if $total > 0;
 		calls($server, $clients, $calls) or return;
 		$total += $clients * $calls;
 		let_time_pass($local, 20);
