@@ -296,12 +296,12 @@ remote_memory() {
     END { printf "pss %.1f\nown %.1f\n", pss / 1024, own / 1024 }'
 }
 
-# servers_cpu: CPU time in ticks of both servers, with the processes that have ended, and
+# servers_cpu: CPU time in ticks of all servers, with the processes that have ended, and
 # of PgBouncer.
 servers_cpu() {
   local server pid
 
-  for server in local remote; do
+  for server in local unsampled remote; do
     pid=$(as_user head -n 1 "$work/$server/postmaster.pid")
     for pid in "$pid" $(cat "/proc/$pid/task/$pid/children"); do
       cat "/proc/$pid/stat" 2>/dev/null || true

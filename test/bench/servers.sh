@@ -143,6 +143,11 @@ SQL
   psql_at "$local_port" postgres postgres -q -c "CREATE DATABASE bench"
   sql_here servers
   sql_here loops
+  start_server unsampled "${lines[@]}" "log_connections = off" "max_connections = 100" "log_min_messages = fatal" \
+    "pgpool_ext.history_size = 0"
+  unsampled_port=$port
+  psql_at "$unsampled_port" postgres postgres -q -c "CREATE DATABASE bench"
+  local_port=$unsampled_port sql_here servers
   if has plproxy && ! sql_here plproxy 2>"$work/log/plproxy.err"; then
     without plproxy "$(tail -n 1 "$work/log/plproxy.err")"
   fi

@@ -6,11 +6,27 @@
 # all sessions share eight connections; with dblink, postgres_fdw and PL/Proxy each
 # session has a connection of its own.
 
+# way_predicted SIZE: the 99th percentile in ms of the waits of 60 sessions that hold a connection for
+# 10 ms and do without one for 0 to 80 ms: predicted from the lease time and the number of leases, and measured
+way_predicted() {
+  here "ALTER SERVER p8_default OPTIONS (SET pool_size '$1')"
+  here "SELECT pgpool.prewarm('p8_default', $1), pgpool.reset_stats('p8_default')" >/dev/null
+  sessions sessions_pause 60 - >/dev/null
+  here "SELECT 'predicted ' || round(p99_wait::numeric, 2) || E'\nmeasured ' || (
+      SELECT round((2 ^ (n - 1) * (1 - (so_far - rank) / waits / 2) / 1000)::numeric, 2)
+      FROM (SELECT n, waits, 0.99 * (hits + waited) AS rank, hits + sum(waits) OVER (ORDER BY n) AS so_far
+        FROM unnest(wait_histogram) WITH ORDINALITY AS u(waits, n)) AS h
+      WHERE so_far >= rank AND waits > 0 ORDER BY n LIMIT 1)
+    FROM pgpool.stats, pgpool.predict_wait($1, 60, lease_time / checkouts, 40)
+    WHERE server = 'p8_default' AND database = 'bench'"
+}
+
 # way_sessions HOW SESSIONS
 way_sessions() {
   case $1 in
     pool) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     unpolled) PGOPTIONS='-c pgpool_ext.busy_poll=0' sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
+    unsampled) session_port=$unsampled_port sessions sessions_pool "$2" - -D server="'p8'" ;;
     never) sessions sessions_pool "$2" remote_never -D server="'p8_never'" ;;
     dblink) sessions sessions_dblink "$2" remote_each -D server="'m'" ;;
     tls) sessions sessions_pool "$2" remote_tls -D server="'p8_tls'" ;;
@@ -29,7 +45,7 @@ way_sessions() {
 }
 
 group_4() {
-  local sixty=(sessions:pool:60 sessions:unpolled:60 sessions:dblink:60 sessions:fdw:60)
+  local sixty=(sessions:pool:60 sessions:unsampled:60 sessions:unpolled:60 sessions:dblink:60 sessions:fdw:60)
   local tls=(sessions:tls:60 sessions:tls_never:60)
 
   if has plproxy; then
@@ -43,6 +59,7 @@ group_4() {
   measure sessions:pool:8 sessions:never:8 sessions:dblink:8 sessions:libpq:8
   measure "${sixty[@]}"
   measure sessions:pool:200
+  measure predicted:8 predicted:10 predicted:12
   measure "${tls[@]}"
 }
 
@@ -50,7 +67,7 @@ report_4() {
   local n w
 
   declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never"
-    [unpolled]="pgpool_ext, busy_poll 0"
+    [unpolled]="pgpool_ext, busy_poll 0" [unsampled]="pgpool_ext, without history"
     [dblink]="dblink, one per session" [bouncer]="dblink to PgBouncer, 8, no reset"
     [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one per session"
     [plproxy]="PL/Proxy, one per session"
@@ -61,7 +78,7 @@ report_4() {
   for n in 8 60 200; do
     grid "$n sessions" tps=.tps "CPU, us=.cpu" p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
       "imbalance, %=.uneven" "remote backends=.backends" "private, MB=.own" "PSS, MB=.pss"
-    for w in pool unpolled never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
+    for w in pool unsampled unpolled never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
@@ -75,6 +92,11 @@ report_4() {
   ratio "60 sessions on 8, p99 / dblink with 60 connections" free:sessions:pool:60.p99 free:sessions:dblink:60.p99 "<=1.0"
   ratio "60 sessions on 8 / postgres_fdw with 60 connections" free:sessions:pool:60.tps free:sessions:fdw:60.tps ">=1.4"
   ratio "60 sessions on 8, busy_poll 100 us / busy_poll 0" free:sessions:pool:60.tps free:sessions:unpolled:60.tps ">=0.97"
+  ratio "60 sessions on 8, with history / without" free:sessions:pool:60.tps free:sessions:unsampled:60.tps ">=0.97"
+  grid "p99 of the waits, ms: 60 sessions, leases of 10 ms, pauses of 40 ms" predicted=.predicted measured=.measured
+  for n in 8 10 12; do
+    line "pool_size $n" "free:predicted:$n"
+  done
   limit "60 sessions: remote backends" free:sessions:pool:60.backends "<=8"
   ratio "60 sessions on 8 / PgBouncer, both with resets" free:sessions:pool:60.tps free:sessions:bouncer_reset:60.tps -
   ratio "60 sessions on 8 / PgBouncer without resets" free:sessions:pool:60.tps free:sessions:bouncer:60.tps -
