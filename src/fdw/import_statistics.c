@@ -369,13 +369,6 @@ read_stats(Form_pg_attribute attr, const PgpxRowValues *row,
  * ------------------------------------------------------------------------
  */
 
-/* Return a text of a row, NULL for SQL's NULL. */
-static char *
-text_of(const PgpxRowValues *row, int i)
-{
-	return row->nulls[i] ? NULL : TextDatumGetCString(row->values[i]);
-}
-
 /*
  * Read the remote table.  max_age: of its statistics, in milliseconds.  Set
  * *is_old instead of *reason if they are older.
@@ -391,15 +384,15 @@ read_table(Relation rel, PgpxRemoteUse *use, int64 max_age, RemoteTable *table,
 		KIND,
 		HAS_CHILDREN,
 		TUPLES,
-		PAGES,
+		REQUIRED,				/* columns that are not NULL */
+		PAGES = REQUIRED,
 		AGE,
 		HAS_RANGES,
 		COUNT,
 	};
 	StringInfoData sql;
-	PgpxRemoteScan *scan;
-	PgpxRowValues row;
-	char	   *texts[COUNT] = {0};
+	List	   *rows;
+	char	  **texts;
 
 	initStringInfo(&sql);
 	appendStringInfo(&sql,
@@ -417,16 +410,13 @@ read_table(Relation rel, PgpxRemoteUse *use, int64 max_age, RemoteTable *table,
 					 " WHERE c.oid = ",
 					 BLCKSZ, stats[RANGE_LENGTHS].name);
 	pgpx_append_regclass(&sql, rel);
-	scan = pgpx_open_text_scan(use, sql.data, COUNT);
-	if (pgpx_remote_scan_next(scan, &row) == PGPX_RUN_STOPPED)
-		for (int i = 0; i < COUNT; i++)
-			texts[i] = text_of(&row, i);
-	pgpx_remote_scan_end(scan);
+	rows = pgpx_text_query(use, sql.data, COUNT, REQUIRED);
 
 	*reason = "The remote relation is no table that has statistics.";
-	if (texts[SCHEMA] == NULL || texts[NAME] == NULL || texts[KIND] == NULL ||
-		texts[HAS_CHILDREN] == NULL || texts[TUPLES] == NULL ||
-		strchr("rmpf", texts[KIND][0]) == NULL)
+	if (rows == NIL)
+		return false;
+	texts = linitial(rows);
+	if (strchr("rmpf", texts[KIND][0]) == NULL)
 		return false;
 	table->schema = texts[SCHEMA];
 	table->name = texts[NAME];
@@ -536,7 +526,8 @@ read_columns(Relation rel, PgpxRemoteUse *use, const RemoteTable *table,
 	while (*reason == NULL &&
 		   pgpx_remote_scan_next(scan, &row) == PGPX_RUN_STOPPED)
 	{
-		char	   *name = text_of(&row, 0);
+		char	   *name = row.nulls[0] ? NULL :
+			TextDatumGetCString(row.values[0]);
 
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i <= NSTATS; i++)
@@ -810,8 +801,9 @@ is_sampled_alone(Relation rel)
 
 /*
  * 18 has no callback.  ANALYZE leaves the columns' statistics unchanged if its
- * sample is empty.  It writes the number of rows that it is told, and the size
- * from AnalyzeForeignTable.  It does not tell which columns are analyzed.
+ * sample is empty.  It writes *tuples as the number of rows, and the size that
+ * AnalyzeForeignTable has returned.  The function does not know which columns are
+ * analyzed.
  */
 bool
 pgpx_utility_import_in_sample(Relation rel, int elevel, double *tuples)

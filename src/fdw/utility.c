@@ -60,15 +60,9 @@ pgpx_open_text_scan(PgpxRemoteUse *use, const char *sql, int ncolumns)
 	});
 }
 
-/*
- * Run a query and return its rows.  A row is an array of ncolumns texts; NULL for
- * SQL's NULL.
- *
- * The result is allocated in the current memory context.  Errors: those of
- * pgpx_remote_scan_next; 42804 if the number of columns is not ncolumns.
- */
-static List *
-text_query(PgpxRemoteUse *use, const char *sql, int ncolumns)
+List *
+pgpx_text_query(PgpxRemoteUse *use, const char *sql, int ncolumns,
+				int nrequired)
 {
 	PgpxRemoteScan *scan = pgpx_open_text_scan(use, sql, ncolumns);
 	List	   *rows = NIL;
@@ -77,26 +71,20 @@ text_query(PgpxRemoteUse *use, const char *sql, int ncolumns)
 	while (pgpx_remote_scan_next(scan, &values) == PGPX_RUN_STOPPED)
 	{
 		char	  **row = palloc0(sizeof(char *) * ncolumns);
+		bool		is_complete = true;
 
 		for (int i = 0; i < ncolumns; i++)
+		{
 			if (!values.nulls[i])
 				row[i] = TextDatumGetCString(values.values[i]);
-		rows = lappend(rows, row);
+			else if (i < nrequired)
+				is_complete = false;
+		}
+		if (is_complete)
+			rows = lappend(rows, row);
 	}
 	pgpx_remote_scan_end(scan);
 	return rows;
-}
-
-/* Run a query, and return its first row.  Raise an error for a NULL in it. */
-static char **
-query_row(PgpxRemoteUse *use, const char *sql, int ncolumns)
-{
-	List	   *rows = text_query(use, sql, ncolumns);
-
-	for (int i = 0; i < ncolumns; i++)
-		if (rows == NIL || ((char **) linitial(rows))[i] == NULL)
-			elog(ERROR, "unexpected result of \"%s\"", sql);
-	return linitial(rows);
 }
 
 /* ------------------------------------------------------------------------
@@ -140,6 +128,7 @@ append_sampling(StringInfo buf, Relation rel, PgpxRemoteUse *use, int targrows)
 {
 	const char *method = pgpx_table_option(RelationGetRelid(rel),
 										   "analyze_sampling", "auto");
+	List	   *rows;
 	char	  **row;
 	StringInfoData sql;
 	double		reltuples;
@@ -151,7 +140,10 @@ append_sampling(StringInfo buf, Relation rel, PgpxRemoteUse *use, int targrows)
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "SELECT reltuples, relkind FROM pg_catalog.pg_class WHERE oid = ");
 	pgpx_append_regclass(&sql, rel);
-	row = query_row(use, sql.data, 2);
+	rows = pgpx_text_query(use, sql.data, 2, 2);
+	if (rows == NIL)
+		return 0;
+	row = linitial(rows);
 	reltuples = strtod(row[0], NULL);
 	relkind = row[1][0];
 
@@ -258,13 +250,16 @@ pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
 {
 	PgpxRemoteUse use = pgpx_table_use(rel);
 	StringInfoData sql;
+	List	   *rows;
 
 	*func = acquire_rows;
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "SELECT pg_catalog.pg_relation_size(");
 	pgpx_append_regclass(&sql, rel);
 	appendStringInfo(&sql, ") / %d", BLCKSZ);
-	*totalpages = strtoul(query_row(&use, sql.data, 1)[0], NULL, 10);
+	rows = pgpx_text_query(&use, sql.data, 1, 1);
+	*totalpages = rows == NIL ? 0 :
+		strtoul(((char **) linitial(rows))[0], NULL, 10);
 	return true;
 }
 
@@ -348,7 +343,7 @@ check_schema(PgpxRemoteUse *use, const char *schema, const char *server)
 				   " AND attname = 'attgenerated')"
 				   " FROM pg_catalog.pg_namespace WHERE nspname = %s",
 				   quote_literal_cstr(schema));
-	rows = text_query(use, sql, 1);
+	rows = pgpx_text_query(use, sql, 1, 0);
 	if (rows == NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_SCHEMA_NOT_FOUND),
@@ -388,8 +383,6 @@ static List *
 read_tables(PgpxRemoteUse *use, const ImportForeignSchemaStmt *stmt,
 			bool has_generated)
 {
-	List	   *rows;
-	ListCell   *lc;
 	StringInfoData sql;
 
 	initStringInfo(&sql);
@@ -418,16 +411,14 @@ read_tables(PgpxRemoteUse *use, const ImportForeignSchemaStmt *stmt,
 					 quote_literal_cstr(stmt->remote_schema));
 	append_table_filter(&sql, stmt);
 	appendStringInfoString(&sql, " ORDER BY c.relname, a.attnum");
-	rows = text_query(use, sql.data, C_COUNT);
-	foreach(lc, rows)
-	{
-		char	  **row = lfirst(lc);
+	return pgpx_text_query(use, sql.data, C_COUNT, 1);
+}
 
-		if (row[C_TABLE] == NULL ||
-			(row[C_NAME] != NULL && row[C_TYPE] == NULL))
-			elog(ERROR, "unexpected NULL in the result of \"%s\"", sql.data);
-	}
-	return rows;
+/* The function format_type returns "???" for a type that was dropped. */
+static bool
+has_dropped_type(char **row)
+{
+	return row[C_TYPE] == NULL || strcmp(row[C_TYPE], "???") == 0;
 }
 
 /* A text that the remote server has sent as part of a column's definition. */
@@ -565,6 +556,7 @@ pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
 		char	  **row = list_nth(rows, i);
 		const char *table = row[C_TABLE];
 		const char *separator = "";
+		bool		was_dropped = false;
 		StringInfoData buf;
 
 		initStringInfo(&buf);
@@ -573,6 +565,9 @@ pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
 		do
 		{
 			if (row[C_NAME] == NULL)
+				continue;
+			was_dropped |= has_dropped_type(row);
+			if (was_dropped)
 				continue;
 			appendStringInfoString(&buf, separator);
 			separator = ",\n";
@@ -584,7 +579,8 @@ pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
 						 quote_identifier(name),
 						 quote_literal_cstr(stmt->remote_schema),
 						 quote_literal_cstr(table));
-		commands = lappend(commands, buf.data);
+		if (!was_dropped)
+			commands = lappend(commands, buf.data);
 	}
 	return commands;
 }

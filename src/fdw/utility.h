@@ -33,6 +33,18 @@ extern PgpxRemoteScan *pgpx_open_text_scan(PgpxRemoteUse *use, const char *sql,
 										   int ncolumns);
 
 /*
+ * pgpx_text_query
+ *		Run a query of remote catalogs and return its rows: arrays of ncolumns
+ *		texts, NULL for SQL's NULL.
+ *
+ * A row that has NULL in one of the first nrequired columns is left out: the
+ * object was dropped while the query ran.  The result is allocated in the
+ * current memory context.  Errors: as of pgpx_open_text_scan.
+ */
+extern List *pgpx_text_query(PgpxRemoteUse *use, const char *sql, int ncolumns,
+							 int nrequired);
+
+/*
  * pgpx_utility_import_in_sample
  *		For the AcquireSampleRowsFunc: replace the statistics of the columns by
  *		those of the remote table, if option import_stats permits it.

@@ -342,6 +342,8 @@ CALL test.import(ARRAY['integer', 'numeric(10,2)[]', 'character varying(3)', 'ti
 	'interval day to second(3)', '"char"', 'ft_evil.local', 'integer --', 'integer /* */',
 	'', 'integer, b integer', 'integer NOT NULL', 'SETOF integer', 'integer /*', 'integer;',
 	'integer DEFAULT 1 ) INHERITS (ft_evil.local) SERVER tables; CREATE FOREIGN TABLE soak (x integer'], false);
+-- a table whose column has a type that was dropped meanwhile is left out
+CALL test.import(ARRAY['???', NULL], false);
 CALL test.import(ARRAY['(1 + 2) * 3', 'length(''a); b''::text)', '1 -- ', '$a$)$a$::text',
 	'', '1, b integer', '1), b integer DEFAULT (2', '1 NOT NULL', '1 AS b', '1 b', '1 FROM pg_class', 'DISTINCT 1', '1 UNION SELECT 2',
 	'1 INTO x', '1 WHERE true', '1 LIMIT 1', '1 FOR UPDATE', '1;', '1; SELECT 2', '(SELECT 1)', '*',
@@ -354,6 +356,16 @@ IMPORT FOREIGN SCHEMA s FROM SERVER ft_evil INTO ft_evil OPTIONS (import_default
 -- names are quoted
 SELECT pgpool.exec('ft_evil', $$CREATE COLLATION public."C"") SERVER tables; --" FROM "C"; ALTER TABLE s.t ALTER a TYPE text COLLATE public."C"") SERVER tables; --"; UPDATE answer SET type = 'text', expression = 'NULL'$$);
 IMPORT FOREIGN SCHEMA s FROM SERVER ft_evil INTO ft_evil;
+-- ANALYZE of a table whose size the remote server does not return
+SELECT pgpool.exec('ft_evil', $remote$
+	INSERT INTO s.t VALUES ('x');
+	SET allow_system_table_mods = on;
+	CREATE OR REPLACE FUNCTION pg_catalog.pg_relation_size(regclass) RETURNS bigint LANGUAGE sql STABLE AS 'SELECT NULL::bigint';
+$remote$);
+CREATE FOREIGN TABLE ft_evil.t (a text) SERVER ft_evil OPTIONS (schema_name 's');
+ANALYZE ft_evil.t;
+SELECT relpages, reltuples FROM pg_class WHERE oid = 'ft_evil.t'::regclass;
+DROP FOREIGN TABLE ft_evil.t;
 DROP PROCEDURE test.import;
 DROP SCHEMA ft_evil CASCADE;
 SELECT test.drop('ft_evil');

@@ -1,5 +1,5 @@
 # ANALYZE of foreign tables with the statistics of the remote server (option import_stats): they
-# are those of a sample, no rows are sent, and whatever a remote server sends is checked.
+# are those of a sample, no rows are sent, and all that a remote server sends is checked.
 use strict;
 use warnings;
 
@@ -309,7 +309,7 @@ EOT
 		is(analyze('facts'), 'sample: The remote table has no statistics.', "reltuples = $tuples is rejected");
 	}
 
-	# whatever was imported, queries can be planned
+	# the planner reads the statistics of the import that succeeded last
 	is($super->run(q{SELECT count(*) FROM facts WHERE kind = 1 AND list @> ARRAY[1] AND period && '[1,20]'}), '1', 'queries are planned and executed');
 }
 
