@@ -148,7 +148,7 @@ if ($command eq 'check')
 		foreach my $test ($mutant->{tests} =~ /T=(\w+)/g)
 		{
 			complain("$mutant->{where}: $mutant->{name}: there is no test $test")
-			  unless (() = glob("$here/../t/*/$test.pl")) || grep { -e "$here/../$_" } "sql/$test.sql", "specs/$test.spec", "fuzz/$test.c";
+			  unless (() = glob("$here/../t/*/$test.pl")) || grep { -e "$here/../$_" } "sql/$test.sql", "specs/$test.spec", "points/$test.pl", "fuzz/$test.c";
 		}
 	}
 	print 'mutants: ok, ', scalar @mutants, "\n" unless $wrong;

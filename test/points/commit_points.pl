@@ -230,8 +230,71 @@ foreach my $point (qw(resolver_listed resolver_running resolver_decided))
 		$session->quit;
 	}
 }
+
+# a decision that is made after the visits of a round is not deleted at its end
+{
+	my $session = PgpxSession->new($local, user => 'app');
+
+	arm_resolver('resolver_clean wait');
+	ok(reached('resolver_clean'), 'resolver has visited both shards');
+	$session->run(q{SET pgpool_ext.debug_point = 'commit_prepared wait'});
+	$session->start(transfer(++$n));
+	ok(reached('commit_prepared'), 'then both parts are prepared');
+	$faults{leases}->($session->pid);
+	resume('commit_prepared');
+	$session->finish;
+	like($session->error, qr/WARNING.*still prepared/s, 'transaction commits, and leaves its parts');
+	resume('resolver_clean');
+	all_agree($local, \@shards, 'decision after the visits');
+	is(is_committed($n), 1, 'decision after the visits: transfer is committed');
+	$session->quit;
+}
 calm();
 commits('resolver reads');
+
+# --- each allocation of a commit fails once, also if the second shard refuses PREPARE
+foreach my $note (undef, 'fails')
+{
+	my $session = PgpxSession->new($local, user => 'app');
+	my $state = $note ? 'XX123' : '';
+	my ($number, %states) = (0);
+
+	do
+	{
+		disarm();
+		$session->run(transfer(++$n, note => $note, end => 'SET pgpool_ext.debug_oom = ' . ++$number));
+		$session->run('COMMIT');
+		$states{ $session->sqlstate }++;
+		$session->run('RESET pgpool_ext.debug_oom');
+		is(is_committed($n), '0', "allocation $number: transfer that has failed is not committed") if $session->sqlstate ne '';
+	} while -e path('oom', 'at');
+	$session->quit;
+	all_agree($local, \@shards, "$number allocations");
+	is(join(' ', sort keys %states), join(' ', sort 53200, $state), "each of $number allocations of a commit has failed");
+}
+
+# --- Every sixteenth allocation of the resolver fails once, or each one. Its settings are those of
+# the database.
+$local->safe_psql('postgres', q{ALTER ROLE app SET pgpool_ext.debug_oom = 0; ALTER SYSTEM SET pgpool_ext.resolve_interval = '10s'});
+for (my ($number, $failed) = (1, 1); $failed; $number += $each ** 2)
+{
+	my $session = PgpxSession->new($local, user => 'app');
+
+	calm();
+	$session->run(q{SET pgpool_ext.debug_point = 'commit_prepared wait'});
+	$session->start(transfer(++$n));
+	ok(reached('commit_prepared'), "allocation $number of the resolver: both parts are prepared");
+	$faults{leases}->($session->pid);
+	$local->safe_psql('postgres', "ALTER DATABASE postgres SET pgpool_ext.debug_oom = $number");
+	resume('commit_prepared');
+	$session->finish;
+	nothing_is_prepared(\@shards, "allocation $number of the resolver");
+	$local->safe_psql('postgres', 'ALTER DATABASE postgres RESET pgpool_ext.debug_oom');
+	$failed = -e path('oom', 'at');
+	is(is_committed($n), 1, "allocation $number of the resolver: transfer is committed");
+	$session->quit;
+}
+calm();
 
 # --- the registration of a participant fails
 foreach my $point (qw(register_login register_commit))
