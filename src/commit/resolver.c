@@ -134,13 +134,16 @@
 	"count(*) FILTER (WHERE prepared < now() - '1 min'::interval), " \
 	"coalesce(min(gid) FILTER (WHERE prepared < now() - '1 min'::interval), '') FROM pgpool.commit_parts"
 
+/* The decisions that name a participant, without those that a forgotten one keeps. */
+#define NAMED_SQL				/* $1 participant */ \
+	"SELECT 1 FROM pgpool.commit_decisions WHERE $1::int = ANY (participants) " \
+	"AND participants <@ ARRAY(SELECT id FROM pgpool.commit_participants)"
+
 #define LEFT_OF_SQL				/* $1 participant */ \
-	"SELECT 1 FROM pgpool.commit_parts WHERE participant = $1::int UNION ALL " \
-	"SELECT 1 FROM pgpool.commit_decisions WHERE $1::int = ANY (participants)"
+	"SELECT 1 FROM pgpool.commit_parts WHERE participant = $1::int UNION ALL " NAMED_SQL
 
 #define REMOVE_SQL				/* $1 participant */ \
-	"DELETE FROM pgpool.commit_participants WHERE id = $1::int AND NOT EXISTS " \
-	"(SELECT FROM pgpool.commit_decisions WHERE $1::int = ANY (participants))"
+	"DELETE FROM pgpool.commit_participants WHERE id = $1::int AND NOT EXISTS (" NAMED_SQL ")"
 
 /* A participant in a round. */
 typedef struct Visit

@@ -265,6 +265,7 @@ foreach my $setting (
 {
 	my $session = $app->();
 
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.commit_decisions', '0'), 'earlier decisions are removed');
 	commits_wait($local);
 	$session->start("BEGIN; INSERT INTO shard1.accounts VALUES (500, 1); INSERT INTO shard2.accounts VALUES (500, 1); COMMIT");
 	commit_waits($local, $session);
@@ -277,15 +278,17 @@ foreach my $setting (
 	is($local->safe_psql('postgres', q{SELECT pgpool.forget_participant(participant) FROM (SELECT DISTINCT participant FROM pgpool.prepared_transactions WHERE server = 'shard2') AS p}), 't', 'participant is forgotten');
 	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.prepared_transactions WHERE server = 'shard2'}), '0', 'view does not show it');
 	is(scalar $local->psql('postgres', 'DROP USER MAPPING FOR app SERVER shard2'), 0, 'user mapping can be dropped');
+	is(scalar $local->psql('postgres', q{BEGIN; ALTER SERVER shard1 OPTIONS (SET host 'localhost'); ROLLBACK}, on_error_stop => 1), 0, 'server of the other part can be changed');
 	$local->safe_psql('postgres', "CREATE USER MAPPING FOR app SERVER shard2 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$shards[1]->start;
 	my $next = $app->();
 	$next->run(transfer(++$transfers));
 	is($next->error, '', 'server can be used again');
 	$next->quit;
-	my $gid = $shards[1]->safe_psql('remote_db', q{SELECT gid FROM pg_prepared_xacts});
-	$shards[1]->safe_psql('remote_db', "COMMIT PREPARED '$gid'") if $gid ne '';
 	all_agree($local, \@shards, 'given up', $transfers);
+	is($shards[1]->safe_psql('remote_db', 'SELECT count(*) FROM accounts WHERE id = 500'), '1', 'part is committed when the server is used again');
+	$local->safe_psql('postgres', 'DELETE FROM pgpool.commit_decisions WHERE NOT participants <@ ARRAY(SELECT id FROM pgpool.commit_participants)');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.commit_decisions', '0'), 'no decision is left');
 }
 
 # --- a dump has no decisions and no participants; a restored database is another installation
