@@ -140,7 +140,13 @@ sub kills
 	my $started = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'};
 	my $before = at($local, $started);
 
-	return '' unless $pid =~ /^\d+$/ && $before =~ /^\d+$/ && kill 'KILL', $pid;
+	my $state = sub { open(my $stat, '<', "/proc/$pid/stat") && <$stat> =~ /\) (\w)/ ? $1 : 'X' };
+
+	return '' unless $pid =~ /^\d+$/ && $before =~ /^\d+$/ && kill 'STOP', $pid;
+
+	# the server does not restart if the process has already exited
+	is_reached(sub { $state->() =~ /[TXZ]/ ? 't' : '' });
+	return '' unless $state->() eq 'T' && kill 'KILL', $pid;
 	return is_reached(sub { my $now = at($local, $started); $now =~ /^\d+$/ && $now != $before ? 't' : '' });
 }
 
