@@ -258,8 +258,9 @@ pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
 	pgpx_append_regclass(&sql, rel);
 	appendStringInfo(&sql, ") / %d", BLCKSZ);
 	rows = pgpx_text_query(&use, sql.data, 1, 1);
-	*totalpages = rows == NIL ? 0 :
-		strtoul(((char **) linitial(rows))[0], NULL, 10);
+	*totalpages = 0;
+	if (rows != NIL)
+		*totalpages = strtoul(((char **) linitial(rows))[0], NULL, 10);
 	return true;
 }
 

@@ -55,8 +55,11 @@ sum_waits_locked(const PgpxPool *pool, PgpxTime now)
 
 	Assert(LWLockHeldByMe(pool->lock));
 	for (int i = pool->queue.head; i >= 0; i = pgpx_waiters[i].in_queue.next)
-		sum += Max(0, now - pgpx_waiters[i].since -
-				   pgpx_waiters[i].waited_before);
+	{
+		const PgpxWaiter *waiter = &pgpx_waiters[i];
+
+		sum += Max(0, now - waiter->since - waiter->waited_before);
+	}
 	return sum;
 }
 
