@@ -23,7 +23,7 @@
  *   in SERIALIZABLE: there the local transaction can fail after this code.
  * - After the local commit nothing may fail.  The output buffers have room for
  *   COMMIT PREPARED, and a lease that does not answer in time is closed.
- * - A part whose state is not known is the resolver's.
+ * - The resolver ends a part whose state is not known.
  *
  *-------------------------------------------------------------------------
  */

@@ -173,7 +173,7 @@ sub has_visited
 	return pass($name);
 }
 
-# Assert that no part is left, or soon is not.
+# Assert that no part is left; wait for it.
 sub nothing_is_prepared
 {
 	my ($shards, $name) = @_;
@@ -224,7 +224,7 @@ sub kill_all
 	my ($node) = @_;
 	my @processes = processes($node);
 
-	# none may react to the end of another one
+	# no process may react to the end of another one
 	kill 'STOP', @processes;
 	my @late = processes($node);
 	kill 'KILL', @processes, @late;

@@ -29,8 +29,8 @@ my @before = qw(commit_ask commit_asked commit_registered commit_row commit_prep
 my @after = qw(commit_decided commit_finishing commit_finish_sent commit_finished);
 my @abort = qw(commit_abort commit_rolled_back);
 
-# What fails while the session is stopped at a point. A function returns what is undone after the
-# session has ended. 'alone': the server does not need a resume.
+# The faults that occur while the session is stopped at a point. The function of a fault may return a
+# function, which removes the fault after the session has ended. 'alone': the server needs no resume.
 my %faults = (
 	terminate => sub { $local->safe_psql('postgres', "SELECT pg_terminate_backend($_[0])"); },
 	cancel => sub { $local->safe_psql('postgres', "SELECT pg_cancel_backend($_[0])"); },
@@ -80,7 +80,7 @@ sub commits
 	return;
 }
 
-# Is this case to be run?
+# Return whether this case is run.
 sub is_due { return $cases++ % $each == 0; }
 
 # Disarm the points of the resolver, when no process is left that has the former setting or waits

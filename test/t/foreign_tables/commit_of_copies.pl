@@ -111,7 +111,7 @@ sub clone_beside_the_original
 	has_visited($clone, 'clone visits the shards again');
 	is(prepared_on($shards[0]), '1', 'clone does not roll back the part without a decision');
 	$gate->quit;
-	is($undecided->finish . $undecided->error, '', 'which the original commits');
+	is($undecided->finish . $undecided->error, '', 'original commits the part without a decision');
 	all_agree($local, \@shards, 'clone is beside the original', 3);
 	$_->quit foreach $undecided, $decided;
 
@@ -126,7 +126,7 @@ sub clone_beside_the_original
 	has_visited($local, 'original visits the shards');
 	is(prepared_on($shards[0]), '1', 'original does not roll back the part of the clone');
 	$gate->quit;
-	is($there->finish . $there->error, '', 'which the clone commits');
+	is($there->finish . $there->error, '', 'clone commits its part');
 	$there->quit;
 	nothing_is_prepared(\@shards, 'clone writes');
 	is(join(' ', map { $_->safe_psql('remote_db', 'SELECT count(*) FROM transfers WHERE n = 7000') } @shards), '1 1', 'on both shards');
@@ -139,7 +139,7 @@ sub clone_beside_the_original
 	ok(wait_until($shards[0], sub { prepared_on($shards[0]) }, '1'), 'original has prepared a part');
 	kill_all($local);
 	$gate->quit;
-	ok(wait_until($shards[1], sub { prepared_on($shards[1]) }, '1'), 'and the other one after its end');
+	ok(wait_until($shards[1], sub { prepared_on($shards[1]) }, '1'), 'second part is prepared after the end of the original');
 	has_visited($clone, 'clone visits the shards');
 	is(states($clone), 'shard1 foreign, shard2 foreign', 'parts of the original are foreign to it');
 	is($clone->safe_psql('postgres', 'SELECT pgpool.adopt_prepared()'), '2', 'clone adopts them');
@@ -203,7 +203,7 @@ sub database_from_a_template
 	has_visited($local, 'resolver of the copy visits the shards', dbname => 'copy');
 	is(prepared_on($shards[0]), '1', 'it does not roll back the part of the other database');
 	$gate->quit;
-	is($session->finish . $session->error, '', 'which its own session commits');
+	is($session->finish . $session->error, '', 'session of the other database commits its part');
 	$session->quit;
 	nothing_is_prepared(\@shards, 'template');
 	is(join(' ', map { $_->safe_psql('remote_db', q{SELECT string_agg(n::text, ',' ORDER BY n) FROM transfers}) } @shards), '1,2,7000 1,2,7000', 'all transfers are committed');

@@ -1,7 +1,7 @@
-# What a session leaves of a commit on several servers, the resolver ends: after a crash of all
+# The resolver commits or rolls back the parts that a session has left: after a crash of all
 # processes at the instant of each decision, after lost connections, with a remote server that
-# returns late, in spite of forged rows and ids, and outside the pools. Meanwhile no DDL
-# removes what it needs.
+# returns late, in spite of forged rows and ids, and outside the pools. Until then DDL cannot
+# remove the server or the user mapping of a part.
 use strict;
 use warnings;
 
@@ -40,8 +40,8 @@ sub waiting_at_gate
 	return ($session, $gate, ids_on($shards[0]));
 }
 
-# The same, but the session is gone, and could not roll back its part. $meanwhile: what happens before
-# its end.
+# Leave the part of such a session, which ends and cannot roll it back. Returns the global id of the
+# part. $meanwhile: function that is called before the session ends.
 sub orphan
 {
 	my ($number, $sql, $meanwhile) = @_;
@@ -199,7 +199,7 @@ foreach my $setting (
 	$shards[0]->safe_psql('postgres', "BEGIN; SET LOCAL ROLE remote_app; INSERT INTO t VALUES (2); PREPARE TRANSACTION '${id}_2'");
 	$shards[0]->safe_psql('remote_db', "BEGIN; SET LOCAL ROLE remote_app; INSERT INTO accounts VALUES (-3, 1); PREPARE TRANSACTION '${id}_3'");
 
-	# the third one is as if it were ours
+	# the third part has the role and the database of the participant
 	ok(wait_until($shards[0], q{SELECT string_agg(right(gid, 1), ' ' ORDER BY gid) FROM pg_prepared_xacts}, '1 2'), 'part of the same role and database is rolled back, and no other');
 	orphan(++$n);
 	ok(wait_until($shards[0], q{SELECT string_agg(right(gid, 1), ' ' ORDER BY gid) FROM pg_prepared_xacts}, '1 2'), 'orphan is rolled back, and no other part');

@@ -150,7 +150,7 @@ sub kills
 	return is_reached(sub { my $now = at($local, $started); $now =~ /^\d+$/ && $now != $before ? 't' : '' });
 }
 
-# Crash a shard. Half of the time it is away until each session has noticed that.
+# Crash a shard. In half of the cases it starts again only when no session has a lease on it.
 sub crashes
 {
 	my ($i) = @_;
@@ -161,7 +161,7 @@ sub crashes
 	return 1;
 }
 
-# Lose an answer, and those which arrive until that is noticed.
+# Lose an answer, and those that arrive before this function has noticed the first one.
 sub loses_answers
 {
 	my ($proxy) = @_;

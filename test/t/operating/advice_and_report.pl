@@ -313,6 +313,6 @@ sub history_off
 	is($local->safe_psql('postgres', 'SELECT finding, suggestion FROM pgpool.advice() WHERE server IS NULL'),
 		q{history is off|ALTER SYSTEM SET pgpool_ext.history_size = '1MB'}, 'advice says that history is off');
 	like(advice('small'), qr/^warning\|pool is too small\|$/, 'pool that is too small is found without history, and no size is suggested');
-	like($local->safe_psql('postgres', 'SELECT pgpool.report()'), qr/History is off/, 'report says so, too');
+	like($local->safe_psql('postgres', 'SELECT pgpool.report()'), qr/History is off/, 'report states that the history is off');
 	return;
 }

@@ -1,5 +1,5 @@
-# The view history: its rows add up to the counters of view stats, whatever happens to pools, workers
-# and counters. The rows of a pool do not overlap, and leave out no activity.
+# The view history: its rows add up to the counters of view stats, also after a restart of a worker,
+# a reset of counters and the removal of a pool. The rows of a pool do not overlap, and leave out no activity.
 use strict;
 use warnings;
 
@@ -146,13 +146,13 @@ EOT
 }
 
 # ---------- long samples
-# Both rows of time that are not in one sample and rows of the same time would show in these sums.
+# A gap between rows, or two rows of the same time, would change these sums.
 {
 	my @servers = qw(a b);
 
 	lease($sessions[$_], $servers[$_]) foreach 0, 1;
 	my $start = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
-	# as many that a whole long sample is older than the oldest short one
+	# so many samples that a whole long one is older than the oldest short one
 	foreach (1 .. 50)
 	{
 		my $before = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
