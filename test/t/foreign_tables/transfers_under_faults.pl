@@ -139,8 +139,10 @@ sub kills
 	my $pid = at($local, $_[0]);
 	my $started = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'};
 	my $before = at($local, $started);
-
-	my $state = sub { open(my $stat, '<', "/proc/$pid/stat") && <$stat> =~ /\) (\w)/ ? $1 : 'X' };
+	my $state = sub {
+		open my $stat, '<', "/proc/$pid/stat" or return 'X';
+		return (<$stat> // '') =~ /\) (\w)/ ? $1 : 'X';
+	};
 
 	return '' unless $pid =~ /^\d+$/ && $before =~ /^\d+$/ && kill 'STOP', $pid;
 
