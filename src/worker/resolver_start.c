@@ -12,6 +12,7 @@
  */
 #include "worker/worker.h"
 
+#include "access/htup_details.h"
 #include "catalog/pg_database.h"
 #include "postmaster/bgworker.h"
 #include "utils/memutils.h"
