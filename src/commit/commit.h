@@ -4,17 +4,7 @@
  *	  One commit on several servers: ids, tables, and the interface between the
  *	  session that commits (fdw/remote_commit.c) and the resolver.
  *
- * Layer: above session/, below fdw/.  Implemented by
- *
- *	decision.c		origin and id; the row of a decision; lookup of participants.
- *					Runs in the session that commits.
- *	participant.c	rows of participants: registration by a background worker,
- *					removal, refusal of DDL.
- *	resolver.c		the resolver: visits participants, and commits or rolls back
- *					their parts.
- *	remote_session.c	the sessions of the resolver on remote servers.
- *
- * Terms:
+ * src/README.md has the sequence of a commit, the rules and the locks.  Terms:
  * - A *part* is a prepared transaction on a remote server.
  * - A *participant* is a server and a user under whose mapping parts are
  *	 prepared, together with the remote database that was found there.
@@ -51,31 +41,10 @@
 /* A transaction with more parts is refused (54000). */
 #define PGPX_PARTS_MAX 1000
 
-/* The tables, and the numbers of their columns. */
+/* The tables. */
 #define PGPX_COMMIT_SCHEMA "pgpool"
 #define PGPX_DECISIONS "commit_decisions"
-#define PGPX_DECISIONS_INDEX "commit_decisions_pkey"
-enum
-{
-	PGPX_DECISION_ID = 1,
-	PGPX_DECISION_PARTICIPANTS,
-	PGPX_DECISION_COLUMNS = PGPX_DECISION_PARTICIPANTS,
-};
-
 #define PGPX_PARTICIPANTS "commit_participants"
-enum
-{
-	PGPX_PARTICIPANT_ID = 1,
-	PGPX_PARTICIPANT_SERVER,
-	PGPX_PARTICIPANT_USER,
-	PGPX_PARTICIPANT_ORIGIN,
-	PGPX_PARTICIPANT_SYSTEM,
-	PGPX_PARTICIPANT_DATABASE,
-	PGPX_PARTICIPANT_ADOPTER,
-	PGPX_PARTICIPANT_VISITED,
-	PGPX_PARTICIPANT_ERROR,
-	PGPX_PARTICIPANT_COLUMNS = PGPX_PARTICIPANT_ERROR,
-};
 
 /*
  * What a session needs of a row of commit_participants.
@@ -92,6 +61,7 @@ typedef struct PgpxParticipant
 	int64		system;			/* system identifier of the remote server, as
 								 * pg_control_system() returns it */
 	char		database[NAMEDATALEN];	/* current_database() there */
+	ItemPointerData row;		/* its place in the table */
 } PgpxParticipant;
 
 /* --- decision.c ---------------------------------------------------------- */
@@ -101,8 +71,8 @@ typedef struct PgpxParticipant
  *		Write the origin of this installation, with its NUL.
  *
  * It is a digest of the system identifier, the timeline, the host name at the
- * start of the server, the data directory, and the OIDs of the database and of table commit_decisions.
- * Must not be called in recovery.
+ * start of the server, the data directory, and the OIDs of the database and of
+ * table commit_decisions.  Must not be called in recovery.
  */
 extern void pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1]);
 
@@ -118,18 +88,6 @@ extern void pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1]);
 extern struct RelationData *pgpx_commit_table(const char *name, int lockmode);
 
 /*
- * pgpx_participant_find
- *		Find the newest participant of a server and user that has the origin of
- *		this installation, in a new snapshot.  Return false if there is none.
- *
- * participants: the open table.  A session that prepares parts keeps ROW SHARE
- * on it until the end of the transaction, so that no participant is removed, and
- * no DDL that would lose it succeeds, before the decision is visible.
- */
-extern bool pgpx_participant_find(struct RelationData *participants, Oid server,
-								  Oid user, PgpxParticipant *found);
-
-/*
  * pgpx_decision_insert
  *		Insert the decision of this transaction, and make its commit synchronous.
  *
@@ -143,6 +101,18 @@ extern void pgpx_decision_insert(const int32 *participants, int n,
 /* --- participant.c ------------------------------------------------------- */
 
 /*
+ * pgpx_participant_find
+ *		Find the newest participant of a server and user that has the origin of
+ *		this installation, in a new snapshot.  Return false if there is none.
+ *
+ * participants: the open table.  A session that prepares parts keeps ROW SHARE
+ * on it until the end of the transaction, so that no participant is removed, and
+ * no DDL that would lose it succeeds, before the decision is visible.
+ */
+extern bool pgpx_participant_find(struct RelationData *participants, Oid server,
+								  Oid user, PgpxParticipant *found);
+
+/*
  * pgpx_participant_register
  *		Have a background worker log in as this user to this server, and commit
  *		a participant with what it finds.  Wait for its end; serve interrupts.
@@ -150,22 +120,14 @@ extern void pgpx_decision_insert(const int32 *participants, int n,
  * If the newest row of the server and user has the same origin, system
  * identifier and database, no row is added.  The worker also claims a resolver
  * slot for the database.  The caller must not hold a lock on
- * commit_participants.  The worker sets lock_timeout, because this transaction
- * may hold EXCLUSIVE on it after DDL.  Its commit is flushed whatever
- * synchronous_commit is, because nobody would find a part whose participant was
- * lost in a crash.
+ * commit_participants.
  *
- * Errors: 53400 no background worker or resolver slot; the error of the worker,
- * which names the server: it cannot log in, is a standby, the server's owner may
- * not send the user's password without a request of the user
- * (pgpx_server_spec_check_unrequested), or only the session of the user can log
- * in (SCRAM pass-through).
+ * Errors: 53400 no background worker or resolver slot; the error of the worker:
+ * it cannot log in, is a standby, the server's owner may not send the user's
+ * password without a request of the user (pgpx_server_spec_check_unrequested), or
+ * only the session of the user can log in (SCRAM pass-through).
  */
 extern void pgpx_participant_register(Oid server, Oid user);
-
-/* Insert the row, in a transaction of the worker. */
-extern void pgpx_participant_insert(Oid server, Oid user, int64 system,
-									const char *database);
 
 /*
  * Return whether a participant is one of the server (InvalidOid: any), or has it
@@ -228,13 +190,16 @@ extern void pgpx_resolver_wake(void);
 
 /* --- remote_session.c ----------------------------------------------------- */
 
-/* Called first in the process: prepare the end of threads, and the environment. */
-extern void pgpx_remote_sessions_init(void);
-
 /* Set when a login was abandoned: the process should end, and with it the thread. */
 extern bool pgpx_remote_has_abandoned;
 
-/* Log in to a server.  The caller calls PQfinish. */
+/* Wait for the latch, the socket, or some time.  Serve interrupts. */
+extern void pgpx_remote_wait(pgsocket fd, int events, long timeout_ms);
+
+/*
+ * Log in to a server.  The caller calls PQfinish.  CurrentMemoryContext must not
+ * be reset if the login is abandoned.
+ */
 extern PGconn *pgpx_remote_log_in(PgpxServerSpec *spec);
 
 /*
@@ -251,33 +216,19 @@ extern int	pgpx_remote_query(PGconn *pg, const char *sql,
 
 /* --- debug points ---------------------------------------------------------
  *
- * Session, in this order (fdw/remote_commit.c):
- *	commit_ask			before the question whether the participants have written
- *	commit_asked		all have answered, nothing is decided
- *	commit_registered	participants are registered, their lock is held
- *	commit_row			the decision is inserted, no PREPARE was sent
- *	commit_preparing	after each PREPARE TRANSACTION that was sent
- *	commit_prepare_sent	all were sent, no answer was read
- *	commit_prepared		all are prepared; the end of PRE_COMMIT
- *	commit_decided		after the local commit, before the first COMMIT PREPARED
- *	commit_finishing	after each COMMIT PREPARED that was sent
- *	commit_finish_sent	all were sent, no answer was read
- *	commit_finished		all were answered, the leases are not yet returned
- *	commit_abort		at abort, before the first ROLLBACK PREPARED
- *	commit_rolled_back	after the answers to ROLLBACK PREPARED
- * At the points from commit_decided to commit_finished the action "error" is a
- * PANIC.
- *
- * Resolver, in this order, for each participant and round:
- *	resolver_visit		logged in and checked, before P
- *	resolver_listed		after P, before A
- *	resolver_running	after A, before T
- *	resolver_decided	after T and Q, before the first COMMIT or ROLLBACK PREPARED
- *	resolver_resolved	after each COMMIT or ROLLBACK PREPARED
- *	resolver_clean		before decisions are deleted
- * Registration:
- *	register_login		logged in, the row is not inserted
- *	register_commit		the row is committed, the worker has not ended
+ * In this order; "each": after each of several.
+ * - Session: commit_ask, commit_asked (nothing is decided), commit_registered
+ *	 (the lock is held), commit_row (no PREPARE was sent), commit_preparing (each
+ *	 PREPARE), commit_prepare_sent, commit_prepared (the end of PRE_COMMIT).
+ * - After the local commit, where the action "error" is a PANIC: commit_decided,
+ *	 commit_finishing (each COMMIT PREPARED), commit_finish_sent, commit_finished
+ *	 (the leases are not yet returned).
+ * - At abort, around ROLLBACK PREPARED: commit_abort, commit_rolled_back.
+ * - Resolver, for each participant: resolver_visit (checked), resolver_listed
+ *	 (after P), resolver_running (the snapshot is not yet taken), resolver_decided
+ *	 (after it), resolver_resolved (each COMMIT or ROLLBACK PREPARED); and
+ *	 resolver_clean, before decisions are deleted.
+ * - Registration: register_login, register_commit (the worker has not ended).
  */
 
 #endif							/* PGPX_COMMIT_H */

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * decision.c
- *	  One commit on several servers: the origin and the id, the row of a
- *	  decision, and the lookup of participants.
+ *	  One commit on several servers: the origin, the id, and the row of a
+ *	  decision.
  *
  * This code runs in the session that commits, before its local commit, so it
  * may raise errors.
@@ -18,7 +18,6 @@
  */
 #include "commit/commit.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -30,10 +29,8 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 
 #include "base/debug_point.h"
 #include "shared/shmem.h"
@@ -77,45 +74,15 @@ pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1])
 	pfree(text);
 }
 
-bool
-pgpx_participant_find(Relation participants, Oid server, Oid user,
-					  PgpxParticipant *found)
+PG_FUNCTION_INFO_V1(pgpx_commit_origin_text);
+Datum
+pgpx_commit_origin_text(PG_FUNCTION_ARGS)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	char		origin[PGPX_ORIGIN_LEN + 1];
-	ScanKeyData keys[3];
-	SysScanDesc scan;
-	HeapTuple	row;
 
+	pgpx_shmem_require();
 	pgpx_commit_origin(origin);
-	ScanKeyInit(&keys[0], PGPX_PARTICIPANT_SERVER, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(server));
-	ScanKeyInit(&keys[1], PGPX_PARTICIPANT_USER, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(user));
-	ScanKeyInit(&keys[2], PGPX_PARTICIPANT_ORIGIN, BTEqualStrategyNumber,
-				F_TEXTEQ, CStringGetTextDatum(origin));
-	*found = (PgpxParticipant){.server = server, .user = user};
-	scan = systable_beginscan(participants, InvalidOid, false, snapshot,
-							  lengthof(keys), keys);
-	while ((row = systable_getnext(scan)) != NULL)
-	{
-		Datum		values[PGPX_PARTICIPANT_COLUMNS];
-		bool		nulls[PGPX_PARTICIPANT_COLUMNS];
-		int32		id;
-
-		heap_deform_tuple(row, RelationGetDescr(participants), values, nulls);
-		id = DatumGetInt32(values[PGPX_PARTICIPANT_ID - 1]);
-		if (id < found->id)
-			continue;
-		found->id = id;
-		found->system = DatumGetInt64(values[PGPX_PARTICIPANT_SYSTEM - 1]);
-		strlcpy(found->database,
-				TextDatumGetCString(values[PGPX_PARTICIPANT_DATABASE - 1]),
-				NAMEDATALEN);
-	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	return found->id != 0;
+	PG_RETURN_TEXT_P(cstring_to_text(origin));
 }
 
 /*
@@ -135,8 +102,8 @@ pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 {
 	Relation	decisions = pgpx_commit_table(PGPX_DECISIONS, RowExclusiveLock);
 	Datum	   *ids = palloc(sizeof(Datum) * n);
-	Datum		values[PGPX_DECISION_COLUMNS];
-	bool		nulls[PGPX_DECISION_COLUMNS] = {false};
+	Datum		values[2];		/* id, participants */
+	bool		nulls[lengthof(values)] = {false};
 	char		origin[PGPX_ORIGIN_LEN + 1];
 	uint32		random[2];
 
@@ -155,10 +122,9 @@ pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 			 random[0], random[1]);
 	for (int i = 0; i < n; i++)
 		ids[i] = Int32GetDatum(participants[i]);
-	values[PGPX_DECISION_ID - 1] = CStringGetTextDatum(id);
-	values[PGPX_DECISION_PARTICIPANTS - 1] =
-		PointerGetDatum(construct_array(ids, n, INT4OID, sizeof(int32), true,
-										TYPALIGN_INT));
+	values[0] = CStringGetTextDatum(id);
+	values[1] = PointerGetDatum(construct_array(ids, n, INT4OID, sizeof(int32),
+												true, TYPALIGN_INT));
 	CatalogTupleInsert(decisions,
 					   heap_form_tuple(RelationGetDescr(decisions), values,
 									   nulls));

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * participant.c
- *	  Participants of commits on several servers: registration, adoption,
- *	  removal, and the refusal of DDL that would lose their parts.
+ *	  Participants of commits on several servers: lookup, registration, removal,
+ *	  and the refusal of DDL that would lose their parts.
  *
  * Rules:
  * - A participant is committed before the first PREPARE TRANSACTION to it, so
@@ -20,7 +20,7 @@
  *	 options can be seen.  So the worker must not lock the table.
  * - forget_participant() is the way past the guard.  It keeps the decisions about
  *	 the parts, because the participant can be registered again.
- * - Rows are changed by heap and index, so no code of a user runs.
+ * - Rows are read and deleted without SQL, so no code of a user runs.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,11 +34,11 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/extension.h"
-#include "commands/sequence.h"
 #include "nodes/parsenodes.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -46,6 +46,19 @@
 
 #include "base/debug_point.h"
 #include "config/options.h"
+#include "worker/worker.h"
+
+/* The first columns of commit_participants, and the number of all. */
+enum
+{
+	ID = 1,
+	SERVER,
+	USER_ID,
+	ORIGIN,
+	SYSTEM_IDENTIFIER,
+	DATABASE,
+	COLUMNS = 9,
+};
 
 /* --- Errands -------------------------------------------------------------- */
 
@@ -55,30 +68,26 @@ run_errand(bool registers, Oid server, Oid user)
 {
 	BackgroundWorker worker = {
 		.bgw_name = "pgpool_ext resolver errand",
-		.bgw_flags =
-			BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
 		.bgw_start_time = BgWorkerStart_RecoveryFinished,
-		.bgw_restart_time = BGW_NEVER_RESTART,
-		.bgw_library_name = "pgpool_ext",
 		.bgw_function_name = "pgpx_resolver_main",
-		.bgw_main_arg = ObjectIdGetDatum(MyDatabaseId),
-		.bgw_notify_pid = MyProcPid,
 	};
 	BackgroundWorkerHandle *handle;
 	dsm_segment *segment;
 	dsm_handle	name;
-	PgpxErrand	errand = {
+	PgpxErrand *errand;
+
+	pgpx_shmem_require();
+	segment = dsm_create(sizeof(*errand), 0);
+	errand = dsm_segment_address(segment);
+	*errand = (PgpxErrand){
 		.registers = registers,
 		.server = server,
 		.user = user,
 	};
-
-	pgpx_shmem_require();
-	segment = dsm_create(sizeof(errand), 0);
-	memcpy(dsm_segment_address(segment), &errand, sizeof(errand));
 	name = dsm_segment_handle(segment);
 	memcpy(worker.bgw_extra, &name, sizeof(name));
-	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	handle = pgpx_process_start(&worker, MyDatabaseId);
+	if (handle == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("pgpool_ext cannot start a background worker for a commit on several servers"),
@@ -93,67 +102,27 @@ run_errand(bool registers, Oid server, Oid user)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	memcpy(&errand, dsm_segment_address(segment), sizeof(errand));
-	dsm_detach(segment);
-	if (!errand.done)
+	pfree(handle);
+	if (!errand->done)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("a background worker for a commit on several servers has failed"),
 				 errhint("See the log of this server.")));
-	if (errand.sqlstate != 0)
+	if (errand->sqlstate != 0)
 		ereport(ERROR,
-				(errcode(errand.sqlstate),
-				 errmsg_internal("%s", errand.message),
-				 errand.detail[0] != '\0' ?
-				 errdetail_internal("%s", errand.detail) : 0,
+				(errcode(errand->sqlstate),
+				 errmsg_internal("%s", errand->message),
+				 errand->detail[0] != '\0' ?
+				 errdetail_internal("%s", errand->detail) : 0,
 				 registers ? 0 :
 				 errhint("View pgpool.prepared_transactions has the unresolved parts. Retry when the server can be reached, or call pgpool.forget_participant() first.")));
+	dsm_detach(segment);
 }
 
 void
 pgpx_participant_register(Oid server, Oid user)
 {
 	run_errand(true, server, user);
-}
-
-/* In the worker, in a transaction. */
-void
-pgpx_participant_insert(Oid server, Oid user, int64 system,
-						const char *database)
-{
-	/* two workers must not insert the same */
-	Relation	participants = pgpx_commit_table(PGPX_PARTICIPANTS,
-												 ShareRowExclusiveLock);
-	Datum		values[PGPX_PARTICIPANT_COLUMNS] = {0};
-	bool		nulls[PGPX_PARTICIPANT_COLUMNS] = {false};
-	char		origin[PGPX_ORIGIN_LEN + 1];
-	PgpxParticipant newest;
-
-	if (!pgpx_participant_find(participants, server, user, &newest) ||
-		newest.system != system || strcmp(newest.database, database) != 0)
-	{
-		Oid			ids = get_relname_relid("commit_participants_id_seq",
-											RelationGetNamespace(participants));
-
-		pgpx_commit_origin(origin);
-		values[PGPX_PARTICIPANT_ID - 1] =
-			Int32GetDatum((int32) nextval_internal(ids, false));
-		values[PGPX_PARTICIPANT_SERVER - 1] = ObjectIdGetDatum(server);
-		values[PGPX_PARTICIPANT_USER - 1] = ObjectIdGetDatum(user);
-		values[PGPX_PARTICIPANT_ORIGIN - 1] = CStringGetTextDatum(origin);
-		values[PGPX_PARTICIPANT_SYSTEM - 1] = Int64GetDatum(system);
-		values[PGPX_PARTICIPANT_DATABASE - 1] = CStringGetTextDatum(database);
-		nulls[PGPX_PARTICIPANT_ADOPTER - 1] = true;
-		nulls[PGPX_PARTICIPANT_VISITED - 1] = true;
-		nulls[PGPX_PARTICIPANT_ERROR - 1] = true;
-		CatalogTupleInsert(participants,
-						   heap_form_tuple(RelationGetDescr(participants),
-										   values, nulls));
-	}
-	table_close(participants, NoLock);
-
-	/* a part must not be prepared before the row is on disk */
-	ForceSyncCommit();
 }
 
 /* --- Rows ----------------------------------------------------------------- */
@@ -166,51 +135,62 @@ pgpx_participant_matches(Oid row_server, Oid row_user, Oid server, Oid user)
 		(!OidIsValid(user) || row_user == user);
 }
 
-/*
- * Count the participants that match, and remove them.  The caller holds
- * EXCLUSIVE.
- */
-static int
-count_rows(Relation participants, Oid server, Oid user, bool removes)
+/* Read the participants in a new snapshot, as a list of PgpxParticipant. */
+static List *
+read_rows(Relation participants, int nkeys, ScanKey keys)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	SysScanDesc scan = systable_beginscan(participants, InvalidOid, false,
-										  snapshot, 0, NULL);
-	int			n = 0;
+										  snapshot, nkeys, keys);
+	List	   *list = NIL;
 	HeapTuple	row;
 
 	while ((row = systable_getnext(scan)) != NULL)
 	{
-		Datum		values[PGPX_PARTICIPANT_COLUMNS];
-		bool		nulls[PGPX_PARTICIPANT_COLUMNS];
+		PgpxParticipant *p = palloc(sizeof(*p));
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS];
 
 		heap_deform_tuple(row, RelationGetDescr(participants), values, nulls);
-		if (!pgpx_participant_matches(
-				DatumGetObjectId(values[PGPX_PARTICIPANT_SERVER - 1]),
-				DatumGetObjectId(values[PGPX_PARTICIPANT_USER - 1]),
-				server, user))
-			continue;
-		n++;
-		if (removes)
-			CatalogTupleDelete(participants, &row->t_self);
+		p->row = row->t_self;
+		p->id = DatumGetInt32(values[ID - 1]);
+		p->server = DatumGetObjectId(values[SERVER - 1]);
+		p->user = DatumGetObjectId(values[USER_ID - 1]);
+		p->system = DatumGetInt64(values[SYSTEM_IDENTIFIER - 1]);
+		strlcpy(p->database,
+				TextDatumGetCString(values[DATABASE - 1]),
+				NAMEDATALEN);
+		list = lappend(list, p);
 	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
-
-	/* the next call in this command must not find them */
-	CommandCounterIncrement();
-	return n;
+	return list;
 }
 
-PG_FUNCTION_INFO_V1(pgpx_commit_origin_text);
-Datum
-pgpx_commit_origin_text(PG_FUNCTION_ARGS)
+bool
+pgpx_participant_find(Relation participants, Oid server, Oid user,
+					  PgpxParticipant *found)
 {
 	char		origin[PGPX_ORIGIN_LEN + 1];
+	ScanKeyData keys[3];
+	ListCell   *lc;
 
-	pgpx_shmem_require();
 	pgpx_commit_origin(origin);
-	PG_RETURN_TEXT_P(cstring_to_text(origin));
+	ScanKeyInit(&keys[0], SERVER, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(server));
+	ScanKeyInit(&keys[1], USER_ID, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(user));
+	ScanKeyInit(&keys[2], ORIGIN, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(origin));
+	*found = (PgpxParticipant){.server = server, .user = user};
+	foreach(lc, read_rows(participants, lengthof(keys), keys))
+	{
+		const PgpxParticipant *p = lfirst(lc);
+
+		if (p->id > found->id)
+			*found = *p;
+	}
+	return found->id != 0;
 }
 
 /* --- DDL ------------------------------------------------------------------ */
@@ -224,6 +204,8 @@ static void
 guard(Oid server, Oid user, bool removes)
 {
 	Relation	participants;
+	List	   *matching = NIL;
+	ListCell   *lc;
 
 	/* DROP EXTENSION may drop servers after the table */
 	if (!OidIsValid(get_extension_oid("pgpool_ext", true)) ||
@@ -232,12 +214,22 @@ guard(Oid server, Oid user, bool removes)
 														false))))
 		return;
 	participants = pgpx_commit_table(PGPX_PARTICIPANTS, ExclusiveLock);
-	if (count_rows(participants, server, user, false) > 0)
+	foreach(lc, read_rows(participants, 0, NULL))
 	{
-		run_errand(false, server, user);
-		if (removes)
-			(void) count_rows(participants, server, user, true);
+		PgpxParticipant *p = lfirst(lc);
+
+		if (pgpx_participant_matches(p->server, p->user, server, user))
+			matching = lappend(matching, p);
 	}
+	if (matching != NIL)
+		run_errand(false, server, user);
+	if (removes)
+		foreach(lc, matching)
+			CatalogTupleDelete(participants,
+							   &((PgpxParticipant *) lfirst(lc))->row);
+
+	/* the next call in this command must not find them */
+	CommandCounterIncrement();
 	table_close(participants, NoLock);
 }
 
@@ -262,17 +254,16 @@ bool
 pgpx_participant_begin_utility(Node *stmt)
 {
 	List	   *options;
-	ListCell   *lc;
 
 	switch (nodeTag(stmt))
 	{
 		case T_DropStmt:
 			/* not in check_drop, because the drop locks the tables before */
-			foreach(lc, ((DropStmt *) stmt)->objects)
-				if (((DropStmt *) stmt)->removeType == OBJECT_EXTENSION &&
-					superuser() &&
-					strcmp(strVal(lfirst(lc)), "pgpool_ext") == 0)
-					guard(InvalidOid, InvalidOid, false);
+			if (((DropStmt *) stmt)->removeType == OBJECT_EXTENSION &&
+				superuser() &&
+				list_member(((DropStmt *) stmt)->objects,
+							makeString("pgpool_ext")))
+				guard(InvalidOid, InvalidOid, false);
 			return false;
 		case T_AlterForeignServerStmt:
 			options = ((AlterForeignServerStmt *) stmt)->options;

@@ -20,64 +20,40 @@
  */
 #include "commit/commit.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "commands/dbcommands.h"
-#include "storage/ipc.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 
 #include "base/settings.h"
 #include "protocol/remote_message.h"
 #include "worker/conninfo.h"
 #include "worker/relay_tls.h"
-#include "worker/worker.h"
+#include "worker/task_queue.h"
 
 #define STATEMENT_US (10 * 1000 * 1000)
 #define ANSWER_BYTES_MAX (4 * 1024 * 1024)
-#define STACK_SIZE (1024 * 1024)
 #define LOGIN_POLL_MS 5
 
-/* Parameters that this file adds, and the end of the list. */
-#define MAX_OWN 5
-
-/* A login, which its thread owns until it has set "done". */
+/*
+ * A login, which its thread owns until it has set "done".  Its memory and the
+ * spec, which is pinned, exist until then, or until the process ends.
+ */
 typedef struct Login
 {
 	int			nparams;
 	const char **keywords;
-	const char **values;		/* those of the spec, which is pinned, and ours */
+	const char **values;		/* those of the spec, and ours */
 	PgpxTask   *command;		/* prints the password; NULL: none */
 	const char *command_error;
 	PGconn	   *pg;
 	pg_atomic_uint32 done;
 } Login;
 
-static bool started = false;	/* true once any thread was started */
 bool		pgpx_remote_has_abandoned = false;
 
-/* As pgpx_task_exit: a thread may still use what exit() tears down. */
-static void
-exit_last(int code, Datum arg)
-{
-	if (started)
-		_exit(code);
-}
-
 void
-pgpx_remote_sessions_init(void)
-{
-	/* registered first, so it is called last */
-	on_proc_exit(exit_last, (Datum) 0);
-	pgpx_worker_clean_environment();
-}
-
-/* Wait for the latch, the socket, or some time; serve interrupts. */
-static void
-wait_for(pgsocket fd, int events, long timeout_ms)
+pgpx_remote_wait(pgsocket fd, int events, long timeout_ms)
 {
 	static uint32 wait_event = 0;
 
@@ -123,29 +99,6 @@ thread_main(void *arg)
 	return NULL;
 }
 
-static void
-start_thread(Login *login)
-{
-	pthread_attr_t attr;
-	pthread_t	thread;
-	sigset_t	all;
-	sigset_t	old;
-	int			rc;
-
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, STACK_SIZE);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&thread, &attr, thread_main, login);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
-	if (rc != 0)
-		raise_text(ERRCODE_INSUFFICIENT_RESOURCES,
-				   "The resolver could not start a thread for the login.");
-	started = true;
-}
-
 /*
  * Make a login to a primary server, because a standby shows no prepared
  * transactions.  Among several hosts libpq looks for one.
@@ -159,11 +112,12 @@ make_login(const PgpxServerSpec *spec, int seconds)
 		{"application_name", "pgpool_ext resolver"},
 	};
 	Login	   *login = palloc0(sizeof(*login));
+	size_t		size = sizeof(char *) * (spec->nparams + lengthof(own) + 2);
 
-	login->keywords = palloc0(sizeof(char *) * (spec->nparams + MAX_OWN));
-	login->values = palloc0(sizeof(char *) * (spec->nparams + MAX_OWN));
-	memcpy(login->keywords, spec->keywords, sizeof(char *) * spec->nparams);
-	memcpy(login->values, spec->values, sizeof(char *) * spec->nparams);
+	login->keywords = memcpy(palloc0(size), spec->keywords,
+							 sizeof(char *) * spec->nparams);
+	login->values = memcpy(palloc0(size), spec->values,
+						   sizeof(char *) * spec->nparams);
 	login->nparams = spec->nparams;
 	for (int i = 0; i < lengthof(own); i++)
 	{
@@ -193,7 +147,6 @@ PGconn *
 pgpx_remote_log_in(PgpxServerSpec *spec)
 {
 	int			seconds = Max((spec->opts.connect_timeout + 999) / 1000, 2);
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 	Login	   *login = make_login(spec, seconds);
 	const char *error;
 	PGconn	   *pg;
@@ -201,9 +154,10 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 	/* for the password command, the lookup and the first hosts */
 	PgpxTime	deadline = pgpx_now() + (PgpxTime) seconds * 3 * 1000000;
 
-	MemoryContextSwitchTo(old);
 	pgpx_server_spec_pin(spec);
-	start_thread(login);
+	if (!pgpx_thread_start(thread_main, login))
+		raise_text(ERRCODE_INSUFFICIENT_RESOURCES,
+				   "The resolver could not start a thread for the login.");
 	while (pg_atomic_read_u32(&login->done) == 0)
 	{
 		if (pgpx_now() >= deadline)
@@ -212,7 +166,7 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 			raise_text(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 					   "The login of the resolver did not end within three times connect_timeout.");
 		}
-		wait_for(PGINVALID_SOCKET, 0, LOGIN_POLL_MS);
+		pgpx_remote_wait(PGINVALID_SOCKET, 0, LOGIN_POLL_MS);
 	}
 	pg_memory_barrier();
 	pg = login->pg;
@@ -222,9 +176,6 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 		pgpx_tls_prepare(pg);
 	if (login->command != NULL)
 		pgpx_password_forget(login->command);
-	pfree(login->keywords);
-	pfree(login->values);
-	pfree(login);
 	if (error == NULL && spec->need_password && !PQconnectionUsedPassword(pg))
 		error = "A session of a non-superuser must be authenticated by a password, "
 				"and the remote server did not request one.";
@@ -255,7 +206,7 @@ exchange(PGconn *pg, PgpxTime deadline, int64 *nbytes)
 	if (left <= 0)
 		raise_text(ERRCODE_QUERY_CANCELED,
 				   "The remote server did not answer the resolver in time.");
-	wait_for(PQsocket(pg),
+	pgpx_remote_wait(PQsocket(pg),
 			 WL_SOCKET_READABLE | (unsent > 0 ? WL_SOCKET_WRITEABLE : 0),
 			 (long) (left / 1000 + 1));
 	if (ioctl(PQsocket(pg), FIONREAD, &available) == 0)

@@ -4,23 +4,14 @@
  *	  The resolver: it visits the participants of a database, and commits or
  *	  rolls back the parts that sessions have left.
  *
- * A round visits all participants, one after the other.  Rules of a visit:
- * - The remote session counts only after it was checked: not in recovery, and the
- *	 system identifier and the database are those of the participant.  Otherwise
- *	 it may be that of a server that does not show the parts.
- * - The order is: P, the parts that are prepared there; then one snapshot which
- *	 shows for each whether its transaction runs (A) and whether its decision is
- *	 visible (T); COMMIT or ROLLBACK PREPARED; Q, the parts once more.  A part of P
- *	 was prepared after its xid had begun, and in a snapshot an xid has ended if
- *	 and only if its decision is visible or it has aborted.  An earlier snapshot
- *	 would take a transaction that is being decided for one that has aborted.
+ * A round visits all participants, one after the other.  src/README.md has the
+ * checks, the order P, A, T, Q, and the rights of an origin.  Rules of a visit:
+ * - A and T are one snapshot, in which an xid has ended if and only if its
+ *	 decision is visible or it has aborted.
  * - An xid that was not assigned before the snapshot was lost in a crash.
  * - A decision is looked up by the whole id, whatever participants it names, as
  *	 two of them may be one database.  It counts only if its raw xmin is the xid
  *	 in the id, which rejects forged, restored and replicated rows.
- * - COMMIT is always right where a decision is visible.  ROLLBACK for want of one
- *	 is allowed only to the installation whose origin the participant has, or that
- *	 has adopted it.
  * - A decision is deleted if it was visible when the round began, all of its
  *	 participants were visited since, and no Q, which has the parts of all roles,
  *	 has a part of it.
@@ -58,6 +49,8 @@
 #include "protocol/remote_message.h"
 #include "shared/conn_state.h"
 #include "shared/registry.h"
+#include "worker/task_queue.h"
+#include "worker/worker.h"
 
 /* Parts of one participant that a visit reads. */
 #define PARTS_MAX 1000
@@ -145,6 +138,13 @@
 #define REMOVE_SQL				/* $1 participant */ \
 	"DELETE FROM pgpool.commit_participants WHERE id = $1::int AND NOT EXISTS (" NAMED_SQL ")"
 
+/* No row is added if the newest one says the same. */
+#define REGISTER_SQL			/* $1 server, $2 user, $3 our origin, $4 system, $5 database */ \
+	"INSERT INTO pgpool.commit_participants (id, server, user_id, origin, system_identifier, database) " \
+	"SELECT nextval('pgpool.commit_participants_id_seq'), $1::oid, $2::oid, $3, $4::int8, $5 " \
+	"WHERE ($4::int8, $5) NOT IN (SELECT system_identifier, database FROM pgpool.commit_participants " \
+	"WHERE server = $1::oid AND user_id = $2::oid AND origin = $3 ORDER BY id DESC LIMIT 1)"
+
 /* A participant in a round. */
 typedef struct Visit
 {
@@ -164,7 +164,7 @@ typedef struct Visit
 
 	/* what the remote session has answered */
 	bool		is_primary;
-	char		real_system[32];
+	char		real_system[32];	/* as text */
 	char		real_database[NAMEDATALEN];
 	bool		in_use;			/* the role has other sessions that are not
 								 * idle */
@@ -200,15 +200,22 @@ end_transaction(void)
 	MemoryContextSwitchTo(round_cxt);
 }
 
-/* Execute SQL with n texts as arguments, and return the number of rows. */
+/*
+ * Execute SQL with n texts as arguments, in a transaction of its own if there is
+ * none.  Return the number of rows.
+ */
 static int
 execute(const char *sql, int n, ...)
 {
+	bool		alone = !IsTransactionState();
 	Oid			types[] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
 	Datum		values[lengthof(types)];
 	va_list		args;
+	int			nrows;
 	int			rc;
 
+	if (alone)
+		begin_transaction();
 	va_start(args, n);
 	for (int i = 0; i < n; i++)
 		values[i] = CStringGetTextDatum(va_arg(args, const char *));
@@ -218,7 +225,24 @@ execute(const char *sql, int n, ...)
 	if (rc < 0)
 		elog(ERROR, "SPI_execute_with_args failed: %s",
 			 SPI_result_code_string(rc));
-	return (int) SPI_processed;
+	nrows = (int) SPI_processed;
+	if (alone)
+		end_transaction();
+	return nrows;
+}
+
+/* End a transaction that has failed, and return the error. */
+static ErrorData *
+catch_error(void)
+{
+	ErrorData  *error;
+
+	MemoryContextSwitchTo(round_cxt);
+	error = CopyErrorData();
+	FlushErrorState();
+	AbortCurrentTransaction();
+	MemoryContextSwitchTo(round_cxt);
+	return error;
 }
 
 /* Return a field of the result; none is null. */
@@ -331,11 +355,8 @@ resolve_part(Visit *v, const char *gid, const char *command)
 	PGPX_DEBUG_POINT("resolver_resolved");
 
 	/* its session may have ended it meanwhile */
-	if (sqlstate == 0 || sqlstate == ERRCODE_UNDEFINED_OBJECT)
-		return;
-	begin_transaction();
-	(void) execute(ERROR_SQL, 3, v->id, gid, error);
-	end_transaction();
+	if (sqlstate != 0 && sqlstate != ERRCODE_UNDEFINED_OBJECT)
+		(void) execute(ERROR_SQL, 3, v->id, gid, error);
 }
 
 /* Decide about the parts of P, and resolve them. */
@@ -408,9 +429,7 @@ visit(Visit *v)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("the remote server has %d prepared parts or more",
 						PARTS_MAX)));
-	begin_transaction();
 	(void) execute(GONE_SQL, 2, v->id, array_of(v->all.data));
-	end_transaction();
 	if (v->is_off && !v->in_use && v->nparts == 0)
 		remove_participant(v);
 }
@@ -425,13 +444,8 @@ try_visit(Visit *v)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error;
+		ErrorData  *error = catch_error();
 
-		MemoryContextSwitchTo(round_cxt);
-		error = CopyErrorData();
-		FlushErrorState();
-		AbortCurrentTransaction();
-		MemoryContextSwitchTo(round_cxt);
 		v->nparts = 0;
 		v->error = error->detail == NULL ? error->message :
 			psprintf("%s: %s", error->message, error->detail);
@@ -492,10 +506,8 @@ visit_all(void)
 		appendStringInfoString(&left, visits[i].all.data);
 	}
 	PGPX_DEBUG_POINT("resolver_clean");
-	begin_transaction();
 	(void) execute(DELETE_SQL, 3, snapshot, array_of(visited.data),
 				   array_of(left.data));
-	end_transaction();
 }
 
 /*
@@ -574,14 +586,21 @@ static void
 register_participant(const PgpxErrand *errand)
 {
 	Visit		v = {.server = errand->server, .user = errand->user};
+	char		origin[PGPX_ORIGIN_LEN + 1];
 
 	log_in(&v);
 	PQfinish(v.pg);
 	claim_slot();
 	PGPX_DEBUG_POINT("register_login");
 	begin_transaction();
-	pgpx_participant_insert(v.server, v.user,
-							strtoll(v.real_system, NULL, 10), v.real_database);
+	pgpx_commit_origin(origin);
+
+	/* two workers must not insert the same */
+	table_close(pgpx_commit_table(PGPX_PARTICIPANTS, ShareRowExclusiveLock),
+				NoLock);
+	(void) execute(REGISTER_SQL, 5, psprintf("%u", v.server),
+				   psprintf("%u", v.user), origin, v.real_system,
+				   v.real_database);
 	end_transaction();
 
 	/* a resolver that has found no participant may have freed it */
@@ -630,11 +649,8 @@ run_errand(PgpxErrand *errand)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error;
+		ErrorData  *error = catch_error();
 
-		MemoryContextSwitchTo(round_cxt);
-		error = CopyErrorData();
-		FlushErrorState();
 		errand->sqlstate = error->sqlerrcode;
 		strlcpy(errand->message, error->message, sizeof(errand->message));
 		if (error->detail != NULL)
@@ -689,7 +705,6 @@ leave_slot(int code, Datum slot)
 static void
 run_rounds(PgpxResolverSlot *slot)
 {
-	static uint32 wait_event = 0;
 	uint32		seen = pg_atomic_read_u32(&slot->served);
 	int64		pause_ms = 0;
 
@@ -706,12 +721,8 @@ run_rounds(PgpxResolverSlot *slot)
 			return;
 		seen = wakes;
 		pause_ms = pgpx_backoff_next(pause_ms, PAUSE_MIN_MS, PAUSE_MAX_MS);
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(pause_ms, pgpx_resolve_interval),
-						 pgpx_wait_event(&wait_event, "PgpoolResolver"));
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		pgpx_remote_wait(PGINVALID_SOCKET, 0,
+						 Min(pause_ms, pgpx_resolve_interval));
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;
@@ -755,7 +766,8 @@ pgpx_resolver_main(Datum arg)
 	PgpxErrand *errand = NULL;
 	PgpxResolverSlot *slot;
 
-	pgpx_remote_sessions_init();
+	on_proc_exit(pgpx_task_exit, (Datum) 0);
+	pgpx_worker_clean_environment();
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();

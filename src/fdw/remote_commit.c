@@ -11,19 +11,15 @@
  * write in a function, and violate a deferred constraint.
  *
  * Two phases, if transactions have written in several places, and the option
- * two_phase_commit is set: the rules are in commit/commit.h, the sequence is in
- * the README of src.  Rules for this file:
+ * two_phase_commit is set: the sequence is in the README of src.
+ * - A remote transaction has written if it has a transaction ID.  It is asked,
+ *   because no statement shows that it writes nothing.  The question fires
+ *   deferred triggers first, so that none of them changes the role after the
+ *   answer.
  * - Before the local commit each step may raise an error and serve interrupts,
- *   because the abort undoes it.
- * - Only a remote transaction that has written is prepared, that is, one that has
- *   a transaction ID.  It is asked, because no statement shows that it writes
- *   nothing.  The question fires deferred triggers first, so that none of them
- *   changes the role after the answer.
- * - A transaction that has written in one place is not prepared, except
- *   in SERIALIZABLE: there the local transaction can fail after this code.
- * - After the local commit nothing may fail.  The output buffers have room for
- *   COMMIT PREPARED, and a lease that does not answer in time is closed.
- * - The resolver ends a part whose state is not known.
+ *   because the abort undoes it.  After it nothing may fail: the output buffers
+ *   have room for COMMIT PREPARED, and a lease that does not answer in time is
+ *   closed.  The resolver ends a part whose state is not known.
  *
  *-------------------------------------------------------------------------
  */
@@ -61,7 +57,7 @@ typedef struct Member
 	PgpxStatement statement;	/* the last one that was sent */
 	PgpxRun		run;			/* of it */
 	bool		has_option;		/* two_phase_commit */
-	uint64		answer;			/* HAS_WRITTEN, .. */
+	uint64		answer;			/* HAS_WRITTEN, ..; 0 if it is READ ONLY */
 	PgpxParticipant participant;	/* id 0: it is not known yet */
 } Member;
 
@@ -257,16 +253,11 @@ end_members(Member *members, int n, bool prepares)
 		if (error != NULL)
 			break;				/* the others are rolled back */
 		nsent++;
-		if (prepares)
-			PGPX_DEBUG_POINT("commit_preparing");
-		else
-			PGPX_DEBUG_POINT("fdw_committing");
+		PGPX_DEBUG_POINT(prepares ? "commit_preparing" : "fdw_committing");
 	}
-	if (prepares)
-		PGPX_DEBUG_POINT("commit_prepare_sent");
-	else
+	PGPX_DEBUG_POINT(prepares ? "commit_prepare_sent" : "fdw_commit_sent");
+	if (!prepares)
 	{
-		PGPX_DEBUG_POINT("fdw_commit_sent");
 		deadline = pgpx_now() + COMMIT_HOLD_US;
 		for (int i = 0; i < nsent; i++)
 			await_commit(members[i].rt->lease, deadline);
@@ -348,7 +339,6 @@ ask_members(Member *members, int n)
 	{
 		Member	   *m = &members[i];
 
-		m->answer = HAS_NOT_WRITTEN;
 		if (m->rt->nesting.read_only)
 			continue;
 		m->run = (PgpxRun){.lease = m->rt->lease};
@@ -612,12 +602,7 @@ pgpx_remote_commit_finish(bool commits)
 		if (rt->part == PGPX_PART_NONE)
 			continue;
 		if (deadline == 0)
-		{
-			if (commits)
-				PGPX_DEBUG_POINT("commit_decided");
-			else
-				PGPX_DEBUG_POINT("commit_abort");
-		}
+			PGPX_DEBUG_POINT(commits ? "commit_decided" : "commit_abort");
 		deadline = Max(deadline, pgpx_lease_operation_deadline(rt->lease));
 		send_finish(rt, commits ? "COMMIT" : "ROLLBACK");
 		if (commits)
@@ -644,10 +629,7 @@ pgpx_remote_commit_finish(bool commits)
 		leaves = true;
 		pgpx_remote_transaction_end(rt, PGPX_END_DISCARD);
 	}
-	if (commits)
-		PGPX_DEBUG_POINT("commit_finished");
-	else
-		PGPX_DEBUG_POINT("commit_rolled_back");
+	PGPX_DEBUG_POINT(commits ? "commit_finished" : "commit_rolled_back");
 	if (leaves)
 		pgpx_resolver_wake();
 }

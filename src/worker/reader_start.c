@@ -111,29 +111,25 @@ start_reader(Oid database)
 	static bool refused = false;	/* the last one */
 	BackgroundWorker worker = {
 		.bgw_name = "pgpool_ext catalog reader",
-		.bgw_flags = BGWORKER_SHMEM_ACCESS |
-			BGWORKER_BACKEND_DATABASE_CONNECTION | BGWORKER_INTERRUPTIBLE,
+		.bgw_flags = BGWORKER_INTERRUPTIBLE,
 		.bgw_start_time = BgWorkerStart_ConsistentState,
-		.bgw_restart_time = BGW_NEVER_RESTART,
-		.bgw_library_name = "pgpool_ext",
 		.bgw_function_name = "pgpx_catalog_reader_main",
-		.bgw_main_arg = ObjectIdGetDatum(database),
 		.bgw_extra[0] = visiting,
-		.bgw_notify_pid = MyProcPid,	/* its end sets our latch */
 	};
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
 	highest = Max(highest, database);
 	if (visiting)
 		failed = list_append_unique_oid(failed, database);
-	if (!RegisterDynamicBackgroundWorker(&worker, &reader) && !refused)
+	MemoryContextSwitchTo(old);
+	reader = pgpx_process_start(&worker, database);
+	if (reader == NULL && !refused)
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("pgpool_ext cannot start its catalog reader"),
 				 errdetail("All background worker slots are in use. Until one is free, pools with \"min_size\" are opened only by a checkout, and distributed locks of idle sessions may expire after a restart of the pool worker."),
 				 errhint("Raise \"max_worker_processes\".")));
 	refused = reader == NULL;
-	MemoryContextSwitchTo(old);
 }
 
 void
@@ -170,14 +166,11 @@ static PgpxTime
 start_readers(PgpxTime now)
 {
 	List	   *wanted = NIL;
-	pid_t		pid;
 
 	if (reader != NULL)
 	{
-		if (GetBackgroundWorkerPid(reader, &pid) != BGWH_STOPPED)
+		if (!pgpx_process_has_ended(&reader))
 			return PG_INT64_MAX;
-		pfree(reader);
-		reader = NULL;
 		if (pg_atomic_read_u32(&pgpx_shared->visited_database) == last)
 			failed = list_delete_oid(failed, last);
 	}

@@ -15,7 +15,6 @@
 #include "access/htup_details.h"
 #include "catalog/pg_database.h"
 #include "postmaster/bgworker.h"
-#include "utils/memutils.h"
 #include "utils/syscache.h"
 
 #include "base/settings.h"
@@ -60,27 +59,19 @@ start_resolver(int i)
 	static bool refused = false;	/* the last one */
 	BackgroundWorker worker = {
 		.bgw_name = "pgpool_ext resolver",
-		.bgw_flags =
-			BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
 		.bgw_start_time = BgWorkerStart_RecoveryFinished,
-		.bgw_restart_time = BGW_NEVER_RESTART,
-		.bgw_library_name = "pgpool_ext",
 		.bgw_function_name = "pgpx_resolver_main",
-		.bgw_main_arg = ObjectIdGetDatum(
-			pg_atomic_read_u32(&pgpx_shared->resolver[i].database)),
-		.bgw_notify_pid = MyProcPid,	/* its end sets our latch */
 	};
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	if (!RegisterDynamicBackgroundWorker(&worker, &resolvers[i].handle) &&
-		!refused)
+	resolvers[i].handle = pgpx_process_start(
+		&worker, pg_atomic_read_u32(&pgpx_shared->resolver[i].database));
+	if (resolvers[i].handle == NULL && !refused)
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("pgpool_ext cannot start a resolver of prepared parts"),
 				 errdetail("All background worker slots are in use."),
 				 errhint("Raise \"max_worker_processes\".")));
 	refused = resolvers[i].handle == NULL;
-	MemoryContextSwitchTo(old);
 }
 
 PgpxTime
@@ -93,16 +84,9 @@ pgpx_resolver_start_due(PgpxTime now)
 		PgpxResolverSlot *slot = &pgpx_shared->resolver[i];
 		PgpxTime	due = resolvers[i].started_at;
 		int64		pause_ms = pgpx_resolve_interval;
-		pid_t		pid;
 
-		if (resolvers[i].handle != NULL)
-		{
-			if (GetBackgroundWorkerPid(resolvers[i].handle, &pid) !=
-				BGWH_STOPPED)
-				continue;
-			pfree(resolvers[i].handle);
-			resolvers[i].handle = NULL;
-		}
+		if (!pgpx_process_has_ended(&resolvers[i].handle))
+			continue;
 		if (!OidIsValid(pg_atomic_read_u32(&slot->database)))
 		{
 			resolvers[i].started_at = 0;

@@ -98,8 +98,8 @@ thread_main(void *arg)
 	return NULL;
 }
 
-static bool
-start_thread(PgpxTask *task)
+bool
+pgpx_thread_start(void *(*run)(void *), void *arg)
 {
 	pthread_attr_t attr;
 	pthread_t	thread;
@@ -107,14 +107,12 @@ start_thread(PgpxTask *task)
 	sigset_t	old;
 	int			rc;
 
-	if (finished[1] < 0)
-		return false;
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, STACK_SIZE);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&thread, &attr, thread_main, task);
+	rc = pthread_create(&thread, &attr, run, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	started |= rc == 0;
@@ -196,7 +194,7 @@ start_waiting(const PgpxTask *like)
 	while ((next = next_to_start(like)) != NULL)
 	{
 		next->running = true;
-		if (start_thread(next))
+		if (finished[1] >= 0 && pgpx_thread_start(thread_main, next))
 			continue;
 		dlist_delete(&next->node);
 		next->ended(next, PGPX_TASK_NO_THREAD);
@@ -315,7 +313,7 @@ pgpx_task_wait_for_cancels(int timeout_ms)
 }
 
 void
-pgpx_task_exit(int code)
+pgpx_task_exit(int code, Datum arg)
 {
 	/*
 	 * even the thread of a finished task may still be exiting, through

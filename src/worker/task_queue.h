@@ -112,10 +112,16 @@ extern void pgpx_task_ready(void);
 extern void pgpx_task_wait_for_cancels(int timeout_ms);
 
 /*
- * End the process with _exit() if it ever started a thread; otherwise return.
- * Called at the very end, before exit(), because a thread may still use what
- * exit() tears down.
+ * Start a thread, detached and with all signals blocked.  Return false if there
+ * is none.  A process without the event loop calls this itself.
  */
-extern void pgpx_task_exit(int code);
+extern bool pgpx_thread_start(void *(*run)(void *), void *arg);
+
+/*
+ * A callback of on_proc_exit, to be registered as the first one, so that it is
+ * called last: end the process with _exit() if it ever started a thread, because
+ * a thread may still use what exit() tears down.
+ */
+extern void pgpx_task_exit(int code, Datum arg);
 
 #endif							/* PGPX_TASK_QUEUE_H */

@@ -60,7 +60,6 @@ PgpxWorkerPool *pgpx_wpools = NULL;
 
 static void forget_connections(void);
 static void at_exit(int code, Datum arg);
-static void exit_last(int code, Datum arg);
 
 void
 pgpx_worker_register(void)
@@ -88,6 +87,38 @@ pgpx_worker_register(void)
 		worker.bgw_main_arg = Int32GetDatum(i);
 		RegisterBackgroundWorker(&worker);
 	}
+}
+
+BackgroundWorkerHandle *
+pgpx_process_start(BackgroundWorker *process, Oid database)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	BackgroundWorkerHandle *handle = NULL;
+
+	process->bgw_flags |=
+		BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	process->bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(process->bgw_library_name, "pgpool_ext",
+			sizeof(process->bgw_library_name));
+	process->bgw_main_arg = ObjectIdGetDatum(database);
+	process->bgw_notify_pid = MyProcPid;
+	(void) RegisterDynamicBackgroundWorker(process, &handle);
+	MemoryContextSwitchTo(old);
+	return handle;
+}
+
+bool
+pgpx_process_has_ended(BackgroundWorkerHandle **handle)
+{
+	pid_t		pid;
+
+	if (*handle == NULL)
+		return true;
+	if (GetBackgroundWorkerPid(*handle, &pid) != BGWH_STOPPED)
+		return false;
+	pfree(*handle);
+	*handle = NULL;
+	return true;
 }
 
 /*
@@ -214,7 +245,13 @@ set_up(void)
 	pgpx_worker_incarnation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 	before_shmem_exit(at_exit, (Datum) 0);
-	on_proc_exit(exit_last, (Datum) 0);
+
+	/*
+	 * It skips the callbacks that were registered before.  Of the server's own
+	 * that is only smgrshutdown, which closes files that a worker without a
+	 * database does not have.
+	 */
+	on_proc_exit(pgpx_task_exit, (Datum) 0);
 	PGPX_DEBUG_POINT("worker_set_up");
 	pgpx_maintenance_init();
 	pgpx_event_loop_init();
@@ -435,16 +472,4 @@ at_exit(int code, Datum arg)
 	pg_atomic_write_u32(&slot->pid, 0);
 	pg_atomic_write_u32(&slot->ticking, 0);
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_DOWN);
-}
-
-/*
- * Exit callback that may end the process with _exit().  This skips the
- * callbacks that were registered earlier, which would run after this one.  Of
- * the server's own callbacks it skips only smgrshutdown, which closes files
- * that a worker without a database does not have.
- */
-static void
-exit_last(int code, Datum arg)
-{
-	pgpx_task_exit(code);
 }

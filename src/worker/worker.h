@@ -28,6 +28,25 @@ extern MemoryContext pgpx_worker_cxt;	/* reset after each round */
 extern void pgpx_worker_register(void);
 PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
 
+/*
+ * pgpx_process_start
+ *		Start a background worker that executes a function of this library,
+ *		connected to a database.  Its end sets the latch of this process.
+ *
+ * process: its name, function, time of start, and what is not the default of
+ * these workers.  Return NULL if all background worker slots are in use.  The
+ * handle is allocated in TopMemoryContext.
+ *
+ * pgpx_process_has_ended
+ *		Return whether it has ended; then free the handle and set it to NULL.  A
+ *		handle that is NULL has ended.
+ */
+struct BackgroundWorker;
+struct BackgroundWorkerHandle;
+extern struct BackgroundWorkerHandle *pgpx_process_start(
+	struct BackgroundWorker *process, Oid database);
+extern bool pgpx_process_has_ended(struct BackgroundWorkerHandle **handle);
+
 /* Remove the variables that libpq reads from the environment. */
 extern void pgpx_worker_clean_environment(void);
 
