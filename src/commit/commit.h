@@ -181,10 +181,8 @@ typedef struct PgpxErrand
 /*
  * pgpx_resolver_wake
  *		Have the resolver of this database visit all participants soon, because
- *		a part may be left.  Claim a resolver slot if there is none, as after a
- *		restart of the server.
- *
- * Raise no error, and allocate nothing: it is called after the local commit.
+ *		a part may be left.  Raise no error, and allocate nothing: it is called
+ *		after the local commit.
  */
 extern void pgpx_resolver_wake(void);
 
@@ -226,8 +224,9 @@ extern int	pgpx_remote_query(PGconn *pg, const char *sql,
  * - At abort, around ROLLBACK PREPARED: commit_abort, commit_rolled_back.
  * - Resolver, for each participant: resolver_visit (checked), resolver_listed
  *	 (after P), resolver_running (the snapshot is not yet taken), resolver_decided
- *	 (after it), resolver_resolved (each COMMIT or ROLLBACK PREPARED); and
- *	 resolver_clean, before decisions are deleted.
+ *	 (after it), resolver_resolved (each COMMIT or ROLLBACK PREPARED),
+ *	 resolver_remove (before the lock for a removal); and resolver_clean, before
+ *	 decisions are deleted.
  * - Registration: register_login, register_commit (the worker has not ended).
  */
 

@@ -29,7 +29,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/extension.h"
 #include "executor/spi.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -396,6 +395,7 @@ remove_participant(Visit *v)
 {
 	Relation	participants;
 
+	PGPX_DEBUG_POINT("resolver_remove");
 	begin_transaction();
 	participants = pgpx_commit_table(PGPX_PARTICIPANTS, AccessShareLock);
 	if (ConditionalLockRelation(participants, ExclusiveLock))
@@ -682,13 +682,9 @@ pgpx_resolver_wake(void)
 static bool
 has_participants(void)
 {
-	bool		has;
-
-	begin_transaction();
-	has = OidIsValid(get_extension_oid("pgpool_ext", true)) &&
+	return execute("SELECT FROM pg_extension WHERE extname = 'pgpool_ext'",
+				   0) > 0 &&
 		execute("SELECT FROM pgpool.commit_participants LIMIT 1", 0) > 0;
-	end_transaction();
-	return has;
 }
 
 static void

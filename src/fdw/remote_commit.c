@@ -563,15 +563,11 @@ await_finish(PgpxRemoteTransaction *rt, PgpxTime deadline)
 	if (rt->part != PGPX_PART_FINISHING || !pgpx_remote_has_lease(rt) ||
 		!pgpx_stream_drain(lease, PGPX_DRAIN_BYTES, deadline))
 		return false;
-	switch (lease->drained_error)
-	{
-		case 0:
-		case ERRCODE_UNDEFINED_OBJECT:	/* it does not exist any more */
-		case ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE:	/* it is busy */
-			return true;
-		default:
-			return false;
-	}
+
+	/* it does not exist any more, or is busy */
+	return lease->drained_error == 0 ||
+		lease->drained_error == ERRCODE_UNDEFINED_OBJECT ||
+		lease->drained_error == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
 }
 
 /* Warn that a part of a committed transaction is left to the resolver. */

@@ -326,6 +326,28 @@ foreach my $point (qw(register_login register_commit))
 	}
 }
 
+# --- A session prepares its parts, and ends, after the resolver has found nothing on a server without
+# the option. The resolver looks again under its lock.
+{
+	my $session = PgpxSession->new($local, user => 'app');
+
+	arm_resolver('resolver_remove wait');
+	$local->safe_psql('postgres', q{ALTER SERVER shard2 OPTIONS (SET two_phase_commit 'off')});
+	ok(reached('resolver_remove'), 'resolver is about to remove the participant');
+	$local->safe_psql('postgres', q{ALTER SERVER shard2 OPTIONS (SET two_phase_commit 'on')});
+	$session->run(q{SET pgpool_ext.debug_point = 'commit_prepare_sent wait'});
+	$session->start(transfer(++$n));
+	ok(reached('commit_prepare_sent'), 'session sends PREPARE TRANSACTION');
+	ok(wait_until($local, sub { prepared_on($shards[1]) }, '1'), 'its part is prepared');
+	$faults{terminate}->($session->pid);
+	resume('commit_prepare_sent');
+	eval { $session->finish };
+	$session->quit;
+	resume('resolver_remove');
+	calm();
+	all_agree($local, \@shards, 'participant is not removed');
+}
+
 all_agree($local, \@shards, 'at the end');
 stats_add_up($local);
 check_invariants($local);
