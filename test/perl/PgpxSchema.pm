@@ -42,10 +42,10 @@ WITH member AS (
 	SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS name
 	FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid AND e.extname = 'pgpool_ext'
 	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
-		-- members from 17 on: the row types of views, and arrays
+		-- members from 17 on: the row types of tables and views, and arrays
 		AND NOT (d.classid = 'pg_type'::regclass AND EXISTS (SELECT FROM pg_type t
 			LEFT JOIN pg_class c ON c.oid = t.typrelid
-			WHERE t.oid = d.objid AND (t.typcategory = 'A' OR c.relkind = 'v')))),
+			WHERE t.oid = d.objid AND (t.typcategory = 'A' OR c.relkind IN ('r', 'v'))))),
 init AS (SELECT * FROM pg_init_privs WHERE objsubid = 0)
 SELECT replace(line, E'\\n', E'\\r') FROM (
 	SELECT concat_ws(' | ', 'extension', extversion, extnamespace::regnamespace, extrelocatable,
