@@ -354,7 +354,11 @@ resolve_part(Visit *v, const char *gid, const char *command)
 	PGPX_DEBUG_POINT("resolver_resolved");
 
 	/* its session may have ended it meanwhile */
-	if (sqlstate != 0 && sqlstate != ERRCODE_UNDEFINED_OBJECT)
+	if (sqlstate == 0)
+		ereport(LOG,
+				(errmsg("pgpool_ext resolved prepared transaction \"%s\" on server \"%s\": %s",
+						gid, NameStr(v->server_name), command)));
+	else if (sqlstate != ERRCODE_UNDEFINED_OBJECT)
 		(void) execute(ERROR_SQL, 3, v->id, gid, error);
 }
 

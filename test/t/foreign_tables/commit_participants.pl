@@ -68,6 +68,12 @@ is(prepared(), '5 2', 'it does not resolve parts of a transaction that runs');
 $session->run('COMMIT');
 ok(wait_until($local, sub { prepared() }, '5 0'), 'parts are resolved, and ids that are not well-formed are left alone');
 is(rows(), '2 2', 'part in the decision is committed, and another one is not');
+{
+	my $log = slurp_file($local->logfile);
+
+	like($log, qr/"${id}_2" on server "s2": COMMIT/, 'log has the part that was committed');
+	like($log, qr/"${id}_3" on server "s2": ROLLBACK/, 'log has the part that was rolled back');
+}
 ok(wait_until($local, $decisions, '0'), 'decision is deleted');
 $local->safe_psql('postgres', sprintf $insert, "'pgpx_${origin}_3_bbbbbbbbbbbbbbbb'");
 $local->safe_psql('postgres', sprintf $insert, q{'nonsense'});
