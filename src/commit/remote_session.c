@@ -41,9 +41,7 @@
  */
 typedef struct Login
 {
-	int			nparams;
-	const char **keywords;
-	const char **values;		/* those of the spec, and ours */
+	PgpxConninfo ci;			/* the parameters of the spec, and ours */
 	PgpxTask   *command;		/* prints the password; NULL: none */
 	const char *command_error;
 	PGconn	   *pg;
@@ -90,10 +88,10 @@ thread_main(void *arg)
 	Login	   *login = arg;
 
 	if (login->command != NULL)
-		login->values[login->nparams++] =
+		login->ci.values[login->ci.nparams++] =
 			pgpx_password_run(login->command, &login->command_error);
 	if (login->command_error == NULL)
-		login->pg = PQconnectdbParams(login->keywords, login->values, 0);
+		login->pg = PQconnectdbParams(login->ci.keywords, login->ci.values, 0);
 	pg_memory_barrier();
 	pg_atomic_write_u32(&login->done, 1);
 	return NULL;
@@ -112,32 +110,27 @@ make_login(const PgpxServerSpec *spec, int seconds)
 		{"application_name", "pgpool_ext resolver"},
 	};
 	Login	   *login = palloc0(sizeof(*login));
+	PgpxConninfo *ci = &login->ci;
 	size_t		size = sizeof(char *) * (spec->nparams + lengthof(own) + 2);
 
-	login->keywords = memcpy(palloc0(size), spec->keywords,
-							 sizeof(char *) * spec->nparams);
-	login->values = memcpy(palloc0(size), spec->values,
-						   sizeof(char *) * spec->nparams);
-	login->nparams = spec->nparams;
+	ci->keywords = memcpy(palloc0(size), spec->keywords,
+						  sizeof(char *) * spec->nparams);
+	ci->values = memcpy(palloc0(size), spec->values,
+						sizeof(char *) * spec->nparams);
+	ci->nparams = spec->nparams;
 	for (int i = 0; i < lengthof(own); i++)
 	{
 		/* of equal keywords libpq uses the last */
-		login->keywords[login->nparams] = own[i][0];
-		login->values[login->nparams++] = own[i][1];
+		ci->keywords[ci->nparams] = own[i][0];
+		ci->values[ci->nparams++] = own[i][1];
 	}
 	if (spec->password_command)
 	{
-		PgpxConninfo ci = {
-			.nparams = spec->nparams,
-			.keywords = spec->keywords,
-			.values = spec->values,
-		};
-
-		login->command = pgpx_password_prepare(&ci, &spec->server_name,
+		login->command = pgpx_password_prepare(ci, &spec->server_name,
 											   get_database_name(MyDatabaseId),
 											   &spec->user_name,
 											   seconds * 1000);
-		login->keywords[login->nparams] = "password";
+		ci->keywords[ci->nparams] = "password";
 	}
 	pg_atomic_init_u32(&login->done, 0);
 	return login;
