@@ -331,8 +331,14 @@ foreach my $point (qw(register_login register_commit))
 {
 	my $session = PgpxSession->new($local, user => 'app');
 
-	arm_resolver('resolver_remove wait');
+	# the setting precedes the visit that finds the option off
+	arm_resolver('resolver_clean wait');
+	ok(reached('resolver_clean'), 'resolver has visited the shards');
+	$local->safe_psql('postgres', q{ALTER SYSTEM SET pgpool_ext.debug_point = 'resolver_remove wait'});
+	$local->reload;
+	wait_until($local, 'SHOW pgpool_ext.debug_point', 'resolver_remove wait');
 	$local->safe_psql('postgres', q{ALTER SERVER shard2 OPTIONS (SET two_phase_commit 'off')});
+	resume('resolver_clean');
 	ok(reached('resolver_remove'), 'resolver is about to remove the participant');
 	$local->safe_psql('postgres', q{ALTER SERVER shard2 OPTIONS (SET two_phase_commit 'on')});
 	$session->run(q{SET pgpool_ext.debug_point = 'commit_prepare_sent wait'});
