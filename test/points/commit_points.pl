@@ -331,6 +331,9 @@ foreach my $point (qw(register_login register_commit))
 {
 	my $session = PgpxSession->new($local, user => 'app');
 
+	my $participant = q{SELECT p.id FROM pgpool.commit_participants AS p JOIN pg_foreign_server AS s ON s.oid = p.server WHERE srvname = 'shard2'};
+	my $id = $local->safe_psql('postgres', $participant);
+
 	# the setting precedes the visit that finds the option off
 	arm_resolver('resolver_clean wait');
 	ok(reached('resolver_clean'), 'resolver has visited the shards');
@@ -351,7 +354,8 @@ foreach my $point (qw(register_login register_commit))
 	$session->quit;
 	resume('resolver_remove');
 	calm();
-	all_agree($local, \@shards, 'participant is not removed');
+	all_agree($local, \@shards, 'option is turned off and on');
+	is($local->safe_psql('postgres', $participant), $id, 'participant is not removed');
 }
 
 all_agree($local, \@shards, 'at the end');
