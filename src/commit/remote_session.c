@@ -24,6 +24,7 @@
 
 #include "commands/dbcommands.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 
 #include "base/settings.h"
 #include "protocol/remote_message.h"
