@@ -32,6 +32,7 @@ my @functions = split /\n/, $session->run(<<'EOT');
 SELECT format('SELECT * FROM %s(%s)%s', p.oid::regproc, (
 		SELECT string_agg(CASE WHEN t IN ('"any"'::regtype, 'anyelement'::regtype) THEN 'NULL::int'
 			WHEN p.provariadic <> 0 AND n = p.pronargs THEN format('VARIADIC NULL::%s', t::regtype)
+			WHEN t = 'interval'::regtype THEN 'interval ''1 hour'''
 			ELSE format('NULL::%s', t::regtype) END, ', ' ORDER BY n)
 		FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n)),
 	CASE WHEN p.prorettype = 'record'::regtype AND coalesce(p.proargmodes::text, '') NOT LIKE '%t%' THEN ' AS t(a int)' END)
