@@ -1410,7 +1410,8 @@ GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters,
 
 --
 -- One commit on several servers (server option two_phase_commit).  No user has
--- privileges on the tables.  C code reads and writes their rows by heap and index.
+-- privileges on the tables.  Sessions read and write rows by heap and index, the
+-- resolver by SQL.
 --
 
 CREATE TABLE pgpool.commit_decisions (
@@ -1609,7 +1610,7 @@ DECLARE
 	term float8;
 	beyond float8;
 BEGIN
-	-- a comparison with NULL or NaN is not true
+	-- a comparison with NULL is not true, and NaN exceeds each upper limit
 	SELECT * INTO invalid
 	FROM (VALUES ('pool_size', pool_size::float8, 1, 524286), ('callers', callers, 1, 262143),
 			('lease_time', lease_time, 0.001, 1e12), ('think_time', think_time, 0, 1e12)) AS a(name, value, low, high)
@@ -1656,7 +1657,7 @@ BEGIN
 		beyond := 0;
 		FOR k IN 0 .. others - pool_size LOOP
 			term := term + CASE k WHEN 0 THEN 0 ELSE ln(mid / k) END;
-			beyond := beyond + CASE WHEN term > unlikely THEN exp(term) * longer[k] ELSE 0 END;
+			beyond := beyond + CASE WHEN term > unlikely / 2 AND longer[k] > 1e-150 THEN exp(term) * longer[k] ELSE 0 END;
 		END LOOP;
 		IF beyond > 0.01 THEN
 			low := mid;
@@ -1872,7 +1873,7 @@ rules AS (
 					' %s were closed by idle_timeout and opened again, in %s ms each.',
 					u.steady, least(p.closed_idle, p.connects), round((p.connect_time / nullif(p.connects, 0))::numeric, 1)),
 				'min_size', least(u.steady, p.pool_size)::text, NULL
-			WHERE least(p.closed_idle, p.connects) >= 20 AND least(u.steady, p.pool_size) > p.min_size
+			WHERE least(p.closed_idle, p.connects) >= 20 AND u.steady > p.min_size AND p.pool_size > p.min_size
 
 			UNION ALL SELECT 'info', 'statements close their connections',
 				format('%s of %s leases ended with their connection. There were %s cancels; lease_timeout ended %s leases, terminate %s.'
@@ -1924,7 +1925,8 @@ RETURNS pg_catalog.text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-IF (since BETWEEN interval '1 second' AND interval '10 years') IS NOT TRUE THEN
+-- (an interval that is compared has 360 days a year, and its epoch 365.25)
+IF (extract(epoch FROM since) BETWEEN 1 AND 315576000) IS NOT TRUE THEN
 	RAISE invalid_parameter_value USING MESSAGE = 'since is out of range',
 		DETAIL = format('The interval is "%s", and must be between 1 second and 10 years.', coalesce(since::text, 'NULL')),
 		HINT = 'Specify the duration of the time that the page shows.';

@@ -214,17 +214,17 @@ extern int	pgpx_remote_query(PGconn *pg, const char *sql,
 
 /* --- debug points ---------------------------------------------------------
  *
- * In this order; "each": after each of several.
+ * In this order:
  * - Session: commit_ask, commit_asked (nothing is decided), commit_registered
- *	 (the lock is held), commit_row (no PREPARE was sent), commit_preparing (each
- *	 PREPARE), commit_prepare_sent, commit_prepared (the end of PRE_COMMIT).
+ *	 (the lock is held), commit_row (no PREPARE was sent), commit_preparing (after
+ *	 each PREPARE), commit_prepare_sent, commit_prepared (the end of PRE_COMMIT).
  * - After the local commit, where the action "error" is a PANIC: commit_decided,
- *	 commit_finishing (each COMMIT PREPARED), commit_finish_sent, commit_finished
+ *	 commit_finishing (after each COMMIT PREPARED), commit_finish_sent, commit_finished
  *	 (the leases are not yet returned).
  * - At abort, around ROLLBACK PREPARED: commit_abort, commit_rolled_back.
  * - Resolver, for each participant: resolver_visit (checked), resolver_listed
- *	 (after P), resolver_running (the snapshot is not yet taken), resolver_decided
- *	 (after it), resolver_resolved (each COMMIT or ROLLBACK PREPARED),
+ *	 (after P), resolver_running (before the snapshot), resolver_decided (after the
+ *	 snapshot), resolver_resolved (after each COMMIT or ROLLBACK PREPARED),
  *	 resolver_remove (before the lock for a removal); and resolver_clean, before
  *	 decisions are deleted.
  * - Registration: register_login, register_commit (the worker has not ended).

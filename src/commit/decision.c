@@ -9,7 +9,7 @@
  *
  * Rules:
  * - Nothing here depends on settings or privileges of the user, and no code of a
- *	 user runs: rows are read by a scan, and inserted by heap and index.
+ *	 user runs: the row is inserted by heap and index.
  * - The xid alone does not identify a transaction.  After a crash the same xid is
  *	 assigned again, because its WAL may be lost while a part is already prepared.
  *	 So an id has random bits, and the decision is the row with exactly this id.

@@ -99,6 +99,7 @@ run_errand(bool registers, Oid server, Oid user)
 	PG_CATCH();
 	{
 		TerminateBackgroundWorker(handle);
+		pfree(handle);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

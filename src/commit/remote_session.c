@@ -142,6 +142,7 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 {
 	int			seconds = Max((spec->opts.connect_timeout + 999) / 1000, 2);
 	Login	   *login = make_login(spec, seconds);
+	bool		had_abandoned = pgpx_remote_has_abandoned;
 	const char *error;
 	PGconn	   *pg;
 
@@ -152,16 +153,17 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 	if (!pgpx_thread_start(thread_main, login))
 		raise_text(ERRCODE_INSUFFICIENT_RESOURCES,
 				   "The resolver could not start a thread for the login.");
+
+	/* any error leaves the login to its thread, also that of a cancel */
+	pgpx_remote_has_abandoned = true;
 	while (pg_atomic_read_u32(&login->done) == 0)
 	{
 		if (pgpx_now() >= deadline)
-		{
-			pgpx_remote_has_abandoned = true;
 			raise_text(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 					   "The login of the resolver did not end within three times connect_timeout.");
-		}
 		pgpx_remote_wait(PGINVALID_SOCKET, 0, LOGIN_POLL_MS);
 	}
+	pgpx_remote_has_abandoned = had_abandoned;
 	pg_memory_barrier();
 	pg = login->pg;
 	error = login->command_error != NULL ? pstrdup(login->command_error) :
@@ -201,8 +203,8 @@ exchange(PGconn *pg, PgpxTime deadline, int64 *nbytes)
 		raise_text(ERRCODE_QUERY_CANCELED,
 				   "The remote server did not answer the resolver in time.");
 	pgpx_remote_wait(PQsocket(pg),
-			 WL_SOCKET_READABLE | (unsent > 0 ? WL_SOCKET_WRITEABLE : 0),
-			 (long) (left / 1000 + 1));
+					 WL_SOCKET_READABLE | (unsent > 0 ? WL_SOCKET_WRITEABLE : 0),
+					 (long) (left / 1000 + 1));
 	if (ioctl(PQsocket(pg), FIONREAD, &available) == 0)
 		*nbytes += available;
 	if (*nbytes > ANSWER_BYTES_MAX)

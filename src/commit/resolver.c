@@ -5,7 +5,8 @@
  *	  rolls back the parts that sessions have left.
  *
  * A round visits all participants, one after the other.  src/README.md has the
- * checks, the order P, A, T, Q, and the rights of an origin.  Rules of a visit:
+ * checks, the order P, A and T, Q, and the rights of an origin.  Rules of a
+ * visit:
  * - A and T are one snapshot, in which an xid has ended if and only if its
  *	 decision is visible or it has aborted.
  * - An xid that was not assigned before the snapshot was lost in a crash.
@@ -341,8 +342,11 @@ list_parts(Visit *v)
 	ask(v, psprintf(LIST_SQL, v->origin, PARTS_MAX), read_part);
 }
 
-/* Commit or roll back a part, or record why that is not possible. */
-static void
+/*
+ * Commit or roll back a part, or record why that is not possible.  Return 1 if it
+ * was done, or 0.
+ */
+static int
 resolve_part(Visit *v, const char *gid, const char *command)
 {
 	char		error[PGPX_ERROR_LEN];
@@ -354,12 +358,9 @@ resolve_part(Visit *v, const char *gid, const char *command)
 	PGPX_DEBUG_POINT("resolver_resolved");
 
 	/* its session may have ended it meanwhile */
-	if (sqlstate == 0)
-		ereport(LOG,
-				(errmsg("pgpool_ext resolved prepared transaction \"%s\" on server \"%s\": %s",
-						gid, NameStr(v->server_name), command)));
-	else if (sqlstate != ERRCODE_UNDEFINED_OBJECT)
+	if (sqlstate != 0 && sqlstate != ERRCODE_UNDEFINED_OBJECT)
 		(void) execute(ERROR_SQL, 3, v->id, gid, error);
+	return sqlstate == 0 ? 1 : 0;
 }
 
 /* Decide about the parts of P, and resolve them. */
@@ -368,6 +369,8 @@ resolve_parts(Visit *v)
 {
 	const char *gids[PARTS_MAX];
 	const char *states[PARTS_MAX];
+	int			ncommitted = 0;
+	int			nrolled_back = 0;
 	int			n;
 
 	begin_transaction();
@@ -384,9 +387,13 @@ resolve_parts(Visit *v)
 	PGPX_DEBUG_POINT("resolver_decided");
 	for (int i = 0; i < n; i++)
 		if (strcmp(states[i], "commit") == 0)
-			resolve_part(v, gids[i], "COMMIT");
+			ncommitted += resolve_part(v, gids[i], "COMMIT");
 		else if (strcmp(states[i], "rollback") == 0)
-			resolve_part(v, gids[i], "ROLLBACK");
+			nrolled_back += resolve_part(v, gids[i], "ROLLBACK");
+	if (ncommitted + nrolled_back > 0)
+		ereport(LOG,
+				(errmsg("pgpool_ext has committed %d and rolled back %d prepared transactions on server \"%s\"",
+						ncommitted, nrolled_back, NameStr(v->server_name))));
 }
 
 /*

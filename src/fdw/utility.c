@@ -582,6 +582,10 @@ pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
 						 quote_literal_cstr(table));
 		if (!was_dropped)
 			commands = lappend(commands, buf.data);
+		else
+			ereport(NOTICE,
+					(errmsg("table \"%s\" is not imported", table),
+					 errdetail("The type of a column was dropped while the catalogs were read.")));
 	}
 	return commands;
 }

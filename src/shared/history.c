@@ -5,8 +5,9 @@
  *
  * The counters of a pool are sampled in maintenance, so a checkout does nothing
  * for the history, except for one peak (pgpx_pool_fold_peaks_locked).  Leases
- * and waits that have not ended count up to the time of the sample, so the mean
- * numbers of leases and waiters are exact.
+ * and waits that have not ended count up to the time of the sample.  A wait that
+ * has just ended may count in the next sample, so only sums over samples are
+ * exact.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,8 +46,9 @@ pgpx_history_begin(PgpxPool *pool, PgpxTime now)
 }
 
 /*
- * Return how long the sessions in the queue have waited.  A session that has
- * left it, because its wait has ended, counts the wait when it dequeues.
+ * Return how long the sessions in the queue have waited.  A granter removes a
+ * waiter from the queue, and its session counts the wait in
+ * pgpx_waiter_dequeue.
  */
 static PgpxTime
 sum_waits_locked(const PgpxPool *pool, PgpxTime now)

@@ -112,15 +112,16 @@ extern void pgpx_task_ready(void);
 extern void pgpx_task_wait_for_cancels(int timeout_ms);
 
 /*
- * Start a thread, detached and with all signals blocked.  Return false if there
- * is none.  A process without the event loop calls this itself.
+ * Start a thread, detached and with all signals blocked.  Return false if it
+ * could not be created.  The resolver, which has no task queue, calls this.
  */
 extern bool pgpx_thread_start(void *(*run)(void *), void *arg);
 
 /*
- * A callback of on_proc_exit, to be registered as the first one, so that it is
- * called last: end the process with _exit() if it ever started a thread, because
- * a thread may still use what exit() tears down.
+ * A callback of on_proc_exit, to be registered before others of ours, so that it
+ * is called after them: end the process with _exit() if it ever started a thread,
+ * because a thread may still use what exit() tears down.  Of the server's own
+ * callbacks this skips smgrshutdown, whose files _exit() closes.
  */
 extern void pgpx_task_exit(int code, Datum arg);
 

@@ -246,11 +246,6 @@ set_up(void)
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_id, 1);
 	before_shmem_exit(at_exit, (Datum) 0);
 
-	/*
-	 * It skips the callbacks that were registered before.  Of the server's own
-	 * that is only smgrshutdown, which closes files that a worker without a
-	 * database does not have.
-	 */
 	on_proc_exit(pgpx_task_exit, (Datum) 0);
 	PGPX_DEBUG_POINT("worker_set_up");
 	pgpx_maintenance_init();

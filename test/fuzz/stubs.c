@@ -317,7 +317,7 @@ quote_identifier(const char *ident)
 }
 
 char *
-format_type_extended(Oid type_oid, int32 typemod, bits16 flags)
+format_type_extended(Oid type_oid, int32 typemod, uint16 flags)
 {
 	return type_oid % 2 == 0 ? NULL : pstrdup("integer");
 }

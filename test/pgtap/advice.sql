@@ -64,6 +64,7 @@ SELECT ok(bool_and(p99_wait <= before) AND min(p99_wait) < max(before), 'p99 dec
  WHERE before IS NOT NULL;
 SELECT ok(p99_wait > mean_wait AND waits_percent > 99.9, 'thousands of callers are no problem')
   FROM pgpool.predict_wait(10, 5000, 5, 20);
+SELECT ok(p99_wait > 0, 'hundreds of callers that mostly think') FROM pgpool.predict_wait(20, 800, 5, 160);
 SELECT throws_ok(format('SELECT pgpool.predict_wait(%s)', arguments), '22023', argument || ' is out of range', arguments || ' is out of range')
   FROM (VALUES ('pool_size', '0, 60, 5, 20'), ('callers', '4, -2147483648, 5, 20'), ('callers', '4, 1000000, 5, 20'), ('callers', '4, NULL, 5, 20'),
     ('lease_time', '4, 60, 0, 20'), ('lease_time', '4, 60, ''NaN'', 20'), ('think_time', '4, 60, 5, ''infinity''')) AS t(argument, arguments);
@@ -232,6 +233,7 @@ SELECT is(pg_temp.advice(jsonb_build_object('closed_idle', 25, 'connects', 30, '
   $$info: min_size is below the steady use: ALTER SERVER "it's ""A""" OPTIONS (ADD min_size '3')$$, 'connections that are closed and opened again');
 SELECT is(pg_temp.advice(jsonb_build_object('closed_idle', 19, 'connects', 30, 'connect_time', 300), '{"peak_leased": 3, "leases": 1}'), NULL,
   'few connections that are closed and opened again');
+SELECT is(pg_temp.advice(jsonb_build_object('closed_idle', 25, 'connects', 30, 'connect_time', 300)), NULL, 'steady use that is not known');
 ALTER SERVER "it's ""A""" OPTIONS (ADD min_size '3');
 SELECT is(pg_temp.advice(jsonb_build_object('closed_idle', 25, 'connects', 30, 'connect_time', 300), '{"peak_leased": 3, "leases": 1}'), NULL,
   'min_size that covers the steady use');
@@ -302,7 +304,7 @@ SELECT lives_ok(suggestion, 'the suggestion can be run') FROM pgpool.advice();
 SELECT is(pg_temp.error_of('SELECT pgpool.report(''0'')'), E'since is out of range\nThe interval is "00:00:00", and must be between 1 second and 10 years.\n'
   'Specify the duration of the time that the page shows.', 'report about no time');
 SELECT throws_ok(format('SELECT pgpool.report(%L)', since), '22023', 'since is out of range', concat('report about ', coalesce(since, 'NULL')))
-  FROM unnest('{-1 h, 100000 years, NULL}'::text[]) AS since;
+  FROM unnest('{-1 h, 100000 years, -1 year 365 days 6 hours, NULL}'::text[]) AS since;
 SELECT matches(pgpool.report(since), '</html>$', 'report about ' || since) FROM unnest('{1 s, 10 years}'::interval[]) AS since;
 
 SELECT * FROM finish();

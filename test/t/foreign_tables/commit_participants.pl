@@ -68,12 +68,7 @@ is(prepared(), '5 2', 'it does not resolve parts of a transaction that runs');
 $session->run('COMMIT');
 ok(wait_until($local, sub { prepared() }, '5 0'), 'parts are resolved, and ids that are not well-formed are left alone');
 is(rows(), '2 2', 'part in the decision is committed, and another one is not');
-{
-	my $log = slurp_file($local->logfile);
-
-	like($log, qr/"${id}_2" on server "s2": COMMIT/, 'log has the part that was committed');
-	like($log, qr/"${id}_3" on server "s2": ROLLBACK/, 'log has the part that was rolled back');
-}
+ok(wait_until($local, sub { slurp_file($local->logfile) =~ /has committed 1 and rolled back 1 prepared transactions on server "s2"/ ? 1 : 0 }, 1), 'log has their numbers');
 ok(wait_until($local, $decisions, '0'), 'decision is deleted');
 $local->safe_psql('postgres', sprintf $insert, "'pgpx_${origin}_3_bbbbbbbbbbbbbbbb'");
 $local->safe_psql('postgres', sprintf $insert, q{'nonsense'});
@@ -113,6 +108,23 @@ foreach my $gid (split /\n/, $remotes[0]->safe_psql('remote_db', 'SELECT quote_l
 		$local->safe_psql('postgres', 'UPDATE pgpool.commit_participants SET ' . sprintf $column, '-');
 		ok(wait_until($local, sub { prepared() . ' ' . $local->safe_psql('postgres', $decisions) }, '0 0 0'), 'participant is itself again: both go');
 	}
+}
+
+# --- a cancelled login: its thread uses memory of the round
+{
+	my $marker = PostgreSQL::Test::Utils::tempdir() . '/asked';
+	my ($password) = $local->safe_psql('postgres', q{SELECT umoptions FROM pg_user_mappings WHERE srvname = 's1' AND usename = current_user}) =~ /password=([^,}"]+)/;
+	my $mapping = 'ALTER USER MAPPING FOR CURRENT_USER SERVER s1 OPTIONS (%s)';
+
+	$local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'touch $marker; while test -e $marker; do sleep 0.1; done'");
+	$local->reload;
+	$local->safe_psql('postgres', sprintf $mapping, q{DROP password, ADD use_password_command 'true'});
+	ok(wait_until($local, sub { -e $marker ? 1 : 0 }, 1), 'resolver runs the password command');
+	my $pid = $local->safe_psql('postgres', q{SELECT pid, pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext resolver'}) =~ s/\|t$//r;
+	ok(wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'resolver ends after its login was cancelled');
+	$local->safe_psql('postgres', sprintf $mapping, "DROP use_password_command, ADD password '$password'");
+	unlink $marker;
+	has_visited($local, 'another resolver goes on');
 }
 
 # --- DDL removes participants whose parts are resolved
