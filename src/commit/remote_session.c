@@ -203,7 +203,8 @@ exchange(PGconn *pg, PgpxTime deadline, int64 *nbytes)
 		raise_text(ERRCODE_QUERY_CANCELED,
 				   "The remote server did not answer the resolver in time.");
 	pgpx_remote_wait(PQsocket(pg),
-					 WL_SOCKET_READABLE | (unsent > 0 ? WL_SOCKET_WRITEABLE : 0),
+					 WL_SOCKET_READABLE |
+						 (unsent > 0 ? WL_SOCKET_WRITEABLE : 0),
 					 (long) (left / 1000 + 1));
 	if (ioctl(PQsocket(pg), FIONREAD, &available) == 0)
 		*nbytes += available;
