@@ -148,6 +148,8 @@ SQL
   unsampled_port=$port
   psql_at "$unsampled_port" postgres postgres -q -c "CREATE DATABASE bench"
   local_port=$unsampled_port sql_here servers
+  # its connections do not count as those of the pool that is measured
+  psql_at "$unsampled_port" postgres bench -q -c "ALTER USER MAPPING FOR CURRENT_USER SERVER p8 OPTIONS (SET user 'remote_app')"
   if has plproxy && ! sql_here plproxy 2>"$work/log/plproxy.err"; then
     without plproxy "$(tail -n 1 "$work/log/plproxy.err")"
   fi
