@@ -9,7 +9,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my @factors = slurp_file("$FindBin::Bin/../../doc/advice.md") =~ /mean\s+agrees\s+within\s+a\s+factor\s+of\s+(\d+),[^.]*,\s+within\s+(\d+)\./;
+my @factors = slurp_file("$FindBin::Bin/../../doc/advice.md") =~ /mean\s+agrees\s+with\s+runs\s+of\s+that\s+size\s+within\s+a\s+factor\s+of\s+(\d+),[^.]*\s+within\s+(\d+)\./;
 my $folder = PostgreSQL::Test::Utils::tempdir();
 my $remote = remote_node('remote');
 my $local = local_node('local');
