@@ -149,10 +149,10 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 	/* for the password command, the lookup and the first hosts */
 	PgpxTime	deadline = pgpx_now() + (PgpxTime) seconds * 3 * 1000000;
 
-	pgpx_server_spec_pin(spec);
 	if (!pgpx_thread_start(thread_main, login))
 		raise_text(ERRCODE_INSUFFICIENT_RESOURCES,
 				   "The resolver could not start a thread for the login.");
+	pgpx_server_spec_pin(spec);
 
 	/* any error leaves the login to its thread, also that of a cancel */
 	pgpx_remote_has_abandoned = true;

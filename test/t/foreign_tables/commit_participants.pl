@@ -3,8 +3,10 @@
 use strict;
 use warnings;
 
+use Fcntl qw(O_NONBLOCK O_WRONLY);
 use PgpxTest;
 use PgpxTransfers;
+use POSIX 'mkfifo';
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -112,18 +114,21 @@ foreach my $gid (split /\n/, $remotes[0]->safe_psql('remote_db', 'SELECT quote_l
 
 # --- a cancelled login: its thread uses memory of the round
 {
-	my $marker = PostgreSQL::Test::Utils::tempdir() . '/asked';
+	my $fifo = PostgreSQL::Test::Utils::tempdir() . '/password';
+	my $end;
 	my ($password) = $local->safe_psql('postgres', q{SELECT umoptions FROM pg_user_mappings WHERE srvname = 's1' AND usename = current_user}) =~ /password=([^,}"]+)/;
 	my $mapping = 'ALTER USER MAPPING FOR CURRENT_USER SERVER s1 OPTIONS (%s)';
 
-	$local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'touch $marker; while test -e $marker; do sleep 0.1; done'");
+	# the command reads until this end is closed, and it can be opened only while there is a reader
+	mkfifo($fifo, 0600) or die "mkfifo: $!";
+	$local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'cat $fifo'");
 	$local->reload;
 	$local->safe_psql('postgres', sprintf $mapping, q{DROP password, ADD use_password_command 'true'});
-	ok(wait_until($local, sub { -e $marker ? 1 : 0 }, 1), 'resolver runs the password command');
+	ok(wait_until($local, sub { sysopen($end, $fifo, O_WRONLY | O_NONBLOCK) ? 1 : 0 }, 1), 'resolver runs the password command');
 	my $pid = $local->safe_psql('postgres', q{SELECT pid, pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext resolver'}) =~ s/\|t$//r;
 	ok(wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'resolver ends after its login was cancelled');
 	$local->safe_psql('postgres', sprintf $mapping, "DROP use_password_command, ADD password '$password'");
-	unlink $marker;
+	close $end;
 	has_visited($local, 'another resolver goes on');
 }
 
