@@ -353,14 +353,14 @@ SKIP:
 	# --- the user has no USAGE on either server: changes of other roles do not retire the pool
 	local_sql('REVOKE USAGE ON FOREIGN SERVER base FROM app');
 	is($app->run($twice) . $app->error, "6\n3", 'user without USAGE on both servers reads the table');
-	my $closed = q{SELECT sum(closed_stale) FROM pgpool.stats WHERE server = 'derived'};
-	my $before = local_sql($closed);
+	my $pools = q{SELECT string_agg(pool_id::text, ',' ORDER BY pool_id) FROM pgpool.pools WHERE server = 'derived'};
+	my $before = local_sql($pools);
 	foreach my $change ('CREATE ROLE unrelated', 'ALTER ROLE unrelated CONNECTION LIMIT 3', 'DROP ROLE unrelated')
 	{
 		local_sql($change);
 		is($app->run('SELECT sum(n) FROM tables.numbers') . $app->error, 6, "$change: table is read");
 	}
-	is(local_sql($closed), $before, 'changes of other roles close no connection of the user');
+	is(local_sql($pools), $before, 'changes of other roles retire no pool of the user');
 	$app->fails(q{SELECT pgpool.exec('derived', 'SELECT 1')}, '42501', qr/permission denied for foreign server/, 'functions need USAGE');
 
 	# --- the owner of a server with a base server needs USAGE on it
