@@ -190,7 +190,8 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 	char	   *detail;
 	char	   *hint;
 
-	if (!pgpx_wire_parse_error(msg, &fields))
+	/* what follows in the answer precedes the exit of the session */
+	if (ProcDiePending || !pgpx_wire_parse_error(msg, &fields))
 		return;
 	if (elevel == 0)
 	{
@@ -206,7 +207,7 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 	hint = copy_text(fields.hint);
 
 	/* the answer to a COMMIT may follow: no cancel may precede its reading */
-	HOLD_INTERRUPTS();
+	HOLD_CANCEL_INTERRUPTS();
 	ereport(elevel,
 			(errcode(pgpx_parse_sqlstate(fields.sqlstate,
 									elevel >= WARNING ? ERRCODE_WARNING :
@@ -215,7 +216,7 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 			 detail ? errdetail_internal("%s", detail) : 0,
 			 hint ? errhint("%s", hint) : 0,
 			 elevel == LOG ? errcontext("remote server \"%s\"", server) : 0));
-	RESUME_INTERRUPTS();
+	RESUME_CANCEL_INTERRUPTS();
 	pfree(primary);
 	if (detail)
 		pfree(detail);

@@ -272,7 +272,15 @@ my $local = local_node('local');
 	$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '08006', qr/The remote server reported: so long/, 'FATAL error followed by ReadyForQuery ends the connection');
 	$session->run('SELECT pgpool.checkin_all()');
 
-	$_->quit foreach $session, $other;
+	# --- a client that does not read the notices of a statement
+	my $deaf = PgpxSession->new($local);
+	$deaf->start(q{SELECT pgpool.exec('far', 'do $$ begin for i in 1 .. 100000 loop raise notice ''%'', repeat(''x'', 1000); end loop; end $$')});
+	ok(wait_until($local, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $deaf->pid, 'ClientWrite'), 'session waits for its client');
+	ok(terminate($local, $deaf->pid), 'session that waits for its client can be terminated');
+	$deaf->finish;
+	works('far', 'end of the session');
+
+	$_->quit foreach $session, $other, $deaf;
 	stats_add_up($local);
 	check_invariants($local);
 	clean_slate($local, $remote);
