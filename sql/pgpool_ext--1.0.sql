@@ -1455,7 +1455,7 @@ COMMENT ON COLUMN pgpool.commit_participants.id IS
 COMMENT ON COLUMN pgpool.commit_participants.server IS
 'OID of the foreign server';
 COMMENT ON COLUMN pgpool.commit_participants.user_id IS
-'OID of the local user whose mapping is used; 0: all users of a PUBLIC mapping';
+'OID of the local user whose mapping is used; 0: all users of a PUBLIC mapping who are not superusers';
 COMMENT ON COLUMN pgpool.commit_participants.origin IS
 'origin of the installation that prepares the parts: this data directory, host, timeline, database and extension';
 COMMENT ON COLUMN pgpool.commit_participants.system_identifier IS

@@ -50,8 +50,7 @@
  * What a session needs of a row of commit_participants.
  *
  * server, user: the arguments of pgpx_server_spec_get_for, with by_table.  The
- * user is InvalidOid if all users of a PUBLIC mapping share the pool, and
- * BOOTSTRAP_SUPERUSERID if all superusers share it.
+ * user is InvalidOid if a user who is not a superuser shares a PUBLIC mapping.
  */
 typedef struct PgpxParticipant
 {

@@ -32,6 +32,7 @@
 #include "access/xact.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/extension.h"
 #include "nodes/parsenodes.h"
@@ -269,6 +270,11 @@ pgpx_participant_begin_utility(Node *stmt)
 		case T_AlterForeignServerStmt:
 			options = ((AlterForeignServerStmt *) stmt)->options;
 			return has_connection_option(options);
+		case T_CreateUserMappingStmt:
+
+			/* it can replace the one for PUBLIC */
+			return ((CreateUserMappingStmt *) stmt)->user->roletype !=
+				ROLESPEC_PUBLIC;
 		case T_AlterUserMappingStmt:
 			options = ((AlterUserMappingStmt *) stmt)->options;
 			return pgpx_options_find(options, "user") != NULL;
@@ -284,12 +290,16 @@ pgpx_participant_begin_utility(Node *stmt)
 void
 pgpx_participant_end_utility(Node *stmt)
 {
+	CreateUserMappingStmt *created = (CreateUserMappingStmt *) stmt;
 	AlterUserMappingStmt *mapping = (AlterUserMappingStmt *) stmt;
 	AlterForeignServerStmt *server = (AlterForeignServerStmt *) stmt;
 	ListCell   *lc;
 
 	/* a mapping for PUBLIC is that of any user */
-	if (IsA(stmt, AlterUserMappingStmt))
+	if (IsA(stmt, CreateUserMappingStmt))
+		guard(get_foreign_server_oid(created->servername, false),
+			  get_rolespec_oid(created->user, true), true);
+	else if (IsA(stmt, AlterUserMappingStmt))
 		guard(get_foreign_server_oid(mapping->servername, false),
 			  mapping->user->roletype == ROLESPEC_PUBLIC ? InvalidOid :
 			  get_rolespec_oid(mapping->user, true), true);
@@ -309,6 +319,8 @@ pgpx_participant_check_drop(Oid class_id, Oid object)
 
 	if (class_id == ForeignServerRelationId)
 		guard(object, InvalidOid, true);
+	if (class_id == AuthIdRelationId)
+		guard(InvalidOid, object, true);	/* it may use a mapping for PUBLIC */
 	if (class_id != UserMappingRelationId)
 		return;
 	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(object));

@@ -27,7 +27,6 @@
 
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/pg_authid.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
@@ -397,16 +396,17 @@ check_writers(const Member *members, int n, const Member *with_option)
 
 /*
  * Look up the participant of a member.  Its user is the one for whom the resolver
- * reads the catalogs.
+ * reads the catalogs.  If all superusers share a pool, it is the one who has begun
+ * the remote transaction, because others can have a mapping of their own.
  */
 static void
 find_participant(Relation participants, Member *m)
 {
 	const PgpxServerSpec *spec = m->spec;
-	Oid			user = OidIsValid(spec->user) ? spec->user :
-		spec->key.superuser != 0 ? BOOTSTRAP_SUPERUSERID : InvalidOid;
 
-	(void) pgpx_participant_find(participants, m->rt->server, user,
+	(void) pgpx_participant_find(participants, m->rt->server,
+								 spec->key.superuser != 0 ? m->rt->user :
+									 spec->user,
 								 &m->participant);
 }
 

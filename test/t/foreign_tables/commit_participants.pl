@@ -153,6 +153,38 @@ $local->safe_psql('postgres', q{ALTER SERVER s1 OPTIONS (SET two_phase_commit 'o
 $local->safe_psql('postgres', 'BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l2(); COMMIT');
 is($local->safe_psql('postgres', $participants), '1', 'and comes with it');
 
+# --- a participant of a mapping for PUBLIC, which a superuser uses while another one has a mapping
+{
+	my $holder = PgpxSession->new($local);
+	my $resolved = sub { ok(wait_until($local, sub { prepared() }, '0 0'), $_[0]) };
+	my @ddl = ("CREATE USER MAPPING FOR other SERVER s1 OPTIONS (user 'remote_super', password '$REMOTE_SUPER_PASSWORD')", 'DROP ROLE other');
+
+	$local->safe_psql('postgres', <<"EOS");
+CREATE ROLE other SUPERUSER LOGIN;
+CREATE USER MAPPING FOR PUBLIC SERVER s1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+ALTER USER MAPPING FOR CURRENT_USER SERVER s1 OPTIONS (SET user 'remote_super', SET password '$REMOTE_SUPER_PASSWORD');
+EOS
+	foreach my $ddl (@ddl)
+	{
+		my $other = PgpxSession->new($local, user => 'other');
+
+		$other->run('BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l3(); DROP TABLE l3; COMMIT');
+		is($other->error, '', 'commit registers a participant');
+		$other->quit;
+		prepare($remotes[0], "pgpx_${origin}_3_0123456789abcdef_1");
+		$resolved->('resolver logs in by the mapping for PUBLIC');
+		prepare($remotes[0], "pgpx_${origin}_" . $holder->run('BEGIN; SELECT pg_current_xact_id()') . '_0123456789abcdef_1');
+		isnt(scalar $local->psql('postgres', "BEGIN; $ddl; COMMIT", stderr => \my $e, on_error_stop => 1), 0, "$ddl is refused");
+		like($e, qr/"s1" has prepared transactions/, 'error names the server');
+		$holder->run('ROLLBACK');
+		$resolved->('part is resolved');
+		$local->safe_psql('postgres', $ddl);
+		is($local->safe_psql('postgres', $participants), '0', "$ddl removes the participant");
+		$local->safe_psql('postgres', 'DROP USER MAPPING FOR other SERVER s1') if $ddl eq $ddl[0];
+	}
+	$holder->quit;
+}
+
 # --- DROP EXTENSION ends the origin
 $local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE');
 is(prepared(), '0 0', 'no part is left');
