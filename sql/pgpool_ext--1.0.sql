@@ -1690,7 +1690,7 @@ setting AS (SELECT coalesce(current_setting('pgpool_ext.history_size', true), '0
 pool AS (
 	SELECT s.*, p.state, p.worker, p.pool_size, p.total, p.leased, p.waiters, p.unavailable_since, p.remote_full_since,
 		p.last_error, p.last_error_at,
-		greatest(s.stats_reset, statement_timestamp() - coalesce(since, interval '1 day')) AS start,
+		greatest(s.stats_reset, statement_timestamp() - greatest(least(coalesce(since, '1 day'), '10 years'), '0')) AS start,
 		CASE WHEN srvname IS NOT NULL THEN coalesce(options, '{}') END AS options, coalesce(min_size, 0) AS min_size,
 		greatest(min_size, min_idle, 1) AS lowest
 	FROM pgpool.pools AS p JOIN pgpool.stats AS s USING (pool_id, database, server, local_user)

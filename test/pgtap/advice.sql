@@ -127,7 +127,8 @@ SELECT is(pg_temp.advice('{}', sample || jsonb_build_object('sampled_at', now() 
   'samples from before the reset do not count') FROM small;
 SELECT is(pg_temp.advice('{"database": "elsewhere"}', sample || '{"database": "elsewhere"}'), 'warning: pool is too small',
   'server of another database has no suggestion') FROM small;
-SELECT is_empty($$SELECT * FROM pgpool.advice('10 s')$$, 'an interval limits the samples');
+SELECT is_empty(format('SELECT * FROM pgpool.advice(%L)', since), 'an interval limits the samples: ' || since) FROM unnest('{10 s, -300000 years}'::text[]) AS since;
+SELECT isnt_empty($$SELECT * FROM pgpool.advice('100000 years')$$, 'a long interval does not');
 -- the busiest samples count, not the mean
 SELECT isnt(pg_temp.advice('{}', VARIADIC array_agg(sample || jsonb_build_object('sampled_at', now() - n * interval '1 min')
   || (CASE WHEN n > 1 THEN '{"waited": 10, "hits": 790, "wait_time": 10, "leases": 800, "lease_time": 3900, "answer_time": 3800, "mean_leased": 0.39,
