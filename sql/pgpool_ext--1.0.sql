@@ -1692,12 +1692,15 @@ pool AS (
 		p.last_error, p.last_error_at,
 		greatest(s.stats_reset, statement_timestamp() - greatest(least(coalesce(since, '1 day'), '10 years'), '0')) AS start,
 		CASE WHEN srvname IS NOT NULL THEN coalesce(options, '{}') END AS options, coalesce(min_size, 0) AS min_size,
-		greatest(min_size, min_idle, 1) AS lowest
+		greatest(min_size, min_idle, 1) AS lowest, nullif(server_cap, 0) AS server_cap, p.pool_size + coalesce(overflow, 0) AS largest,
+		max(p.total) OVER (PARTITION BY database, server) AS most_total
 	FROM pgpool.pools AS p JOIN pgpool.stats AS s USING (pool_id, database, server, local_user)
 		LEFT JOIN (pg_foreign_server JOIN pg_foreign_data_wrapper AS w ON w.oid = srvfdw AND fdwname = 'pgpool_fdw')
 			ON srvname = p.server AND s.database = current_database(),
 		LATERAL (SELECT jsonb_object_agg(option_name, option_value) AS options,
-				max(n) FILTER (WHERE option_name = 'min_size') AS min_size, max(n) FILTER (WHERE option_name = 'min_idle') AS min_idle
+				max(n) FILTER (WHERE option_name = 'min_size') AS min_size, max(n) FILTER (WHERE option_name = 'min_idle') AS min_idle,
+				max(n) FILTER (WHERE option_name = 'max_overflow') AS overflow,
+				max(n) FILTER (WHERE option_name = 'max_server_connections') AS server_cap
 			FROM pg_options_to_table(srvoptions),
 				LATERAL (SELECT CASE WHEN option_value ~ '^\d{1,6}$' THEN option_value::int4 ELSE 262144 END AS n) AS i) AS o
 ),
@@ -1807,7 +1810,10 @@ rules AS (
 			UNION ALL SELECT 'info', 'pool is too large',
 				format('At most %s of %s connections were leased at the same time, in %s leases since %s.',
 					u.peak_leased, p.pool_size, u.leases, date_trunc('second', p.start)),
-				'pool_size', CASE WHEN lowest < p.pool_size THEN greatest(u.peak_leased + greatest(1, u.peak_leased / 2), lowest)::text END, NULL
+				'pool_size', CASE WHEN size < p.pool_size THEN size::text END, NULL
+			-- the option is that of all pools of the server
+			FROM (SELECT greatest(max(peak_leased) + greatest(1, max(peak_leased) / 2), p.lowest) AS size
+				FROM used JOIN pool AS o USING (pool_id) WHERE (o.database, o.server) = (p.database, p.server)) AS o
 			WHERE u.leases >= 1000 AND u.peak_leased * 2 <= p.pool_size AND u.peak_leased + 1 < p.pool_size
 				AND p.start <= statement_timestamp() - interval '1 hour'
 
@@ -1837,12 +1843,13 @@ rules AS (
 					' Pools with the most connections now: %s.', u.capped_timeouts,
 					(SELECT string_agg(format('%s (%s) %s', o.server, o.local_user, o.total), ', ')
 						FROM (SELECT * FROM pool ORDER BY total DESC LIMIT 3) AS o)),
-				'max_server_connections', CASE WHEN options ? 'max_server_connections' THEN
-					(SELECT least(sum(o.pool_size), 262143) FROM pool AS o WHERE (o.database, o.server) = (p.database, p.server))::text END,
-				format('ALTER SYSTEM SET pgpool_ext.max_connections = %s', (SELECT least(sum(pool_size), 262143) FROM pool))
-			WHERE u.capped_timeouts > 0 AND p.remote_full_since IS NULL AND u.connects_failed = 0
-				AND (options ? 'max_server_connections'
-					OR (SELECT sum(total) FROM pool) >= 0.9 * current_setting('pgpool_ext.max_connections')::int4)
+				'max_server_connections', CASE WHEN server_cap < of_server THEN of_server::text END,
+				CASE WHEN is_full AND current_setting('pgpool_ext.max_connections')::int4 < of_all
+					THEN format('ALTER SYSTEM SET pgpool_ext.max_connections = %s', of_all) END
+			FROM (SELECT least(sum(largest) FILTER (WHERE (o.database, o.server) = (p.database, p.server)), 262143) AS of_server,
+				least(sum(largest), 262143) AS of_all,
+				sum(total) >= 0.9 * current_setting('pgpool_ext.max_connections')::int4 AS is_full FROM pool AS o) AS o
+			WHERE u.capped_timeouts > 0 AND p.remote_full_since IS NULL AND u.connects_failed = 0 AND (server_cap > 0 OR is_full)
 
 			UNION ALL SELECT 'info', 'resets cost more than statements',
 				format('There were %s resets for %s statements, whose answers took %s ms each. %s checkouts waited.',
@@ -1855,7 +1862,7 @@ rules AS (
 			UNION ALL SELECT 'critical', 'remote server is full',
 				format('It has refused to accept more than %s connections since %s.',
 					p.total, date_trunc('second', p.remote_full_since)),
-				'pool_size', CASE WHEN p.total BETWEEN lowest AND p.pool_size - 1 THEN p.total::text END, NULL
+				'pool_size', CASE WHEN most_total BETWEEN lowest AND p.pool_size - 1 THEN most_total::text END, NULL
 			WHERE p.remote_full_since IS NOT NULL
 
 			UNION ALL SELECT CASE WHEN p.unavailable_since IS NULL THEN 'warning' ELSE 'critical' END,

@@ -149,6 +149,11 @@ CREATE TEMP TABLE large AS SELECT '{"hits": 5000, "leases": 5000, "lease_time": 
   "pool_size": 20, "max_total": 20, "statements": 5000}'::jsonb AS sample;
 SELECT is(pg_temp.advice('{"pool_size": 20}', sample), $$info: pool is too large: ALTER SERVER "it's ""A""" OPTIONS (ADD pool_size '7')$$,
   'pool that is too large') FROM large;
+SELECT pg_temp.add(name, '{"pool_id": 2, "local_user": "b", "pool_size": 20}') FROM unnest('{pools,stats}'::text[]) AS name;
+SELECT pg_temp.add('history', sample || '{"pool_id": 2, "local_user": "b", "peak_leased": 11}') FROM large;
+SELECT is(pg_temp.findings(), $$info: pool is too large: ALTER SERVER "it's ""A""" OPTIONS (ADD pool_size '16')$$, 'size that another pool of the server can use');
+UPDATE fake.history SET peak_leased = 14 WHERE pool_id = 2;
+SELECT is(pg_temp.findings(), 'info: pool is too large', 'no smaller size if another pool of the server uses the present one');
 SELECT is(pg_temp.advice('{"pool_size": 20}', sample || '{"peak_leased": 11}'), NULL, 'pool of which more than half was leased') FROM large;
 SELECT is(pg_temp.advice('{"pool_size": 20}', sample || '{"leases": 900}'), NULL, 'pool with few leases') FROM large;
 SELECT is(pg_temp.advice(jsonb_build_object('pool_size', 20, 'stats_reset', now() - interval '59 min'), sample), NULL,
@@ -184,6 +189,7 @@ SELECT isnt(pg_temp.advice(jsonb_build_object('closed_idle', 25, 'connects', 30,
 SELECT pg_temp.accepted($$ (SET min_size '4')$$);
 ALTER SERVER "it's ""A""" OPTIONS (SET min_idle '4');
 SELECT is(pg_temp.advice(jsonb_build_object('total', 3, 'remote_full_since', now())), 'critical: remote server is full', 'remote server that accepts fewer than min_idle');
+ALTER SERVER "it's ""A""" OPTIONS (SET max_server_connections '3');
 SELECT isnt(pg_temp.advice('{"timeouts": 7, "pool_size": 262143}', '{"waited": 7, "timeouts": 7, "wait_time": 70000, "peak_leased": 2, "pool_size": 262143}'), NULL, 'timeouts at a cap');
 SELECT pg_temp.add(name, '{"pool_id": 2, "local_user": "b"}') FROM unnest('{pools,stats}'::text[]) AS name;
 SELECT pg_temp.accepted($$ (SET max_server_connections '262143')$$);
@@ -215,18 +221,28 @@ TRUNCATE fake.leases;
 -- Limits
 --
 
+SELECT is(pg_temp.advice('{"timeouts": 7, "total": 95, "pool_size": 120}', '{"waited": 7, "timeouts": 7, "wait_time": 70000, "peak_leased": 2, "pool_size": 120}'),
+  'warning: checkouts time out at a cap: ALTER SYSTEM SET pgpool_ext.max_connections = 120', 'timeouts at the cap of all pools');
 SELECT is(pg_temp.advice('{"timeouts": 7, "total": 95}', '{"waited": 7, "timeouts": 7, "wait_time": 70000, "peak_leased": 2}'),
-  'warning: checkouts time out at a cap: ALTER SYSTEM SET pgpool_ext.max_connections = 4', 'timeouts at the cap of all pools');
+  'warning: checkouts time out at a cap', 'no cap of all pools below the present one');
 SELECT is(pg_temp.advice('{"timeouts": 7}', '{"waited": 7, "timeouts": 7, "wait_time": 70000, "peak_leased": 2}'), NULL, 'timeouts below the cap');
 SELECT is(pg_temp.advice('{"timeouts": 7, "total": 95}', '{"waited": 7, "timeouts": 7, "wait_time": 70000, "peak_leased": 4}'), NULL,
   'timeouts of a full pool');
 ALTER SERVER "it's ""A""" OPTIONS (ADD max_server_connections '3');
 SELECT is(pg_temp.advice('{"timeouts": 7}', '{"waited": 7, "timeouts": 7, "wait_time": 70000, "peak_leased": 2}'),
   $$warning: checkouts time out at a cap: ALTER SERVER "it's ""A""" OPTIONS (SET max_server_connections '4')$$, 'timeouts at the cap of the server');
+ALTER SERVER "it's ""A""" OPTIONS (SET max_server_connections '4');
+SELECT is(pg_temp.findings(), 'warning: checkouts time out at a cap', 'no cap of the server that is not larger');
+ALTER SERVER "it's ""A""" OPTIONS (ADD max_overflow '5');
+SELECT matches(pg_temp.findings(), $$SET max_server_connections '9'$$, 'cap of the server with max_overflow');
+ALTER SERVER "it's ""A""" OPTIONS (SET max_server_connections '0', DROP max_overflow);
+SELECT is(pg_temp.findings(), NULL, 'server without a cap');
 ALTER SERVER "it's ""A""" OPTIONS (DROP max_server_connections);
 
 SELECT is(pg_temp.advice(jsonb_build_object('total', 3, 'remote_full_since', now())),
   $$critical: remote server is full: ALTER SERVER "it's ""A""" OPTIONS (ADD pool_size '3')$$, 'remote server that is full');
+SELECT pg_temp.add(name, '{"pool_id": 2, "local_user": "b", "total": 4}') FROM unnest('{pools,stats}'::text[]) AS name;
+SELECT is(pg_temp.findings(), 'critical: remote server is full', 'remote server that accepts more for another pool');
 SELECT is(pg_temp.advice(jsonb_build_object('total', 3, 'last_error', 'FATAL: too many connections', 'last_error_at', now() - interval '1 min')), NULL,
   'remote server that was full');
 
