@@ -188,7 +188,8 @@ execute_returning(PgpxModify *m, const PgpxStatement *statement,
 			tuple = pgpx_tuple_form(RelationGetDescr(m->rel), row);
 	if (tuple == NULL)
 		return 0;
-	ExecForceStoreHeapTuple(tuple, slot, true);
+	ExecForceStoreHeapTuple(tuple, slot, false);
+	ExecMaterializeSlot(slot);	/* the tuple is in row_cxt */
 	return 1;
 }
 
@@ -212,9 +213,9 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	statement.sql = m->sql;
 	statement.nparams = m->types.n * m->nrows;
 	statement.values = get_values(m, slots, plan_slots);
-	MemoryContextSwitchTo(old);
 	n = m->scan != NULL ? execute_returning(m, &statement, slots[0]) :
 		pgpx_remote_execute(rt, &statement);
+	MemoryContextSwitchTo(old);
 	MemoryContextReset(m->row_cxt);
 
 	/* the remote's number is untrusted: it must not exceed the rows sent */
