@@ -78,13 +78,14 @@ extern void pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1]);
 /*
  * pgpx_commit_table
  *		Open a table of the extension by its name (PGPX_DECISIONS, ..), and lock
- *		it.
+ *		it, so that the extension is not dropped.
  *
  * It is found in the schema of the extension whatever search_path is.
- * Errors: 55000 if the extension does not exist in this database, or an older
- * version of it.
+ * Without the extension, or in an older version of it, return NULL (missing_ok) or
+ * raise 55000.  A table of that name is that of a user then.
  */
-extern struct RelationData *pgpx_commit_table(const char *name, int lockmode);
+extern struct RelationData *pgpx_commit_table(const char *name, int lockmode,
+											  bool missing_ok);
 
 /*
  * pgpx_decision_insert

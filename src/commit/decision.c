@@ -25,6 +25,7 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
+#include "commands/extension.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "utils/array.h"
@@ -36,27 +37,29 @@
 #include "shared/shmem.h"
 #include "values/rows.h"
 
-/* Return the OID of a table of the extension. */
+/* Return the OID of a table of the extension, or InvalidOid. */
 static Oid
 find_table(const char *name)
 {
-	Oid			schema = get_namespace_oid(PGPX_COMMIT_SCHEMA, true);
-	Oid			table = OidIsValid(schema) ? get_relname_relid(name, schema) :
-		InvalidOid;
+	return get_relname_relid(name, get_namespace_oid(PGPX_COMMIT_SCHEMA, true));
+}
 
-	if (!OidIsValid(table))
+Relation
+pgpx_commit_table(const char *name, int lockmode, bool missing_ok)
+{
+	Relation	table = try_table_open(find_table(name), lockmode);
+
+	if (table != NULL && OidIsValid(get_extension_oid("pgpool_ext", true)))
+		return table;
+	if (!missing_ok)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" does not exist", PGPX_COMMIT_SCHEMA,
 						name),
 				 errhint("Create extension \"pgpool_ext\" in this database, or update it.")));
-	return table;
-}
-
-Relation
-pgpx_commit_table(const char *name, int lockmode)
-{
-	return table_open(find_table(name), lockmode);
+	if (table != NULL)
+		table_close(table, lockmode);
+	return NULL;
 }
 
 void
@@ -100,7 +103,8 @@ make_commit_synchronous(void)
 void
 pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 {
-	Relation	decisions = pgpx_commit_table(PGPX_DECISIONS, RowExclusiveLock);
+	Relation	decisions = pgpx_commit_table(PGPX_DECISIONS, RowExclusiveLock,
+											  false);
 	Datum	   *ids = palloc(sizeof(Datum) * n);
 	Datum		values[2];		/* id, participants */
 	bool		nulls[lengthof(values)] = {false};

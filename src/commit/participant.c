@@ -31,10 +31,8 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_user_mapping.h"
-#include "commands/extension.h"
 #include "nodes/parsenodes.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
@@ -209,13 +207,9 @@ guard(Oid server, Oid user, bool removes)
 	List	   *matching = NIL;
 	ListCell   *lc;
 
-	/* DROP EXTENSION may drop servers after the table */
-	if (!OidIsValid(get_extension_oid("pgpool_ext", true)) ||
-		!OidIsValid(get_relname_relid(PGPX_PARTICIPANTS,
-									  get_namespace_oid(PGPX_COMMIT_SCHEMA,
-														false))))
-		return;
-	participants = pgpx_commit_table(PGPX_PARTICIPANTS, ExclusiveLock);
+	participants = pgpx_commit_table(PGPX_PARTICIPANTS, ExclusiveLock, true);
+	if (participants == NULL)
+		return;					/* DROP EXTENSION may drop servers after it */
 	foreach(lc, read_rows(participants, 0, NULL))
 	{
 		PgpxParticipant *p = lfirst(lc);

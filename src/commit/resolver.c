@@ -20,7 +20,7 @@
  *	 well-formed ids are used, and their number is bounded.
  *
  * The process executes SQL as the bootstrap superuser, on tables of the
- * extension only.  Its settings are its own.  It does not wait for standbys: what
+ * extension only, which it locks against DROP EXTENSION.  Its settings are its own.  It does not wait for standbys: what
  * a failover undoes is done again.
  *
  *-------------------------------------------------------------------------
@@ -176,24 +176,38 @@ typedef struct Visit
 } Visit;
 
 static MemoryContext round_cxt;
+static Relation participants;	/* open and locked in a transaction, so that the
+								 * tables are those of the extension */
 static Visit *visits;			/* in round_cxt */
 static int	nvisits = 0;
 
 /* --- SQL ------------------------------------------------------------------ */
 
-static void
-begin_transaction(void)
+/* Begin a transaction.  Return false if the extension was dropped. */
+static bool
+try_begin(void)
 {
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	SPI_connect();
+	participants = pgpx_commit_table(PGPX_PARTICIPANTS, AccessShareLock, true);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	MemoryContextSwitchTo(round_cxt);
+	return participants != NULL;
+}
+
+static void
+begin_transaction(void)
+{
+	if (!try_begin())
+		proc_exit(0);
 }
 
 static void
 end_transaction(void)
 {
+	if (participants != NULL)
+		table_close(participants, NoLock);
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -293,13 +307,15 @@ log_in(Visit *v)
 {
 	PgpxServerSpec *spec;
 
-	begin_transaction();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(round_cxt);
 	spec = pgpx_server_spec_get_for(NULL, v->server, v->user, true);
 	v->server_name = spec->server_name;
 	v->is_off = spec->opts.two_phase_commit == 0;
 	pgpx_server_spec_check_unrequested(spec);
 	v->pg = pgpx_remote_log_in(spec);
-	end_transaction();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(round_cxt);
 	ask(v, CHECK_SQL, read_identity);
 	if (!v->is_primary)
 		ereport(ERROR,
@@ -404,11 +420,8 @@ resolve_parts(Visit *v)
 static void
 remove_participant(Visit *v)
 {
-	Relation	participants;
-
 	PGPX_DEBUG_POINT("resolver_remove");
 	begin_transaction();
-	participants = pgpx_commit_table(PGPX_PARTICIPANTS, AccessShareLock);
 	if (ConditionalLockRelation(participants, ExclusiveLock))
 	{
 		ask(v, CHECK_SQL, read_identity);
@@ -416,7 +429,6 @@ remove_participant(Visit *v)
 		if (!v->in_use && v->nparts == 0)
 			(void) execute(REMOVE_SQL, 1, v->id);
 	}
-	table_close(participants, NoLock);
 	end_transaction();
 }
 
@@ -528,11 +540,9 @@ visit_all(void)
 static void
 write_round(void)
 {
-	Relation	participants;
 	bool		locked;
 
 	begin_transaction();
-	participants = pgpx_commit_table(PGPX_PARTICIPANTS, AccessShareLock);
 	locked = ConditionalLockRelation(participants, RowExclusiveLock);
 	for (int i = 0; i < nvisits; i++)
 	{
@@ -545,7 +555,6 @@ write_round(void)
 						   v->error != NULL ? v->error : "");
 	}
 	(void) execute(FORGET_SQL, 0);
-	table_close(participants, NoLock);
 	end_transaction();
 }
 
@@ -607,8 +616,7 @@ register_participant(const PgpxErrand *errand)
 	pgpx_commit_origin(origin);
 
 	/* two workers must not insert the same */
-	table_close(pgpx_commit_table(PGPX_PARTICIPANTS, ShareRowExclusiveLock),
-				NoLock);
+	LockRelation(participants, ShareRowExclusiveLock);
 	(void) execute(REGISTER_SQL, 5, psprintf("%u", v.server),
 				   psprintf("%u", v.user), origin, v.real_system,
 				   v.real_database);
@@ -693,9 +701,11 @@ pgpx_resolver_wake(void)
 static bool
 has_participants(void)
 {
-	return execute("SELECT FROM pg_extension WHERE extname = 'pgpool_ext'",
-				   0) > 0 &&
+	bool		found = try_begin() &&
 		execute("SELECT FROM pgpool.commit_participants LIMIT 1", 0) > 0;
+
+	end_transaction();
+	return found;
 }
 
 static void

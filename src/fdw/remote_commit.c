@@ -421,7 +421,7 @@ count_writers(Member *members, int n)
 	for (int attempt = 0;; attempt++)
 	{
 		Relation	participants = pgpx_commit_table(PGPX_PARTICIPANTS,
-													 RowShareLock);
+													 RowShareLock, false);
 		const Member *with_option = NULL;
 		const Member *unknown = NULL;
 		int			writers = 0;

@@ -190,6 +190,34 @@ $local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE');
 is(prepared(), '0 0', 'no part is left');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 isnt($local->safe_psql('postgres', 'SELECT pgpool.commit_origin()'), $origin, 'origin is another one after CREATE EXTENSION');
+
+# --- a resolver that runs does not execute the functions of a user who makes a schema of that name
+{
+	make_pool($local, $remotes[0], server => 's1', options => { two_phase_commit => 'on' });
+	$local->safe_psql('postgres', q{CREATE FOREIGN TABLE t1(a int) SERVER s1 OPTIONS (table_name 't'); GRANT CREATE ON DATABASE postgres TO app});
+	$local->safe_psql('postgres', 'BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l4(); COMMIT');
+	$remotes[0]->stop;
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.commit_participants WHERE error LIKE '%Connection refused%'}, '1'), 'resolver waits for the server');
+
+	my $at = -s $local->logfile;
+	$local->safe_psql('postgres', <<'EOS');
+BEGIN;
+SELECT pgpool.forget_participant(id) FROM pgpool.commit_participants;
+SET LOCAL client_min_messages = warning;
+DROP EXTENSION pgpool_ext CASCADE;
+SET ROLE app;
+CREATE SCHEMA pgpool;
+CREATE TABLE pgpool.commit_decisions ();
+CREATE FUNCTION pgpool.logs() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE LOG 'executed by %', current_user; RETURN ''; END $$;
+CREATE VIEW pgpool.commit_participants AS
+SELECT 1 AS id, 1::oid AS server, 1::oid AS user_id, pgpool.logs() AS origin, 1::int8 AS system_identifier, '' AS database, '' AS error, '' AS adopter;
+COMMIT;
+EOS
+	ok(wait_until($local, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext resolver'}, '0'), 'resolver ends');
+	unlike(slurp_file($local->logfile, $at), qr/executed by|ERROR:/, 'and has executed nothing');
+	$local->safe_psql('postgres', 'DROP SCHEMA pgpool CASCADE; CREATE EXTENSION pgpool_ext');
+	$remotes[0]->start;
+}
 check_invariants($local);
 leak_check($local, @remotes);
 done_testing();
