@@ -44,7 +44,7 @@ typedef struct Login
 {
 	PgpxConninfo ci;			/* the parameters of the spec, and ours */
 	PgpxTask   *command;		/* prints the password; NULL: none */
-	const char *command_error;
+	const char *command_error;	/* or that no thread has started */
 	PGconn	   *pg;
 	pg_atomic_uint32 done;
 } Login;
@@ -149,10 +149,12 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 	/* for the password command, the lookup and the first hosts */
 	PgpxTime	deadline = pgpx_now() + (PgpxTime) seconds * 3 * 1000000;
 
-	if (!pgpx_thread_start(thread_main, login))
-		raise_text(ERRCODE_INSUFFICIENT_RESOURCES,
-				   "The resolver could not start a thread for the login.");
 	pgpx_server_spec_pin(spec);
+	if (!pgpx_thread_start(thread_main, login))
+	{
+		login->command_error = "The resolver could not start a thread for the login.";
+		pg_atomic_write_u32(&login->done, 1);
+	}
 
 	/* any error leaves the login to its thread, also that of a cancel */
 	pgpx_remote_has_abandoned = true;
