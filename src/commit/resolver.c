@@ -170,6 +170,8 @@ typedef struct Visit
 								 * idle */
 	int			nparts;			/* in the last list */
 	int			nown;			/* .. those that our role owns */
+	int			ncommitted;
+	int			nrolled_back;
 	StringInfoData all;			/* their ids, each after a comma */
 	StringInfoData own;
 	StringInfoData times;		/* those of "own": seconds since 1970 */
@@ -385,8 +387,6 @@ resolve_parts(Visit *v)
 {
 	const char *gids[PARTS_MAX];
 	const char *states[PARTS_MAX];
-	int			ncommitted = 0;
-	int			nrolled_back = 0;
 	int			n;
 
 	begin_transaction();
@@ -403,13 +403,9 @@ resolve_parts(Visit *v)
 	PGPX_DEBUG_POINT("resolver_decided");
 	for (int i = 0; i < n; i++)
 		if (strcmp(states[i], "commit") == 0)
-			ncommitted += resolve_part(v, gids[i], "COMMIT");
+			v->ncommitted += resolve_part(v, gids[i], "COMMIT");
 		else if (strcmp(states[i], "rollback") == 0)
-			nrolled_back += resolve_part(v, gids[i], "ROLLBACK");
-	if (ncommitted + nrolled_back > 0)
-		ereport(LOG,
-				(errmsg("pgpool_ext has committed %d and rolled back %d prepared transactions on server \"%s\"",
-						ncommitted, nrolled_back, NameStr(v->server_name))));
+			v->nrolled_back += resolve_part(v, gids[i], "ROLLBACK");
 }
 
 /*
@@ -482,6 +478,10 @@ try_visit(Visit *v)
 	PG_END_TRY();
 	PQfinish(v->pg);
 	v->pg = NULL;
+	if (v->ncommitted + v->nrolled_back > 0)
+		ereport(LOG,
+				(errmsg("pgpool_ext has committed %d and rolled back %d prepared transactions on server \"%s\"",
+						v->ncommitted, v->nrolled_back, NameStr(v->server_name))));
 }
 
 /* --- The round ------------------------------------------------------------ */

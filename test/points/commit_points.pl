@@ -194,6 +194,26 @@ foreach my $point (qw(resolver_visit resolver_listed resolver_running resolver_d
 	commits($point);
 }
 
+# --- the log has the part that was resolved before the visit failed, and then the other one
+{
+	my $origin = $local->safe_psql('postgres', 'SELECT pgpool.commit_origin()');
+	my $at = -s $local->logfile;
+
+	arm_resolver('resolver_resolved wait');
+	foreach my $part (1, 2)
+	{
+		$shards[0]->safe_psql('remote_db', "SET SESSION AUTHORIZATION remote_app; BEGIN; INSERT INTO accounts VALUES (-$part, 0); PREPARE TRANSACTION 'pgpx_${origin}_3_000000000000000${part}_1'");
+	}
+	ok(reached('resolver_resolved'), 'resolver has rolled back a part');
+	is(prepared_on($shards[0]), '1', 'other part is prepared');
+	$shards[0]->stop('immediate');
+	resume('resolver_resolved');
+	$shards[0]->start;
+	nothing_is_prepared(\@shards, 'visit fails');
+	ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile, $at) =~ /has committed 0 and rolled back 1 prepared/g) }, 2), 'log has both parts');
+	calm();
+}
+
 # --- The transaction ends while the resolver is between two of its readings. The session cannot
 # resolve its parts, because its remote sessions have ended.
 foreach my $point (qw(resolver_listed resolver_running resolver_decided))
