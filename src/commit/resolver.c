@@ -481,7 +481,8 @@ try_visit(Visit *v)
 	if (v->ncommitted + v->nrolled_back > 0)
 		ereport(LOG,
 				(errmsg("pgpool_ext has committed %d and rolled back %d prepared transactions on server \"%s\"",
-						v->ncommitted, v->nrolled_back, NameStr(v->server_name))));
+						v->ncommitted, v->nrolled_back,
+						NameStr(v->server_name))));
 }
 
 /* --- The round ------------------------------------------------------------ */
