@@ -411,9 +411,37 @@ find_participant(Relation participants, Member *m)
 }
 
 /*
+ * Return a writer whose participant is not known, or was removed or replaced since
+ * the answer; NULL: none.  The caller has locked commit_participants.
+ */
+static const Member *
+find_unknown(Relation participants, Member *members, int n)
+{
+	const Member *unknown = NULL;
+
+	for (int i = 0; i < n; i++)
+	{
+		Member	   *m = &members[i];
+		int32		id = m->participant.id;
+
+		if (m->answer == HAS_NOT_WRITTEN)
+			continue;
+		find_participant(participants, m);
+		if (m->participant.id != id)
+			m->answer = OTHER_DATABASE;
+		if (m->answer == OTHER_DATABASE)
+			unknown = m;
+	}
+	return unknown;
+}
+
+/*
  * Ask the members, and return how many of them must be prepared; 0: all commit
  * in one phase.  Register participants that are not known.  The lock on
  * commit_participants is kept if the result is not 0.
+ *
+ * It is acquired after the answers, because they can wait for another transaction.
+ * That one may wait for the lock, behind DDL that would wait for this session.
  */
 static int
 count_writers(Member *members, int n)
@@ -421,14 +449,15 @@ count_writers(Member *members, int n)
 	for (int attempt = 0;; attempt++)
 	{
 		Relation	participants = pgpx_commit_table(PGPX_PARTICIPANTS,
-													 RowShareLock, false);
+													 AccessShareLock, false);
 		const Member *with_option = NULL;
-		const Member *unknown = NULL;
+		const Member *unknown;
 		int			writers = 0;
 
 		for (int i = 0; i < n; i++)
 			if (members[i].has_option)
 				find_participant(participants, &members[i]);
+		table_close(participants, AccessShareLock);
 		ask_members(members, n);
 		for (int i = 0; i < n; i++)
 		{
@@ -437,18 +466,18 @@ count_writers(Member *members, int n)
 			writers++;
 			if (members[i].has_option)
 				with_option = &members[i];
-			if (members[i].answer == OTHER_DATABASE)
-				unknown = &members[i];
 		}
 		if (with_option == NULL || writers + (is_local_member() ? 1 : 0) < 2)
-			writers = 0;
-		else
-			check_writers(members, n, with_option);
-		if (writers == 0 || unknown == NULL)
-		{
-			table_close(participants, writers == 0 ? RowShareLock : NoLock);
+			return 0;
+		check_writers(members, n, with_option);
+		participants = pgpx_commit_table(PGPX_PARTICIPANTS, RowShareLock,
+										 false);
+		unknown = find_unknown(participants, members, n);
+
+		/* the process that inserts a row may wait for this lock otherwise */
+		table_close(participants, unknown == NULL ? NoLock : RowShareLock);
+		if (unknown == NULL)
 			return writers;
-		}
 		if (attempt > 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -456,9 +485,6 @@ count_writers(Member *members, int n)
 							NameStr(unknown->spec->server_name)),
 					 errdetail("New connections reach another database than the one of this transaction."),
 					 errhint("Roll back the local transaction, and run it again.")));
-
-		/* the process that inserts a row may wait for this lock otherwise */
-		table_close(participants, RowShareLock);
 		for (int i = 0; i < n; i++)
 			if (members[i].answer == OTHER_DATABASE)
 				pgpx_participant_register(members[i].rt->server,

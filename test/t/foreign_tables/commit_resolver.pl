@@ -263,6 +263,25 @@ foreach my $setting (
 	$next->quit;
 }
 
+# --- a commit that waits for another transaction holds no lock, behind which DDL would wait, and the
+# commit of that transaction behind the DDL
+{
+	my ($first, $second) = map { $app->() } 1, 2;
+	my $ddl = PgpxSession->new($local);
+
+	$shards[1]->safe_psql('remote_db', 'SET ROLE remote_app; CREATE TABLE late (a int UNIQUE DEFERRABLE INITIALLY DEFERRED)');
+	$local->safe_psql('postgres', 'CREATE FOREIGN TABLE shard2.late (a int) SERVER shard2 OPTIONS (schema_name $$public$$); GRANT ALL ON shard2.late TO app; CREATE TABLE l (a int); GRANT ALL ON l TO app');
+	$first->run('BEGIN; INSERT INTO shard2.late VALUES (1); INSERT INTO l VALUES (1)');
+	$second->start('BEGIN; INSERT INTO shard2.late VALUES (1); INSERT INTO l VALUES (2); COMMIT');
+	ok(wait_until($shards[1], q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND wait_event_type = 'Lock'}, '1'), 'commit waits for a deferred constraint');
+	is($ddl->run(q{SET statement_timeout = '30s'; BEGIN; ALTER SERVER shard1 OPTIONS (SET host 'localhost'); ROLLBACK}) . $ddl->error, '', 'DDL does not wait for it');
+	is($first->run('COMMIT') . $first->error, '', 'nor does the other commit');
+	$second->finish;
+	$second->failed('23505', qr/late_a_key/, 'constraint is violated');
+	$_->quit foreach $first, $second, $ddl;
+	all_agree($local, \@shards, 'deferred constraint', $transfers);
+}
+
 # --- an administrator gives a part up
 {
 	my $session = $app->();
