@@ -88,18 +88,6 @@ pgpx_commit_origin_text(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(origin));
 }
 
-/*
- * Have the commit of this transaction flushed, and confirmed by the synchronous
- * standbys, because the remote servers commit after it.
- */
-static void
-make_commit_synchronous(void)
-{
-	ForceSyncCommit();
-	if (synchronous_commit <= SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
-		pgpx_set_local("synchronous_commit", "on");
-}
-
 void
 pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 {
@@ -133,5 +121,9 @@ pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 					   heap_form_tuple(RelationGetDescr(decisions), values,
 									   nulls));
 	table_close(decisions, NoLock);
-	make_commit_synchronous();
+
+	/* flushed, and on the synchronous standbys, before the remotes commit */
+	ForceSyncCommit();
+	if (synchronous_commit <= SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
+		pgpx_set_local("synchronous_commit", "on");
 }

@@ -95,14 +95,12 @@ run_errand(bool registers, Oid server, Oid user)
 	{
 		(void) WaitForBackgroundWorkerShutdown(handle);
 	}
-	PG_CATCH();
+	PG_FINALLY();
 	{
 		TerminateBackgroundWorker(handle);
 		pfree(handle);
-		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	pfree(handle);
 	if (!errand->done)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
@@ -157,8 +155,7 @@ read_rows(Relation participants, int nkeys, ScanKey keys)
 		p->server = DatumGetObjectId(values[SERVER - 1]);
 		p->user = DatumGetObjectId(values[USER_ID - 1]);
 		p->system = DatumGetInt64(values[SYSTEM_IDENTIFIER - 1]);
-		strlcpy(p->database,
-				TextDatumGetCString(values[DATABASE - 1]),
+		strlcpy(p->database, TextDatumGetCString(values[DATABASE - 1]),
 				NAMEDATALEN);
 		list = lappend(list, p);
 	}
@@ -264,9 +261,7 @@ pgpx_participant_begin_utility(Node *stmt)
 		case T_AlterForeignServerStmt:
 			options = ((AlterForeignServerStmt *) stmt)->options;
 			return has_connection_option(options);
-		case T_CreateUserMappingStmt:
-
-			/* it can replace the one for PUBLIC */
+		case T_CreateUserMappingStmt:	/* it can replace that of PUBLIC */
 			return ((CreateUserMappingStmt *) stmt)->user->roletype !=
 				ROLESPEC_PUBLIC;
 		case T_AlterUserMappingStmt:
@@ -315,9 +310,8 @@ pgpx_participant_check_drop(Oid class_id, Oid object)
 		guard(object, InvalidOid, true);
 	if (class_id == AuthIdRelationId)
 		guard(InvalidOid, object, true);	/* it may use a mapping for PUBLIC */
-	if (class_id != UserMappingRelationId)
-		return;
-	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(object));
+	row = class_id != UserMappingRelationId ? NULL :
+		SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(object));
 	if (!HeapTupleIsValid(row))
 		return;
 	guard(((Form_pg_user_mapping) GETSTRUCT(row))->umserver,
