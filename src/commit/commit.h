@@ -80,9 +80,8 @@ extern void pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1]);
  *		Open a table of the extension by its name (PGPX_DECISIONS, ..), and lock
  *		it, so that the extension is not dropped.
  *
- * It is found in the schema of the extension whatever search_path is.
- * Without the extension, or in an older version of it, return NULL (missing_ok) or
- * raise 55000.  A table of that name is that of a user then.
+ * It is found whatever search_path is.  Without the extension, or in an older
+ * version of it, return NULL (missing_ok) or raise 55000.
  */
 extern struct RelationData *pgpx_commit_table(const char *name, int lockmode,
 											  bool missing_ok);

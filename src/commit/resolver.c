@@ -59,11 +59,15 @@
 #define PAUSE_MIN_MS 1000
 #define PAUSE_MAX_MS 5000
 
-/* What the remote session answers about itself. */
+/*
+ * What the remote session answers about itself, and whether another one prepares a
+ * part, or has answered the question before that.  The pattern is not itself one.
+ */
 #define CHECK_SQL \
 	"SET search_path = pg_catalog; " \
 	"SELECT pg_is_in_recovery(), system_identifier, current_database(), " \
-	"EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid() AND state <> 'idle') " \
+	"EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid() AND state <> 'idle' " \
+	"AND query ~ 'PREPARE TRANSACTIO[N]|current_if_assigne[d]') " \
 	"FROM pg_control_system()"
 
 /* P and Q.  The origin needs no quoting: see READ_SQL. */
@@ -166,8 +170,7 @@ typedef struct Visit
 	bool		is_primary;
 	char		real_system[32];	/* as text */
 	char		real_database[NAMEDATALEN];
-	bool		in_use;			/* the role has other sessions that are not
-								 * idle */
+	bool		prepares;		/* another session of the role may prepare */
 	int			nparts;			/* in the last list */
 	int			nown;			/* .. those that our role owns */
 	int			ncommitted;
@@ -178,14 +181,13 @@ typedef struct Visit
 } Visit;
 
 static MemoryContext round_cxt;
-static Relation participants;	/* open and locked in a transaction, so that the
-								 * tables are those of the extension */
+static Relation participants;	/* open and locked in each transaction */
 static Visit *visits;			/* in round_cxt */
 static int	nvisits = 0;
 
 /* --- SQL ------------------------------------------------------------------ */
 
-/* Begin a transaction.  Return false if the extension was dropped. */
+/* Return false if the extension was dropped. */
 static bool
 try_begin(void)
 {
@@ -300,7 +302,7 @@ read_identity(void *arg, const PGresult *row)
 			 (int64) strtoll(PQgetvalue(row, 0, 1), NULL, 10));
 	strlcpy(v->real_database, PQgetvalue(row, 0, 2), NAMEDATALEN);
 	(void) pgpx_text_clean(v->real_database);
-	v->in_use = PQgetvalue(row, 0, 3)[0] != 'f';
+	v->prepares = PQgetvalue(row, 0, 3)[0] != 'f';
 }
 
 /* Log in, and ask the remote session what it is. */
@@ -360,12 +362,9 @@ list_parts(Visit *v)
 	ask(v, psprintf(LIST_SQL, v->origin, PARTS_MAX), read_part);
 }
 
-/*
- * Commit or roll back a part, or record why that is not possible.  Return 1 if it
- * was done, or 0.
- */
-static int
-resolve_part(Visit *v, const char *gid, const char *command)
+/* Commit or roll back a part and count it, or record why it is not possible. */
+static void
+resolve_part(Visit *v, const char *gid, const char *command, int *count)
 {
 	char		error[PGPX_ERROR_LEN];
 	int			sqlstate = pgpx_remote_query(v->pg,
@@ -378,7 +377,7 @@ resolve_part(Visit *v, const char *gid, const char *command)
 	/* its session may have ended it meanwhile */
 	if (sqlstate != 0 && sqlstate != ERRCODE_UNDEFINED_OBJECT)
 		(void) execute(ERROR_SQL, 3, v->id, gid, error);
-	return sqlstate == 0 ? 1 : 0;
+	*count += sqlstate == 0 ? 1 : 0;
 }
 
 /* Decide about the parts of P, and resolve them. */
@@ -403,15 +402,14 @@ resolve_parts(Visit *v)
 	PGPX_DEBUG_POINT("resolver_decided");
 	for (int i = 0; i < n; i++)
 		if (strcmp(states[i], "commit") == 0)
-			v->ncommitted += resolve_part(v, gids[i], "COMMIT");
+			resolve_part(v, gids[i], "COMMIT", &v->ncommitted);
 		else if (strcmp(states[i], "rollback") == 0)
-			v->nrolled_back += resolve_part(v, gids[i], "ROLLBACK");
+			resolve_part(v, gids[i], "ROLLBACK", &v->nrolled_back);
 }
 
 /*
  * Remove a participant whose server has not the option any more, if nothing is
- * left.  A session of the role that is not idle may be about to prepare a part.
- * Do not wait for EXCLUSIVE: another round comes.
+ * left.  Do not wait for EXCLUSIVE: another round comes.
  */
 static void
 remove_participant(Visit *v)
@@ -422,7 +420,7 @@ remove_participant(Visit *v)
 	{
 		ask(v, CHECK_SQL, read_identity);
 		list_parts(v);
-		if (!v->in_use && v->nparts == 0)
+		if (!v->prepares && v->nparts == 0)
 			(void) execute(REMOVE_SQL, 1, v->id);
 	}
 	end_transaction();
@@ -449,7 +447,7 @@ visit(Visit *v)
 				 errmsg("the remote server has %d prepared parts or more",
 						PARTS_MAX)));
 	(void) execute(GONE_SQL, 2, v->id, array_of(v->all.data));
-	if (v->is_off && !v->in_use && v->nparts == 0)
+	if (v->is_off && !v->prepares && v->nparts == 0)
 		remove_participant(v);
 }
 
@@ -465,7 +463,6 @@ try_visit(Visit *v)
 	{
 		ErrorData  *error = catch_error();
 
-		v->nparts = 0;
 		v->error = error->detail == NULL ? error->message :
 			psprintf("%s: %s", error->message, error->detail);
 		if (strcmp(v->error, v->last_error) != 0)
@@ -477,7 +474,6 @@ try_visit(Visit *v)
 	}
 	PG_END_TRY();
 	PQfinish(v->pg);
-	v->pg = NULL;
 	if (v->ncommitted + v->nrolled_back > 0)
 		ereport(LOG,
 				(errmsg("pgpool_ext has committed %d and rolled back %d prepared transactions on server \"%s\"",
@@ -641,12 +637,14 @@ check_participants(const PgpxErrand *errand)
 		if (!pgpx_participant_matches(v->server, v->user, errand->server,
 									  errand->user))
 			continue;
-		if (v->error != NULL)
+		if (v->error != NULL || v->prepares)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("server \"%s\" may have prepared transactions that are not resolved",
 							NameStr(v->server_name)),
-					 errdetail_internal("%s", v->error)));
+					 errdetail_internal("%s",
+										v->error != NULL ? v->error :
+										"A remote session is preparing one.")));
 		if (execute(LEFT_OF_SQL, 1, v->id) > 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),

@@ -68,6 +68,8 @@ sub crashes
 	nothing_is_prepared([ $shards[0] ], "$name, before the decision");
 	$session->quit;
 	is_at_gate($shards[1], "$name: PREPARE of the session that was killed still runs");
+	isnt(scalar $local->psql('postgres', q{SET default_transaction_read_only = off; ALTER SERVER shard2 OPTIONS (SET port '1')}, stderr => \my $e), 0, "$name: server cannot be changed");
+	like($e, qr/"shard2" may have prepared/, "$name: error names the server");
 	$gate->quit;
 	ok(wait_until($shards[1], q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'}, '0'), "$name: it is executed");
 	all_agree($local, \@shards, "$name, before the decision", $transfers);
