@@ -33,7 +33,6 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "base/debug_point.h"
 #include "shared/shmem.h"
 #include "values/rows.h"
 

@@ -38,12 +38,10 @@
 #include "storage/dsm.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "base/debug_point.h"
 #include "config/options.h"
 #include "worker/worker.h"
 
@@ -284,13 +282,12 @@ pgpx_participant_end_utility(Node *stmt)
 	AlterForeignServerStmt *server = (AlterForeignServerStmt *) stmt;
 	ListCell   *lc;
 
-	/* a mapping for PUBLIC is that of any user */
 	if (IsA(stmt, CreateUserMappingStmt))
 		guard(get_foreign_server_oid(created->servername, false),
 			  get_rolespec_oid(created->user, true), true);
 	else if (IsA(stmt, AlterUserMappingStmt))
 		guard(get_foreign_server_oid(mapping->servername, false),
-			  mapping->user->roletype == ROLESPEC_PUBLIC ? InvalidOid :
+			  mapping->user->roletype == ROLESPEC_PUBLIC ? InvalidOid : /* any */
 			  get_rolespec_oid(mapping->user, true), true);
 	else if (IsA(stmt, AlterForeignServerStmt))
 		guard(get_foreign_server_oid(server->servername, false), InvalidOid,

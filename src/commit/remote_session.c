@@ -23,8 +23,6 @@
 #include <sys/ioctl.h>
 
 #include "commands/dbcommands.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 
 #include "base/settings.h"
 #include "protocol/remote_message.h"
