@@ -8,31 +8,35 @@ use PgpxFakeServer qw(message greeting ready done columns row failure);
 use PgpxTest;
 use Test::More;
 
+my $violation = qr/sent a message that violates the protocol/;
+my $malformed = qr/sent a malformed message/;
+
 # Answers to the first query after the login, and the error that each causes in the
 # session.
 my %answers = (
 	garbage => [ sub { map { chr rand 256 } 1 .. 10_000 }, '08006' ],
-	text => [ sub { "HTTP/1.1 400 Bad Request\r\n\r\n" }, '08006' ],
-	row_first => [ sub { row('1') }, '08006' ],
-	ready_first => [ sub { ready }, '08006' ],
-	ready_rows => [ sub { $_[0]->described, row('1'), ready }, '08006' ],
-	row_after_end => [ sub { $_[0]->described, row('1'), done('SELECT 1'), row('2'), ready }, '08006' ],
+	text => [ sub { "HTTP/1.1 400 Bad Request\r\n\r\n" }, '08006', $violation ],
+	row_first => [ sub { row('1') }, '08006', $violation ],
+	ready_first => [ sub { ready }, '08006', qr/$violation|$malformed/ ],
+	ready_rows => [ sub { $_[0]->described, row('1'), ready }, '08006', $violation ],
+	row_after_end => [ sub { $_[0]->described, row('1'), done('SELECT 1'), row('2'), ready }, '08006', $violation ],
 	other_columns => [ sub { $_[0]->described, row('1'), columns(2), row('1', '2'),
 		done('SELECT 2'), ready }, '(?:08006|42804)' ],
-	unknown_type => [ sub { message('%', 'x') }, '08006' ],
-	length_huge => [ sub { pack 'aN', 'E', 0x7FFFFFFF }, '08006' ],
-	length_large => [ sub { pack 'aN', 'N', 0x100001 }, '08006' ],
-	row_huge => [ sub { $_[0]->described, pack 'aN', 'D', 0x7FFFFFFF }, '08006' ],
-	cut_off_row => [ sub { $_[0]->described, substr row('x' x 100), 0, 50 }, '08006' ],
-	cut_off_at_once => [ sub { '' }, '08006' ],
-	two_columns => [ sub { $_[0]->answer('1', '2') }, '08006' ],
-	short_row => [ sub { $_[0]->described, message('D', pack 'nN', 1, 99) }, '08006' ],
-	long_row => [ sub { $_[0]->described, message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
-	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, message('T', '') }, '08006' ],
-	bad_state => [ sub { $_[0]->described, done('SELECT 0'), message('Z', '?') }, '08006' ],
+	unknown_type => [ sub { message('%', 'x') }, '08006', $violation ],
+	length_huge => [ sub { pack 'aN', 'E', 0x7FFFFFFF }, '08006', $violation ],
+	length_short => [ sub { pack 'aN', 'S', 3 }, '08006', $violation ],
+	length_large => [ sub { pack 'aN', 'S', 0x100001 }, '08006', $violation ],
+	row_huge => [ sub { $_[0]->described, pack 'aN', 'D', 0x7FFFFFFF }, '08006', $violation ],
+	cut_off_row => [ sub { $_[0]->described, substr row('x' x 100), 0, 50 }, '08006', qr/was reset by|closed the connection/ ],
+	cut_off_at_once => [ sub { '' }, '08006', qr/was reset by|closed the connection/ ],
+	two_columns => [ sub { $_[0]->answer('1', '2') }, '08006', $malformed ],
+	short_row => [ sub { $_[0]->described, message('D', pack 'nN', 1, 99) }, '08006', $malformed ],
+	long_row => [ sub { $_[0]->described, message('D', pack 'nNa*', 1, 1, '123') }, '08006', $malformed ],
+	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, message('T', '') }, '08006', $malformed ],
+	bad_state => [ sub { $_[0]->described, done('SELECT 0'), message('Z', '?') }, '08006', $malformed ],
 	marker_of_another => [ sub { $_[0]->echo =~ s/(.)(?=n)/chr(1 + ord $1)/ser, $_[0]->answer('1') }, '08006', qr/belongs to another statement/ ],
 	marker_cut => [ sub { message('1', ''), message('t', pack 'n', 0), message('n', ''), $_[0]->answer('1') }, '08006', qr/belongs to another statement/ ],
-	marker_missing => [ sub { $_[0]->answer('1') }, '08006' ],
+	marker_missing => [ sub { $_[0]->answer('1') }, '08006', $violation ],
 	marker_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of another'), ready }, '08006', qr/The remote server reported: of another/ ],
 	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
 	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
