@@ -283,8 +283,14 @@ pgpx_participant_end_utility(Node *stmt)
 	ListCell   *lc;
 
 	if (IsA(stmt, CreateUserMappingStmt))
-		guard(get_foreign_server_oid(created->servername, false),
-			  get_rolespec_oid(created->user, true), true);
+	{
+		Oid			of = get_foreign_server_oid(created->servername, false);
+
+		if (SearchSysCacheExists2(USERMAPPINGUSERSERVER,
+								  ObjectIdGetDatum(InvalidOid),
+								  ObjectIdGetDatum(of)))
+			guard(of, get_rolespec_oid(created->user, true), true);
+	}
 	else if (IsA(stmt, AlterUserMappingStmt))
 		guard(get_foreign_server_oid(mapping->servername, false),
 			  mapping->user->roletype == ROLESPEC_PUBLIC ? InvalidOid : /* any */

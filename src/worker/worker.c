@@ -327,10 +327,12 @@ forget_connections(void)
 		bool		damaged;
 		char		text[2 * PGPX_ERROR_LEN];
 
-		if (pool->worker != pgpx_worker_index)
-			continue;
-
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (pool->worker != pgpx_worker_index)
+		{
+			LWLockRelease(pool->lock);
+			continue;
+		}
 		pool->has_conninfo = false;
 		pool->awaits_conninfo = false;
 		damaged = pool->damaged;
