@@ -1414,20 +1414,7 @@ GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters,
 -- resolver by SQL.
 --
 
-CREATE TABLE pgpool.commit_decisions (
-	id pg_catalog.text NOT NULL,
-	participants pg_catalog.int4[] NOT NULL,
-	CONSTRAINT commit_decisions_pkey PRIMARY KEY (id));
-ALTER TABLE pgpool.commit_decisions
-	ALTER COLUMN id SET STORAGE PLAIN,
-	ALTER COLUMN participants SET STORAGE PLAIN;
-COMMENT ON TABLE pgpool.commit_decisions IS
-'transactions whose prepared parts on other servers must be committed; the resolver deletes a row when its parts are committed';
-COMMENT ON COLUMN pgpool.commit_decisions.id IS
-'global id of the parts, without the number of the part';
-COMMENT ON COLUMN pgpool.commit_decisions.participants IS
-'commit_participants.id of each part, in the order of the numbers of the parts';
-
+-- first, because DROP EXTENSION locks the tables in this order, as the resolver does
 CREATE SEQUENCE pgpool.commit_participants_id_seq AS pg_catalog.int4;
 COMMENT ON SEQUENCE pgpool.commit_participants_id_seq IS
 'ids of commit_participants';
@@ -1468,6 +1455,20 @@ COMMENT ON COLUMN pgpool.commit_participants.visited IS
 'time of the last complete visit of the resolver';
 COMMENT ON COLUMN pgpool.commit_participants.error IS
 'why the last visit has failed; NULL: it has not';
+
+CREATE TABLE pgpool.commit_decisions (
+	id pg_catalog.text NOT NULL,
+	participants pg_catalog.int4[] NOT NULL,
+	CONSTRAINT commit_decisions_pkey PRIMARY KEY (id));
+ALTER TABLE pgpool.commit_decisions
+	ALTER COLUMN id SET STORAGE PLAIN,
+	ALTER COLUMN participants SET STORAGE PLAIN;
+COMMENT ON TABLE pgpool.commit_decisions IS
+'transactions whose prepared parts on other servers must be committed; the resolver deletes a row when its parts are committed';
+COMMENT ON COLUMN pgpool.commit_decisions.id IS
+'global id of the parts, without the number of the part';
+COMMENT ON COLUMN pgpool.commit_decisions.participants IS
+'commit_participants.id of each part, in the order of the numbers of the parts';
 
 CREATE TABLE pgpool.commit_parts (
 	gid pg_catalog.text NOT NULL,
@@ -1844,11 +1845,11 @@ rules AS (
 					(SELECT string_agg(format('%s (%s) %s', o.server, o.local_user, o.total), ', ')
 						FROM (SELECT * FROM pool ORDER BY total DESC LIMIT 3) AS o)),
 				'max_server_connections', CASE WHEN server_cap < of_server THEN of_server::text END,
-				CASE WHEN is_full AND current_setting('pgpool_ext.max_connections')::int4 < of_all
+				CASE WHEN is_full AND current_setting('pgpool_ext.max_connections', true)::int4 < of_all
 					THEN format('ALTER SYSTEM SET pgpool_ext.max_connections = %s', of_all) END
 			FROM (SELECT least(sum(largest) FILTER (WHERE (o.database, o.server) = (p.database, p.server)), 262143) AS of_server,
 				least(sum(largest), 262143) AS of_all,
-				sum(total) >= 0.9 * current_setting('pgpool_ext.max_connections')::int4 AS is_full FROM pool AS o) AS o
+				sum(total) >= 0.9 * current_setting('pgpool_ext.max_connections', true)::int4 AS is_full FROM pool AS o) AS o
 			WHERE u.capped_timeouts > 0 AND p.remote_full_since IS NULL AND u.connects_failed = 0 AND (server_cap > 0 OR is_full)
 
 			UNION ALL SELECT 'info', 'resets cost more than statements',
@@ -1903,14 +1904,14 @@ rules AS (
 	UNION ALL SELECT NULL, NULL, NULL, 'warning', 'worker is busy with TLS',
 		format('Worker %s relayed for %s servers, which needed up to %s %% of a processor.',
 			worker, count(DISTINCT (database, server)), round(sum(percent)::numeric)),
-		format('ALTER SYSTEM SET pgpool_ext.workers = %s', current_setting('pgpool_ext.workers')::int4 + 1)
+		format('ALTER SYSTEM SET pgpool_ext.workers = %s', current_setting('pgpool_ext.workers', true)::int4 + 1)
 	FROM pool JOIN used USING (pool_id),
 		LATERAL (SELECT statement_rate / 10
 			* (30 + (bytes_received + bytes_sent) / 500.0 / greatest(pool.statements, 1)) AS percent) AS t
 	WHERE EXISTS (SELECT FROM pgpool.connections AS c WHERE c.pool_id = pool.pool_id AND transport = 'relay')
 	GROUP BY worker
 	HAVING sum(percent) >= 70 AND count(DISTINCT (database, server)) > 1
-		AND current_setting('pgpool_ext.workers')::int4 < 8
+		AND current_setting('pgpool_ext.workers', true)::int4 < 8
 
 	UNION ALL SELECT NULL, NULL, NULL, 'info', 'history is off',
 		'The other findings are about the time since the last reset of each pool. No size is suggested.',

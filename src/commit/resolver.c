@@ -60,14 +60,16 @@
 #define PAUSE_MAX_MS 5000
 
 /*
- * What the remote session answers about itself, and whether another one prepares a
- * part, or has answered the question before that.  The pattern is not itself one.
+ * What the remote session answers about itself, and whether a session may still
+ * prepare a part that has lost its local session: it has written, and its last
+ * statement was the question, PREPARE TRANSACTION, or is hidden.  A living local
+ * session (of one of our leases) prepares nothing without a lock on participants.
  */
-#define CHECK_SQL \
+#define CHECK_SQL				/* remote pids of our leases */ \
 	"SET search_path = pg_catalog; " \
 	"SELECT pg_is_in_recovery(), system_identifier, current_database(), " \
-	"EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid() AND state <> 'idle' " \
-	"AND query ~ 'PREPARE TRANSACTIO[N]|current_if_assigne[d]') " \
+	"EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND backend_xid IS NOT NULL " \
+	"AND query ~ '^$|PREPARE TRANSACTIO[N]|current_if_assigne[d]' AND pid <> ALL ('%s'::int[])) " \
 	"FROM pg_control_system()"
 
 /* P and Q.  The origin needs no quoting: see READ_SQL. */
@@ -305,6 +307,19 @@ read_identity(void *arg, const PGresult *row)
 	v->prepares = PQgetvalue(row, 0, 3)[0] != 'f';
 }
 
+/* Ask the remote session what it is, and what the others of its role do. */
+static void
+check_remote(Visit *v)
+{
+	StringInfoData leased;
+
+	initStringInfo(&leased);
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+		if (pgpx_conns[i].state == PGPX_CONN_LEASED)
+			appendStringInfo(&leased, ",%d", pgpx_conns[i].remote_pid);
+	ask(v, psprintf(CHECK_SQL, array_of(leased.data)), read_identity);
+}
+
 /* Log in, and ask the remote session what it is. */
 static void
 log_in(Visit *v)
@@ -320,7 +335,7 @@ log_in(Visit *v)
 	v->pg = pgpx_remote_log_in(spec);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(round_cxt);
-	ask(v, CHECK_SQL, read_identity);
+	check_remote(v);
 	if (!v->is_primary)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -418,7 +433,7 @@ remove_participant(Visit *v)
 	begin_transaction();
 	if (ConditionalLockRelation(participants, ExclusiveLock))
 	{
-		ask(v, CHECK_SQL, read_identity);
+		check_remote(v);
 		list_parts(v);
 		if (!v->prepares && v->nparts == 0)
 			(void) execute(REMOVE_SQL, 1, v->id);

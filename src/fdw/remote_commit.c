@@ -410,9 +410,22 @@ find_participant(Relation participants, Member *m)
 								 &m->participant);
 }
 
+/* Raise 55000: the resolver would not find the part of this member. */
+pg_noreturn static void
+raise_changed(const Member *m)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("cannot prepare the remote transaction on server \"%s\"",
+					NameStr(m->spec->server_name)),
+			 errdetail("New connections log in as another user or reach another database, or the participant was removed meanwhile."),
+			 errhint("Roll back the local transaction, and run it again.")));
+}
+
 /*
  * Return a writer whose participant is not known, or was removed or replaced since
- * the answer; NULL: none.  The caller has locked commit_participants.
+ * the answer; NULL: none.  The caller has locked commit_participants.  So from now
+ * on no DDL changes the login of the resolver, which must be that of the lease.
  */
 static const Member *
 find_unknown(Relation participants, Member *members, int n)
@@ -423,10 +436,15 @@ find_unknown(Relation participants, Member *members, int n)
 	{
 		Member	   *m = &members[i];
 		int32		id = m->participant.id;
+		const PgpxServerSpec *login;
 
 		if (m->answer == HAS_NOT_WRITTEN)
 			continue;
 		find_participant(participants, m);
+		login = pgpx_server_spec_get_for(NULL, m->rt->server,
+										 m->participant.user, true);
+		if (!pgpx_server_spec_is_same_login(login, m->spec))
+			raise_changed(m);
 		if (m->participant.id != id)
 			m->answer = OTHER_DATABASE;
 		if (m->answer == OTHER_DATABASE)
@@ -479,12 +497,7 @@ count_writers(Member *members, int n)
 		if (unknown == NULL)
 			return writers;
 		if (attempt > 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("cannot prepare the remote transaction on server \"%s\"",
-							NameStr(unknown->spec->server_name)),
-					 errdetail("New connections reach another database than the one of this transaction."),
-					 errhint("Roll back the local transaction, and run it again.")));
+			raise_changed(unknown);
 		for (int i = 0; i < n; i++)
 			if (members[i].answer == OTHER_DATABASE)
 				pgpx_participant_register(members[i].rt->server,

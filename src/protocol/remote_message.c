@@ -183,7 +183,8 @@ pgpx_remote_error_report(int elevel, const PgpxRemoteError *error,
 }
 
 void
-pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
+pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server,
+				   bool commits)
 {
 	PgpxRemoteFields fields;
 	char	   *primary;
@@ -206,8 +207,10 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 	detail = copy_text(fields.detail);
 	hint = copy_text(fields.hint);
 
-	/* the answer to a COMMIT may follow: no cancel may precede its reading */
+	/* a client that does not read must not keep the session from its end */
 	HOLD_CANCEL_INTERRUPTS();
+	if (commits)
+		HOLD_INTERRUPTS();
 	ereport(elevel,
 			(errcode(pgpx_parse_sqlstate(fields.sqlstate,
 									elevel >= WARNING ? ERRCODE_WARNING :
@@ -216,6 +219,8 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 			 detail ? errdetail_internal("%s", detail) : 0,
 			 hint ? errhint("%s", hint) : 0,
 			 elevel == LOG ? errcontext("remote server \"%s\"", server) : 0));
+	if (commits)
+		RESUME_INTERRUPTS();
 	RESUME_CANCEL_INTERRUPTS();
 	pfree(primary);
 	if (detail)

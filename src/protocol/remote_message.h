@@ -100,10 +100,11 @@ extern void pgpx_remote_error_report(int elevel, const PgpxRemoteError *error,
  *
  * elevel LOG writes it to the server log only.  elevel 0 sends it to the client
  * with the remote's severity, or as a NOTICE if that is LOG or unknown.  A
- * warning is not written to the server log.
+ * warning is not written to the server log.  A cancel is deferred meanwhile, and
+ * also the end of the session if the answer to a COMMIT may follow (commits).
  */
 extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
-							   const char *server);
+							   const char *server, bool commits);
 
 /*
  * pgpx_text_clean

@@ -289,7 +289,9 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 			pgpx_lease_note_end(lease, msg);
 			if (notices != PGPX_NOTICES_IGNORE)
 				pgpx_remote_notice(msg, notices == PGPX_NOTICES_LOG ? LOG : 0,
-								   NameStr(lease->spec->server_name));
+								   NameStr(lease->spec->server_name),
+								   run->last &&
+									   lease->scope == PGPX_SCOPE_TABLE);
 			break;
 		case PGPX_EV_NOTIFICATION:
 			pgpx_lease_store_note(lease, msg);

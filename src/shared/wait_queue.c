@@ -312,9 +312,6 @@ pgpx_waiter_dequeue(PgpxDequeue how, PgpxTime *waited)
 			break;
 	}
 	waiter->state = PGPX_WAITER_NONE;
-	/* the checkout still needs pending_len */
-	if (waiter->pending_len > 0)
-		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nwaiters--;
 	pool->stats.wait_time += *waited - waiter->waited_before;
 	if (!continues)

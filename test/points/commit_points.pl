@@ -165,6 +165,21 @@ foreach my $action (qw(error exit crash))
 }
 commits('session fails');
 
+# --- DDL while a living session has asked: it holds no lock, and registers again
+{
+	my $session = PgpxSession->new($local, user => 'app');
+
+	disarm();
+	$session->run(q{SET pgpool_ext.debug_point = 'commit_asked wait'});
+	$session->start(transfer(++$n));
+	ok(reached('commit_asked'), 'session has asked');
+	is(scalar $local->psql('postgres', q{ALTER SERVER shard1 OPTIONS (ADD keepalives_idle '60')}), 0, 'server is changed meanwhile');
+	resume('commit_asked');
+	is($session->finish . $session->error, '', 'transfer succeeds');
+	is(is_committed($n), 1, 'and is committed');
+	$session->quit;
+}
+
 # --- the resolver fails with parts to commit, and to roll back
 foreach my $point (qw(resolver_visit resolver_listed resolver_running resolver_decided resolver_resolved resolver_clean))
 {

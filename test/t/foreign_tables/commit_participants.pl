@@ -186,10 +186,16 @@ EOS
 		is($local->safe_psql('postgres', $participants), '0', "$ddl removes the participant");
 		$local->safe_psql('postgres', 'DROP USER MAPPING FOR other SERVER s1') if $ddl eq $ddl[0];
 	}
+
+	# the remote session has the former login, the resolver would have the present one
+	$holder->run('BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l5()');
+	$local->safe_psql('postgres', "ALTER USER MAPPING FOR CURRENT_USER SERVER s1 OPTIONS (SET user 'remote_app', SET password '$REMOTE_APP_PASSWORD')");
+	$holder->fails('COMMIT', '55000', qr/log in as another user/, 'part that the resolver would not find is not prepared');
 	$holder->quit;
 }
 
 # --- DROP EXTENSION ends the origin
+$local->safe_psql('postgres', 'BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l5(); COMMIT');
 $local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE');
 is(prepared(), '0 0', 'no part is left');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');

@@ -399,7 +399,7 @@ nothing_is_left('timeout in a subtransaction');
 $remote->safe_psql('remote_db', <<'EOT');
 SET ROLE remote_app;
 CREATE TABLE app.deferred (id int);
-CREATE FUNCTION app.waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$;
+CREATE FUNCTION app.waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(42); FOR i IN 2 .. NEW.id LOOP RAISE NOTICE '%', i; END LOOP; RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER w AFTER INSERT ON app.deferred DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION app.waits();
 CREATE FUNCTION app.defers() RETURNS int LANGUAGE sql AS $$ INSERT INTO app.deferred VALUES (1) RETURNING 1 $$;
 CREATE VIEW app.deferring AS SELECT id, app.defers() AS n FROM app.a WHERE id = 5 FOR UPDATE;
@@ -439,6 +439,20 @@ $session->failed('08006', qr/connection to server "one" was lost/, 'read fails i
 is(remote_value('SELECT count(*) FROM app.deferred'), '1', 'what this read wrote is lost');
 $blocker->run('SELECT pg_advisory_unlock(42)');
 nothing_is_left('kill during COMMIT');
+
+# notices precede the answer to COMMIT, and the client is gone
+$session->run(q{CREATE FOREIGN TABLE one.deferred (id int) SERVER one OPTIONS (schema_name 'app'); CREATE TABLE written (id int)});
+my $client = PgpxSession->new($local);
+
+$blocker->run('SELECT pg_advisory_lock(42)');
+$client->start('BEGIN; INSERT INTO one.deferred VALUES (100); INSERT INTO written VALUES (1); COMMIT');
+ok(wait_until($remote, "SELECT count(*) $committing", '1'), 'remote COMMIT of a write waits for a lock');
+kill 'KILL', $client->{psql};
+$blocker->run('SELECT pg_advisory_unlock(42)');
+ok($client->is_gone, 'session ends without its client');
+is($session->run('SELECT count(*) FROM one.deferred WHERE id = 100') . $session->run('SELECT count(*) FROM written'), '11', 'it has committed on the remote server and locally');
+$client->quit;
+nothing_is_left('client that is gone during COMMIT');
 
 # returns the remote session that holds the lock
 sub stop_remote
