@@ -209,15 +209,15 @@ EOT
 	ok(wait_until($local, sub { let_time_pass($local, 700); $local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.connections') }, '0'), 'all connections are closed');
 	let_time_pass($local, 700);
 	sample();
-	my $worker = worker_pid($local);
+	my @workers = split /\n/, $local->safe_psql('postgres', 'SELECT pid FROM pgpool.workers WHERE pid IS NOT NULL');
 
-	# stopped, so that it wakes up only when a session waits
-	kill 'STOP', $worker;
+	# stopped, so that they wake up only when a session waits
+	kill 'STOP', @workers;
 	let_time_pass($local, 5000, asleep => 1);
 	my $start = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
 	$sessions[0]->start(q{SELECT pgpool.exec('b', 'select 1')});
 	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'b'}, '1'), 'session waits');
-	kill 'CONT', $worker;
+	kill 'CONT', @workers;
 	is($sessions[0]->finish, '1', 'pool is used again');
 	sample();
 	ok(wait_until($local, "SELECT sum(statements), max(span) < 1000000 FROM pgpool.history WHERE server = 'b' AND sampled_at > '$start'", '1|t'),

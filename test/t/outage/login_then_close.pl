@@ -32,6 +32,7 @@ $remote->safe_psql('postgres', q{ALTER ROLE remote_app SET idle_session_timeout 
 
 # the first pause does not end during the test
 make_pool($local, $remote, server => 'once', options => { pool_size => 20, min_size => 20, retry_min => '1h', retry_max => '1h' });
+$session->run("SELECT pgpool.prewarm('once', 20, '1 ms')");
 becomes('once', q{total, next_try_at > now() + '30 min'}, '0|t', 'worker pauses after connections have been closed');
 becomes('once', 'connects <= 20, connects_failed > 0, connects_failed <= connects, closed_broken = connects', 't|t|t|t', 'closed connections count as failed attempts');
 becomes('once', 'last_error', 'The remote server closed the connection before it was used.', 'last_error has the reason');
@@ -39,6 +40,7 @@ is_logged($local, 0, qr/LOG:  pgpool_ext lost an unused connection to server "on
 
 # the attempts continue after pauses, and the pool recovers
 make_pool($local, $remote, server => 'twice', options => { pool_size => 1, min_size => 1, retry_min => '500ms', retry_max => '500ms' });
+$session->run("SELECT pgpool.prewarm('twice', 1, '1 ms')");
 passes('twice', 'connects_failed > 1', 't', 'attempts continue');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET idle_session_timeout');
 passes('twice', 'idle, next_try_at IS NULL', '1|t', 'pool recovers');
