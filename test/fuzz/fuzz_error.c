@@ -61,8 +61,8 @@ check_error(const PgpxWireMessage *msg)
 	fuzz_may_throw = false;
 
 	/* a notice never ends it */
-	pgpx_remote_notice(msg, 0, "server");
-	pgpx_remote_notice(msg, LOG, "server");
+	pgpx_remote_notice(msg, 0, "server", false);
+	pgpx_remote_notice(msg, LOG, "server", false);
 }
 
 static void

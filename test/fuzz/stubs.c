@@ -44,6 +44,8 @@ MemoryContext CurrentMemoryContext = NULL;
 MemoryContext ErrorContext = NULL;
 volatile uint32 CritSectionCount = 0;
 volatile uint32 InterruptHoldoffCount = 0;
+volatile uint32 QueryCancelHoldoffCount = 0;
+volatile sig_atomic_t ProcDiePending = false;
 bool		assert_enabled = true;
 
 static void *
