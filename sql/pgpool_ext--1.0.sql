@@ -1414,7 +1414,8 @@ GRANT SELECT ON pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters,
 -- resolver by SQL.
 --
 
--- first, because DROP EXTENSION locks the tables in this order, as the resolver does
+-- DROP EXTENSION locks the tables in the order of their creation.  The resolver locks
+-- commit_participants first.
 CREATE SEQUENCE pgpool.commit_participants_id_seq AS pg_catalog.int4;
 COMMENT ON SEQUENCE pgpool.commit_participants_id_seq IS
 'ids of commit_participants';

@@ -49,8 +49,9 @@
 /*
  * What a session needs of a row of commit_participants.
  *
- * server, user: the arguments of pgpx_server_spec_get_for, with by_table.  The
- * user is InvalidOid if a user who is not a superuser shares a PUBLIC mapping.
+ * server, user: the arguments of pgpx_server_spec_get_for, with by_table.  All
+ * users of a PUBLIC mapping that names the remote user have one participant, with
+ * InvalidOid as its user.  Superusers have a participant each.
  */
 typedef struct PgpxParticipant
 {

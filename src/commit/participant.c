@@ -291,9 +291,10 @@ pgpx_participant_end_utility(Node *stmt)
 								  ObjectIdGetDatum(of)))
 			guard(of, get_rolespec_oid(created->user, true), true);
 	}
+	/* users of PUBLIC can have participants of their own */
 	else if (IsA(stmt, AlterUserMappingStmt))
 		guard(get_foreign_server_oid(mapping->servername, false),
-			  mapping->user->roletype == ROLESPEC_PUBLIC ? InvalidOid : /* any */
+			  mapping->user->roletype == ROLESPEC_PUBLIC ? InvalidOid :
 			  get_rolespec_oid(mapping->user, true), true);
 	else if (IsA(stmt, AlterForeignServerStmt))
 		guard(get_foreign_server_oid(server->servername, false), InvalidOid,
@@ -313,8 +314,9 @@ pgpx_participant_check_drop(Oid class_id, Oid object)
 		guard(object, InvalidOid, true);
 	if (class_id == AuthIdRelationId)
 		guard(InvalidOid, object, true);	/* it may use a mapping for PUBLIC */
-	row = class_id != UserMappingRelationId ? NULL :
-		SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(object));
+	if (class_id != UserMappingRelationId)
+		return;
+	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(object));
 	if (!HeapTupleIsValid(row))
 		return;
 	guard(((Form_pg_user_mapping) GETSTRUCT(row))->umserver,

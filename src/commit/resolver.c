@@ -20,8 +20,8 @@
  *	 well-formed ids are used, and their number is bounded.
  *
  * The process executes SQL as the bootstrap superuser, on tables of the
- * extension only, which it locks against DROP EXTENSION.  Its settings are its own.  It does not wait for standbys: what
- * a failover undoes is done again.
+ * extension only, which it locks against DROP EXTENSION.  Its settings are its
+ * own.  It does not wait for standbys: what a failover undoes is done again.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,12 +60,13 @@
 #define PAUSE_MAX_MS 5000
 
 /*
- * What the remote session answers about itself, and whether a session may still
- * prepare a part that has lost its local session: it has written, and its last
- * statement was the question, PREPARE TRANSACTION, or is hidden.  A living local
- * session (of one of our leases) prepares nothing without a lock on participants.
+ * The remote session describes itself.  The last column tells whether a remote
+ * session whose local session has died may still prepare a part: the remote
+ * session has written, and its last statement was the question or PREPARE
+ * TRANSACTION, or is hidden.  Remote sessions of leases do not count, because a
+ * living local session holds a lock on participants when it prepares a part.
  */
-#define CHECK_SQL				/* remote pids of our leases */ \
+#define CHECK_SQL				/* remote pids of all leases */ \
 	"SET search_path = pg_catalog; " \
 	"SELECT pg_is_in_recovery(), system_identifier, current_database(), " \
 	"EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND backend_xid IS NOT NULL " \
@@ -172,7 +173,7 @@ typedef struct Visit
 	bool		is_primary;
 	char		real_system[32];	/* as text */
 	char		real_database[NAMEDATALEN];
-	bool		prepares;		/* another session of the role may prepare */
+	bool		prepares;		/* the last column of CHECK_SQL */
 	int			nparts;			/* in the last list */
 	int			nown;			/* .. those that our role owns */
 	int			ncommitted;
@@ -314,6 +315,8 @@ check_remote(Visit *v)
 	StringInfoData leased;
 
 	initStringInfo(&leased);
+
+	/* unlocked read: a lease that ends now has sent no PREPARE, or holds the lock */
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 		if (pgpx_conns[i].state == PGPX_CONN_LEASED)
 			appendStringInfo(&leased, ",%d", pgpx_conns[i].remote_pid);

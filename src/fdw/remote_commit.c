@@ -396,8 +396,9 @@ check_writers(const Member *members, int n, const Member *with_option)
 
 /*
  * Look up the participant of a member.  Its user is the one for whom the resolver
- * reads the catalogs.  If all superusers share a pool, it is the one who has begun
- * the remote transaction, because others can have a mapping of their own.
+ * reads the catalogs.  Superusers share a pool of PUBLIC, but any of them can
+ * have a mapping of their own.  So the user of their participant is the superuser
+ * who has begun the remote transaction.
  */
 static void
 find_participant(Relation participants, Member *m)
@@ -458,8 +459,9 @@ find_unknown(Relation participants, Member *members, int n)
  * in one phase.  Register participants that are not known.  The lock on
  * commit_participants is kept if the result is not 0.
  *
- * It is acquired after the answers, because they can wait for another transaction.
- * That one may wait for the lock, behind DDL that would wait for this session.
+ * The lock is acquired after the answers.  An answer can wait for another
+ * transaction, which can wait for the lock behind DDL, and the DDL would wait for
+ * this session.
  */
 static int
 count_writers(Member *members, int n)

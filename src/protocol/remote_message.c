@@ -191,7 +191,7 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server,
 	char	   *detail;
 	char	   *hint;
 
-	/* what follows in the answer precedes the exit of the session */
+	/* a session that is about to exit reads the rest of the answer first */
 	if (ProcDiePending || !pgpx_wire_parse_error(msg, &fields))
 		return;
 	if (elevel == 0)

@@ -204,7 +204,7 @@ foreach my $point (qw(resolver_visit resolver_listed resolver_running resolver_d
 			all_agree($local, \@shards, $name);
 
 			# a crash of the resolver can precede the decision
-			is(is_committed($n), $left eq 'commit_decided' ? '1' : '0', "$name: outcome is as decided") if -e path($left, 'at');
+			is(is_committed($n), $left eq 'commit_decided' ? '1' : '0', "$name: outcome is as decided") if $left eq 'commit_prepared' || -e path($left, 'at');
 		}
 	}
 	calm();

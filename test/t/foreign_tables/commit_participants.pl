@@ -159,7 +159,7 @@ is($local->safe_psql('postgres', $participants), '1', 'and comes with it');
 	my $resolved = sub { ok(wait_until($local, sub { prepared() }, '0 0'), $_[0]) };
 	my @ddl = ("CREATE USER MAPPING FOR other SERVER s1 OPTIONS (user 'remote_super', password '$REMOTE_SUPER_PASSWORD')", 'DROP ROLE other');
 
-	# nobody can have used a mapping for PUBLIC, so no commit waits for this transaction
+	# the server has no mapping for PUBLIC, so commits do not wait for this transaction
 	$local->safe_psql('postgres', 'CREATE ROLE other SUPERUSER LOGIN');
 	$holder->run('BEGIN; CREATE USER MAPPING FOR other SERVER s1');
 	is($local->safe_psql('postgres', 'BEGIN; INSERT INTO t1 VALUES (1); CREATE TABLE l3(); DROP TABLE l3; COMMIT'), '', 'commit while another transaction has created a mapping');
