@@ -76,7 +76,9 @@ EOT
 	let_time_pass($local, 100);
 	ok(wait_until($local, q{SELECT sum(mean_leased * span) >= 100000 AND sum(mean_waiting * span) >= 100000 FROM pgpool.history WHERE server = 'b'}),
 		'lease and wait that have not ended count');
-	is(history('max(mean_leased) <= 1 AND max(mean_waiting) <= 1 AND sum(leases) = 0', q{server = 'b'}), 't', 'one lease and one waiter are not more than one');
+
+	# a wait can begin before its pool exists, and thus last longer than the samples
+	is(history('sum(mean_leased * span) < 1.5 * sum(span) AND sum(mean_waiting * span) < 1.5 * sum(span) AND sum(leases) = 0', q{server = 'b'}), 't', 'one lease and one waiter count once');
 	$sessions[0]->run("SELECT pgpool.checkin($lease)");
 	$sessions[1]->finish;
 	$sessions[1]->run('SELECT pgpool.checkin_all()');

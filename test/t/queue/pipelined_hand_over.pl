@@ -346,9 +346,15 @@ $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 21 FROM
 my $fourth = PgpxSession->new($local);
 $fourth->start(query('one', 'SELECT 22 FROM pg_advisory_xact_lock(21)', 'a int'));
 wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
+
+# The new pool has no connection before both wait in it. Otherwise the first one may send the
+# reset behind its statement.
+$worker = worker_pid($local);
+kill 'STOP', $worker;
 $third->run($mapping->('one'));
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters WHERE pool_id = (SELECT max(pool_id) FROM pgpool.stats)', '2'), 'both wait in the new pool');
+kill 'CONT', $worker;
 ok(wait_until($remote, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}, '1'), 'one statement runs in the new pool');
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters WHERE pool_id = (SELECT max(pool_id) FROM pgpool.stats)', '1'), 'the other one waits in the new pool');
 $gate->quit;
 is($second->finish(30), '21', 'waiter moves to the pool of the new mapping') or diag($second->error);
 is($fourth->finish(30), '22', 'next waiter moves, too') or diag($fourth->error);
