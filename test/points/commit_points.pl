@@ -96,6 +96,8 @@ sub calm
 	return;
 }
 
+# Arm a point of the resolver, and wait until a resolver with the former setting has ended, or one
+# has reached the point.
 sub arm_resolver
 {
 	my ($setting) = @_;
@@ -103,6 +105,10 @@ sub arm_resolver
 	calm();
 	$local->safe_psql('postgres', "ALTER SYSTEM SET pgpool_ext.debug_point = '$setting'");
 	$local->reload;
+	wait_until($local, 'SHOW pgpool_ext.debug_point', $setting);
+	my ($pids) = read_rows($local, 'postgres', "SELECT coalesce(string_agg(pid::text, ','), '0') $resolver");
+	my $at = path($setting =~ /(\w+)/, 'at');
+	wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid IN ($pids) AND pg_stat_file('$at', true) IS NULL", '0');
 	return;
 }
 

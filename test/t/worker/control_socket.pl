@@ -122,7 +122,7 @@ my $local = local_node('local');
 
 	# --- the only connection is being tested: try_checkout waits for a
 	# moment and returns NULL
-	make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '1ms' });
+	make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '0' });
 	{
 		my $own = PgpxSession->new($local);
 		my $pid = $own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
