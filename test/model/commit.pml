@@ -22,7 +22,7 @@
  *	   and removes every row
  *
  * run commit: -DCRASHES=1 -DCUTS=1 -DREMOTE_CRASHES=1
- * run same_xid: -DBOTH -DCRASHES=1
+ * run same_xid: -DBOTH -DCRASHES=1 -DCUTS=1 -DREMOTE_CRASHES=1
  * run same_db: -DSAME_DB -DCRASHES=1 -DCUTS=1 -DREMOTE_CRASHES=1
  * run by_list: -DGONE_IF_UNSEEN -DCRASHES=1 -DCUTS=1 -DREMOTE_CRASHES=1
  * run clone: -DCLONE
@@ -46,7 +46,7 @@
  * mutant BUG_ONE_TOKEN: -DCLONE -DONLY=1
  * mutant BUG_ADOPT_ALIVE: -DPROMOTE
  *
- * deep commit_faults: -DBOTH -DCRASHES=2 -DREMOTE_CRASHES=1 -DCUTS=2
+ * deep commit_faults: -DBOTH -DCRASHES=3 -DREMOTE_CRASHES=2 -DCUTS=2
  * deep clone_faults: -DCLONE -DBOTH -DCRASHES=2 -DREMOTE_CRASHES=1 -DCUTS=2
  *
  * Each bug removes one rule of the design:
@@ -231,6 +231,7 @@ inline finish(k, result)
 inline restart_resolver(c)
 {
 	stage[c] = RESTING;
+	done[PART(c, visited[c])] = false;
 	visited[c] = 0;
 	next[c] = 0;
 	prepared[c] = 0;
