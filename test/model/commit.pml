@@ -6,7 +6,7 @@
  * Every party can fail at each step: the session, the local server (which can then assign
  * the same xid again), a remote, a connection, the resolver.  A command whose sender has
  * died is executed at any later time, or never.  The resolver reads what it decides on
- * step by step.
+ * step by step.  Participants are removed at any time.
  *
  * CLONE			 a copy of the local server starts at any time; transaction 1 is its own
  * PROMOTE			 the original stops at that instant, and the copy adopts its parts
@@ -41,7 +41,12 @@
  * mutant BUG_BY_SERVER: -DSAME_DB
  * mutant BUG_NO_PARTICIPANT: -DCRASHES=1
  * mutant BUG_PARTICIPANT_LOST: -DCRASHES=1
- * mutant BUG_FORGETS:
+ * mutant BUG_UNLOCKED:
+ * mutant BUG_ONE_LOOK:
+ * mutant BUG_LATE_LOCK:
+ * mutant BUG_UNDER_WAY:
+ * mutant BUG_LIST_FIRST:
+ * mutant BUG_NAMED:
  * mutant BUG_CLONE_ROLLBACK: -DCLONE
  * mutant BUG_ONE_TOKEN: -DCLONE -DONLY=1
  * mutant BUG_ADOPT_ALIVE: -DPROMOTE
@@ -62,7 +67,12 @@
  *	 BY_SERVER		 a row is found only for parts of the server that is visited
  *	 NO_PARTICIPANT	 the participant is written by the transaction itself
  *	 PARTICIPANT_LOST	 the commit of the participant is not flushed
- *	 FORGETS		 a participant on which nothing was found is removed
+ *	 UNLOCKED		 the session does not keep its lock on the participants
+ *	 ONE_LOOK		 it does not look up the participants again under the lock
+ *	 LATE_LOCK		 a participant is removed because of checks that preceded the lock
+ *	 UNDER_WAY		 it is removed although a PREPARE is under way
+ *	 LIST_FIRST		 the parts are listed before it is checked that no PREPARE is under way
+ *	 NAMED			 a participant is removed although a row names it
  *	 CLONE_ROLLBACK	 a clone rolls back parts of the original for want of rows
  *	 ONE_TOKEN		 a clone's parts have the token of the original
  *	 ADOPT_ALIVE	 parts are adopted while the original still runs
@@ -106,7 +116,7 @@
 #define IDLE 0
 #define BEGUN 1
 #define REGISTERED 2	/* the participants are committed */
-#define PREPARING 3
+#define PREPARING 3		/* .. and exist under the lock, which is kept up to DECIDED */
 #define DECIDING 4		/* the row is inserted */
 #define FLUSHED 5		/* the commit record is durable, the transaction still runs */
 #define DECIDED 6		/* the row is visible */
@@ -122,6 +132,9 @@
 #define READ_TWO 2
 #define ACTING 3
 #define WAITING 4
+#define LOCKED 5		/* it holds the lock from here on, to remove a participant */
+#define CHECKED 6
+#define LISTED 7
 
 /*
  * A part k is that of transaction TX(k) on server SERVER(k); masks have a bit for each
@@ -165,6 +178,20 @@
 #define MAY_ROLL_BACK(c, t) (CLUSTER(t) == (c) || adopted)
 #endif
 #endif
+
+#if defined(BUG_NO_PARTICIPANT) || defined(BUG_ONE_LOOK)
+#define KNOWN(t) true
+#else
+#define KNOWN(t) ((participants[CLUSTER(t)] & writes[t]) == writes[t])
+#endif
+
+/* does a session hold the lock on the participants? */
+#ifdef BUG_UNLOCKED
+#define SHARES(c, t) false
+#else
+#define SHARES(c, t) (CLUSTER(t) == (c) && phase[t] >= PREPARING && phase[t] <= DECIDED)
+#endif
+#define IS_SHARED(c) (SHARES(c, 0) || SHARES(c, 1))
 
 byte part[4];
 byte cmd[4];			/* a command of the session that the remote has not executed */
@@ -261,7 +288,8 @@ inline crash_transaction(c, t)
 			outcome[t] = COMMITTED;
 			if
 			:: row[PART(c, t)] != REMOVED -> row[PART(c, t)] = ROW
-			:: row[PART(c, t)] == REMOVED -> row[PART(c, t)] = ROW	/* the removal was not flushed */
+			/* the removal was not flushed; a later one of a participant would have flushed it */
+			:: row[PART(c, t)] == REMOVED && KNOWN(t) -> row[PART(c, t)] = ROW
 			:: row[PART(c, t)] == REMOVED
 			fi
 		:: else ->
@@ -326,7 +354,10 @@ end:
 #endif
 		phase[t] = REGISTERED }
 
-	:: atomic { phase[t] == REGISTERED ->
+	/* a participant was removed meanwhile */
+	:: atomic { phase[t] == REGISTERED && !KNOWN(t) -> phase[t] = BEGUN }
+
+	:: atomic { phase[t] == REGISTERED && KNOWN(t) && stage[CLUSTER(t)] < LOCKED ->
 		do
 		:: n < 2 ->
 			if
@@ -499,6 +530,19 @@ inline remove_row(c, t)
 #define FOUND(k) BY_ROW(k)
 #endif
 
+/* does a row name participant n, and can a session that has ended still prepare a part there? */
+#ifdef BUG_NAMED
+#define NAMED(t, n) false
+#else
+#define NAMED(t, n) (row[PART(c, t)] == ROW && HAS(writes[t], n))
+#endif
+#define ORPHAN(k, n) (cmd[k] == PREPARE && !connected[k] && AT(k, n))
+#ifdef BUG_UNDER_WAY
+#define UNDER_WAY(n) false
+#else
+#define UNDER_WAY(n) (ORPHAN(0, n) || ORPHAN(1, n) || ORPHAN(2, n) || ORPHAN(3, n))
+#endif
+
 proctype resolver(byte c)
 {
 	byte k;
@@ -593,12 +637,33 @@ end:
 	:: atomic { stage[c] == ACTING && K == 4 ->
 		remove_row(c, 0);
 		remove_row(c, 1);
-#ifdef BUG_FORGETS
+		restart_resolver(c) }
+
+	/* the resolver or DDL removes a participant, after checks under the lock */
+	:: atomic { exists[c] && stage[c] == RESTING && !quiet && participants[c] != 0 &&
+#ifdef BUG_LATE_LOCK
+		true ->
+#else
+		!IS_SHARED(c) ->
+#endif
 		if
-		:: prepared[c] == 0 && rows[c] == 0 -> participants[c] = participants[c] & (3 - BIT(visited[c]))
+		:: HAS(participants[c], 0) -> visited[c] = 0
+		:: HAS(participants[c], 1) -> visited[c] = 1
+		fi;
+		stage[c] = LOCKED }
+#ifdef BUG_LIST_FIRST
+	:: atomic { stage[c] == LOCKED -> stage[c] = CHECKED; read_prepared(c, prepared[c]) }
+	:: atomic { stage[c] == CHECKED && !UNDER_WAY(visited[c]) -> stage[c] = LISTED }
+#else
+	:: atomic { stage[c] == LOCKED && !UNDER_WAY(visited[c]) -> stage[c] = CHECKED }
+	:: atomic { stage[c] == CHECKED -> stage[c] = LISTED; read_prepared(c, prepared[c]) }
+#endif
+	:: atomic { stage[c] == LISTED ->
+		if
+		:: prepared[c] == 0 && !NAMED(0, visited[c]) && !NAMED(1, visited[c]) && !IS_SHARED(c) ->
+			participants[c] = participants[c] & (3 - BIT(visited[c]))
 		:: else
 		fi;
-#endif
 		restart_resolver(c) }
 
 	/* it dies, or its connection does */
