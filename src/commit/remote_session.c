@@ -23,6 +23,7 @@
 #include <sys/ioctl.h>
 
 #include "commands/dbcommands.h"
+#include "utils/lsyscache.h"
 
 #include "base/settings.h"
 #include "protocol/remote_message.h"
