@@ -206,6 +206,7 @@ EOT
 	is(difference($count, outcomes()), 'none free', 'it is passed to dblink');
 	$holder->run("SELECT pgpool.checkin($lease)");
 	$holder->quit;
+	$local->safe_psql('postgres', 'ALTER SERVER shard1 OPTIONS (DROP checkout_timeout)');
 	$remote->stop;
 	$count = outcomes();
 	my (undef, undef, $error) = $local->psql('postgres', q{SELECT * FROM dblink('shard1', 'select 1') AS t(a int)});

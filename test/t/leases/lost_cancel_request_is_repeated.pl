@@ -178,15 +178,13 @@ cmp_ok(0.8 * -s $spoken, '<', 250, 'chatty: amount of data read meanwhile is bou
 cmp_ok($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'stubborn'"), '>=', 3,
 	'each request is counted');
 
-# a statement that never ends: the slot is free after operation_timeout, and the
-# requests become rare
+# a statement that never ends: the slot is free after operation_timeout
 scenario('endless', operation_timeout => '2s');
 $session->run("SELECT pgpool.prewarm('endless', 1)");
 cancel_running($local, $session, "SELECT * FROM pgpool.query('endless', 'select pg_sleep(300)') $row", 'endless: cancel ends a call');
 $other->start("SELECT * FROM pgpool.query('endless', 'select 1') $row");
 is($session->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row") . $session->error, '1',
 	'endless: worker serves other pools meanwhile');
-ok(wait_until($local, sub { noted('request') > 1 ? 1 : 0 }, 1), 'endless: cancel request is repeated');
 is($other->finish(30) . $other->error, '1', 'endless: next session is granted a connection after operation_timeout');
 
 # a reset that does not end in time

@@ -13,7 +13,8 @@ use Time::HiRes qw(usleep);
 plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
 plan skip_all => 'limits over several pools do not depend on TLS' if over_tls();
 my $remote = remote_node('remote');
-my $local = local_node('local');
+my $local = local_node('local', start => 0);
+with_clock($local, sub { $local->start });
 
 # ---------- max_server_connections
 # max_server_connections limits the pools of all users of a server together. The remote
@@ -52,7 +53,7 @@ EOS
 		my ($session, $server, $reason, $name) = @_;
 		my $pid = $session->pid;
 
-		$session->start("SELECT pgpool.checkout('$server', '60 s')");
+		$session->start("SELECT pgpool.checkout('$server', '10 h')");
 		ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason, 30), $name)
 		  or die "session does not wait\n";
 		return;
@@ -88,7 +89,7 @@ EOS
 	is(pools('capped', 'local_user, leased, total, waiters'), "u1|2|2|1\nu2|1|1|0", 'cap is kept');
 	$u2[0]->run('SELECT pgpool.checkin_all()');
 	like($u1[3]->finish(30), qr/^\d+$/, 'younger waiter is granted a connection next');
-	is(remote_sessions($remote), '3', 'remote server has as many sessions as the cap allows');
+	ok(wait_until($local, sub { remote_sessions($remote) }, '3'), 'remote server has as many sessions as the cap allows');
 	is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(timeouts) FROM pgpool.stats WHERE server = 'capped'"),
 		'2|0', 'two connections were evicted, and no waiter timed out');
 	$_->run('SELECT pgpool.checkin_all()') foreach @u1;
@@ -132,7 +133,7 @@ EOS
 	like(lease($u3, 'capped'), qr/^\d+$/, 'third user is granted a connection');
 	is(idle_pids(), join(' ', @before[ 1, 2 ]), 'connection that was idle longest is evicted');
 	is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(total) FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'other'"), '0|1', 'connection of another server is not evicted');
-	is(remote_sessions($remote), '4', 'remote server has no additional session');
+	ok(wait_until($local, sub { remote_sessions($remote) }, '4'), 'remote server has no additional session');
 	$local->safe_psql('postgres', "SELECT pgpool.reconnect('other')");
 
 	# --- a session that would wait for itself
@@ -172,13 +173,15 @@ EOS
 			append_to_file($seen, "goes\n");
 		});
 	append_to_file($seen, '');
-	make_capped('dark', "pool_size '1', max_server_connections '1', connect_timeout '1s', retry_min '1h', retry_max '1h', sslmode 'disable'", $fake, 'dark');
-	$u1[0]->start("SELECT pgpool.checkout('dark', '60 s')");
+	make_capped('dark', "pool_size '1', max_server_connections '1', connect_timeout '1h', retry_min '1h', retry_max '1h', sslmode 'disable'", $fake, 'dark');
+	$u1[0]->start("SELECT pgpool.checkout('dark', '10 h')");
 	ok(wait_until($local, sub { slurp_file($seen) }, "dark\n"), 'connection attempt is in progress');
 	waits($u2[0], 'dark', 'server_cap', 'attempt occupies the slot, so another user waits');
+	let_time_pass($local, 3601);
 	$u1[0]->finish(30);
 	$u1[0]->failed('08001', qr/within connect_timeout/, 'attempt times out');
 	ok(wait_until($local, sub { slurp_file($seen) }, "dark\ndark\n"), 'next attempt begins after the timeout');
+	let_time_pass($local, 3601);
 	$u2[0]->finish(30);
 	unlink $seen;
 	append_to_file($seen, '');

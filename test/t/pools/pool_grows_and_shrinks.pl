@@ -376,6 +376,7 @@ SKIP:
 		$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 		is(pool($server, 'total'), 5, "$server: pool has five connections");
 		ok( wait_until($local, sub {
+					are_idle($local, $server);    # no reset exceeds operation_timeout
 					let_time_pass($local, $half);
 					$_->run("SELECT pgpool.exec('$server', 'select 1')") foreach @sessions;
 					return pool($server, 'total');
@@ -430,7 +431,7 @@ SKIP:
 	let_time_pass($local, 1000);
 	$sessions[3]->start(q{SELECT pgpool.checkout('aged')});
 	like($sessions[2]->finish(30), qr/^\d+$/, 'aged: waiter is granted a connection because sessions have waited without interruption');
-	is($column->('total, leased, waiters'), '2|2|1', 'aged: pool has grown by one connection');
+	ok(wait_until($local, sub { $column->('total, leased, waiters') }, '2|2|1'), 'aged: pool has grown by one connection');
 	$sessions[1]->run('SELECT pgpool.checkin_all()');
 	like($sessions[3]->finish(30), qr/^\d+$/, 'aged: last waiter is granted the next lease');
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
@@ -449,6 +450,7 @@ SKIP:
 		lease($_, 'peak') foreach @sessions[ 0 .. ($step == 1 ? 2 : 1) ];
 		$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 		$sessions[0]->run(q{SELECT pgpool.exec('witness', 'select 1')});
+		are_idle($local, $_) foreach qw(spare witness);
 		let_time_pass($local, $half);
 		is($sessions[0]->run(q{SELECT pgpool.exec('spare', 'select 1')}), '1', "spare: call succeeds, step $step");
 		ok(wait_until($local, sub { pool('witness', 'closed_lifetime') }, $step), "witness: pools are maintained, step $step");

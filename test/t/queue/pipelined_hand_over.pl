@@ -190,12 +190,28 @@ is(pipelined_count($_), '0', "$_: no statement was pipelined") foreach qw(own_re
 is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: next session finds the unreset session');
 is(pipelined_count('never'), '1', 'never: statement was pipelined');
 
+# Return a lease with a temporary table. A lock on the table stops the reset, which is
+# cancelled then.
+my $locker = PgpxSession->new($remote, dbname => 'remote_db');
+sub return_and_fail_reset
+{
+	my ($lease) = @_;
+	my ($pid, $schema) = split /\|/, $first->run("SELECT * FROM pgpool.query($lease, 'SELECT pg_backend_pid(), pg_my_temp_schema()::regnamespace') AS t(a int, b text)");
+
+	$locker->run("BEGIN; LOCK TABLE $schema.held IN ACCESS SHARE MODE");
+	$first->run("SELECT pgpool.checkin($lease)");
+	wait_until($remote, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid", 'Lock');
+	$remote->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+	return;
+}
+
 # the reset fails: the statement has not run, and runs on another connection
-my $tables = 'DO $d$BEGIN FOR i IN 1 .. 400 LOOP EXECUTE \'CREATE TEMP TABLE t\' || i || \' (a int)\'; END LOOP; END$d$';
 $remote->safe_psql('remote_db', 'TRUNCATE log');
 my $failed = counter('closed_reset', 'one');
-is(behind('one', [ $tables, "SET statement_timeout = '1 ms'" ], q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (42)')}),
-	'1', 'statement behind a failed reset succeeds');
+my $lease = queue_behind('one', ['CREATE TEMP TABLE held ()'], $second, q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (42)')});
+return_and_fail_reset($lease);
+is($second->finish(30), '1', 'statement behind a failed reset succeeds');
+$locker->run('COMMIT');
 is($second->error, '', 'owner of the statement receives no error');
 is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, chr(44)) FROM log'), '42', 'statement ran once');
 is(counter('closed_reset', 'one'), $failed + 1, 'connection of the failed reset was closed');
@@ -203,15 +219,15 @@ is(counter('closed_reset', 'one'), $failed + 1, 'connection of the failed reset 
 # The waiter keeps its queue position: the next one is granted a connection after it.
 # (If the waiter cannot run at once it enqueues again for as long as a login takes,
 # hence the retry.)
-my $lease;
 ok(wait_until($local, sub {
 	$remote->safe_psql('remote_db', 'TRUNCATE log');
-	$lease = queue_behind('one', [ $tables, "SET statement_timeout = '1 ms'" ], $second,
+	$lease = queue_behind('one', ['CREATE TEMP TABLE held ()'], $second,
 		q{SELECT pgpool.exec('one', 'INSERT INTO log SELECT 1 FROM pg_sleep(0.2)')});
 	$third->start(q{SELECT pgpool.exec('one', 'INSERT INTO log SELECT count(*) FROM log')});
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
-	$first->run("SELECT pgpool.checkin($lease)");
+	return_and_fail_reset($lease);
 	$_->finish(30), is($_->error, '', 'both statements succeed') foreach $second, $third;
+	$locker->run('COMMIT');
 	return $remote->safe_psql('remote_db', 'SELECT string_agg(n::text, chr(44) ORDER BY ctid) FROM log');
 }, '1,1', 20), 'statement behind a failed reset keeps its queue position');
 
@@ -361,6 +377,7 @@ is($fourth->finish(30), '22', 'next waiter moves, too') or diag($fourth->error);
 ok(wait_until($local, "SELECT max(pipelined) FROM pgpool.stats WHERE server = 'one' AND pool_id = (SELECT max(pool_id) FROM pgpool.stats)", '1'),
 	q{next waiter's statement was pipelined in the new pool});
 $first->run("SELECT pgpool.checkin($lease)");
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'one'}, '1'), 'pools of the old mappings are removed');
 
 # connections expire in a pool that is never idle
 $third->start("SELECT pgpool.exec('aging', 'SELECT pg_sleep(0.001)') FROM generate_series(1, 100000)");
@@ -456,7 +473,7 @@ kill 'CONT', worker_pid($local);
 is($second->finish(30), '1', 'closed connection is replaced without an error') or diag($second->error);
 $first->run('DROP SERVER s_gone CASCADE');
 
-$_->quit foreach $first, $second, $third;
+$_->quit foreach $first, $second, $third, $locker;
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

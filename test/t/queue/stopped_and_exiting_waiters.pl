@@ -49,10 +49,16 @@ with_clock($local, sub { $local->start });
 		$session->start('SELECT pgpool.exec($$two$$, $$INSERT INTO sent VALUES (' . ++$n . ')$$)');
 		ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'two'}, $n), "$n waiters have a pending statement");
 	}
-	kill 'STOP', $waiter->pid;
+
+	# Another session publishes the new options, so that no waiter leaves the queue to do so. The
+	# worker processes its messages in order.
+	kill 'STOP', $first->pid, $waiter->pid;
 	$local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (ADD application_name 'two')});
+	is($local->safe_psql('postgres', q{SELECT pgpool.try_checkout('two')}), '', 'another session reads the new options');
+	is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('one', 'select 1') AS t(a int)"), '1', 'worker has the new options');
+	kill 'CONT', $first->pid;
 	$holder->run('SELECT pgpool.checkin_all()');
-	is($first->finish . $first->error, '1', 'waiter that has read the new options is granted a connection');
+	is($first->finish . $first->error, '1', 'waiter that reads the new options is granted a connection');
 	ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'two'}, $waiter->pid), 'waiter that has not read the new options is granted one next');
 	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'two'}), 'idle', 'statement of the stopped waiter has not been sent');
 	is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'two'}), 0, 'no statement was pipelined');

@@ -27,6 +27,7 @@ my $local = local_node('local');
 		my ($session, $call, $name) = @_;
 
 		is($first->run(q{SELECT a FROM pgpool.query('one', 'select 1') AS t(a int)}) . $first->error, '1', "$name: connection is open");
+		are_idle($local, 'one');
 		kill 'STOP', $worker;
 		$session->start($call);
 		ok(wait_until($local, $waits . $session->pid, 1), "$name: session waits for the reply");

@@ -26,7 +26,7 @@ sub limit_descriptors
 }
 
 limit_descriptors(140);
-like(slurp_file($local->logfile), qr/WARNING:  a pool worker might not be able to open as many connections as .*\n.*can use 76 descriptors/,
+is_logged($local, 0, qr/WARNING:  a pool worker might not be able to open as many connections as .*\n.*can use 76 descriptors/,
 	'warning is logged because one worker might need the descriptors for all connections');
 limit_descriptors(100);
 my %options = (pool_size => 60, retry_min => '50ms', retry_max => '200ms');

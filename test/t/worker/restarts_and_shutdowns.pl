@@ -34,6 +34,9 @@ my $local = local_node('local', conf => ['restart_after_crash = on', 'max_connec
 			"SELECT count(*) FROM pgpool.leases WHERE state = 'active'", '6'),
 		'six leases execute a query');
 	my $old_worker = worker_pid($local);
+
+	# no waiter leaves the queue to publish the conninfo
+	kill 'STOP', map { $_->pid } @waiters;
 	ok(terminate($local, $old_worker), 'worker exits when it is terminated');
 
 	foreach my $session (@busy)
@@ -56,6 +59,12 @@ my $local = local_node('local', conf => ['restart_after_crash = on', 'max_connec
 		'new worker runs');
 	ok(wait_until($local, "SELECT state, restarts FROM pgpool.workers", 'running|1'), 'pgpool.workers shows the restart');
 
+	ok( wait_until($local, sub {
+				$holders[0]->run(q{SELECT pgpool.try_checkout('shard1')});
+				return $local->safe_psql('postgres', q{SELECT string_agg(pid::text, ',' ORDER BY lease) FROM pgpool.leases});
+			}, join ',', map { $_->pid } @waiters[ 0, 1 ]),
+		'another session publishes the conninfo, and the new worker opens connections for the first waiters');
+	kill 'CONT', map { $_->pid } @waiters;
 	like($waiters[$_]->finish(20), qr/^\d+$/, "waiter $_ is granted a connection by the new worker") foreach 0 .. 1;
 	is($waiters[2]->done + $waiters[3]->done, 0, 'later waiters still wait');
 	is($local->safe_psql('postgres', 'SELECT string_agg(pid::text, $$,$$ ORDER BY position) FROM pgpool.waiters'),
