@@ -139,7 +139,7 @@ my $local = local_node('local', conf => ['pgpool_ext.max_connections = 40', 'pgp
 	# another session ends the drain
 	$lease = lease($sessions[0], 's1');
 	$admin->start("SELECT pgpool.drain('s1', '1 h')");
-	ok(wait_until($local, 'SELECT count(*) FROM pg_stat_activity WHERE query LIKE $$SELECT pgpool.drain%$$ AND state = $$active$$', '1'), 'drain: drain waits again');
+	ok(wait_until($local, "SELECT state FROM pgpool.pools WHERE server = 's1' AND database = 'postgres'", 'draining'), 'drain: drain waits again');
 	$local->safe_psql('postgres', q{SELECT pgpool.resume('s1')});
 	is($admin->finish(30), 'f', 'drain: resume ends it');
 	is(pool('s1', 'state, leased'), 'ready|1', 'drain: pool is no longer draining');
@@ -362,6 +362,7 @@ EOT
 	waits_for('paused', 'w_paused');
 	make_pool($local, $remote, server => 'w_connecting', options => { port => $silent->sockport, connect_timeout => '10min' });
 	waits_for('connecting', 'w_connecting');
+	$local->safe_psql('postgres', 'DROP SERVER w_connecting CASCADE');
 	make_pool($local, $remote, server => 'w_unavailable', remote_dbname => 'no_such_db',
 		options => { on_unavailable => 'wait', retry_min => '60s', retry_max => '60s' });
 	waits_for('unavailable', 'w_unavailable');
@@ -376,7 +377,7 @@ EOT
 		$other->run(q{SELECT pgpool.checkout('w_hog', '300 ms') FROM generate_series(1, 100)});
 		return $local->safe_psql('postgres', <<'EOT');
 SELECT sum(connections) = current_setting('pgpool_ext.max_connections')::int
-	AND NOT EXISTS (SELECT FROM pgpool.connections WHERE state <> 'leased' AND server <> 'w_connecting')
+	AND NOT EXISTS (SELECT FROM pgpool.connections WHERE state <> 'leased')
 FROM pgpool.workers
 EOT
 	};

@@ -124,6 +124,7 @@ EOT
 
 	$session->start(q{SELECT pgpool.exec('a', 'select pg_sleep(1000)')});
 	wait_until($local, "SELECT a.wait_event_type FROM pg_stat_activity AS a JOIN pgpool.leases AS l USING (pid) WHERE pid = $pid AND l.state = 'active'", 'Extension');
+	wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'}, '1');
 	let_time_pass($local, 200);
 	$remote->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~ 'pg_sleep' AND pid <> pg_backend_pid()});
 	$session->finish;
@@ -209,20 +210,23 @@ EOT
 # A sample does not begin ahead of a time in which the worker slept because no connection was open.
 {
 	ok(wait_until($local, sub { let_time_pass($local, 700); $local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.connections') }, '0'), 'all connections are closed');
+
+	# a worker that has applied a setting to its pools has also written their last samples
+	$local->safe_psql('postgres', 'ALTER SYSTEM SET pgpool_ext.default_pool_size = 7');
 	let_time_pass($local, 700);
-	sample();
+	ok(wait_until($local, q{SELECT pool_size FROM pgpool.pools WHERE server = 'new'}, '7'), 'no activity is pending');
 	my @workers = split /\n/, $local->safe_psql('postgres', 'SELECT pid FROM pgpool.workers WHERE pid IS NOT NULL');
 
 	# stopped, so that they wake up only when a session waits
 	kill 'STOP', @workers;
 	let_time_pass($local, 5000, asleep => 1);
 	my $start = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
-	$sessions[0]->start(q{SELECT pgpool.exec('b', 'select 1')});
-	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'b'}, '1'), 'session waits');
+	$sessions[0]->start(q{SELECT pgpool.exec('new', 'select 1')});
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'new'}, '1'), 'session waits');
 	kill 'CONT', @workers;
 	is($sessions[0]->finish, '1', 'pool is used again');
 	sample();
-	ok(wait_until($local, "SELECT sum(statements), max(span) < 1000000 FROM pgpool.history WHERE server = 'b' AND sampled_at > '$start'", '1|t'),
+	ok(wait_until($local, "SELECT sum(statements), max(span) < 1000000 FROM pgpool.history WHERE server = 'new' AND sampled_at > '$start'", '1|t'),
 		'sample begins when the worker wakes up');
 }
 

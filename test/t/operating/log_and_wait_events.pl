@@ -17,8 +17,11 @@ my $local = local_node('local');
 	my ($session, $holder) = map { PgpxSession->new($local) } 1 .. 2;
 	my %options = (pool_size => 1, retry_min => '50ms', retry_max => '200ms');
 	my $start = 0;
+	my $size = 10;
 
 	make_pool($local, $remote, server => $_, options => {%options}) foreach qw(quiet noted down);
+	make_pool($local, $remote, server => 'sized');
+	$session->run(q{SELECT pgpool.exec('sized', 'select 1')});
 
 	# The messages since the last mark() that match, each with its detail.
 	sub lines
@@ -35,8 +38,12 @@ my $local = local_node('local');
 		my ($name, $value) = @_;
 
 		$local->safe_psql('postgres', "ALTER SYSTEM SET $name = '$value'");
+		$local->safe_psql('postgres', 'ALTER SYSTEM SET pgpool_ext.default_pool_size = ' . ++$size);
 		$local->reload;
-		return wait_until($local, sub { $session->run("SHOW $name") }, $value);
+
+		# the worker has applied the settings when a pool has the other size
+		return wait_until($local, q{SELECT pool_size FROM pgpool.pools WHERE server = 'sized'}, $size)
+		  && wait_until($local, sub { $session->run("SHOW $name") }, $value);
 	}
 
 	# Let the session wait for the holder's lease for at least $time.
@@ -107,6 +114,7 @@ my $local = local_node('local');
 
 	# --- outages, which are always logged
 	is($session->run("SELECT pgpool.exec('down', 'select 1')"), '1', 'pool is in use');
+	are_idle($local, 'down');
 	mark();
 	$remote->stop;
 	foreach my $round (1 .. 20)
@@ -199,17 +207,18 @@ EOT
 	shows('PgpoolNotification', "SELECT * FROM pgpool.wait_notifications($lease, '300 s')");
 	$session->run("SELECT pgpool.checkin($lease)");
 
-	# The reset that was sent at checkin is slow. Both calls are in one message, so that the
-	# worker does not read the answer to the reset.
+	# the reset that was sent at checkin is slow, and the worker does not read its answer
+	my $worker = worker_pid($local);
 	$lease = lease($session, 'slow');
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
-	shows('PgpoolReset', "SELECT pgpool.checkin($lease)\\; SELECT pgpool.checkout('slow', '300 s')");
+	kill 'STOP', $worker;
+	shows('PgpoolReset', "SELECT pgpool.checkin($lease); SELECT pgpool.checkout('slow', '300 s')");
+	kill 'CONT', $worker;
 
 	my $token = $holder->run(q{SELECT pgpool.lock('two', 'mine')});
 	shows('PgpoolLock', q{SELECT pgpool.lock('two', 'mine', '300 s')});
 
 	# an idle worker
-	my $worker = worker_pid($local);
 	waits($worker, 'PgpoolWorkerMain');
 	$lease = lease($holder, 'one');
 	$holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
