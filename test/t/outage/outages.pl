@@ -177,8 +177,7 @@ EOT
 	@leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
 	my $app = PgpxSession->new($local, user => 'app');
 	$app->start("SELECT pgpool.checkin(pgpool.checkout('shard1', '60 s'))");
-	$before = refusals();
-	ok(wait_until($local, sub { refusals() > $before ? 1 : 0 }, 1), 'no room for another pool: worker tries to connect');
+	ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'remote_full'), 'no room for another pool: worker tries to connect');
 	ok(!$app->done, 'no room for another pool: session waits');
 	my $latest = PgpxSession->new($local, user => 'app');
 	$latest->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/too many connections for role "remote_app"/,
