@@ -160,6 +160,7 @@ $holder->start(lock_sql('own'));
 kill 'CONT', $worker;
 cmp_ok($holder->finish(30), '>', $token, 'session acquires its lost lock again, with a higher token') or diag($holder->error);
 like($holder->error, qr/WARNING:.*lock "own" of server "keeper" was lost/, 'warning reports the loss when the lock is acquired again');
+wait_until($one, sub { own_losses() }, 1);
 is(own_losses() . own_takeovers(), '10', 'loss is logged once, and not as a takeover');
 
 # the release of the lost lock has not reached the remote server

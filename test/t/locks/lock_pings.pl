@@ -6,6 +6,7 @@ use POSIX;
 use PgpxClock;
 use PgpxFakeServer qw(columns done failure message ready row);
 use PgpxTest;
+use PgpxTransfers qw(commits_synchronously commits_wait);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -164,7 +165,10 @@ with_clock($local, sub { $local->start });
 	rename $remote->data_dir . '/pg_hba.conf.new', $remote->data_dir . '/pg_hba.conf' or die "rename: $!";
 	$remote->reload;
 	ok(wait_until($remote, q{SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = 'scram-sha-256'}, 0), 'remote server requests no password');
-	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+
+	# (other options, because the end of a session during a ping would be logged as the cause)
+	$local->safe_psql('postgres', q{ALTER SERVER password OPTIONS (ADD keepalives '1')});
+	$ordinary->run(q{SELECT pgpool.try_checkout('password'); SELECT pgpool.checkin_all()});
 	ok(wait_until($local, sub { log_has('password', $log, 'cannot ping the locks of server', qr/must be authenticated by a password/) }, 1, 30), 'password: ping without a password is refused')
 	  or diag(slurp_file($local->logfile, $log));
 	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE state = 'held'}), keys(%cases) + 1, 'no lock is lost so far');
@@ -260,17 +264,6 @@ SKIP:
 	my $other = PgpxSession->new($local);
 	my $pinger = q{FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'};
 
-	# Set the standby for whose confirmation commits on the remote server wait. An empty name
-	# ends the wait.
-	sub wait_for_standby
-	{
-		my ($name) = @_;
-
-		$remote->safe_psql('postgres', "ALTER SYSTEM SET synchronous_standby_names = '$name'");
-		$remote->reload;
-		return wait_until($remote, 'SHOW synchronous_standby_names', $name, 30);
-	}
-
 	make_pool($local, $remote, server => 'locks');
 	$holder->run(q{SELECT pgpool.lock_setup('locks')});
 
@@ -299,9 +292,8 @@ SKIP:
 	# repeated, another server acquires the lock
 	$token = $holder->run(q{SELECT pgpool.lock('locks', 'first', ttl => '10 min')});
 	is($holder->run("SELECT pgpool.unlock('locks', 'first', $token)"), 't', 'release without a fault');
-	# The worker sends a ping each second. If a ping waits, the release is not sent. If the
-	# remote server has not processed the new value yet, the release does not wait. Try again
-	# in both cases.
+	# The worker sends a ping each second. If a ping waits, the release is not sent. Then try
+	# again.
 	my $waiting = "$pinger AND wait_event = 'SyncRep'";
 	my $sent = '';
 	my $watch = PgpxSession->new($remote);
@@ -309,19 +301,19 @@ SKIP:
 	foreach my $attempt (1 .. 20)
 	{
 		$token = $holder->run(q{SELECT pgpool.lock('locks', 'first', ttl => '10 min')});
-		ok(wait_for_standby('none'), 'commits wait for a standby');
+		commits_wait($remote);
 		$holder->start("SELECT pgpool.unlock('locks', 'first', $token)");
-		my $waits = wait_until($remote, sub { $watch->run("SELECT count(*) $waiting") }, 1, 10);
-		$sent = !$waits ? '' : $watch->run("SELECT query LIKE '%pgpool_lock.release%' $waiting");
+		wait_until($remote, sub { $watch->run("SELECT count(*) $waiting") }, 1);
+		$sent = $watch->run("SELECT query LIKE '%pgpool_lock.release%' $waiting");
 		last if $sent eq 't';
-		wait_for_standby('');
+		commits_synchronously($remote);
 		$holder->finish(30);
 	}
 	is($sent, 't', 'release waits after its commit');
 	$taker->start(q{SET synchronous_commit = local; UPDATE pgpool_lock.locks SET instance = 'elsewhere', state = 'held', token = token + 1 WHERE name = 'first'});
 	ok(wait_until($remote, sub { $watch->run(q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%elsewhere%' AND pid <> pg_backend_pid()}) }, 1, 30), 'another server waits for the row');
 	is($watch->run("SELECT pg_terminate_backend(pid, 20000) $waiting"), 't', 'connection ends before the answer');
-	wait_for_standby('');
+	commits_synchronously($remote);
 	is($holder->finish(30), '', 'unlock returns NULL');
 	like($holder->error, qr/WARNING:  01000: lock "first" of server "locks" was released, but the remote server has not confirmed it/, 'unlock does not report the lock as lost');
 	$taker->finish(30);
@@ -359,7 +351,7 @@ SKIP:
 	ok(wait_until($local, sprintf $pinged, '-infinity'), 'paused: lock is pinged');
 	my $log = -s $local->logfile;
 	$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
-	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext%'});
+	$local->safe_psql('postgres', q{ALTER SERVER paused OPTIONS (ADD keepalives '1')});
 	$holder->fails(q{SELECT pgpool.exec('paused', 'select 1')}, '08001', qr/not permitted to log in/, 'paused: login for the pool is refused');
 	is_logged($local, $log, qr/cannot ping the locks of server "paused" .*\n.*not permitted to log in/, 'paused: login for the pings is refused');
 	my $since = $local->safe_psql('postgres', 'SELECT now()');
