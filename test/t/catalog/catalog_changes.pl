@@ -147,6 +147,7 @@ foreach my $server (qw(mine ours))
 		is($renamed->run($who), $from, "$server: remote user has the role's name");
 		my $free = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ('idle', 'reset_pending', 'resetting')");
 		closes(\%stage, $free, sub { $local->safe_psql($where, $sql) }, "$sql in $where, $server: free connection closes");
+		wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE remote_pid = $free", '0');
 
 		# a new role of the old name must not see the connections, even before the next
 		# use
@@ -276,7 +277,7 @@ closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 
 	# connections with the former options occupy their slots while they close
 	my @old = split /\n/, $local->safe_psql('postgres', q(SELECT remote_pid FROM pgpool.connections WHERE server = 'late'));
 	kill 'STOP', @old;
-	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (SET connect_timeout '5s')));
+	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (ADD keepalives '1')));
 	is($holder->run(q(SELECT pgpool.prewarm('late', 2, '10 min'))) . $holder->error, '2', 'prewarm waits for slots that are about to be free');
 	kill 'CONT', @old;
 

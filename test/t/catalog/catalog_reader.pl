@@ -214,7 +214,7 @@ EOT
 	$local->safe_psql('another', q{ALTER SERVER there OPTIONS (DROP idle_timeout)});
 	becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
 		  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'all pools are open again after the lock', $local);
-	like($readers->(), qr/^(?:eb){2,}/, 'catalog readers were started one after the other');
+	like($readers->(), qr/^e?b(?:eb)+/, 'catalog readers were started one after the other');
 	unlike($readers->(), qr/bb/, 'no catalog reader was started before the end of the previous one');
 
 	# --- databases are dropped while the catalog reader works in them
