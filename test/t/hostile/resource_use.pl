@@ -308,7 +308,7 @@ SKIP:
 	  or diag($other->error);
 	is($other->run(q{SELECT * FROM pgpool.query('other', 'select 7') AS (x int)}), 7, 'another pool executes statements');
 	is($other->run(q{SELECT pgpool.checkin_all()}), 1, q{another pool's lease is returned});
-	is($local->safe_psql('postgres', q{SELECT connecting FROM pgpool.pools WHERE server = 'forever'}), 6, 'other logins are still connecting');
+	ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'forever'}, 6), 'other logins are still connecting');
 	check_invariants($local);
 
 	# --- the waiters end, and the pool is drained
