@@ -51,7 +51,8 @@ sub disarm
 	return;
 }
 
-# Arm a debug point for all processes, including the worker.
+# Arm a debug point for all processes, including the worker. New processes have the setting; a
+# worker that runs reads it at the end of a round of its event loop.
 sub arm
 {
 	my ($setting, $value) = @_;
@@ -59,6 +60,7 @@ sub arm
 	disarm();
 	$local->safe_psql('postgres', "ALTER SYSTEM SET pgpool_ext.$setting = '$value'");
 	$local->reload;
+	wait_until($local, "SHOW pgpool_ext.$setting", $value);
 	return;
 }
 

@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use PgpxPoints;
+use PgpxProcesses;
 use PgpxProxy;
 use PgpxTest;
 use PgpxTransfers;
@@ -74,8 +75,9 @@ sub commits
 	my ($name) = @_;
 	my $session = PgpxSession->new($local, user => 'app');
 
+	# (operation_timeout can leave a part to the resolver, with a warning)
 	$session->run(transfer(++$n));
-	is($session->error, '', "$name: a transfer succeeds");
+	is($session->sqlstate, '', "$name: a transfer succeeds") or diag($session->error);
 	$session->quit;
 	return;
 }
@@ -83,32 +85,44 @@ sub commits
 # Return whether this case is run.
 sub is_due { return $cases++ % $each == 0; }
 
+# Return whether a process is a resolver, or so new that it has no title yet.
+sub is_resolver
+{
+	my $title = eval { slurp_file("/proc/$_[0]/cmdline") } // '';
+
+	return $title ne '' && $title !~ /^postgres: (?!.*resolver)/;
+}
+
+# Set the debug point of the resolvers. Wait until no resolver has the former setting, unless one
+# stops at the new point.
+sub set_point
+{
+	my ($setting) = @_;
+	my ($point) = split / /, $setting;
+
+	read_rows($local, 'postgres', "ALTER SYSTEM SET pgpool_ext.debug_point = '$setting'");
+	$local->reload;
+	wait_until($local, 'SHOW pgpool_ext.debug_point', $setting);
+	my (undef, @former) = eval { processes($local) };
+	wait_until($local, sub { ($point && -e path($point, 'at')) || !grep { is_resolver($_) } @former }, 1);
+	return;
+}
+
 # Disarm the points of the resolver, when no process is left that has the former setting or waits
 # at a point. Until then the files of the point must stay.
 sub calm
 {
-	read_rows($local, 'postgres', 'ALTER SYSTEM RESET pgpool_ext.debug_point');
-	$local->reload;
-	wait_until($local, 'SHOW pgpool_ext.debug_point', '');
-	my ($pids) = read_rows($local, 'postgres', "SELECT coalesce(string_agg(pid::text, ','), '0') $resolver");
-	wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid IN ($pids)", '0');
+	set_point('');
 	disarm();
 	return;
 }
 
-# Arm a point of the resolver, and wait until a resolver with the former setting has ended, or one
-# has reached the point.
 sub arm_resolver
 {
 	my ($setting) = @_;
 
 	calm();
-	$local->safe_psql('postgres', "ALTER SYSTEM SET pgpool_ext.debug_point = '$setting'");
-	$local->reload;
-	wait_until($local, 'SHOW pgpool_ext.debug_point', $setting);
-	my ($pids) = read_rows($local, 'postgres', "SELECT coalesce(string_agg(pid::text, ','), '0') $resolver");
-	my $at = path($setting =~ /(\w+)/, 'at');
-	wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid IN ($pids) AND pg_stat_file('$at', true) IS NULL", '0');
+	set_point($setting);
 	return;
 }
 
@@ -181,7 +195,7 @@ commits('session fails');
 	ok(reached('commit_asked'), 'session has asked');
 	is(scalar $local->psql('postgres', q{ALTER SERVER shard1 OPTIONS (ADD keepalives_idle '60')}), 0, 'server is changed meanwhile');
 	resume('commit_asked');
-	is($session->finish . $session->error, '', 'transfer succeeds');
+	is($session->finish . $session->sqlstate, '', 'transfer succeeds') or diag($session->error);
 	is(is_committed($n), 1, 'and is committed');
 	$session->quit;
 }
@@ -364,7 +378,7 @@ foreach my $point (qw(register_login register_commit))
 		all_agree($local, \@shards, $name);
 		$session = PgpxSession->new($local, user => 'app');
 		$session->run(transfer(++$n, to => $server));
-		is($session->error, '', "$name: next transfer to the server succeeds");
+		is($session->sqlstate, '', "$name: next transfer to the server succeeds") or diag($session->error);
 		$session->quit;
 	}
 }

@@ -23,6 +23,19 @@ sub works
 	return ok(wait_until($local, "SELECT a FROM pgpool.query('one', 'select 42') AS t(a int)", '42', 30), $name);
 }
 
+# Arm a debug point of the worker that runs, and wait until it has read the setting: it closes a
+# connection in several rounds.
+sub arm_worker
+{
+	my ($what) = @_;
+
+	works("$what: pool has a connection");
+	arm(debug_point => $what);
+	is($local->safe_psql('postgres', q{SELECT pgpool.drain('one', '30 s')}), 't', "$what: it is closed");
+	$local->safe_psql('postgres', q{SELECT pgpool.resume('one')});
+	return;
+}
+
 # A holder; a session that waits behind it with a debug point armed; and another
 # session.  The worker is stopped until the timeout, because it removes late waiters.
 sub waiting
@@ -162,14 +175,13 @@ foreach my $case (
 		# the next worker starts soon, and must not grant a connection before the waiter has been checked
 		$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 	}
-	arm(debug_point => $what);
+	$holder ? arm(debug_point => $what) : arm_worker($what);
 	if ($point =~ /^worker_(?:starts|set_up|ends)$/)
 	{
 		$local->psql('postgres', "SELECT pg_terminate_backend($worker)");
 	}
 	else
 	{
-		$local->psql('postgres', "SELECT pgpool.reconnect('one')");
 		$local->psql('postgres', "SELECT pgpool.exec('one', 'select 1')");
 	}
 	ok(reached($point), "$what: worker reaches the point");
@@ -232,7 +244,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 {
 	my ($point, $state) = @$case;
 
-	arm(debug_point => "$point wait");
+	arm_worker("$point wait");
 	$local->psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($local) . ')');
 	ok(reached($point), "$point: worker reaches the point");
 	is($local->safe_psql('postgres', 'SELECT state FROM pgpool.workers'), $state, "$point: worker is shown as $state");
@@ -250,13 +262,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	make_pool($local, $remote, server => 'given_up', options => { pool_size => 1 });
 	$holder->start(q{SELECT pgpool.exec('given_up', 'SELECT pg_sleep(601)')});
 	ok(wait_until($remote, $running, '1'), 'statement runs');
-	is($caller->run(q{SELECT pgpool.exec('one', 'SELECT 1')}) . $caller->error, '1', 'another pool has a connection');
-	arm(debug_point => 'worker_connects wait');
-
-	# the worker reads the setting when it closes the connection
-	ok(wait_until($local, 'SHOW pgpool_ext.debug_point', 'worker_connects wait'), 'debug point is armed');
-	is($caller->run(q{SELECT pgpool.drain('one', '30 s')}) . $caller->error, 't', 'connection is closed');
-	$caller->run(q{SELECT pgpool.resume('one')});
+	arm_worker('worker_connects wait');
 	$caller->start(q{SELECT pgpool.exec('one', 'SELECT 1')});
 	ok(reached('worker_connects'), 'worker connects');
 	$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($local) . ')');
@@ -277,7 +283,10 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	my $pool = q{SELECT pool_id FROM pgpool.pools WHERE server = 'former'};
 
 	make_pool($local, $remote, server => 'former', options => { pool_size => 1 });
-	arm(debug_point => 'worker_forgets wait');
+
+	# the worker is not about to forget another one
+	ok(wait_until($local, q{SELECT string_agg(server, ' ') FROM pgpool.pools}, 'one'), 'pools of dropped servers are gone');
+	arm_worker('worker_forgets wait');
 	is($caller->run(q{SELECT pgpool.exec('former', 'SELECT 1')}) . $caller->error, '1', 'pool has a connection');
 	my $before = $local->safe_psql('postgres', $pool);
 	$local->safe_psql('postgres', q{ALTER SERVER former OPTIONS (ADD application_name 'former')});
@@ -391,7 +400,8 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 		# a RST that the sender has not seen: no byte is sent
 		$proxy->command('reset 0');
 		$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/pipelined'});
-		ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'pipelined' AND state = 'leased'}, '1'), "pipelined, $case: connection has ended");
+		my $to_proxy = sprintf ':%04X 0[18] ', $proxy->port;
+		ok(wait_until($local, sub { scalar(() = slurp_file('/proc/net/tcp') =~ /$to_proxy/g) }, '0'), "pipelined, $case: connection has ended");
 		$proxy->command('pass');
 	}
 	my %how = (cancelled => 'SELECT pg_cancel_backend(' . $waiter->pid . ')', terminated => 'SELECT pg_terminate_backend(' . $waiter->pid . ')',
@@ -432,6 +442,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 		$holder->start("SELECT pgpool.checkin($lease)");
 		ok(reached($point), "$name: connection is granted");
+		ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM executed') }, '1'), "$name: statement has run") if $point eq 'hand_over_sent';
 		$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')') if $case eq 'cancelled';
 		$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $waiter->pid . ')') if $case eq 'terminated';
 		$waiter->finish(60);
@@ -840,7 +851,9 @@ SKIP:
 	$local->safe_psql('postgres', q{CREATE FOREIGN TABLE many (v int) SERVER north;
 		CREATE FOREIGN TABLE an (v int) SERVER north OPTIONS (table_name 'n', async_capable 'true');
 		CREATE FOREIGN TABLE asl (v text) SERVER south OPTIONS (table_name 'slow', async_capable 'true')});
-	$remote->safe_psql('remote_db', 'CREATE VIEW public.slow AS SELECT pg_sleep(0.3)::text AS v; GRANT ALL ON slow TO remote_app');
+	$remote->safe_psql('remote_db', 'CREATE VIEW public.slow AS SELECT pg_advisory_xact_lock(8)::text AS v; GRANT ALL ON slow TO remote_app');
+	my $slow = PgpxSession->new($remote, dbname => 'remote_db');
+	$slow->run('SELECT pg_advisory_lock(8)');
 
 	# A point, its statements, the values that are allowed at the end, the cases, an action
 	# before the statements, and whether the session waits behind a holder. After the first
@@ -904,6 +917,8 @@ SKIP:
 			is($local->safe_psql('postgres', "SELECT count(*) FROM n, s"), '1', "$what: foreign tables work");
 		}
 	}
+	$slow->quit;
+
 	# the second COMMIT cannot be sent: the session reads the answer to the first one
 	{
 		my $session = PgpxSession->new($local);
@@ -950,12 +965,15 @@ sub released
 {
 	my ($session, $drains) = map { PgpxSession->new($local) } 1 .. 2;
 
-	make_pool($local, $remote, server => 'drained', options => { idle_timeout => '3s' });
+	make_pool($local, $remote, server => 'drained');
 	disarm();
 	$drains->run("SET pgpool_ext.debug_point = 'draining exit'");
 	$session->run(q{SELECT pgpool.exec('drained', 'select 1')});
 	$drains->run(q{SELECT pgpool.drain('drained', '1 min')});
 	ok(reached('draining'), q{session is about to close the pool's connections});
+
+	# the worker maintains all pools
+	$local->reload;
 	ok(wait_until($local, q{SELECT closed_stale FROM pgpool.stats WHERE server = 'drained'}, 1), q{worker closes the connections after the session's exit});
 	$local->safe_psql('postgres', q{SELECT pgpool.resume('drained')});
 	is($session->run(q{SELECT pgpool.exec('drained', 'select 1')}), '1', 'pool works after resume');
