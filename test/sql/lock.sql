@@ -22,7 +22,7 @@ SELECT pgpool.lock('locker', 'a', ttl => '10 s', why => 'balancer') AS token \gs
 SELECT :token > extract(epoch from now() - interval '1 day') * 1000000 AS like_a_clock;
 SELECT pgpool.lock_valid('locker', 'a', :token), pgpool.lock_valid('locker', 'a', :token + 1), pgpool.lock_valid('locker', 'b', :token);
 SELECT database, server, name, token = :token AS token, state, pid = pg_backend_pid() AS mine, user_name = current_user AS me, why,
-	ttl, valid_until > now() AS valid, since < now() + interval '1 s' AS since, last_ping FROM pgpool.locks;
+	ttl, valid_until > now() AS valid, since < now() + interval '1 s' AS since, coalesce(last_ping, since) >= since AS ping FROM pgpool.locks;
 SELECT name, state, instance <> '' AS instance, holder LIKE '%, PID %' AS holder, why, token = :token AS token, expires > now() AS expires
   FROM pgpool.lock_status('locker');
 SELECT pgpool.unlock('locker', 'a', :token);
@@ -133,12 +133,12 @@ SELECT pgpool.try_lock('locker2', 'b');
 SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
   FROM test.err($$SELECT pgpool.lock('locker2', 'b', '500 ms')$$) AS e;
 SELECT test.other('other', format($$SELECT pgpool.unlock('locker', 'b', %s)$$, :theirs));
-SELECT pgpool.lock('locker2', 'b', '5 s') > :theirs AS granted;
+SELECT pgpool.lock('locker2', 'b', '1 min') > :theirs AS granted;
 -- the end of a session releases its locks
 SELECT test.other('other', $$SELECT pgpool.lock('locker', 'c') IS NOT NULL$$);
 SELECT pgpool.try_lock('locker', 'c');
 SELECT dblink_disconnect('other');
-SELECT pgpool.lock('locker', 'c', '5 s') IS NOT NULL AS granted;
+SELECT pgpool.lock('locker', 'c', '1 min') IS NOT NULL AS granted;
 
 -- the session's own locks
 SELECT test.err($$SELECT pgpool.lock('locker', 'c')$$);
@@ -156,12 +156,12 @@ SELECT pgpool.lock_valid('locker', 'x', :token);
 COMMIT;
 SELECT pgpool.lock_valid('locker', 'x', :token);
 BEGIN;
-SELECT pgpool.lock_xact('locker', 'x', '5 s') > :token AS rises;
+SELECT pgpool.lock_xact('locker', 'x', '1 min') > :token AS rises;
 SELECT 1 / 0;
 ROLLBACK;
 BEGIN;
 SAVEPOINT a;
-SELECT pgpool.lock_xact('locker', 'x', '5 s') IS NOT NULL AS granted;
+SELECT pgpool.lock_xact('locker', 'x', '1 min') IS NOT NULL AS granted;
 RELEASE a;
 SAVEPOINT b;
 SELECT pgpool.try_lock_xact('locker', 'y') IS NOT NULL AS granted;
@@ -173,12 +173,12 @@ SELECT test.wait_for($$SELECT array_agg(name) = '{x}' FROM pgpool.locks$$);
 COMMIT;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 BEGIN;
-SELECT pgpool.lock_xact('locker', 'x', '5 s') IS NOT NULL AS granted;
+SELECT pgpool.lock_xact('locker', 'x', '1 min') IS NOT NULL AS granted;
 PREPARE TRANSACTION 'lock';
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 -- a session lock does not block the same session's transaction lock, and outlives it
 BEGIN;
-SELECT pgpool.lock('locker', 'x', '5 s') AS token \gset
+SELECT pgpool.lock('locker', 'x', '1 min') AS token \gset
 PREPARE TRANSACTION 'lock';
 SELECT pgpool.lock_valid('locker', 'x', :token);
 ROLLBACK PREPARED 'lock';
@@ -186,19 +186,19 @@ SELECT pgpool.unlock('locker', 'x', :token);
 -- it also outlives the subtransaction that acquired it
 BEGIN;
 SAVEPOINT a;
-SELECT pgpool.lock('locker', 'x', '5 s') AS token \gset
+SELECT pgpool.lock('locker', 'x', '1 min') AS token \gset
 ROLLBACK TO a;
 SELECT pgpool.lock_valid('locker', 'x', :token);
 ROLLBACK;
 SELECT pgpool.unlock('locker', 'x', :token);
 -- a READ ONLY transaction can acquire a lock, because nothing is written locally
 BEGIN READ ONLY;
-SELECT pgpool.lock_xact('locker', 'x', '5 s') > :token AS rises;
+SELECT pgpool.lock_xact('locker', 'x', '1 min') > :token AS rises;
 COMMIT;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 
 -- fencing
-SELECT pgpool.lock('locker', 'f', '5 s') AS token \gset
+SELECT pgpool.lock('locker', 'f', '1 min') AS token \gset
 SELECT pgpool.exec('locker', 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'f', :token);
 \set mask 'regexp_replace(e, ''\\m\\d{10,}'', ''N'', ''g'')'
 SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token - 1)) AS e;
@@ -252,7 +252,7 @@ SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SET ROLE regress_pgpool_app;
 SELECT test.err($$SELECT pgpool.lock_force_release('locker', 'f')$$);
 SELECT test.err($$SELECT pgpool.lock('locker2', 'f')$$);
-SELECT pgpool.lock('locker', 'app', '5 s', why => 'a secret') AS token \gset
+SELECT pgpool.lock('locker', 'app', '1 min', why => 'a secret') AS token \gset
 RESET ROLE;
 SELECT name, user_name, why FROM pgpool.locks;
 CREATE ROLE regress_lock_watcher;
@@ -268,7 +268,7 @@ RESET ROLE;
 -- member of pg_signal_backend
 GRANT EXECUTE ON FUNCTION pgpool.lock_force_release TO regress_pgpool_app;
 SET ROLE regress_pgpool_app;
-SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
+SELECT pgpool.lock('locker', 'app', '1 min') AS token \gset
 SELECT test.err($$SELECT pgpool.lock_force_release('locker', 'app')$$);
 SELECT pgpool.lock_valid('locker', 'app', :token);
 RESET ROLE;
@@ -282,7 +282,7 @@ DISCARD ALL;
 -- a lock is released by the role that acquired it; other roles of the session cannot
 -- release it
 SET ROLE regress_pgpool_app;
-SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
+SELECT pgpool.lock('locker', 'app', '1 min') AS token \gset
 RESET ROLE;
 SELECT pgpool.lock_valid('locker', 'app', :token);
 SELECT test.err(format('SELECT pgpool.unlock(''locker'', ''app'', %s)', :token));
@@ -303,7 +303,7 @@ RESET ROLE;
 SELECT pgpool.lock_force_release('locker', 'app');
 -- a lock is lost if its user may not use the server any more
 SET ROLE regress_pgpool_app;
-SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
+SELECT pgpool.lock('locker', 'app', '1 min') AS token \gset
 RESET ROLE;
 REVOKE USAGE ON FOREIGN SERVER locker FROM regress_pgpool_app;
 SELECT test.wait_for('SELECT state = ''lost'' FROM pgpool.locks');
@@ -328,7 +328,7 @@ GRANT USAGE ON FOREIGN SERVER common TO regress_pgpool_app, regress_pgpool_other
 PREPARE status AS SELECT state, regexp_replace(holder, ', PID .*', '') AS holder, why, token = $1 AS token
   FROM pgpool.lock_status('common') WHERE name = 'mine';
 SET ROLE regress_pgpool_app;
-SELECT pgpool.lock('common', 'mine', '5 s', '60 s', 'private') AS token \gset
+SELECT pgpool.lock('common', 'mine', '1 min', '60 s', 'private') AS token \gset
 EXECUTE status(:token);
 SET ROLE regress_pgpool_other;
 SELECT test.err(format('SELECT pgpool.unlock(''common'', ''mine'', %s)', :token));
@@ -348,9 +348,9 @@ EXECUTE status(:token);
 SELECT regexp_replace(e, 'since .*', 'since then.') FROM test.err($$SELECT pgpool.lock('common', 'mine', '100 ms')$$) AS e;
 SELECT pgpool.exec('common', $$DELETE FROM pgpool_lock.locks WHERE name = 'mine'$$);
 -- the lock of a user without USAGE is lost and released, and those of others are not
-SELECT pgpool.lock('common', 'mine', '5 s', '60 s', 'private') AS token \gset
+SELECT pgpool.lock('common', 'mine', '1 min', '60 s', 'private') AS token \gset
 RESET ROLE;
-SELECT pgpool.lock('common', 'kept', '5 s') AS kept \gset
+SELECT pgpool.lock('common', 'kept', '1 min') AS kept \gset
 REVOKE USAGE ON FOREIGN SERVER common FROM regress_pgpool_app;
 SELECT name, state FROM pgpool.locks ORDER BY name;
 SELECT test.wait_for($$SELECT state = 'free' FROM pgpool.lock_status('common') WHERE name = 'mine'$$);
@@ -360,7 +360,7 @@ SELECT test.drop('common');
 DROP ROLE regress_pgpool_other;
 -- a lock is lost if the server is dropped
 SELECT test.server('going');
-SELECT pgpool.lock('going', 'app', '5 s') > :token AS rises;
+SELECT pgpool.lock('going', 'app', '1 min') > :token AS rises;
 SELECT token FROM pgpool.locks \gset
 SELECT test.drop('going');
 SELECT test.err(format('SELECT pgpool.unlock(''going'', ''app'', %s)', :token));
@@ -528,7 +528,7 @@ SELECT test.err($$SELECT pgpool.exec('misled', 'SELECT date_part(''epoch'', now(
 SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA pgpool_lock CASCADE');
 SELECT pgpool.lock_setup('misled');
 SELECT pgpool.lock_setup('misled');
-SELECT pgpool.lock('misled', 'h', '5 s') AS token \gset
+SELECT pgpool.lock('misled', 'h', '1 min') AS token \gset
 SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
 SELECT pgpool.exec('misled', 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'h', :token);
 SELECT pgpool.try_lock('locker2', 'h'), name, state FROM pgpool.lock_status('misled') WHERE name = 'h';

@@ -11,11 +11,9 @@ SELECT server, checkouts - checkins - reclaimed - terminated - lease_timeouts - 
 FROM pgpool.stats WHERE checkouts - checkins - reclaimed - terminated - lease_timeouts - retried <> 0
 	OR waited - granted - timeouts - cancelled - failed <> 0;
 
--- Dropped servers and databases have left no connection behind. (A connection in
--- state "closing" counts until the remote has closed its end, a second at most.)
-SELECT test.wait_for($$SELECT count(*) = 0 FROM pgpool.connections WHERE state = 'closing'$$);
-SELECT count(*) AS connections_of_servers_that_are_gone FROM pgpool.connections AS c
- WHERE c.database <> current_database() OR NOT EXISTS (SELECT FROM pg_foreign_server WHERE srvname = c.server);
+-- Dropped servers and databases have left no connection behind, once they are closed.
+SELECT test.wait_for($$SELECT count(*) = 0 FROM pgpool.connections AS c
+	WHERE c.database <> current_database() OR NOT EXISTS (SELECT FROM pg_foreign_server WHERE srvname = c.server)$$);
 
 -- The worker's descriptors are those of the open connections: three for one with TLS.
 SELECT test.wait_for($$SELECT w.descriptors = (SELECT count(*) + 2 * count(*) FILTER (WHERE transport = 'relay') FROM pgpool.connections)
