@@ -21,7 +21,7 @@ sub original
 	my ($name) = @_;
 	my $node = local_node($name, conf => [ @streaming, 'max_connections = 60', q{pgpool_ext.resolve_interval = '500ms'} ]);
 
-	make_shards($node, \@shards, options => { operation_timeout => '2s' });
+	make_shards($node, \@shards);
 	$node->safe_psql('postgres', 'GRANT SELECT ON ALL TABLES IN SCHEMA pgpool TO app');
 	commits($node, 1);
 	return $node;
@@ -164,6 +164,7 @@ sub promoted_standby
 	kill_all($primary);
 	$_->quit foreach $undecided, $decided;
 	$gate->quit;
+	ok(wait_until($shards[1], sub { prepared_on($shards[1]) }, '2'), 'other part is prepared, too');
 
 	$standby->promote;
 	ok(wait_until($standby, sub { prepared_on($shards[0]) }, '1'), 'promoted standby commits what was decided');
@@ -227,7 +228,7 @@ sub standby_of_the_remote
 	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
 	$standby->append_conf('postgresql.conf', "listen_addresses = '127.0.0.1'\nport = " . $standby->port);
 	$standby->start;
-	make_shard($local, $primary, 'hosts', options => { host => '127.0.0.1,127.0.0.1', port => join(',', $primary->port, $standby->port), operation_timeout => '2s' });
+	make_shard($local, $primary, 'hosts', options => { host => '127.0.0.1,127.0.0.1', port => join(',', $primary->port, $standby->port) });
 
 	# a commit whose part is on the primary, which fails before COMMIT PREPARED
 	my $fails = sub {

@@ -42,8 +42,8 @@ my @at;
 # the context of an error names the server
 $session->run('\set SHOW_CONTEXT errors');
 
-# statements that the shards have executed since the last call of this function: their numbers
-# of PREPARE TRANSACTION and of COMMIT PREPARED
+# statements of pools that the shards have executed since the last call of this function: their
+# numbers of PREPARE TRANSACTION and of COMMIT PREPARED (which the resolver can send, too)
 sub phases
 {
 	my ($prepares, $commits) = (0, 0);
@@ -54,7 +54,7 @@ sub phases
 
 		$at[$i] = -s $logs[$i];
 		$prepares += () = $log =~ /PREPARE TRANSACTION 'pgpx_/g;
-		$commits += () = $log =~ /COMMIT PREPARED 'pgpx_/g;
+		$commits += () = $log =~ m{ pgpool_ext/\w+ LOG: .*COMMIT PREPARED 'pgpx_}g;
 	}
 	return "$prepares $commits";
 }
@@ -87,7 +87,7 @@ sub aborts
 is_in_phases(transfer(++$transfers), 2, 'two servers and a local row');
 is_in_phases(transfer(++$transfers), 2, 'second transaction of the session');
 all_agree($local, \@shards, 'commit', $transfers);
-is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.prepared_transactions'), '0', 'view shows no part');
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.prepared_transactions', '0'), 'view shows no part');
 is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.commit_participants'), '2', 'each server has a participant');
 is_in_phases("BEGIN; UPDATE shard1.accounts SET balance = 1 WHERE id = 1; UPDATE shard2.accounts SET balance = 1 WHERE id = 1; COMMIT", 2, 'two servers');
 is_in_phases("BEGIN; UPDATE shard1.accounts SET balance = 2 WHERE id = 1; CREATE TEMP TABLE here (); COMMIT", 1, 'a server and a local catalog change');
@@ -202,7 +202,7 @@ foreach my $table (qw(commit_decisions commit_participants commit_parts))
 {
 	$session->fails("SELECT * FROM pgpool.$table", '42501', qr/permission denied/, "$table: user may not read it");
 }
-is($session->run('SELECT count(*) FROM pgpool.prepared_transactions') . $session->error, '0', 'prepared_transactions: user may read it');
+like($session->run('SELECT count(*) FROM pgpool.prepared_transactions') . $session->error, qr/^\d+$/, 'prepared_transactions: user may read it');
 
 # a user cannot interfere with the row by a trigger, a search_path or a role setting
 $session->run("CREATE TEMP TABLE commit_decisions (id text, participants int4[]); CREATE TEMP TABLE commit_participants (id int); SET search_path = pg_temp, public");

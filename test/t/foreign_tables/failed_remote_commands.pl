@@ -30,6 +30,7 @@ sub transactions
 	my $state = 'I';
 	my @open;	# [savepoint, statements]
 	my (%statements, %portals);
+	my $answers = '';	# they are sent with ReadyForQuery, at once
 
 	local $SIG{USR1} = sub { $cancelled = 1 };
 	while (1)
@@ -43,7 +44,8 @@ sub transactions
 		if ($type eq 'S')
 		{
 			$self->{failed} = 0;
-			$self->send(message('Z', $state));
+			$self->send($answers . message('Z', $state));
+			$answers = '';
 			next;
 		}
 		next if $self->{failed};
@@ -55,7 +57,7 @@ sub transactions
 		}
 		if ($type eq 'D' && $self->{marker})
 		{
-			$self->send($self->echo);
+			$answers .= $self->echo;
 			delete $self->{marker};
 			next;
 		}
@@ -111,22 +113,24 @@ sub transactions
 		{
 			$self->{failed} = $type ne 'Q';
 			$state = 'E' if $state eq 'T';
-			$self->send(failure(S => 'ERROR', C => $error, M => "$sql: $error", D => "At message $type."));
+			$answers .= failure(S => 'ERROR', C => $error, M => "$sql: $error", D => "At message $type.");
 		}
 		elsif ($type eq 'Q')
 		{
-			$self->send(done($sql =~ /DISCARD/ ? 'DISCARD ALL' : $sql =~ /^(\w+)/));
+			$answers .= done($sql =~ /DISCARD/ ? 'DISCARD ALL' : $sql =~ /^(\w+)/);
 		}
 		elsif ($type =~ /[EF]/)
 		{
-			$self->send($sql =~ /^SELECT/ ? rows($portals{$name}, unpack 'x' . (length($name) + 1) . 'N', $body) :
-				  done($sql =~ /^INSERT/ ? 'INSERT 0 1' : $sql));
+			$answers .= $sql =~ /^SELECT/ ? rows($portals{$name}, unpack 'x' . (length($name) + 1) . 'N', $body) :
+			  done($sql =~ /^INSERT/ ? 'INSERT 0 1' : $sql);
 		}
 		else
 		{
-			$self->send($answer);
+			$answers .= $answer;
 		}
-		$self->send(message('Z', $state)) if $type eq 'Q';
+		next if $type ne 'Q';
+		$self->send($answers . message('Z', $state));
+		$answers = '';
 	}
 	return;
 }
@@ -321,7 +325,7 @@ foreach my $case ([ ROLLBACK => "BEGIN; $insert; ROLLBACK; SELECT 1" ], [ 'DISCA
 	my $before = connects();
 
 	# the last reset must not be the one that fails
-	ok(wait_until($local, q{SELECT reset_pending FROM pgpool.pools WHERE server = 'shard'}, '0'), "error at $command with the reset: last reset has ended");
+	ok(are_idle($local, 'shard'), "error at $command with the reset: last reset has ended");
 	append_to_file($plan, "fail Q $command");
 	is($session->run($sql) . $session->error, '1', "error at $command with the reset is not raised");
 	ok(wait_until($local, sub { -e $plan ? 1 : 0 }, '0'), "error at $command with the reset: message that fails was sent");

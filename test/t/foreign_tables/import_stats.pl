@@ -7,7 +7,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $remote = remote_node('remote');
+my $remote = remote_node('remote', conf => ['autovacuum = off']);
 my $local = local_node('local');
 my $super;
 my @stats = qw(null_frac avg_width n_distinct most_common_vals most_common_freqs histogram_bounds correlation
