@@ -122,7 +122,12 @@ sub same_words
 	my @words = @_;
 
 	return @words unless defined $ENV{PGPX_UPGRADE_TO};
-	return map { s/\w+ MAINTAIN, //gr =~ s/\bf\.//gr } @words;
+	foreach (@words)
+	{
+		s/\w+ MAINTAIN, //g;
+		s/\b$1\.//g if /^view pgpool\.(\w+) \| rule/;
+	}
+	return @words;
 }
 
 # Assert that everything is as before the dump, and works.
