@@ -33,8 +33,6 @@
 
 #include "libpq-fe.h"
 
-#define PGPX_ORIGIN_LEN 16
-#define PGPX_ID_PREFIX "pgpx_"
 #define PGPX_ID_SIZE 72			/* of an id, with its NUL */
 #define PGPX_GID_SIZE 80		/* of a global id, with its NUL */
 
@@ -67,14 +65,12 @@ typedef struct PgpxParticipant
 /* --- decision.c ---------------------------------------------------------- */
 
 /*
- * pgpx_commit_origin
- *		Write the origin of this installation, with its NUL.
- *
- * It is a digest of the system identifier, the timeline, the host name at the
- * start of the server, the data directory, and the OIDs of the database and of
- * table commit_decisions.  Must not be called in recovery.
+ * Return the origin of this installation: a digest of the system identifier, the
+ * timeline, the host name at the start of the server, the data directory, and the
+ * OIDs of the database and of table commit_decisions.  Must not be called in
+ * recovery.
  */
-extern void pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1]);
+extern const char *pgpx_commit_origin(void);
 
 /*
  * pgpx_commit_table

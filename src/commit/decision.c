@@ -61,30 +61,25 @@ pgpx_commit_table(const char *name, int lockmode, bool missing_ok)
 	return NULL;
 }
 
-void
-pgpx_commit_origin(char origin[PGPX_ORIGIN_LEN + 1])
+const char *
+pgpx_commit_origin(void)
 {
-	char	   *text;
-	uint64		digest;
+	const char *text =
+		psprintf(UINT64_FORMAT "/%u/%u/%u/%s/%s", GetSystemIdentifier(),
+				 GetWALInsertionTimeLine(), MyDatabaseId,
+				 find_table(PGPX_DECISIONS), pgpx_shared->host, DataDir);
+	uint64		digest = hash_bytes_extended((const unsigned char *) text,
+											 strlen(text), 0);
 
-	text = psprintf(UINT64_FORMAT "/%u/%u/%u/%s/%s", GetSystemIdentifier(),
-					GetWALInsertionTimeLine(), MyDatabaseId,
-					find_table(PGPX_DECISIONS), pgpx_shared->host, DataDir);
-	digest = hash_bytes_extended((unsigned char *) text, strlen(text), 0);
-	snprintf(origin, PGPX_ORIGIN_LEN + 1, "%08x%08x", (uint32) (digest >> 32),
-			 (uint32) digest);
-	pfree(text);
+	return psprintf("%08x%08x", (uint32) (digest >> 32), (uint32) digest);
 }
 
 PG_FUNCTION_INFO_V1(pgpx_commit_origin_text);
 Datum
 pgpx_commit_origin_text(PG_FUNCTION_ARGS)
 {
-	char		origin[PGPX_ORIGIN_LEN + 1];
-
 	pgpx_shmem_require();
-	pgpx_commit_origin(origin);
-	PG_RETURN_TEXT_P(cstring_to_text(origin));
+	PG_RETURN_TEXT_P(cstring_to_text(pgpx_commit_origin()));
 }
 
 void
@@ -95,7 +90,6 @@ pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 	Datum	   *ids = palloc(sizeof(Datum) * n);
 	Datum		values[2];		/* id, participants */
 	bool		nulls[lengthof(values)] = {false};
-	char		origin[PGPX_ORIGIN_LEN + 1];
 	uint32		random[2];
 
 	if (n > PGPX_PARTS_MAX)
@@ -107,10 +101,10 @@ pgpx_decision_insert(const int32 *participants, int n, char id[PGPX_ID_SIZE])
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("pgpool_ext could not generate a random number")));
-	pgpx_commit_origin(origin);
-	snprintf(id, PGPX_ID_SIZE, PGPX_ID_PREFIX "%s_" UINT64_FORMAT "_%08x%08x",
-			 origin, U64FromFullTransactionId(GetTopFullTransactionId()),
-			 random[0], random[1]);
+	snprintf(id, PGPX_ID_SIZE, "pgpx_%s_" UINT64_FORMAT "_%08x%08x",
+			 pgpx_commit_origin(),
+			 U64FromFullTransactionId(GetTopFullTransactionId()), random[0],
+			 random[1]);
 	for (int i = 0; i < n; i++)
 		ids[i] = Int32GetDatum(participants[i]);
 	values[0] = CStringGetTextDatum(id);

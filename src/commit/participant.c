@@ -166,17 +166,15 @@ bool
 pgpx_participant_find(Relation participants, Oid server, Oid user,
 					  PgpxParticipant *found)
 {
-	char		origin[PGPX_ORIGIN_LEN + 1];
 	ScanKeyData keys[3];
 	ListCell   *lc;
 
-	pgpx_commit_origin(origin);
 	ScanKeyInit(&keys[0], SERVER, BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(server));
 	ScanKeyInit(&keys[1], USER_ID, BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(user));
 	ScanKeyInit(&keys[2], ORIGIN, BTEqualStrategyNumber,
-				F_TEXTEQ, CStringGetTextDatum(origin));
+				F_TEXTEQ, CStringGetTextDatum(pgpx_commit_origin()));
 	*found = (PgpxParticipant){.server = server, .user = user};
 	foreach(lc, read_rows(participants, lengthof(keys), keys))
 	{

@@ -505,15 +505,14 @@ try_visit(Visit *v)
 static void
 visit_all(void)
 {
-	char		origin[PGPX_ORIGIN_LEN + 1];
 	const char *snapshot = "";
 	StringInfoData visited;
 	StringInfoData left;
 
 	MemoryContextReset(round_cxt);
 	begin_transaction();
-	pgpx_commit_origin(origin);
-	nvisits = execute(READ_SQL, 2, origin, pgpx_adopt_all ? "t" : "f");
+	nvisits = execute(READ_SQL, 2, pgpx_commit_origin(),
+					  pgpx_adopt_all ? "t" : "f");
 	visits = palloc0(sizeof(Visit) * (nvisits + 1));
 	for (int i = 0; i < nvisits; i++)
 	{
@@ -621,19 +620,17 @@ static void
 register_participant(const PgpxErrand *errand)
 {
 	Visit		v = {.server = errand->server, .user = errand->user};
-	char		origin[PGPX_ORIGIN_LEN + 1];
 
 	log_in(&v);
 	PQfinish(v.pg);
 	claim_slot();
 	PGPX_DEBUG_POINT("register_login");
 	begin_transaction();
-	pgpx_commit_origin(origin);
 
 	/* two workers must not insert the same */
 	LockRelation(participants, ShareRowExclusiveLock);
 	(void) execute(REGISTER_SQL, 5, psprintf("%u", v.server),
-				   psprintf("%u", v.user), origin, v.real_system,
+				   psprintf("%u", v.user), pgpx_commit_origin(), v.real_system,
 				   v.real_database);
 	end_transaction();
 
