@@ -1420,20 +1420,19 @@ CREATE SEQUENCE pgpool.commit_participants_id_seq AS pg_catalog.int4;
 COMMENT ON SEQUENCE pgpool.commit_participants_id_seq IS
 'ids of commit_participants';
 
+-- The C code reads the first columns as a struct (PgpxParticipant).
 CREATE TABLE pgpool.commit_participants (
 	id pg_catalog.int4 NOT NULL,
 	server pg_catalog.oid NOT NULL,
 	user_id pg_catalog.oid NOT NULL,
-	origin pg_catalog.text NOT NULL,
+	origin pg_catalog.name NOT NULL,
 	system_identifier pg_catalog.int8 NOT NULL,
-	database pg_catalog.text NOT NULL,
+	database pg_catalog.name NOT NULL,
 	adopter pg_catalog.text,
 	visited pg_catalog.timestamptz,
 	error pg_catalog.text,
 	CONSTRAINT commit_participants_pkey PRIMARY KEY (id));
 ALTER TABLE pgpool.commit_participants
-	ALTER COLUMN origin SET STORAGE PLAIN,
-	ALTER COLUMN database SET STORAGE PLAIN,
 	ALTER COLUMN adopter SET STORAGE PLAIN,
 	ALTER COLUMN error SET STORAGE PLAIN;
 COMMENT ON TABLE pgpool.commit_participants IS

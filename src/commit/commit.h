@@ -45,7 +45,8 @@
 #define PGPX_PARTICIPANTS "commit_participants"
 
 /*
- * What a session needs of a row of commit_participants.
+ * What a session needs of a row of commit_participants: the first columns, which
+ * have a fixed length and are not null, and the place of the row.
  *
  * server, user: the arguments of pgpx_server_spec_get_for, with by_table.  All
  * users of a PUBLIC mapping that names the remote user have one participant, with
@@ -56,9 +57,10 @@ typedef struct PgpxParticipant
 	int32		id;				/* never reused */
 	Oid			server;
 	Oid			user;
+	NameData	origin;
 	int64		system;			/* system identifier of the remote server, as
 								 * pg_control_system() returns it */
-	char		database[NAMEDATALEN];	/* current_database() there */
+	NameData	database;		/* current_database() there */
 	ItemPointerData row;		/* its place in the table */
 } PgpxParticipant;
 

@@ -36,26 +36,12 @@
 #include "nodes/parsenodes.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
-#include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "config/options.h"
 #include "worker/worker.h"
-
-/* The first columns of commit_participants, and the number of all. */
-enum
-{
-	ID = 1,
-	SERVER,
-	USER_ID,
-	ORIGIN,
-	SYSTEM_IDENTIFIER,
-	DATABASE,
-	COLUMNS = 9,
-};
 
 /* --- Errands -------------------------------------------------------------- */
 
@@ -133,28 +119,20 @@ pgpx_participant_matches(Oid row_server, Oid row_user, Oid server, Oid user)
 
 /* Read the participants in a new snapshot, as a list of PgpxParticipant. */
 static List *
-read_rows(Relation participants, int nkeys, ScanKey keys)
+read_rows(Relation participants)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	SysScanDesc scan = systable_beginscan(participants, InvalidOid, false,
-										  snapshot, nkeys, keys);
+										  snapshot, 0, NULL);
 	List	   *list = NIL;
 	HeapTuple	row;
 
 	while ((row = systable_getnext(scan)) != NULL)
 	{
 		PgpxParticipant *p = palloc(sizeof(*p));
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS];
 
-		heap_deform_tuple(row, RelationGetDescr(participants), values, nulls);
+		memcpy(p, GETSTRUCT(row), offsetof(PgpxParticipant, row));
 		p->row = row->t_self;
-		p->id = DatumGetInt32(values[ID - 1]);
-		p->server = DatumGetObjectId(values[SERVER - 1]);
-		p->user = DatumGetObjectId(values[USER_ID - 1]);
-		p->system = DatumGetInt64(values[SYSTEM_IDENTIFIER - 1]);
-		strlcpy(p->database, TextDatumGetCString(values[DATABASE - 1]),
-				NAMEDATALEN);
 		list = lappend(list, p);
 	}
 	systable_endscan(scan);
@@ -166,23 +144,20 @@ bool
 pgpx_participant_find(Relation participants, Oid server, Oid user,
 					  PgpxParticipant *found)
 {
-	ScanKeyData keys[3];
+	const char *origin = pgpx_commit_origin();
+	List	   *rows = read_rows(participants);
 	ListCell   *lc;
 
-	ScanKeyInit(&keys[0], SERVER, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(server));
-	ScanKeyInit(&keys[1], USER_ID, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(user));
-	ScanKeyInit(&keys[2], ORIGIN, BTEqualStrategyNumber,
-				F_TEXTEQ, CStringGetTextDatum(pgpx_commit_origin()));
 	*found = (PgpxParticipant){.server = server, .user = user};
-	foreach(lc, read_rows(participants, lengthof(keys), keys))
+	foreach(lc, rows)
 	{
 		const PgpxParticipant *p = lfirst(lc);
 
-		if (p->id > found->id)
+		if (p->server == server && p->user == user &&
+			strcmp(NameStr(p->origin), origin) == 0 && p->id > found->id)
 			*found = *p;
 	}
+	list_free_deep(rows);
 	return found->id != 0;
 }
 
@@ -203,7 +178,7 @@ guard(Oid server, Oid user, bool removes)
 	participants = pgpx_commit_table(PGPX_PARTICIPANTS, ExclusiveLock, true);
 	if (participants == NULL)
 		return;					/* DROP EXTENSION may drop servers after it */
-	foreach(lc, read_rows(participants, 0, NULL))
+	foreach(lc, read_rows(participants))
 	{
 		PgpxParticipant *p = lfirst(lc);
 

@@ -319,7 +319,7 @@ make_question(const Member *m)
 
 	if (p->id != 0)
 		other = psprintf("current_database() <> %s OR (SELECT system_identifier FROM pg_control_system()) <> " INT64_FORMAT,
-						 quote_literal_cstr(p->database), p->system);
+						 quote_literal_cstr(NameStr(p->database)), p->system);
 	return psprintf("SET CONSTRAINTS ALL IMMEDIATE; "
 					"SELECT FROM generate_series(1, CASE WHEN txid_current_if_assigned() IS NULL THEN %d WHEN current_user <> %s THEN %d WHEN %s THEN %d ELSE %d END)",
 					HAS_NOT_WRITTEN,
