@@ -202,13 +202,12 @@ extern PGconn *pgpx_remote_log_in(PgpxServerSpec *spec);
  * pgpx_remote_query
  *		Execute SQL, and call "read_row" for each row (NULL: drop rows).
  *
- * Return 0, or the SQLSTATE of the remote's error and its text.  Raise any other
- * error; then the session cannot be used any more.  The rows are untrusted.
+ * Return 0, or the SQLSTATE of the remote's error, or raise it ("raises").  Raise
+ * any other error; then the session cannot be used any more.  The rows are untrusted.
  */
 typedef void (*PgpxRowReader)(void *arg, const PGresult *row);
 extern int	pgpx_remote_query(PGconn *pg, const char *sql,
-							  PgpxRowReader read_row, void *arg,
-							  char error[PGPX_ERROR_LEN]);
+							  PgpxRowReader read_row, void *arg, bool raises);
 
 /* --- debug points ---------------------------------------------------------
  *

@@ -220,7 +220,7 @@ exchange(PGconn *pg, PgpxTime deadline, int64 *nbytes)
 
 int
 pgpx_remote_query(PGconn *pg, const char *sql, PgpxRowReader read_row,
-				  void *arg, char error[PGPX_ERROR_LEN])
+				  void *arg, bool raises)
 {
 	PgpxTime	deadline = pgpx_now() + STATEMENT_US;
 	int64		nbytes = 0;
@@ -242,15 +242,9 @@ pgpx_remote_query(PGconn *pg, const char *sql, PgpxRowReader read_row,
 		if (status == PGRES_SINGLE_TUPLE && read_row != NULL)
 			read_row(arg, res);
 		else if (status == PGRES_FATAL_ERROR)
-		{
-			const char *code = PQresultErrorField(res, PG_DIAG_SQLSTATE);
-
-			sqlstate = pgpx_parse_sqlstate(code,
-										   ERRCODE_CONNECTION_FAILURE);
-			pgpx_libpq_one_line(error, PGPX_ERROR_LEN,
-								PQresultErrorMessage(res));
-			(void) pgpx_text_clean(error);
-		}
+			sqlstate = pgpx_parse_sqlstate(
+				PQresultErrorField(res, PG_DIAG_SQLSTATE),
+				ERRCODE_CONNECTION_FAILURE);
 		PQclear(res);
 		if (status != PGRES_SINGLE_TUPLE && status != PGRES_TUPLES_OK &&
 			status != PGRES_COMMAND_OK && status != PGRES_FATAL_ERROR)
@@ -259,5 +253,7 @@ pgpx_remote_query(PGconn *pg, const char *sql, PgpxRowReader read_row,
 	}
 	if (PQstatus(pg) != CONNECTION_OK)
 		raise_text(ERRCODE_CONNECTION_FAILURE, PQerrorMessage(pg));
+	if (sqlstate != 0 && raises)
+		raise_text(sqlstate, PQerrorMessage(pg));
 	return sqlstate;
 }

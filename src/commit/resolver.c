@@ -282,17 +282,6 @@ array_of(const char *values)
 
 /* --- The visit ------------------------------------------------------------ */
 
-/* Execute SQL on the remote server, and raise its error. */
-static void
-ask(Visit *v, const char *sql, PgpxRowReader read_row)
-{
-	char		error[PGPX_ERROR_LEN];
-	int			sqlstate = pgpx_remote_query(v->pg, sql, read_row, v, error);
-
-	if (sqlstate != 0)
-		ereport(ERROR, (errcode(sqlstate), errmsg_internal("%s", error)));
-}
-
 static void
 read_identity(void *arg, const PGresult *row)
 {
@@ -320,7 +309,8 @@ check_remote(Visit *v)
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 		if (pgpx_conns[i].state == PGPX_CONN_LEASED)
 			appendStringInfo(&leased, ",%d", pgpx_conns[i].remote_pid);
-	ask(v, psprintf(CHECK_SQL, array_of(leased.data)), read_identity);
+	(void) pgpx_remote_query(v->pg, psprintf(CHECK_SQL, array_of(leased.data)),
+							 read_identity, v, true);
 }
 
 /* Log in, and ask the remote session what it is. */
@@ -377,7 +367,8 @@ list_parts(Visit *v)
 	initStringInfo(&v->own);
 	initStringInfo(&v->times);
 	v->nparts = v->nown = 0;
-	ask(v, psprintf(LIST_SQL, v->origin, PARTS_MAX), read_part);
+	(void) pgpx_remote_query(v->pg, psprintf(LIST_SQL, v->origin, PARTS_MAX),
+							 read_part, v, true);
 }
 
 /* Commit or roll back a part and count it, or record why it is not possible. */
@@ -388,13 +379,14 @@ resolve_part(Visit *v, const char *gid, const char *command, int *count)
 	int			sqlstate = pgpx_remote_query(v->pg,
 											 psprintf("%s PREPARED '%s'",
 													  command, gid),
-											 NULL, NULL, error);
+											 NULL, NULL, false);
 
 	PGPX_DEBUG_POINT("resolver_resolved");
+	pgpx_libpq_one_line(error, sizeof(error), PQerrorMessage(v->pg));
 
 	/* its session may have ended it meanwhile */
 	if (sqlstate != 0 && sqlstate != ERRCODE_UNDEFINED_OBJECT)
-		(void) execute(ERROR_SQL, 3, v->id, gid, error);
+		(void) execute(ERROR_SQL, 3, v->id, gid, pgpx_text_clean(error));
 	*count += sqlstate == 0 ? 1 : 0;
 }
 
