@@ -134,16 +134,14 @@
 	"count(*) FILTER (WHERE prepared < now() - '1 min'::interval), " \
 	"coalesce(min(gid) FILTER (WHERE prepared < now() - '1 min'::interval), '') FROM pgpool.commit_parts"
 
-/* The decisions that name a participant, without those that a forgotten one keeps. */
-#define NAMED_SQL				/* $1 participant */ \
+/* The decisions that a forgotten participant keeps do not count. */
+#define LEFT_OF_SQL				/* $1 participant */ \
+	"SELECT 1 FROM pgpool.commit_parts WHERE participant = $1::int UNION ALL " \
 	"SELECT 1 FROM pgpool.commit_decisions WHERE $1::int = ANY (participants) " \
 	"AND participants <@ ARRAY(SELECT id FROM pgpool.commit_participants)"
 
-#define LEFT_OF_SQL				/* $1 participant */ \
-	"SELECT 1 FROM pgpool.commit_parts WHERE participant = $1::int UNION ALL " NAMED_SQL
-
 #define REMOVE_SQL				/* $1 participant */ \
-	"DELETE FROM pgpool.commit_participants WHERE id = $1::int AND NOT EXISTS (" NAMED_SQL ")"
+	"DELETE FROM pgpool.commit_participants WHERE id = $1::int AND NOT EXISTS (" LEFT_OF_SQL ")"
 
 /* No row is added if the newest one says the same. */
 #define REGISTER_SQL			/* $1 server, $2 user, $3 our origin, $4 system, $5 database */ \
@@ -640,23 +638,21 @@ check_participants(const PgpxErrand *errand)
 	for (int i = 0; i < nvisits; i++)
 	{
 		const Visit *v = &visits[i];
+		const char *reason = v->error;
 
 		if (!pgpx_participant_matches(v->server, v->user, errand->server,
 									  errand->user))
 			continue;
-		if (v->error != NULL || v->prepares)
+		if (reason == NULL && v->prepares)
+			reason = "A remote session is preparing one.";
+		if (reason == NULL && execute(LEFT_OF_SQL, 1, v->id) > 0)
+			reason = "Some are in view pgpool.prepared_transactions, or their decisions still exist.";
+		if (reason != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("server \"%s\" may have prepared transactions that are not resolved",
 							NameStr(v->server_name)),
-					 errdetail_internal("%s",
-										v->error != NULL ? v->error :
-										"A remote session is preparing one.")));
-		if (execute(LEFT_OF_SQL, 1, v->id) > 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("server \"%s\" has prepared transactions that are not resolved",
-							NameStr(v->server_name))));
+					 errdetail_internal("%s", reason)));
 	}
 	end_transaction();
 }

@@ -179,7 +179,7 @@ EOS
 		$resolved->('resolver logs in by the mapping for PUBLIC');
 		prepare($remotes[0], "pgpx_${origin}_" . $holder->run('BEGIN; SELECT pg_current_xact_id()') . '_0123456789abcdef_1');
 		isnt(scalar $local->psql('postgres', "BEGIN; $ddl; COMMIT", stderr => \my $e, on_error_stop => 1), 0, "$ddl is refused");
-		like($e, qr/"s1" has prepared transactions/, 'error names the server');
+		like($e, qr/"s1" may have prepared transactions.*Some are/s, 'error names the server');
 		$holder->run('ROLLBACK');
 		$resolved->('part is resolved');
 		$local->safe_psql('postgres', $ddl);
