@@ -73,11 +73,12 @@
 	"AND query ~ '^$|PREPARE TRANSACTIO[N]|current_if_assigne[d]' AND pid <> ALL ('%s'::int[])) " \
 	"FROM pg_control_system()"
 
-/* P and Q.  The origin needs no quoting: see READ_SQL. */
+/* P, which is what our role owns, and Q.  The origin needs no quoting: see READ_SQL. */
 #define LIST_SQL \
-	"SELECT gid, extract(epoch FROM prepared), owner = current_user " \
-	"FROM pg_prepared_xacts WHERE database = current_database() AND left(gid, 22) = 'pgpx_%s_' " \
-	"ORDER BY owner <> current_user, prepared LIMIT %d"
+	"SELECT gid, extract(epoch FROM prepared) " \
+	"FROM pg_prepared_xacts WHERE database = current_database() AND left(gid, 22) = 'pgpx_%s_' %s" \
+	"ORDER BY prepared LIMIT %d"
+#define OWN_SQL "AND owner = current_user "
 
 /* Local statements.  All arguments are texts. */
 #define READ_SQL				/* $1 our origin, $2 adopt all */ \
@@ -173,12 +174,10 @@ typedef struct Visit
 	char		real_database[NAMEDATALEN];
 	bool		prepares;		/* the last column of CHECK_SQL */
 	int			nparts;			/* in the last list */
-	int			nown;			/* .. those that our role owns */
+	StringInfoData gids;		/* .. their ids, each after a comma */
+	StringInfoData times;		/* .. in seconds since 1970 */
 	int			ncommitted;
 	int			nrolled_back;
-	StringInfoData all;			/* their ids, each after a comma */
-	StringInfoData own;
-	StringInfoData times;		/* those of "own": seconds since 1970 */
 } Visit;
 
 static MemoryContext round_cxt;
@@ -340,16 +339,12 @@ read_part(void *arg, const PGresult *row)
 	const char *gid = PQgetvalue(row, 0, 0);
 	double		prepared;
 
-	if (v->nparts == PARTS_MAX || PQnfields(row) != 3 || gid[0] == '\0' ||
+	if (v->nparts == PARTS_MAX || PQnfields(row) != 2 || gid[0] == '\0' ||
 		strlen(gid) >= PGPX_GID_SIZE ||
 		strspn(gid, "pgx_0123456789abcdef") != strlen(gid))
 		return;
 	v->nparts++;
-	appendStringInfo(&v->all, ",%s", gid);
-	if (PQgetvalue(row, 0, 2)[0] != 't')
-		return;
-	v->nown++;
-	appendStringInfo(&v->own, ",%s", gid);
+	appendStringInfo(&v->gids, ",%s", gid);
 
 	/* within the range of timestamps, and not a NaN */
 	prepared = strtod(PQgetvalue(row, 0, 1), NULL);
@@ -357,15 +352,15 @@ read_part(void *arg, const PGresult *row)
 					 prepared > 0 && prepared < 1e11 ? prepared : 0.0);
 }
 
-/* List the parts that are prepared there. */
+/* List the parts that are prepared there.  condition: OWN_SQL or "". */
 static void
-list_parts(Visit *v)
+list_parts(Visit *v, const char *condition)
 {
-	initStringInfo(&v->all);
-	initStringInfo(&v->own);
+	initStringInfo(&v->gids);
 	initStringInfo(&v->times);
-	v->nparts = v->nown = 0;
-	(void) pgpx_remote_query(v->pg, psprintf(LIST_SQL, v->origin, PARTS_MAX),
+	v->nparts = 0;
+	(void) pgpx_remote_query(v->pg,
+							 psprintf(LIST_SQL, v->origin, condition, PARTS_MAX),
 							 read_part, v, true);
 }
 
@@ -399,7 +394,7 @@ resolve_parts(Visit *v)
 	begin_transaction();
 	(void) execute("SELECT pg_current_xact_id()", 0);
 	PGPX_DEBUG_POINT("resolver_running");
-	n = execute(DECIDE_SQL, 5, v->id, array_of(v->own.data),
+	n = execute(DECIDE_SQL, 5, v->id, array_of(v->gids.data),
 				array_of(v->times.data), v->may_roll_back, field(0, 1));
 	for (int i = 0; i < n; i++)
 	{
@@ -427,7 +422,7 @@ remove_participant(Visit *v)
 	if (ConditionalLockRelation(participants, ExclusiveLock))
 	{
 		check_remote(v);
-		list_parts(v);
+		list_parts(v, "");
 		if (!v->prepares && v->nparts == 0)
 			(void) execute(REMOVE_SQL, 1, v->id);
 	}
@@ -444,17 +439,17 @@ visit(Visit *v)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the remote server or database is not the one in which the parts were prepared")));
 	PGPX_DEBUG_POINT("resolver_visit");
-	list_parts(v);
+	list_parts(v, OWN_SQL);
 	PGPX_DEBUG_POINT("resolver_listed");
-	if (v->nown > 0)
+	if (v->nparts > 0)
 		resolve_parts(v);
-	list_parts(v);
+	list_parts(v, "");
 	if (v->nparts == PARTS_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("the remote server has %d prepared parts or more",
 						PARTS_MAX)));
-	(void) execute(GONE_SQL, 2, v->id, array_of(v->all.data));
+	(void) execute(GONE_SQL, 2, v->id, array_of(v->gids.data));
 	if (v->is_off && !v->prepares && v->nparts == 0)
 		remove_participant(v);
 }
@@ -530,7 +525,7 @@ visit_all(void)
 		if (visits[i].error != NULL)
 			continue;
 		appendStringInfo(&visited, ",%s", visits[i].id);
-		appendStringInfoString(&left, visits[i].all.data);
+		appendStringInfoString(&left, visits[i].gids.data);
 	}
 	PGPX_DEBUG_POINT("resolver_clean");
 	(void) execute(DELETE_SQL, 3, snapshot, array_of(visited.data),
