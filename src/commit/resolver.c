@@ -756,11 +756,7 @@ set_settings(bool registers)
 		{"search_path", "pg_catalog, pg_temp"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
-		{"default_transaction_deferrable", "off"},
-		{"session_replication_role", "origin"},
-		{"statement_timeout", "0"},
 		{"transaction_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
 		{"lock_timeout", "2s"},
 
 		/* what a failover undoes is done again, but not a registration */
