@@ -160,8 +160,8 @@ extern void pgpx_participant_check_drop(Oid class_id, Oid object);
 PGDLLEXPORT void pgpx_resolver_main(Datum arg);
 
 /*
- * An errand, in a dynamic shared memory segment.  The worker writes the fields
- * from "done" on, and the session reads them after the end of the worker.
+ * An errand, in a dynamic shared memory segment.  The worker writes the fields of
+ * the error, and the session reads them after the end of the worker.
  */
 typedef struct PgpxErrand
 {
@@ -170,9 +170,8 @@ typedef struct PgpxErrand
 								 * of those that match as an error */
 	Oid			server;
 	Oid			user;
-	bool		done;
-	int			sqlstate;		/* 0: no error */
-	char		message[2 * PGPX_ERROR_LEN];
+	int			sqlstate;		/* 0: no error; at first that of a failure */
+	char		primary[2 * PGPX_ERROR_LEN];
 	char		detail[2 * PGPX_ERROR_LEN];
 } PgpxErrand;
 

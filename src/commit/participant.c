@@ -66,6 +66,9 @@ run_errand(bool registers, Oid server, Oid user)
 		.registers = registers,
 		.server = server,
 		.user = user,
+		.sqlstate = ERRCODE_INTERNAL_ERROR,
+		.primary = "a background worker for a commit on several servers has failed",
+		.detail = "The log of this server has the reason.",
 	};
 	name = dsm_segment_handle(segment);
 	memcpy(worker.bgw_extra, &name, sizeof(name));
@@ -85,15 +88,10 @@ run_errand(bool registers, Oid server, Oid user)
 		pfree(handle);
 	}
 	PG_END_TRY();
-	if (!errand->done)
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("a background worker for a commit on several servers has failed"),
-				 errhint("See the log of this server.")));
 	if (errand->sqlstate != 0)
 		ereport(ERROR,
 				(errcode(errand->sqlstate),
-				 errmsg_internal("%s", errand->message),
+				 errmsg_internal("%s", errand->primary),
 				 errand->detail[0] != '\0' ?
 				 errdetail_internal("%s", errand->detail) : 0,
 				 registers ? 0 :

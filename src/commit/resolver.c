@@ -662,18 +662,18 @@ run_errand(PgpxErrand *errand)
 			register_participant(errand);
 		else
 			check_participants(errand);
+		errand->sqlstate = 0;
 	}
 	PG_CATCH();
 	{
 		ErrorData  *error = catch_error();
 
 		errand->sqlstate = error->sqlerrcode;
-		strlcpy(errand->message, error->message, sizeof(errand->message));
-		if (error->detail != NULL)
-			strlcpy(errand->detail, error->detail, sizeof(errand->detail));
+		strlcpy(errand->primary, error->message, sizeof(errand->primary));
+		strlcpy(errand->detail, error->detail != NULL ? error->detail : "",
+				sizeof(errand->detail));
 	}
 	PG_END_TRY();
-	errand->done = true;
 	proc_exit(0);
 }
 
