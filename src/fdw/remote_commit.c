@@ -629,7 +629,6 @@ pgpx_remote_commit_finish(bool commits)
 {
 	PgpxTime	deadline = 0;
 	dlist_mutable_iter iter;
-	bool		leaves = false;
 
 	dlist_foreach_modify(iter, &pgpx_remote_transactions)
 	{
@@ -663,10 +662,8 @@ pgpx_remote_commit_finish(bool commits)
 		}
 		if (commits)
 			warn_of_part(rt);
-		leaves = true;
 		pgpx_remote_transaction_end(rt, PGPX_END_DISCARD);
+		pgpx_resolver_wake();
 	}
 	PGPX_DEBUG_POINT(commits ? "commit_finished" : "commit_rolled_back");
-	if (leaves)
-		pgpx_resolver_wake();
 }
