@@ -97,14 +97,11 @@ find_members(int *n)
 {
 	Member	   *members;
 	dlist_iter	iter;
-	bool		several =
-		dlist_has_next(&pgpx_remote_transactions,
-					   dlist_head_node(&pgpx_remote_transactions));
+	int			total = 0;
 
-	*n = 0;
 	dlist_foreach(iter, &pgpx_remote_transactions)
-		(*n)++;
-	members = palloc0(sizeof(Member) * *n);
+		total++;
+	members = palloc0(sizeof(Member) * total);
 	*n = 0;
 	dlist_foreach(iter, &pgpx_remote_transactions)
 	{
@@ -116,7 +113,7 @@ find_members(int *n)
 		if (rt->abandoned)
 			PGPX_DEBUG_POINT("commit_drains");
 		pgpx_remote_prepare_send(rt);
-		if (several)
+		if (total > 1)
 			pgpx_run_read_pending(rt->lease);	/* the session may have ended */
 		pgpx_lease_check_broken(rt->lease);
 		pgpx_lease_check_encoding(rt->lease);
