@@ -5,23 +5,19 @@
  *	  rolls back the parts that sessions have left.
  *
  * A round visits all participants, one after the other.  src/README.md has the
- * checks, the order P, A and T, Q, and the rights of an origin.  Rules of a
- * visit:
- * - A and T are one snapshot, in which an xid has ended if and only if its
- *	 decision is visible or it has aborted.
+ * checks, the order P, A and T, Q, when a decision is deleted, and the rights of
+ * an origin.  Further rules:
  * - An xid that was not assigned before the snapshot was lost in a crash.
  * - A decision is looked up by the whole id, whatever participants it names, as
- *	 two of them may be one database.  It counts only if its raw xmin is the xid
- *	 in the id, which rejects forged, restored and replicated rows.
- * - A decision is deleted if it was visible when the round began, all of its
- *	 participants were visited since, and no Q, which has the parts of all roles,
- *	 has a part of it.
+ *	 two of them may be one database.  The check of its raw xmin rejects forged,
+ *	 restored and replicated rows.
+ * - Q has the parts of all roles.
  * - A remote server is not trusted: it affects its own parts only.  Only
  *	 well-formed ids are used, and their number is bounded.
  *
  * The process executes SQL as the bootstrap superuser, on tables of the
  * extension only, which it locks against DROP EXTENSION.  Its settings are its
- * own.  It does not wait for standbys: what a failover undoes is done again.
+ * own.
  *
  *-------------------------------------------------------------------------
  */
@@ -294,7 +290,6 @@ read_identity(void *arg, const PGresult *row)
 	v->prepares = PQgetvalue(row, 0, 3)[0] != 'f';
 }
 
-/* Ask the remote session what it is, and what the others of its role do. */
 static void
 check_remote(Visit *v)
 {
@@ -310,7 +305,7 @@ check_remote(Visit *v)
 							 read_identity, v, true);
 }
 
-/* Log in, and ask the remote session what it is. */
+/* Log in, and ask the remote session what it is, and what others of its role do. */
 static void
 log_in(Visit *v)
 {
