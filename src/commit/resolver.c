@@ -64,10 +64,10 @@
  */
 #define CHECK_SQL				/* remote pids of all leases */ \
 	"SET search_path = pg_catalog; " \
-	"SELECT pg_is_in_recovery(), system_identifier, current_database(), " \
+	"SELECT system_identifier, current_database(), " \
 	"EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user AND backend_xid IS NOT NULL " \
 	"AND query ~ '^$|PREPARE TRANSACTIO[N]|current_if_assigne[d]' AND pid <> ALL ('%s'::int[])) " \
-	"FROM pg_control_system()"
+	"FROM pg_control_system() WHERE NOT pg_is_in_recovery()"
 
 /* P, which is what our role owns, and Q.  The origin needs no quoting: see READ_SQL. */
 #define LIST_SQL \
@@ -165,8 +165,7 @@ typedef struct Visit
 	const char *error;			/* why it was not visited; NULL: it was */
 
 	/* what the remote session has answered */
-	bool		is_primary;
-	char		real_system[32];	/* as text */
+	char		real_system[32];	/* as text; "": it is a standby */
 	char		real_database[NAMEDATALEN];
 	bool		prepares;		/* the last column of CHECK_SQL */
 	int			nparts;			/* in the last list */
@@ -280,14 +279,13 @@ read_identity(void *arg, const PGresult *row)
 {
 	Visit	   *v = arg;
 
-	if (PQnfields(row) != 4)
+	if (PQnfields(row) != 3)
 		return;
-	v->is_primary = PQgetvalue(row, 0, 0)[0] == 'f';
 	snprintf(v->real_system, sizeof(v->real_system), INT64_FORMAT,
-			 (int64) strtoll(PQgetvalue(row, 0, 1), NULL, 10));
-	strlcpy(v->real_database, PQgetvalue(row, 0, 2), NAMEDATALEN);
+			 (int64) strtoll(PQgetvalue(row, 0, 0), NULL, 10));
+	strlcpy(v->real_database, PQgetvalue(row, 0, 1), NAMEDATALEN);
 	(void) pgpx_text_clean(v->real_database);
-	v->prepares = PQgetvalue(row, 0, 3)[0] != 'f';
+	v->prepares = PQgetvalue(row, 0, 2)[0] != 'f';
 }
 
 static void
@@ -321,7 +319,7 @@ log_in(Visit *v)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(round_cxt);
 	check_remote(v);
-	if (!v->is_primary)
+	if (v->real_system[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the remote server is a standby")));
