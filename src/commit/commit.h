@@ -104,8 +104,7 @@ extern void pgpx_decision_insert(const int32 *participants, int n,
  *		this installation, in a new snapshot.  Return false if there is none.
  *
  * participants: the open table.  A session that prepares parts keeps ROW SHARE
- * on it until the end of the transaction, so that no participant is removed, and
- * no DDL that would lose it succeeds, before the decision is visible.
+ * on it until the end of the transaction, for which DDL waits (participant.c).
  */
 extern bool pgpx_participant_find(struct RelationData *participants, Oid server,
 								  Oid user, PgpxParticipant *found);

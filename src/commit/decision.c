@@ -4,9 +4,6 @@
  *	  One commit on several servers: the origin, the id, and the row of a
  *	  decision.
  *
- * This code runs in the session that commits, before its local commit, so it
- * may raise errors.
- *
  * Rules:
  * - Nothing here depends on settings or privileges of the user, and no code of a
  *	 user runs: the row is inserted by heap and index.

@@ -18,8 +18,6 @@
  * - The guard holds EXCLUSIVE on commit_participants to the end of the DDL.  It
  *	 waits for commits that are under way, and no other one begins before the new
  *	 options can be seen.  So the worker must not lock the table.
- * - forget_participant() is the way past the guard.  It keeps the decisions about
- *	 the parts, because the participant can be registered again.
  * - Rows are read and deleted without SQL, so no code of a user runs.
  *
  *-------------------------------------------------------------------------

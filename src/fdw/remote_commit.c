@@ -454,11 +454,8 @@ find_unknown(Relation participants, Member *members, int n)
 /*
  * Ask the members, and return how many of them must be prepared; 0: all commit
  * in one phase.  Register participants that are not known.  The lock on
- * commit_participants is kept if the result is not 0.
- *
- * The lock is acquired after the answers.  An answer can wait for another
- * transaction, which can wait for the lock behind DDL, and the DDL would wait for
- * this session.
+ * commit_participants, which is acquired after the answers, is kept if the result
+ * is not 0.
  */
 static int
 count_writers(Member *members, int n)
