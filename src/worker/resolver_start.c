@@ -85,13 +85,9 @@ pgpx_resolver_start_due(PgpxTime now)
 		PgpxTime	due = resolvers[i].started_at;
 		int64		pause_ms = pgpx_resolve_interval;
 
-		if (!pgpx_process_has_ended(&resolvers[i].handle))
+		if (!pgpx_process_has_ended(&resolvers[i].handle) ||
+			!OidIsValid(pg_atomic_read_u32(&slot->database)))
 			continue;
-		if (!OidIsValid(pg_atomic_read_u32(&slot->database)))
-		{
-			resolvers[i].started_at = 0;
-			continue;
-		}
 		if (pg_atomic_read_u32(&slot->wakes) !=
 			pg_atomic_read_u32(&slot->served))
 			pause_ms = Min(pause_ms, MIN_PAUSE_MS);
