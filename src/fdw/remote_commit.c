@@ -56,7 +56,7 @@ typedef struct Member
 	PgpxStatement statement;	/* the last one that was sent */
 	PgpxRun		run;			/* of it */
 	bool		has_option;		/* two_phase_commit */
-	uint64		answer;			/* HAS_WRITTEN, ..; 0 if it is READ ONLY */
+	uint64		answer;			/* HAS_WRITTEN, ..; the presumed one at first */
 	PgpxParticipant participant;	/* id 0: it is not known yet */
 } Member;
 
@@ -124,6 +124,8 @@ find_members(int *n)
 		members[*n].rt = rt;
 		members[*n].spec = rt->lease->spec;
 		members[*n].has_option = rt->lease->spec->opts.two_phase_commit != 0;
+		members[*n].answer =
+			rt->nesting.read_only ? HAS_NOT_WRITTEN : HAS_WRITTEN;
 		(*n)++;
 	}
 	return members;
@@ -287,21 +289,25 @@ is_local_member(void)
 		IsolationIsSerializable();
 }
 
-/* Return whether so many places may have written that they must be asked. */
-static bool
-may_need_two_phases(const Member *members, int n)
+/*
+ * If so many places have written that two phases are needed, return a member with
+ * the option; else NULL.  Before the answers: may have written.
+ */
+static const Member *
+find_reason(const Member *members, int n)
 {
-	bool		has_option = false;
+	const Member *with_option = NULL;
 	int			places = is_local_member() ? 1 : 0;
 
 	for (int i = 0; i < n; i++)
 	{
-		if (members[i].rt->nesting.read_only)
+		if (members[i].answer == HAS_NOT_WRITTEN)
 			continue;
-		has_option |= members[i].has_option;
 		places++;
+		if (members[i].has_option)
+			with_option = &members[i];
 	}
-	return has_option && places > 1;
+	return places > 1 ? with_option : NULL;
 }
 
 /*
@@ -452,37 +458,30 @@ find_unknown(Relation participants, Member *members, int n)
 }
 
 /*
- * Ask the members, and return how many of them must be prepared; 0: all commit
- * in one phase.  Register participants that are not known.  The lock on
- * commit_participants, which is acquired after the answers, is kept if the result
- * is not 0.
+ * Ask the members, and return whether two phases are needed.  If so, register
+ * participants that are not known, and keep the lock on commit_participants, which
+ * is acquired after the answers.
  */
-static int
-count_writers(Member *members, int n)
+static bool
+needs_two_phases(Member *members, int n)
 {
+	if (find_reason(members, n) == NULL)
+		return false;
 	for (int attempt = 0;; attempt++)
 	{
 		Relation	participants = pgpx_commit_table(PGPX_PARTICIPANTS,
 													 AccessShareLock, false);
-		const Member *with_option = NULL;
+		const Member *with_option;
 		const Member *unknown;
-		int			writers = 0;
 
 		for (int i = 0; i < n; i++)
 			if (members[i].has_option)
 				find_participant(participants, &members[i]);
 		table_close(participants, AccessShareLock);
 		ask_members(members, n);
-		for (int i = 0; i < n; i++)
-		{
-			if (members[i].answer == HAS_NOT_WRITTEN)
-				continue;
-			writers++;
-			if (members[i].has_option)
-				with_option = &members[i];
-		}
-		if (with_option == NULL || writers + (is_local_member() ? 1 : 0) < 2)
-			return 0;
+		with_option = find_reason(members, n);
+		if (with_option == NULL)
+			return false;
 		check_writers(members, n, with_option);
 		participants = pgpx_commit_table(PGPX_PARTICIPANTS, RowShareLock,
 										 false);
@@ -491,7 +490,7 @@ count_writers(Member *members, int n)
 		/* the process that inserts a row may wait for this lock otherwise */
 		table_close(participants, unknown == NULL ? NoLock : RowShareLock);
 		if (unknown == NULL)
-			return writers;
+			return true;
 		if (attempt > 0)
 			raise_changed(unknown);
 		for (int i = 0; i < n; i++)
@@ -511,9 +510,9 @@ spare_lease(const PgpxLease *lease)
 
 /* Insert the decision, and assign the global ids of the parts. */
 static void
-decide(Member *members, int n, int writers)
+decide(Member *members, int n)
 {
-	int32	   *participants = palloc(sizeof(int32) * writers);
+	int32	   *participants = palloc(sizeof(int32) * n);
 	char		id[PGPX_ID_SIZE];
 	int			number = 0;
 
@@ -540,15 +539,14 @@ pgpx_remote_commit(void)
 {
 	int			n;
 	Member	   *members = find_members(&n);
-	int			writers = 0;
+	bool		prepares;
 
 	if (n == 0)
 		return;
-	if (may_need_two_phases(members, n))
-		writers = count_writers(members, n);
-	if (writers > 0)
-		decide(members, n, writers);
-	end_members(members, n, writers > 0);
+	prepares = needs_two_phases(members, n);
+	if (prepares)
+		decide(members, n);
+	end_members(members, n, prepares);
 	for (int i = 0; i < n; i++)
 	{
 		PgpxLease  *lease = members[i].rt->lease;
@@ -559,7 +557,7 @@ pgpx_remote_commit(void)
 		enlargeStringInfo(pgpx_wire_output(&lease->sock->wire), FINISH_SIZE);
 		spare_lease(lease);
 	}
-	if (writers > 0)
+	if (prepares)
 		PGPX_DEBUG_POINT("commit_prepared");
 	pfree(members);
 }
