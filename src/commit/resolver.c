@@ -712,13 +712,13 @@ leave_slot(int code, Datum slot)
 static void
 run_rounds(PgpxResolverSlot *slot)
 {
-	uint32		seen = pg_atomic_read_u32(&slot->served);
 	int64		pause_ms = 0;
 
 	for (;;)
 	{
 		uint32		wakes = pg_atomic_read_u32(&slot->wakes);
-		bool		again = run_round() || wakes != seen;
+		bool		again = run_round() ||
+			wakes != pg_atomic_read_u32(&slot->served);
 
 		/* a login in a thread ends with the process, and the next one goes on */
 		if (pgpx_remote_has_abandoned)
@@ -726,7 +726,6 @@ run_rounds(PgpxResolverSlot *slot)
 		pg_atomic_write_u32(&slot->served, wakes);
 		if (!again && pg_atomic_read_u32(&slot->wakes) == wakes)
 			return;
-		seen = wakes;
 		pause_ms = pgpx_backoff_next(pause_ms, PAUSE_MIN_MS, PAUSE_MAX_MS);
 		pgpx_remote_wait(PGINVALID_SOCKET, 0,
 						 Min(pause_ms, pgpx_resolve_interval));
