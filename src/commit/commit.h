@@ -101,12 +101,12 @@ extern void pgpx_decision_insert(const int32 *participants, int n,
 /*
  * pgpx_participant_find
  *		Find the newest participant of a server and user that has the origin of
- *		this installation, in a new snapshot.  Return false if there is none.
+ *		this installation, in a new snapshot.  Without one, found->id is 0.
  *
  * participants: the open table.  A session that prepares parts keeps ROW SHARE
  * on it until the end of the transaction, for which DDL waits (participant.c).
  */
-extern bool pgpx_participant_find(struct RelationData *participants, Oid server,
+extern void pgpx_participant_find(struct RelationData *participants, Oid server,
 								  Oid user, PgpxParticipant *found);
 
 /*

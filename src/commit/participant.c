@@ -34,7 +34,6 @@
 #include "nodes/parsenodes.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -136,7 +135,7 @@ read_rows(Relation participants)
 	return list;
 }
 
-bool
+void
 pgpx_participant_find(Relation participants, Oid server, Oid user,
 					  PgpxParticipant *found)
 {
@@ -154,7 +153,6 @@ pgpx_participant_find(Relation participants, Oid server, Oid user,
 			*found = *p;
 	}
 	list_free_deep(rows);
-	return found->id != 0;
 }
 
 /* --- DDL ------------------------------------------------------------------ */

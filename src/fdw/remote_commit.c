@@ -29,7 +29,6 @@
 #include "access/xact.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
-#include "utils/rel.h"
 
 #include "base/debug_point.h"
 #include "session/lease.h"
@@ -408,10 +407,9 @@ find_participant(Relation participants, Member *m)
 {
 	const PgpxServerSpec *spec = m->spec;
 
-	(void) pgpx_participant_find(participants, m->rt->server,
-								 spec->key.superuser != 0 ? m->rt->user :
-									 spec->user,
-								 &m->participant);
+	pgpx_participant_find(participants, m->rt->server,
+						  spec->key.superuser != 0 ? m->rt->user : spec->user,
+						  &m->participant);
 }
 
 /* Raise 55000: the resolver would not find the part of this member. */
