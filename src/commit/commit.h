@@ -45,7 +45,7 @@
 #define PGPX_PARTICIPANTS "commit_participants"
 
 /*
- * What a session needs of a row of commit_participants: the first columns, which
+ * What the code needs of a row of commit_participants: the first columns, which
  * have a fixed length and are not null, and the place of the row.
  *
  * server, user: the arguments of pgpx_server_spec_get_for, with by_table.  All
@@ -130,7 +130,7 @@ extern void pgpx_participant_register(Oid server, Oid user);
  * Return whether a participant is one of the server (InvalidOid: any), or has it
  * as its base server, and of the user (InvalidOid: any).
  */
-extern bool pgpx_participant_matches(Oid row_server, Oid row_user, Oid server,
+extern bool pgpx_participant_matches(const PgpxParticipant *p, Oid server,
 									 Oid user);
 
 /*

@@ -105,11 +105,11 @@ pgpx_participant_register(Oid server, Oid user)
 /* --- Rows ----------------------------------------------------------------- */
 
 bool
-pgpx_participant_matches(Oid row_server, Oid row_user, Oid server, Oid user)
+pgpx_participant_matches(const PgpxParticipant *p, Oid server, Oid user)
 {
-	return (!OidIsValid(server) || row_server == server ||
-			pgpx_server_catalog_find_base(row_server) == server) &&
-		(!OidIsValid(user) || row_user == user);
+	return (!OidIsValid(server) || p->server == server ||
+			pgpx_server_catalog_find_base(p->server) == server) &&
+		(!OidIsValid(user) || p->user == user);
 }
 
 /* Read the participants in a new snapshot, as a list of PgpxParticipant. */
@@ -176,7 +176,7 @@ guard(Oid server, Oid user, bool removes)
 	{
 		PgpxParticipant *p = lfirst(lc);
 
-		if (pgpx_participant_matches(p->server, p->user, server, user))
+		if (pgpx_participant_matches(p, server, user))
 			matching = lappend(matching, p);
 	}
 	if (matching != NIL)

@@ -23,6 +23,7 @@
  */
 #include "commit/commit.h"
 
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -75,7 +76,7 @@
 #define OWN_SQL "AND owner = current_user "
 
 /* Local statements.  All arguments are texts. */
-#define READ_SQL				/* $1 our origin, $2 adopt all */ \
+#define READ_SQL				/* $1 our origin, $2 adopt all; first the columns of PgpxParticipant */ \
 	"SELECT id, server, user_id, origin, system_identifier, database, coalesce(error, ''), " \
 	"$2::bool OR origin = $1 OR coalesce(adopter = $1, false), pg_current_snapshot() " \
 	"FROM pgpool.commit_participants WHERE origin ~ '^[0-9a-f]{16}$' " \
@@ -148,12 +149,8 @@
 /* A participant in a round. */
 typedef struct Visit
 {
-	const char *id;
-	Oid			server;
-	Oid			user;
-	const char *origin;
-	const char *system;
-	const char *database;
+	PgpxParticipant p;
+	const char *id;				/* of it, as text */
 	const char *last_error;		/* of the visit before; "": none */
 	const char *may_roll_back;	/* "t" or "f" */
 
@@ -163,7 +160,7 @@ typedef struct Visit
 	const char *error;			/* why it was not visited; NULL: it was */
 
 	/* what the remote session has answered */
-	char		real_system[32];	/* as text; "": it is a standby */
+	int64		real_system;	/* 0: it is a standby */
 	char		real_database[NAMEDATALEN];
 	bool		prepares;		/* the last column of CHECK_SQL */
 	int			nparts;			/* in the last list */
@@ -279,8 +276,7 @@ read_identity(void *arg, const PGresult *row)
 
 	if (PQnfields(row) != 3)
 		return;
-	snprintf(v->real_system, sizeof(v->real_system), INT64_FORMAT,
-			 (int64) strtoll(PQgetvalue(row, 0, 0), NULL, 10));
+	v->real_system = strtoll(PQgetvalue(row, 0, 0), NULL, 10);
 	strlcpy(v->real_database, PQgetvalue(row, 0, 1), NAMEDATALEN);
 	(void) pgpx_text_clean(v->real_database);
 	v->prepares = PQgetvalue(row, 0, 2)[0] != 'f';
@@ -309,7 +305,7 @@ log_in(Visit *v)
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_cxt);
-	spec = pgpx_server_spec_get_for(NULL, v->server, v->user, true);
+	spec = pgpx_server_spec_get_for(NULL, v->p.server, v->p.user, true);
 	v->server_name = spec->server_name;
 	v->is_off = spec->opts.two_phase_commit == 0;
 	pgpx_server_spec_check_unrequested(spec);
@@ -317,7 +313,7 @@ log_in(Visit *v)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(round_cxt);
 	check_remote(v);
-	if (v->real_system[0] == '\0')
+	if (v->real_system == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the remote server is a standby")));
@@ -351,7 +347,8 @@ list_parts(Visit *v, const char *condition)
 	initStringInfo(&v->times);
 	v->nparts = 0;
 	(void) pgpx_remote_query(v->pg,
-							 psprintf(LIST_SQL, v->origin, condition, PARTS_MAX),
+							 psprintf(LIST_SQL, NameStr(v->p.origin), condition,
+									  PARTS_MAX),
 							 read_part, v, true);
 }
 
@@ -424,8 +421,8 @@ static void
 visit(Visit *v)
 {
 	log_in(v);
-	if (strcmp(v->real_system, v->system) != 0 ||
-		strcmp(v->real_database, v->database) != 0)
+	if (v->real_system != v->p.system ||
+		strcmp(v->real_database, NameStr(v->p.database)) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the remote server or database is not the one in which the parts were prepared")));
@@ -494,16 +491,13 @@ visit_all(void)
 	{
 		Visit	   *v = &visits[i];
 
+		memcpy(&v->p, GETSTRUCT(SPI_tuptable->vals[i]),
+			   offsetof(PgpxParticipant, row));
 		v->id = field(i, 1);
-		v->server = atooid(field(i, 2));
-		v->user = atooid(field(i, 3));
-		v->origin = field(i, 4);
-		v->system = field(i, 5);
-		v->database = field(i, 6);
 		v->last_error = field(i, 7);
 		v->may_roll_back = field(i, 8);
 		snapshot = field(i, 9);
-		snprintf(NameStr(v->server_name), NAMEDATALEN, "%u", v->server);
+		snprintf(NameStr(v->server_name), NAMEDATALEN, "%u", v->p.server);
 	}
 	end_transaction();
 	if (nvisits == 0)
@@ -595,7 +589,7 @@ claim_slot(void)
 static void
 register_participant(const PgpxErrand *errand)
 {
-	Visit		v = {.server = errand->server, .user = errand->user};
+	Visit		v = {.p = {.server = errand->server, .user = errand->user}};
 
 	log_in(&v);
 	PQfinish(v.pg);
@@ -605,9 +599,9 @@ register_participant(const PgpxErrand *errand)
 
 	/* two workers must not insert the same */
 	LockRelation(participants, ShareRowExclusiveLock);
-	(void) execute(REGISTER_SQL, 5, psprintf("%u", v.server),
-				   psprintf("%u", v.user), pgpx_commit_origin(), v.real_system,
-				   v.real_database);
+	(void) execute(REGISTER_SQL, 5, psprintf("%u", v.p.server),
+				   psprintf("%u", v.p.user), pgpx_commit_origin(),
+				   psprintf(INT64_FORMAT, v.real_system), v.real_database);
 	end_transaction();
 
 	/* a resolver that has found no participant may have freed it */
@@ -626,8 +620,7 @@ check_participants(const PgpxErrand *errand)
 		const Visit *v = &visits[i];
 		const char *reason = v->error;
 
-		if (!pgpx_participant_matches(v->server, v->user, errand->server,
-									  errand->user))
+		if (!pgpx_participant_matches(&v->p, errand->server, errand->user))
 			continue;
 		if (reason == NULL && v->prepares)
 			reason = "A remote session is preparing one.";
