@@ -27,9 +27,7 @@
 
 #include "base/settings.h"
 #include "protocol/remote_message.h"
-#include "worker/conninfo.h"
-#include "worker/relay_tls.h"
-#include "worker/task_queue.h"
+#include "worker/connect.h"
 
 #define STATEMENT_US (10 * 1000 * 1000)
 #define ANSWER_BYTES_MAX (4 * 1024 * 1024)
@@ -73,11 +71,6 @@ raise_text(int sqlstate, const char *text)
 	pgpx_libpq_one_line(line, sizeof(line), text);
 	ereport(ERROR,
 			(errcode(sqlstate), errmsg_internal("%s", pgpx_text_clean(line))));
-}
-
-static void
-drop_notice(void *arg, const PGresult *res)
-{
 }
 
 /* --- Login ---------------------------------------------------------------- */
@@ -142,6 +135,7 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 	int			seconds = Max((spec->opts.connect_timeout + 999) / 1000, 2);
 	Login	   *login = make_login(spec, seconds);
 	bool		had_abandoned = pgpx_remote_has_abandoned;
+	int			sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
 	const char *error;
 	PGconn	   *pg;
 
@@ -160,7 +154,7 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 	while (pg_atomic_read_u32(&login->done) == 0)
 	{
 		if (pgpx_now() >= deadline)
-			raise_text(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			raise_text(sqlstate,
 					   "The login of the resolver did not end within three times connect_timeout.");
 		pgpx_remote_wait(PGINVALID_SOCKET, 0, LOGIN_POLL_MS);
 	}
@@ -170,22 +164,17 @@ pgpx_remote_log_in(PgpxServerSpec *spec)
 	error = login->command_error != NULL ? pstrdup(login->command_error) :
 		pg == NULL ? "The resolver is out of memory." :
 		PQstatus(pg) != CONNECTION_OK ? pstrdup(PQerrorMessage(pg)) :
-		pgpx_tls_prepare(pg);
+		pgpx_connect_find_refusal(pg, spec->need_password, &sqlstate);
 	if (login->command != NULL)
 		pgpx_password_forget(login->command);
-	if (error == NULL && spec->need_password && !PQconnectionUsedPassword(pg))
-		error = "A session of a non-superuser must be authenticated by a password, "
-				"and the remote server did not request one.";
-	if (error == NULL && PQtransactionStatus(pg) != PQTRANS_IDLE)
-		error = "The remote session began inside a transaction.";
 	pgpx_server_spec_unpin(spec);
 	if (error != NULL)
 	{
 		PQfinish(pg);
-		raise_text(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, error);
+		raise_text(sqlstate, error);
 	}
 	(void) PQsetnonblocking(pg, 1);
-	(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
+	(void) PQsetNoticeReceiver(pg, pgpx_connect_drop_notice, NULL);
 	return pg;
 }
 

@@ -212,8 +212,8 @@ submit_step(PgpxWorkerConn *w)
 
 /* --- Lookup, password, login --------------------------------------------- */
 
-static void
-drop_notice(void *arg, const PGresult *res)
+void
+pgpx_connect_drop_notice(void *arg, const PGresult *res)
 {
 }
 
@@ -265,7 +265,7 @@ log_in(PgpxWorkerConn *w)
 		return;
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
-	(void) PQsetNoticeReceiver(w->pg, drop_notice, NULL);
+	(void) PQsetNoticeReceiver(w->pg, pgpx_connect_drop_notice, NULL);
 	w->phase = PGPX_PHASE_CONNECT;
 	set_host_deadline(w);
 	pgpx_connection_watch(w, EPOLLOUT);
@@ -585,6 +585,29 @@ run_start_commands(PgpxWorkerConn *w)
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
+const char *
+pgpx_connect_find_refusal(PGconn *pg, bool need_password, int *sqlstate)
+{
+	const char *refusal = pgpx_tls_prepare(pg);
+
+	*sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
+	if (PQgssEncInUse(pg))
+		return "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
+			   "Set the server's option gssencmode 'disable'.";
+	if (refusal != NULL)
+		return refusal;
+	*sqlstate = ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED;
+	if (need_password && !PQconnectionUsedPassword(pg))
+		return "A session of a non-superuser must be authenticated by a password, "
+			   "and the remote server did not request one.";
+
+	/* a proxy may pass on a transaction that another client left open */
+	*sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
+	if (PQtransactionStatus(pg) != PQTRANS_IDLE)
+		return "The remote session began inside a transaction.";
+	return NULL;
+}
+
 /*
  * After the login: check whether it is acceptable, then run the start commands.
  */
@@ -593,36 +616,17 @@ continue_after_login(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	const char *refusal;
+	int			sqlstate;
 
 	if (drop_outdated(w))
 		return;
 	pgpx_hosts_free(&w->hosts);
 	pgpx_connection_set_deadline(w, w->until);
-	refusal = pgpx_tls_prepare(w->pg);
+	refusal = pgpx_connect_find_refusal(w->pg, ci->need_password, &sqlstate);
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
-	if (PQgssEncInUse(w->pg))
-	{
-		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED,
-						   "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
-						   "Set the server's option gssencmode 'disable'.");
-		return;
-	}
 	if (refusal != NULL)
 	{
-		fail_with_sqlstate(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
-		return;
-	}
-	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
-	{
-		fail_with_sqlstate(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
-						   "A session of a non-superuser must be authenticated by a password, "
-						   "and the remote server did not request one.");
-		return;
-	}
-	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
-	{
-		/* a proxy may pass on a transaction that another client left open */
-		fail_with_08001(w, "The remote session began inside a transaction.");
+		fail_with_sqlstate(w, sqlstate, refusal);
 		return;
 	}
 	w->nstarted = 0;

@@ -43,4 +43,12 @@ extern void pgpx_connect_deadline_passed(PgpxWorkerConn *w);
  */
 extern bool pgpx_connect_exchange(PgpxWorkerConn *w, bool *unsent);
 
+/*
+ * Return why a connection that has logged in must not be used, with its SQLSTATE,
+ * or NULL.  The resolver, too, calls these two.
+ */
+extern const char *pgpx_connect_find_refusal(PGconn *pg, bool need_password,
+											 int *sqlstate);
+extern void pgpx_connect_drop_notice(void *arg, const PGresult *res);
+
 #endif							/* PGPX_CONNECT_H */
