@@ -44,6 +44,7 @@
 #include "base/settings.h"
 #include "protocol/remote_message.h"
 #include "shared/registry.h"
+#include "values/rows.h"
 #include "worker/task_queue.h"
 #include "worker/worker.h"
 
@@ -597,7 +598,8 @@ register_participant(const PgpxErrand *errand)
 	PGPX_DEBUG_POINT("register_login");
 	begin_transaction();
 
-	/* two workers must not insert the same */
+	/* a failover must not undo it; two workers must not insert the same */
+	pgpx_set_local("synchronous_commit", "on");
 	LockRelation(participants, ShareRowExclusiveLock);
 	(void) execute(REGISTER_SQL, 5, psprintf("%u", v.p.server),
 				   psprintf("%u", v.p.user), pgpx_commit_origin(),
@@ -638,8 +640,15 @@ check_participants(const PgpxErrand *errand)
 
 /* Do an errand, and write its result. */
 static void
-run_errand(PgpxErrand *errand)
+run_errand(dsm_handle handle)
 {
+	dsm_segment *segment = dsm_attach(handle);
+	PgpxErrand *errand;
+
+	if (segment == NULL)
+		proc_exit(0);			/* the session has ended */
+	dsm_pin_mapping(segment);
+	errand = dsm_segment_address(segment);
 	PG_TRY();
 	{
 		if (errand->registers)
@@ -733,7 +742,7 @@ run_rounds(PgpxResolverSlot *slot)
  * that decides would be too old.
  */
 static void
-set_settings(bool registers)
+set_settings(void)
 {
 	const char *settings[][2] = {
 		{"search_path", "pg_catalog, pg_temp"},
@@ -741,9 +750,7 @@ set_settings(bool registers)
 		{"default_transaction_read_only", "off"},
 		{"transaction_timeout", "0"},
 		{"lock_timeout", "2s"},
-
-		/* what a failover undoes is done again, but not a registration */
-		{"synchronous_commit", registers ? "on" : "local"},
+		{"synchronous_commit", "local"},	/* what a failover undoes is done again */
 	};
 
 	for (int i = 0; i < lengthof(settings); i++)
@@ -756,7 +763,6 @@ void
 pgpx_resolver_main(Datum arg)
 {
 	dsm_handle	handle;
-	PgpxErrand *errand = NULL;
 	PgpxResolverSlot *slot;
 
 	on_proc_exit(pgpx_task_exit, (Datum) 0);
@@ -764,25 +770,16 @@ pgpx_resolver_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	memcpy(&handle, MyBgworkerEntry->bgw_extra, sizeof(handle));
-	if (handle != 0)
-	{
-		dsm_segment *segment = dsm_attach(handle);
-
-		if (segment == NULL)
-			proc_exit(0);		/* the session has ended */
-		dsm_pin_mapping(segment);
-		errand = dsm_segment_address(segment);
-	}
-	set_settings(errand != NULL && errand->registers);
+	set_settings();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid,
 											  0);
 	round_cxt = AllocSetContextCreate(TopMemoryContext,
 									  "pgpool_ext resolver",
 									  ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(round_cxt);
-	if (errand != NULL)
-		run_errand(errand);
+	memcpy(&handle, MyBgworkerEntry->bgw_extra, sizeof(handle));
+	if (handle != 0)
+		run_errand(handle);
 	slot = pgpx_resolver_slot();
 	if (slot == NULL)
 		proc_exit(0);
