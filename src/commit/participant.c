@@ -91,7 +91,7 @@ run_errand(bool registers, Oid server, Oid user)
 				 errmsg_internal("%s", errand->primary),
 				 errand->detail[0] != '\0' ?
 				 errdetail_internal("%s", errand->detail) : 0,
-				 registers ? 0 :
+				 registers || errand->sqlstate != ERRCODE_OBJECT_IN_USE ? 0 :
 				 errhint("View pgpool.prepared_transactions has the unresolved parts. Retry when the server can be reached, or call pgpool.forget_participant() first.")));
 	dsm_detach(segment);
 }

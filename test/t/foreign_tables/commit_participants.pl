@@ -127,6 +127,14 @@ foreach my $gid (split /\n/, $remotes[0]->safe_psql('remote_db', 'SELECT quote_l
 	ok(wait_until($local, sub { sysopen($end, $fifo, O_WRONLY | O_NONBLOCK) ? 1 : 0 }, 1), 'resolver runs the password command');
 	my $pid = $local->safe_psql('postgres', q{SELECT pid, pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext resolver'}) =~ s/\|t$//r;
 	ok(wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'resolver ends after its login was cancelled');
+
+	# DDL waits for such a login, too
+	my $ddl = PgpxSession->new($local);
+	$ddl->start(q{ALTER SERVER s1 OPTIONS (SET port '1')});
+	ok(wait_until($local, q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext resolver errand'}, '1'), 'worker of the DDL is terminated');
+	$ddl->finish;
+	$ddl->failed('XX000', qr/has failed\nDETAIL: (?!.*HINT)/s, 'DDL fails, and no hint advises to forget the participant');
+	$ddl->quit;
 	$local->safe_psql('postgres', sprintf $mapping, "DROP use_password_command, ADD password '$password'");
 	close $end;
 	has_visited($local, 'another resolver goes on');
