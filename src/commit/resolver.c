@@ -5,13 +5,14 @@
  *	  rolls back the parts that sessions have left.
  *
  * A round visits all participants, one after the other.  src/README.md has the
- * checks, the order P, A and T, Q, when a decision is deleted, and the rights of
- * an origin.  Further rules:
+ * checks, the order P, A and T, Q, and the rights of an origin.  Further rules:
  * - An xid that was not assigned before the snapshot was lost in a crash.
  * - A decision is looked up by the whole id, whatever participants it names, as
  *	 two of them may be one database.  The check of its raw xmin rejects forged,
  *	 restored and replicated rows.
- * - Q has the parts of all roles.
+ * - A decision is deleted if it was visible when the round began, all of its
+ *	 participants were visited since, and no Q, which has the parts of all roles,
+ *	 has a part of it.
  * - A remote server is not trusted: it affects its own parts only.  Only
  *	 well-formed ids are used, and their number is bounded.
  *
