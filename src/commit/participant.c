@@ -112,6 +112,14 @@ pgpx_participant_matches(const PgpxParticipant *p, Oid server, Oid user)
 		(!OidIsValid(user) || p->user == user);
 }
 
+/* The columns of the table follow one another like this, without gaps. */
+StaticAssertDecl(offsetof(PgpxParticipant, server) == 4 &&
+					 offsetof(PgpxParticipant, user) == 8 &&
+					 offsetof(PgpxParticipant, origin) == 12 &&
+					 offsetof(PgpxParticipant, system) == 80 &&
+					 offsetof(PgpxParticipant, database) == 88,
+				 "the struct must have the layout of the columns");
+
 /* Read the participants in a new snapshot, as a list of PgpxParticipant. */
 static List *
 read_rows(Relation participants)
