@@ -221,8 +221,9 @@ extern int	pgpx_remote_query(PGconn *pg, const char *sql,
  *	 (after P), resolver_running (before the snapshot), resolver_decided (after the
  *	 snapshot), resolver_resolved (after each COMMIT or ROLLBACK PREPARED),
  *	 resolver_remove (before the lock for a removal); and resolver_clean, before
- *	 decisions are deleted.
- * - Registration: register_login, register_commit (the worker has not ended).
+ *	 decisions are deleted; resolver_ends, if there are no participants.
+ * - Registration: register_claimed (the lock is held), register_commit (the worker
+ *	 has not ended).
  */
 
 #endif							/* PGPX_COMMIT_H */

@@ -577,16 +577,6 @@ run_round(void)
 
 /* --- Errands -------------------------------------------------------------- */
 
-static void
-claim_slot(void)
-{
-	if (pgpx_resolver_slot_claim() == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many databases have participants of commits on several servers"),
-				 errdetail("There can be %d.", PGPX_MAX_RESOLVERS)));
-}
-
 /* Log in as the resolver will, and insert the participant. */
 static void
 register_participant(const PgpxErrand *errand)
@@ -595,20 +585,21 @@ register_participant(const PgpxErrand *errand)
 
 	log_in(&v);
 	PQfinish(v.pg);
-	claim_slot();
-	PGPX_DEBUG_POINT("register_login");
 	begin_transaction();
 
 	/* a failover must not undo it; two workers must not insert the same */
 	pgpx_set_local("synchronous_commit", "on");
 	LockRelation(participants, ShareRowExclusiveLock);
+	if (pgpx_resolver_slot_claim() == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many databases have participants of commits on several servers"),
+				 errdetail("There can be %d.", PGPX_MAX_RESOLVERS)));
+	PGPX_DEBUG_POINT("register_claimed");
 	(void) execute(REGISTER_SQL, 5, psprintf("%u", v.p.server),
 				   psprintf("%u", v.p.user), pgpx_commit_origin(),
 				   psprintf(INT64_FORMAT, v.real_system), v.real_database);
 	end_transaction();
-
-	/* a resolver that has found no participant may have freed it */
-	claim_slot();
 	PGPX_DEBUG_POINT("register_commit");
 }
 
@@ -689,12 +680,23 @@ pgpx_resolver_wake(void)
 		pgpx_worker_wake(0);
 }
 
+/*
+ * Return whether this database has participants.  If not, free the slot, unless the
+ * lock shows that a worker has claimed it and is registering one.
+ */
 static bool
-has_participants(void)
+has_participants(PgpxResolverSlot *slot)
 {
-	bool		found = try_begin() &&
-		execute("SELECT FROM pgpool.commit_participants LIMIT 1", 0) > 0;
+	bool		found = false;
+	bool		locked = true;
 
+	if (try_begin())
+	{
+		locked = ConditionalLockRelation(participants, RowExclusiveLock);
+		found = execute("SELECT FROM pgpool.commit_participants LIMIT 1", 0) > 0;
+	}
+	if (!found && locked)
+		pg_atomic_write_u32(&slot->database, InvalidOid);
 	end_transaction();
 	return found;
 }
@@ -786,14 +788,9 @@ pgpx_resolver_main(Datum arg)
 		proc_exit(0);
 	pg_atomic_write_u32(&slot->process, MyProcNumber + 1);
 	on_shmem_exit(leave_slot, PointerGetDatum(slot));
-	if (has_participants())
+	if (has_participants(slot))
 		run_rounds(slot);
 	else
-	{
-		/* if one was registered after the look, claim the slot again */
-		pg_atomic_write_u32(&slot->database, InvalidOid);
-		if (has_participants())
-			(void) pgpx_resolver_slot_claim();
-	}
+		PGPX_DEBUG_POINT("resolver_ends");
 	proc_exit(0);
 }

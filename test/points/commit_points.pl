@@ -354,7 +354,7 @@ for (my ($number, $failed) = (1, 1); $failed; $number += $each ** 2)
 calm();
 
 # --- the registration of a participant fails
-foreach my $point (qw(register_login register_commit))
+foreach my $point (qw(register_claimed register_commit))
 {
 	foreach my $fault (qw(error exit crash server terminate remote))
 	{
@@ -381,6 +381,27 @@ foreach my $point (qw(register_login register_commit))
 		is($session->sqlstate, '', "$name: next transfer to the server succeeds") or diag($session->error);
 		$session->quit;
 	}
+}
+
+# --- a resolver that finds no participant keeps its slot while one is registered
+{
+	$local->safe_psql('postgres', 'CREATE DATABASE other');
+	make_shards($local, [ $shards[0] ], dbname => 'other');
+	my $session = PgpxSession->new($local, dbname => 'other', user => 'app');
+
+	arm_resolver('register_claimed wait');
+	$session->start('BEGIN; INSERT INTO shard1.accounts VALUES (-3, 0); INSERT INTO ledger VALUES (1, 0); COMMIT');
+	ok(reached('register_claimed'), 'slot is claimed, and the participant is not committed');
+	$local->safe_psql('postgres', q{ALTER SYSTEM SET pgpool_ext.debug_point = 'resolver_ends wait'});
+	$local->reload;
+	ok(reached('resolver_ends'), 'resolver has found no participant');
+	resume('register_claimed');
+	is($session->finish . $session->error, '', 'commit in the other database succeeds');
+	resume('resolver_ends');
+	has_visited($local, 'and its database has a resolver', dbname => 'other');
+	$session->quit;
+	calm();
+	$local->safe_psql('postgres', 'DROP DATABASE other');
 }
 
 # --- A session prepares its parts, and ends, after the resolver has found nothing on a server without
