@@ -74,6 +74,7 @@ like($local->safe_psql('postgres', "SELECT last_error FROM pgpool.pools WHERE se
 $session->run('SELECT pgpool.checkin_all()');
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = '$mine->[1]'", '1'), 'another pool of the worker has its connection');
 $local->safe_psql('postgres', "SELECT pgpool.reconnect('$mine->[1]')");
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = '$mine->[1]'", '0'), 'its descriptors are free');
 my @more = map { PgpxSession->new($local) } 1 .. 2;
 like($more[0]->run("SELECT pgpool.checkout('$mine->[1]', '30 s')") . $more[0]->error, qr/^\d+\n?$/, 'pool can replace its only connection');
 $more[1]->start("SELECT pgpool.checkout('$mine->[1]', '1 s')");
