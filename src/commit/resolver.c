@@ -365,11 +365,13 @@ resolve_part(Visit *v, const char *gid, const char *command, int *count)
 											 NULL, NULL, false);
 
 	PGPX_DEBUG_POINT("resolver_resolved");
-	pgpx_libpq_one_line(error, sizeof(error), PQerrorMessage(v->pg));
 
 	/* its session may have ended it meanwhile */
 	if (sqlstate != 0 && sqlstate != ERRCODE_UNDEFINED_OBJECT)
+	{
+		pgpx_libpq_one_line(error, sizeof(error), PQerrorMessage(v->pg));
 		(void) execute(ERROR_SQL, 3, v->id, gid, pgpx_text_clean(error));
+	}
 	*count += sqlstate == 0 ? 1 : 0;
 }
 

@@ -289,8 +289,8 @@ is_local_member(void)
 }
 
 /*
- * If so many places have written that two phases are needed, return a member with
- * the option; else NULL.  Before the answers: may have written.
+ * Return a member with the option, if two phases are needed; else NULL.  Before its
+ * answer a member counts as one that has written.
  */
 static const Member *
 find_reason(const Member *members, int n)
@@ -398,9 +398,8 @@ check_writers(const Member *members, int n, const Member *with_option)
 
 /*
  * Look up the participant of a member.  Its user is the one for whom the resolver
- * reads the catalogs.  Superusers share a pool of PUBLIC, but any of them can
- * have a mapping of their own.  So the user of their participant is the superuser
- * who has begun the remote transaction.
+ * reads the catalogs.  Superusers share a pool of PUBLIC, but each of them can
+ * have a mapping.  So the participant of a superuser has this superuser as its user.
  */
 static void
 find_participant(Relation participants, Member *m)

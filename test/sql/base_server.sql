@@ -57,7 +57,7 @@ SELECT name, test.err(format('ALTER SERVER oltp OPTIONS (ADD %I %L)', name, valu
 SELECT test.err($$ALTER SERVER data OPTIONS (ADD base_server 'shard1')$$);
 SELECT test.err($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (dbname 'x', base_server 'shard1')$$);
 -- connect_timeout can be set; the base server's value is the default
-ALTER SERVER oltp OPTIONS (ADD start_commands 'SELECT pg_sleep(60)', ADD retry_min '1ms', ADD retry_max '1ms');
+ALTER SERVER oltp OPTIONS (ADD start_commands 'SELECT pg_sleep(''infinity'')', ADD retry_min '1ms', ADD retry_max '1ms');
 ALTER SERVER data OPTIONS (ADD connect_timeout '1s');
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 ALTER SERVER oltp OPTIONS (ADD connect_timeout '2s');
@@ -210,7 +210,7 @@ SET ROLE regress_pgpool_first;
 SELECT who, application FROM unnest('{fdw_server_pool,dblink_server_pool}'::text[]) AS s, test.who(s);
 RESET ROLE;
 SELECT server, pool_size FROM pgpool.pools WHERE server::text LIKE '%server\_pool' ORDER BY server;
-ALTER SERVER fdw_server_pool OPTIONS (ADD start_commands 'SELECT pg_sleep(60)', ADD retry_min '1ms', ADD retry_max '1ms');
+ALTER SERVER fdw_server_pool OPTIONS (ADD start_commands 'SELECT pg_sleep(''infinity'')', ADD retry_min '1ms', ADD retry_max '1ms');
 SELECT test.mapping('CURRENT_USER', 'fdw_server');
 SELECT test.err($$SELECT pgpool.checkout('fdw_server_pool')$$);
 -- options that a pool cannot have
