@@ -1,13 +1,16 @@
-# A remote server that accepts no more connections is a reason to wait. The waiters keep
-# their queue positions and deadlines, existing connections are granted to them, and one
-# attempt at a time is made, about once a second.
+# Logins that fail although the remote server runs. A remote server that accepts no more
+# connections is a reason to wait: the waiters keep their queue positions and deadlines,
+# existing connections are granted to them, and one attempt at a time is made, about once a
+# second. A remote server that accepts logins and then closes the connections counts as a
+# failed attempt to connect, with the pauses of retry_min and retry_max, although no session
+# waits.
 use strict;
 use warnings;
 
 use PgpxClock;
 use PgpxFakeServer qw(greeting failure);
 use PgpxSession;
-use PgpxTest;
+use PgpxTest qw(:DEFAULT becomes pool);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -25,12 +28,6 @@ make_pool($local, $remote, server => 'shard1', options => { pool_size => 5, retr
 make_pool($local, $remote, server => 'shard2', options => { pool_size => 5, retry_min => '1min', retry_max => '1min' });
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 2');
 
-sub pool
-{
-	my ($columns, $server) = @_;
-	return $local->safe_psql('postgres', "SELECT $columns FROM pgpool.pools WHERE server = '@{[ $server // 'shard1' ]}'");
-}
-
 sub waiting
 {
 	return $local->safe_psql('postgres', q{SELECT string_agg(pid || ' ' || reason, ',' ORDER BY position) FROM pgpool.waiters});
@@ -42,20 +39,20 @@ sub refusals { return scalar(() = slurp_file($remote->logfile) =~ /too many conn
 my @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
 my $since = 'unavailable_since, remote_full_since';
 my ($mark, $full);
-is(pool($since), '|', 'pool shows no reason not to connect');
+is(pool('shard1', $since), '|', 'pool shows no reason not to connect');
 foreach my $n (2 .. 4)
 {
 	$sessions[$n]->start("SELECT pgpool.checkout('shard1', '1 h')");
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n - 1), "session $n waits");
 
 	# later attempts follow the first refusal
-	ok(wait_until($local, sub { pool('state') }, 'remote_full'), 'pool shows that the remote server is full');
-	($mark, $full) = (-s $remote->logfile, pool($since)) if $n == 2;
+	ok(wait_until($local, sub { pool('shard1', 'state') }, 'remote_full'), 'pool shows that the remote server is full');
+	($mark, $full) = (-s $remote->logfile, pool('shard1', $since)) if $n == 2;
 }
 ok(wait_until($local, sub { refusals() >= 2 ? 1 : 0 }, 1), 'worker tries again, although the pause of an outage is a minute');
 is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 2 .. 4 ]), 'waiters show that the remote server is full');
-is(pool('state, unavailable_since IS NULL, remote_full_since <= last_error_at'), 'remote_full|t|t', 'pool shows that the remote server is full, and since when');
-like(pool('last_error'), qr/too many connections for role "remote_app"/, 'pool shows the message of the remote server');
+is(pool('shard1', 'state, unavailable_since IS NULL, remote_full_since <= last_error_at'), 'remote_full|t|t', 'pool shows that the remote server is full, and since when');
+like(pool('shard1', 'last_error'), qr/too many connections for role "remote_app"/, 'pool shows the message of the remote server');
 
 # The beginnings and ends of the attempts, and the pause after each of them.
 sub attempts { return join '', map { /received/ ? 'b' : 'e' } slurp_file($remote->logfile, $mark) =~ /(connection received: host=127|FATAL:)/g; }
@@ -67,7 +64,7 @@ sub pauses_are_random
 	my %pauses;
 
 	ok( wait_until($local, sub {
-				my ($at, $pause) = split /\|/, pool(q{last_error_at, extract(epoch FROM next_try_at - last_error_at)}, $server);
+				my ($at, $pause) = split /\|/, pool($server, q{last_error_at, extract(epoch FROM next_try_at - last_error_at)});
 
 				let_time_pass($local, 2), $pauses{$at} = $pause if ($pause // 2) < 2 && !$pauses{$at};
 				return keys %pauses >= 6 ? 1 : 0;
@@ -78,7 +75,7 @@ sub pauses_are_random
 
 pauses_are_random('shard1');
 like(attempts(), qr/^e?(?:be){5,}b?$/, 'one attempt is made at a time');
-is(pool($since), $full, 'remote server is full since the first refused attempt');
+is(pool('shard1', $since), $full, 'remote server is full since the first refused attempt');
 is(scalar(() = slurp_file($local->logfile) =~ /LOG:  pgpool_ext waits because server "shard1" of database "postgres" accepts no more connections for user/g),
 	1, 'log reports once, for all attempts, that the remote server accepts no more connections')
   or diag(slurp_file($local->logfile));
@@ -117,7 +114,7 @@ is($sessions[5]->run("SELECT pgpool.try_checkout('shard1') IS NULL"), 't', 'chec
 $sessions[5]->start("SELECT pgpool.checkout('shard2', '1 h')");
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'shard2' AND reason = 'remote_full'}, '1'),
 	'pool without a connection waits, too');
-is(pool('state, total - connecting', 'shard2'), 'remote_full|0', 'pool without a connection is shown as remote_full');
+is(pool('shard2', 'state, total - connecting'), 'remote_full|0', 'pool without a connection is shown as remote_full');
 pauses_are_random('shard2');
 $sessions[1]->run("SELECT pgpool.discard($leases[1])");
 ok( wait_until($local, q{SELECT count(*) FROM pgpool.waiters}, '2'),
@@ -157,7 +154,7 @@ SKIP:
 
 # the worker restarts, and the sessions still wait
 terminate($local, worker_pid($local));
-ok( wait_until($local, sub { ($local->safe_psql('postgres', q{SELECT string_agg(reason, ',') FROM pgpool.waiters}) // '') eq ($tables ? 'remote_full,remote_full' : 'remote_full') && pool('remote_full_since IS NOT NULL') eq 't' ? 1 : 0 }, 1, 60),
+ok( wait_until($local, sub { ($local->safe_psql('postgres', q{SELECT string_agg(reason, ',') FROM pgpool.waiters}) // '') eq ($tables ? 'remote_full,remote_full' : 'remote_full') && pool('shard1', 'remote_full_since IS NOT NULL') eq 't' ? 1 : 0 }, 1, 60),
 	'statements still wait after a restart of the worker');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 is($sessions[0]->finish(30), '1', 'statement runs when there is room');
@@ -196,7 +193,7 @@ ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), 'ses
 $remote->stop('immediate');
 $sessions[1]->finish(30);
 is($sessions[1]->sqlstate, '08001', 'waiter of a full server fails when the server cannot be reached at all') or diag($sessions[1]->error);
-is(pool('remote_full_since IS NULL, unavailable_since IS NOT NULL'), 't|t', 'pool is shown as unavailable after the outage');
+is(pool('shard1', 'remote_full_since IS NULL, unavailable_since IS NOT NULL'), 't|t', 'pool is shown as unavailable after the outage');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $remote->start;
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
@@ -213,8 +210,8 @@ foreach my $limit (
 
 	$fill->();
 	$sessions[2]->start(q{SELECT pgpool.checkout('limits', '5 min')});
-	ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), "session waits at the limit $name") or diag(pool('last_error', 'limits'));
-	like(pool('last_error', 'limits'), $message, 'pool shows the message of the remote server');
+	ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), "session waits at the limit $name") or diag(pool('limits', 'last_error'));
+	like(pool('limits', 'last_error'), $message, 'pool shows the message of the remote server');
 	$free->();
 	my $lease = $sessions[2]->finish(120);
 	like($lease, qr/^\d+$/, 'session is granted a connection when there is room') or diag($sessions[2]->error);
@@ -276,6 +273,103 @@ foreach my $name (qw(bouncer behind))
 	$sessions[0]->finish(30);
 }
 $sessions[0]->fails("SELECT pgpool.checkout('by_wrong', '5 min')", '08001', qr/no such database/, 'another message with this SQLSTATE is an error');
+
+# ---------- logins that are accepted, and connections that are then closed
+{
+	my $session = PgpxSession->new($local);
+
+	# Assert that columns of a pool become as expected, while the pauses between attempts pass.
+	sub passes
+	{
+		my ($server, $columns, $expected, $name) = @_;
+
+		return ok( wait_until($local, sub {
+					let_time_pass($local, 5) if pool($server, 'next_try_at > clock_timestamp()') eq 't';
+					return pool($server, $columns);
+				}, $expected), "$server: $name");
+	}
+
+	$remote->safe_psql('postgres', q{ALTER ROLE remote_app SET idle_session_timeout = '1ms'});
+
+	# the first pause does not end during the test
+	make_pool($local, $remote, server => 'once', options => { pool_size => 20, min_size => 20, retry_min => '1h', retry_max => '1h' });
+	$session->run("SELECT pgpool.prewarm('once', 20, '1 ms')");
+	becomes('once', q{total, next_try_at > now() + '30 min'}, '0|t', 'worker pauses after connections have been closed');
+	becomes('once', 'connects <= 20, connects_failed > 0, connects_failed <= connects, closed_broken = connects', 't|t|t|t', 'closed connections count as failed attempts');
+	becomes('once', 'last_error', 'The remote server closed the connection before it was used.', 'last_error has the reason');
+	is_logged($local, 0, qr/LOG:  pgpool_ext lost an unused connection to server "once" of database "postgres" for user "postgres"/, 'closed connections are logged');
+
+	# the attempts continue after pauses, and the pool recovers
+	make_pool($local, $remote, server => 'twice', options => { pool_size => 1, min_size => 1, retry_min => '500ms', retry_max => '500ms' });
+	$session->run("SELECT pgpool.prewarm('twice', 1, '1 ms')");
+	passes('twice', 'connects_failed > 1', 't', 'attempts continue');
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET idle_session_timeout');
+	passes('twice', 'idle, next_try_at IS NULL', '1|t', 'pool recovers');
+	is($session->run("SELECT pgpool.exec('twice', 'select 1')") . $session->error, '1', 'twice: pool works');
+
+	# a single connection that is lost before its first lease delays a call, which succeeds
+	make_pool($local, $remote, server => 'idle', options => { pool_size => 1, min_size => 1 });
+	is($session->run("SELECT pgpool.prewarm('idle', 1, '60 s')"), '1', 'idle: connection is opened');
+	my $pid = $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'idle'});
+	terminate($remote, $pid);
+	is($session->run("SELECT pgpool.exec('idle', 'select 1')") . $session->error, '1', 'idle: call waits for another connection');
+	is($local->safe_psql('postgres', q{SELECT unavailable + failed FROM pgpool.stats WHERE server = 'idle'}), '0', 'idle: no call failed');
+
+	# the pauses grow, although another connection is open or in use: the third one is longer
+	# than 1500 ms
+	make_pool($local, $remote, server => 'kept', options => { pool_size => 2, min_size => 2, retry_min => '500ms', retry_max => '1h' });
+	is($session->run("SELECT pgpool.prewarm('kept', 2, '60 s')"), '2', 'kept: connections are opened');
+	is($session->run("SELECT pgpool.exec('kept', 'select 1')"), '1', 'kept: one connection is in use');
+
+	sub pauses_grow
+	{
+		my ($in_use, $name) = @_;
+		my $failed = $local->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'kept'});
+
+		terminate($remote, $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'kept' AND last_used = opened_at}));
+		foreach (1 .. 3)
+		{
+			is($session->run("SELECT pgpool.exec('kept', 'select 1')"), '1', 'kept: the older connection works') if $in_use;
+			passes('kept', 'connects_failed >= ' . ++$failed, 't', "failure $_");
+		}
+		becomes('kept', q{next_try_at - last_error_at > '1 s'}, 't', $name);
+	}
+
+	$remote->safe_psql('postgres', q{ALTER ROLE remote_app SET idle_session_timeout = '1ms'});
+	pauses_grow(0, 'pauses grow while an older connection is open');
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET idle_session_timeout');
+	passes('kept', 'idle, next_try_at IS NULL', '2|t', 'pool recovers');
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
+	pauses_grow(1, 'pauses grow while an older connection is used');
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
+	passes('kept', 'idle, next_try_at IS NULL', '2|t', 'pool recovers again');
+
+	# a connection that was open at the last loss and is lost after its pause begins another
+	# pause: else each loss would be followed by an attempt at once
+	make_pool($local, $remote, server => 'late', options => { pool_size => 2, retry_min => '10s' });
+	is($session->run("SELECT pgpool.prewarm('late', 2, '60 s')"), '2', 'late: connections are opened');
+	my $paused = 'next_try_at > clock_timestamp()';
+	foreach (split /\n/, $local->safe_psql('postgres', q{SELECT remote_pid FROM pgpool.connections WHERE server = 'late'}))
+	{
+		terminate($remote, $_);
+		becomes('late', $paused, 't', 'loss begins a pause');
+		let_time_pass($local, 60);
+		becomes('late', $paused, 'f', 'pause ends');
+	}
+
+	# the loss of an unused connection does not hide the message about the outage
+	$local->safe_psql('postgres', q{SELECT pgpool.drain('idle', '60 s')});
+	$local->safe_psql('postgres', q{SELECT pgpool.resume('idle')});
+	is($session->run("SELECT pgpool.prewarm('idle', 1, '60 s')"), '1', 'idle: another connection is opened');
+	my $from = -s $local->logfile;
+	$remote->stop('immediate');
+	becomes('idle', 'unavailable_since IS NOT NULL', 't', 'remote server is down');
+	ok( wait_until($local, sub {
+				let_time_pass($local, 5) if pool('idle', 'next_try_at > clock_timestamp()') eq 't';
+				return slurp_file($local->logfile, $from) =~ /LOG:  pgpool_ext cannot connect to server "idle"/ ? 1 : 0;
+			}, 1), 'outage is logged');
+	$remote->start;
+}
 
 stats_add_up($local);
 check_invariants($local);
