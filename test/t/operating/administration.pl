@@ -13,7 +13,7 @@ my $local = local_node('local', conf => ['pgpool_ext.max_connections = 40', 'pgp
 
 # ---------- administrative functions
 # Administrative functions: pause, resume, drain, reconnect, prewarm, reset_stats,
-# terminate. For privileges see 045.
+# terminate. For privileges see privileges.pl.
 {
 	my $proxy = PgpxProxy->new($remote->port);
 	make_pool($local, $remote, server => 's1', options => { pool_size => 2 });

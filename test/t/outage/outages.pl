@@ -152,7 +152,7 @@ EOT
 	$_->finish(60) foreach @sessions;
 
 	# --- the remote server accepts no more connections: sessions wait (see also
-	# remote_server_is_full)
+	# refused_logins)
 	$local->safe_psql('postgres', 'SET client_min_messages = error; DROP SERVER warm CASCADE');
 	is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained before the limit');
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'remote server has no session of the pools');
