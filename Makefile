@@ -80,7 +80,7 @@ help:
 	@echo "install        install it for the server of $(PG_CONFIG); uninstall"
 	@echo "deps           install what is missing for the tests, on Debian"
 	@echo "test           lint, regress, isolation, pgTAP, TAP and the tests at debug points:"
-	@echo "               eight minutes on two idle processors"
+	@echo "               about four minutes on two idle processors"
 	@echo "check-world    also models, fuzzers, stress, sequences, PostgreSQL's own tests of"
 	@echo "               postgres_fdw, and those with a remote server once more over TLS"
 	@echo "test-one T=x   one test by name"
