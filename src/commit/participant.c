@@ -148,11 +148,10 @@ pgpx_participant_find(Relation participants, Oid server, Oid user,
 					  PgpxParticipant *found)
 {
 	const char *origin = pgpx_commit_origin();
-	List	   *rows = read_rows(participants);
 	ListCell   *lc;
 
 	*found = (PgpxParticipant){.server = server, .user = user};
-	foreach(lc, rows)
+	foreach(lc, read_rows(participants))
 	{
 		const PgpxParticipant *p = lfirst(lc);
 
@@ -160,7 +159,6 @@ pgpx_participant_find(Relation participants, Oid server, Oid user,
 			strcmp(NameStr(p->origin), origin) == 0 && p->id > found->id)
 			*found = *p;
 	}
-	list_free_deep(rows);
 }
 
 /* --- DDL ------------------------------------------------------------------ */

@@ -683,11 +683,11 @@ pgpx_resolver_wake(void)
 }
 
 /*
- * Return whether this database has participants.  If not, free the slot, unless the
- * lock shows that a worker has claimed it and is registering one.
+ * Return true if this database has participants; else free the slot.  It stays if
+ * the lock shows that a worker has claimed it and is registering a participant.
  */
 static bool
-has_participants(PgpxResolverSlot *slot)
+keep_or_free_slot(PgpxResolverSlot *slot)
 {
 	bool		found = false;
 	bool		locked = true;
@@ -790,7 +790,7 @@ pgpx_resolver_main(Datum arg)
 		proc_exit(0);
 	pg_atomic_write_u32(&slot->process, MyProcNumber + 1);
 	on_shmem_exit(leave_slot, PointerGetDatum(slot));
-	if (has_participants(slot))
+	if (keep_or_free_slot(slot))
 		run_rounds(slot);
 	else
 		PGPX_DEBUG_POINT("resolver_ends");

@@ -7,7 +7,6 @@ use PgpxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
 
 my $remote = remote_node('remote', conf => [ "client_connection_check_interval = '50ms'", 'log_min_messages = debug1' ]);
 my $local = local_node('local', conf => [ 'restart_after_crash = on', 'max_connections = 90', 'wal_level = replica', 'max_wal_senders = 4', 'hot_standby = on' ]);
@@ -297,10 +296,8 @@ my $local = local_node('local', conf => [ 'restart_after_crash = on', 'max_conne
 	sub processes_are_gone
 	{
 		my ($name, @pids) = @_;
-		my $end = time() + $PostgreSQL::Test::Utils::timeout_default;
 
-		usleep(20_000) while time() < $end && grep { running($_) } @pids;
-		return is(scalar(grep { running($_) } @pids), 0, $name);
+		return ok(wait_until($remote, sub { scalar grep { running($_) } @pids }, 0), $name);
 	}
 
 	# --- the worker is stopped, as by a debugger: checkouts time out in time
